@@ -1,0 +1,219 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# Everything that must be there before the first command, each step a no-op when it is there already:
+#   setup.sh            Python environment .venv, Java, Spark's jars
+#   setup.sh services   what the tests start or call: PostgreSQL's programs, and `docker-compose config` where CI is set
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+readonly VENV=.venv
+readonly STAMP=$VENV/.setup-stamp
+readonly EXTRAS=test,bench
+LOG=$(mktemp)
+readonly LOG
+trap 'rm -f "$LOG"' EXIT
+
+die() {
+    printf 'setup: %s\n' "$*" >&2
+    exit 1
+}
+
+# step TITLE COMMAND…: run quietly, say how long it took; show the end of the output only when it fails.
+step() {
+    local title=$1 started=$SECONDS status=0 pid
+    shift
+    printf '==> %s' "$title"
+    "$@" >"$LOG" 2>&1 </dev/null &
+    pid=$!
+    while kill -0 "$pid" 2>/dev/null; do
+        sleep 0.5
+        if [[ -t 1 ]]; then printf '\r==> %s … %d s ' "$title" $((SECONDS - started)); fi
+    done
+    wait "$pid" || status=$?
+    if ((status)); then
+        printf '\n'
+        tail -n 40 "$LOG" >&2
+        die "failed after $((SECONDS - started)) s: $title"
+    fi
+    if [[ -t 1 ]]; then printf '\r==> %s: done in %d s\n' "$title" $((SECONDS - started)); else
+        printf ': done in %d s\n' $((SECONDS - started))
+    fi
+}
+
+# retry COMMAND…: three tries, for what crosses a network.
+retry() {
+    local try
+    for try in 1 2 3; do
+        if "$@"; then return 0; fi
+        if ((try < 3)); then sleep $((try * 5)); fi
+    done
+    return 1
+}
+
+can_apt() { [[ $(id -u) == 0 ]] && command -v apt-get >/dev/null; }
+
+# apt_install PACKAGE…: the first of the packages that this release has.
+apt_install() {
+    local package
+    retry apt-get update -q || return 1
+    for package in "$@"; do
+        if apt-cache show "$package" >/dev/null 2>&1; then
+            DEBIAN_FRONTEND=noninteractive retry apt-get install -y -q --no-install-recommends \
+                -o DPkg::Lock::Timeout=300 "$package"
+            return
+        fi
+    done
+    echo "none of these packages is known: $*"
+    return 1
+}
+
+# ------------------------------------------------------------------------------------------ Python
+find_python() {
+    local candidate
+    for candidate in ${PYTHON:-} python3.11 python3.12 python3; do
+        if "$candidate" -c 'import sys, venv, ensurepip; sys.exit(not (3, 11) <= sys.version_info < (3, 13))' \
+            >/dev/null 2>&1; then
+            echo "$candidate"
+            return 0
+        fi
+    done
+    return 1
+}
+
+make_venv() {
+    rm -rf "$VENV"
+    "$1" -m venv "$VENV"
+}
+
+install_packages() {
+    retry "$VENV/bin/python" -m pip install --disable-pip-version-check --no-input \
+        -c constraints.txt -e ".[$EXTRAS]"
+}
+
+setup_python() {
+    local python stamp
+    # The folder's own path is in it because scripts in bin/ break when the folder moves.
+    stamp="$PWD $(cat pyproject.toml constraints.txt | sha256sum | cut -d' ' -f1)"
+    if [[ -x $VENV/bin/python && -f $STAMP && $(<"$STAMP") == "$stamp" ]] && "$VENV/bin/python" -c ''; then return; fi
+    if ! "$VENV/bin/python" -m pip --version >/dev/null 2>&1 || [[ -f $STAMP && $(<"$STAMP") != "$PWD "* ]]; then
+        if ! python=$(find_python); then
+            can_apt && step "Python 3 with venv (apt-get)" apt_install python3-venv
+            python=$(find_python) ||
+                die "Python 3.11 or 3.12 with the venv module is needed (Debian: apt-get install python3-venv)." \
+                    "Name another interpreter with PYTHON=/path/to/python3.11 make setup."
+        fi
+        step "virtual environment $VENV ($("$python" --version))" make_venv "$python"
+    fi
+    rm -f "$STAMP"
+    step "$(grep -c == constraints.txt) pinned packages (about two minutes the first time)" install_packages
+    printf '%s' "$stamp" >"$STAMP"
+}
+
+# -------------------------------------------------------------------------------------------- Java
+java_major() {
+    local java=java
+    if [[ -n ${JAVA_HOME:-} ]]; then java=$JAVA_HOME/bin/java; fi
+    "$java" -version 2>&1 | sed -nE '1,3s/.*version "(1\.)?([0-9]+).*/\2/p' | head -n 1
+}
+
+java_fits() {
+    local major
+    major=$(java_major || true)
+    [[ ${major:-0} -ge 17 ]]
+}
+
+setup_java() {
+    if java_fits; then return; fi
+    if [[ -z ${JAVA_HOME:-} ]] && can_apt; then
+        step "Java (apt-get)" apt_install openjdk-17-jre-headless openjdk-21-jre-headless
+    fi
+    java_fits || die "Spark 4.1 needs Java 17 or newer; found: $(java_major | grep . || echo none)${JAVA_HOME:+ in JAVA_HOME=$JAVA_HOME}." \
+        "Install one (Debian, Ubuntu: sudo apt-get install openjdk-17-jre-headless; macOS: brew install openjdk@17)" \
+        "or point JAVA_HOME at it."
+}
+
+# -------------------------------------------------------------------------------------- Spark's jars
+# The JVM asks the user database, not $HOME, where Ivy's cache is.
+ivy_home() {
+    local home
+    home=$(getent passwd "$(id -u)" 2>/dev/null | cut -d: -f6 || true)
+    echo "${home:-$HOME}/.ivy2.5.2"
+}
+
+# The coordinates stand in the package alone. They are asked for again when it changes.
+jar_list() {
+    local list=$VENV/.spark-packages
+    if [[ ! -s $list || $STAMP -nt $list || airflow_mv/catalog/spark.py -nt $list || airflow_mv/catalog/jdbc.py -nt $list ]]; then
+        "$VENV/bin/python" - >"$list.new" <<'PYTHON'
+from airflow_mv.catalog.spark import spark_settings
+
+uris = ("sqlite:////catalog.db", "postgresql+psycopg2://host/catalog")
+properties = ({"type": "sql", "uri": uri, "warehouse": "file:///warehouse"} for uri in uris)
+packages = (package for each in properties for package in spark_settings("lake", each).packages)
+print(*dict.fromkeys(packages), sep="\n")
+PYTHON
+        mv "$list.new" "$list"
+    fi
+    cat "$list"
+}
+
+jars_are_there() {
+    local cache group name version
+    cache=$(ivy_home)/cache
+    while IFS=: read -r group name version; do
+        [[ -s $cache/$group/$name/jars/$name-$version.jar ]] || return 1
+    done < <(jar_list)
+}
+
+# Spark resolves them itself, so that its later sessions find them; the script it then runs is empty.
+fetch_jars() {
+    local nothing spark_home
+    nothing=$(mktemp --suffix=.py)
+    spark_home=$("$VENV/bin/python" -c 'import pyspark; print(pyspark.__path__[0])')
+    SPARK_HOME=$spark_home PYSPARK_PYTHON=$VENV/bin/python SPARK_LOCAL_IP=127.0.0.1 \
+        retry "$spark_home/bin/spark-submit" --master 'local[1]' --packages "$(jar_list | paste -sd,)" "$nothing"
+    rm -f "$nothing"
+}
+
+setup_jars() {
+    jar_list >/dev/null
+    if jars_are_there; then return; fi
+    step "Spark's jars: Iceberg and the catalogs' drivers, into $(ivy_home)" fetch_jars
+    jars_are_there || die "Spark resolved its packages, but they are not in $(ivy_home)"
+}
+
+# -------------------------------------------------------------------------------------- PostgreSQL
+has_postgres() {
+    [[ -n ${AIRFLOW_MV_TEST_POSTGRES_URL:-} ]] || command -v initdb >/dev/null ||
+        compgen -G '/usr/lib/postgresql/*/bin/initdb' >/dev/null
+}
+
+# The tests start a server of their own; the one that the package may start on 5432 is left alone.
+setup_postgres() {
+    if has_postgres; then return; fi
+    if can_apt; then
+        step "PostgreSQL (apt-get)" apt_install postgresql
+    else
+        printf '%s\n' "==> PostgreSQL is missing, so its tests will be skipped: install your system's package" \
+            "    (Debian, Ubuntu: sudo apt-get install postgresql) or set AIRFLOW_MV_TEST_POSTGRES_URL." >&2
+    fi
+}
+
+# It reads the compose file, no engine is needed. A developer's machine is spared: the test says so and is skipped.
+setup_compose() {
+    if [[ -z ${CI:-} ]] || docker compose version >/dev/null 2>&1 || command -v docker-compose >/dev/null; then return; fi
+    if can_apt; then step "docker-compose, to check docker/compose.yaml (apt-get)" apt_install docker-compose; fi
+}
+
+case ${1:-all} in
+    all)
+        setup_java
+        setup_python
+        setup_jars
+        ;;
+    services)
+        setup_postgres
+        setup_compose
+        ;;
+    *) die "unknown part: $1 (one of: all, services)" ;;
+esac

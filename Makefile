@@ -1,0 +1,50 @@
+# SPDX-License-Identifier: Apache-2.0
+# Two commands are enough: `make demo` and `make test`. Both do all set-up, in .venv.
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+.PHONY: help setup demo airflow test check format torture bench clean distclean
+
+BIN := .venv/bin
+CHECKED := airflow_mv tests dags_examples benchmarks docker
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+
+help: ## this list
+	@sed -nE 's/^([a-z]+):.*## (.*)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
+
+setup: ## .venv with pinned packages, Java, Spark's jars (quick when they are there)
+	@bash .ci/setup.sh
+
+demo: setup ## three materialized views on real data: create, refresh from Airflow, go stale, refresh again
+	@$(BIN)/airflow-mv demo
+
+airflow: setup ## a local Airflow with the demo's DAGs and connections; prints the address and the login
+	@$(BIN)/python -m airflow_mv.demo.standalone
+
+test: setup check ## the checks, then all tests but the slow ones (PYTEST_ARGS="-k name" narrows)
+	@bash .ci/setup.sh services
+	$(BIN)/python -m pytest -m "not slow" $(PYTEST_ARGS)
+
+check: setup ## ruff, mypy --strict, import contracts
+	$(BIN)/ruff check $(wildcard $(CHECKED))
+	$(BIN)/ruff format --check $(wildcard $(CHECKED))
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-logo
+
+format: setup ## let ruff lay out the code and mend what it can
+	$(BIN)/ruff check --fix $(wildcard $(CHECKED))
+	$(BIN)/ruff format $(wildcard $(CHECKED))
+
+torture: setup ## the slow tests: minutes each
+	@bash .ci/setup.sh services
+	$(BIN)/python -m pytest -m slow $(PYTEST_ARGS)
+
+bench: setup ## a refresh against the bare statement on TPC-H (BENCH_ARGS="--scale 1")
+	$(BIN)/python -m benchmarks $(BENCH_ARGS)
+
+clean: ## what builds and tests leave behind
+	rm -rf build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis \
+		spark-warehouse metastore_db derby.log
+	find airflow_mv tests dags_examples benchmarks -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
+
+distclean: clean ## clean, and the environment and the demo's files too
+	rm -rf .venv .demo

@@ -1,0 +1,31 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Keep Apache Iceberg materialized views fresh from Apache Airflow.
+
+Public names load when they are first used: importing the package is cheap, also where a DAG file does it
+and in a Spark driver that has nothing but PySpark.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from airflow_mv.catalog import MaterializedViewCatalog as MaterializedViewCatalog
+    from airflow_mv.errors import MaterializedViewError as MaterializedViewError
+    from airflow_mv.reading import read as read
+
+__version__ = "0.1.0"
+
+_NAMES = {
+    "MaterializedViewCatalog": "airflow_mv.catalog",
+    "MaterializedViewError": "airflow_mv.errors",
+    "read": "airflow_mv.reading",
+}
+__all__ = ["MaterializedViewCatalog", "MaterializedViewError", "__version__", "read"]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _NAMES:
+        return getattr(import_module(_NAMES[name]), name)
+    raise AttributeError(f"module 'airflow_mv' has no attribute {name!r}")

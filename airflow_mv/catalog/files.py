@@ -1,0 +1,131 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Metadata files: read, and write under fresh names. A file that exists is never written again."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from urllib.parse import quote as percent
+from urllib.parse import unquote, urlsplit
+
+from pyiceberg.io import FileIO, load_file_io
+
+from airflow_mv.errors import ConfigurationError, InvalidMetadataError, MetadataFileNotFoundError
+from airflow_mv.spec.stored import MAX_BYTES
+
+#: Schemes a metadata location may have: object stores and file systems, never http(s).
+SCHEMES = frozenset(
+    {"", "file", "s3", "s3a", "s3n", "gs", "gcs", "abfs", "abfss", "wasb", "wasbs", "hdfs", "viewfs", "oss"}
+)
+_IMPLEMENTATION_KEYS = ("py-io-impl", "py-catalog-impl")
+
+
+class MetadataFiles:
+    """The store behind a catalog, through pyiceberg's ``FileIO``.
+
+    Args:
+        properties: The catalog's properties. Properties of views and tables are never used to build the
+            ``FileIO``: they are data from strangers and could name endpoints or classes.
+    """
+
+    def __init__(self, properties: Mapping[str, str]) -> None:
+        self._properties = dict(properties)
+
+    def read(self, location: str, *, what: str) -> bytes:
+        """Read a whole file.
+
+        Args:
+            location: The file.
+            what: Names the view and the role of the file, for messages.
+
+        Raises:
+            MetadataFileNotFoundError: It does not exist.
+            InvalidMetadataError: The location is none, or the file is too large.
+        """
+        io = self._io(location, what)
+        try:
+            file = io.new_input(location)
+            if len(file) > MAX_BYTES:
+                raise InvalidMetadataError(f"{what}: {location} is larger than {MAX_BYTES} bytes")
+            with file.open() as stream:
+                return stream.read()
+        except (FileNotFoundError, IsADirectoryError) as error:
+            raise MetadataFileNotFoundError(
+                f"{what}: the file {location} does not exist ({type(error).__name__}). It was deleted, or the "
+                "catalog points at another store; restore it or drop and create the view again"
+            ) from None
+        except PermissionError as error:
+            raise ConfigurationError(f"{what}: no permission to read {location}: {error.strerror}") from None
+
+    def read_text(self, location: str) -> str | None:
+        """Read a small text file, or ``None`` where there is none."""
+        try:
+            return self.read(location, what="file").decode("utf-8")
+        except MetadataFileNotFoundError:
+            return None
+
+    def write(self, location: str, data: bytes) -> None:
+        """Write a new file.
+
+        Raises:
+            FileExistsError: If the name is taken: names hold a fresh uuid, so this is a fault.
+        """
+        with self._io(location, "file").new_output(location).create(overwrite=False) as stream:
+            stream.write(data)
+
+    def replace_text(self, location: str, text: str) -> None:
+        """Write a working file of a refresh (script, outcome), over an older one of the same refresh."""
+        with self._io(location, "file").new_output(location).create(overwrite=True) as stream:
+            stream.write(text.encode("utf-8"))
+
+    def delete(self, location: str) -> None:
+        """Delete a file; one that is gone already is fine."""
+        try:
+            self._io(location, "file").delete(location)
+        except FileNotFoundError:
+            return
+
+    def _io(self, location: str, what: str) -> FileIO:
+        check_location(location, what=what)
+        safe = {key: value for key, value in self._properties.items() if key not in _IMPLEMENTATION_KEYS[1:]}
+        return load_file_io(safe, location)
+
+
+def check_location(location: str, *, what: str) -> None:
+    """Refuse what is no path of a store.
+
+    Raises:
+        InvalidMetadataError: Empty, relative, with ``..``, control characters, or an http(s) URL.
+    """
+    if not location or location != location.strip() or any(ord(char) < 32 for char in location):
+        raise InvalidMetadataError(f"{what}: {location!r} is not a location")
+    try:
+        parts = urlsplit(location)
+    except ValueError as error:
+        raise InvalidMetadataError(f"{what}: {location!r} is not a location: {error}") from None
+    if parts.scheme not in SCHEMES:
+        raise InvalidMetadataError(f"{what}: {location!r}: locations of scheme {parts.scheme!r} are not read")
+    if ".." in unquote(parts.path).split("/"):
+        raise InvalidMetadataError(f"{what}: {location!r} leads out of its folder")
+    if parts.scheme == "" and not location.startswith("/"):
+        raise InvalidMetadataError(f"{what}: {location!r} is not an absolute location")
+
+
+def path_segment(name: str) -> str:
+    """Return a name as one harmless path segment; plain names stay as they are."""
+    segment = percent(name, safe="-_=+ ").replace(" ", "_").replace("%", "~")
+    return segment if segment.strip(".") else segment.replace(".", "~2E")
+
+
+def join(base: str, *segments: str) -> str:
+    """Join a location and segments with single slashes."""
+    return "/".join([base.rstrip("/"), *segments])
+
+
+def is_below(location: str, base: str) -> bool:
+    """Whether a location is inside a folder, however ``file:`` is spelled."""
+    return _plain(location).startswith(_plain(base).rstrip("/") + "/")
+
+
+def _plain(location: str) -> str:
+    parts = urlsplit(location)
+    return parts.path if parts.scheme in ("", "file") else f"{parts.scheme}://{parts.netloc}{parts.path}"

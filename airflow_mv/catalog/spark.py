@@ -1,0 +1,374 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Spark's configuration of a catalog, from the properties pyiceberg has of it. Pure: text in, text out.
+
+Nothing is written twice: who can reach a catalog from Python gets the same catalog in Spark, under
+the same name. A property whose key starts with ``spark.`` is a raw Spark setting and wins over what
+is derived here.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from urllib.parse import parse_qsl, quote, unquote, urlsplit
+
+from airflow_mv.errors import ConfigurationError
+
+ICEBERG_VERSION = "1.12.0"
+RUNTIME = f"org.apache.iceberg:iceberg-spark-runtime-4.1_2.13:{ICEBERG_VERSION}"
+EXTENSIONS = "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions"
+SPARK_CATALOG = "org.apache.iceberg.spark.SparkCatalog"
+
+_SECRET = re.compile(
+    r"(?i)secret|password|passwd|credential|token|access[.-]?key|account[.-]?key|shared-key|private-?key"
+    r"|sas[.-]|connection-string|(^|\.)header\.|sse\.key|signature"
+)
+#: Spark shows a setting as ``*********(redacted)`` if this is found in its key or in its value (``user:pw@``).
+REDACTION = _SECRET.pattern + r"|uri$|//[^/\s]*:[^/\s]*@"
+
+BASE_CONFS: Mapping[str, str] = {
+    "spark.sql.extensions": EXTENSIONS,
+    "spark.redaction.regex": REDACTION,
+    "spark.sql.sources.partitionOverwriteMode": "static",
+}
+
+SQLITE = "org.xerial:sqlite-jdbc:3.50.3.0"
+POSTGRESQL = "org.postgresql:postgresql:42.7.7"
+#: The driver's default is 3 s. A refresh may meet several writers on a small machine.
+_SQLITE_BUSY_MS = "30000"
+
+#: libpq's word -> pgjdbc's. A list of what is allowed: some pgjdbc options (``socketFactory``…) load any class.
+_POSTGRESQL_OPTIONS = {
+    "sslmode": "sslmode",
+    "sslrootcert": "sslrootcert",
+    "sslcert": "sslcert",
+    "sslkey": "sslkey",
+    "connect_timeout": "connectTimeout",
+    "application_name": "ApplicationName",
+    "options": "options",
+    "gssencmode": "gssEncMode",
+    "channel_binding": "channelBinding",
+}
+_SQLITE_OPTIONS = frozenset({"timeout", "check_same_thread", "cached_statements"})
+
+#: pyiceberg's own settings, or credentials of this machine, that mean nothing to a Spark driver.
+# fmt: off
+_PYTHON_ONLY = frozenset({
+    "type", "uri", "name", "echo", "pool_pre_ping", "init_catalog_tables", "py-io-impl", "py-catalog-impl",
+    "py-location-provider-impl", "downcast-ns-timestamp-to-us-on-write", "s3.region", "client.region", "glue.region",
+    "client.profile-name", "s3.profile-name", "glue.profile-name", "s3.resolve-region", "s3.retry-strategy-impl",
+    "s3.force-virtual-addressing", "s3.anonymous", "s3.connect-timeout", "s3.request-timeout", "s3.proxy-uri",
+    "s3.server-side-encryption", "s3.sse-kms-key-id", "s3.signer", "client.access-key-id",
+    "client.secret-access-key", "client.session-token", "s3.role-arn", "s3.role-session-name", "client.role-arn",
+    "client.role-session-name", "glue.access-key-id", "glue.secret-access-key", "glue.session-token",
+    "glue.retry-mode", "glue.max-retries", "gcs.access", "gcs.consistency", "gcs.cache-timeout",
+    "gcs.requester-pays", "gcs.session-kwargs", "gcs.default-bucket-location", "gcs.version-aware", "adls.sas-token",
+    "adls.connection-string", "adls.account-name", "adls.account-key", "adls.account-host", "adls.tenant-id",
+    "adls.client-id", "adls.client-secret", "adls.credential", "adls.anon", "snapshot-loading-mode",
+    "rest-page-size", "ssl", "auth", "hive.kerberos-authentication",
+})
+# fmt: on
+
+_CATALOG_CLASSES = {
+    "dynamodb": "org.apache.iceberg.aws.dynamodb.DynamoDbCatalog",
+    "bigquery": "org.apache.iceberg.gcp.bigquery.BigQueryMetastoreCatalog",
+}
+_FILE_IO = (
+    (("s3", "s3a", "s3n"), "org.apache.iceberg.aws.s3.S3FileIO", "aws"),
+    (("gs",), "org.apache.iceberg.gcp.gcs.GCSFileIO", "gcp"),
+    (("abfs", "abfss", "wasb", "wasbs"), "org.apache.iceberg.azure.adlsv2.ADLSFileIO", "azure"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class SparkSettings:
+    """What a Spark session needs to reach one catalog.
+
+    Args:
+        confs: Settings without a secret in them.
+        secrets: Settings that are secret; they belong into no command line, log or XCom.
+        packages: Maven coordinates.
+    """
+
+    confs: Mapping[str, str]
+    secrets: Mapping[str, str] = field(repr=False)
+    packages: tuple[str, ...]
+
+    def session_confs(self) -> dict[str, str]:
+        """Return all in one mapping, packages as ``spark.jars.packages``: what ``open_session`` takes."""
+        return {**self.confs, **self.secrets, "spark.jars.packages": ",".join(self.packages)}
+
+    def merge(self, other: SparkSettings) -> SparkSettings:
+        """Return settings for a session with the catalogs of both. ``other`` wins where they differ."""
+        return SparkSettings(
+            {**self.confs, **other.confs},
+            {**self.secrets, **other.secrets},
+            tuple(dict.fromkeys((*self.packages, *other.packages))),
+        )
+
+
+def spark_settings(name: str, properties: Mapping[str, str]) -> SparkSettings:
+    """Derive a Spark catalog's configuration from a pyiceberg catalog's.
+
+    Args:
+        name: The catalog's name, the same on both sides (a SQL catalog's rows carry it).
+        properties: pyiceberg's catalog properties. Keys that start with ``spark.`` are raw Spark settings.
+
+    Raises:
+        ConfigurationError: For a type, URI or property that Spark cannot be given. Names the catalog
+            and the property, never a secret value.
+    """
+    if not re.fullmatch(r"[\w-]+", name):
+        raise ConfigurationError(
+            f"catalog {name!r}: a Spark catalog's name holds letters, digits, '_' and '-' only. Rename it."
+        )
+    given = {key: str(value) for key, value in properties.items() if value is not None}
+    raw = {key: value for key, value in given.items() if key.startswith("spark.")}
+    own = {key: value for key, value in given.items() if not key.startswith("spark.")}
+    prefix = f"spark.sql.catalog.{name}"
+    overridden = {key.removeprefix(f"{prefix}.") for key in raw if key.startswith(f"{prefix}.")}
+    _refuse_unsupported(name, own, overridden)
+    catalog, packages = _catalog(name, own, overridden)
+    confs = {prefix: SPARK_CATALOG, **{f"{prefix}.{key}": value for key, value in catalog.items()}, **raw}
+    confs[f"{prefix}.cache-enabled"] = "false"
+    packages += tuple(filter(None, confs.pop("spark.jars.packages", "").split(",")))
+    confs = {**BASE_CONFS, **confs}
+    secrets = {key: value for key, value in confs.items() if is_secret(key, value)}
+    plain = {key: value for key, value in confs.items() if key not in secrets}
+    return SparkSettings(plain, secrets, tuple(dict.fromkeys((RUNTIME, *packages))))
+
+
+def is_secret(key: str, value: str = "") -> bool:
+    """Tell whether a setting is a credential, by its key or by a URL with a user's password in its value."""
+    if key == "spark.redaction.regex":
+        return False
+    return bool(_SECRET.search(key) or re.search(r"//[^/\s]*:[^/\s]*@", value))
+
+
+def _catalog(name: str, own: Mapping[str, str], overridden: set[str]) -> tuple[dict[str, str], tuple[str, ...]]:
+    kind = _kind(name, own)
+    passed = {key: value for key, value in own.items() if key not in _PYTHON_ONLY}
+    if "catalog-impl" in own:
+        return {**passed, **_uri(own), **_file_io(name, own, overridden)}, _packages(own, kind)
+    if kind == "sql":
+        jdbc, package = ({}, ()) if "uri" in overridden else _jdbc_properties(name, own)
+        catalog = {"catalog-impl": "org.apache.iceberg.jdbc.JdbcCatalog", "jdbc.schema-version": "V1", **jdbc}
+        return {**passed, **catalog, **_file_io(name, own, overridden)}, (*package, *_packages(own, kind))
+    implementation = {"catalog-impl": _CATALOG_CLASSES[kind]} if kind in _CATALOG_CLASSES else {"type": kind}
+    catalog = {**passed, **implementation, **_uri(own), **_file_io(name, own, overridden)}
+    return catalog, _packages(own, kind)
+
+
+def _kind(name: str, own: Mapping[str, str]) -> str:
+    kind = own.get("type", "").lower() or _kind_of_uri(own.get("uri", ""))
+    if "catalog-impl" in own or kind in ("sql", "rest", "hive", "glue", *_CATALOG_CLASSES):
+        return kind
+    advice = "Set type to sql, rest, hive, glue, dynamodb or bigquery, or catalog-impl to a Java catalog class."
+    if kind:
+        raise ConfigurationError(f"catalog {name!r}: Spark has no catalog for type={kind!r}. {advice}")
+    raise ConfigurationError(f"catalog {name!r}: neither 'type' nor 'uri' says what kind of catalog it is. {advice}")
+
+
+def _kind_of_uri(uri: str) -> str:
+    scheme = uri.partition(":")[0].partition("+")[0].lower()
+    return {"http": "rest", "https": "rest", "thrift": "hive", "sqlite": "sql", "postgresql": "sql"}.get(scheme, "")
+
+
+def _uri(own: Mapping[str, str]) -> dict[str, str]:
+    return {"uri": own["uri"]} if "uri" in own else {}
+
+
+#: property -> (the Spark-side property that settles it, advice)
+_UNSUPPORTED = {
+    "auth": ("rest.auth.type", "Spark's REST client is configured by rest.auth.* properties"),
+    "ssl": ("ssl", "Java trusts what its trust store holds"),
+    "py-catalog-impl": ("catalog-impl", "name its Java counterpart"),
+    "glue.access-key-id": ("client.credentials-provider", "Spark's Glue client takes a provider class"),
+    "adls.client-secret": ("adls.token-credential-provider", "Spark's ADLS client takes a provider class"),
+    "adls.credential": ("adls.token-credential-provider", "Spark's ADLS client takes a provider class"),
+}
+
+
+def _refuse_unsupported(name: str, own: Mapping[str, str], overridden: set[str]) -> None:
+    for key, (settles, advice) in _UNSUPPORTED.items():
+        if key in own and not {settles} & (overridden | (own.keys() - {key})):
+            raise ConfigurationError(
+                f"catalog {name!r}: Spark cannot use the property {key!r}: {advice}. "
+                f"Add the property 'spark.sql.catalog.{name}.{settles}' for the Spark side."
+            )
+
+
+def _scheme(own: Mapping[str, str]) -> str:
+    scheme, found, _ = own.get("warehouse", "").partition("://")
+    return scheme.lower() if found else ""
+
+
+def _packages(own: Mapping[str, str], kind: str) -> tuple[str, ...]:
+    wanted = {
+        bundle
+        for schemes, _, bundle in _FILE_IO
+        if _scheme(own) in schemes or any(key.startswith(_KEY_OF_BUNDLE[bundle]) for key in own)
+    }
+    wanted |= {"glue": {"aws"}, "dynamodb": {"aws"}, "bigquery": {"gcp"}}.get(kind, set())
+    return tuple(f"org.apache.iceberg:iceberg-{bundle}-bundle:{ICEBERG_VERSION}" for bundle in sorted(wanted))
+
+
+_KEY_OF_BUNDLE = {"aws": "s3.", "gcp": "gcs.", "azure": "adls."}
+
+
+def _file_io(name: str, own: Mapping[str, str], overridden: set[str]) -> dict[str, str]:
+    mapped: dict[str, str] = {}
+    for schemes, implementation, _ in _FILE_IO:
+        if _scheme(own) in schemes:
+            mapped["io-impl"] = implementation
+    mapped |= {
+        **_mapped(own, _S3),
+        **_s3_access(name, own, overridden),
+        **_s3_endpoint(own),
+        **_adls(name, own),
+    }
+    # What the properties say in Java's own words stands.
+    return {key: value for key, value in mapped.items() if key not in own or key in _PYTHON_ONLY}
+
+
+def _milliseconds(seconds: str) -> str:
+    return str(round(float(seconds) * 1000))
+
+
+def _same(value: str) -> str:
+    return value
+
+
+#: Later rows win.
+_S3: tuple[tuple[str, str, Callable[[str], str]], ...] = (
+    ("glue.region", "client.region", _same),
+    ("client.region", "client.region", _same),
+    ("s3.region", "client.region", _same),
+    ("client.access-key-id", "s3.access-key-id", _same),
+    ("client.secret-access-key", "s3.secret-access-key", _same),
+    ("client.session-token", "s3.session-token", _same),
+    ("s3.connect-timeout", "http-client.apache.connection-timeout-ms", _milliseconds),
+    ("s3.request-timeout", "http-client.apache.socket-timeout-ms", _milliseconds),
+    ("s3.proxy-uri", "http-client.proxy-endpoint", _same),
+    ("s3.server-side-encryption", "s3.sse.type", lambda value: "kms" if value.startswith("aws:kms") else "s3"),
+    ("s3.sse-kms-key-id", "s3.sse.key", _same),
+    ("s3.signer", "s3.remote-signing-enabled", lambda value: str(value == "S3V4RestSigner").lower()),
+)
+
+
+def _mapped(own: Mapping[str, str], rows: tuple[tuple[str, str, Callable[[str], str]], ...]) -> dict[str, str]:
+    return {java: convert(own[python]) for python, java, convert in rows if python in own}
+
+
+def _s3_endpoint(own: Mapping[str, str]) -> dict[str, str]:
+    """Say in Java's word what pyiceberg does: path-style addresses where an endpoint is given."""
+    virtual = own.get("s3.force-virtual-addressing", "").lower() == "true"
+    return {"s3.path-style-access": "true"} if "s3.endpoint" in own and not virtual else {}
+
+
+def _s3_access(name: str, own: Mapping[str, str], overridden: set[str]) -> dict[str, str]:
+    if own.get("s3.anonymous", "").lower() == "true":
+        provider = "software.amazon.awssdk.auth.credentials.AnonymousCredentialsProvider"
+        return {"client.credentials-provider": provider}
+    role = own.get("s3.role-arn", own.get("client.role-arn"))
+    if role is None or "client.factory" in own:
+        return {}
+    region = own.get("s3.region", own.get("client.region"))
+    if region is None and "client.assume-role.region" not in overridden | own.keys():
+        raise ConfigurationError(f"catalog {name!r}: a role (s3.role-arn) needs the property 's3.region' in Spark.")
+    session = own.get("s3.role-session-name", own.get("client.role-session-name"))
+    return {
+        "client.factory": "org.apache.iceberg.aws.AssumeRoleAwsClientFactory",
+        "client.assume-role.arn": role,
+        **({"client.assume-role.region": region} if region else {}),
+        **({"client.assume-role.session-name": session} if session else {}),
+    }
+
+
+def _adls(name: str, own: Mapping[str, str]) -> dict[str, str]:
+    """Map ADLS credentials: Java's SAS token and connection string are keyed by the account's host."""
+    needing = [key for key in ("adls.sas-token", "adls.connection-string", "adls.account-key") if key in own]
+    if not needing:
+        return {}
+    account = own.get("adls.account-name")
+    if account is None:
+        raise ConfigurationError(
+            f"catalog {name!r}: the property {needing[0]!r} needs 'adls.account-name' beside it in Spark."
+        )
+    host = own.get("adls.account-host", f"{account}.dfs.core.windows.net")
+    mapped = {f"{key}.{host}": own[key] for key in needing if key != "adls.account-key"}
+    if "adls.account-key" in own:
+        mapped["adls.auth.shared-key.account.name"] = account
+        mapped["adls.auth.shared-key.account.key"] = own["adls.account-key"]
+    return mapped
+
+
+def _jdbc_properties(name: str, own: Mapping[str, str]) -> tuple[dict[str, str], tuple[str, ...]]:
+    """Return JdbcCatalog's properties for a SQLAlchemy address, and the driver's Maven coordinates."""
+    uri = own.get("uri", "")
+    dialect = uri.partition(":")[0].partition("+")[0].lower()
+    common = {"jdbc.init-catalog-tables": own["init_catalog_tables"].lower()} if "init_catalog_tables" in own else {}
+    if dialect == "sqlite":
+        return {**common, **_sqlite(name, uri)}, (SQLITE,)
+    if dialect in ("postgresql", "postgres"):
+        return {**common, **_postgresql(name, uri)}, (POSTGRESQL,)
+    problem = f"no JDBC driver is known for {dialect!r}" if dialect else "it is empty"
+    raise ConfigurationError(
+        f"catalog {name!r}: the property 'uri' does not fit Spark: {problem}. SQLite and PostgreSQL work by "
+        f"themselves; for another database add the properties 'spark.sql.catalog.{name}.uri' (a JDBC URL) and "
+        f"'spark.jars.packages' (its driver)."
+    )
+
+
+def _sqlite(name: str, uri: str) -> dict[str, str]:
+    rest = uri.partition("://")[2]
+    path, _, query = rest.partition("?")
+    options = _options(name, query, _SQLITE_OPTIONS)
+    path = path.removeprefix("/")
+    if path in ("", ":memory:") or path.startswith("file:"):
+        raise ConfigurationError(
+            f"catalog {name!r}: the property 'uri' names no database file, so Spark cannot share it. "
+            f"Use sqlite:////absolute/path.db"
+        )
+    try:
+        busy = str(round(float(options["timeout"]) * 1000)) if "timeout" in options else _SQLITE_BUSY_MS
+    except ValueError:
+        raise ConfigurationError(f"catalog {name!r}: 'timeout' in the property 'uri' is no number.") from None
+    return {"uri": f"jdbc:sqlite:{os.path.abspath(path)}", "jdbc.busy_timeout": busy}  # noqa: PTH100 - text only
+
+
+def _postgresql(name: str, uri: str) -> dict[str, str]:
+    try:
+        parts = urlsplit(uri)
+        port = parts.port or 5432
+    except ValueError:  # its text may hold the password
+        raise ConfigurationError(
+            f"catalog {name!r}: the property 'uri' is no URL (escape odd characters of a password as %XX)."
+        ) from None
+    options = _options(name, parts.query, frozenset(_POSTGRESQL_OPTIONS))
+    if not parts.hostname or "," in parts.netloc:
+        raise ConfigurationError(
+            f"catalog {name!r}: the property 'uri' must name one host: Java has no Unix sockets. "
+            f"For more than one, set 'spark.sql.catalog.{name}.uri' to a JDBC URL."
+        )
+    host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
+    query = "&".join(f"{_POSTGRESQL_OPTIONS[key]}={quote(value, safe='')}" for key, value in options.items())
+    jdbc = {"uri": f"jdbc:postgresql://{host}:{port}/{quote(parts.path[1:], safe='')}{'?' if query else ''}{query}"}
+    if parts.username is not None:
+        jdbc["jdbc.user"] = unquote(parts.username)
+    if parts.password is not None:
+        jdbc["jdbc.password"] = unquote(parts.password)
+    return jdbc
+
+
+def _options(name: str, query: str, allowed: frozenset[str]) -> dict[str, str]:
+    options = dict(parse_qsl(query, keep_blank_values=True))
+    for key in options:
+        if key not in allowed:
+            raise ConfigurationError(
+                f"catalog {name!r}: the option {key!r} in the property 'uri' is not handed to Spark. Allowed are "
+                f"{', '.join(sorted(allowed))}; anything else goes into 'spark.sql.catalog.{name}.uri' (a JDBC URL)."
+            )
+    return options

@@ -1,0 +1,183 @@
+# SPDX-License-Identifier: Apache-2.0
+"""View pointers in the tables of a SQL catalog, shared with Java's ``JdbcCatalog`` (V1) and pyiceberg.
+
+pyiceberg's ``SqlCatalog`` owns the engine and the tables; its view calls are not implemented, so the
+statements on rows of type ``VIEW`` are here. Each is one statement in its own transaction.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+
+from pyiceberg.catalog.sql import IcebergTables, SqlCatalog
+from sqlalchemy import ColumnElement, and_, delete, insert, inspect, or_, select, update
+from sqlalchemy.exc import IntegrityError, SQLAlchemyError
+from sqlalchemy.orm import Session
+
+from airflow_mv.errors import (
+    AlreadyExistsError,
+    CatalogUnavailableError,
+    CommitStateUnknownError,
+    ConfigurationError,
+    InvalidMetadataError,
+)
+from airflow_mv.spec.identifiers import Identifier
+
+VIEW = "VIEW"
+_MAX_LOCATION = 1000
+_BATCH = 400
+
+
+class SqlPointers:
+    """Pointers (name -> metadata location) of views and tables in one SQL catalog.
+
+    Args:
+        catalog: pyiceberg's catalog; its engine and its name are used.
+
+    Raises:
+        ConfigurationError: The tables are of the old layout (V0), which cannot hold views.
+    """
+
+    def __init__(self, catalog: SqlCatalog) -> None:
+        self.engine = catalog.engine
+        self._catalog = catalog.name
+        try:
+            columns = {column["name"] for column in inspect(self.engine).get_columns(IcebergTables.__tablename__)}
+        except SQLAlchemyError as error:
+            raise CatalogUnavailableError(f"catalog {catalog.name}: {_brief(error)}") from None
+        if "iceberg_type" not in columns:
+            raise ConfigurationError(
+                f"catalog {catalog.name}: its tables have the old layout V0, which cannot hold views. "
+                "Set the catalog property schema_version=v1 once to migrate it"
+            )
+
+    def get(self, view: Identifier) -> tuple[str | None, str | None]:
+        """Return ``(metadata location, iceberg_type)`` of a name, ``(None, None)`` where there is no row."""
+        query = select(IcebergTables.metadata_location, IcebergTables.iceberg_type).where(self._is(view))
+        with self._session() as session:
+            row = session.execute(query).one_or_none()
+        return (None, None) if row is None else (row[0], row[1])
+
+    def names(self, namespace: tuple[str, ...] | None) -> list[tuple[tuple[str, ...], str]]:
+        """Return ``(namespace, name)`` of every view, of one namespace or of the whole catalog."""
+        query = select(IcebergTables.table_namespace, IcebergTables.table_name).where(
+            IcebergTables.catalog_name == self._catalog, IcebergTables.iceberg_type == VIEW
+        )
+        if namespace is not None:
+            query = query.where(IcebergTables.table_namespace == ".".join(namespace))
+        with self._session() as session:
+            rows = session.execute(query.order_by(IcebergTables.table_namespace, IcebergTables.table_name)).all()
+        return [(tuple(space.split(".")), name) for space, name in rows]
+
+    def locate(self, identifiers: Sequence[Identifier]) -> dict[Identifier, tuple[str, str]]:
+        """Look many names up at once: ``{identifier: (metadata location, "TABLE" | "VIEW")}``.
+
+        Names without a row are left out.
+        """
+        found: dict[Identifier, tuple[str, str]] = {}
+        with self._session() as session:
+            for start in range(0, len(identifiers), _BATCH):
+                found |= self._locate(session, identifiers[start : start + _BATCH])
+        return found
+
+    def _locate(self, session: Session, wanted: Iterable[Identifier]) -> dict[Identifier, tuple[str, str]]:
+        by_key = {(".".join(item.namespace), item.name): item for item in wanted}
+        names = [
+            and_(IcebergTables.table_namespace == namespace, IcebergTables.table_name == name)
+            for namespace, name in by_key
+        ]
+        query = select(
+            IcebergTables.table_namespace,
+            IcebergTables.table_name,
+            IcebergTables.metadata_location,
+            IcebergTables.iceberg_type,
+        ).where(IcebergTables.catalog_name == self._catalog, or_(*names))
+        return {
+            by_key[space, name]: (location, kind or "TABLE")
+            for space, name, location, kind in session.execute(query)
+            if location
+        }
+
+    def insert(self, view: Identifier, location: str) -> None:
+        """Add the row of a new view.
+
+        Raises:
+            AlreadyExistsError: The name is taken, by a view or a table.
+        """
+        row = {
+            "catalog_name": self._catalog,
+            "table_namespace": ".".join(view.namespace),
+            "table_name": view.name,
+            "metadata_location": _checked(location),
+            "previous_metadata_location": None,
+            "iceberg_type": VIEW,
+        }
+        try:
+            with self._session() as session:
+                session.execute(insert(IcebergTables).values(**row))
+                session.commit()
+        except IntegrityError:
+            kind = "view" if self.get(view)[1] == VIEW else "table"
+            raise AlreadyExistsError(f"a {kind} {view} exists already; choose another name or use replace") from None
+
+    def swap(self, view: Identifier, base: str, new: str) -> bool:
+        """Move the pointer from ``base`` to ``new``, in one conditional UPDATE.
+
+        Returns:
+            Whether the row matched. ``False`` does not prove that an earlier, identical swap did not land.
+
+        Raises:
+            CommitStateUnknownError: The database gave no answer; the swap may land, even later.
+        """
+        statement = (
+            update(IcebergTables)
+            .where(self._is(view), IcebergTables.iceberg_type == VIEW, IcebergTables.metadata_location == base)
+            .values(metadata_location=_checked(new), previous_metadata_location=base)
+        )
+        try:
+            with Session(self.engine) as session:
+                matched = int(session.execute(statement).rowcount)  # type: ignore[attr-defined]
+                session.commit()
+        except SQLAlchemyError as error:
+            raise CommitStateUnknownError(
+                f"view {view}: no answer to the swap {base} -> {new}: {_brief(error)}"
+            ) from None
+        return matched == 1
+
+    def delete(self, view: Identifier) -> bool:
+        """Remove a view's row; whether there was one."""
+        with self._session() as session:
+            statement = delete(IcebergTables).where(self._is(view), IcebergTables.iceberg_type == VIEW)
+            matched = int(session.execute(statement).rowcount)  # type: ignore[attr-defined]
+            session.commit()
+        return matched == 1
+
+    @contextmanager
+    def _session(self) -> Iterator[Session]:
+        try:
+            with Session(self.engine) as session:
+                yield session
+        except IntegrityError:
+            raise
+        except SQLAlchemyError as error:
+            raise CatalogUnavailableError(f"catalog {self._catalog!r} did not answer: {_brief(error)}") from None
+
+    def _is(self, view: Identifier) -> ColumnElement[bool]:
+        return and_(
+            IcebergTables.catalog_name == self._catalog,
+            IcebergTables.table_namespace == ".".join(view.namespace),
+            IcebergTables.table_name == view.name,
+        )
+
+
+def _brief(error: SQLAlchemyError) -> str:
+    """Name an error by its classes: the driver's message may hold connection details."""
+    cause = f" ({type(error.__cause__).__name__})" if error.__cause__ else ""
+    return f"{type(error).__name__}{cause}"
+
+
+def _checked(location: str) -> str:
+    if len(location) > _MAX_LOCATION:
+        raise InvalidMetadataError(f"location {location[:80]}… has {len(location)} characters; the catalog holds 1000")
+    return location

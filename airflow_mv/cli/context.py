@@ -1,0 +1,108 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What every command shares: options, the catalog, the session, output and exit codes."""
+
+from __future__ import annotations
+
+import functools
+import json
+import logging
+import sys
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+import click
+from rich.console import Console
+
+from airflow_mv.catalog import MaterializedViewCatalog
+from airflow_mv.errors import ConfigurationError, InvalidIdentifierError, MaterializedViewError
+from airflow_mv.spec.identifiers import Identifier
+from airflow_mv.stagers import InProcessStager
+
+out = Console(highlight=False, soft_wrap=True)
+err = Console(stderr=True, highlight=False, soft_wrap=True)
+
+Command = Callable[..., None]
+
+
+def common(command: Command) -> Command:
+    """Add ``--json``, ``--conn-id`` and ``--verbose``, and turn our errors into one line and an exit code."""
+
+    @click.option("--json", "as_json", is_flag=True, help="One JSON document on stdout; logs go to stderr.")
+    @click.option("--conn-id", help="Take the catalog from this Airflow connection of type iceberg.")
+    @click.option("-v", "--verbose", is_flag=True, help="Say what is done, on stderr.")
+    @functools.wraps(command)
+    def run(*args: Any, verbose: bool, **kwargs: Any) -> None:
+        _set_up_logs(verbose=verbose)
+        try:
+            command(*args, **kwargs)
+        except MaterializedViewError as error:
+            err.print(f"error: {' '.join(str(error).split())}", markup=False)
+            sys.exit(error.exit_code)
+
+    return run
+
+
+def sparked(command: Command) -> Command:
+    """Add ``--master`` and ``--remote``."""
+    command = click.option("--master", help="Spark master; by default local[*].")(command)
+    return click.option("--remote", help="Spark Connect URL, sc://host:port.")(command)
+
+
+def open_catalog(views: Sequence[str], conn_id: str | None) -> tuple[MaterializedViewCatalog, list[Identifier]]:
+    """Open the catalog that all the views are in.
+
+    Raises:
+        ConfigurationError: The views are in several catalogs.
+    """
+    identifiers = [Identifier.parse(view) for view in views]
+    names = sorted({identifier.catalog for identifier in identifiers})
+    if len(names) != 1:
+        raise ConfigurationError(f"the views are in several catalogs ({', '.join(names)}): one call for each catalog")
+    return open_named(names[0], conn_id), identifiers
+
+
+def open_named(name: str, conn_id: str | None) -> MaterializedViewCatalog:
+    """Open a catalog by its name, from pyiceberg's configuration or from an Airflow connection."""
+    if conn_id is None:
+        return MaterializedViewCatalog(name)
+    from airflow_mv.hooks import MaterializedViewHook
+
+    return MaterializedViewHook(conn_id).catalog_named(name)
+
+
+def stager_for(catalog: MaterializedViewCatalog, master: str | None, remote: str | None) -> InProcessStager:
+    """Return what runs scripts for a command; progress goes to stderr."""
+    if master and remote:
+        raise click.UsageError("--master and --remote exclude each other")
+    return InProcessStager(catalog, master=master, remote=remote, report=progress)
+
+
+def progress(line: str) -> None:
+    """Show a line of progress."""
+    err.print(f"  {line}", style="dim", markup=False)
+
+
+def print_json(document: Any) -> None:
+    """Print the one document of a ``--json`` call."""
+    sys.stdout.write(json.dumps(document, default=str, ensure_ascii=False) + "\n")
+
+
+def parse_time(text: str | None) -> datetime | None:
+    """Read a point in time: ISO 8601; without a zone it is UTC.
+
+    Raises:
+        InvalidIdentifierError: It is none (ends with the code for wrong usage).
+    """
+    if text is None:
+        return None
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        raise InvalidIdentifierError(f"{text!r} is no point in time; write it like 2013-06-30T00:00:00+00:00") from None
+    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+
+
+def _set_up_logs(*, verbose: bool) -> None:
+    logging.basicConfig(stream=sys.stderr, format="%(message)s", level=logging.WARNING, force=True)
+    logging.getLogger("airflow_mv").setLevel(logging.INFO if verbose else logging.WARNING)

@@ -1,0 +1,280 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The commands. They parse, call and print; what they do is elsewhere."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+from airflow_mv import __version__
+from airflow_mv.cli import show as render
+from airflow_mv.cli.context import (
+    common,
+    open_catalog,
+    open_named,
+    out,
+    parse_time,
+    print_json,
+    sparked,
+    stager_for,
+)
+from airflow_mv.errors import InvalidIdentifierError
+
+_STALE = 3
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__)
+def main() -> None:
+    """Keep Apache Iceberg materialized views fresh.
+
+    Catalogs are named as pyiceberg names them (.pyiceberg.yaml or PYICEBERG_CATALOG__<NAME>__…); a view is
+    catalog.namespace.name. Exit codes: 0 done, 1 error, 2 wrong usage, 3 stale, 4 a check failed, 5 conflict.
+    """
+
+
+@main.command()
+@click.argument("view")
+@click.option("--sql", help="The query. Without it, the plain view of this name becomes a materialized one.")
+@click.option("--sql-file", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="A file with the query.")
+@click.option("--refresh-strategy", type=click.Choice(["full", "incremental"]), default="full", show_default=True)
+@click.option("--allow-stale-data", is_flag=True, help="Readers may have stored rows that are stale.")
+@click.option("--time-travel", is_flag=True, help="Keep every refresh in the history, with its rows.")
+@click.option("--partition-by", multiple=True, help="Partition transform of the storage table, e.g. 'days(ts)'.")
+@click.option("--property", "properties", multiple=True, metavar="K=V", help="View property.")
+@click.option("--replace", is_flag=True, help="Give an existing materialized view this definition.")
+@click.option("--refresh", "and_refresh", is_flag=True, help="Refresh it at once.")
+@sparked
+@common
+def create(
+    *,
+    view: str,
+    sql: str | None,
+    sql_file: Path | None,
+    properties: tuple[str, ...],
+    replace: bool,
+    and_refresh: bool,
+    master: str | None,
+    remote: str | None,
+    as_json: bool,
+    conn_id: str | None,
+    **definition: Any,
+) -> None:
+    """Create a materialized view."""
+    from airflow_mv.create import Definition
+    from airflow_mv.create import create as create_view
+    from airflow_mv.refresh import refresh as refresh_views
+    from airflow_mv.refresh import status as view_status
+
+    if sql and sql_file:
+        raise click.UsageError("--sql and --sql-file exclude each other")
+    text = sql_file.read_text(encoding="utf-8") if sql_file else sql
+    wanted = Definition(sql=text, properties=dict(_pair(item) for item in properties), **definition)
+    catalog, (identifier,) = open_catalog([view], conn_id)
+    stager = stager_for(catalog, master, remote)
+    create_view(catalog, identifier, wanted, stager=stager, replace=replace)
+    results = refresh_views(catalog, [identifier], stager=stager) if and_refresh else []
+    if as_json:
+        print_json(results[0].to_dict() if results else view_status(catalog, identifier).to_dict())
+        return
+    out.print(f"created {identifier}", markup=False)
+    for result in results:
+        render.result(result.to_dict())
+
+
+@main.command()
+@click.argument("views", nargs=-1)
+@click.option("--namespace", help="All materialized views of catalog.namespace.")
+@click.option("--all", "whole", metavar="CATALOG", help="All materialized views of a catalog.")
+@click.option("--check", is_flag=True, help="End with 3 if a view is not fresh.")
+@common
+def status(
+    *,
+    views: tuple[str, ...],
+    namespace: str | None,
+    whole: str | None,
+    check: bool,
+    as_json: bool,
+    conn_id: str | None,
+) -> None:
+    """Say whether views are fresh, and why not. Reads metadata only."""
+    from airflow_mv.status import statuses
+
+    if sum((bool(views), bool(namespace), bool(whole))) != 1:
+        raise click.UsageError("name views, or --namespace CATALOG.NAMESPACE, or --all CATALOG")
+    if views:
+        catalog, identifiers = open_catalog(views, conn_id)
+        documents = statuses(catalog, identifiers)
+    else:
+        name, _, space = (namespace or whole or "").partition(".")
+        if namespace and not space:
+            raise InvalidIdentifierError(f"{namespace!r} is no catalog.namespace")
+        catalog = open_named(name, conn_id)
+        documents = statuses(catalog, catalog.list(space or None), only_materialized=True)
+    if as_json:
+        print_json(documents)
+    else:
+        render.statuses(documents)
+    if check and any(document["state"] != "fresh" for document in documents):
+        sys.exit(_STALE)
+
+
+@main.command()
+@click.argument("view")
+@click.option("--as-of", help="Base tables as they were then, ISO 8601.")
+@click.option("--full", is_flag=True, help="Recompute although nothing may have changed.")
+@click.option("--on-fallback", type=click.Choice(["full", "fail", "skip"]), default="full", show_default=True)
+@common
+def plan(*, view: str, as_of: str | None, full: bool, on_fallback: Any, as_json: bool, conn_id: str | None) -> None:
+    """Show what a refresh would do, and why. Reads metadata only."""
+    from airflow_mv.refresh import RefreshOptions, plan_refresh
+
+    catalog, (identifier,) = open_catalog([view], conn_id)
+    options = RefreshOptions(as_of=parse_time(as_of), full=full, on_fallback=on_fallback)
+    document = plan_refresh(catalog, identifier, options).to_dict()
+    if as_json:
+        print_json(document)
+    else:
+        render.plan(document)
+
+
+@main.command()
+@click.argument("views", nargs=-1, required=True)
+@click.option("--as-of", help="Base tables as they were then, ISO 8601.")
+@click.option("--full", is_flag=True, help="Recompute although nothing may have changed.")
+@click.option("--on-fallback", type=click.Choice(["full", "fail", "skip"]), default="full", show_default=True)
+@sparked
+@common
+def refresh(
+    *,
+    views: tuple[str, ...],
+    as_of: str | None,
+    full: bool,
+    on_fallback: Any,
+    master: str | None,
+    remote: str | None,
+    as_json: bool,
+    conn_id: str | None,
+) -> None:
+    """Refresh views: plan, run, commit. Several share one Spark application and one set of base snapshots."""
+    from airflow_mv.refresh import RefreshOptions
+    from airflow_mv.refresh import refresh as refresh_views
+
+    catalog, identifiers = open_catalog(views, conn_id)
+    options = RefreshOptions(as_of=parse_time(as_of), full=full, on_fallback=on_fallback)
+    stager = stager_for(catalog, master, remote)
+    show_plan = None if as_json else render.plan_line
+    results = refresh_views(catalog, identifiers, stager=stager, options=options, on_plan=show_plan)
+    documents = [result.to_dict() for result in results]
+    if as_json:
+        print_json(documents)
+        return
+    for document in documents:
+        render.result(document)
+
+
+@main.command()
+@click.argument("view")
+@common
+def history(*, view: str, as_json: bool, conn_id: str | None) -> None:
+    """List the recorded refreshes, oldest first."""
+    from airflow_mv.status import history as view_history
+
+    catalog, (identifier,) = open_catalog([view], conn_id)
+    documents = view_history(catalog, identifier)
+    if as_json:
+        print_json(documents)
+    else:
+        render.history(documents)
+
+
+@main.command()
+@click.argument("view")
+@click.option("--as-of", help="The rows as the view had them then, ISO 8601.")
+@click.option("--refresh-id", help="The rows of this refresh.")
+@click.option("--limit", type=click.IntRange(min=0), default=None, help="At most so many rows.")
+@click.option("--no-refresh", is_flag=True, help="Refuse to read a stale view instead of refreshing it.")
+@sparked
+@common
+def read(
+    *,
+    view: str,
+    as_of: str | None,
+    refresh_id: str | None,
+    limit: int | None,
+    no_refresh: bool,
+    master: str | None,
+    remote: str | None,
+    as_json: bool,
+    conn_id: str | None,
+) -> None:
+    """Print the stored rows, refreshed first where stale rows are not allowed."""
+    from airflow_mv.reading import read_arrow, readable
+
+    catalog, (identifier,) = open_catalog([view], conn_id)
+    stager = None if no_refresh else stager_for(catalog, master, remote)
+    found = readable(catalog, identifier, as_of=parse_time(as_of), refresh_id=refresh_id, stager=stager)
+    result = read_arrow(catalog, found, limit=limit)
+    document = {
+        "view": str(identifier),
+        "refresh_id": found.refresh_id,
+        "state": str(found.state),
+        "columns": result.columns,
+        "rows": list(result.rows()),
+    }
+    if as_json:
+        print_json(document)
+    else:
+        render.rows(document)
+
+
+@main.command()
+@click.argument("view")
+@common
+def show(*, view: str, as_json: bool, conn_id: str | None) -> None:
+    """Print the metadata of the view and of its storage table, as stored."""
+    from airflow_mv.status import stored_metadata
+
+    catalog, (identifier,) = open_catalog([view], conn_id)
+    document = stored_metadata(catalog, identifier)
+    if as_json:
+        print_json(document)
+    else:
+        render.metadata(document)
+
+
+@main.command()
+@click.argument("view")
+@click.confirmation_option("--yes", prompt="Remove the view from the catalog?")
+@common
+def drop(*, view: str, as_json: bool, conn_id: str | None) -> None:
+    """Remove a materialized view from the catalog; its files stay."""
+    from airflow_mv.create import drop as drop_view
+
+    catalog, (identifier,) = open_catalog([view], conn_id)
+    drop_view(catalog, identifier)
+    if as_json:
+        print_json({"view": str(identifier), "dropped": True})
+    else:
+        out.print(f"dropped {identifier}", markup=False)
+
+
+@main.command()
+@click.option("--home", type=click.Path(file_okay=False, path_type=Path), help="Its folder; by default ./.demo.")
+@common
+def demo(*, home: Path | None, as_json: bool, conn_id: str | None) -> None:
+    """Run the main job on real data, from nothing: flights, three views, a real Airflow, every row checked."""
+    from airflow_mv.demo.home import DemoHome
+    from airflow_mv.demo.run import run
+
+    run(DemoHome(home.resolve()) if home else DemoHome.default())
+
+
+def _pair(text: str) -> tuple[str, str]:
+    key, equals, value = text.partition("=")
+    if not equals or not key:
+        raise click.UsageError(f"--property {text!r}: write KEY=VALUE")
+    return key, value

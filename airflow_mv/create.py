@@ -1,0 +1,279 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Make, redefine and drop materialized views."""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from airflow_mv.catalog import LoadedView, MaterializedViewCatalog
+from airflow_mv.catalog.files import join
+from airflow_mv.commit import Effects
+from airflow_mv.errors import (
+    AlreadyExistsError,
+    BaseTableNotFoundError,
+    CommitConflictError,
+    InvalidQueryError,
+    JobError,
+    NotMaterializedError,
+)
+from airflow_mv.observe import load_plain_view, observe_tables
+from airflow_mv.plan.query import Dependencies, PinnedTable, base_tables, partition_transform, pin_query
+from airflow_mv.plan.statements import create_storage, staged
+from airflow_mv.script import Outcome, Script
+from airflow_mv.spec.identifiers import Identifier
+from airflow_mv.spec.materialized_view import PROPERTY, TIME_TRAVEL_PROPERTY, ViewSettings, property_text
+from airflow_mv.spec.table import TableMetadata, parse_table
+from airflow_mv.spec.view import new_view, replace_version, with_view_properties
+
+log = logging.getLogger(__name__)
+
+SUMMARY = {"engine-name": "airflow-mv", "engine-version": "0.1.0"}
+_TRIES = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Definition:
+    """What a materialized view is to be.
+
+    Args:
+        sql: The query; ``None`` keeps the query of the plain view that is there.
+        refresh_strategy: The stored ``refresh-strategy``.
+        allow_stale_data: Whether stored rows may be read although base tables have moved on.
+        time_travel: Whether each refresh stays in the history, with its own tagged snapshot.
+        partition_by: Partition transforms of the storage table, e.g. ``days(ts)``.
+        properties: More view properties.
+    """
+
+    sql: str | None
+    refresh_strategy: Literal["full", "incremental"] = "full"
+    allow_stale_data: bool = False
+    time_travel: bool = False
+    partition_by: Sequence[str] = ()
+    properties: Mapping[str, str] = field(default_factory=dict)
+
+    def view_properties(self, storage_table_location: str, kept: ViewSettings | None = None) -> dict[str, str]:
+        """Return the properties that make a view a materialized one."""
+        document = {
+            **(kept.document() if kept else {}),
+            "storage-table-location": storage_table_location,
+            "allow-stale-data": self.allow_stale_data,
+            "refresh-strategy": self.refresh_strategy,
+        }
+        settings = ViewSettings.read(document, source=PROPERTY)
+        travel = {TIME_TRAVEL_PROPERTY: "true" if self.time_travel else "false"}
+        return {**self.properties, PROPERTY: property_text(settings), **travel}
+
+
+def create(
+    catalog: MaterializedViewCatalog,
+    view: str | Identifier,
+    definition: Definition,
+    *,
+    stager: Callable[[Script], Outcome],
+    replace: bool = False,
+    effects: Effects | None = None,
+) -> LoadedView:
+    """Create a materialized view with an empty storage table.
+
+    Spark analyses the query, so the view's columns are what Spark will write. A plain view of the name is
+    turned into a materialized one where no query is given. With ``replace`` an existing materialized view
+    gets a new version, unless its query is the same; its rows stay, and are of the old version, until the
+    next refresh.
+
+    Raises:
+        AlreadyExistsError: The name is taken.
+        InvalidQueryError: Names the place in the SQL.
+        BaseTableNotFoundError: The query reads a table that does not exist.
+    """
+    identifier = catalog.identify(view)
+    existing = catalog.load(identifier) if catalog.exists(identifier) else None
+    effects = effects or Effects()
+    if existing is None:
+        return _create_new(catalog, identifier, definition, stager, effects)
+    if definition.sql is None and existing.settings is None:
+        return _materialize(catalog, existing, definition, stager)
+    if not replace:
+        raise AlreadyExistsError(
+            f"a view {identifier} exists already; replace it with --replace, or choose another name"
+        )
+    return _redefine(catalog, existing, definition, stager, effects)
+
+
+def _create_new(
+    catalog: MaterializedViewCatalog,
+    view: Identifier,
+    definition: Definition,
+    stager: Callable[[Script], Outcome],
+    effects: Effects,
+) -> LoadedView:
+    if definition.sql is None:
+        raise NotMaterializedError(
+            f"there is no view {view} to turn into a materialized one; give its query with --sql"
+        )
+    location = catalog.new_location(view)
+    storage_location, table = _new_storage(catalog, view, definition, definition.sql, None, location, stager, view)
+    metadata = new_view(
+        view_uuid=str(uuid.uuid4()),
+        location=location,
+        schema={"type": "struct", "fields": table.current_schema["fields"]},
+        sql=definition.sql.strip().rstrip(";"),
+        default_catalog=view.catalog,
+        default_namespace=view.namespace,
+        properties=definition.view_properties(storage_location),
+        summary=SUMMARY,
+        now_ms=effects.now_ms(),
+    )
+    return catalog.create(view, metadata)
+
+
+def _materialize(
+    catalog: MaterializedViewCatalog,
+    existing: LoadedView,
+    definition: Definition,
+    stager: Callable[[Script], Outcome],
+) -> LoadedView:
+    """Turn a plain view into a materialized one: its definition and columns stay."""
+    version = existing.metadata.current_version
+    sql = existing.metadata.sql(view=str(existing.identifier))
+    context = Identifier(
+        version.default_catalog or existing.identifier.catalog,
+        version.default_namespace or existing.identifier.namespace,
+        existing.identifier.name,
+    )
+    columns = existing.metadata.schema_.names
+    location, _ = _new_storage(
+        catalog, existing.identifier, definition, sql, columns, existing.metadata.location, stager, context
+    )
+    return _publish_properties(catalog, existing, lambda _: definition.view_properties(location))
+
+
+def _redefine(
+    catalog: MaterializedViewCatalog,
+    existing: LoadedView,
+    definition: Definition,
+    stager: Callable[[Script], Outcome],
+    effects: Effects,
+) -> LoadedView:
+    view = existing.identifier
+    settings = existing.materialized
+    properties = definition.view_properties(settings.storage_table_location, settings)
+    sql = (definition.sql or existing.metadata.sql(view=str(view))).strip().rstrip(";")
+    if sql == existing.metadata.sql(view=str(view)):
+        log.info("The query of %s is the same: its version stays %d", view, existing.metadata.current_version_id)
+        return _publish_properties(catalog, existing, lambda now: _settled_on(definition, now, properties))
+    scratch, table = _new_storage(catalog, view, definition, sql, None, existing.metadata.location, stager, view)
+    # Only its columns were wanted; nothing ever pointed at it.
+    catalog.files.delete(scratch)
+    for _ in range(_TRIES):
+        replaced = replace_version(
+            existing.metadata,
+            schema={"type": "struct", "fields": table.current_schema["fields"]},
+            sql=sql,
+            default_catalog=view.catalog,
+            default_namespace=view.namespace,
+            summary=SUMMARY,
+            now_ms=effects.now_ms(),
+        )
+        updated = with_view_properties(replaced, _settled_on(definition, existing, properties))
+        if catalog.replace(existing, updated):
+            return catalog.load(view)
+        existing = catalog.load(view)
+    raise CommitConflictError(f"view {view} kept changing while it was replaced; run it again")
+
+
+def _settled_on(definition: Definition, now: LoadedView, properties: Mapping[str, str]) -> dict[str, str]:
+    """The wanted properties on top of the storage table that the view points at now."""
+    return {**properties, **definition.view_properties(now.materialized.storage_table_location, now.settings)}
+
+
+def _publish_properties(
+    catalog: MaterializedViewCatalog, existing: LoadedView, properties: Callable[[LoadedView], Mapping[str, str]]
+) -> LoadedView:
+    for _ in range(_TRIES):
+        wanted = properties(existing)
+        if all(existing.metadata.properties.get(key) == value for key, value in wanted.items()):
+            return existing
+        if catalog.replace(existing, with_view_properties(existing.metadata, wanted)):
+            return catalog.load(existing.identifier)
+        existing = catalog.load(existing.identifier)
+    raise CommitConflictError(f"view {existing.identifier} kept changing; run it again")
+
+
+def _new_storage(
+    catalog: MaterializedViewCatalog,
+    view: Identifier,
+    definition: Definition,
+    sql: str,
+    columns: Sequence[str] | None,
+    location: str,
+    stager: Callable[[Script], Outcome],
+    context: Identifier,
+) -> tuple[str, TableMetadata]:
+    """Have Spark make an empty storage table below a view's location; nothing points at it yet."""
+    token = uuid.uuid4().hex
+    query, nested = _resolved(catalog, sql, context, view)
+    script = create_storage(
+        view=str(view),
+        query=query,
+        columns=columns,
+        location=join(location, f"storage-{token[:12]}"),
+        partition_by=[partition_transform(text) for text in definition.partition_by],
+        nested=nested,
+        token=token,
+    )
+    outcome = stager(script)
+    if outcome.error is not None or outcome.metadata_location is None:
+        kind = InvalidQueryError if outcome.query_error else JobError
+        raise kind(f"view {view}: {outcome.error or 'the job ended without a storage table'}")
+    what = f"view {view}, storage table file"
+    data = catalog.files.read(outcome.metadata_location, what=what)
+    return outcome.metadata_location, parse_table(data, source=f"{what} {outcome.metadata_location}")
+
+
+def _resolved(
+    catalog: MaterializedViewCatalog, sql: str, context: Identifier, view: Identifier
+) -> tuple[str, dict[str, str]]:
+    """Return the query with every name resolved and pinned, so that Spark sees what a refresh will see."""
+    dependencies: Dependencies = base_tables(
+        sql,
+        default_catalog=context.catalog,
+        default_namespace=context.namespace,
+        load_view=lambda identifier: load_plain_view(catalog, identifier),
+        view=str(view),
+    )
+    if view in dependencies.tables:
+        raise InvalidQueryError(f"view {view}: the query reads the view itself")
+    tables, storages = observe_tables(catalog, dependencies.tables, None)
+    errors = [table.error for table in tables if table.error]
+    if errors:
+        raise BaseTableNotFoundError(f"view {view}: " + "; ".join(errors))
+    names = {identifier: f"base_{number}" for number, identifier in enumerate(sorted(storages))}
+    pins = {
+        identifier: PinnedTable(identifier, table.head, sql=staged(names[identifier]) if identifier in names else None)
+        for identifier, table in zip(dependencies.tables, tables, strict=True)
+    }
+    query = pin_query(
+        sql,
+        default_catalog=context.catalog,
+        default_namespace=context.namespace,
+        tables=pins,
+        views={item.identifier: item for item in dependencies.views},
+        view=str(view),
+    )
+    return query, {names[identifier]: location for identifier, location in storages.items()}
+
+
+def drop(catalog: MaterializedViewCatalog, view: str | Identifier) -> None:
+    """Remove a materialized view from the catalog; its files stay.
+
+    Raises:
+        ViewNotFoundError: There is no such view.
+        NotMaterializedError: It is a plain view, which is none of ours to drop.
+    """
+    loaded = catalog.load(view)
+    log.info("Dropping %s; its files stay at %s", loaded.identifier, loaded.materialized.storage_table_location)
+    catalog.drop(loaded.identifier)

@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The demo: real flights, three materialized views, a real Airflow. ``airflow-mv demo`` runs it."""

@@ -1,0 +1,225 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Open a Spark session: one that is there already, a local one, a cluster's, or one over Spark Connect."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import socket
+import subprocess
+import tempfile
+import zipfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+from airflow_mv.errors import ConfigurationError, JobError
+from airflow_mv.job.submit import write_properties
+
+#: A folder of jars, so that nothing is downloaded.
+JARS_VARIABLE = "AIRFLOW_MV_JARS"
+_OLDEST_JAVA = 17
+#: Packages whose one jar is enough: their names alone tell whether all is there.
+_SELF_CONTAINED = re.compile(
+    r"org\.apache\.iceberg:iceberg-(spark-runtime-[\w.]+|(aws|gcp|azure)-bundle)|org\.xerial:sqlite-jdbc"
+    r"|org\.postgresql:postgresql"
+)
+_LOG4J = """\
+status = error
+rootLogger.level = error
+rootLogger.appenderRef.stderr.ref = console
+appender.console.type = Console
+appender.console.name = console
+appender.console.target = SYSTEM_ERR
+appender.console.layout.type = PatternLayout
+appender.console.layout.pattern = %d{HH:mm:ss} %p %c{1}: %m%n%ex{0}
+"""
+
+
+def open_session(
+    confs: Mapping[str, str],
+    *,
+    packages: Sequence[str] = (),
+    master: str | None = None,
+    remote: str | None = None,
+    app_name: str = "airflow-mv",
+    report: Callable[[str], None] = print,
+) -> SparkSession:
+    """Return a session that knows the catalogs in ``confs``.
+
+    A session that is active in this process is used as it is, catalogs that it lacks are added. No
+    setting becomes a process argument: a session of our own reads them from a file that only we can read.
+
+    Args:
+        confs: Spark settings, secret ones too.
+        packages: Maven coordinates, beside those in ``spark.jars.packages``.
+        master: A Spark master; by default ``local[*]``.
+        remote: A Spark Connect URL (``sc://…``) instead.
+        app_name: The application's name.
+        report: Told what takes long.
+
+    Raises:
+        ConfigurationError: If Java is missing or too old, or the session lacks Iceberg.
+        JobError: If the Spark Connect server or the master does not answer.
+    """
+    if remote is not None:
+        return _with_catalogs(_connect(remote, app_name), confs)
+    active = _active()
+    if active is not None:
+        return _with_catalogs(active, confs)
+    check_java()
+    local = (master or "local[*]").startswith("local")
+    settings = {**_defaults(local=local), **confs, "spark.master": master or "local[*]", "spark.app.name": app_name}
+    settings |= _jars(settings, packages)
+    if settings.get("spark.jars.packages"):
+        report(f"fetching {settings['spark.jars.packages']} (once; {JARS_VARIABLE} names a folder of jars instead)")
+    return _start(settings)
+
+
+# ------------------------------------------------------------------------------- a session of others
+
+
+def _active() -> SparkSession | None:
+    """Return the process's session, if it has one: also from a thread that did not open it."""
+    session = SparkSession.getActiveSession()
+    if session is not None:
+        return session
+    try:
+        from pyspark.core.context import SparkContext
+    except ImportError:  # the Connect client alone
+        return None
+    return SparkSession.builder.getOrCreate() if SparkContext._active_spark_context is not None else None
+
+
+def _connect(remote: str, app_name: str) -> SparkSession:
+    address = urlsplit(remote.partition(";")[0])  # what follows may be a token
+    host, port = address.hostname or "", address.port or 15002
+    if address.scheme != "sc" or not host:
+        raise ConfigurationError("a Spark Connect URL looks like sc://host:15002/;token=…")
+    try:
+        socket.create_connection((host, port), timeout=10).close()  # gRPC itself tries for minutes
+    except OSError as error:
+        raise JobError(f"the Spark Connect server {host}:{port} does not answer: {error}") from error
+    try:
+        return SparkSession.builder.remote(remote).appName(app_name).getOrCreate()
+    except PySparkException as error:
+        if error.getCondition() != "SESSION_ALREADY_EXIST":
+            raise
+        raise ConfigurationError(
+            f"this process has a classic Spark session: it cannot open one to {host}:{port} beside it"
+        ) from error
+
+
+def _with_catalogs(spark: SparkSession, confs: Mapping[str, str]) -> SparkSession:
+    if "IcebergSparkSessionExtensions" not in str(spark.conf.get("spark.sql.extensions", "")):
+        raise ConfigurationError(
+            "the Spark session was started without Iceberg: start it with the setting spark.sql.extensions="
+            "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions and the Iceberg runtime's jar"
+        )
+    known = {key.split(".")[3] for key in spark.conf.getAll if re.fullmatch(r"spark\.sql\.catalog\.[^.]+", key)}
+    for key, value in confs.items():
+        # A catalog that its owner has set up stays as it is: two halves make no catalog.
+        if key.startswith("spark.sql.catalog.") and key.split(".")[3] not in known:
+            spark.conf.set(key, value)
+    return spark
+
+
+# ---------------------------------------------------------------------------------- a session of ours
+
+
+def check_java() -> None:
+    """Check that there is a Java that Spark runs on.
+
+    Raises:
+        ConfigurationError: If there is none, or it is too old.
+    """
+    home = os.environ.get("JAVA_HOME")
+    java = str(Path(home, "bin", "java")) if home else shutil.which("java")
+    advice = f"Install Java {_OLDEST_JAVA} or newer (a full one) and let JAVA_HOME name its folder."
+    if java is None:
+        raise ConfigurationError(f"Spark needs Java, and there is none on the PATH. {advice}")
+    try:
+        answer = subprocess.run([java, "-version"], capture_output=True, text=True, check=True, timeout=60)
+    except (OSError, subprocess.SubprocessError) as error:
+        raise ConfigurationError(f"Spark needs Java, and {java} does not run: {error}. {advice}") from error
+    version = re.search(r'version "(\d+)', answer.stderr + answer.stdout)
+    if version and int(version[1]) < _OLDEST_JAVA:
+        raise ConfigurationError(f"{java} is Java {version[1]}: too old for Spark. {advice}")
+
+
+def _defaults(*, local: bool) -> dict[str, str]:
+    quiet = {"spark.ui.enabled": "false", "spark.ui.showConsoleProgress": "false", "spark.log.level": "ERROR"}
+    if not local:
+        return quiet
+    return {
+        **quiet,
+        "spark.driver.memory": "2g",
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.bindAddress": "127.0.0.1",
+    }
+
+
+def _jars(settings: Mapping[str, str], packages: Sequence[str]) -> dict[str, str]:
+    """Return the setting by which Spark finds its packages; those on this machine cost no resolution."""
+    listed = settings.get("spark.jars.packages", "").split(",")
+    wanted = [item for item in dict.fromkeys([*(part.strip() for part in listed), *packages]) if item]
+    folders = [Path(os.environ[JARS_VARIABLE])] if os.environ.get(JARS_VARIABLE) else []
+    ivy = settings.get("spark.jars.ivy")
+    folders.append(Path(ivy, "jars") if ivy else Path.home() / ".ivy2.5.2" / "jars")
+    found = [path for item in wanted if (path := _jar(item, folders)) is not None]
+    if len(found) < len(wanted):
+        return {"spark.jars.packages": ",".join(wanted)}
+    given = [settings["spark.jars"]] if settings.get("spark.jars") else []
+    return {"spark.jars.packages": "", "spark.jars": ",".join([*given, *map(str, found)])}
+
+
+def _jar(coordinates: str, folders: Sequence[Path]) -> Path | None:
+    group, _, rest = coordinates.partition(":")
+    artifact, _, version = rest.partition(":")
+    if not _SELF_CONTAINED.fullmatch(f"{group}:{artifact}"):
+        return None
+    for folder in folders:
+        for name in (f"{group}_{artifact}-{version}.jar", f"{artifact}-{version}.jar"):
+            if zipfile.is_zipfile(folder / name):  # Ivy may be writing it just now
+                return folder / name
+    return None
+
+
+def _start(settings: Mapping[str, str]) -> SparkSession:
+    from pyspark.core.context import SparkContext
+
+    kept: dict[str, Any] = {key: value for key, value in settings.items() if value != ""}
+    try:
+        if SparkContext._gateway is not None:  # a Java that is up already gets no arguments any more
+            return SparkSession.builder.config(map=kept).getOrCreate()
+        with tempfile.TemporaryDirectory(prefix="airflow-mv-") as folder, _submit_arguments(Path(folder), kept):
+            return SparkSession.builder.getOrCreate()
+    except Exception as error:
+        lines = [line for line in str(error).splitlines() if line.strip() and not line.lstrip().startswith("at ")]
+        raise JobError(f"Spark did not start: {' '.join(lines)[:500]}") from error
+
+
+@contextmanager
+def _submit_arguments(folder: Path, settings: dict[str, str]) -> Iterator[None]:
+    """PySpark makes every setting an argument of Java, for all to see in the process list: give it a file."""
+    if "spark.driver.extraJavaOptions" not in settings:
+        log4j = folder / "log4j2.properties"
+        log4j.write_text(_LOG4J)
+        options = f"-Dlog4j2.configurationFile={log4j} -Dderby.stream.error.file=/dev/null"
+        settings = {**settings, "spark.driver.extraJavaOptions": options}
+    before = os.environ.get("PYSPARK_SUBMIT_ARGS")
+    arguments = f"--properties-file {write_properties(folder, settings)} --load-spark-defaults"
+    os.environ["PYSPARK_SUBMIT_ARGS"] = f"{arguments} {before or 'pyspark-shell'}"
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ["PYSPARK_SUBMIT_ARGS"]
+        else:
+            os.environ["PYSPARK_SUBMIT_ARGS"] = before

@@ -1,0 +1,114 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What spark-submit needs to run a script elsewhere: the package, the settings, the command. Standard library only."""
+
+from __future__ import annotations
+
+import os
+import zipfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import airflow_mv
+from airflow_mv.errors import ConfigurationError
+
+_ROOT = Path(airflow_mv.__file__).parent
+#: ZIP's first date: the same sources give the same bytes.
+_EPOCH = (1980, 1, 1, 0, 0, 0)
+_SHIPPED = ("__init__.py", "errors.py", "script.py")
+_ESCAPES = {"\\": "\\\\", "\n": "\\n", "\r": "\\r", "\t": "\\t", "\f": "\\f"}
+_LAST_PRINTABLE = 0x7E
+
+
+def build_package(folder: Path) -> Path:
+    """Write the zip for ``--py-files``: what a driver needs beside PySpark. Its bytes depend on the sources only.
+
+    Args:
+        folder: Where to write it.
+
+    Returns:
+        The zip's path.
+    """
+    path = folder / "airflow_mv.zip"
+    sources = [_ROOT / name for name in _SHIPPED] + sorted((_ROOT / "job").glob("*.py"))
+    with zipfile.ZipFile(path, "w") as package:
+        for source in sources:
+            entry = zipfile.ZipInfo(f"airflow_mv/{source.relative_to(_ROOT).as_posix()}", _EPOCH)
+            entry.compress_type = zipfile.ZIP_DEFLATED
+            entry.external_attr = 0o644 << 16
+            package.writestr(entry, source.read_bytes())
+    return path
+
+
+def main_file() -> Path:
+    """Return the file that spark-submit runs."""
+    return _ROOT / "job" / "__main__.py"
+
+
+def write_properties(folder: Path, confs: Mapping[str, str], secrets: Mapping[str, str] | None = None) -> Path:
+    """Write Spark settings into a file that only its owner can read, so that none is a process argument.
+
+    Args:
+        folder: Where to write it.
+        confs: Settings.
+        secrets: Settings that are secret.
+
+    Returns:
+        The file's path, for ``--properties-file``.
+
+    Raises:
+        ConfigurationError: For a key that does not start with ``spark.``: spark-submit drops it silently.
+    """
+    settings = {**confs, **(secrets or {})}
+    for key in settings:
+        if not key.startswith("spark."):
+            raise ConfigurationError(f"{key!r} is no Spark setting: its name must start with 'spark.'")
+    path = folder / "spark.properties"
+    path.unlink(missing_ok=True)  # an older file may have other permissions
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(descriptor, "w", encoding="ascii", newline="\n") as file:
+        file.writelines(f"{_escaped(key, ' :=#!')}={_escaped(value, '')}\n" for key, value in sorted(settings.items()))
+    return path
+
+
+def submit_command(
+    script_location: str,
+    *,
+    package: Path,
+    properties: Path,
+    master: str | None = None,
+    deploy_mode: str | None = None,
+    spark_submit: str = "spark-submit",
+    arguments: Sequence[str] = (),
+) -> list[str]:
+    """Return the command that runs a script with spark-submit.
+
+    Args:
+        script_location: Where the script's JSON is: a local path or any path that Hadoop opens.
+        package: From :func:`build_package`.
+        properties: From :func:`write_properties`.
+        master: A Spark master.
+        deploy_mode: ``client`` or ``cluster``.
+        spark_submit: The program.
+        arguments: More options of spark-submit.
+    """
+    master_option = ["--master", master] if master else []
+    mode_option = ["--deploy-mode", deploy_mode] if deploy_mode else []
+    files = ["--properties-file", str(properties), "--load-spark-defaults", "--py-files", str(package)]
+    return [spark_submit, *master_option, *mode_option, *files, *arguments, str(main_file()), script_location]
+
+
+def _escaped(text: str, special: str) -> str:
+    """Escape as java.util.Properties reads: it takes ASCII, and trims what is blank at the start."""
+    escaped = "".join(_escaped_character(character, special) for character in text)
+    return f"\\{escaped}" if escaped.startswith(" ") and not special else escaped
+
+
+def _escaped_character(character: str, special: str) -> str:
+    if character in _ESCAPES:
+        return _ESCAPES[character]
+    if character in special:
+        return f"\\{character}"
+    if character < " " or ord(character) > _LAST_PRINTABLE:
+        units = character.encode("utf-16-be")
+        return "".join(f"\\u{units[at : at + 2].hex()}" for at in range(0, len(units), 2))
+    return character

@@ -1,0 +1,227 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Look at a view, its storage table and its base tables: all that freshness and a plan are made from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from datetime import datetime
+
+from airflow_mv.catalog import LoadedStorage, LoadedView, Located, MaterializedViewCatalog
+from airflow_mv.errors import BaseTableNotFoundError, CatalogNotFoundError, MetadataFileNotFoundError
+from airflow_mv.plan.freshness import METADATA_LOCATION, NO_SNAPSHOT, TABLE_UUID, Freshness, ObservedTable, assess
+from airflow_mv.plan.query import Dependencies, NestedView, base_tables
+from airflow_mv.spec.identifiers import Identifier
+from airflow_mv.spec.materialized_view import BaseTable, NestedViewVersion, RefreshRecord
+from airflow_mv.spec.table import TableMetadata, snapshot_as_of
+
+
+@dataclass(frozen=True, slots=True)
+class Observation:
+    """One consistent look at a materialized view.
+
+    Args:
+        view: The view.
+        storage: Its storage table.
+        sql: The current version's query.
+        dependencies: The base tables and nested views of the query.
+        tables: The base tables as they are now, or were at ``as_of``.
+        nested_storages: Storage metadata file of each base table that is a materialized view.
+        freshness: The verdict.
+    """
+
+    view: LoadedView
+    storage: LoadedStorage
+    sql: str
+    dependencies: Dependencies
+    tables: tuple[ObservedTable, ...]
+    nested_storages: dict[Identifier, str]
+    freshness: Freshness
+
+    @property
+    def record(self) -> RefreshRecord | None:
+        """The current refresh, if there is one."""
+        return self.storage.state.current if self.storage.state else None
+
+    @property
+    def nested_views(self) -> tuple[NestedViewVersion, ...]:
+        """The nested plain views as a refresh records them."""
+        return tuple(_version(view) for view in self.dependencies.views)
+
+
+def observe(
+    catalog: MaterializedViewCatalog,
+    view: str | Identifier | LoadedView,
+    *,
+    as_of: datetime | None = None,
+    pins: dict[Identifier, ObservedTable] | None = None,
+) -> Observation:
+    """Look at a view.
+
+    Args:
+        catalog: Where it is.
+        view: Its name, or the view as it was loaded.
+        as_of: Compare with the base tables as they were then, instead of as they are now.
+        pins: Base tables that an earlier look of the same run has seen; they are taken from here, and new
+            ones are added, so that all views of the run are computed from one set of snapshots.
+
+    Raises:
+        NotMaterializedError: It is a plain view.
+        SnapshotNotFoundError: A base table has no snapshot as of the time.
+    """
+    loaded = view if isinstance(view, LoadedView) else catalog.load(view)
+    storage = catalog.load_storage(loaded)
+    sql = loaded.metadata.sql(view=str(loaded.identifier))
+    dependencies = dependencies_of(catalog, loaded, sql)
+    record = storage.state.current if storage.state else None
+    tables, nested = observe_tables(catalog, dependencies.tables, record, as_of=as_of, pins=pins)
+    freshness = assess(
+        record,
+        version_id=loaded.metadata.current_version_id,
+        nested_views=tuple(_version(item) for item in dependencies.views),
+        observed=tables,
+    )
+    return Observation(loaded, storage, sql, dependencies, tables, nested, freshness)
+
+
+def dependencies_of(catalog: MaterializedViewCatalog, view: LoadedView, sql: str) -> Dependencies:
+    """Return the base tables and nested plain views of a view's query."""
+    version = view.metadata.current_version
+    return base_tables(
+        sql,
+        default_catalog=version.default_catalog or view.identifier.catalog,
+        default_namespace=version.default_namespace,
+        load_view=lambda identifier: load_plain_view(catalog, identifier),
+        view=str(view.identifier),
+    )
+
+
+def load_plain_view(catalog: MaterializedViewCatalog, identifier: Identifier) -> NestedView | None:
+    """Return a nested plain view, or ``None`` for a name that is a table, a materialized view or nothing."""
+    try:
+        home = catalog.other(identifier.catalog)
+        located = home.locate([identifier]).get(identifier)
+    except CatalogNotFoundError:
+        return None
+    if located is None or located.kind != "view":
+        return None
+    loaded = home.load_at(identifier, located.metadata_location)
+    if loaded.settings is not None:
+        return None
+    version = loaded.metadata.current_version
+    return NestedView(
+        identifier=identifier,
+        sql=loaded.metadata.sql(view=str(identifier)),
+        columns=loaded.metadata.schema_.names,
+        default_catalog=version.default_catalog or identifier.catalog,
+        default_namespace=version.default_namespace,
+        version_id=version.version_id,
+        uuid=loaded.metadata.view_uuid,
+    )
+
+
+def observe_tables(
+    catalog: MaterializedViewCatalog,
+    identifiers: Iterable[Identifier],
+    record: RefreshRecord | None,
+    *,
+    as_of: datetime | None = None,
+    pins: dict[Identifier, ObservedTable] | None = None,
+) -> tuple[tuple[ObservedTable, ...], dict[Identifier, str]]:
+    """Look at base tables: one catalog query, and a metadata file only where a pointer has moved.
+
+    Returns:
+        The tables, and the storage metadata file of each that is a materialized view.
+    """
+    wanted = tuple(identifiers)
+    # A pinned table serves views with other records: those need the table's history, not just its head.
+    known = {table.identifier: table for table in record.base_tables} if record and pins is None and not as_of else {}
+    pinned = {} if pins is None else pins
+    located = _locate(catalog, tuple(identifier for identifier in wanted if identifier not in pinned))
+    storages: dict[Identifier, str] = {}
+    tables = []
+    for identifier in wanted:
+        table = pinned.get(identifier)
+        if table is None:
+            table = _look(catalog, identifier, located[identifier], known.get(str(identifier)), storages, as_of)
+            # A materialized view that the same run refreshes first must be read as that refresh left it.
+            if identifier not in storages:
+                pinned[identifier] = table
+        tables.append(table)
+    return tuple(tables), storages
+
+
+def _look(
+    catalog: MaterializedViewCatalog,
+    identifier: Identifier,
+    place: Located | str,
+    recorded: BaseTable | None,
+    storages: dict[Identifier, str],
+    as_of: datetime | None,
+) -> ObservedTable:
+    if isinstance(place, str):
+        return ObservedTable(str(identifier), error=place)
+    try:
+        place = _through_materialized_view(catalog, identifier, place, storages)
+        if recorded and recorded.properties.get(METADATA_LOCATION) == place.metadata_location:
+            head = None if recorded.snapshot_reference == NO_SNAPSHOT else recorded.snapshot_reference
+            return ObservedTable(
+                str(identifier), place.metadata_location, head, None, recorded.properties.get(TABLE_UUID)
+            )
+        return _read(catalog, identifier, place, as_of)
+    except MetadataFileNotFoundError as error:
+        return ObservedTable(str(identifier), error=str(error))
+
+
+def require_readable(observation: Observation) -> None:
+    """Refuse to go on where a base table cannot be read.
+
+    Raises:
+        BaseTableNotFoundError: Names the tables and the reasons.
+    """
+    errors = [table.error for table in observation.tables if table.error]
+    if errors:
+        raise BaseTableNotFoundError(f"view {observation.view.identifier}: " + "; ".join(errors))
+
+
+def _locate(catalog: MaterializedViewCatalog, wanted: tuple[Identifier, ...]) -> dict[Identifier, Located | str]:
+    """Return where each name leads, or why it leads nowhere."""
+    found: dict[Identifier, Located | str] = {}
+    for name in {identifier.catalog for identifier in wanted}:
+        own = [identifier for identifier in wanted if identifier.catalog == name]
+        try:
+            places = catalog.locate(own)
+        except CatalogNotFoundError as error:
+            found |= dict.fromkeys(own, str(error))
+            continue
+        for identifier in own:
+            missing = f"base table {identifier} does not exist in catalog {name!r}: it was dropped or never created"
+            found[identifier] = places.get(identifier, missing)
+    return found
+
+
+def _through_materialized_view(
+    catalog: MaterializedViewCatalog, identifier: Identifier, place: Located, storages: dict[Identifier, str]
+) -> Located:
+    """A base table that is a materialized view stands for its storage table."""
+    if place.kind != "view":
+        return place
+    home = catalog.other(identifier.catalog)
+    storage = home.load_storage(home.load_at(identifier, place.metadata_location))
+    storages[identifier] = storage.location
+    return replace(place, metadata_location=storage.location, table=storage.table)
+
+
+def _read(
+    catalog: MaterializedViewCatalog, identifier: Identifier, place: Located, as_of: datetime | None
+) -> ObservedTable:
+    table: TableMetadata = catalog.table_metadata(identifier, place)
+    head = table.head
+    if as_of is not None:
+        head = snapshot_as_of(table, int(as_of.timestamp() * 1000), name=str(identifier)).snapshot_id
+    return ObservedTable(str(identifier), place.metadata_location, head, table, table.table_uuid)
+
+
+def _version(view: NestedView) -> NestedViewVersion:
+    document = {"identifier": str(view.identifier), "uuid": view.uuid, "version-id": view.version_id}
+    return NestedViewVersion.read(document, source=f"nested view {view.identifier}")

@@ -1,0 +1,270 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Freshness: the snapshots that a refresh recorded against the base tables' current ones. No data is read."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from airflow_mv.spec.materialized_view import BaseTable, NestedViewVersion, RefreshRecord
+from airflow_mv.spec.table import Snapshot, TableMetadata, ancestors, snapshots_between
+
+#: Snapshot reference of a table that was never written.
+NO_SNAPSHOT = -1
+#: Keys in a recorded base table's properties.
+METADATA_LOCATION = "metadata-location"
+TABLE_UUID = "table-uuid"
+
+
+class State(StrEnum):
+    """How a materialized view stands to its base tables."""
+
+    FRESH = "fresh"
+    STALE = "stale"
+    NEVER_REFRESHED = "never-refreshed"
+    DEFINITION_CHANGED = "definition-changed"
+    UNKNOWN = "unknown"
+
+
+class Code(StrEnum):
+    """Why: the same word in plan, log, command line, XCom and history."""
+
+    FRESH = "FRESH"
+    ONLY_REPLACED = "ONLY_REPLACED"
+    BASE_CHANGED = "BASE_CHANGED"
+    ROLLED_BACK = "ROLLED_BACK"
+    SNAPSHOT_EXPIRED = "SNAPSHOT_EXPIRED"
+    BASE_RECREATED = "BASE_RECREATED"
+    BASE_UNREADABLE = "BASE_UNREADABLE"
+    NEVER_REFRESHED = "NEVER_REFRESHED"
+    DEFINITION_CHANGED = "DEFINITION_CHANGED"
+    NESTED_VIEW_CHANGED = "NESTED_VIEW_CHANGED"
+    ALREADY_NEWER = "ALREADY_NEWER"
+    FORCED = "FORCED"
+    STRATEGY_FULL = "STRATEGY_FULL"
+    INCREMENTAL_UNAVAILABLE = "INCREMENTAL_UNAVAILABLE"
+    SCHEMA_CHANGED = "SCHEMA_CHANGED"
+    SKIPPED = "SKIPPED"
+
+
+@dataclass(frozen=True, slots=True)
+class Reason:
+    """One reason: a code for machines, a sentence for people."""
+
+    code: Code
+    message: str
+
+    def to_dict(self) -> dict[str, str]:
+        """Return the JSON form."""
+        return {"code": str(self.code), "message": self.message}
+
+
+@dataclass(frozen=True, slots=True)
+class ObservedTable:
+    """A base table now.
+
+    Args:
+        identifier: Its full name.
+        metadata_location: Where the catalog's pointer leads.
+        head: The snapshot to compare with, or ``None`` for a table that was never written.
+        table: Its metadata; ``None`` where the pointer equals the recorded one and no file was opened.
+        table_uuid: Its uuid, as far as it is known.
+        error: Why it cannot be read, or ``None``.
+    """
+
+    identifier: str
+    metadata_location: str | None = None
+    head: int | None = None
+    table: TableMetadata | None = None
+    table_uuid: str | None = None
+    error: str | None = None
+
+    def record(self) -> BaseTable:
+        """Return the base table record of a refresh that reads this snapshot."""
+        properties = {METADATA_LOCATION: self.metadata_location, TABLE_UUID: self.table_uuid}
+        document = {
+            "type": "iceberg-metastore",
+            "identifier": self.identifier,
+            "snapshot-reference": NO_SNAPSHOT if self.head is None else self.head,
+            "properties": {key: value for key, value in properties.items() if value},
+        }
+        return BaseTable.read(document, source=f"base table {self.identifier}")
+
+
+@dataclass(frozen=True, slots=True)
+class BaseTableChange:
+    """What happened to one base table since the recorded refresh.
+
+    Args:
+        identifier: The table.
+        type: The record's type.
+        recorded: Snapshot that the refresh read; ``None`` where it was empty or not part of it.
+        current: Snapshot now.
+        moved: Whether the two differ.
+        changed: Whether rows may have changed; compaction moves a table but changes no row.
+        snapshots: How many snapshots lie between, where they can be followed.
+        operations: Number of snapshots by operation, as ``((operation, count), …)``.
+        rows_added: Rows added by these, from the summaries.
+        rows_deleted: Rows deleted by these.
+        reason: Why it counts as changed or moved; ``None`` where nothing happened.
+    """
+
+    identifier: str
+    type: str
+    recorded: int | None
+    current: int | None
+    moved: bool = False
+    changed: bool = False
+    snapshots: int = 0
+    operations: tuple[tuple[str, int], ...] = ()
+    rows_added: int = 0
+    rows_deleted: int = 0
+    reason: Reason | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the JSON form of status and plan."""
+        return {
+            "identifier": self.identifier,
+            "type": self.type,
+            "recorded": self.recorded,
+            "current": self.current,
+            "changed": self.changed,
+            "moved": self.moved,
+            "snapshots": self.snapshots,
+            "operations": dict(self.operations),
+            "rows_added": self.rows_added,
+            "rows_deleted": self.rows_deleted,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Freshness:
+    """The verdict on a view and its evidence."""
+
+    state: State
+    reasons: tuple[Reason, ...]
+    base_tables: tuple[BaseTableChange, ...]
+
+    @property
+    def moved(self) -> bool:
+        """Whether some recorded snapshot id is no longer the current one."""
+        return any(change.moved for change in self.base_tables)
+
+
+def assess(
+    record: RefreshRecord | None,
+    *,
+    version_id: int,
+    nested_views: Sequence[NestedViewVersion],
+    observed: Sequence[ObservedTable],
+) -> Freshness:
+    """Compare a recorded refresh with what is there now.
+
+    Args:
+        record: The current refresh record, or ``None`` where the view was never refreshed.
+        version_id: The view's current version.
+        nested_views: The plain views that the query reads, as they are now.
+        observed: The base tables that the query reads, as they are now.
+    """
+    recorded = {table.identifier: table for table in record.base_tables} if record else {}
+    changes = tuple(compare(recorded.get(table.identifier), table) for table in observed)
+    broken = tuple(change.reason for change in changes if change.reason and change.reason.code == Code.BASE_UNREADABLE)
+    if broken:
+        return Freshness(State.UNKNOWN, broken, changes)
+    if record is None:
+        reason = Reason(Code.NEVER_REFRESHED, "the view was never refreshed: its storage table has no rows yet")
+        return Freshness(State.NEVER_REFRESHED, (reason,), changes)
+    definition = _definition_reasons(record, version_id, nested_views)
+    if definition:
+        return Freshness(State.DEFINITION_CHANGED, definition, changes)
+    reasons = tuple(change.reason for change in changes if change.reason)
+    if any(change.changed for change in changes):
+        return Freshness(State.STALE, reasons, changes)
+    fresh = Reason(Code.FRESH, "every base table is at the snapshot that the last refresh read")
+    return Freshness(State.FRESH, reasons or (fresh,), changes)
+
+
+def compare(recorded: BaseTable | None, observed: ObservedTable) -> BaseTableChange:
+    """Say what happened to one base table since a refresh recorded it."""
+    old = None if recorded is None or recorded.snapshot_reference == NO_SNAPSHOT else recorded.snapshot_reference
+    kind = recorded.type if recorded else "iceberg-metastore"
+    name = observed.identifier
+    if observed.error is not None:
+        reason = Reason(Code.BASE_UNREADABLE, f"{name} cannot be read: {observed.error}")
+        return BaseTableChange(name, kind, old, None, reason=reason)
+    new = observed.head
+    if recorded is None:
+        return BaseTableChange(name, kind, None, new, moved=True, changed=True)
+    uuid = recorded.properties.get(TABLE_UUID)
+    if uuid and observed.table_uuid and uuid != observed.table_uuid:
+        reason = Reason(
+            Code.BASE_RECREATED, f"{name} is another table than the one that was read (dropped and created)"
+        )
+        return BaseTableChange(name, kind, old, new, moved=True, changed=True, reason=reason)
+    if old == new:
+        return BaseTableChange(name, kind, old, new)
+    return _follow(name, kind, old, new, observed.table)
+
+
+def _follow(name: str, kind: str, old: int | None, new: int | None, table: TableMetadata | None) -> BaseTableChange:
+    between = snapshots_between(table, old, new) if table else None
+    if between is None:
+        reason = _broken_range(name, old, new, table)
+        return BaseTableChange(name, kind, old, new, moved=True, changed=True, reason=reason)
+    counts = Counter(snapshot.operation for snapshot in between)
+    changed = any(operation != "replace" for operation in counts)
+    added, deleted = _rows(between)
+    change = f"{len(between)} snapshot{'s' if len(between) != 1 else ''} ({_counted(counts)})"
+    if changed:
+        rows = f", +{added:,} −{deleted:,} rows" if added or deleted else ""  # noqa: RUF001 (a minus sign for people)
+        reason = Reason(Code.BASE_CHANGED, f"{name} moved {old or 'empty'} → {new}: {change}{rows}")
+    else:
+        reason = Reason(Code.ONLY_REPLACED, f"{name} moved {old} → {new} by compaction only ({change}): no row changed")
+    return BaseTableChange(
+        name, kind, old, new, True, changed, len(between), tuple(sorted(counts.items())), added, deleted, reason
+    )
+
+
+def _broken_range(name: str, old: int | None, new: int | None, table: TableMetadata | None) -> Reason:
+    if table is not None and old is not None and table.find(old) is None:
+        return Reason(Code.SNAPSHOT_EXPIRED, f"{name}: the recorded snapshot {old} has expired; it is at {new} now")
+    if table is not None and any(item.snapshot_id == new for item in ancestors(table, old)):
+        return Reason(Code.ROLLED_BACK, f"{name} was rolled back: {old} → its ancestor {new}")
+    return Reason(Code.ROLLED_BACK, f"{name}: the recorded snapshot {old} is no ancestor of {new}")
+
+
+def _definition_reasons(
+    record: RefreshRecord, version_id: int, nested_views: Sequence[NestedViewVersion]
+) -> tuple[Reason, ...]:
+    reasons = []
+    if record.version_id != version_id:
+        text = f"the rows are of view version {record.version_id}, the view is at version {version_id}"
+        reasons.append(Reason(Code.DEFINITION_CHANGED, text))
+    before = {view.identifier: (view.uuid, view.version_id) for view in record.nested_views}
+    now = {view.identifier: (view.uuid, view.version_id) for view in nested_views}
+    reasons += [
+        Reason(
+            Code.NESTED_VIEW_CHANGED,
+            f"the nested view {name} changed: {_version(before, name)} → {_version(now, name)}",
+        )
+        for name in sorted(before.keys() | now.keys())
+        if before.get(name) != now.get(name)
+    ]
+    return tuple(reasons)
+
+
+def _version(versions: Mapping[str, tuple[str, int]], name: str) -> str:
+    return f"version {versions[name][1]}" if name in versions else "not there"
+
+
+def _rows(snapshots: Sequence[Snapshot]) -> tuple[int, int]:
+    moved = [item for item in snapshots if item.operation != "replace"]
+    deleted = sum(item.count("deleted-records") + item.count("added-position-deletes") for item in moved)
+    return sum(item.count("added-records") for item in moved), deleted
+
+
+def _counted(counts: Mapping[str, int]) -> str:
+    return ", ".join(f"{count} {operation}" for operation, count in sorted(counts.items()))

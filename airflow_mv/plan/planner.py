@@ -1,0 +1,216 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Choose what a refresh does, and say why: a plan is data that explains itself and can be carried out."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import Any, Literal
+
+from airflow_mv.errors import InvalidMetadataError, RefreshRefusedError
+from airflow_mv.plan.freshness import BaseTableChange, Code, Freshness, Reason, State
+from airflow_mv.script import Script
+from airflow_mv.spec.identifiers import Identifier
+from airflow_mv.spec.materialized_view import BaseTable, NestedViewVersion
+
+#: Namespace of refresh ids.
+_REFRESH_IDS = uuid.UUID("6f2c2f0e-6a43-5d3c-9d9b-6e0f3f3f7a10")
+
+FallbackPolicy = Literal["full", "fail", "skip"]
+
+
+class Mode(StrEnum):
+    """What a refresh does, cheapest first."""
+
+    NOOP = "noop"
+    FAST_FORWARD = "fast-forward"
+    APPEND = "append"
+    MERGE = "merge"
+    REPLACE_KEYS = "replace-keys"
+    REPLACE_INTERVAL = "replace-interval"
+    FULL = "full"
+
+
+@dataclass(frozen=True, slots=True)
+class RefreshPlan:
+    """A decision, its reasons, and all that carrying it out needs; as JSON it may cross processes.
+
+    Args:
+        view: The view.
+        view_uuid: Its uuid: a view that was dropped and created again is another one.
+        version_id: The version whose query is computed.
+        metadata_location: The view metadata file that the plan was made from: the base of the swap.
+        storage_table_location: The storage metadata file that the plan was made from.
+        mode: What to do.
+        reasons: Why, in order of weight.
+        refresh_id: Derived from the input; see :func:`refresh_id`.
+        records: What the refresh will record for each base table.
+        nested_views: The plain views that the query is expanded through.
+        changes: What happened to each base table since the last refresh.
+        state: The freshness that the plan found.
+        script: What Spark is asked, or ``None`` where no Spark job is needed.
+    """
+
+    view: Identifier
+    view_uuid: str
+    version_id: int
+    metadata_location: str
+    storage_table_location: str
+    mode: Mode
+    reasons: tuple[Reason, ...]
+    refresh_id: str
+    records: tuple[BaseTable, ...]
+    nested_views: tuple[NestedViewVersion, ...]
+    changes: tuple[BaseTableChange, ...]
+    state: State
+    script: Script | None = None
+
+    @property
+    def statements(self) -> tuple[str, ...]:
+        """The Spark statements, exactly as they run; none for ``noop`` and ``fast-forward``."""
+        return self.script.statements if self.script else ()
+
+    def with_script(self, script: Script) -> RefreshPlan:
+        """Return the plan with what Spark is asked."""
+        return replace(self, script=script)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the JSON document; :meth:`from_dict` reads it back."""
+        return {
+            "view": str(self.view),
+            "mode": str(self.mode),
+            "state": str(self.state),
+            "reasons": [reason.to_dict() for reason in self.reasons],
+            "refresh_id": self.refresh_id,
+            "base_tables": [change.to_dict() for change in self.changes],
+            "statements": list(self.statements),
+            "view_uuid": self.view_uuid,
+            "version_id": self.version_id,
+            "metadata_location": self.metadata_location,
+            "storage_table_location": self.storage_table_location,
+            "records": [record.document() for record in self.records],
+            "nested_views": [view.document() for view in self.nested_views],
+            "script": json.loads(self.script.to_json()) if self.script else None,
+        }
+
+    @classmethod
+    def from_dict(cls, document: Mapping[str, Any]) -> RefreshPlan:
+        """Read what :meth:`to_dict` wrote.
+
+        Raises:
+            InvalidMetadataError: If it is no such document.
+        """
+        try:
+            script = document["script"]
+            return cls(
+                view=Identifier.parse(document["view"]),
+                view_uuid=document["view_uuid"],
+                version_id=document["version_id"],
+                metadata_location=document["metadata_location"],
+                storage_table_location=document["storage_table_location"],
+                mode=Mode(document["mode"]),
+                reasons=tuple(Reason(Code(item["code"]), item["message"]) for item in document["reasons"]),
+                refresh_id=document["refresh_id"],
+                records=tuple(BaseTable.read(item, source="plan") for item in document["records"]),
+                nested_views=tuple(NestedViewVersion.read(item, source="plan") for item in document["nested_views"]),
+                changes=tuple(_change(item) for item in document["base_tables"]),
+                state=State(document["state"]),
+                script=Script.from_json(json.dumps(script)) if script else None,
+            )
+        except (KeyError, TypeError, ValueError) as error:
+            raise InvalidMetadataError(f"not a refresh plan: {type(error).__name__}: {error}") from None
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """The mode a view's state calls for, with its reasons."""
+
+    mode: Mode
+    reasons: tuple[Reason, ...]
+
+
+def choose(
+    freshness: Freshness,
+    *,
+    strategy: Literal["full", "incremental"],
+    forced: bool,
+    on_fallback: FallbackPolicy,
+    view: str,
+) -> Choice:
+    """Choose the cheapest mode that makes the view fresh.
+
+    Args:
+        freshness: The verdict; not ``unknown``.
+        strategy: The view's ``refresh-strategy``.
+        forced: Recompute although nothing may have changed.
+        on_fallback: What to do where an incremental view would have to be recomputed in full.
+        view: For the message.
+
+    Raises:
+        RefreshRefusedError: The policy is ``fail`` and the view would have to be recomputed.
+    """
+    if forced:
+        return Choice(Mode.FULL, (Reason(Code.FORCED, "a full refresh was asked for"), *_news(freshness)))
+    if freshness.state == State.FRESH:
+        return Choice(Mode.FAST_FORWARD if freshness.moved else Mode.NOOP, freshness.reasons)
+    if strategy == "full":
+        why = Reason(Code.STRATEGY_FULL, "the view's refresh strategy is full")
+        return Choice(Mode.FULL, (*freshness.reasons, why))
+    if freshness.state in (State.NEVER_REFRESHED, State.DEFINITION_CHANGED):
+        return Choice(Mode.FULL, freshness.reasons)
+    return _fallback(freshness, on_fallback, view)
+
+
+def _fallback(freshness: Freshness, on_fallback: FallbackPolicy, view: str) -> Choice:
+    why = Reason(
+        Code.INCREMENTAL_UNAVAILABLE, "the strategy is incremental, but this change can only be recomputed in full"
+    )
+    if on_fallback == "fail":
+        raise RefreshRefusedError(
+            f"view {view} would have to be recomputed in full, and on_fallback is 'fail': {why.message}. "
+            "Allow it with on_fallback='full', or force it once with --full"
+        )
+    if on_fallback == "skip":
+        skipped = Reason(Code.SKIPPED, "on_fallback is 'skip': the view stays as it is")
+        return Choice(Mode.NOOP, (*freshness.reasons, why, skipped))
+    return Choice(Mode.FULL, (*freshness.reasons, why))
+
+
+def refresh_id(
+    *,
+    view_uuid: str,
+    version_id: int,
+    records: Sequence[BaseTable],
+    nested_views: Sequence[NestedViewVersion],
+    scope: str,
+    storage_table_location: str,
+) -> str:
+    """Derive the id of a refresh from its input.
+
+    Two workers that do the same refresh from the same state get the same id, so a retry or a zombie
+    finds what the other has done. The storage state is part of it: an id occurs once in a history.
+
+    Args:
+        view_uuid: The view.
+        version_id: Its version.
+        records: Every base table with the snapshot that is read.
+        nested_views: Every nested view with its version.
+        scope: ``full`` or what else the refresh covers.
+        storage_table_location: The storage metadata file that the refresh starts from.
+    """
+    tables = sorted((item.identifier, item.snapshot_reference, item.properties.get("table-uuid")) for item in records)
+    views = sorted((item.identifier, item.uuid, item.version_id) for item in nested_views)
+    parts = [view_uuid, version_id, tables, views, scope, storage_table_location]
+    return str(uuid.uuid5(_REFRESH_IDS, json.dumps(parts)))
+
+
+def _news(freshness: Freshness) -> tuple[Reason, ...]:
+    return tuple(reason for reason in freshness.reasons if reason.code != Code.FRESH)
+
+
+def _change(document: Mapping[str, Any]) -> BaseTableChange:
+    operations = tuple(sorted(document["operations"].items()))
+    return BaseTableChange(**{**document, "operations": operations})

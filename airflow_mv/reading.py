@@ -1,0 +1,197 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Read a materialized view's stored rows, by the rules of ``allow-stale-data``."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+from airflow_mv.catalog import LoadedStorage, LoadedView, MaterializedViewCatalog
+from airflow_mv.errors import RefreshNotFoundError, StaleViewError
+from airflow_mv.observe import observe
+from airflow_mv.plan.freshness import State
+from airflow_mv.refresh import Stager, refresh, timestamp
+from airflow_mv.spec.identifiers import Identifier
+from airflow_mv.spec.materialized_view import RefreshRecord
+
+if TYPE_CHECKING:
+    import pyarrow
+    from pyspark.sql import DataFrame, SparkSession
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Readable:
+    """Stored rows that may be read.
+
+    Args:
+        view: The view.
+        storage: Its storage table.
+        record: The refresh that the rows are of.
+        snapshot_id: The storage snapshot that holds them; ``None`` for no rows at all.
+        state: The view's state when it was looked at.
+    """
+
+    view: LoadedView
+    storage: LoadedStorage
+    record: RefreshRecord
+    snapshot_id: int | None
+    state: State
+
+    @property
+    def refresh_id(self) -> str:
+        """The refresh that the rows are of."""
+        return self.record.refresh_id
+
+
+@dataclass(frozen=True, slots=True)
+class ReadResult:
+    """Rows on their way: read ``batches`` once.
+
+    Args:
+        readable: What is read, and of which refresh.
+        batches: The rows, streamed.
+    """
+
+    readable: Readable
+    batches: pyarrow.RecordBatchReader
+
+    @property
+    def columns(self) -> list[str]:
+        """Column names in order."""
+        return list(self.batches.schema.names)
+
+    def rows(self) -> Iterator[list[Any]]:
+        """Yield each row as a list of Python values."""
+        for batch in self.batches:
+            yield from (list(row.values()) for row in batch.to_pylist())
+
+
+def readable(
+    catalog: MaterializedViewCatalog,
+    view: str | Identifier,
+    *,
+    as_of: datetime | None = None,
+    refresh_id: str | None = None,
+    stager: Stager | None = None,
+) -> Readable:
+    """Find the stored rows that a reader may have.
+
+    Stale rows are given only where the view allows it; else the view is refreshed first, or refused.
+    Rows of another definition are never given.
+
+    Args:
+        catalog: Where the view is.
+        view: The view.
+        as_of: The rows as the view had them then, from the recorded history.
+        refresh_id: The rows of this recorded refresh.
+        stager: Runs the refresh that may be needed; ``None`` refuses instead.
+
+    Raises:
+        StaleViewError: A refresh would be needed and there is no stager.
+        RefreshNotFoundError: The history holds no such refresh.
+    """
+    observation = observe(catalog, view)
+    if as_of is not None or refresh_id is not None:
+        return _recorded(observation.view, observation.storage, observation.freshness.state, as_of, refresh_id)
+    loaded, storage, state = observation.view, observation.storage, observation.freshness.state
+    servable = state == State.FRESH or (loaded.materialized.allow_stale_data and state in (State.STALE, State.UNKNOWN))
+    if not servable:
+        why = "; ".join(reason.message for reason in observation.freshness.reasons)
+        if stager is None:
+            raise StaleViewError(
+                f"view {loaded.identifier} is {state} ({why}) and may not be read like that. Refresh it first, or "
+                "create it with --allow-stale-data"
+            )
+        log.info("%s is %s: refreshing it before it is read (%s)", loaded.identifier, state, why)
+        refresh(catalog, [loaded.identifier], stager=stager)
+        loaded = catalog.load(loaded.identifier)
+        storage, state = catalog.load_storage(loaded), State.FRESH
+    return _recorded(loaded, storage, state, None, None)
+
+
+def read_arrow(catalog: MaterializedViewCatalog, found: Readable, *, limit: int | None = None) -> ReadResult:
+    """Stream stored rows as Arrow batches, through pyiceberg: no Spark.
+
+    Args:
+        catalog: Where the view is.
+        found: From :func:`readable`.
+        limit: At most this many rows.
+    """
+    from pyiceberg.table import StaticTable
+
+    _say(found)
+    table = StaticTable.from_metadata(found.storage.location, catalog.properties)
+    scan = table.scan(snapshot_id=found.snapshot_id, limit=limit)
+    return ReadResult(found, scan.to_arrow_batch_reader())
+
+
+def read(spark: SparkSession, view: str, *, catalog: MaterializedViewCatalog | None = None) -> DataFrame:
+    """Return a view's stored rows as a DataFrame, refreshed in this session first where that is needed.
+
+    Works in classic and in Spark Connect sessions.
+
+    Args:
+        spark: The session; it must have Iceberg's jars.
+        view: ``catalog.namespace.name``.
+        catalog: Where the view is; by default the configured catalog of that name.
+
+    Raises:
+        JobError: The refresh failed.
+    """
+    from airflow_mv.stagers import session_stager
+
+    home = catalog or MaterializedViewCatalog(Identifier.parse(view).catalog)
+    found = readable(home, view, stager=session_stager(home, spark))
+    _say(found)
+    reader = spark.read.format("iceberg")
+    if found.snapshot_id is not None:
+        reader = reader.option("versionAsOf", str(found.snapshot_id))
+    return reader.load(found.storage.location)
+
+
+def _recorded(
+    view: LoadedView, storage: LoadedStorage, state: State, as_of: datetime | None, refresh_id: str | None
+) -> Readable:
+    if storage.state is None:
+        raise StaleViewError(f"view {view.identifier} was never refreshed; refresh it first")
+    record = storage.state.current
+    if refresh_id is not None or as_of is not None:
+        record = _find(view, storage.state.refreshes, as_of, refresh_id)
+    head = storage.table.head
+    if record.refresh_id != storage.state.current_refresh_id:
+        numbers = {item.sequence_number: item.snapshot_id for item in storage.table.snapshots}
+        head = numbers.get(record.sequence_number or -1)
+        if head is None:
+            raise RefreshNotFoundError(f"view {view.identifier}: the rows of refresh {record.refresh_id} have expired")
+    return Readable(view, storage, record, head, state)
+
+
+def _find(
+    view: LoadedView, records: tuple[RefreshRecord, ...], as_of: datetime | None, refresh_id: str | None
+) -> RefreshRecord:
+    if refresh_id is not None:
+        found = [record for record in records if record.refresh_id == refresh_id]
+    else:
+        limit = int(as_of.timestamp() * 1000) if as_of else 0
+        found = [record for record in records if (record.refreshed_at_ms or 0) <= limit]
+    if found:
+        return found[-1]
+    asked = f"with id {refresh_id}" if refresh_id else f"as of {as_of}"
+    oldest = timestamp(records[0].refreshed_at_ms)
+    hint = f"{len(records)} recorded, the oldest of {oldest}; a view keeps more of them with --time-travel"
+    raise RefreshNotFoundError(f"view {view.identifier} has no refresh {asked} ({hint})")
+
+
+def _say(found: Readable) -> None:
+    log.info(
+        "Reading %s: refresh %s of %s (%s)",
+        found.view.identifier,
+        found.refresh_id,
+        timestamp(found.record.refreshed_at_ms) or "unknown time",
+        found.state,
+    )

@@ -1,0 +1,145 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Names of views and tables: a catalog, a namespace of one or more parts, and a name.
+
+The written form is Spark's: parts joined by dots, odd parts in backticks. Names keep their case.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from dataclasses import dataclass
+
+from airflow_mv.errors import InvalidIdentifierError
+
+MAX_PART_LENGTH = 255
+
+_PART = re.compile(r"`((?:[^`]|``)*)`|([\w-]+)")
+_PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_REFUSED_CATEGORIES = frozenset({"Cc", "Cs"})
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Identifier:
+    """The full name of a view or a table. Ordered by catalog, namespace and name."""
+
+    catalog: str
+    namespace: tuple[str, ...]
+    name: str
+
+    def __post_init__(self) -> None:
+        """Refuse parts that no catalog can hold, however the identifier was made."""
+        if not self.namespace:
+            raise InvalidIdentifierError(f"{self.name!r} has no namespace: write catalog.namespace.name")
+        for part in self.parts:
+            _check_part(part)
+
+    @classmethod
+    def parse(
+        cls, text: str, *, default_catalog: str | None = None, default_namespace: tuple[str, ...] = ()
+    ) -> Identifier:
+        """Read a written name such as ``lake.sales.daily`` or ``lake.`2024 Q1`.daily``.
+
+        Args:
+            text: The name. A part of other characters than letters, digits, ``_`` and ``-`` is in
+                backticks, with each backtick inside doubled.
+            default_catalog: The catalog of a name with one or two parts. Names with more parts
+                begin with their catalog.
+            default_namespace: The namespace of a name with one part.
+
+        Raises:
+            InvalidIdentifierError: The text is no name, or has too few parts.
+        """
+        return cls.of(split(text), default_catalog=default_catalog, default_namespace=default_namespace)
+
+    @classmethod
+    def of(
+        cls, parts: tuple[str, ...], *, default_catalog: str | None = None, default_namespace: tuple[str, ...] = ()
+    ) -> Identifier:
+        """Make an identifier of unquoted parts, completed by the defaults as in :meth:`parse`.
+
+        Args:
+            parts: The parts as they are, without backticks.
+            default_catalog: The catalog of a name with one or two parts.
+            default_namespace: The namespace of a name with one part.
+
+        Raises:
+            InvalidIdentifierError: A part is not legal, or there are too few.
+        """
+        if len(parts) == 1:
+            parts = (*default_namespace, *parts)
+            complete = (default_catalog, *parts) if default_catalog and default_namespace else parts
+        elif len(parts) == 2 and default_catalog:
+            complete = (default_catalog, *parts)
+        else:
+            complete = parts
+        if len(complete) < 3:
+            written = ".".join(quote(part) for part in parts)
+            raise InvalidIdentifierError(f"{written} has too few parts: write catalog.namespace.name")
+        return cls(complete[0], complete[1:-1], complete[-1])
+
+    @property
+    def parts(self) -> tuple[str, ...]:
+        """Catalog, the parts of the namespace, and name."""
+        return (self.catalog, *self.namespace, self.name)
+
+    def sql(self) -> str:
+        """The name for a Spark statement: every part in backticks."""
+        return ".".join(quote(part) for part in self.parts)
+
+    def __str__(self) -> str:
+        """The name for people and for :meth:`parse`: backticks only where needed."""
+        return ".".join(part if _PLAIN.fullmatch(part) else quote(part) for part in self.parts)
+
+
+def quote(part: str) -> str:
+    """Put one part of a name, or a column's name, in backticks."""
+    return "`" + part.replace("`", "``") + "`"
+
+
+def split(text: str) -> tuple[str, ...]:
+    """Take a written name apart, without checking its parts.
+
+    Args:
+        text: Parts joined by dots, see :meth:`Identifier.parse`.
+
+    Raises:
+        InvalidIdentifierError: A part is empty or not readable, or a backtick has no partner.
+    """
+    parts: list[str] = []
+    position = 0
+    while True:
+        match = _PART.match(text, position)
+        if match is None:
+            raise InvalidIdentifierError(f"{text!r} is no name: {_explain(text, position)}")
+        quoted, plain = match.groups()
+        parts.append(plain if quoted is None else quoted.replace("``", "`"))
+        position = match.end()
+        if position == len(text):
+            return tuple(parts)
+        if text[position] != ".":
+            raise InvalidIdentifierError(f"{text!r} is no name: {_explain(text, position)}")
+        position += 1
+
+
+def _explain(text: str, position: int) -> str:
+    """Say what is wrong where reading a name came to a halt."""
+    rest = text[position:]
+    if not rest or rest[0] == ".":
+        return f"part at character {position + 1} is empty"
+    if rest[0] == "`":
+        return f"the backtick at character {position + 1} is unbalanced"
+    return f"put the part with {rest[0]!r} at character {position + 1} in backticks"
+
+
+def _check_part(part: str) -> None:
+    """Refuse a part that is empty, too long or holds characters that cannot be written."""
+    if not part:
+        raise InvalidIdentifierError("a name has an empty part")
+    if len(part) > MAX_PART_LENGTH:
+        raise InvalidIdentifierError(
+            f"the part {part[:40]!r}… of a name has {len(part)} characters: at most {MAX_PART_LENGTH} are allowed"
+        )
+    for character in part:
+        if unicodedata.category(character) in _REFUSED_CATEGORIES:
+            raise InvalidIdentifierError(f"the part {part!r} of a name holds the control character {character!r}")

@@ -1,0 +1,130 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Stored JSON documents: bytes to frozen values and back, with every fault named.
+
+Whatever the bytes are, reading them ends in a value or in one
+:class:`~airflow_mv.errors.InvalidMetadataError` that names the source and the field.
+"""
+
+from __future__ import annotations
+
+import json
+import zlib
+from typing import Annotated, Any, NoReturn, Self
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from airflow_mv.errors import InvalidMetadataError
+
+#: Largest metadata file that is read, in bytes, after decompression. A table with 100,000 snapshots
+#: needs about 100 MB; a compression bomb wants more.
+MAX_BYTES = 192 * 1024 * 1024
+
+Long = Annotated[int, Field(ge=-(2**63), le=2**63 - 1)]
+Int = Annotated[int, Field(ge=0, le=2**31 - 1)]
+
+
+def kebab(name: str) -> str:
+    """Spell a Python field name as the formats do: ``refresh_id`` becomes ``refresh-id``."""
+    return name.replace("_", "-")
+
+
+class StoredModel(BaseModel):
+    """A frozen record of a stored format: kebab-case keys, strict types, unknown fields kept."""
+
+    model_config = ConfigDict(
+        alias_generator=kebab, populate_by_name=True, extra="allow", frozen=True, strict=True, ser_json_inf_nan="null"
+    )
+
+    @classmethod
+    def read(cls, raw: object, *, source: str) -> Self:
+        """Validate a decoded JSON value.
+
+        Args:
+            raw: What the JSON text held.
+            source: Names the view and the file or property, for the message.
+
+        Raises:
+            InvalidMetadataError: Names the first field that is missing or wrong.
+        """
+        try:
+            # JSON has no tuples: strict mode would refuse its lists, so validate as JSON input.
+            return cls.model_validate_json(json.dumps(raw))
+        except ValidationError as error:
+            raise InvalidMetadataError(f"{source}: {describe(error)}") from None
+        except (TypeError, ValueError, RecursionError) as error:
+            raise InvalidMetadataError(f"{source}: {error}") from None
+
+    def document(self) -> dict[str, Any]:
+        """Return the JSON object, unknown fields included; fields that were not set are left out."""
+        return self.model_dump(mode="json", by_alias=True, exclude_unset=True)
+
+
+def describe(error: ValidationError) -> str:
+    """Name the first faulty field and its fault, e.g. ``field refreshes.0.version-id: Field required``."""
+    first = error.errors(include_url=False, include_input=False, include_context=False)[0]
+    path = ".".join(str(step) for step in first["loc"]) or "(top level)"
+    more = error.error_count() - 1
+    return f"field {path!r}: {first['msg']}" + (f" (and {more} more)" if more else "")
+
+
+def decode(data: bytes, *, source: str) -> dict[str, Any]:
+    """Decode a metadata file: gzip or plain, UTF-8 JSON, one object.
+
+    Raises:
+        InvalidMetadataError: For anything else, naming ``source``.
+    """
+    text = decompress(data, source) if data[:2] == b"\x1f\x8b" else data
+    if len(text) > MAX_BYTES:
+        raise InvalidMetadataError(f"{source}: larger than {MAX_BYTES} bytes")
+    return decode_text(text, source=source)
+
+
+def decode_text(text: bytes | str, *, source: str) -> dict[str, Any]:
+    """Decode one JSON object.
+
+    Raises:
+        InvalidMetadataError: Not JSON, not an object, ``NaN``, too deep, or a key twice.
+    """
+    try:
+        plain = text.decode("utf-8") if isinstance(text, bytes) else text
+        raw = json.loads(plain, parse_constant=_refuse_constant, object_pairs_hook=_unique)
+    except (ValueError, RecursionError) as error:
+        detail = "nested too deeply" if isinstance(error, RecursionError) else str(error)
+        raise InvalidMetadataError(f"{source}: not valid JSON: {detail}") from None
+    if not isinstance(raw, dict):
+        raise InvalidMetadataError(f"{source}: expected a JSON object, found {type(raw).__name__}")
+    return raw
+
+
+def encode(document: dict[str, Any]) -> bytes:
+    """Write a document as the plain JSON bytes of a metadata file."""
+    return json.dumps(document, separators=(",", ":")).encode("ascii")
+
+
+def decompress(data: bytes, source: str) -> bytes:
+    """Unpack gzip data, never more than :data:`MAX_BYTES` + 1 bytes of it.
+
+    Raises:
+        InvalidMetadataError: Broken or truncated data.
+    """
+    stream = zlib.decompressobj(wbits=31)
+    try:
+        text = stream.decompress(data, MAX_BYTES + 1)
+    except zlib.error as error:
+        raise InvalidMetadataError(f"{source}: broken gzip data: {error}") from None
+    if not stream.eof and len(text) <= MAX_BYTES:
+        raise InvalidMetadataError(f"{source}: truncated gzip data")
+    return text
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is no JSON number")
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    document = dict(pairs)
+    if len(document) != len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise ValueError(f"key {twice!r} occurs twice")
+    return document

@@ -1,0 +1,234 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The few table-metadata fields that freshness, time travel and publishing need.
+
+Source: Iceberg ``format/spec.md``, "Table Metadata Fields" and "Snapshots". A file with ten thousand
+snapshots is read in milliseconds because everything else is skipped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+
+from airflow_mv.errors import InvalidMetadataError, SnapshotNotFoundError
+from airflow_mv.spec.stored import MAX_BYTES, decompress
+
+#: Newest table format that is understood.
+MAX_FORMAT_VERSION = 3
+_PREVIOUS_VERSIONS_MAX = "write.metadata.previous-versions-max"
+
+
+class Snapshot(msgspec.Struct, frozen=True, rename="kebab"):
+    """One snapshot; ``summary`` values are text, as stored."""
+
+    snapshot_id: int
+    timestamp_ms: int = 0
+    parent_snapshot_id: int | None = None
+    sequence_number: int = 0
+    schema_id: int | None = None
+    summary: dict[str, str] = msgspec.field(default_factory=dict)
+
+    @property
+    def operation(self) -> str:
+        """``append``, ``replace``, ``overwrite`` or ``delete``; v1 snapshots without one count as overwrite."""
+        return self.summary.get("operation", "overwrite")
+
+    def count(self, key: str) -> int:
+        """Return a number of the summary, 0 where it is missing or no number."""
+        try:
+            return int(self.summary.get(key, 0))
+        except ValueError:
+            return 0
+
+
+class LogEntry(msgspec.Struct, frozen=True, rename="kebab"):
+    """When a snapshot became current."""
+
+    timestamp_ms: int
+    snapshot_id: int
+
+
+class MetadataLogEntry(msgspec.Struct, frozen=True, rename="kebab"):
+    """A metadata file that was current before."""
+
+    metadata_file: str
+    timestamp_ms: int
+
+
+class Ref(msgspec.Struct, frozen=True, rename="kebab"):
+    """A branch or a tag."""
+
+    snapshot_id: int
+    type: str
+
+
+class TableMetadata(msgspec.Struct, frozen=True, rename="kebab"):
+    """Table metadata, versions 1 to 3, cut down to what is used."""
+
+    format_version: int
+    location: str
+    last_updated_ms: int = 0
+    table_uuid: str | None = None
+    last_sequence_number: int = 0
+    current_schema_id: int | None = None
+    current_snapshot_id: int | None = None
+    default_spec_id: int = 0
+    schemas: list[dict[str, Any]] = msgspec.field(default_factory=list)
+    schema: dict[str, Any] | None = None
+    partition_specs: list[dict[str, Any]] = msgspec.field(default_factory=list)
+    properties: dict[str, str] = msgspec.field(default_factory=dict)
+    snapshots: list[Snapshot] = msgspec.field(default_factory=list)
+    snapshot_log: list[LogEntry] = msgspec.field(default_factory=list)
+    metadata_log: list[MetadataLogEntry] = msgspec.field(default_factory=list)
+    refs: dict[str, Ref] = msgspec.field(default_factory=dict)
+
+    @property
+    def head(self) -> int | None:
+        """The current snapshot's id, or ``None`` for a table that was never written."""
+        return None if self.current_snapshot_id in (None, -1) else self.current_snapshot_id
+
+    def find(self, snapshot_id: int) -> Snapshot | None:
+        """Return a retained snapshot, or ``None``."""
+        return next((item for item in self.snapshots if item.snapshot_id == snapshot_id), None)
+
+    @property
+    def column_names(self) -> tuple[str, ...]:
+        """Names of the current schema's top-level columns, in order."""
+        return tuple(str(field["name"]) for field in self.current_schema.get("fields", []))
+
+    @property
+    def current_schema(self) -> dict[str, Any]:
+        """The current schema as stored."""
+        for schema in self.schemas:
+            if schema.get("schema-id") == self.current_schema_id:
+                return schema
+        return self.schema or {"type": "struct", "fields": []}
+
+
+_DECODER = msgspec.json.Decoder(TableMetadata)
+
+
+def parse_table(data: bytes, *, source: str) -> TableMetadata:
+    """Read a table metadata file, gzip or plain.
+
+    Raises:
+        InvalidMetadataError: Names ``source`` and the field.
+    """
+    text = decompress(data, source) if data[:2] == b"\x1f\x8b" else data
+    if len(text) > MAX_BYTES:
+        raise InvalidMetadataError(f"{source}: larger than {MAX_BYTES} bytes")
+    try:
+        table = _DECODER.decode(text)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise InvalidMetadataError(f"{source}: not valid table metadata: {error}") from None
+    if not 1 <= table.format_version <= MAX_FORMAT_VERSION:
+        raise InvalidMetadataError(
+            f"{source}: field 'format-version': {table.format_version} is not supported (1 to {MAX_FORMAT_VERSION})"
+        )
+    return table
+
+
+def snapshot_by_id(table: TableMetadata, snapshot_id: int, *, name: str) -> Snapshot:
+    """Return the snapshot of this id.
+
+    Raises:
+        SnapshotNotFoundError: If it is not retained.
+    """
+    found = table.find(snapshot_id)
+    if found is None:
+        raise SnapshotNotFoundError(f"table {name} has no snapshot {snapshot_id}: it has expired or never existed")
+    return found
+
+
+def snapshot_by_ref(table: TableMetadata, ref: str, *, name: str) -> Snapshot:
+    """Return the snapshot that a branch or tag points at; ``main`` is the current one.
+
+    Raises:
+        SnapshotNotFoundError: If there is no such ref.
+    """
+    if ref in table.refs:
+        return snapshot_by_id(table, table.refs[ref].snapshot_id, name=name)
+    if ref == "main" and table.head is not None:
+        return snapshot_by_id(table, table.head, name=name)
+    known = ", ".join(sorted(table.refs)) or "none"
+    raise SnapshotNotFoundError(f"table {name} has no branch or tag {ref!r} (it has: {known})")
+
+
+def snapshot_as_of(table: TableMetadata, timestamp_ms: int, *, name: str) -> Snapshot:
+    """Return the snapshot that was current at a time, by the table's own log.
+
+    Args:
+        table: The table.
+        timestamp_ms: Milliseconds since the epoch.
+        name: For the message.
+
+    Raises:
+        SnapshotNotFoundError: Before the first log entry (the message says the oldest time that can be
+            had), or if the snapshot has expired since.
+    """
+    entries = [entry for entry in table.snapshot_log if entry.timestamp_ms <= timestamp_ms]
+    if not entries:
+        oldest = table.snapshot_log[0].timestamp_ms if table.snapshot_log else None
+        hint = "it was never written" if oldest is None else f"the oldest that can be had is {oldest} ms"
+        raise SnapshotNotFoundError(f"table {name} has no snapshot as of {timestamp_ms} ms: {hint}")
+    # The last entry counts, not the latest time: a rollback adds an entry, and clocks may step back.
+    return snapshot_by_id(table, entries[-1].snapshot_id, name=name)
+
+
+def ancestors(table: TableMetadata, snapshot_id: int | None) -> Iterator[Snapshot]:
+    """Yield a snapshot and its retained ancestors, newest first."""
+    by_id = {item.snapshot_id: item for item in table.snapshots}
+    seen: set[int] = set()
+    while snapshot_id is not None and snapshot_id in by_id and snapshot_id not in seen:
+        seen.add(snapshot_id)
+        snapshot = by_id[snapshot_id]
+        yield snapshot
+        snapshot_id = snapshot.parent_snapshot_id
+
+
+def snapshots_between(table: TableMetadata, old: int | None, new: int | None) -> tuple[Snapshot, ...] | None:
+    """Return the snapshots after ``old`` up to ``new``, oldest first.
+
+    Args:
+        table: The table.
+        old: Exclusive start, or ``None`` for the beginning.
+        new: Inclusive end.
+
+    Returns:
+        ``None`` where ``old`` is no ancestor of ``new``: rolled back, replaced, or expired in between.
+    """
+    chain: list[Snapshot] = []
+    for snapshot in ancestors(table, new):
+        if snapshot.snapshot_id == old:
+            return tuple(reversed(chain))
+        chain.append(snapshot)
+    reached = chain[-1].parent_snapshot_id if chain else new
+    return tuple(reversed(chain)) if reached == old else None
+
+
+def with_properties(
+    document: dict[str, Any], *, previous_location: str, updates: dict[str, str], tags: dict[str, int], now_ms: int
+) -> dict[str, Any]:
+    """Return table metadata with properties and tags set, as its next metadata file.
+
+    Args:
+        document: The decoded metadata file at ``previous_location``; not changed.
+        previous_location: Joins the metadata log.
+        updates: Properties to set.
+        tags: Snapshot id by tag name to add.
+        now_ms: The clock. Times never go back: the file's own last update wins over an older clock.
+    """
+    last = int(document.get("last-updated-ms", 0))
+    properties = {**document.get("properties", {}), **updates}
+    log = [*document.get("metadata-log", []), {"metadata-file": previous_location, "timestamp-ms": last}]
+    limit = properties.get(_PREVIOUS_VERSIONS_MAX, "100")
+    refs = {name: {"snapshot-id": snapshot_id, "type": "tag"} for name, snapshot_id in tags.items()}
+    return {
+        **document,
+        "last-updated-ms": max(now_ms, last),
+        "properties": properties,
+        "metadata-log": log[-max(int(limit), 1) :] if limit.isdigit() else log[-100:],
+        **({"refs": {**document.get("refs", {}), **refs}} if refs else {}),
+    }

@@ -1,0 +1,88 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Run a script in this process: in a local session, in a cluster's client mode, or over Spark Connect."""
+
+from __future__ import annotations
+
+import functools
+import logging
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from airflow_mv.catalog import MaterializedViewCatalog
+from airflow_mv.catalog.spark import SparkSettings, spark_settings
+from airflow_mv.script import Outcome, Script
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+log = logging.getLogger(__name__)
+
+
+def settings_of(catalog: MaterializedViewCatalog) -> SparkSettings:
+    """Return the Spark configuration of a catalog and of every other catalog that was opened through it."""
+    settings = [spark_settings(name, home.properties) for name, home in catalog.opened().items()]
+    return functools.reduce(SparkSettings.merge, settings)
+
+
+def session_stager(
+    catalog: MaterializedViewCatalog, spark: SparkSession, *, report: Callable[[str], None] = log.info
+) -> Callable[[Script], Outcome]:
+    """Return a stager that runs scripts in a session that is there already."""
+
+    def stage(script: Script) -> Outcome:
+        from airflow_mv.job.run import run
+
+        settings = settings_of(catalog)
+        for key, value in {**settings.confs, **settings.secrets}.items():
+            if key.startswith("spark.sql.catalog."):
+                spark.conf.set(key, value)
+        return run(spark, script, report=report)
+
+    return stage
+
+
+class InProcessStager:
+    """Runs scripts in a session that is opened at the first one: what needs no Spark starts none.
+
+    Args:
+        catalog: Its configuration becomes the session's.
+        master: A Spark master; by default a local one.
+        remote: A Spark Connect URL (``sc://…``) instead.
+        report: Told the progress.
+    """
+
+    def __init__(
+        self,
+        catalog: MaterializedViewCatalog,
+        *,
+        master: str | None = None,
+        remote: str | None = None,
+        report: Callable[[str], None] = log.info,
+    ) -> None:
+        self._catalog = catalog
+        self._master = master
+        self._remote = remote
+        self._report = report
+        self._session: SparkSession | None = None
+
+    def __call__(self, script: Script) -> Outcome:
+        """Run a script."""
+        return session_stager(self._catalog, self.session, report=self._report)(script)
+
+    @property
+    def session(self) -> SparkSession:
+        """The session, opened now if it was not before."""
+        if self._session is None:
+            from airflow_mv.job.session import open_session
+
+            settings = settings_of(self._catalog)
+            self._session = open_session(
+                settings.session_confs(), master=self._master, remote=self._remote, report=self._report
+            )
+        return self._session
+
+    def close(self) -> None:
+        """Stop the session, if one was opened."""
+        if self._session is not None:
+            self._session.stop()
+            self._session = None

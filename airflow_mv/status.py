@@ -1,0 +1,76 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Look at views without changing anything: freshness of many, history, stored metadata."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from airflow_mv.catalog import MaterializedViewCatalog
+from airflow_mv.observe import observe
+from airflow_mv.plan.freshness import ObservedTable
+from airflow_mv.refresh import ViewStatus, timestamp
+from airflow_mv.spec.identifiers import Identifier
+from airflow_mv.spec.stored import decode
+
+
+def statuses(
+    catalog: MaterializedViewCatalog, views: Iterable[Identifier], *, only_materialized: bool = False
+) -> list[dict[str, Any]]:
+    """Return the freshness documents of several views; a base table that they share is looked at once.
+
+    Args:
+        catalog: Where they are.
+        views: Their names.
+        only_materialized: Leave plain views out instead of refusing them.
+    """
+    pins: dict[Identifier, ObservedTable] = {}
+    documents = []
+    for view in views:
+        loaded = catalog.load(view)
+        if only_materialized and loaded.settings is None:
+            continue
+        documents.append(ViewStatus(observe(catalog, loaded, pins=pins)).to_dict())
+    return documents
+
+
+def history(catalog: MaterializedViewCatalog, view: str | Identifier) -> list[dict[str, Any]]:
+    """Return the recorded refreshes of a view, oldest first."""
+    state = catalog.load_storage(catalog.load(view)).state
+    if state is None:
+        return []
+    return [
+        {
+            "refresh_id": record.refresh_id,
+            "version_id": record.version_id,
+            "sequence_number": record.sequence_number,
+            "mode": record.mode,
+            "reasons": [dict(reason) for reason in record.reasons],
+            "base_tables": [
+                {
+                    "identifier": table.identifier,
+                    "type": table.type,
+                    "snapshot_reference": table.snapshot_reference,
+                }
+                for table in record.base_tables
+            ],
+            "refreshed_at": timestamp(record.refreshed_at_ms),
+            "rows_written": record.rows_written,
+            "current": record.refresh_id == state.current_refresh_id,
+        }
+        for record in state.refreshes
+    ]
+
+
+def stored_metadata(catalog: MaterializedViewCatalog, view: str | Identifier) -> dict[str, Any]:
+    """Return the metadata of a view and of its storage table, as stored."""
+    loaded = catalog.load(view)
+    storage = loaded.materialized.storage_table_location
+    what = f"view {loaded.identifier}"
+    return {
+        "view": str(loaded.identifier),
+        "metadata_location": loaded.metadata_location,
+        "metadata": decode(catalog.files.read(loaded.metadata_location, what=what), source=what),
+        "storage_table_location": storage,
+        "storage_table_metadata": decode(catalog.files.read(storage, what=what), source=what),
+    }

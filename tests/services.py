@@ -1,0 +1,150 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Real servers for the tests, started from the system's own packages and stopped at the end."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import secrets
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from sqlalchemy import URL, create_engine, make_url, text
+from sqlalchemy.exc import OperationalError
+
+#: Names a running server (any database of it) whose user may create databases.
+POSTGRES_URL_VARIABLE = "AIRFLOW_MV_TEST_POSTGRES_URL"
+
+_START_SECONDS = 60
+_STOP_SECONDS = 20
+
+
+class ServiceUnavailableError(Exception):
+    """The server can neither be found nor started here. The message says what to install."""
+
+
+def free_port() -> int:
+    """Return a port of 127.0.0.1 that nobody listens on now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@contextmanager
+def postgres_server() -> Iterator[URL]:
+    """Yield the URL of a PostgreSQL server: the one that the environment names, or a new one in a temporary folder.
+
+    Raises:
+        ServiceUnavailableError: If none is named and PostgreSQL's programs are not installed.
+    """
+    if named := os.environ.get(POSTGRES_URL_VARIABLE):
+        yield make_url(named).set(drivername="postgresql+psycopg2")
+        return
+    programs = _postgres_programs()
+    # Not pytest's folder: that one is closed to the user whom the server runs as.
+    folder = Path(tempfile.mkdtemp(prefix="airflow-mv-postgres-"))
+    try:
+        with _started_postgres(programs, folder) as url:
+            yield url
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextmanager
+def postgres_database(server: URL) -> Iterator[str]:
+    """Yield the SQLAlchemy URI of a new, empty database, which is dropped afterwards."""
+    name = f"airflow_mv_{secrets.token_hex(6)}"
+    _execute(server, f'CREATE DATABASE "{name}"')
+    try:
+        yield server.set(database=name).render_as_string(hide_password=False)
+    finally:
+        _execute(server, f'DROP DATABASE "{name}" WITH (FORCE)')
+
+
+def _postgres_programs() -> Path:
+    newest_first = sorted(
+        Path("/usr/lib/postgresql").glob("*/bin/initdb"), key=lambda path: int(path.parts[-3]), reverse=True
+    )
+    found = newest_first[0] if newest_first else shutil.which("initdb")
+    if found is None:
+        raise ServiceUnavailableError(
+            "PostgreSQL is not installed: install your system's package (Debian, Ubuntu: apt-get install postgresql) "
+            f"or set {POSTGRES_URL_VARIABLE} to a server's URL"
+        )
+    return Path(found).resolve().parent
+
+
+@contextmanager
+def _started_postgres(programs: Path, folder: Path) -> Iterator[URL]:
+    account = _server_account()
+    data, password_file, log = folder / "data", folder / "password", folder / "server.log"
+    password = secrets.token_hex(16)
+    password_file.write_text(password)
+    if account:
+        for path in (folder, password_file):
+            os.chown(path, account.pw_uid, account.pw_gid)
+    as_account = {"user": account.pw_uid, "group": account.pw_gid, "extra_groups": []} if account else {}
+    with log.open("w") as output:
+        common = {"cwd": folder, "stdin": subprocess.DEVNULL, "stdout": output, "stderr": output, **as_account}
+        initialise = [programs / "initdb", "-D", data, "-U", "tests", "--auth=scram-sha-256", "--pwfile", password_file]
+        if subprocess.run([*initialise, "-E", "UTF8", "--locale=C", "--no-sync"], check=False, **common).returncode:
+            raise ServiceUnavailableError(f"initdb failed: {log.read_text()}")
+        port = free_port()
+        options = [f"-cport={port}", "-clisten_addresses=127.0.0.1", f"-cunix_socket_directories={folder}"]
+        speed = ["-cfsync=off", "-csynchronous_commit=off", "-cfull_page_writes=off"]
+        server = subprocess.Popen([programs / "postgres", "-D", data, *options, *speed], **common)
+        try:
+            url = URL.create("postgresql+psycopg2", "tests", password, "127.0.0.1", port, "postgres")
+            _wait_until_it_answers(server, url, log)
+            yield url
+        finally:
+            _stop(server)
+
+
+def _server_account() -> pwd.struct_passwd | None:
+    """The account to run as: PostgreSQL refuses to run as root."""
+    if os.geteuid() != 0:
+        return None
+    for name in ("postgres", "nobody"):
+        try:
+            return pwd.getpwnam(name)
+        except KeyError:
+            continue
+    raise ServiceUnavailableError("PostgreSQL refuses to run as root, and there is no account `postgres` or `nobody`")
+
+
+def _wait_until_it_answers(server: subprocess.Popen[bytes], url: URL, log: Path) -> None:
+    deadline = time.monotonic() + _START_SECONDS
+    while True:
+        try:
+            _execute(url, "SELECT 1")
+            return
+        except OperationalError:
+            if server.poll() is not None or time.monotonic() > deadline:
+                raise ServiceUnavailableError(f"PostgreSQL did not start: {log.read_text()}") from None
+            time.sleep(0.1)
+
+
+def _stop(server: subprocess.Popen[bytes]) -> None:
+    server.send_signal(signal.SIGINT)  # PostgreSQL's "fast shutdown": it does not wait for clients
+    try:
+        server.wait(_STOP_SECONDS)
+    except subprocess.TimeoutExpired:
+        server.kill()
+        server.wait()
+
+
+def _execute(server: URL, statement: str) -> None:
+    engine = create_engine(server, isolation_level="AUTOCOMMIT")
+    try:
+        with engine.connect() as connection:
+            connection.execute(text(statement))
+    finally:
+        engine.dispose()

@@ -1,0 +1,100 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a user installs: the wheel, its entry points, and what an import costs."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tomllib
+import zipfile
+from importlib.metadata import EntryPoint, distribution
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+
+ROOT = Path(__file__).parents[1]
+PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+HEAVY = ("airflow", "pyspark", "pyiceberg", "pyarrow", "sqlalchemy", "sqlglot", "pydantic", "pandas", "duckdb")
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> zipfile.ZipFile:
+    """The wheel, built from the working tree as a release is."""
+    folder = tmp_path_factory.mktemp("wheel")
+    build = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", folder, ROOT]
+    done = subprocess.run(build, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    (built,) = folder.glob("*.whl")
+    return zipfile.ZipFile(built)
+
+
+def test_the_wheel_holds_our_package_and_nothing_else(wheel: zipfile.ZipFile) -> None:
+    """A stray `tests/` or `airflow/` at the top would land in every user's site-packages, over someone else's."""
+    assert {name.split("/")[0] for name in wheel.namelist()} == {"airflow_mv", "airflow_mv-0.1.0.dist-info"}
+
+
+def test_the_wheel_holds_every_module_and_says_that_it_is_typed(wheel: zipfile.ZipFile) -> None:
+    """Type checkers ignore our annotations without `py.typed`."""
+    in_tree = {
+        str(path.relative_to(ROOT))
+        for path in (ROOT / "airflow_mv").rglob("*")
+        if path.is_file() and "__pycache__" not in path.parts
+    }
+    assert "airflow_mv/py.typed" in in_tree
+    assert in_tree == {name for name in wheel.namelist() if name.startswith("airflow_mv/")}
+
+
+def test_every_folder_of_the_package_is_a_package() -> None:
+    """A folder without `__init__.py` works from a checkout and breaks type checkers and zipped drivers."""
+    folders = {path.parent for path in (ROOT / "airflow_mv").rglob("*.py")}
+    assert [str(folder) for folder in folders if not (folder / "__init__.py").exists()] == []
+
+
+@pytest.mark.parametrize(
+    ("group", "name"),
+    [("apache_airflow_provider", "provider_info"), ("console_scripts", "airflow-mv")],
+)
+def test_an_entry_point_names_something_that_is_there(group: str, name: str) -> None:
+    """Airflow drops its whole list of providers for one that does not load."""
+    (entry_point,) = distribution("airflow-mv").entry_points.select(group=group, name=name)
+    assert isinstance(entry_point, EntryPoint)
+    assert callable(entry_point.load())
+
+
+@pytest.mark.parametrize("module", ["airflow_mv", "airflow_mv.errors", "airflow_mv.script", "airflow_mv.provider_info"])
+def test_an_import_pulls_in_nothing_heavy(module: str) -> None:
+    """Airflow imports these in every process it starts, a Spark driver has nothing but PySpark."""
+    code = f"import sys, {module}; print(*(name for name in {HEAVY} if name in sys.modules))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == []
+
+
+def test_every_declared_dependency_is_pinned() -> None:
+    """What `constraints.txt` leaves out is a different version tomorrow."""
+    lines = (ROOT / "constraints.txt").read_text().splitlines()
+    pinned = {line.partition("==")[0].lower().replace("_", "-"): line.partition("==")[2] for line in lines}
+    extras = PYPROJECT["project"]["optional-dependencies"].values()
+    declared = [Requirement(text) for group in (PYPROJECT["project"]["dependencies"], *extras) for text in group]
+    wrong = [
+        str(requirement)
+        for requirement in declared
+        if requirement.name != "airflow-mv"
+        and not requirement.specifier.contains(pinned.get(requirement.name.lower().replace("_", "-"), "0"))
+    ]
+    assert wrong == []
+
+
+def test_both_distributions_that_write_pyspark_have_one_version() -> None:
+    """They share files: two versions together break `import pyspark`."""
+    lines = (ROOT / "constraints.txt").read_text().splitlines()
+    versions = {line.partition("==")[2] for line in lines if line.startswith(("pyspark==", "pyspark-client=="))}
+    assert len(versions) == 1
+
+
+def test_the_constraints_are_names_and_versions_only() -> None:
+    """A path or an address would work on one machine alone."""
+    for line in (ROOT / "constraints.txt").read_text().splitlines():
+        name, equals, version = line.partition("==")
+        assert equals, line
+        assert not set("@/: ") & set(name + version), line

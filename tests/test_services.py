@@ -1,0 +1,43 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The servers that other tests stand on."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from pyiceberg.catalog import load_catalog
+from sqlalchemy import make_url
+
+from tests.services import ServiceUnavailableError, postgres_server
+
+
+def test_a_catalog_on_the_tests_postgresql_keeps_its_tables(postgres_uri: str, warehouse: Path) -> None:
+    """It is a real server: what one connection commits another one reads."""
+    properties = {"type": "sql", "uri": postgres_uri, "warehouse": warehouse.as_uri()}
+    with load_catalog("first", **properties) as first:
+        first.create_namespace("sales")
+    with load_catalog("first", **properties) as second:
+        assert second.list_namespaces() == [("sales",)]
+
+
+def test_each_test_gets_a_database_of_its_own(postgres_uri: str, warehouse: Path) -> None:
+    """So that no test sees what another one left."""
+    with load_catalog("first", type="sql", uri=postgres_uri, warehouse=warehouse.as_uri()) as catalog:
+        assert catalog.list_namespaces() == []
+
+
+def test_the_server_listens_on_the_loopback_address_only(postgres_uri: str) -> None:
+    """Nobody outside this machine may reach it, and a password guards it from the others inside."""
+    url = make_url(postgres_uri)
+    assert url.host == "127.0.0.1"
+    assert url.password
+
+
+def test_a_machine_without_postgresql_is_told_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The tests are skipped there: the reason must say how to have them."""
+    monkeypatch.delenv("AIRFLOW_MV_TEST_POSTGRES_URL", raising=False)
+    monkeypatch.setenv("PATH", "")
+    monkeypatch.setattr(Path, "glob", lambda *_: iter(()))
+    with pytest.raises(ServiceUnavailableError, match="apt-get install postgresql"), postgres_server():
+        pass
