@@ -46,5 +46,5 @@ clean: ## what builds and tests leave behind
 		spark-warehouse metastore_db derby.log
 	find airflow_mv tests dags_examples benchmarks -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
 
-distclean: clean ## clean, and the environment and the demo's files too
-	rm -rf .venv .demo
+distclean: clean ## clean, and the environment, the demo and benchmark data too
+	rm -rf .venv .demo .bench

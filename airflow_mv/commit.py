@@ -285,7 +285,7 @@ def _check_staged(plan: RefreshPlan, storage: LoadedStorage, staged: TableMetada
     earlier = {entry.metadata_file for entry in staged.metadata_log} | {source}
     if plan.storage_table_location not in earlier:
         raise InvalidMetadataError(
-            f"view {plan.view}: the staged file {source} does not follow from {plan.storage_table_location}; stage again"
+            f"view {plan.view}: the staged file {source} does not follow from {plan.storage_table_location}: stage again"
         )
 
 

@@ -13,7 +13,8 @@ from airflow_mv.catalog import LoadedStorage, LoadedView, MaterializedViewCatalo
 from airflow_mv.errors import RefreshNotFoundError, StaleViewError
 from airflow_mv.observe import observe
 from airflow_mv.plan.freshness import State
-from airflow_mv.refresh import Stager, refresh, timestamp
+from airflow_mv.refresh import Stager, refresh
+from airflow_mv.results import timestamp
 from airflow_mv.spec.identifiers import Identifier
 from airflow_mv.spec.materialized_view import RefreshRecord
 

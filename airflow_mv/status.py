@@ -9,9 +9,18 @@ from typing import Any
 from airflow_mv.catalog import MaterializedViewCatalog
 from airflow_mv.observe import observe
 from airflow_mv.plan.freshness import ObservedTable
-from airflow_mv.refresh import ViewStatus, timestamp
+from airflow_mv.results import ViewStatus, timestamp
 from airflow_mv.spec.identifiers import Identifier
 from airflow_mv.spec.stored import decode
+
+
+def status(catalog: MaterializedViewCatalog, view: str | Identifier) -> ViewStatus:
+    """Say how a view stands to its base tables. Reads metadata only.
+
+    Raises:
+        ViewNotFoundError, NotMaterializedError, InvalidMetadataError, MetadataFileNotFoundError: See there.
+    """
+    return ViewStatus(observe(catalog, view))
 
 
 def statuses(

@@ -302,5 +302,5 @@ def _open(name: str) -> Catalog:
         raise
     except SQLAlchemyError as error:
         raise ConfigurationError(f"catalog {name!r} cannot be opened: {type(error).__name__}; check its uri") from None
-    except Exception as error:
+    except Exception as error:  # noqa: BLE001 (each catalog type has its own)
         raise ConfigurationError(f"catalog {name!r} cannot be opened: {type(error).__name__}: {error}") from None

@@ -23,7 +23,7 @@ SPARK_CATALOG = "org.apache.iceberg.spark.SparkCatalog"
 
 _SECRET = re.compile(
     r"(?i)secret|password|passwd|credential|token|access[.-]?key|account[.-]?key|shared-key|private-?key"
-    r"|sas[.-]|connection-string|(^|\.)header\.|sse\.key|signature"
+    r"|sas[.-]|cryption-key|connection-string|(^|\.)header\.|sse\.key|signature"
 )
 #: Spark shows a setting as ``*********(redacted)`` if this is found in its key or in its value (``user:pw@``).
 REDACTION = _SECRET.pattern + r"|uri$|//[^/\s]*:[^/\s]*@"

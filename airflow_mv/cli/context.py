@@ -25,11 +25,9 @@ err = Console(stderr=True, highlight=False, soft_wrap=True)
 Command = Callable[..., None]
 
 
-def common(command: Command) -> Command:
-    """Add ``--json``, ``--conn-id`` and ``--verbose``, and turn our errors into one line and an exit code."""
+def guarded(command: Command) -> Command:
+    """Add ``--verbose``, and turn our errors into one line and an exit code."""
 
-    @click.option("--json", "as_json", is_flag=True, help="One JSON document on stdout; logs go to stderr.")
-    @click.option("--conn-id", help="Take the catalog from this Airflow connection of type iceberg.")
     @click.option("-v", "--verbose", is_flag=True, help="Say what is done, on stderr.")
     @functools.wraps(command)
     def run(*args: Any, verbose: bool, **kwargs: Any) -> None:
@@ -41,6 +39,19 @@ def common(command: Command) -> Command:
             sys.exit(error.exit_code)
 
     return run
+
+
+def with_json(command: Command) -> Command:
+    """Add ``--json``."""
+    return click.option("--json", "as_json", is_flag=True, help="One JSON document on stdout; logs go to stderr.")(
+        command
+    )
+
+
+def common(command: Command) -> Command:
+    """Add what all commands on views have: ``--json``, ``--conn-id``, ``--verbose``."""
+    connection = click.option("--conn-id", help="Take the catalog from this Airflow connection of type iceberg.")
+    return with_json(connection(guarded(command)))
 
 
 def sparked(command: Command) -> Command:

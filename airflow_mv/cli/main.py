@@ -13,6 +13,7 @@ from airflow_mv import __version__
 from airflow_mv.cli import show as render
 from airflow_mv.cli.context import (
     common,
+    guarded,
     open_catalog,
     open_named,
     out,
@@ -20,10 +21,12 @@ from airflow_mv.cli.context import (
     print_json,
     sparked,
     stager_for,
+    with_json,
 )
 from airflow_mv.errors import InvalidIdentifierError
 
 _STALE = 3
+_DIFFERENT = 4
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -67,7 +70,7 @@ def create(
     from airflow_mv.create import Definition
     from airflow_mv.create import create as create_view
     from airflow_mv.refresh import refresh as refresh_views
-    from airflow_mv.refresh import status as view_status
+    from airflow_mv.status import status as view_status
 
     if sql and sql_file:
         raise click.UsageError("--sql and --sql-file exclude each other")
@@ -130,7 +133,7 @@ def status(
 @common
 def plan(*, view: str, as_of: str | None, full: bool, on_fallback: Any, as_json: bool, conn_id: str | None) -> None:
     """Show what a refresh would do, and why. Reads metadata only."""
-    from airflow_mv.refresh import RefreshOptions, plan_refresh
+    from airflow_mv.planning import RefreshOptions, plan_refresh
 
     catalog, (identifier,) = open_catalog([view], conn_id)
     options = RefreshOptions(as_of=parse_time(as_of), full=full, on_fallback=on_fallback)
@@ -160,7 +163,7 @@ def refresh(
     conn_id: str | None,
 ) -> None:
     """Refresh views: plan, run, commit. Several share one Spark application and one set of base snapshots."""
-    from airflow_mv.refresh import RefreshOptions
+    from airflow_mv.planning import RefreshOptions
     from airflow_mv.refresh import refresh as refresh_views
 
     catalog, identifiers = open_catalog(views, conn_id)
@@ -263,9 +266,45 @@ def drop(*, view: str, as_json: bool, conn_id: str | None) -> None:
 
 
 @main.command()
-@click.option("--home", type=click.Path(file_okay=False, path_type=Path), help="Its folder; by default ./.demo.")
+@click.argument("view")
+@sparked
 @common
-def demo(*, home: Path | None, as_json: bool, conn_id: str | None) -> None:
+def verify(*, view: str, master: str | None, remote: str | None, as_json: bool, conn_id: str | None) -> None:
+    """Recompute the query at the recorded snapshots and compare with the stored rows; ends with 4 if they differ."""
+    from airflow_mv.verify import verify as verify_view
+
+    catalog, (identifier,) = open_catalog([view], conn_id)
+    stager = stager_for(catalog, master, remote)
+    verification = verify_view(catalog, identifier, session=lambda: stager.session)
+    if as_json:
+        print_json(verification.to_dict())
+    else:
+        render.verification(verification.to_dict())
+    if not verification.equal:
+        sys.exit(_DIFFERENT)
+
+
+@main.command()
+@click.argument("catalogs", nargs=-1)
+@with_json
+@guarded
+def doctor(*, catalogs: tuple[str, ...], as_json: bool) -> None:
+    """Check Java, PySpark and the catalogs, and say how to mend what fails."""
+    from airflow_mv.cli.doctor import examine
+
+    findings = [finding.to_dict() for finding in examine(catalogs)]
+    if as_json:
+        print_json(findings)
+    else:
+        render.findings(findings)
+    if not all(finding["ok"] for finding in findings):
+        sys.exit(1)
+
+
+@main.command()
+@click.option("--home", type=click.Path(file_okay=False, path_type=Path), help="Its folder; by default ./.demo.")
+@guarded
+def demo(*, home: Path | None) -> None:
     """Run the main job on real data, from nothing: flights, three views, a real Airflow, every row checked."""
     from airflow_mv.demo.home import DemoHome
     from airflow_mv.demo.run import run

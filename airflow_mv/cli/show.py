@@ -94,6 +94,26 @@ def rows(document: Mapping[str, Any]) -> None:
     )
 
 
+def verification(document: Mapping[str, Any]) -> None:
+    """Print whether stored and recomputed rows are equal, and some of those that are not."""
+    if document["equal"]:
+        out.print(f"{escape(document['view'])}  [green]equal[/green]  {document['rows']:,} rows")
+        return
+    out.print(f"{escape(document['view'])}  [red]different[/red]")
+    for side in ("only_stored", "only_recomputed"):
+        for row in document[side]:
+            out.print(f"  {side.replace('_', ' ')}: {row}", markup=False)
+
+
+def findings(documents: Sequence[Mapping[str, Any]]) -> None:
+    """Print the doctor's findings."""
+    for item in documents:
+        mark = "[green]✓[/green]" if item["ok"] else "[red]✗[/red]"
+        out.print(f"{mark} {escape(item['check'])}: {escape(item['found'])}")
+        if not item["ok"] and item["mend"]:
+            out.print(f"    {escape(item['mend'])}")
+
+
 def metadata(document: Mapping[str, Any]) -> None:
     """Print stored metadata, indented."""
     out.print(json.dumps(document, indent=2, ensure_ascii=False), markup=False)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One run of the demo's DAG in a real Airflow without a scheduler. A process of its own: see :mod:`airflow_mv.demo.run`.
+"""One run of the demo's DAG in a real Airflow without a scheduler; :mod:`airflow_mv.demo.run` starts it as a process.
 
 Airflow reads its settings when it is imported, so the environment must be set before.
 """

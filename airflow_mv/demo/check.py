@@ -37,7 +37,7 @@ def check(catalog: MaterializedViewCatalog, months: range) -> dict[str, int]:
     for name, query in CHECKS.items():
         view = f"{CATALOG}.{NAMESPACE}.{name}"
         stored = _multiset(read_arrow(catalog, readable(catalog, view)).rows())
-        expected = _multiset(connection.execute(query).fetchall())
+        expected = _multiset(row.values() for row in connection.sql(query).to_arrow_table().to_pylist())
         if stored != expected:
             raise CheckFailedError(f"view {view} differs from DuckDB's answer: {_difference(stored, expected)}")
         counts[name] = len(stored)

@@ -5,11 +5,12 @@ from __future__ import annotations
 
 import logging
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyiceberg.catalog import Catalog
+from pyiceberg.table.snapshots import Snapshot
 
 from airflow_mv.demo.home import NAMESPACE
 from airflow_mv.errors import ConfigurationError
@@ -73,8 +74,7 @@ def append_month(catalog: Catalog, month: int) -> dict[str, int]:
     appended = {}
     for name in MONTHLY:
         table = catalog.load_table((NAMESPACE, name))
-        loaded = {snapshot.summary[_MONTH_KEY] for snapshot in table.snapshots() if _has_month(snapshot)}
-        if str(month) in loaded:
+        if str(month) in {_month(snapshot) for snapshot in table.snapshots()}:
             continue
         data = rows(name, month)
         table.append(data, snapshot_properties={_MONTH_KEY: str(month)})
@@ -82,14 +82,14 @@ def append_month(catalog: Catalog, month: int) -> dict[str, int]:
     return appended
 
 
-def _has_month(snapshot: Any) -> bool:
-    return snapshot.summary is not None and snapshot.summary.additional_properties.get(_MONTH_KEY) is not None
+def _month(snapshot: Snapshot) -> str | None:
+    return snapshot.summary.additional_properties.get(_MONTH_KEY) if snapshot.summary else None
 
 
 def _create(catalog: Catalog, name: str) -> int:
     data = rows(name)
     catalog.create_table((NAMESPACE, name), data.schema).append(data)
-    return data.num_rows
+    return int(data.num_rows)
 
 
 def _typed(name: str, column: pa.ChunkedArray) -> pa.ChunkedArray:

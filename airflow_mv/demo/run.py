@@ -147,7 +147,9 @@ def _finished(database: os.PathLike[str], before: int) -> list[TaskRow]:
         "AND t.end_date IS NOT NULL AND t.state IN ('success', 'failed', 'upstream_failed', 'skipped') "
         "ORDER BY t.end_date"
     )
-    return [TaskRow(name, state, _seconds(start, end)) for name, state, start, end in _query(database, sql, DAG_ID, before)]
+    return [
+        TaskRow(name, state, _seconds(start, end)) for name, state, start, end in _query(database, sql, DAG_ID, before)
+    ]
 
 
 def _seconds(start: str | None, end: str | None) -> float:
@@ -156,9 +158,7 @@ def _seconds(start: str | None, end: str | None) -> float:
     return (datetime.fromisoformat(end) - datetime.fromisoformat(start)).total_seconds()
 
 
-def _tell(
-    home: DemoHome, values: dict[str, Any], tasks: list[TaskRow], counts: dict[str, int], seconds: float
-) -> None:
+def _tell(home: DemoHome, values: dict[str, Any], tasks: list[TaskRow], counts: dict[str, int], seconds: float) -> None:
     took = {row.task_id: row.seconds for row in tasks}
     console.print("\n[bold]What was stale, and why[/bold]")
     for status in values.get("why_stale") or []:
@@ -184,7 +184,9 @@ def _tell(
     console.print(f"\n[bold]Checked[/bold]  every row equals DuckDB's answer: {rows}")
     console.print("\n[bold]Busiest airlines[/bold] (read from the view by the report task)")
     for airline in (values.get("report") or {}).get("busiest", []):
-        console.print(f"  {airline['airline']:<28} {airline['flights_sum']:>7,} flights, {airline['cancelled_sum']:,} cancelled")
+        console.print(
+            f"  {airline['airline']:<28} {airline['flights_sum']:>7,} flights, {airline['cancelled_sum']:,} cancelled"
+        )
     _what_next(home, seconds)
 
 

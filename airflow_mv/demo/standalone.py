@@ -22,7 +22,7 @@ from airflow_mv.errors import ConfigurationError
 console = Console(highlight=False, soft_wrap=True)
 
 _START_SECONDS = 120
-_PASSWORDS = "simple_auth_manager_passwords.json.generated"  # noqa: S105 (a file name of Airflow's)
+_PASSWORDS = "simple_auth_manager_passwords.json.generated"
 
 
 def main() -> int:
@@ -56,7 +56,9 @@ def main() -> int:
         console.print("Starting Airflow …")
         _wait(child, port)
         user, password = _login(home)
-        console.print(f"\n  [bold]http://127.0.0.1:{port}[/bold]   user [bold]{user}[/bold]   password [bold]{password}[/bold]")
+        console.print(
+            f"\n  [bold]http://127.0.0.1:{port}[/bold]   user [bold]{user}[/bold]   password [bold]{password}[/bold]"
+        )
         console.print(f"  DAGs: {environment['AIRFLOW__CORE__DAGS_FOLDER']}\n  log:  {home.folder / 'standalone.log'}")
         console.print("  Ctrl-C stops it.")
         return child.wait()
@@ -67,7 +69,7 @@ def main() -> int:
         _stop(child)
 
 
-def _interrupt(signum: int, frame: FrameType | None) -> None:
+def _interrupt(_signal: int, _frame: FrameType | None) -> None:
     raise KeyboardInterrupt
 
 

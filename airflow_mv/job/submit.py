@@ -56,12 +56,19 @@ def write_properties(folder: Path, confs: Mapping[str, str], secrets: Mapping[st
         The file's path, for ``--properties-file``.
 
     Raises:
-        ConfigurationError: For a key that does not start with ``spark.``: spark-submit drops it silently.
+        ConfigurationError: For what spark-submit would change silently: a key that does not start with
+            ``spark.``, a credential with a blank at an end.
     """
     settings = {**confs, **(secrets or {})}
     for key in settings:
         if not key.startswith("spark."):
             raise ConfigurationError(f"{key!r} is no Spark setting: its name must start with 'spark.'")
+        if settings[key] != settings[key].strip(" \t") and (
+            key in (secrets or {}) or key.startswith("spark.sql.catalog.")
+        ):
+            raise ConfigurationError(
+                f"{key!r}: its value starts or ends with a blank, which Spark cuts off. Change it."
+            )
     path = folder / "spark.properties"
     path.unlink(missing_ok=True)  # an older file may have other permissions
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
@@ -98,9 +105,8 @@ def submit_command(
 
 
 def _escaped(text: str, special: str) -> str:
-    """Escape as java.util.Properties reads: it takes ASCII, and trims what is blank at the start."""
-    escaped = "".join(_escaped_character(character, special) for character in text)
-    return f"\\{escaped}" if escaped.startswith(" ") and not special else escaped
+    """Escape for java.util.Properties, in ASCII."""
+    return "".join(_escaped_character(character, special) for character in text)
 
 
 def _escaped_character(character: str, special: str) -> str:

@@ -219,12 +219,23 @@ def _follow(name: str, kind: str, old: int | None, new: int | None, table: Table
     added, deleted = _rows(between)
     change = f"{len(between)} snapshot{'s' if len(between) != 1 else ''} ({_counted(counts)})"
     if changed:
-        rows = f", +{added:,} −{deleted:,} rows" if added or deleted else ""  # noqa: RUF001 (a minus sign for people)
+        counted = [f"+{added:,}" if added else "", f"-{deleted:,}" if deleted else ""]
+        rows = f", {' '.join(filter(None, counted))} rows" if added or deleted else ""
         reason = Reason(Code.BASE_CHANGED, f"{name} moved {old or 'empty'} → {new}: {change}{rows}")
     else:
         reason = Reason(Code.ONLY_REPLACED, f"{name} moved {old} → {new} by compaction only ({change}): no row changed")
     return BaseTableChange(
-        name, kind, old, new, True, changed, len(between), tuple(sorted(counts.items())), added, deleted, reason
+        identifier=name,
+        type=kind,
+        recorded=old,
+        current=new,
+        moved=True,
+        changed=changed,
+        snapshots=len(between),
+        operations=tuple(sorted(counts.items())),
+        rows_added=added,
+        rows_deleted=deleted,
+        reason=reason,
     )
 
 

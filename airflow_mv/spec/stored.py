@@ -8,7 +8,9 @@ Whatever the bytes are, reading them ends in a value or in one
 from __future__ import annotations
 
 import json
+import math
 import zlib
+from collections import Counter
 from typing import Annotated, Any, NoReturn, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -31,9 +33,7 @@ def kebab(name: str) -> str:
 class StoredModel(BaseModel):
     """A frozen record of a stored format: kebab-case keys, strict types, unknown fields kept."""
 
-    model_config = ConfigDict(
-        alias_generator=kebab, populate_by_name=True, extra="allow", frozen=True, strict=True, ser_json_inf_nan="null"
-    )
+    model_config = ConfigDict(alias_generator=kebab, extra="allow", frozen=True, strict=True)
 
     @classmethod
     def read(cls, raw: object, *, source: str) -> Self:
@@ -87,7 +87,7 @@ def decode_text(text: bytes | str, *, source: str) -> dict[str, Any]:
     """
     try:
         plain = text.decode("utf-8") if isinstance(text, bytes) else text
-        raw = json.loads(plain, parse_constant=_refuse_constant, object_pairs_hook=_unique)
+        raw = json.loads(plain, parse_constant=_refuse_constant, parse_float=_finite, object_pairs_hook=_unique)
     except (ValueError, RecursionError) as error:
         detail = "nested too deeply" if isinstance(error, RecursionError) else str(error)
         raise InvalidMetadataError(f"{source}: not valid JSON: {detail}") from None
@@ -121,10 +121,16 @@ def _refuse_constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is no JSON number")
 
 
+def _finite(digits: str) -> float:
+    number = float(digits)
+    if math.isinf(number):
+        raise ValueError(f"the number {digits[:40]} is out of range")
+    return number
+
+
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     document = dict(pairs)
     if len(document) != len(pairs):
-        names = [name for name, _ in pairs]
-        twice = next(name for name in names if names.count(name) > 1)
-        raise ValueError(f"key {twice!r} occurs twice")
+        twice = next(name for name, count in Counter(name for name, _ in pairs).items() if count > 1)
+        raise ValueError(f"key {twice[:80]!r} occurs twice")
     return document

@@ -1,0 +1,110 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``airflow-mv doctor``: is everything there, and what mends it."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import re
+import shutil
+import subprocess
+import uuid
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from airflow_mv.catalog import MaterializedViewCatalog
+from airflow_mv.catalog.files import join
+from airflow_mv.errors import MaterializedViewError
+
+_MIN_JAVA = 17
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One check: what was looked at, whether it is well, what was found, and what to do if not."""
+
+    check: str
+    ok: bool
+    found: str
+    mend: str = ""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the JSON form."""
+        return asdict(self)
+
+
+def examine(catalogs: tuple[str, ...]) -> Iterator[Finding]:
+    """Look at Java, PySpark and its client, and the catalogs.
+
+    Args:
+        catalogs: Names of catalogs to look at; by default all that are configured.
+    """
+    yield _java()
+    yield _pyspark()
+    yield _client()
+    from pyiceberg.utils.config import Config
+
+    known: dict[str, Any] = Config().config.get("catalog") or {}  # type: ignore[assignment]
+    names = catalogs or tuple(sorted(known))
+    if not names:
+        yield Finding(
+            "catalogs", False, "none configured", mend="set PYICEBERG_CATALOG__<NAME>__TYPE and its other properties"
+        )
+    for name in names:
+        yield _guarded(f"catalog {name}", lambda name=name: _catalog(name))  # type: ignore[misc]
+
+
+def _guarded(check: str, look: Callable[[], Finding]) -> Finding:
+    try:
+        return look()
+    except MaterializedViewError as error:
+        return Finding(check, ok=False, found=str(error))
+    except Exception as error:  # noqa: BLE001 (the doctor reports whatever is wrong, and goes on)
+        return Finding(check, ok=False, found=f"{type(error).__name__}: {error}")
+
+
+def _java() -> Finding:
+    home = os.environ.get("JAVA_HOME")
+    java = shutil.which("java", path=f"{home}/bin") if home else shutil.which("java")
+    mend = f"install Java {_MIN_JAVA} or newer (Debian: apt-get install openjdk-17-jre-headless), or set JAVA_HOME"
+    if java is None:
+        return Finding("java", ok=False, found="none" if home is None else f"none in JAVA_HOME={home}", mend=mend)
+    text = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=30, check=False).stderr
+    match = re.search(r'version "(?:1\.)?(\d+)[^"]*"', text)
+    if match is None:
+        return Finding("java", ok=False, found=f"{java}, of no known version", mend=mend)
+    return Finding("java", int(match[1]) >= _MIN_JAVA, f"{match[0].split(chr(34))[1]} ({java})", mend)
+
+
+def _version(distribution: str) -> str | None:
+    try:
+        return importlib.metadata.version(distribution)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def _pyspark() -> Finding:
+    version = _version("pyspark")
+    mend = "pip install 'airflow-mv[spark]', or name another environment's spark-submit with spark_binary"
+    return Finding("pyspark", bool(version and version.startswith("4.1.")), version or "not installed", mend)
+
+
+def _client() -> Finding:
+    spark, client = _version("pyspark"), _version("pyspark-client")
+    same = spark is None or client is None or spark == client
+    mend = f"both write the folder pyspark/: pip install --force-reinstall pyspark-client=={spark} pyspark=={spark}"
+    return Finding("pyspark-client", same, client or "not installed", mend)
+
+
+def _catalog(name: str) -> Finding:
+    catalog = MaterializedViewCatalog(name)
+    views = len(catalog.list())
+    warehouse = catalog.properties.get("warehouse")
+    if warehouse:
+        probe = join(warehouse, f".airflow-mv-doctor-{uuid.uuid4().hex}")
+        catalog.files.write(probe, b"")
+        catalog.files.delete(probe)
+    return Finding(
+        f"catalog {name}", ok=True, found=f"{views} views, warehouse {warehouse or 'not set'} can be written"
+    )

@@ -1,0 +1,7 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Create, refresh, plan and commit materialized views in Airflow tasks."""
+
+from airflow_mv.operators.create import CreateMaterializedViewOperator as CreateMaterializedViewOperator
+from airflow_mv.operators.refresh import RefreshMaterializedViewOperator as RefreshMaterializedViewOperator
+from airflow_mv.operators.steps import CommitRefreshOperator as CommitRefreshOperator
+from airflow_mv.operators.steps import PlanRefreshOperator as PlanRefreshOperator

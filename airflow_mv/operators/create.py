@@ -1,0 +1,119 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Create a view from a task, as often as it is asked."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+from airflow.sdk import Context
+
+from airflow_mv.errors import AlreadyExistsError
+from airflow_mv.hooks import DEFAULT_ICEBERG_CONN_ID, DEFAULT_SPARK_CONN_ID, MaterializedViewHook, airflow_errors
+from airflow_mv.operators.spark import MaterializedViewSparkOperator
+
+if TYPE_CHECKING:
+    from airflow_mv.catalog import LoadedView
+
+
+class CreateMaterializedViewOperator(MaterializedViewSparkOperator):
+    """Create a materialized view, with an empty storage table; a refresh fills it.
+
+    Idempotent: an existing materialized view with the same query is left alone, so the task may stand at the
+    head of a DAG. Another query is refused, or with ``replace`` becomes the view's next version; its rows stay
+    those of the old one until the next refresh.
+
+    Returns (XCom) the document of ``airflow-mv status``.
+
+    Args:
+        view: ``catalog.namespace.name`` (templated).
+        sql: The query (templated); names without a catalog are of the view's catalog and namespace.
+        iceberg_conn_id: Connection of type ``iceberg`` (templated).
+        spark_conn_id: Connection of type ``spark`` or ``spark_connect`` (templated).
+        refresh_strategy: ``full`` or ``incremental``.
+        allow_stale_data: Whether stale rows may be read.
+        time_travel: Whether each refresh stays in the history.
+        partition_by: Partition transforms of the storage table, e.g. ``days(ts)``.
+        properties: More view properties.
+        replace: Give an existing materialized view this definition.
+        **kwargs: All that ``SparkSubmitOperator`` takes.
+    """
+
+    template_fields: Sequence[str] = (
+        *MaterializedViewSparkOperator.template_fields,
+        "sql",
+        "partition_by",
+        "properties",
+    )
+    template_fields_renderers: ClassVar[dict[str, str]] = {"sql": "sql"}
+
+    def __init__(
+        self,
+        *,
+        view: str,
+        sql: str,
+        iceberg_conn_id: str = DEFAULT_ICEBERG_CONN_ID,
+        spark_conn_id: str = DEFAULT_SPARK_CONN_ID,
+        refresh_strategy: Literal["full", "incremental"] = "full",
+        allow_stale_data: bool = False,
+        time_travel: bool = False,
+        partition_by: Sequence[str] = (),
+        properties: Mapping[str, str] | None = None,
+        replace: bool = False,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(view=view, iceberg_conn_id=iceberg_conn_id, spark_conn_id=spark_conn_id, **kwargs)
+        self.sql = sql
+        self.refresh_strategy = refresh_strategy
+        self.allow_stale_data = allow_stale_data
+        self.time_travel = time_travel
+        self.partition_by = list(partition_by)
+        self.properties = dict(properties or {})
+        self.replace = replace
+
+    def execute(self, context: Context) -> dict[str, Any]:  # type: ignore[override]
+        """Create the view if need be.
+
+        Raises:
+            AirflowFailException: The query is wrong, or the name is taken by another definition.
+            JobError: A retry may help.
+        """
+        from airflow_mv.create import Definition, create
+        from airflow_mv.status import status
+
+        with airflow_errors():
+            hook = MaterializedViewHook(self.iceberg_conn_id, self.spark_conn_id)
+            catalog, view = hook.catalog_for(self.view), hook.identify(self.view)
+            existing = catalog.load(view) if catalog.exists(view) else None
+            if existing is not None and not self.replace:
+                self._require_same(existing)
+                self.log.info("%s exists with this query: left alone", view)
+                return status(catalog, view).to_dict()
+            definition = Definition(
+                sql=self.sql,
+                refresh_strategy=self.refresh_strategy,
+                allow_stale_data=self.allow_stale_data,
+                time_travel=self.time_travel,
+                partition_by=tuple(self.partition_by),
+                properties=self.properties,
+            )
+            with self.stager(catalog, context) as stager:
+                loaded = create(catalog, view, definition, stager=stager, replace=self.replace)
+            version = loaded.metadata.current_version_id
+            self.log.info("%s %s, version %d", "Created" if existing is None else "Replaced", view, version)
+            return status(catalog, view).to_dict()
+
+    def _require_same(self, existing: LoadedView) -> None:
+        view = existing.identifier
+        if existing.settings is None:
+            raise AlreadyExistsError(
+                f"{view} is a plain view; `airflow-mv create {view}` (without --sql) turns it into a materialized one"
+            )
+        if _normal(existing.metadata.sql(view=str(view))) != _normal(self.sql):
+            raise AlreadyExistsError(
+                f"view {view} exists with another query; set replace=True to give it this one, or choose another name"
+            )
+
+
+def _normal(sql: str) -> str:
+    return sql.strip().rstrip(";").strip()

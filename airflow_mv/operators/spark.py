@@ -1,0 +1,228 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Run a script on Spark from a task: through spark-submit, or over Spark Connect."""
+
+from __future__ import annotations
+
+import functools
+import os
+import shutil
+import tempfile
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
+from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
+from airflow.sdk import Context
+from airflow.sdk.exceptions import AirflowException
+
+from airflow_mv.errors import ConfigurationError, JobError
+from airflow_mv.hooks import DEFAULT_ICEBERG_CONN_ID, DEFAULT_SPARK_CONN_ID, SparkTarget, spark_target
+from airflow_mv.operators.handover import answerable, read_outcome, write_script
+from airflow_mv.operators.submission import Given, submission
+from airflow_mv.script import Outcome, Script
+
+if TYPE_CHECKING:
+    from airflow_mv.catalog import MaterializedViewCatalog
+    from airflow_mv.stagers import InProcessStager
+
+#: What the operator itself sets.
+_OWN = ("application", "application_args", "java_class", "conn_id")
+_KILL_SECONDS = 3.0
+
+
+class MaterializedViewSparkOperator(SparkSubmitOperator):
+    """A ``SparkSubmitOperator`` whose application is the script of a view.
+
+    All its options are kept; what the view needs (job package, Maven packages, catalog settings) is added. Settings
+    go to Spark in a file that only the worker's user can read, so no credential is a process argument.
+
+    At most one task instance of the task runs at a time, over all runs (``max_active_tis_per_dag=1``): Airflow's
+    backfill ignores ``max_active_runs``, and two refreshes of one view at once only waste work.
+
+    Args:
+        view: ``catalog.namespace.name`` (templated).
+        iceberg_conn_id: Connection of type ``iceberg`` (templated).
+        spark_conn_id: Connection of type ``spark`` or ``spark_connect`` (templated).
+        name: Name of the Spark application (templated).
+        max_active_tis_per_dag: As for ``BaseOperator``.
+        **kwargs: All that ``SparkSubmitOperator`` takes, but for the application itself. ``packages=""`` adds no
+            Maven packages: the cluster has the jars.
+    """
+
+    template_fields: Sequence[str] = (
+        *(name for name in SparkSubmitOperator.template_fields if name not in _OWN),
+        "view",
+        "iceberg_conn_id",
+        "spark_conn_id",
+    )
+    #: A view may well be named ``lake.reports.sql``: no field is ever taken for a file's name.
+    template_ext: Sequence[str] = ()
+    ui_color: str = "#d9efe5"
+
+    def __init__(
+        self,
+        *,
+        view: str,
+        iceberg_conn_id: str = DEFAULT_ICEBERG_CONN_ID,
+        spark_conn_id: str = DEFAULT_SPARK_CONN_ID,
+        name: str | None = None,
+        max_active_tis_per_dag: int | None = 1,
+        **kwargs: Any,
+    ) -> None:
+        for key in _OWN:
+            if key in kwargs:
+                advice = "use spark_conn_id" if key == "conn_id" else "the operator sets it itself"
+                raise ConfigurationError(f"{type(self).__name__} takes no {key!r}: {advice}")
+        super().__init__(
+            conn_id=spark_conn_id,
+            name=name or f"airflow-mv {view}",
+            max_active_tis_per_dag=max_active_tis_per_dag,
+            **kwargs,
+        )
+        self.view = view
+        self.iceberg_conn_id = iceberg_conn_id
+        self.spark_conn_id = spark_conn_id
+        self._target: SparkTarget | None = None
+        self._session: InProcessStager | None = None
+        self._scratch: Path | None = None
+
+    @contextmanager
+    def stager(self, catalog: MaterializedViewCatalog, context: Context) -> Iterator[Callable[[Script], Outcome]]:
+        """Yield what runs scripts. Nothing is looked up or started before the first one.
+
+        Args:
+            catalog: The view's catalog; its properties become Spark's settings.
+            context: The task's context.
+        """
+        with (
+            tempfile.TemporaryDirectory(prefix="airflow-mv-", ignore_cleanup_errors=True) as folder,
+            closing(_Closer(self)),
+        ):
+            self._scratch = Path(folder)
+            yield functools.partial(self._stage, catalog, context)
+
+    def on_kill(self) -> None:
+        """Stop what this task has started on Spark. Airflow gives it 5 seconds."""
+        session, self._session = self._session, None
+        if session is not None:
+            # Not in this thread: it may be in the midst of a call of the same session.
+            stopping = threading.Thread(target=session.close, daemon=True)
+            stopping.start()
+            stopping.join(_KILL_SECONDS)
+        if self._hook is not None:
+            super().on_kill()
+        if self._scratch is not None:  # it holds credentials, and nobody comes back to clear it
+            shutil.rmtree(self._scratch, ignore_errors=True)
+
+    def _stage(self, catalog: MaterializedViewCatalog, context: Context, script: Script) -> Outcome:
+        if self._target is None:
+            self._target = spark_target(self.spark_conn_id)
+            if self._target.missing:
+                self.log.warning(self._target.notice)
+        if self._target.remote is not None:
+            return self._stage_over_connect(catalog, self._target.remote, script)
+        return self._submit(catalog, context, self._target, answerable(script))
+
+    def _stage_over_connect(self, catalog: MaterializedViewCatalog, remote: str, script: Script) -> Outcome:
+        from airflow_mv.stagers import InProcessStager
+
+        if self._session is None:
+            self.log.info("Spark Connect: %s", remote.partition(";")[0])
+            self._session = InProcessStager(catalog, remote=remote, report=self.log.info)
+        return self._session(script)
+
+    def _submit(
+        self, catalog: MaterializedViewCatalog, context: Context, target: SparkTarget, script: Script
+    ) -> Outcome:
+        location = write_script(catalog, script)
+        with self._prepared(catalog, context, target, script, location):
+            self.log.info("::group::Spark's own log, on master %s", target.master)
+            try:
+                SparkSubmitOperator.execute(self, context)
+            except (AirflowException, RuntimeError, OSError) as error:
+                self.log.info("::endgroup::")
+                outcome = read_outcome(catalog, script)
+                if outcome is not None and outcome.error is not None:
+                    return outcome
+                raise JobError(f"view {script.view}: spark-submit failed: {_tail(error)}") from None
+            self.log.info("::endgroup::")
+        outcome = read_outcome(catalog, script)
+        if outcome is None:
+            # A job id that Airflow kept for a reattach would say "already succeeded" again.
+            if (store := context.get("task_state_store")) is not None:
+                store.delete(self.external_id_key)
+            raise JobError(
+                f"view {script.view}: the Spark job ended well, but there is no outcome at {script.outcome_location}; "
+                "the driver must be able to write there"
+            )
+        return outcome
+
+    @contextmanager
+    def _prepared(
+        self, catalog: MaterializedViewCatalog, context: Context, target: SparkTarget, script: Script, location: str
+    ) -> Iterator[None]:
+        """Set the parent's attributes for one submission, and put the user's back afterwards."""
+        from airflow_mv.stagers import settings_of
+
+        given = Given(
+            conf={str(key): str(value) for key, value in (self.conf or {}).items()},
+            packages=self.packages,
+            jars=self.jars,
+            py_files=self.py_files,
+            properties_file=self.properties_file,
+            environment={**os.environ, **{str(key): str(value) for key, value in (self.env_vars or {}).items()}},
+            spark_binary=self._spark_binary,
+            cluster=(self._deploy_mode or target.deploy_mode) == "cluster",
+        )
+        run = context["dag_run"].clear_number
+        wanted: dict[str, Any] = {
+            **submission(given, settings_of(catalog), target, self._scratch or Path()),
+            "application_args": [location],
+            "_conn_id": self.spark_conn_id,
+            "_hook": None,
+            # Airflow keeps task state over a clear, and calls a finished job of before "already succeeded".
+            "external_id_key": f"spark_job_id:{run}:{script.refresh_id}",
+            "_K8S_DRIVER_STATUS_KEY": f"k8s_driver_status:{run}:{script.refresh_id}",
+        }
+        before = {key: getattr(self, key) for key in wanted if key not in ("_hook", "external_id_key")}
+        for key, value in wanted.items():
+            setattr(self, key, value)
+        try:
+            yield
+        finally:
+            for key, value in before.items():
+                setattr(self, key, value)
+
+    def _get_hook(self) -> SparkSubmitHook:
+        """Have the parent find ``local[*]`` where the default connection is missing: by itself it takes YARN."""
+        if self._target is None or not self._target.missing:
+            return super()._get_hook()
+        variable = f"AIRFLOW_CONN_{self._target.conn_id.upper()}"
+        os.environ[variable] = '{"conn_type": "spark", "host": "local[*]"}'
+        try:
+            return super()._get_hook()
+        finally:
+            del os.environ[variable]
+
+
+class _Closer:
+    """Closes the session that the operator may have opened by then."""
+
+    def __init__(self, operator: MaterializedViewSparkOperator) -> None:
+        self._operator = operator
+
+    def close(self) -> None:
+        session, self._operator._session = self._operator._session, None
+        if session is not None:
+            session.close()
+
+
+def _tail(error: BaseException) -> str:
+    """Cut the parent's error, which begins with the whole command, down to the last lines of output."""
+    head, found, output = str(error).partition("Last spark-submit output:")
+    lines = [line.strip() for line in (output if found else head).splitlines()]
+    kept = [line for line in lines if line and not line.startswith(("at ", "\tat "))]
+    return " ".join(kept[-5:])[:1500] or type(error).__name__

@@ -1,0 +1,185 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Plan and commit as tasks of their own, for a Spark job that another operator submits between them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+from airflow.providers.standard.utils.skipmixin import SkipMixin
+from airflow.sdk import BaseOperator, Context
+from airflow.sdk.exceptions import AirflowFailException
+
+from airflow_mv.errors import JobError
+from airflow_mv.hooks import DEFAULT_ICEBERG_CONN_ID, MaterializedViewHook, airflow_errors
+from airflow_mv.operators.handover import read_outcome, ship, write_script
+from airflow_mv.operators.task import announce, log_plan, log_result, plan_document, refresh_options
+
+if TYPE_CHECKING:
+    from airflow_mv.catalog import MaterializedViewCatalog
+    from airflow_mv.plan.planner import RefreshPlan
+    from airflow_mv.script import Outcome, Script
+
+
+class PlanRefreshOperator(SkipMixin, BaseOperator):
+    """Plan a refresh, and leave all that any Spark submitter needs to run it.
+
+    Script and job package are written beside the storage table, so the driver may run anywhere that reads the
+    view's store. The return value is the plan, for :class:`CommitRefreshOperator`. Beside it stand the XComs
+    ``application``, ``application_args``, ``py_files``, ``packages``, ``conf`` (no secrets) and ``secret_conf`` (names
+    of the settings that the driver needs from you, by its own secret store or a properties file)::
+
+        run = SparkSubmitOperator(application=plan.output["application"], conf=plan.output["conf"], …)
+
+    Args:
+        view: ``catalog.namespace.name`` (templated).
+        iceberg_conn_id: Connection of type ``iceberg`` (templated).
+        spark_task_ids: Tasks that run the script: skipped where the plan needs no Spark job.
+        as_of: Read the base tables as they were then (templated).
+        full: Recompute although nothing may have changed (templated).
+        on_fallback: ``full``, ``fail`` or ``skip``, where an incremental view must be recomputed (templated).
+        **kwargs: All that ``BaseOperator`` takes.
+    """
+
+    template_fields: Sequence[str] = ("view", "iceberg_conn_id", "as_of", "full", "on_fallback")
+    ui_color: str = "#d9efe5"
+
+    def __init__(
+        self,
+        *,
+        view: str,
+        iceberg_conn_id: str = DEFAULT_ICEBERG_CONN_ID,
+        spark_task_ids: str | Sequence[str] = (),
+        as_of: str | datetime | None = None,
+        full: bool | str = False,
+        on_fallback: str = "full",
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)  # type: ignore[no-untyped-call]
+        self.view = view
+        self.iceberg_conn_id = iceberg_conn_id
+        self.spark_task_ids = [spark_task_ids] if isinstance(spark_task_ids, str) else list(spark_task_ids)
+        self.as_of = as_of
+        self.full = full
+        self.on_fallback = on_fallback
+
+    def execute(self, context: Context) -> dict[str, Any]:
+        """Plan.
+
+        Raises:
+            AirflowFailException: There is nothing to plan from: no such view, a base table is gone …
+        """
+        with airflow_errors():
+            hook = MaterializedViewHook(self.iceberg_conn_id)
+            plan = hook.plan(self.view, refresh_options(self.as_of, self.full, self.on_fallback))
+            log_plan(self.log, plan)
+            document = plan.to_dict()
+            if plan.script is not None:
+                submission = self._hand_over(hook, plan.script)
+        if plan.script is not None:
+            for key, value in submission.items():
+                context["ti"].xcom_push(key=key, value=value)
+            return document
+        if self.spark_task_ids:
+            # Skipping ends the task: what it returns has to be pushed before.
+            context["ti"].xcom_push(key="return_value", value=document)
+            self.skip(ti=context["ti"], tasks=[self.dag.get_task(task_id) for task_id in self.spark_task_ids])
+        return document
+
+    def _hand_over(self, hook: MaterializedViewHook, script: Script) -> dict[str, Any]:
+        settings = hook.spark_settings(self.view)
+        catalog = hook.catalog_for(self.view)
+        location = write_script(catalog, script)
+        application, package = ship(catalog, location.rsplit("/", 1)[0])
+        self.log.info("  script for Spark: %s", location)
+        return {
+            "application": application,
+            "application_args": [location],
+            "py_files": package,
+            "packages": ",".join(settings.packages),
+            "conf": dict(settings.confs),
+            "secret_conf": sorted(settings.secrets),
+        }
+
+
+class CommitRefreshOperator(BaseOperator):
+    """Publish what a planned refresh's Spark job staged. Running it again publishes nothing twice.
+
+    Returns (XCom) the document of ``airflow-mv refresh``. Name the view's asset
+    (:func:`airflow_mv.assets.materialized_view_asset`) in ``outlets`` to have its event, with the same facts as that
+    of ``RefreshMaterializedViewOperator``.
+
+    Args:
+        plan: The :class:`PlanRefreshOperator`'s output (templated).
+        iceberg_conn_id: Connection of type ``iceberg`` (templated).
+        **kwargs: All that ``BaseOperator`` takes. ``trigger_rule`` is ``none_failed`` by default, as the Spark task
+            may have been skipped.
+    """
+
+    template_fields: Sequence[str] = ("plan", "iceberg_conn_id")
+    ui_color: str = "#d9efe5"
+
+    def __init__(
+        self,
+        *,
+        plan: Any,
+        iceberg_conn_id: str = DEFAULT_ICEBERG_CONN_ID,
+        trigger_rule: str = "none_failed",
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(trigger_rule=trigger_rule, **kwargs)
+        self.plan = plan
+        self.iceberg_conn_id = iceberg_conn_id
+
+    def execute(self, context: Context) -> dict[str, Any]:
+        """Publish.
+
+        Raises:
+            AirflowFailException: The Spark job failed or left nothing, or the view changed since it was planned:
+                the plan task has to run again.
+            CommitError: A retry may help.
+        """
+        from airflow_mv.refresh import stage
+
+        started = time.monotonic()
+        with airflow_errors():
+            plan = _read_plan(plan_document(self.plan))
+            hook = MaterializedViewHook(self.iceberg_conn_id)
+            catalog = hook.catalog_for(str(plan.view))
+            try:
+                outcome = stage(catalog, plan, _left_behind(catalog))
+            except JobError as error:
+                raise AirflowFailException(f"{type(error).__name__}: {error}") from None
+            result = hook.publish(plan, outcome)
+        if result is None:
+            raise AirflowFailException(
+                f"{plan.view} changed after it was planned, so nothing was published: clear the plan task to plan again"
+            )
+        result = replace(result, seconds=time.monotonic() - started)
+        log_result(self.log, result)
+        announce(self, context, result)
+        return result.to_dict()
+
+
+def _read_plan(document: Mapping[str, Any]) -> RefreshPlan:
+    from airflow_mv.plan.planner import RefreshPlan
+
+    return RefreshPlan.from_dict(document)
+
+
+def _left_behind(catalog: MaterializedViewCatalog) -> Any:
+    """Return a stager that takes what the submitted driver has left."""
+
+    def take(script: Script) -> Outcome:
+        outcome = read_outcome(catalog, script)
+        if outcome is None:
+            raise JobError(
+                f"view {script.view}: the Spark job left no outcome at {script.outcome_location}. Has the Spark task "
+                "run with the plan's application, application_args and py_files?"
+            )
+        return outcome
+
+    return take

@@ -1,0 +1,163 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Merge what a view needs of spark-submit with what the user has set."""
+
+from __future__ import annotations
+
+import importlib.util
+import shutil
+import sys
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from airflow_mv.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from airflow_mv.catalog.spark import SparkSettings
+    from airflow_mv.hooks import SparkTarget
+
+#: A task's log is read by people. Any of these may be set in ``conf``.
+_QUIET = {"spark.log.level": "ERROR", "spark.ui.showConsoleProgress": "false"}
+_JAVA_OPTIONS = "spark.driver.extraJavaOptions"
+_EXTENSIONS = "spark.sql.extensions"
+_PACKAGES = "spark.jars.packages"
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """What the user has set, rendered.
+
+    Args:
+        conf: ``conf``.
+        packages: ``packages``; the empty text means none at all.
+        jars: ``jars``.
+        py_files: ``py_files``.
+        properties_file: ``properties_file``.
+        environment: The environment of spark-submit.
+        spark_binary: ``spark_binary``.
+        cluster: Whether the driver runs elsewhere.
+    """
+
+    conf: Mapping[str, str]
+    packages: str | None
+    jars: str | None
+    py_files: str | None
+    properties_file: str | None
+    environment: Mapping[str, str]
+    spark_binary: str | None
+    cluster: bool
+
+
+def submission(given: Given, settings: SparkSettings, target: SparkTarget, folder: Path) -> dict[str, Any]:
+    """Return the parent operator's attributes for one submission.
+
+    Args:
+        given: What the user has set.
+        settings: What the view's catalogs need.
+        target: The Spark connection.
+        folder: Where the files for this submission are written; only this user may enter it.
+
+    Raises:
+        ConfigurationError: There is no spark-submit, or the user's properties file is missing.
+    """
+    from airflow_mv.catalog.spark import is_secret
+    from airflow_mv.job.submit import build_package, main_file, write_properties
+
+    binary = spark_submit(given, target)
+    secret = {key: value for key, value in given.conf.items() if is_secret(key, value)}
+    plain = {key: value for key, value in given.conf.items() if key not in secret and key != _PACKAGES}
+    ours = {**_QUIET, **settings.confs, **_python(given), **_java(given)}
+    if _EXTENSIONS in plain:
+        plain[_EXTENSIONS] = _joined([settings.confs.get(_EXTENSIONS, ""), plain[_EXTENSIONS]])
+    file = write_properties(folder, ours, {**settings.secrets, **secret})
+    _add_users_file(file, given, binary)
+    return {
+        "application": str(main_file()),
+        "conf": plain,
+        "packages": packages(given, settings.packages),
+        "py_files": _joined([str(build_package(folder)), given.py_files or ""]),
+        "properties_file": str(file),
+        "_spark_binary": binary,
+    }
+
+
+def packages(given: Given, needed: Iterable[str]) -> str | None:
+    """Return the Maven packages to ask for: the needed ones, unless the user brings their own or wants none."""
+    if given.packages == "":
+        return None
+    own = _joined([given.packages or "", given.conf.get(_PACKAGES, "")]).split(",")
+    own = [package.strip() for package in own if package.strip()]
+    artifacts = {package.rpartition(":")[0] for package in own}
+    jars = [jar.rsplit("/", 1)[-1] for jar in f"{given.jars or ''},{given.conf.get('spark.jars', '')}".split(",")]
+    missing = [
+        package
+        for package in needed
+        if package.rpartition(":")[0] not in artifacts
+        and not any(jar.startswith(f"{package.split(':')[1]}-") for jar in jars)
+    ]
+    return ",".join([*missing, *own]) or None
+
+
+def spark_submit(given: Given, target: SparkTarget) -> str:
+    """Find the program: as given, as the connection names it, on the PATH, or pip's beside this Python.
+
+    Raises:
+        ConfigurationError: There is none.
+    """
+    if given.spark_binary:
+        return given.spark_binary
+    path = given.environment.get("PATH")
+    on_path = shutil.which(target.binary or "spark-submit", path=path)
+    # pip's own script asks whatever `python3` is on the PATH for Spark; the one inside the package does not.
+    inside = Path(sys.prefix) in Path(on_path).parents if on_path else False
+    if on_path and not inside:
+        return on_path
+    spec = importlib.util.find_spec("pyspark")
+    for folder in (spec.submodule_search_locations if spec else None) or ():
+        program = Path(folder, "bin", "spark-submit")
+        if program.exists():
+            return str(program)
+    if on_path:
+        return on_path
+    raise ConfigurationError(
+        f"connection {target.conn_id!r} leads to {target.master}, but this worker has no "
+        f"{target.binary or 'spark-submit'}. Install pyspark==4.1.3, put Spark's bin folder on the PATH, or "
+        "set spark_binary; a connection of type spark_connect needs none"
+    )
+
+
+def _python(given: Given) -> dict[str, str]:
+    """Have the driver use this Python, where it runs on this machine and nobody says otherwise."""
+    chosen = {"PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON"} & given.environment.keys()
+    if given.cluster or chosen or "spark.pyspark.python" in given.conf:
+        return {}
+    return {"spark.pyspark.driver.python": sys.executable}
+
+
+def _java(given: Given) -> dict[str, str]:
+    """Keep Derby's log file out of the working folder."""
+    return {} if _JAVA_OPTIONS in given.conf else {_JAVA_OPTIONS: "-Dderby.stream.error.file=/dev/null"}
+
+
+def _add_users_file(file: Path, given: Given, binary: str) -> None:
+    """spark-submit reads one properties file, and with it no spark-defaults.conf: put theirs into ours.
+
+    In a properties file the last line on a setting counts: spark-defaults.conf gives way, a file that was asked
+    for does not.
+    """
+    ours = file.read_text(encoding="ascii")
+    if given.properties_file:
+        path = Path(given.properties_file)
+        if not path.is_file():
+            raise ConfigurationError(f"properties_file {given.properties_file!r} does not exist on this worker")
+        file.write_text(f"{ours}\n{path.read_text(encoding='latin-1')}", encoding="latin-1")
+        return
+    home = given.environment.get("SPARK_HOME") or str(Path(binary).resolve().parent.parent)
+    defaults = Path(given.environment.get("SPARK_CONF_DIR") or Path(home, "conf"), "spark-defaults.conf")
+    if defaults.is_file():
+        file.write_text(f"{defaults.read_text(encoding='latin-1')}\n{ours}", encoding="latin-1")
+
+
+def _joined(lists: Iterable[str]) -> str:
+    return ",".join(dict.fromkeys(item.strip() for text in lists for item in text.split(",") if item.strip()))

@@ -1,0 +1,349 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Find the tables in a query's text, and splice other text in their place.
+
+The rest of the text (comments, hints, layout) is never written anew: what Spark runs is what the
+user wrote. sqlglot reads the query; each thing it cannot place exactly is refused, because a table
+that is missed would be read unpinned.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from sqlglot import Dialect, ParseError, Token, TokenError, TokenType, exp
+
+from airflow_mv.errors import InvalidIdentifierError, InvalidQueryError
+from airflow_mv.spec.identifiers import Identifier, quote
+
+MAX_QUERY_BYTES = 1024 * 1024
+
+#: Start and end (exclusive) of a piece of text, in characters.
+Span = tuple[int, int]
+
+_FIRST_WORDS = (TokenType.SELECT, TokenType.WITH, TokenType.FROM, TokenType.VALUES, TokenType.L_PAREN)
+_QUERIES = (exp.Query, exp.Values)
+_STATEMENTS = (exp.DDL, exp.DML, exp.Into, exp.Command, exp.MultitableInserts)
+_CALLS_JAVA = frozenset({"reflect", "try_reflect", "java_method"})
+_TABLE_FUNCTIONS = frozenset({"range", "explode", "posexplode", "inline", "stack", "json_tuple", "variant_explode"})
+_FILE_FORMATS = frozenset({"parquet", "orc", "csv", "json", "text", "xml", "avro", "binaryfile", "delta", "iceberg"})
+#: sqlglot's functions trip over some calls that Spark accepts, such as map() with one argument.
+_PARSER_FAULTS = (ArithmeticError, AssertionError, AttributeError, LookupError, TypeError, ValueError)
+_PLAIN_PART = re.compile(r"\w+")
+_SUBSTITUTION = re.compile(r"\$\{[^}$\s]+\}")
+_LEXEMES = re.compile(
+    r"""'(?:[^'\\]|\\.)*+'|"(?:[^"\\]|\\.)*+"|`[^`]*+`|--[^\n]*|/\*.*?\*/|(?P<unclosed>['"`]|/\*)|.""", re.DOTALL
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """One query: the text without a final semicolon, and how sqlglot reads it."""
+
+    text: str
+    tree: exp.Expr
+    view: str
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Reference:
+    """One place in a query's text that names a table or a view."""
+
+    start: int
+    end: int
+    identifier: Identifier
+    aliased: bool
+
+    @property
+    def span(self) -> Span:
+        """Where the name is."""
+        return (self.start, self.end)
+
+
+def parse_query(sql: str, *, view: str) -> Query:
+    """Read one query in Spark's dialect.
+
+    Args:
+        sql: The text.
+        view: Whose query it is, for messages.
+
+    Raises:
+        InvalidQueryError: The text is no single query, or holds something whose result could not
+            be pinned. The message quotes the place.
+    """
+    _check_text(sql, view)
+    tokens = _tokens(sql, view)
+    text, tokens = _without_last_semicolons(sql, tokens)
+    _check_tokens(text, tokens, view)
+    tree = _tree(text, tokens, view)
+    if not isinstance(tree, _QUERIES) or tree.find(*_STATEMENTS):
+        raise query_error(text, tokens[0].start, "this is not a query: write a SELECT that changes nothing", view)
+    _check_functions(text, tree, view)
+    return Query(text, tree, view)
+
+
+def references(query: Query, *, default_catalog: str, default_namespace: tuple[str, ...]) -> tuple[Reference, ...]:
+    """Return each place where the query names a table or a view, in the order of the text.
+
+    Names of CTEs and table functions are not among them.
+
+    Args:
+        query: The query.
+        default_catalog: The catalog of names with one or two parts.
+        default_namespace: The namespace of names with one part.
+
+    Raises:
+        InvalidQueryError: A name is not readable, has its own time travel or is a path.
+    """
+    found = []
+    for table in _tables(query.tree):
+        span = _span(query, table.parts)
+        if table.args.get("version") or table.args.get("when"):
+            message = "time travel in the query: a refresh itself chooses the snapshots; name the table only"
+            raise query_error(query.text, span[0], message, query.view)
+        parts = tuple(part.name for part in table.parts)
+        if len(parts) == 2 and parts[0].lower() in _FILE_FORMATS and "/" in parts[1]:
+            message = "this reads files by path, which have no snapshots: register them as an Iceberg table"
+            raise query_error(query.text, span[0], message, query.view)
+        try:
+            identifier = Identifier.of(parts, default_catalog=default_catalog, default_namespace=default_namespace)
+        except InvalidIdentifierError as error:
+            raise query_error(query.text, span[0], str(error), query.view) from error
+        found.append(Reference(*span, identifier, bool(table.alias)))
+    return tuple(sorted(found))
+
+
+def pin(query: Query, replacements: Mapping[Reference, str]) -> str:
+    """Return the query's text with references replaced by other text; all else stays as it is."""
+    return splice(query.text, {reference.span: text for reference, text in replacements.items()})
+
+
+def splice(text: str, edits: Mapping[Span, str]) -> str:
+    """Return the text with each span replaced."""
+    pieces, position = [], 0
+    for (start, end), new in sorted(edits.items()):
+        pieces += [text[position:start], new]
+        position = end
+    return "".join([*pieces, text[position:]])
+
+
+def shorter_qualifiers(query: Query, reference: Reference) -> dict[Span, str]:
+    """Return edits that let columns say ``orders.x`` for ``lake.sales.orders.x``.
+
+    A subquery that stands in for a table can be named by one part only.
+
+    Args:
+        query: The query.
+        reference: A reference without an alias, which becomes a subquery named like its last part.
+
+    Raises:
+        InvalidQueryError: The short name means something else, too.
+    """
+    node = next(table for table in _tables(query.tree) if _span(query, table.parts) == reference.span)
+    scope = node.find_ancestor(exp.Select)
+    names = [_fold(part) for part in reference.identifier.parts]
+    edits: dict[Span, str] = {}
+    for column in scope.find_all(exp.Column) if scope else ():
+        chain = _chain(column)
+        for length in range(len(names), 1, -1):
+            if len(chain) > length and [_fold(part.name) for part in chain[:length]] == names[-length:]:
+                edits[_span(query, chain[:length])] = quote(reference.identifier.name)
+                break
+    if edits and not _is_unique(query.tree, node, names):
+        message = f"give {reference.identifier} an alias: other relations of the query have its short name, too"
+        raise query_error(query.text, reference.start, message, query.view)
+    return edits
+
+
+def query_error(text: str, offset: int, message: str, view: str) -> InvalidQueryError:
+    """Return an error that quotes a place in a query.
+
+    Args:
+        text: The query.
+        offset: Where in it, in characters.
+        message: What is wrong there.
+        view: Whose query it is.
+    """
+    start = text.rfind("\n", 0, offset) + 1
+    end = text.find("\n", offset)
+    line = text[start : len(text) if end < 0 else end].rstrip("\r")
+    first = max(0, offset - start - 80)
+    shown = line[first : first + 120]
+    before = re.sub(r"\S", " ", shown[: offset - start - first])
+    place = f"line {text.count(chr(10), 0, offset) + 1}, column {offset - start + 1}"
+    return InvalidQueryError(f"view {view}: {place}: {message}\n    {shown}\n    {before}^")
+
+
+# --------------------------------------------------------------------------------------- reading
+def _check_text(sql: str, view: str) -> None:
+    try:
+        size = len(sql.encode())
+    except UnicodeEncodeError as error:
+        raise InvalidQueryError(f"view {view}: character {error.start + 1} of the query is no Unicode text") from error
+    if size > MAX_QUERY_BYTES:
+        raise InvalidQueryError(f"view {view}: the query has {size} bytes: at most {MAX_QUERY_BYTES} are allowed")
+    if match := _SUBSTITUTION.search(sql):
+        message = f"Spark would put a setting of its session in place of {match[0]}: write the value itself"
+        raise query_error(sql, match.start(), message, view)
+
+
+def _tokens(sql: str, view: str) -> list[Token]:
+    try:
+        tokens = Dialect.get_or_raise("spark").tokenize(sql)
+    except TokenError as error:
+        unclosed = next((match for match in _LEXEMES.finditer(sql) if match["unclosed"]), None)
+        if unclosed:
+            raise query_error(sql, unclosed.start(), f"{unclosed[0]} is never closed", view) from error
+        raise query_error(sql, error.end or 0, "this is not readable", view) from error
+    if all(token.token_type is TokenType.SEMICOLON for token in tokens):
+        raise InvalidQueryError(f"view {view}: the query is empty")
+    return tokens
+
+
+def _without_last_semicolons(sql: str, tokens: list[Token]) -> tuple[str, list[Token]]:
+    count = len(tokens)
+    while tokens[count - 1].token_type is TokenType.SEMICOLON:
+        count -= 1
+    return (sql if count == len(tokens) else sql[: tokens[count].start]), tokens[:count]
+
+
+def _check_tokens(text: str, tokens: Sequence[Token], view: str) -> None:
+    """Refuse what sqlglot may read as something else than Spark does, wherever it stands."""
+    if tokens[0].token_type not in _FIRST_WORDS:
+        raise query_error(text, tokens[0].start, "this is not a query: it must begin with SELECT or WITH", view)
+    for index, token in enumerate(tokens):
+        before = tokens[index - 1].token_type if index else None
+        after = tokens[index + 1] if index + 1 < len(tokens) else None
+        if message := _refusal(token, before, after):
+            raise query_error(text, token.start, message, view)
+
+
+def _refusal(token: Token, before: TokenType | None, after: Token | None) -> str | None:
+    kind, word = token.token_type, token.text.lower()
+    is_call = after is not None and after.token_type is TokenType.L_PAREN
+    if kind is TokenType.SEMICOLON:
+        return "there are several statements: a view has one query"
+    if is_call and word in _CALLS_JAVA and kind is not TokenType.STRING:
+        return f"{word}() calls any Java code: its result belongs to no snapshot"
+    if is_call and word == "identifier" and kind is TokenType.VAR:
+        return "IDENTIFIER() hides which name is meant: write the name itself"
+    if kind is TokenType.TABLE and is_call:
+        return "functions of whole tables are not supported"
+    if kind is TokenType.TABLE and before is TokenType.L_PAREN and after is not None and _is_word(after):
+        return "write SELECT * FROM instead of TABLE"
+    return None
+
+
+def _is_word(token: Token) -> bool:
+    return token.token_type is TokenType.IDENTIFIER or _PLAIN_PART.fullmatch(token.text) is not None
+
+
+def _tree(text: str, tokens: list[Token], view: str) -> exp.Expr:
+    parser = Dialect.get_or_raise("spark").parser(error_message_context=len(text))
+    try:
+        trees = parser.parse(tokens, text)
+    except ParseError as error:
+        details = error.errors[0]
+        message = f"sqlglot, which reads the query before Spark does, cannot: {details['description']}"
+        raise query_error(text, len(details["start_context"] or ""), message, view) from error
+    except RecursionError as error:
+        raise InvalidQueryError(f"view {view}: the query is nested too deeply for sqlglot to read") from error
+    except _PARSER_FAULTS as error:
+        message = f"view {view}: sqlglot, which reads the query before Spark does, cannot ({error!r})"
+        raise InvalidQueryError(message) from error
+    if len(trees) != 1 or trees[0] is None:
+        raise query_error(text, tokens[0].start, "this is not one query", view)
+    return trees[0]
+
+
+def _check_functions(text: str, tree: exp.Expr, view: str) -> None:
+    if script := tree.find(exp.QueryTransform):
+        message = "TRANSFORM … USING runs a program: its result belongs to no snapshot"
+        raise query_error(text, _start(script), message, view)
+    for node in tree.find_all(exp.Table, exp.Lateral):
+        function = node.this
+        if not isinstance(function, exp.Func):
+            continue
+        name = (function.name if isinstance(function, exp.Anonymous) else function.sql_name()).lower()
+        if name.removesuffix("_outer") not in _TABLE_FUNCTIONS or node.args.get("db"):
+            known = ", ".join(sorted(_TABLE_FUNCTIONS))
+            message = f"what the table function {name}() reads has no snapshots: only {known} are allowed"
+            raise query_error(text, _start(node), message, view)
+
+
+def _start(node: exp.Expr) -> int:
+    """Return the first known place at or below a node, or the text's start."""
+    return min((int(item.meta["start"]) for item in node.walk() if "start" in item.meta), default=0)
+
+
+# ------------------------------------------------------------------------------------ references
+def _tables(tree: exp.Expr) -> Iterator[exp.Table]:
+    for table in tree.find_all(exp.Table):
+        if isinstance(table.this, exp.Func) or isinstance(table.parent, exp.JoinHint) or _is_cte(table):
+            continue
+        yield table
+
+
+def _is_cte(table: exp.Table) -> bool:
+    """Whether the name means a CTE: the innermost WITH that defines it before this place."""
+    if len(table.parts) > 1:
+        return False
+    name = _fold(table.name)
+    child: exp.Expr = table
+    definition: exp.Expr | None = None
+    while (parent := child.parent) is not None:
+        if isinstance(child, exp.CTE):
+            definition = child
+        with_ = parent.args.get("with_")
+        if with_ is not None and name in _visible(with_, definition if child is with_ else None):
+            return True
+        child = parent
+    return False
+
+
+def _visible(with_: exp.Expr, definition: exp.Expr | None) -> Iterator[str]:
+    """Names that a WITH offers: all to its query, to a definition those before (and itself if recursive)."""
+    for cte in with_.expressions:
+        if cte is not definition or with_.args.get("recursive"):
+            yield _fold(cte.alias)
+        if cte is definition:
+            return
+
+
+def _span(query: Query, parts: Sequence[exp.Expr]) -> Span:
+    """Return where a name is written, having checked that sqlglot's places say what its names say."""
+    for part in parts:
+        start, end = part.meta.get("start"), part.meta.get("end")
+        written = query.text[start : end + 1] if start is not None and end is not None else ""
+        if written != quote(part.name) and not (written == part.name and _PLAIN_PART.fullmatch(written)):
+            message = f"the name part {part.name!r} is not readable here: put each part of the name in backticks"
+            raise query_error(query.text, start or 0, message, query.view)
+    return int(parts[0].meta["start"]), int(parts[-1].meta["end"]) + 1
+
+
+def _chain(column: exp.Column) -> list[exp.Expr]:
+    """Return all parts of a column's name, with struct fields, which sqlglot keeps outside of the column."""
+    chain, node = [*column.parts], column.parent
+    while isinstance(node, exp.Dot):
+        chain.append(node.expression)
+        node = node.parent
+    return chain
+
+
+def _is_unique(tree: exp.Expr, node: exp.Table, names: list[str]) -> bool:
+    """Whether a relation's short name means only that relation (or another of the same full name)."""
+    for alias in tree.find_all(exp.TableAlias):
+        if _fold(alias.name) == names[-1]:
+            return False
+    own = [_fold(part.name) for part in node.parts]
+    others = (table for table in tree.find_all(exp.Table) if not isinstance(table.parent, exp.JoinHint))
+    return all(
+        _fold(table.name) != names[-1] or bool(table.alias) or [_fold(part.name) for part in table.parts] == own
+        for table in others
+    )
+
+
+def _fold(name: str) -> str:
+    """Make names that Java's ``equalsIgnoreCase`` takes for the same the same: character by character."""
+    return "".join((upper if len(upper := char.upper()) == 1 else char).lower() for char in name)

@@ -1,0 +1,124 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Prove a view's stored rows: recompute the query at the recorded base snapshots and compare."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from airflow_mv.catalog import MaterializedViewCatalog
+from airflow_mv.errors import StaleViewError, UnsupportedError
+from airflow_mv.observe import Observation, observe
+from airflow_mv.plan.freshness import NO_SNAPSHOT, State
+from airflow_mv.plan.query import PinnedTable, pin_query
+from airflow_mv.plan.statements import renamed
+from airflow_mv.spec.identifiers import Identifier, quote
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+#: Differing rows that are shown at most, on each side.
+MAX_ROWS = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Verification:
+    """What a comparison found.
+
+    Args:
+        view: The view.
+        refresh_id: The refresh whose rows were compared.
+        rows: How many rows are stored.
+        only_stored: Rows that are stored and not recomputed, at most :data:`MAX_ROWS`.
+        only_recomputed: Rows that are recomputed and not stored, at most :data:`MAX_ROWS`.
+    """
+
+    view: Identifier
+    refresh_id: str
+    rows: int
+    only_stored: tuple[tuple[Any, ...], ...]
+    only_recomputed: tuple[tuple[Any, ...], ...]
+
+    @property
+    def equal(self) -> bool:
+        """Whether both are the same multiset of rows."""
+        return not self.only_stored and not self.only_recomputed
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the JSON document."""
+        return {
+            "view": str(self.view),
+            "refresh_id": self.refresh_id,
+            "equal": self.equal,
+            "rows": self.rows,
+            "only_stored": [list(row) for row in self.only_stored],
+            "only_recomputed": [list(row) for row in self.only_recomputed],
+        }
+
+
+def verify(
+    catalog: MaterializedViewCatalog, view: str | Identifier, *, session: Callable[[], SparkSession]
+) -> Verification:
+    """Recompute a view at the snapshots that its current refresh recorded, and compare as multisets.
+
+    Floating point columns are compared to 11 significant digits: their sums depend on the order of rows.
+
+    Args:
+        catalog: Where the view is.
+        view: The view.
+        session: Opens a session that knows the base tables' catalogs; called when it is sure to be needed.
+
+    Raises:
+        StaleViewError: There is no refresh of the present definition to compare with.
+        UnsupportedError: A base table is itself a materialized view.
+    """
+    observation = observe(catalog, view)
+    record = observation.record
+    name = observation.view.identifier
+    if record is None or observation.freshness.state == State.DEFINITION_CHANGED:
+        raise StaleViewError(f"view {name} is {observation.freshness.state}: there are no rows to verify; refresh it")
+    if observation.nested_storages:
+        nested = ", ".join(str(identifier) for identifier in sorted(observation.nested_storages))
+        raise UnsupportedError(
+            f"view {name} reads the materialized view {nested}: verify that one, then this view's query"
+        )
+    query = renamed(_pinned(observation, record.snapshots), observation.view.metadata.schema_.names)
+    spark = session()
+    stored = _comparable(spark.read.format("iceberg").load(observation.storage.location))
+    recomputed = _comparable(spark.sql(query))
+    return Verification(
+        view=name,
+        refresh_id=record.refresh_id,
+        rows=stored.count(),
+        only_stored=_first(stored.exceptAll(recomputed)),
+        only_recomputed=_first(recomputed.exceptAll(stored)),
+    )
+
+
+def _pinned(observation: Observation, snapshots: dict[str, int]) -> str:
+    version = observation.view.metadata.current_version
+    name = observation.view.identifier
+    heads = {item: snapshots.get(str(item), NO_SNAPSHOT) for item in observation.dependencies.tables}
+    return pin_query(
+        observation.sql,
+        default_catalog=version.default_catalog or name.catalog,
+        default_namespace=version.default_namespace,
+        tables={item: PinnedTable(item, None if head == NO_SNAPSHOT else head) for item, head in heads.items()},
+        views={item.identifier: item for item in observation.dependencies.views},
+        view=str(name),
+    )
+
+
+def _comparable(frame: DataFrame) -> DataFrame:
+    def column(name: str, kind: str) -> str:
+        text = quote(name)
+        if kind not in ("double", "float"):
+            return text
+        return f"CASE WHEN {text} IS NOT NULL THEN CAST(printf('%.10e', {text}) AS DOUBLE) END AS {text}"
+
+    return frame.selectExpr(*(column(name, kind) for name, kind in frame.dtypes))
+
+
+def _first(frame: DataFrame) -> tuple[tuple[Any, ...], ...]:
+    return tuple(tuple(row) for row in frame.limit(MAX_ROWS).collect())

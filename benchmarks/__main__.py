@@ -1,0 +1,35 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``python -m benchmarks [full-refresh | freshness] [options]``."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from pathlib import Path
+
+from benchmarks import freshness, full_refresh, report
+
+_COMMANDS = {"full-refresh": full_refresh, "freshness": freshness}
+
+
+def main(arguments: list[str]) -> None:
+    """Run one benchmark; without a name, the first."""
+    # Loopback only, and no setting of this machine's own.
+    os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
+    for name in [name for name in os.environ if name.startswith("PYICEBERG_")]:
+        del os.environ[name]
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description="Measure; see benchmarks/README.md.")
+    commands = parser.add_subparsers(dest="command", required=True)
+    for name, module in _COMMANDS.items():
+        command = commands.add_parser(name, help=(module.__doc__ or "").strip().splitlines()[0])
+        command.add_argument("--cache", type=Path, default=Path(".bench"), help="folder of the data that is made once")
+        command.add_argument("--out", type=Path, help="write every single run to this JSON file")
+        module.add_arguments(command)
+    named = arguments and (arguments[0] in _COMMANDS or arguments[0] in ("-h", "--help"))
+    options = parser.parse_args(arguments if named else ["full-refresh", *arguments])
+    report.keep(options.out, _COMMANDS[options.command].run(options))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,159 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where the time of a refresh goes: a catalog and a stager whose public calls are on a clock."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from airflow_mv.catalog import LoadedStorage, LoadedView, Located, MaterializedViewCatalog
+from airflow_mv.catalog.files import MetadataFiles
+from airflow_mv.script import Outcome, Script, SqlStep
+from airflow_mv.spec.identifiers import Identifier
+from airflow_mv.spec.table import TableMetadata
+from airflow_mv.spec.view import ViewMetadata
+from airflow_mv.stagers import session_stager
+
+if TYPE_CHECKING:
+    from pyiceberg.catalog import Catalog
+    from pyspark.sql import SparkSession
+
+#: What a call counts as, by phase; what no call claims is the phase's own.
+_NAMES: Mapping[str, Mapping[str, str]] = {
+    "plan": {"load": "load view", "locate": "look at base tables", "own": "compile"},
+    "stage": {"file": "outcome file", "own": "own"},
+    "publish": {
+        "load": "look at view",
+        "file": "storage metadata file",
+        "view": "view metadata file",
+        "swap": "swap",
+        "own": "encode, check",
+    },
+}
+
+
+@dataclass(slots=True)
+class Steps:
+    """Seconds by step. A call inside a call that is being timed belongs to the outer one."""
+
+    seconds: dict[str, float] = field(default_factory=dict)
+    _phase: str = ""
+    _claimed: float = 0.0
+    _open: bool = False
+
+    def reset(self) -> None:
+        """Start a new run."""
+        self.seconds = {}
+
+    @contextmanager
+    def phase(self, name: str) -> Iterator[None]:
+        self._phase, self._claimed = name, 0.0
+        started = time.perf_counter()
+        try:
+            yield
+        finally:
+            own = time.perf_counter() - started - self._claimed
+            self._phase = ""
+            self._count(f"{name}: {_NAMES[name]['own']}", own)
+
+    @contextmanager
+    def call(self, kind: str) -> Iterator[None]:
+        name = _NAMES.get(self._phase, {}).get(kind)
+        if name is None or self._open:
+            yield
+            return
+        self._open = True
+        started = time.perf_counter()
+        try:
+            yield
+        finally:
+            self._open = False
+            self.add(name, time.perf_counter() - started)
+
+    def add(self, name: str, seconds: float) -> None:
+        """Count a part of the present phase."""
+        self._claimed += seconds
+        self._count(f"{self._phase}: {name}", seconds)
+
+    def _count(self, key: str, seconds: float) -> None:
+        self.seconds[key] = self.seconds.get(key, 0.0) + seconds
+
+
+class TimedFiles(MetadataFiles):
+    """Metadata files on a clock."""
+
+    def __init__(self, properties: Mapping[str, str], steps: Steps) -> None:
+        super().__init__(properties)
+        self._steps = steps
+
+    def read(self, location: str, *, what: str) -> bytes:
+        with self._steps.call("file"):
+            return super().read(location, what=what)
+
+    def write(self, location: str, data: bytes) -> None:
+        with self._steps.call("file"):
+            super().write(location, data)
+
+    def replace_text(self, location: str, text: str) -> None:
+        with self._steps.call("file"):
+            super().replace_text(location, text)
+
+
+class TimedCatalog(MaterializedViewCatalog):
+    """A catalog on a clock."""
+
+    def __init__(self, catalog: Catalog) -> None:
+        super().__init__(catalog)
+        self.steps = Steps()
+        self.files = TimedFiles(self.properties, self.steps)
+
+    def load(self, view: str | Identifier) -> LoadedView:
+        with self.steps.call("load"):
+            return super().load(view)
+
+    def load_storage(self, view: LoadedView) -> LoadedStorage:
+        with self.steps.call("load"):
+            return super().load_storage(view)
+
+    def locate(self, identifiers: Sequence[Identifier]) -> dict[Identifier, Located]:
+        with self.steps.call("locate"):
+            return super().locate(identifiers)
+
+    def table_metadata(self, identifier: Identifier, located: Located) -> TableMetadata:
+        with self.steps.call("locate"):
+            return super().table_metadata(identifier, located)
+
+    def write_metadata(self, metadata: ViewMetadata, *, number: int) -> str:
+        with self.steps.call("view"):
+            return super().write_metadata(metadata, number=number)
+
+    def swap(self, view: Identifier, base: str, new: str) -> bool:
+        with self.steps.call("swap"):
+            return super().swap(view, base, new)
+
+
+def timed_stager(catalog: TimedCatalog, spark: SparkSession) -> Callable[[Script], Outcome]:
+    """Return a stager that adds the seconds of the job's steps, and of what is around them."""
+
+    def stage(script: Script) -> Outcome:
+        reports: list[float] = []
+        started = time.perf_counter()
+        outcome = session_stager(catalog, spark, report=lambda _: reports.append(time.perf_counter()))(script)
+        total = time.perf_counter() - started
+        if outcome.error is not None:
+            return outcome
+        before = reports[0] - started if reports else 0.0
+        for step, seconds in zip(script.steps, outcome.step_seconds, strict=True):
+            catalog.steps.add(_kind(step.sql) if isinstance(step, SqlStep) else "create", seconds)
+        catalog.steps.add("set up the session", before)
+        catalog.steps.add("look up the result, clean up", total - before - sum(outcome.step_seconds))
+        return outcome
+
+    return stage
+
+
+def _kind(sql: str) -> str:
+    return {"CALL": "register", "INSERT": "insert"}.get(sql.split(None, 1)[0], "other statements")

@@ -1,0 +1,159 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A catalog that Python reaches is reached by Spark, and its secrets stay apart."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from airflow_mv.catalog.spark import SparkSettings, spark_settings
+from airflow_mv.errors import ConfigurationError
+
+SECRET = "canary-pässword"
+
+
+def catalog(settings: SparkSettings, name: str = "lake") -> dict[str, str]:
+    prefix = f"spark.sql.catalog.{name}."
+    both = {**settings.confs, **settings.secrets}
+    return {key.removeprefix(prefix): value for key, value in both.items() if key.startswith(prefix)}
+
+
+def test_a_sqlite_catalog_is_the_same_file_in_spark_and_waits_for_other_writers() -> None:
+    """The driver's own patience is 3 s."""
+    settings = spark_settings("lake", {"type": "sql", "uri": "sqlite:////abs/x.db", "warehouse": "file:///w"})
+    assert catalog(settings) == {
+        "catalog-impl": "org.apache.iceberg.jdbc.JdbcCatalog",
+        "uri": "jdbc:sqlite:/abs/x.db",
+        "jdbc.busy_timeout": "30000",
+        "jdbc.schema-version": "V1",
+        "warehouse": "file:///w",
+        "cache-enabled": "false",
+    }
+    assert settings.secrets == {}
+    assert "org.xerial:sqlite-jdbc:3.50.3.0" in settings.packages
+
+
+@pytest.mark.parametrize("scheme", ["postgresql", "postgresql+psycopg2", "postgresql+psycopg"])
+def test_a_password_is_decoded_and_never_in_the_url(scheme: str) -> None:
+    """A URL is logged by drivers, pools and Spark."""
+    uri = f"{scheme}://me%40home:p%2Fa%25@db.example:5433/lake?sslmode=require&connect_timeout=3"
+    settings = spark_settings("lake", {"type": "sql", "uri": uri})
+    jdbc = "jdbc:postgresql://db.example:5433/lake?sslmode=require&connectTimeout=3"
+    assert settings.confs["spark.sql.catalog.lake.uri"] == jdbc
+    assert settings.confs["spark.sql.catalog.lake.jdbc.user"] == "me@home"
+    assert settings.secrets == {"spark.sql.catalog.lake.jdbc.password": "p/a%"}
+
+
+@pytest.mark.parametrize(
+    ("properties", "names"),
+    [
+        ({"type": "sql", "uri": f"postgresql://u:{SECRET}@h/d?socketFactory=evil.Class"}, "socketFactory"),
+        ({"type": "sql", "uri": f"postgresql://u:{SECRET}@/d?host=/run/postgresql"}, "host"),
+        ({"type": "sql", "uri": f"postgresql://u:{SECRET}@h:port/d"}, "uri"),
+        ({"type": "sql", "uri": f"mysql+pymysql://u:{SECRET}@h/d"}, "mysql"),
+        ({"type": "sql", "uri": "sqlite:///:memory:"}, "uri"),
+        ({"type": "hadoop", "token": SECRET}, "hadoop"),
+        ({"token": SECRET}, "type"),
+        ({"type": "rest", "uri": "http://h", "auth": SECRET}, "auth"),
+        ({"type": "glue", "glue.access-key-id": SECRET}, "glue.access-key-id"),
+        ({"type": "glue", "adls.account-key": SECRET, "warehouse": "abfss://x"}, "adls.account-name"),
+    ],
+)
+def test_what_spark_cannot_be_given_is_named_and_its_value_is_not(properties: dict[str, str], names: str) -> None:
+    """The message goes into logs."""
+    with pytest.raises(ConfigurationError, match=f"catalog 'lake'.*{re.escape(names)}") as caught:
+        spark_settings("lake", properties)
+    assert SECRET not in str(caught.value)
+    assert caught.value.__suppress_context__ or caught.value.__context__ is None
+
+
+def test_a_raw_spark_setting_wins_and_settles_what_could_not_be_derived() -> None:
+    """There is always a way out."""
+    settings = spark_settings(
+        "lake",
+        {
+            "type": "sql",
+            "uri": "mysql://u:p@h/d",
+            "spark.sql.catalog.lake.uri": "jdbc:mysql://h/d",
+            "spark.jars.packages": "com.mysql:mysql-connector-j:9.4.0",
+            "spark.executor.memory": "3g",
+            "spark.sql.catalog.lake.cache-enabled": "true",
+        },
+    )
+    assert catalog(settings)["uri"] == "jdbc:mysql://h/d"
+    assert settings.confs["spark.executor.memory"] == "3g"
+    assert "com.mysql:mysql-connector-j:9.4.0" in settings.packages
+    assert catalog(settings)["cache-enabled"] == "false", "a cached table would hide new snapshots"
+
+
+def test_credentials_of_every_kind_are_secret_and_hidden_when_printed() -> None:
+    """One that is missed ends up in a process list."""
+    settings = spark_settings(
+        "lake",
+        {
+            "type": "rest",
+            "uri": f"https://u:{SECRET}@h/",
+            "credential": f"id:{SECRET}",
+            "token": SECRET,
+            "header.X-Api": SECRET,
+            "s3.access-key-id": SECRET,
+            "client.secret-access-key": SECRET,
+            "s3.session-token": SECRET,
+            "gcs.oauth2.token": SECRET,
+            "adls.account-name": "acc",
+            "adls.sas-token": SECRET,
+            "adls.connection-string": SECRET,
+            "adls.account-key": SECRET,
+            "spark.hadoop.fs.s3a.secret.key": SECRET,
+            "scope": "all",
+        },
+    )
+    assert not [key for key, value in settings.confs.items() if SECRET in value]
+    assert SECRET not in repr(settings)
+    redaction = settings.confs["spark.redaction.regex"]
+    assert all(re.search(redaction, key) or re.search(redaction, value) for key, value in settings.secrets.items())
+    assert catalog(settings)["scope"] == "all"
+    assert settings.secrets["spark.sql.catalog.lake.adls.sas-token.acc.dfs.core.windows.net"] == SECRET
+
+
+def test_s3_properties_are_said_in_javas_words() -> None:
+    """Python and Java name the region differently, and take opposite styles of address by default."""
+    settings = spark_settings(
+        "lake",
+        {
+            "type": "glue",
+            "warehouse": "s3://bucket/w",
+            "s3.region": "eu-west-1",
+            "s3.endpoint": "http://minio:9000",
+            "s3.connect-timeout": "1.5",
+            "client.access-key-id": "AK",
+            "s3.role-arn": "arn:x",
+        },
+    )
+    mapped = catalog(settings)
+    assert mapped["io-impl"] == "org.apache.iceberg.aws.s3.S3FileIO"
+    assert mapped["client.region"] == mapped["client.assume-role.region"] == "eu-west-1"
+    assert mapped["s3.path-style-access"] == "true"
+    assert mapped["http-client.apache.connection-timeout-ms"] == "1500"
+    assert mapped["s3.access-key-id"] == "AK"
+    assert mapped["type"] == "glue"
+    assert "org.apache.iceberg:iceberg-aws-bundle:1.12.0" in settings.packages
+
+
+@pytest.mark.parametrize(
+    ("uri", "kind"), [("https://h/cat", "rest"), ("thrift://h:9083", "hive"), ("sqlite:////x.db", None)]
+)
+def test_a_type_that_is_not_given_follows_from_the_uri(uri: str, kind: str | None) -> None:
+    """As pyiceberg infers it."""
+    assert catalog(spark_settings("lake", {"uri": uri})).get("type") == kind
+
+
+def test_settings_of_two_catalogs_go_into_one_session() -> None:
+    """A view may join tables of several catalogs."""
+    one = spark_settings("one", {"type": "sql", "uri": "sqlite:////x.db"})
+    two = spark_settings("two", {"type": "rest", "uri": "http://h", "token": SECRET})
+    both = one.merge(two)
+    assert catalog(both, "one")["uri"] == "jdbc:sqlite:/x.db"
+    assert both.secrets == two.secrets
+    assert len(set(both.packages)) == len(both.packages) == 2

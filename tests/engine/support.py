@@ -1,0 +1,226 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Real Spark, real catalogs: what the engine's and the command line's tests stand on."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pyarrow
+import pyiceberg.catalog
+from pyiceberg.catalog import Catalog, load_catalog
+from pyiceberg.table import StaticTable
+from pyiceberg.utils.config import Config
+from pyspark.sql import DataFrame, SparkSession
+
+from airflow_mv.catalog import LoadedView, MaterializedViewCatalog
+from airflow_mv.create import Definition, create
+from airflow_mv.plan.planner import RefreshPlan
+from airflow_mv.reading import readable
+from airflow_mv.planning import RefreshOptions
+from airflow_mv.refresh import refresh
+from airflow_mv.results import RefreshResult, ViewStatus
+from airflow_mv.script import Outcome, Script
+from airflow_mv.spec.identifiers import Identifier
+from airflow_mv.spec.materialized_view import PROPERTY
+from airflow_mv.stagers import InProcessStager, session_stager
+from airflow_mv.status import status
+
+#: The catalogs' names; views are in the first.
+LAKE, OTHER = "lake", "elsewhere"
+
+
+def as_arrow(columns: str | pyarrow.Schema, rows: str | None = None) -> pyarrow.Table:
+    """Make an Arrow table of columns and ``VALUES`` as DuckDB writes them."""
+    with duckdb.connect() as connection:
+        if isinstance(columns, str):
+            connection.execute(f"CREATE TABLE made ({columns})")
+        else:
+            connection.register("empty", columns.empty_table())
+            connection.execute("CREATE TABLE made AS FROM empty")
+        if rows:
+            connection.execute(f"INSERT INTO made VALUES {rows}")
+        return connection.sql("FROM made").to_arrow_table()
+
+
+def no_spark(script: Script) -> Outcome:
+    """A stager for what must not start a job."""
+    raise AssertionError(f"a Spark job was started: {script.statements}")
+
+
+def configure(folder: Path, *names: str) -> dict[str, str]:
+    """Configure SQLite catalogs below a folder for pyiceberg in this process; returns the variables."""
+    variables = {}
+    for name in names:
+        (folder / name).mkdir(parents=True, exist_ok=True)
+        prefix = f"PYICEBERG_CATALOG__{name.upper()}__"
+        variables |= {
+            f"{prefix}TYPE": "sql",
+            f"{prefix}URI": f"sqlite:///{folder}/{name}.db",
+            f"{prefix}WAREHOUSE": f"file://{folder}/{name}",
+        }
+    os.environ.update(variables)
+    reload_configuration()
+    return variables
+
+
+def reload_configuration() -> None:
+    """pyiceberg reads its configuration once; the tests' comes later than its import."""
+    pyiceberg.catalog._ENV_CONFIG = Config()  # type: ignore[attr-defined]
+
+
+def open_spark(catalog: MaterializedViewCatalog) -> SparkSession:
+    """The one session of this process; small, since the data is."""
+    spark = InProcessStager(catalog, master="local[2]", report=lambda _: None).session
+    spark.conf.set("spark.sql.shuffle.partitions", "2")
+    spark.conf.set("spark.sql.session.timeZone", "UTC")
+    return spark
+
+
+@dataclass(frozen=True)
+class Lake:
+    """A namespace of its own for one test, in the lake that all tests share."""
+
+    spark: SparkSession
+    catalog: MaterializedViewCatalog
+    namespace: str
+    scripts: list[Script] = field(default_factory=list)
+
+    def __call__(self, name: str) -> str:
+        """Return a name in full."""
+        return f"{self.catalog.name}.{self.namespace}.{name}"
+
+    @property
+    def files(self) -> Catalog:
+        """The same catalog through pyiceberg alone."""
+        return load_catalog(self.catalog.name)
+
+    def stager(self, script: Script) -> Outcome:
+        """Run a script in the session, and remember that it ran."""
+        self.scripts.append(script)
+        return session_stager(self.catalog, self.spark, report=lambda _: None)(script)
+
+    def sql(self, text: str) -> DataFrame:
+        """Run a statement; ``{ns}`` stands for the namespace."""
+        return self.spark.sql(text.replace("{ns}", f"{self.catalog.name}.{self.namespace}"))
+
+    def run(self, *statements: str) -> None:
+        """Run statements for what they do."""
+        for statement in statements:
+            self.sql(statement).collect()
+
+    def table(self, name: str, columns: str, *rows: str, partitioned_by: str | None = None) -> str:
+        """Create a table without Spark, which is faster, and insert rows; columns and rows as DuckDB writes them."""
+        schema = as_arrow(columns).schema
+        table = self.files.create_table((self.namespace, name), schema=schema)
+        if partitioned_by:
+            with table.update_spec() as spec:
+                spec.add_identity(partitioned_by)
+        self.insert(name, *rows)
+        return self(name)
+
+    def insert(self, name: str, *rows: str) -> None:
+        """Insert rows, a commit for each text."""
+        for text in rows:
+            table = self.files.load_table((self.namespace, name))
+            table.append(as_arrow(table.schema().as_arrow(), text))
+
+    def create(self, name: str, sql: str | None, *, replace: bool = False, **definition: Any) -> LoadedView:
+        """Create a materialized view."""
+        text = sql.replace("{ns}", f"{self.catalog.name}.{self.namespace}") if sql else None
+        wanted = Definition(sql=text, **definition)
+        return create(self.catalog, self(name), wanted, stager=self.stager, replace=replace)
+
+    def refresh(
+        self,
+        *names: str,
+        stager: Callable[[Script], Outcome] | None = None,
+        on_plan: Callable[[RefreshPlan], None] | None = None,
+        **options: Any,
+    ) -> RefreshResult:
+        """Refresh views; returns the last one's result."""
+        wanted = RefreshOptions(**options)
+        views = [self(name) for name in names]
+        return refresh(self.catalog, views, stager=stager or self.stager, options=wanted, on_plan=on_plan)[-1]
+
+    def status(self, name: str) -> ViewStatus:
+        """Say how a view stands."""
+        return status(self.catalog, self(name))
+
+    def codes(self, name: str) -> list[str]:
+        """Why a view stands as it does."""
+        return [str(reason.code) for reason in self.status(name).reasons]
+
+    def view(self, name: str) -> LoadedView:
+        """Load a view."""
+        return self.catalog.load(self(name))
+
+    def settings(self, name: str) -> dict[str, Any]:
+        """The view's record, as it is stored."""
+        return json.loads(self.view(name).metadata.properties[PROPERTY])
+
+    def stored(self, name: str, **which: Any) -> pyarrow.Table:
+        """The stored rows, stale or not, through pyiceberg."""
+        view = self.view(name)
+        found = readable(self.catalog, self(name), **which) if which else None
+        location = found.storage.location if found else view.materialized.storage_table_location
+        table = StaticTable.from_metadata(location)
+        return table.scan(snapshot_id=found.snapshot_id if found else None).to_arrow()
+
+    def rows(self, name: str, **which: Any) -> list[tuple[Any, ...]]:
+        """The stored rows as sorted tuples."""
+        return sorted((tuple(row.values()) for row in self.stored(name, **which).to_pylist()), key=repr)
+
+    def snapshot(self, name: str) -> int:
+        """A base table's current snapshot."""
+        found = self.files.load_table((self.namespace, name)).metadata.current_snapshot_id
+        assert found is not None
+        return found
+
+
+def recomputed(lake: Lake, view: str, sql: str) -> Counter[str]:
+    """What DuckDB makes of the base tables at the snapshots that the view's refresh recorded.
+
+    Args:
+        lake: Where the view is.
+        view: Its name.
+        sql: The query in DuckDB's words, with the tables' last names.
+    """
+    state = lake.catalog.load_storage(lake.view(view)).state
+    assert state is not None
+    with duckdb.connect() as connection:
+        connection.execute("SET TimeZone = 'UTC'")
+        for table in state.current.base_tables:
+            identifier = Identifier.parse(table.identifier)
+            source = load_catalog(identifier.catalog).load_table((*identifier.namespace, identifier.name))
+            number = table.snapshot_reference
+            arrow = source.scan(snapshot_id=None if number == -1 else number).to_arrow()
+            connection.register(identifier.name, arrow)
+        return multiset(connection.sql(sql).to_arrow_table())
+
+
+def multiset(table: pyarrow.Table) -> Counter[str]:
+    """Rows with their numbers of occurrence; values as text, so that equal numbers of two types are equal."""
+    return Counter(repr([_plain(value) for value in row.values()]) for row in table.to_pylist())
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    if isinstance(value, float):
+        return f"{value:.9g}"
+    return str(value) if value is not None else None
+
+
+def texts(frame: DataFrame | Iterable[Any]) -> list[str]:
+    """The first column of each row."""
+    rows = frame.collect() if isinstance(frame, DataFrame) else frame
+    return [str(row[0]) for row in rows]

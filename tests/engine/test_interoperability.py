@@ -1,0 +1,213 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Our files in Java's hands, and Java's in ours."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from pyiceberg.table import StaticTable
+
+from airflow_mv.catalog.files import MetadataFiles
+from airflow_mv.spec.materialized_view import PROPERTY
+from airflow_mv.spec.stored import decode
+from tests.engine.fixtures import new_lake
+from tests.engine.support import Lake, multiset, texts
+
+DAILY = "SELECT day, sum(amount) AS amount FROM {ns}.orders GROUP BY day"
+
+
+def _with_daily(lake: Lake) -> Lake:
+    lake.table("orders", "day int, amount int", "(1, 10), (1, 20), (2, 30)")
+    lake.create("daily", DAILY)
+    lake.refresh("daily")
+    return lake
+
+
+@pytest.fixture
+def daily(lake: Lake) -> Lake:
+    """A lake with a base table and a refreshed view of it."""
+    return _with_daily(lake)
+
+
+@pytest.fixture(scope="module")
+def resting(lake_folder: Path) -> Lake:
+    """The same for tests that only look."""
+    return _with_daily(new_lake(lake_folder))
+
+
+def test_spark_reads_a_view_that_was_made_here(resting: Lake) -> None:
+    """To Spark it is a view as any other: whoever does not know materialized views gets fresh rows."""
+    assert sorted(map(tuple, resting.sql("SELECT * FROM {ns}.daily").collect())) == [(1, 30), (2, 30)]
+    names = [row["viewName"] for row in resting.sql("SHOW VIEWS IN {ns}").collect()]
+    statement = texts(resting.sql("SHOW CREATE TABLE {ns}.daily"))[0]
+    described = {row[0]: row[1] for row in resting.sql("DESCRIBE EXTENDED {ns}.daily").collect()}
+
+    assert names == ["daily"]
+    assert "SELECT day, sum(amount) AS amount FROM" in statement
+    assert PROPERTY in statement
+    assert described["day"] == "int"
+    assert described["amount"] == "bigint"
+    assert PROPERTY in described["View Properties"]
+
+
+def test_the_storage_table_reads_the_same_in_pyiceberg_and_in_spark(resting: Lake) -> None:
+    """The view's pointer is a path of a metadata file: both open it without a catalog."""
+    location = resting.settings("daily")["storage-table-location"]
+    in_python = StaticTable.from_metadata(location).scan().to_arrow()
+    in_spark = resting.spark.read.format("iceberg").load(location).toArrow()
+
+    assert multiset(in_python) == multiset(in_spark)
+    assert in_python.num_rows == 2
+
+
+def test_nothing_of_the_staging_catalog_is_seen_in_the_lake(resting: Lake) -> None:
+    """Staging has its own catalog: readers of the lake never meet half a refresh."""
+    assert [row["tableName"] for row in resting.sql("SHOW TABLES IN {ns}").collect()] == ["orders"]
+    assert resting.files.list_tables(resting.namespace) == [(resting.namespace, "orders")]
+    assert "staged" not in texts(resting.sql(f"SHOW NAMESPACES IN {resting.catalog.name}"))
+
+
+def test_setting_a_property_in_spark_keeps_the_view_materialized_and_fresh(daily: Lake) -> None:
+    """Java writes the whole file anew: our property and the version must come through."""
+    before = daily.view("daily")
+    daily.run("ALTER VIEW {ns}.daily SET TBLPROPERTIES ('team' = 'finance')")
+    after = daily.view("daily")
+
+    assert after.metadata_location != before.metadata_location
+    assert after.metadata.properties["team"] == "finance"
+    assert after.metadata.properties[PROPERTY] == before.metadata.properties[PROPERTY]
+    assert daily.status("daily").state == "fresh"
+
+    daily.insert("orders", "(3, 5)")
+    assert daily.refresh("daily").outcome == "refreshed"
+    assert daily.view("daily").metadata.properties["team"] == "finance"
+    assert daily.rows("daily") == [(1, 30), (2, 30), (3, 5)]
+
+
+def test_replacing_the_view_in_spark_keeps_it_materialized_and_asks_for_a_refresh(daily: Lake) -> None:
+    """A new version makes the stored rows those of another query, also where the columns are the same."""
+    daily.run("CREATE OR REPLACE VIEW {ns}.daily AS SELECT day, max(amount) AS amount FROM {ns}.orders GROUP BY day")
+
+    assert daily.status("daily").state == "definition-changed"
+    assert daily.codes("daily") == ["DEFINITION_CHANGED"]
+
+    location = daily.settings("daily")["storage-table-location"]
+    result = daily.refresh("daily")
+
+    assert result.mode == "full"
+    assert daily.status("daily").state == "fresh"
+    assert daily.settings("daily")["storage-table-location"] != location
+
+
+def test_a_refresh_follows_new_columns_of_a_view_that_spark_replaced(daily: Lake) -> None:
+    """The storage table gets the view's columns in staging; its uuid and its earlier snapshots stay."""
+    before = daily.catalog.load_storage(daily.view("daily")).table
+    daily.run(
+        "CREATE OR REPLACE VIEW {ns}.daily (tag COMMENT 'day', anzahl, mittel) AS "
+        "SELECT cast(day AS string), count(*), avg(amount) FROM {ns}.orders GROUP BY day"
+    )
+    result = daily.refresh("daily")
+    after = daily.catalog.load_storage(daily.view("daily")).table
+
+    assert any("CREATE OR REPLACE TABLE" in statement for statement in daily.scripts[-1].statements)
+    assert result.rows_written == 2
+    assert daily.stored("daily").schema.names == ["tag", "anzahl", "mittel"]
+    assert daily.rows("daily") == [("1", 2, 15.0), ("2", 1, 30.0)]
+    assert after.table_uuid == before.table_uuid
+    assert {item.snapshot_id for item in before.snapshots} <= {item.snapshot_id for item in after.snapshots}
+    assert daily.refresh("daily").outcome == "fresh"
+
+
+def test_spark_reads_a_view_whose_definition_was_replaced_here(daily: Lake) -> None:
+    """Java accepts the version that Python adds, and Python the one that Java adds on top."""
+    daily.create("daily", "SELECT day, count(*) AS orders FROM {ns}.orders GROUP BY day", replace=True)
+    assert sorted(map(tuple, daily.sql("SELECT * FROM {ns}.daily").collect())) == [(1, 2), (2, 1)]
+
+    daily.run("CREATE OR REPLACE VIEW {ns}.daily AS SELECT 1 AS one")
+    versions = [version.version_id for version in daily.view("daily").metadata.versions]
+    assert versions == [1, 2, 3]
+    daily.refresh("daily")
+    assert daily.rows("daily") == [(1,)]
+
+
+def test_a_view_that_spark_made_is_turned_into_a_materialized_one(lake: Lake) -> None:
+    """Spark writes gzip, column aliases beside the query, and the session's catalog as the default one."""
+    lake.table("orders", "day int, amount int", "(1, 10), (1, 20), (2, 30)")
+    lake.run(
+        "CREATE VIEW {ns}.daily (tag COMMENT 'der Tag', summe) COMMENT 'made by Spark' TBLPROPERTIES ('k' = 'v') AS "
+        "SELECT day, sum(amount) FROM {ns}.orders GROUP BY day"
+    )
+    plain = lake.view("daily")
+    assert plain.metadata_location.endswith(".gz.metadata.json")
+    assert plain.settings is None
+
+    made = lake.create("daily", None, allow_stale_data=True)
+
+    assert made.materialized.allow_stale_data is True
+    assert made.metadata.current_version == plain.metadata.current_version
+    assert made.metadata.properties["comment"] == "made by Spark"
+    assert made.metadata.properties["k"] == "v"
+    assert lake.status("daily").state == "never-refreshed"
+
+    lake.refresh("daily")
+    assert lake.stored("daily").schema.names == ["tag", "summe"]
+    assert lake.rows("daily") == [(1, 30), (2, 30)]
+    assert sorted(map(tuple, lake.sql("SELECT tag, summe FROM {ns}.daily").collect())) == [(1, 30), (2, 30)]
+
+
+def test_names_in_a_view_of_spark_mean_what_they_meant_to_spark(lake: Lake) -> None:
+    """Spark stores its current catalog and namespace with the view; short names are resolved by them."""
+    lake.table("orders", "day int, amount int", "(1, 10)")
+    lake.run("USE {ns}", "CREATE VIEW short AS SELECT day, amount FROM orders")
+    lake.spark.catalog.setCurrentCatalog("spark_catalog")
+
+    lake.create("short", None)
+    lake.refresh("short")
+    assert lake.rows("short") == [(1, 10)]
+    assert [table.identifier for table in lake.status("short").observation.tables] == [lake("orders")]
+
+
+def test_java_builds_on_the_storage_file_that_python_finished(daily: Lake) -> None:
+    """Each refresh starts Java on the metadata that our last one wrote: parent, sequence number and log must fit."""
+    for day in (3, 4):
+        daily.insert("orders", f"({day}, {day})")
+        daily.refresh("daily")
+    document = _storage_document(daily)
+    files = [entry["metadata-file"] for entry in document["metadata-log"]]
+
+    assert daily.rows("daily") == [(1, 30), (2, 30), (3, 3), (4, 4)]
+    assert [item["sequence-number"] for item in document["snapshots"]] == [1, 2, 3]
+    assert all(Path(file.removeprefix("file:").replace("//", "/")).exists() for file in files)
+    assert json.loads(document["properties"][PROPERTY])["current-refresh-id"]
+
+
+def test_java_writes_to_and_compacts_a_registered_copy_of_the_storage_table(daily: Lake) -> None:
+    """Maintenance by other tools works on the file as on any table's."""
+    location = daily.settings("daily")["storage-table-location"]
+    lake, copy = daily.catalog.name, f"{daily.namespace}.copy"
+    daily.run(
+        f"CALL {lake}.system.register_table(table => '{copy}', metadata_file => '{location}')",
+        "INSERT INTO {ns}.copy VALUES (7, 70)",
+        "INSERT INTO {ns}.copy VALUES (8, 80)",
+    )
+    call = f"CALL {lake}.system.rewrite_data_files(table => '{copy}', options => map('rewrite-all', 'true'))"
+    rewritten = daily.sql(call).collect()[0][0]
+
+    assert rewritten >= 2
+    assert sorted(map(tuple, daily.sql("SELECT * FROM {ns}.copy").collect())) == [(1, 30), (2, 30), (7, 70), (8, 80)]
+    assert daily.rows("daily") == [(1, 30), (2, 30)]
+
+
+def test_dropping_a_view_in_spark_is_seen_here(daily: Lake) -> None:
+    """One row of one table holds the pointer for both."""
+    assert daily.catalog.exists(daily("daily"))
+    daily.run("DROP VIEW {ns}.daily")
+    assert not daily.catalog.exists(daily("daily"))
+    assert daily.catalog.list(daily.namespace) == []
+
+
+def _storage_document(lake: Lake) -> dict:
+    location = lake.settings("daily")["storage-table-location"]
+    return decode(MetadataFiles({}).read(location, what="storage"), source="storage")

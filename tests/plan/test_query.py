@@ -1,0 +1,439 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which tables a query reads, and what pinning leaves of its text."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from airflow_mv.errors import InvalidQueryError
+from airflow_mv.plan.pinning import references, splice
+from airflow_mv.plan.query import (
+    MAX_VIEW_DEPTH,
+    NestedView,
+    PinnedTable,
+    base_tables,
+    parse_query,
+    partition_transform,
+    pin,
+    pin_query,
+    pinned_table,
+    string_literal,
+)
+from airflow_mv.spec.identifiers import Identifier
+
+VIEW = "lake.sales.daily"
+
+
+def names(sql: str) -> list[str]:
+    """Return what each reference means, in the order of the text."""
+    query = parse_query(sql, view=VIEW)
+    return [str(item.identifier) for item in references(query, default_catalog="lake", default_namespace=("s",))]
+
+
+def nested(name: str, sql: str, columns: tuple[str, ...] = ("x",)) -> NestedView:
+    return NestedView(Identifier.parse(name), sql, columns, "lake", ("s",), 1, f"uuid of {name}")
+
+
+def collect(sql: str, *views: NestedView) -> tuple[list[str], list[str]]:
+    known = {view.identifier: view for view in views}
+    found = base_tables(sql, default_catalog="lake", default_namespace=("s",), load_view=known.get, view=VIEW)
+    return [str(item) for item in found.tables], [str(item.identifier) for item in found.views]
+
+
+def pinned(sql: str, snapshots: Mapping[str, int | None | PinnedTable], *views: NestedView) -> str:
+    tables = {
+        Identifier.parse(name): item if isinstance(item, PinnedTable) else PinnedTable(Identifier.parse(name), item)
+        for name, item in snapshots.items()
+    }
+    return pin_query(
+        sql,
+        default_catalog="lake",
+        default_namespace=("s",),
+        tables=tables,
+        views={view.identifier: view for view in views},
+        view=VIEW,
+    )
+
+
+# ------------------------------------------------------------------------------------ references
+@pytest.mark.parametrize(
+    ("sql", "expected"),
+    [
+        ("SELECT 1", []),
+        ("SELECT * FROM t", ["lake.s.t"]),
+        ("SELECT * FROM other.t", ["lake.other.t"]),
+        ("SELECT * FROM ice.other.t", ["ice.other.t"]),
+        ("SELECT * FROM ice.a.b.c.t", ["ice.a.b.c.t"]),
+        ("SELECT * FROM `ice`.`a.b`.`c``d`", ["ice.`a.b`.`c``d`"]),
+        ("SELECT * FROM lake.s.2024_orders", ["lake.s.`2024_orders`"]),
+        ("SELECT * FROM lake.s.order", ["lake.s.order"]),
+        ("SELECT * FROM t /* one */ . /* two */ u", ["lake.t.u"]),
+        ("FROM t", ["lake.s.t"]),
+        ("FROM t SELECT x", ["lake.s.t"]),
+        ("(SELECT * FROM t)", ["lake.s.t"]),
+        ("VALUES (1), (2)", []),
+        ("SELECT * FROM VALUES (1) AS t(a), u", ["lake.s.u"]),
+        (
+            "SELECT * FROM a, b JOIN c USING (x) LEFT ANTI JOIN d ON true",
+            ["lake.s.a", "lake.s.b", "lake.s.c", "lake.s.d"],
+        ),
+        ("SELECT * FROM (a JOIN b ON true) CROSS JOIN (c)", ["lake.s.a", "lake.s.b", "lake.s.c"]),
+        ("SELECT * FROM t a JOIN t b ON a.x = b.x", ["lake.s.t", "lake.s.t"]),
+        ("SELECT * FROM a UNION ALL SELECT * FROM b MINUS SELECT * FROM c", ["lake.s.a", "lake.s.b", "lake.s.c"]),
+        (
+            "SELECT (SELECT max(x) FROM a) FROM b WHERE x IN (SELECT y FROM c) GROUP BY 1 HAVING EXISTS (SELECT 1 FROM d)",
+            ["lake.s.a", "lake.s.b", "lake.s.c", "lake.s.d"],
+        ),
+        ("SELECT * FROM a, LATERAL (SELECT * FROM b WHERE b.x = a.x)", ["lake.s.a", "lake.s.b"]),
+        ("SELECT * FROM a LATERAL VIEW OUTER explode(xs) e AS x", ["lake.s.a"]),
+        ("SELECT * FROM a, LATERAL explode(a.xs) e", ["lake.s.a"]),
+        ("SELECT * FROM range(10) r JOIN a", ["lake.s.a"]),
+        ("SELECT * FROM explode_outer(array(1)) JOIN posexplode(array(1)) JOIN stack(1, 2) JOIN a", ["lake.s.a"]),
+        ("SELECT /*+ BROADCAST(b), MERGE(c) */ * FROM a", ["lake.s.a"]),
+        ("SELECT 'FROM b', \"FROM c\", `FROM d` /* FROM e */ FROM a -- FROM f", ["lake.s.a"]),
+        ("SELECT /* /* nested */ FROM b */ * FROM a", ["lake.s.a"]),
+        ("SELECT * FROM a TABLESAMPLE (10 PERCENT) x PIVOT (sum(y) FOR z IN (1, 2))", ["lake.s.a"]),
+        ("FROM a |> JOIN b USING (x) |> WHERE x IN (SELECT x FROM c)", ["lake.s.a", "lake.s.b", "lake.s.c"]),
+    ],
+)
+def test_each_place_that_names_a_table_is_found_and_nothing_else(sql: str, expected: list[str]) -> None:
+    """A table that is missed would be read unpinned."""
+    assert names(sql) == expected
+
+
+@pytest.mark.parametrize(
+    ("sql", "expected"),
+    [
+        ("WITH c AS (SELECT 1) SELECT * FROM c", []),
+        ("WITH c AS (SELECT 1) SELECT * FROM C JOIN `c` d", []),
+        ("WITH c AS (SELECT 1) SELECT * FROM s.c", ["lake.s.c"]),
+        ("WITH c AS (SELECT * FROM c) SELECT * FROM c", ["lake.s.c"]),
+        ("WITH c(a) AS (SELECT * FROM t) SELECT * FROM c", ["lake.s.t"]),
+        ("WITH a AS (SELECT 1), b AS (SELECT * FROM a) SELECT * FROM b", []),
+        ("WITH b AS (SELECT * FROM a), a AS (SELECT 1) SELECT * FROM a, b", ["lake.s.a"]),
+        ("WITH a AS (WITH b AS (SELECT * FROM x) SELECT * FROM b) SELECT * FROM a, b", ["lake.s.x", "lake.s.b"]),
+        ("WITH a AS (WITH a AS (SELECT * FROM a) SELECT * FROM a) SELECT * FROM a", ["lake.s.a"]),
+        ("SELECT * FROM (WITH a AS (SELECT 1) SELECT * FROM a) JOIN a", ["lake.s.a"]),
+        ("WITH a AS (SELECT 1) SELECT * FROM (SELECT * FROM a) WHERE EXISTS (SELECT 1 FROM a)", []),
+        ("WITH a AS (SELECT 1) SELECT * FROM t UNION SELECT * FROM a", ["lake.s.t"]),
+        ("(WITH a AS (SELECT 1) SELECT * FROM a) UNION SELECT * FROM a", ["lake.s.a"]),
+        ("WITH a AS (SELECT 1) (SELECT * FROM a) UNION (SELECT * FROM a)", []),
+        ("WITH RECURSIVE r(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM r WHERE n < 5) SELECT * FROM r", []),
+        ("WITH RECURSIVE a AS (SELECT * FROM b), b AS (SELECT 1) SELECT * FROM a", ["lake.s.b"]),
+        ("WITH a AS (SELECT 1) FROM t |> JOIN a |> UNION ALL (SELECT * FROM a)", ["lake.s.t"]),
+        ("WITH straße AS (SELECT 1) SELECT * FROM strasse", ["lake.s.strasse"]),
+        ("WITH Ä AS (SELECT 1) SELECT * FROM ä", []),
+    ],
+)
+def test_a_name_means_a_cte_exactly_where_it_does_in_spark(sql: str, expected: list[str]) -> None:
+    """A CTE hides a table of the same name only where it can be seen."""
+    assert names(sql) == expected
+
+
+def test_a_reference_says_where_it_is_and_whether_it_has_an_alias() -> None:
+    """Places count characters of the user's text, whatever stands before them."""
+    sql = "SELECT '😀é' -- lake.s.t\nFROM `lake`.s.`t😀` AS x, u"
+    first, second = references(parse_query(sql, view=VIEW), default_catalog="lake", default_namespace=("s",))
+    assert (sql[first.start : first.end], first.aliased) == ("`lake`.s.`t😀`", True)
+    assert (sql[second.start : second.end], second.aliased) == ("u", False)
+
+
+# ---------------------------------------------------------------------------------------- refused
+@pytest.mark.parametrize(
+    ("sql", "reason"),
+    [
+        ("", "the query is empty"),
+        (" -- nothing\n", "the query is empty"),
+        (" ; ", "the query is empty"),
+        ("SELECT 1; SELECT 2", "line 1, column 9: there are several statements"),
+        ("INSERT INTO t SELECT 1", "line 1, column 1: this is not a query"),
+        ("DROP TABLE t", "not a query"),
+        ("CREATE TABLE t AS SELECT 1", "not a query"),
+        ("EXPLAIN SELECT 1", "not a query"),
+        ("MERGE INTO a USING b ON true WHEN MATCHED THEN DELETE", "not a query"),
+        ("SET x = 1", "not a query"),
+        ("CALL x.system.expire_snapshots('t')", "not a query"),
+        ("WITH a AS (SELECT 1) INSERT INTO t SELECT * FROM a", "not a query"),
+        ("FROM t INSERT OVERWRITE TABLE u SELECT *", "not a query"),
+        ("TABLE t", "not a query"),
+        ("SELECT * FROM (TABLE t)", "column 16: write SELECT"),
+        ("SELECT (TABLE t)", "column 9: write SELECT"),
+        ("SELECT\n  x\nFROM WHERE y", "line 3, column"),
+        ("SELECT 'abc", "line 1, column 8: ' is never closed"),
+        ("SELECT 'it\\'s', \"\", `x` -- don't\n, `y\nFROM t", "line 2, column 3: ` is never closed"),
+        ("SELECT 1 /* a /* b */", "never closed|not readable"),
+        ("SELECT (1", "line 1, column"),
+        ("SELECT " + "(" * 500 + "1" + ")" * 500, "nested too deeply"),
+        ("SELECT map(1)", "sqlglot"),
+        ("SELECT * FROM t VERSION AS OF 1", "column 15: time travel"),
+        ("SELECT * FROM t TIMESTAMP AS OF '2024-01-01' x", "time travel"),
+        ("SELECT * FROM t FOR SYSTEM_VERSION AS OF 1", "line 1, column"),
+        ("SELECT * FROM parquet.`/data/x`", "column 15: this reads files by path"),
+        ("SELECT * FROM iceberg.`s3://data/x`", "by path"),
+        ("SELECT reflect('java.lang.System', 'exit', 1)", "column 8: reflect"),
+        ("SELECT 1,\n `java_method` /* */ ('java.lang.System', 'exit')", "line 2, column 2: java_method"),
+        ("SELECT system.builtin.try_reflect('a', 'b')", r"try_reflect\(\) calls"),
+        ("SELECT * FROM read_files('/data')", "column 15: what the table function read_files"),
+        ("SELECT * FROM lake.system.range(1)", "table function range"),
+        ("SELECT * FROM t, LATERAL my_function(t.x)", "table function my_function"),
+        ("SELECT * FROM f(TABLE(t))", "functions of whole tables"),
+        ("SELECT * FROM IDENTIFIER('t')", r"IDENTIFIER\(\) hides"),
+        ("SELECT TRANSFORM(x) USING 'cat' FROM t", "TRANSFORM"),
+        ("SELECT * FROM ${env:TABLE}", "column 15: Spark would put a setting"),
+        ("SELECT '${spark.app.id}'", "column 9: Spark would put a setting"),
+        ("SELECT * FROM lake.2024.t", "put each part of the name in backticks"),
+        ("SELECT * FROM ``.t", "empty part|line 1"),
+        ("SELECT '\ud800'", "no Unicode text"),
+        ("SELECT " + "1," * 600_000 + "1", "at most 1048576"),
+    ],
+)
+def test_what_cannot_be_pinned_or_is_no_query_is_refused_with_the_place(sql: str, reason: str) -> None:
+    """Whoever wrote the SQL should see at once what to change."""
+    with pytest.raises(InvalidQueryError, match=reason) as caught:
+        names(sql)
+    assert VIEW in str(caught.value)
+
+
+def test_an_error_shows_the_line_with_a_caret_below_the_place() -> None:
+    """Long SQL is hard to count in; tabs and long lines must not move the caret."""
+    with pytest.raises(InvalidQueryError) as caught:
+        names("SELECT\n\tx, y FROM t VERSION AS OF 3\nWHERE z")
+    assert str(caught.value).split("\n")[1:] == ["    \tx, y FROM t VERSION AS OF 3", "    \t          ^"]
+    with pytest.raises(InvalidQueryError) as caught:
+        names(f"SELECT {'1, ' * 1000} 1 FROM t VERSION AS OF 3")
+    _, line, caret = str(caught.value).split("\n")
+    assert len(line) <= 124
+    assert line[caret.index("^") :].startswith("t VERSION")
+
+
+@given(
+    st.text(max_size=60)
+    | st.lists(st.sampled_from("SELECT FROM ( ) , t . ` ' ; WITH AS a /* */ -- \n 1".split(" "))).map(" ".join)
+)
+def test_any_text_is_read_or_refused_with_our_error(sql: str) -> None:
+    """SQL comes from files and people; nothing in it may end in another error."""
+    try:
+        names(sql)
+    except InvalidQueryError:
+        return
+
+
+# ----------------------------------------------------------------------------------------- pinning
+def test_only_the_tables_names_change() -> None:
+    """Comments, hints, layout and literals belong to the user."""
+    sql = "/* t */ SELECT /*+ BROADCAST(t) */ t.x,  't' AS `t`\nFROM t -- t\nJOIN other.u AS u\tUSING (x) ;\n-- end"
+    assert pinned(sql, {"lake.s.t": 12, "lake.other.u": 34}) == (
+        "/* t */ SELECT /*+ BROADCAST(t) */ t.x,  't' AS `t`\nFROM `lake`.`s`.`t` VERSION AS OF 12 -- t\n"
+        "JOIN `lake`.`other`.`u` VERSION AS OF 34 AS u\tUSING (x) "
+    )
+
+
+def test_a_table_without_a_snapshot_gives_no_rows() -> None:
+    """It may get rows between plan and run; the refresh has recorded that it read none."""
+    assert pinned_table(Identifier("lake", ("s",), "t"), None) == "(`lake`.`s`.`t` TABLESAMPLE (0 ROWS))"
+
+
+QUERIES = [
+    "SELECT * FROM t",
+    "select o.* from `a b`.`c``d` o join t on o.x = t.x where exists (select 1 from lake.s.t)",
+    "WITH t AS (SELECT * FROM t), u AS (SELECT * FROM t) SELECT * FROM t JOIN u JOIN s.u LATERAL VIEW explode(x) e AS y",
+    "FROM t |> JOIN u USING (x) |> SELECT x",
+    "SELECT 'é😀', /* 😀 */ * FROM t UNION ALL (SELECT 2, * FROM (u) LIMIT 3)",
+]
+
+
+@given(st.sampled_from(QUERIES), st.text("é😀 \n\t-ab", max_size=20))
+def test_pinning_each_reference_to_itself_leaves_the_query_equal(sql: str, comment: str) -> None:
+    """The places are right, whatever characters stand before them."""
+    sql = f"/*{comment}*/ {sql} /*{comment}*/"
+    query = parse_query(sql, view=VIEW)
+    found = references(query, default_catalog="lake", default_namespace=("s",))
+    same = pin(query, {item: sql[item.start : item.end] for item in found})
+    full = pin(query, {item: item.identifier.sql() for item in found})
+    assert same == sql
+    again = references(parse_query(full, view=VIEW), default_catalog="no", default_namespace=("no",))
+    assert [item.identifier for item in again] == [item.identifier for item in found]
+    assert parse_query(same, view=VIEW).tree == query.tree
+
+
+@given(st.sampled_from(QUERIES))
+def test_every_table_of_a_pinned_query_has_a_version(sql: str) -> None:
+    """Read again by the same parser, there is no reference left to pin."""
+    tables = base_tables(
+        sql, default_catalog="lake", default_namespace=("s",), load_view=lambda _: None, view=VIEW
+    ).tables
+    text = pinned(sql, dict.fromkeys(map(str, tables), 7))
+    assert text.count(" VERSION AS OF 7") == len(names(sql))
+    with pytest.raises(InvalidQueryError, match="time travel"):
+        names(text)
+
+
+def test_a_splice_keeps_what_is_between_its_places() -> None:
+    """Edits come in any order."""
+    assert splice("abcdef", {(4, 5): "X", (0, 2): ""}) == "cdXf"
+
+
+# ------------------------------------------------------------------------------------ nested views
+def test_dependencies_are_found_through_nested_views_each_once_and_sorted() -> None:
+    """Freshness looks at base tables, and at the versions of the views between."""
+    views = nested("lake.s.w", "SELECT * FROM v JOIN a"), nested("lake.s.v", "SELECT * FROM b JOIN a")
+    assert collect("SELECT * FROM w JOIN v JOIN c", *views) == (
+        ["lake.s.a", "lake.s.b", "lake.s.c"],
+        ["lake.s.v", "lake.s.w"],
+    )
+
+
+def test_a_nested_views_names_are_completed_by_its_own_defaults() -> None:
+    """A view was written in another catalog and namespace than the one that reads it."""
+    view = NestedView(Identifier.parse("ice.x.v"), "SELECT * FROM t", ("a",), "ice", ("y", "z"), 1, "u")
+    assert collect("SELECT * FROM ice.x.v JOIN t", view) == (["ice.y.z.t", "lake.s.t"], ["ice.x.v"])
+
+
+def test_a_nested_view_becomes_a_subquery_with_the_views_columns() -> None:
+    """Views cannot be time-travelled."""
+    view = nested("lake.s.v", "SELECT 1 AS `a b` FROM t -- all;\n;", ("a b", "c"))
+    assert pinned("SELECT v.c FROM v", {"lake.s.t": 7}, view) == (
+        "SELECT v.c FROM ((\nSELECT 1 AS `a b` FROM `lake`.`s`.`t` VERSION AS OF 7 -- all;\n\n) AS `v`(`a b`, `c`))"
+    )
+
+
+def test_long_column_names_of_a_nested_view_are_shortened() -> None:
+    """A subquery has a name of one part; Spark accepts the full name for a view's columns."""
+    view = nested("lake.s.v", "SELECT 1")
+    text = pinned(
+        "SELECT lake.s.v.x, s.V.x.f, `v`.x, lake.s.v.*, t.s.v FROM v JOIN t ON lake.s.t.x = v.x", {"lake.s.t": 7}, view
+    )
+    assert text.startswith("SELECT `v`.x, `v`.x.f, `v`.x, `v`.*, t.s.v FROM ((\nSELECT 1\n) AS `v`(`x`)) JOIN")
+    assert text.endswith("ON lake.s.t.x = v.x")
+
+
+def test_long_column_names_in_a_deep_namespace_are_shortened_too() -> None:
+    """sqlglot keeps the fifth part of a name in another place than the first four."""
+    text = pinned("SELECT lake.a.b.v.x.f FROM lake.a.b.v", {}, nested("lake.a.b.v", "SELECT 1"))
+    assert text.startswith("SELECT `v`.x.f FROM ((")
+
+
+def test_a_long_column_name_that_has_no_short_form_asks_for_an_alias() -> None:
+    """Shortened, it could mean the other relation."""
+    with pytest.raises(InvalidQueryError, match=r"give lake\.s\.v an alias"):
+        pinned("SELECT lake.s.v.x FROM lake.s.v JOIN other.v", {"lake.other.v": 7}, nested("lake.s.v", "SELECT 1"))
+
+
+def test_a_table_read_by_another_name_keeps_its_own_for_columns() -> None:
+    """A materialized view as a base table is its storage table, registered in the staging catalog."""
+    table = PinnedTable(Identifier.parse("lake.s.m"), 7, sql="`staging`.`s`.`base_0`")
+    assert pinned("SELECT m.x, s.m.x FROM m", {"lake.s.m": table}) == (
+        "SELECT m.x, `m`.x FROM (`staging`.`s`.`base_0` VERSION AS OF 7 AS `m`)"
+    )
+    unwritten = PinnedTable(Identifier.parse("lake.s.m"), None, sql="`staging`.`s`.`base_0`")
+    assert pinned("SELECT * FROM m x", {"lake.s.m": unwritten}) == (
+        "SELECT * FROM (`staging`.`s`.`base_0` TABLESAMPLE (0 ROWS) AS `m`) x"
+    )
+
+
+def test_views_that_read_each_other_are_refused_with_the_cycle() -> None:
+    """Spark would not end, either."""
+    views = (
+        nested("lake.s.a", "SELECT * FROM b"),
+        nested("lake.s.b", "SELECT * FROM c"),
+        nested("lake.s.c", "SELECT * FROM a"),
+    )
+    with pytest.raises(InvalidQueryError, match=r"cycle: lake\.s\.a -> lake\.s\.b -> lake\.s\.c -> lake\.s\.a"):
+        collect("SELECT * FROM a", *views)
+    with pytest.raises(InvalidQueryError, match="cycle"):
+        pinned("SELECT * FROM a", {}, *views)
+    with pytest.raises(InvalidQueryError, match=r"cycle: lake\.sales\.daily -> lake\.sales\.daily"):
+        collect(f"SELECT * FROM {VIEW}")
+
+
+def test_views_are_nested_at_most_sixty_four_deep_in_whatever_order_they_are_met() -> None:
+    """What is too deep should be said before Spark runs out of stack."""
+    views = [nested(f"lake.s.v{n}", f"SELECT * FROM v{n + 1}") for n in range(MAX_VIEW_DEPTH)]
+    assert collect("SELECT * FROM v0", *views)[0] == [f"lake.s.v{MAX_VIEW_DEPTH}"]
+    too_deep = [*views, nested(f"lake.s.v{MAX_VIEW_DEPTH}", "SELECT 1")]
+    with pytest.raises(InvalidQueryError, match="64 deep"):
+        collect("SELECT * FROM v0", *too_deep)
+    backwards = " JOIN ".join(f"v{n}" for n in range(MAX_VIEW_DEPTH, -1, -1))
+    with pytest.raises(InvalidQueryError, match="64 deep"):
+        collect(f"SELECT * FROM {backwards}", *too_deep)
+
+
+def test_views_that_double_at_each_level_are_refused_before_they_fill_the_memory() -> None:
+    """Forty small views can stand for a query of terabytes."""
+    views = [nested(f"lake.s.v{n}", f"SELECT * FROM v{n + 1} UNION ALL SELECT * FROM v{n + 1}") for n in range(40)]
+    assert collect("SELECT * FROM v0", *views)[0] == ["lake.s.v40"]
+    with pytest.raises(InvalidQueryError, match="nested views make a query of over"):
+        pinned("SELECT * FROM v0", {"lake.s.v40": 1}, *views)
+
+
+def test_an_error_in_a_nested_view_names_that_view() -> None:
+    """The place is in its text, not in the one the user is looking at."""
+    with pytest.raises(InvalidQueryError, match=r"view lake\.sales\.daily, nested view lake\.s\.v: line 1, column 15"):
+        collect("SELECT * FROM v", nested("lake.s.v", "SELECT * FROM t VERSION AS OF 1"))
+
+
+def test_a_table_without_a_given_snapshot_is_refused() -> None:
+    """Nothing may be read unpinned."""
+    with pytest.raises(InvalidQueryError, match=r"no snapshot of lake\.s\.u"):
+        pinned("SELECT * FROM t JOIN u", {"lake.s.t": 1})
+
+
+# ----------------------------------------------------------------------------- partition transforms
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("day", "`day`"),
+        (" `a ``b`  ", "`a ``b`"),
+        ("days(ts)", "days(`ts`)"),
+        ("DAY( TS )", "days(`ts`)"),
+        ("years(`ts`)", "years(`ts`)"),
+        ("month(ts)", "months(`ts`)"),
+        ("hours(ts)", "hours(`ts`)"),
+        ("Bucket(16, id)", "bucket(16, `id`)"),
+        ("truncate(10,`a ``b`)", "truncate(10, `a ``b`)"),
+    ],
+)
+def test_a_partition_field_is_returned_with_its_column_quoted(text: str, expected: str) -> None:
+    """Columns are found as Spark finds them, without regard to case."""
+    assert partition_transform(text, ("day", "a `b", "ts", "id")) == expected
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "days()",
+        "days(ts",
+        "weeks(ts)",
+        "days(1, ts)",
+        "bucket(id)",
+        "bucket(0, id)",
+        "bucket(99999999999, id)",
+        "bucket(id, 16)",
+        "truncate(-1, id)",
+        "days(ts), id",
+        "id) LOCATION 'x' --",
+        "days(`ts)",
+        "missing",
+        "days(missing)",
+    ],
+)
+def test_another_partition_field_is_refused(text: str) -> None:
+    """The text goes into a CREATE TABLE statement."""
+    with pytest.raises(InvalidQueryError, match="partition field"):
+        partition_transform(text, ("day", "ts", "id"))
+
+
+def test_a_partition_field_is_checked_without_columns_where_they_are_not_known_yet() -> None:
+    """Spark finds the query's columns only later."""
+    assert partition_transform("days(anything)") == "days(`anything`)"
+
+
+def test_half_a_surrogate_pair_is_no_string_literal() -> None:
+    """Spark would silently store a question mark."""
+    with pytest.raises(InvalidQueryError, match="Unicode"):
+        string_literal("\ud800")

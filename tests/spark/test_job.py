@@ -1,0 +1,481 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A script does the same in a local session, under spark-submit, on a cluster and over Spark Connect."""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import re
+import socket
+import stat
+import subprocess
+import sys
+import threading
+import time
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyspark
+import pytest
+from pyiceberg.table import StaticTable
+from pyspark.sql import SparkSession
+
+from airflow_mv.errors import ConfigurationError, JobError
+from airflow_mv.job.run import run
+from airflow_mv.job.session import check_java, open_session
+from airflow_mv.job.submit import build_package, submit_command, write_properties
+from airflow_mv.script import STAGING_CATALOG, Outcome, Script
+from tests.spark.conftest import CANARY, Lake, make_lake, rows_of
+
+SPARK_HOME = Path(pyspark.__file__).parent
+ROOT = Path(__file__).parents[2]
+PINNED = [("a", 10), ("b", 20)]
+CURRENT = [("a", 10), ("b", 25)]
+#: PySpark leaves the socket of each collect() to the garbage collector.
+pytestmark = pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")
+STACK = re.compile(r"\bat [\w.$]+\(|JVM stacktrace|Traceback")
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _no_socket_is_left_to_other_tests() -> Iterator[None]:
+    yield
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResourceWarning)
+        gc.collect()
+
+
+def silent(line: str) -> None:
+    """Progress that nobody reads."""
+
+
+def staging_confs(spark: SparkSession) -> set[str]:
+    return {key for key in spark.conf.getAll if STAGING_CATALOG in key or "refresh-id" in key}
+
+
+# ------------------------------------------------------------------------------------ a local session
+
+
+def test_a_refresh_reads_the_pinned_snapshot_and_leaves_a_file_that_other_engines_open(
+    spark: SparkSession, lake: Lake
+) -> None:
+    """The staged table is on disk and complete, and the lake's catalog has not heard of it."""
+    created = run(spark, lake.creation(properties=(("format-version", "2"),)), report=silent)
+    assert rows_of(created) == []
+    before = lake.pointers()
+
+    outcome = run(spark, lake.refresh(created.metadata_location or "", lake.query(lake.first_snapshot)), report=silent)
+
+    assert rows_of(outcome) == PINNED
+    assert (outcome.rows_written, len(outcome.step_seconds)) == (2, 2)
+    assert lake.pointers() == before == [("sales", "orders")]
+
+
+def test_each_of_two_runs_in_one_session_has_a_staging_catalog_of_its_own(spark: SparkSession, lake: Lake) -> None:
+    """Both register the same name, and Spark never reads a catalog's settings twice."""
+    created = run(spark, lake.creation(), report=silent)
+    pinned = run(spark, lake.refresh(created.metadata_location or "", lake.query(lake.first_snapshot)), report=silent)
+    current = run(spark, lake.refresh(created.metadata_location or "", lake.query()), report=silent)
+    assert (rows_of(pinned), rows_of(current)) == (PINNED, CURRENT)
+
+
+def test_snapshots_carry_the_refresh_id_and_the_session_is_as_before(spark: SparkSession, lake: Lake) -> None:
+    """A stamp left behind would mark the user's next writes; a setting left behind would change their queries."""
+    spark.conf.set("spark.sql.shuffle.partitions", "7")
+    script = lake.whole(confs=(("spark.sql.shuffle.partitions", "1"), ("spark.sql.ansi.enabled", "false")))
+    outcome = run(spark, script, report=silent)
+    snapshot = StaticTable.from_metadata(outcome.metadata_location or "").current_snapshot()
+    assert snapshot is not None
+    assert snapshot.summary is not None
+    assert snapshot.summary["airflow-mv.refresh-id"] == script.refresh_id
+    assert spark.conf.get("spark.sql.shuffle.partitions") == "7"
+    assert staging_confs(spark) == set()
+
+
+def test_a_full_overwrite_replaces_all_partitions_in_a_session_that_prefers_dynamic_ones(
+    spark: SparkSession, lake: Lake
+) -> None:
+    """In dynamic mode a day that the query no longer gives would stay in the view for ever."""
+    spark.conf.set("spark.sql.sources.partitionOverwriteMode", "dynamic")
+    try:
+        created = run(spark, lake.creation(partition_by=("`day`",)), report=silent)
+        full = run(spark, lake.refresh(created.metadata_location or "", lake.query()), report=silent)
+        less = f"SELECT * FROM ({lake.query()}) WHERE day = 'a'"
+        outcome = run(spark, lake.refresh(full.metadata_location or "", less), report=silent)
+        assert rows_of(outcome) == [("a", 10)]
+        assert spark.conf.get("spark.sql.sources.partitionOverwriteMode") == "dynamic"
+    finally:
+        spark.conf.unset("spark.sql.sources.partitionOverwriteMode")
+
+
+def test_columns_are_the_querys_own_with_odd_names_and_nested_types(spark: SparkSession, lake: Lake) -> None:
+    """Names go through Spark's quoting; nothing is NOT NULL, as in a view; old metadata files are kept."""
+    query = (
+        "SELECT 1 AS `a ``b`, named_struct('x y', 1, 'z', array(named_struct('é', 2.5D))) AS s, "
+        "map('k', DATE'2024-01-01') AS m, CAST(1 AS DECIMAL(20, 3)) AS d"
+    )
+    outcome = run(spark, lake.creation(query), report=silent)
+    assert outcome.error is None
+    table = StaticTable.from_metadata(outcome.metadata_location or "")
+    assert [field.name for field in table.schema().fields] == ["a `b", "s", "m", "d"]
+    assert not any(field.required for field in table.schema().fields)
+    assert [field.name for field in table.schema().find_field("s").field_type.fields] == ["x y", "z"]
+    assert table.properties["write.metadata.delete-after-commit.enabled"] == "false"
+
+
+@pytest.mark.parametrize(
+    ("query", "said"),
+    [
+        ("SELECT 1 AS x, 2 AS X", "two columns named 'x'"),
+        ("SELECT NULL AS x", "has no type"),
+        ("SELECT nope FROM range(1)", "nope"),
+        ("SELEC 1", "Syntax error at or near 'SELEC'"),
+    ],
+)
+def test_a_query_that_cannot_be_stored_is_the_querys_fault(
+    spark: SparkSession, lake: Lake, query: str, said: str
+) -> None:
+    """A retry cannot help, so a scheduler must be able to tell."""
+    outcome = run(spark, lake.creation(query), report=silent)
+    assert outcome.query_error
+    assert said in (outcome.error or "")
+    assert outcome.metadata_location is None
+    assert staging_confs(spark) == set()
+
+
+def test_a_failing_statement_gives_one_paragraph_with_its_place_and_no_stack(
+    spark: SparkSession, lake: Lake, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """An operator reads one line in a log, not a page of Java."""
+    query = f"SELECT day, CAST(1 / (amount - 20) AS BIGINT) FROM {lake.name}.sales.orders"
+    outcome = run(spark, lake.whole(query), report=silent)
+    assert outcome.error_class == "DIVIDE_BY_ZERO"
+    assert "Division by zero" in (outcome.error or "")
+    assert "1 / (amount - 20)" in (outcome.error or "")
+    assert not outcome.query_error
+    assert "\n" not in (outcome.error or "")
+    printed = "".join(capfd.readouterr())
+    assert not STACK.search(printed + (outcome.error or ""))
+    assert lake.pointers() == [("sales", "orders")]
+
+
+def test_progress_names_each_statement_and_its_seconds(spark: SparkSession, lake: Lake) -> None:
+    """Who watches a log wants to know what runs now."""
+    lines: list[str] = []
+    run(spark, lake.whole(), report=lines.append)
+    assert len(lines) == 4
+    assert lines[2].startswith("statement 2/2: INSERT OVERWRITE")
+    assert re.fullmatch(r"statement 2/2: \d+\.\d s", lines[3])
+
+
+def test_no_setting_of_a_session_is_a_process_argument(session: SparkSession) -> None:
+    """PySpark alone hands every setting to Java as ``--conf``, for all users of the machine to read."""
+    assert CANARY in session.conf.get("spark.sql.catalog.unused.token")
+    assert not [line for line in command_lines() if CANARY in line]
+
+
+def test_a_session_without_iceberg_is_refused_by_name_of_the_setting(lake: Lake) -> None:
+    """Its first statement would fail with a syntax error that blames the view."""
+    code = (
+        "from pyspark.sql import SparkSession\nfrom airflow_mv.job.session import open_session\n"
+        "SparkSession.builder.master('local[1]').config('spark.ui.enabled', 'false').getOrCreate()\n"
+        "open_session({})\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, env=environment(), capture_output=True, text=True)
+    assert done.returncode == 1
+    assert "ConfigurationError: the Spark session was started without Iceberg" in done.stderr
+
+
+def test_java_that_is_missing_or_old_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Spark itself says that its gateway exited."""
+    (tmp_path / "bin").mkdir()
+    java = tmp_path / "bin" / "java"
+    java.write_text("#!/bin/sh\necho 'openjdk version \"11.0.2\"' >&2\n")
+    java.chmod(0o755)
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    with pytest.raises(ConfigurationError, match="is Java 11: too old"):
+        check_java()
+    monkeypatch.delenv("JAVA_HOME")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(ConfigurationError, match="Spark needs Java"):
+        check_java()
+
+
+def test_a_connect_server_that_does_not_answer_is_said_at_once_without_its_token() -> None:
+    """Left to gRPC it would take minutes, and the URL holds a token."""
+    with pytest.raises(JobError, match=r"127\.0\.0\.1:\d+ does not answer") as caught:
+        open_session({}, remote=f"sc://127.0.0.1:{free_port()}/;token={CANARY}")
+    assert CANARY not in str(caught.value)
+
+
+# --------------------------------------------------------------------------------------- what is sent
+
+
+def test_settings_come_back_from_a_properties_file_as_they_were_and_only_the_owner_can_read_it(
+    session: SparkSession, tmp_path: Path
+) -> None:
+    """Java reads the file: a password with a backslash or an umlaut must arrive whole."""
+    odd = "a=b:c#d!e\\f\\u0041 \"'é😀\n\tend"
+    confs = {"spark.x.y": odd, "spark.with space=colon:": "v", "spark.empty": ""}
+    path = write_properties(tmp_path, confs, {"spark.sql.catalog.l.jdbc.password": "#pä\\ss"})
+    jvm = session._jvm
+    assert jvm is not None
+    loaded = jvm.java.util.Properties()
+    stream = jvm.java.io.FileInputStream(str(path))
+    loaded.load(stream)
+    stream.close()
+    assert dict(loaded) == {**confs, "spark.sql.catalog.l.jdbc.password": "#pä\\ss"}
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+
+
+def test_a_setting_that_spark_would_change_silently_is_refused_without_its_value(tmp_path: Path) -> None:
+    """spark-submit drops foreign keys and trims values."""
+    with pytest.raises(ConfigurationError, match="no Spark setting"):
+        write_properties(tmp_path, {"jdbc.password": CANARY})
+    with pytest.raises(ConfigurationError, match="blank") as caught:
+        write_properties(tmp_path, {}, {"spark.sql.catalog.l.token": f"{CANARY} "})
+    assert CANARY not in str(caught.value)
+
+
+def test_the_package_is_the_same_bytes_whenever_it_is_built(tmp_path: Path) -> None:
+    """A name made from its contents can then be kept beside the job."""
+    (tmp_path / "other").mkdir()
+    first = build_package(tmp_path).read_bytes()
+    time.sleep(2.1)  # a ZIP counts in steps of two seconds
+    assert build_package(tmp_path / "other").read_bytes() == first
+
+
+# --------------------------------------------------------------------------------------- spark-submit
+
+
+@dataclass(frozen=True, slots=True)
+class Submitted:
+    """What a submitted job left."""
+
+    lake: Lake
+    script: Script
+    outcome: Outcome
+    code: int
+    stdout: str
+    stderr: str
+    arguments: frozenset[str]
+    folder: Path
+
+
+def environment(**more: str) -> dict[str, str]:
+    return {**os.environ, "SPARK_HOME": str(SPARK_HOME), "PYSPARK_PYTHON": sys.executable, **more}
+
+
+def command_lines() -> set[str]:
+    found = set()
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            found.add(path.read_bytes().replace(b"\0", b" ").decode(errors="replace"))
+        except OSError:  # it has just ended
+            continue
+    return found
+
+
+def submit(folder: Path, lake: Lake, script: Script, *, confs: dict[str, str], master: str, **env: str) -> Submitted:
+    location = folder / "script.json"
+    location.write_text(script.to_json())
+    left = Path((script.outcome_location or "").removeprefix("file://"))
+    left.write_text("half of an older outc")
+    settings = lake.settings
+    plain = {**settings.confs, "spark.jars.packages": ",".join(settings.packages), "spark.ui.enabled": "false"}
+    command = submit_command(
+        str(location),
+        package=build_package(folder),
+        properties=write_properties(folder, {**plain, **confs}, settings.secrets),
+        master=master,
+        spark_submit=str(SPARK_HOME / "bin" / "spark-submit"),
+    )
+    seen: set[str] = set()
+    with (folder / "out").open("w") as out, (folder / "err").open("w") as err:
+        process = subprocess.Popen(command, cwd=folder, env=environment(**env), stdout=out, stderr=err)
+        try:
+            while process.poll() is None:
+                seen |= command_lines()
+                time.sleep(0.1)
+        finally:
+            process.kill()
+            process.wait()
+    outcome = Outcome.from_json(left.read_text())
+    output = ((folder / name).read_text() for name in ("out", "err"))
+    return Submitted(lake, script, outcome, process.returncode, *output, frozenset(seen), folder)
+
+
+@pytest.fixture(scope="module")
+def submitted(tmp_path_factory: pytest.TempPathFactory) -> Submitted:
+    """One job of a Python that has PySpark and no other package, with secrets in its catalog's properties."""
+    folder = tmp_path_factory.mktemp("submitted")
+    lake = make_lake(folder, token=CANARY, **{"jdbc.password": CANARY, "header.Authorization": CANARY})
+    (folder / "events").mkdir()
+    packages = folder / "packages"
+    packages.mkdir()
+    for name in ("pyspark", "py4j"):
+        (packages / name).symlink_to(SPARK_HOME.parent / name)
+    python = folder / "python"
+    python.write_text(f'#!/bin/sh\ntouch {folder}/used\nexec {sys.executable} -S "$@"\n')
+    python.chmod(0o755)
+    events = (folder / "events").as_uri()
+    # Compressed, the log would hide a secret from this test only.
+    confs = {"spark.eventLog.enabled": "true", "spark.eventLog.dir": events, "spark.eventLog.compress": "false"}
+    script = lake.whole(outcome_location=str(folder / "outcome.json"))
+    bare = {"PYSPARK_DRIVER_PYTHON": str(python), "PYSPARK_PYTHON": str(python), "PYTHONPATH": str(packages)}
+    return submit(folder, lake, script, confs=confs, master="local[2]", **bare)
+
+
+def test_a_submitted_job_leaves_its_outcome_over_an_older_half_written_one(submitted: Submitted) -> None:
+    """The task that waits reads either nothing new or all of it."""
+    assert submitted.code == 0, submitted.stderr[-2000:]
+    assert submitted.outcome.refresh_id == submitted.script.refresh_id
+    assert rows_of(submitted.outcome) == PINNED
+    assert submitted.lake.pointers() == [("sales", "orders")]
+    assert not list(submitted.folder.glob("*.tmp"))
+
+
+def test_a_driver_needs_nothing_but_pyspark(submitted: Submitted) -> None:
+    """A cluster has none of Airflow's packages."""
+    python = submitted.folder / "python"
+    pyiceberg = subprocess.run([python, "-c", "import pyiceberg"], env={}, capture_output=True, text=True)
+    assert "No module named 'pyiceberg'" in pyiceberg.stderr
+    assert (submitted.folder / "used").exists()
+    assert submitted.outcome.error is None
+
+
+def test_no_credential_of_a_submitted_job_is_seen(submitted: Submitted) -> None:
+    """Neither in the process list, nor in what it prints, nor in Spark's event log or the job's own files."""
+    assert any("org.apache.spark.deploy.SparkSubmit" in line for line in submitted.arguments)
+    assert not [line for line in submitted.arguments if CANARY in line]
+    events = [path for path in (submitted.folder / "events").rglob("*") if path.is_file()]
+    assert any(f"spark.sql.catalog.{submitted.lake.name}.token" in read(path) for path in events), "the log is empty"
+    holders = {path.name for path in submitted.folder.rglob("*") if path.is_file() and CANARY in read(path)}
+    assert holders == {"spark.properties"}
+
+
+def read(path: Path) -> str:
+    return path.read_bytes().decode(errors="replace")
+
+
+def test_a_submitted_job_that_fails_says_why_in_the_last_line(tmp_path: Path) -> None:
+    """spark-submit's exit code and its last line are all that a scheduler shows."""
+    lake = make_lake(tmp_path)
+    query = f"SELECT day, CAST(1 / (amount - 20) AS BIGINT) FROM {lake.name}.sales.orders"
+    script = lake.whole(query, outcome_location=(tmp_path / "outcome.json").as_uri())
+    job = submit(tmp_path, lake, script, confs={}, master="local[2]")
+    assert job.code == 1
+    assert job.outcome.error_class == "DIVIDE_BY_ZERO"
+    assert not STACK.search(job.outcome.error or "")
+    assert job.stderr.rstrip().splitlines()[-1] == job.outcome.error
+
+
+# ------------------------------------------------------------------------------- clusters and Connect
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@contextmanager
+def serving(command: Sequence[str], log: Path, ready: str, **env: str) -> Iterator[re.Match[str]]:
+    """Run a server until the block ends; it is there once its log says so."""
+    with log.open("w") as output:
+        # A session of its own: bin/spark-class may leave a shell above Java.
+        process = subprocess.Popen(
+            command, env=environment(**env), stdout=output, stderr=subprocess.STDOUT, start_new_session=True
+        )
+    stopper = threading.Event()
+    try:
+        deadline = time.monotonic() + 90
+        while not (found := re.search(ready, log.read_text())):
+            assert process.poll() is None, log.read_text()[-2000:]
+            assert time.monotonic() < deadline, log.read_text()[-2000:]
+            stopper.wait(0.2)
+        yield found
+    finally:
+        os.killpg(process.pid, 15)
+        try:
+            process.wait(20)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, 9)
+            process.wait()
+
+
+@pytest.mark.cluster
+def test_a_job_runs_on_a_standalone_cluster_where_executors_are_other_processes(tmp_path: Path) -> None:
+    """What lives in the driver's memory alone would pass every local test."""
+    lake = make_lake(tmp_path)
+    script = lake.whole(outcome_location=str(tmp_path / "outcome.json"))
+    spark_class = str(SPARK_HOME / "bin" / "spark-class")
+    bound = ["--host", "127.0.0.1", "--port", "0", "--webui-port", "0"]
+    master = [spark_class, "org.apache.spark.deploy.master.Master", *bound]
+    with serving(master, tmp_path / "master.log", r"Starting Spark master at (spark://127\.0\.0\.1:\d+)") as found:
+        worker = [spark_class, "org.apache.spark.deploy.worker.Worker", *bound, "--cores", "2", "--memory", "1g"]
+        worker += ["--work-dir", str(tmp_path / "work"), found[1]]
+        with serving(worker, tmp_path / "worker.log", "Successfully registered with master"):
+            local = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
+            job = submit(tmp_path, lake, script, confs=local, master=found[1])
+    assert job.code == 0, job.stderr[-2000:]
+    assert rows_of(job.outcome) == PINNED
+    assert (job.outcome.application_id or "").startswith("app-")
+    assert lake.pointers() == [("sales", "orders")]
+
+
+CONNECT_CLIENT = """
+import json, sys
+from airflow_mv.job.run import run
+from airflow_mv.job.session import open_session
+from airflow_mv.script import Script
+task = json.load(sys.stdin)
+spark = open_session(task["confs"], remote=task["remote"])
+for text in task["scripts"]:
+    print("OUTCOME", run(spark, Script.from_json(text), report=print).to_json())
+print("LEFT", sorted(key for key in spark.conf.getAll if "airflow_mv_staging" in key or "refresh-id" in key))
+assert open_session(task["confs"], remote=task["remote"]) is spark
+spark.stop()
+"""
+
+
+@pytest.mark.cluster
+def test_a_job_runs_over_spark_connect_with_a_catalog_the_server_was_not_started_with(tmp_path: Path) -> None:
+    """No access to Java: everything is a statement or a setting. A failure brings no stack either."""
+    lake = make_lake(tmp_path, token=CANARY)
+    confs = lake.settings.session_confs()
+    started_with = {key: confs[key] for key in ("spark.sql.extensions", "spark.jars.packages")}
+    port = free_port()
+    server = [str(SPARK_HOME / "bin" / "spark-submit"), "--master", "local[2]", "--class"]
+    server += ["org.apache.spark.sql.connect.service.SparkConnectServer", "--conf", "spark.ui.enabled=false"]
+    server += ["--conf", f"spark.connect.grpc.binding.port={port}"]
+    server += ["--conf", "spark.connect.grpc.binding.address=127.0.0.1", "--conf", "spark.log.level=INFO"]
+    server += ["--properties-file", str(write_properties(tmp_path, started_with)), "spark-internal"]
+    bad = lake.whole(f"SELECT day, CAST(1 / (amount - 20) AS BIGINT) FROM {lake.name}.sales.orders")
+    worse = lake.whole("SELECT nope FROM range(1)")
+    scripts = [script.to_json() for script in (lake.whole(), bad, worse)]
+    task = {"confs": confs, "remote": f"sc://127.0.0.1:{port}", "scripts": scripts}
+    with serving(server, tmp_path / "server.log", "Spark Connect server started at"):
+        client = subprocess.run(
+            [sys.executable, "-c", CONNECT_CLIENT],
+            input=json.dumps(task),
+            cwd=ROOT,
+            env=environment(),
+            capture_output=True,
+            text=True,
+            timeout=120,
+        )
+    assert client.returncode == 0, client.stderr[-3000:]
+    lines = client.stdout.splitlines()
+    good, failed, wrong = (Outcome.from_json(line[8:]) for line in lines if line.startswith("OUTCOME "))
+    assert rows_of(good) == PINNED
+    assert good.rows_written == 2
+    assert (failed.error_class, failed.query_error) == ("DIVIDE_BY_ZERO", False)
+    assert "1 / (amount - 20)" in (failed.error or "")
+    assert wrong.query_error
+    assert "LEFT []" in lines
+    assert not STACK.search(client.stdout + client.stderr)
+    assert lake.pointers() == [("sales", "orders")]

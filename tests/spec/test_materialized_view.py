@@ -1,0 +1,294 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The two ``materialized_view_metadata`` records: what is read, kept, written and refused."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from airflow_mv.errors import InvalidMetadataError
+from airflow_mv.spec.materialized_view import (
+    PROPERTY,
+    RefreshRecord,
+    StorageState,
+    ViewSettings,
+    parse_settings,
+    parse_storage_state,
+    property_text,
+)
+
+DATA = Path(__file__).parent / "data"
+FILE = "file:///lake/daily/metadata/00007.metadata.json"
+STATE = json.loads((DATA / "storage_state.json").read_text())
+SETTINGS = {"storage-table-location": "file:///lake/daily/storage/metadata/00003.metadata.json"}
+
+
+def read_settings(text: str) -> ViewSettings | None:
+    return parse_settings({PROPERTY: text}, view="lake.sales.daily", location=FILE)
+
+
+def read_state(text: str) -> StorageState | None:
+    return parse_storage_state({PROPERTY: text}, view="lake.sales.daily", location=FILE)
+
+
+def changed(path: str, value: Any) -> dict[str, Any]:
+    """The storage record with one field set, or taken out for ``...``."""
+    document = json.loads(json.dumps(STATE))
+    *steps, last = path.split("/")
+    place: Any = document
+    for step in steps:
+        place = place[int(step)] if step.isdigit() else place[step]
+    if value is ...:
+        del place[last]
+    else:
+        place[last] = value
+    return document
+
+
+# -- what is read ------------------------------------------------------------------------------
+
+
+def test_a_view_without_the_property_is_a_plain_view() -> None:
+    assert parse_settings({"comment": "x"}, view="v", location=FILE) is None
+
+
+def test_a_storage_table_without_the_property_was_never_refreshed() -> None:
+    assert parse_storage_state({}, view="v", location=FILE) is None
+
+
+def test_an_empty_list_of_refreshes_says_never_refreshed_too() -> None:
+    """The format allows it, and another writer may prefer it to leaving the property out."""
+    assert read_state('{"refreshes": [], "current-refresh-id": "none"}') is None
+
+
+def test_settings_have_the_defaults_of_the_format() -> None:
+    read = read_settings(json.dumps(SETTINGS))
+    assert read is not None
+    assert (read.allow_stale_data, read.refresh_strategy) == (False, "full")
+
+
+def test_defaults_are_not_written_out() -> None:
+    """A rewrite must change what it means to change, and nothing else."""
+    read = read_settings(json.dumps(SETTINGS))
+    assert read is not None
+    assert json.loads(property_text(read)) == SETTINGS
+
+
+def test_all_three_types_of_base_table_are_read() -> None:
+    read = read_state(json.dumps(STATE))
+    assert read is not None
+    assert [table.type for table in read.current.base_tables] == [
+        "iceberg-metastore",
+        "iceberg-filesystem",
+        "deltalake-filesystem",
+    ]
+    assert read.current.snapshots == {"sales.orders": 6113218347632409000, "raw.events": 77, "delta.users": 12}
+    assert read.current.base_tables[1].location == "s3://lake/raw/events"
+    assert dict(read.current.base_tables[0].properties) == {"hive.metastore.uris": "thrift://other:9083"}
+
+
+def test_any_refresh_of_the_history_is_found_by_its_id() -> None:
+    read = read_state(json.dumps(STATE))
+    assert read is not None
+    assert read.find("first").sequence_number == 3
+    assert read.current.refresh_id == "second"
+    with pytest.raises(KeyError):
+        read.find("third")
+
+
+# -- what is kept ------------------------------------------------------------------------------
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**80), 2**80) | st.text(max_size=8) | st.floats(-1e9, 1e9),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=6,
+)
+unknown = st.dictionaries(st.text(max_size=8).map(lambda key: f"x-{key}"), json_values, max_size=2)
+strings = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=12)
+longs = st.integers(-(2**63), 2**63 - 1)
+
+
+@st.composite
+def base_tables(draw: st.DrawFn) -> dict[str, Any]:
+    kind = draw(st.sampled_from(["iceberg-metastore", "iceberg-filesystem", "deltalake-filesystem"]))
+    document = {"type": kind, "identifier": draw(strings), "snapshot-reference": draw(longs), **draw(unknown)}
+    if kind != "iceberg-metastore":
+        document["location"] = draw(strings)
+    if draw(st.booleans()):
+        document["properties"] = draw(st.dictionaries(strings, strings, max_size=2))
+    return document
+
+
+@st.composite
+def states(draw: st.DrawFn) -> dict[str, Any]:
+    ids = draw(st.lists(strings, min_size=1, max_size=3, unique=True))
+    refreshes = []
+    for refresh_id in ids:
+        record = {
+            "refresh-id": refresh_id,
+            "version-id": draw(st.integers(0, 2**31 - 1)),
+            "base-tables": draw(st.lists(base_tables(), max_size=2)),
+            **draw(unknown),
+        }
+        if draw(st.booleans()):
+            record["sequence-number"] = draw(longs)
+        refreshes.append(record)
+    return {"refreshes": refreshes, "current-refresh-id": draw(st.sampled_from(ids)), **draw(unknown)}
+
+
+@settings(max_examples=150, deadline=None)
+@given(states())
+def test_reading_and_writing_a_storage_record_changes_nothing(document: dict[str, Any]) -> None:
+    read = read_state(json.dumps(document))
+    assert read is not None
+    assert json.loads(property_text(read)) == document
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.builds(lambda extra, stale: {**SETTINGS, "allow-stale-data": stale, **extra}, unknown, st.booleans()))
+def test_repointing_a_view_changes_only_the_location(document: dict[str, Any]) -> None:
+    read = read_settings(json.dumps(document))
+    assert read is not None
+    assert json.loads(property_text(read.repointed("s3://b/new"))) == {
+        **document,
+        "storage-table-location": "s3://b/new",
+    }
+
+
+def test_an_unknown_field_spelled_like_one_of_ours_is_kept_as_it_is() -> None:
+    """``refresh_id`` is not ``refresh-id``: neither read for it nor renamed."""
+    document = changed("refreshes/0/refresh_id", "not ours")
+    read = read_state(json.dumps(document))
+    assert read is not None
+    assert json.loads(property_text(read)) == document
+    with pytest.raises(InvalidMetadataError, match="storage-table-location"):
+        read_settings('{"storage_table_location": "file:///lake/x"}')
+
+
+def record(refresh_id: str) -> RefreshRecord:
+    return RefreshRecord.read({"refresh-id": refresh_id, "version-id": 1, "base-tables": []}, source="test")
+
+
+def test_without_time_travel_the_one_record_is_replaced_and_unknown_fields_stay() -> None:
+    before = read_state(json.dumps({**STATE, "x-note": [1]}))
+    after = StorageState.after(before, record("third"), keep_history=False)
+    assert [item.refresh_id for item in after.refreshes] == ["third"]
+    assert after.document()["x-note"] == [1]
+
+
+def test_with_time_travel_records_are_added_and_old_ones_stay_word_for_word() -> None:
+    before = read_state(json.dumps(STATE))
+    after = StorageState.after(before, record("third"), keep_history=True)
+    assert after.document()["refreshes"][:2] == STATE["refreshes"]
+    assert after.current.refresh_id == "third"
+
+
+# -- what is refused ---------------------------------------------------------------------------
+
+BROKEN_FIELDS = [
+    ("refreshes", ..., "refreshes"),
+    ("current-refresh-id", ..., "current-refresh-id"),
+    ("current-refresh-id", "nobody", "current-refresh-id"),
+    ("current-refresh-id", 5, "current-refresh-id"),
+    ("refreshes", {}, "refreshes"),
+    ("refreshes/1/refresh-id", ..., "refreshes.1.refresh-id"),
+    ("refreshes/1/refresh-id", "", "refreshes.1.refresh-id"),
+    ("refreshes/1/refresh-id", "first", "refresh-id occurs twice"),
+    ("refreshes/0/version-id", ..., "refreshes.0.version-id"),
+    ("refreshes/0/version-id", "1", "refreshes.0.version-id"),
+    ("refreshes/0/version-id", True, "refreshes.0.version-id"),
+    ("refreshes/0/version-id", 1.5, "refreshes.0.version-id"),
+    ("refreshes/0/version-id", -1, "refreshes.0.version-id"),
+    ("refreshes/0/base-tables", ..., "refreshes.0.base-tables"),
+    ("refreshes/0/base-tables", None, "refreshes.0.base-tables"),
+    ("refreshes/0/sequence-number", 2**64, "refreshes.0.sequence-number"),
+    ("refreshes/0/base-tables/0/type", ..., "refreshes.0.base-tables.0.type"),
+    ("refreshes/0/base-tables/0/type", "hudi", "refreshes.0.base-tables.0.type"),
+    ("refreshes/0/base-tables/0/identifier", ..., "refreshes.0.base-tables.0.identifier"),
+    ("refreshes/0/base-tables/0/snapshot-reference", ..., "refreshes.0.base-tables.0.snapshot-reference"),
+    ("refreshes/0/base-tables/0/snapshot-reference", "12", "refreshes.0.base-tables.0.snapshot-reference"),
+    ("refreshes/0/base-tables/0/snapshot-reference", 2**64, "refreshes.0.base-tables.0.snapshot-reference"),
+    ("refreshes/0/base-tables/0/properties", {"a": 1}, "refreshes.0.base-tables.0.properties.a"),
+    ("refreshes/1/base-tables/1/location", ..., "location is required"),
+    ("refreshes/1/base-tables/2/location", "", "refreshes.1.base-tables.2.location"),
+]
+
+
+@pytest.mark.parametrize(("path", "value", "named"), BROKEN_FIELDS)
+def test_a_broken_field_is_named_with_its_view_and_file(path: str, value: object, named: str) -> None:
+    with pytest.raises(InvalidMetadataError) as caught:
+        read_state(json.dumps(changed(path, value)))
+    assert named in str(caught.value)
+    assert "lake.sales.daily" in str(caught.value)
+    assert FILE in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("document", "named"),
+    [
+        ({}, "storage-table-location"),
+        ({"storage-table-location": ""}, "storage-table-location"),
+        ({"storage-table-location": 5}, "storage-table-location"),
+        ({**SETTINGS, "allow-stale-data": "true"}, "allow-stale-data"),
+        ({**SETTINGS, "refresh-strategy": "sometimes"}, "refresh-strategy"),
+    ],
+)
+def test_broken_settings_are_named_with_their_view_and_file(document: dict[str, Any], named: str) -> None:
+    with pytest.raises(InvalidMetadataError, match=named) as caught:
+        read_settings(json.dumps(document))
+    assert "lake.sales.daily" in str(caught.value)
+    assert FILE in str(caught.value)
+
+
+GOOD = json.dumps(STATE)
+HOSTILE = {
+    "empty": "",
+    "null": "null",
+    "a list": "[]",
+    "a number": "7",
+    "a word": "refresh",
+    "NaN": GOOD.replace('"first"', "NaN", 1),
+    "Infinity in an unknown field": GOOD[:-1] + ', "x": Infinity}',
+    "an infinite number": GOOD[:-1] + ', "x": 1e999}',
+    "a key twice": '{"refreshes": [], ' + GOOD[1:],
+    "a key twice, deep": GOOD.replace('"version-id"', '"version-id": 9, "version-id"', 1),
+    "nested 300 deep": GOOD[:-1] + ', "x": ' + "[" * 300 + "]" * 300 + "}",
+    "nested 5,000 deep": GOOD[:-1] + ', "x": ' + "[" * 5000 + "]" * 5000 + "}",
+    "objects nested 5,000 deep": '{"a":' * 5000 + "1" + "}" * 5000,
+    "half a surrogate pair": GOOD.replace("first", "\\ud800"),
+    "a number of 5,000 digits": GOOD.replace("6113218347632409000", "9" * 5000),
+    "two documents": GOOD + GOOD,
+    "a byte order mark": "\ufeff" + GOOD,
+}
+
+
+@pytest.mark.parametrize("text", HOSTILE.values(), ids=HOSTILE.keys())
+def test_hostile_text_ends_in_one_error_that_names_view_file_and_property(text: str) -> None:
+    for read in (read_state, read_settings):
+        with pytest.raises(InvalidMetadataError) as caught:
+            read(text)
+        assert all(part in str(caught.value) for part in ("lake.sales.daily", FILE, PROPERTY))
+        assert len(str(caught.value)) < 1000
+
+
+@pytest.mark.parametrize("part", range(20))
+def test_truncated_text_is_refused(part: int) -> None:
+    with pytest.raises(InvalidMetadataError, match="not valid JSON"):
+        read_state(GOOD[: len(GOOD) * part // 20])
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.lists(st.tuples(st.integers(0, len(GOOD) - 1), st.characters(codec="utf-8")), min_size=1, max_size=6))
+def test_mutated_text_never_raises_anything_else(changes: list[tuple[int, str]]) -> None:
+    text = list(GOOD)
+    for position, character in changes:
+        text[position] = character
+    try:
+        read_state("".join(text))
+    except InvalidMetadataError as error:
+        assert "lake.sales.daily" in str(error)
