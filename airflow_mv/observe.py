@@ -134,8 +134,7 @@ def observe_tables(
         The tables, and the storage metadata file of each that is a materialized view.
     """
     wanted = tuple(identifiers)
-    # A pinned table serves views with other records: those need the table's history, not just its head.
-    known = {table.identifier: table for table in record.base_tables} if record and pins is None and not as_of else {}
+    known = {table.identifier: table for table in record.base_tables} if record and not as_of else {}
     pinned = {} if pins is None else pins
     located = _locate(catalog, tuple(identifier for identifier in wanted if identifier not in pinned))
     storages: dict[Identifier, str] = {}
@@ -147,8 +146,28 @@ def observe_tables(
             # A materialized view that the same run refreshes first must be read as that refresh left it.
             if identifier not in storages:
                 pinned[identifier] = table
+        elif _lacks_history(table, known.get(str(identifier))):
+            table = pinned[identifier] = _with_history(catalog, identifier, table)
         tables.append(table)
     return tuple(tables), storages
+
+
+def _lacks_history(pinned: ObservedTable, recorded: BaseTable | None) -> bool:
+    """Whether a table was pinned by its pointer alone, for another view, and this record is of other rows."""
+    return (
+        pinned.table is None
+        and pinned.metadata_location is not None
+        and recorded is not None
+        and recorded.properties.get(METADATA_LOCATION) != pinned.metadata_location
+    )
+
+
+def _with_history(catalog: MaterializedViewCatalog, identifier: Identifier, pinned: ObservedTable) -> ObservedTable:
+    """Open the file that a pin stands for: it never changes, so the pin stays what it was."""
+    try:
+        return _read(catalog, identifier, Located("table", pinned.metadata_location or ""), None)
+    except MetadataFileNotFoundError as error:
+        return ObservedTable(str(identifier), error=str(error))
 
 
 def _look(
@@ -219,7 +238,9 @@ def _read(
     head = table.head
     if as_of is not None:
         head = snapshot_as_of(table, int(as_of.timestamp() * 1000), name=str(identifier)).snapshot_id
-    return ObservedTable(str(identifier), place.metadata_location, head, table, table.table_uuid)
+    # A recorded location stands for the snapshot that is current in it: not for an older one.
+    location = place.metadata_location if head == table.head else None
+    return ObservedTable(str(identifier), location, head, table, table.table_uuid)
 
 
 def _version(view: NestedView) -> NestedViewVersion:

@@ -1,3 +1,296 @@
-"""x"""
-def add_arguments(parser): ...
-def run(o): ...
+# SPDX-License-Identifier: Apache-2.0
+"""Freshness of many views, and of base tables with a long history; our reader against pyiceberg's. No Spark."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pyiceberg.catalog import load_catalog
+from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.partitioning import UNPARTITIONED_PARTITION_SPEC
+from pyiceberg.schema import Schema
+from pyiceberg.table.metadata import new_table_metadata
+from pyiceberg.table.sorting import UNSORTED_SORT_ORDER
+from pyiceberg.types import LongType, NestedField, StringType
+
+from airflow_mv.catalog import MaterializedViewCatalog
+from airflow_mv.create import Definition, create
+from airflow_mv.plan.freshness import State
+from airflow_mv.plan.planner import RefreshPlan
+from airflow_mv.planning import plan_refresh
+from airflow_mv.refresh import publish
+from airflow_mv.script import CreateStorageStep, Outcome, Script
+from airflow_mv.spec.identifiers import Identifier
+from airflow_mv.spec.stored import decode, encode
+from airflow_mv.spec.table import with_properties
+from airflow_mv.status import status, statuses
+from benchmarks import report
+
+_NAMESPACE = "bench"
+_SCHEMA = Schema(NestedField(1, "id", LongType()), NestedField(2, "name", StringType()))
+_HOUR_MS = 3_600_000
+_START_MS = 1_600_000_000_000
+#: Base tables that one view reads.
+_READS = 3
+
+_CHILD = """
+import json, sys, time
+started = time.perf_counter()
+from pyiceberg.catalog import load_catalog
+from airflow_mv.catalog import MaterializedViewCatalog
+from airflow_mv.status import status, statuses
+imported = time.perf_counter()
+catalog = MaterializedViewCatalog(load_catalog("lake", **json.loads(sys.argv[1])))
+views = catalog.list()
+opened = time.perf_counter()
+status(catalog, views[0])
+first = time.perf_counter()
+statuses(catalog, views)
+done = time.perf_counter()
+print(json.dumps([imported - started, opened - imported, first - opened, done - first]))
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--number", type=int, default=100, metavar="N", help="views")
+    parser.add_argument("--tables", type=int, default=10, metavar="M", help="base tables; a view reads three of them")
+    parser.add_argument("--snapshots", type=int, nargs="+", default=[10, 1_000, 10_000], help="of each base table")
+    parser.add_argument("--repeat", type=int, default=5, metavar="R", help="runs of each measurement")
+
+
+def run(options: argparse.Namespace) -> dict[str, Any]:
+    """Measure, print the tables, return every run."""
+    facts = report.machine()
+    folder = options.cache.resolve() / f"freshness-{uuid.uuid4().hex[:8]}"
+    results: dict[int, dict[str, list[float]]] = {}
+    sizes: dict[int, int] = {}
+    try:
+        for snapshots in options.snapshots:
+            lake = Lake.make(folder / str(snapshots), options, snapshots)
+            sizes[snapshots] = lake.metadata_bytes()
+            results[snapshots] = _measure(lake, options.repeat)
+            print(f"{snapshots} snapshots: done", flush=True)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    print(
+        f"\nFreshness of {options.number} views over {options.tables} base tables ({_READS} each), SQLite catalog, "
+        f"{options.repeat} runs\n{report.about(facts)}\n\n{_table(results, sizes)}"
+    )
+    return {"benchmark": "freshness", "machine": facts, "bytes": sizes, "seconds": results}
+
+
+@dataclass(frozen=True, slots=True)
+class Lake:
+    """Views over base tables that have metadata and no data: freshness reads nothing else."""
+
+    properties: dict[str, str]
+    tables: tuple[str, ...]
+    views: tuple[str, ...]
+    snapshots: int
+
+    @classmethod
+    def make(cls, folder: Path, options: argparse.Namespace, snapshots: int) -> Lake:
+        """Make base tables of so many snapshots, and views that are fresh."""
+        folder.mkdir(parents=True)
+        properties = {"type": "sql", "uri": f"sqlite:///{folder / 'catalog.db'}", "warehouse": str(folder)}
+        tables = tuple(f"t{number}" for number in range(options.tables))
+        views = tuple(f"lake.{_NAMESPACE}.v{number}" for number in range(options.number))
+        lake = cls(properties, tables, views, snapshots)
+        pointers = lake.pyiceberg()
+        pointers.create_namespace(_NAMESPACE)
+        for table in tables:
+            pointers.create_table((_NAMESPACE, table), _SCHEMA)
+            lake.commit(pointers, table, snapshots)
+        catalog = lake.open()
+        for number, view in enumerate(views):
+            names = [tables[(number + step) % len(tables)] for step in range(_READS)]
+            sql = " UNION ALL ".join(f"SELECT id, name FROM lake.{_NAMESPACE}.{name}" for name in names)
+            create(catalog, view, Definition(sql), stager=_stager(catalog))
+            plan = plan_refresh(catalog, view)
+            publish(catalog, plan, _staged(catalog, plan))
+        return lake
+
+    def pyiceberg(self) -> SqlCatalog:
+        """Open the catalog as pyiceberg does."""
+        catalog = load_catalog("lake", **self.properties)
+        assert isinstance(catalog, SqlCatalog)
+        return catalog
+
+    def open(self) -> MaterializedViewCatalog:
+        """Open the catalog; nothing is remembered of an earlier one."""
+        return MaterializedViewCatalog(self.pyiceberg())
+
+    def commit(self, catalog: SqlCatalog, table: str, snapshots: int) -> None:
+        """Give a base table a metadata file with so many snapshots."""
+        loaded = catalog.load_table((_NAMESPACE, table))
+        document = json.loads(loaded.metadata.model_dump_json()) | _history(loaded.location(), snapshots)
+        file = Path(loaded.location()) / "metadata" / f"{snapshots:05d}-{uuid.uuid4()}.metadata.json"
+        file.write_text(json.dumps(document))
+        catalog.drop_table((_NAMESPACE, table))
+        catalog.register_table((_NAMESPACE, table), str(file))
+
+    def metadata_bytes(self) -> int:
+        """Size of a base table's metadata file."""
+        table = self.pyiceberg().load_table((_NAMESPACE, self.tables[0]))
+        return Path(table.metadata_location).stat().st_size
+
+
+def _history(location: str, snapshots: int) -> dict[str, Any]:
+    times = [_START_MS + _HOUR_MS * number for number in range(snapshots)]
+    ids = [7_000_000_000_000_000_000 + number for number in range(snapshots)]
+    return {
+        "last-updated-ms": times[-1],
+        "last-sequence-number": snapshots,
+        "current-snapshot-id": ids[-1],
+        "refs": {"main": {"snapshot-id": ids[-1], "type": "branch"}},
+        "snapshot-log": [{"timestamp-ms": at, "snapshot-id": name} for at, name in zip(times, ids, strict=True)],
+        "snapshots": [
+            {
+                "snapshot-id": name,
+                **({"parent-snapshot-id": name - 1} if number else {}),
+                "sequence-number": number + 1,
+                "timestamp-ms": times[number],
+                "manifest-list": f"{location}/metadata/snap-{name}-1-{uuid.UUID(int=number)}.avro",
+                "schema-id": 0,
+                "summary": _summary(number),
+            }
+            for number, name in enumerate(ids)
+        ],
+    }
+
+
+def _summary(number: int) -> dict[str, str]:
+    """What Spark writes with an append."""
+    return {
+        "operation": "append",
+        "spark.app.id": "local-1700000000000",
+        "added-data-files": "4",
+        "added-records": "25000",
+        "added-files-size": "1048576",
+        "changed-partition-count": "1",
+        "total-records": str(25_000 * (number + 1)),
+        "total-files-size": str(1_048_576 * (number + 1)),
+        "total-data-files": str(4 * (number + 1)),
+        "total-delete-files": "0",
+        "total-position-deletes": "0",
+        "total-equality-deletes": "0",
+        "engine-version": "4.1.3",
+        "app-id": "local-1700000000000",
+        "engine-name": "spark",
+        "iceberg-version": "Apache Iceberg 1.12.0 (commit 0000000000000000000000000000000000000000)",
+    }
+
+
+def _stager(catalog: MaterializedViewCatalog) -> Callable[[Script], Outcome]:
+    """Return a stager that makes empty storage tables of our one schema, without Spark."""
+
+    def stage(script: Script) -> Outcome:
+        step = script.steps[-1]
+        assert isinstance(step, CreateStorageStep)
+        metadata = new_table_metadata(_SCHEMA, UNPARTITIONED_PARTITION_SPEC, UNSORTED_SORT_ORDER, step.location)
+        location = f"{step.location}/metadata/00000-{uuid.uuid4()}.metadata.json"
+        catalog.files.write(location, metadata.model_dump_json().encode())
+        return Outcome(script.refresh_id, location)
+
+    return stage
+
+
+def _staged(catalog: MaterializedViewCatalog, plan: RefreshPlan) -> Outcome:
+    """What Spark would have staged: a metadata file that follows on the plan's."""
+    before = plan.storage_table_location
+    document = decode(catalog.files.read(before, what="storage table"), source=before)
+    after = with_properties(document, previous_location=before, updates={}, tags={}, now_ms=_START_MS)
+    location = f"{document['location']}/metadata/00001-{uuid.uuid4()}.metadata.json"
+    catalog.files.write(location, encode(after))
+    return Outcome(plan.refresh_id, location)
+
+
+def _measure(lake: Lake, repeat: int) -> dict[str, list[float]]:
+    """Return seconds for each view (or file, or process) by what was measured."""
+    runs: dict[str, list[float]] = {}
+    for _ in range(repeat):
+        for name, seconds in zip(("import", "open", "first status", "all statuses"), _child(lake), strict=True):
+            runs.setdefault(f"new process: {name}", []).append(seconds)
+    _statuses(lake, repeat, "pointers unmoved", State.FRESH, runs)
+    pointers = lake.pyiceberg()
+    for table in lake.tables:
+        lake.commit(pointers, table, lake.snapshots + 1)
+    _statuses(lake, repeat, "each table has a new snapshot", State.STALE, runs)
+    _readers(lake, repeat, runs)
+    return runs
+
+
+def _statuses(lake: Lake, repeat: int, title: str, expected: State, runs: dict[str, list[float]]) -> None:
+    catalog = lake.open()
+    views = [catalog.identify(view) for view in lake.views]
+    # Warm-up, and a check that it is the wanted case that is measured.
+    found = {document["state"] for document in statuses(catalog, views)}
+    if found != {str(expected)}:
+        raise SystemExit(f"{title}: the views are {', '.join(sorted(found))}, not {expected}")
+    for _ in range(repeat):
+        together = _clocked(lambda: statuses(catalog, views))
+        single = _clocked(lambda: [status(catalog, view) for view in views])
+        runs.setdefault(f"{title}: a view, all together", []).append(together / len(views))
+        runs.setdefault(f"{title}: a view, one by one", []).append(single / len(views))
+
+
+def _readers(lake: Lake, repeat: int, runs: dict[str, list[float]]) -> None:
+    """Read the same metadata files in turn, ours first."""
+    catalog, pointers = lake.open(), lake.pyiceberg()
+    identifiers = [Identifier("lake", (_NAMESPACE,), table) for table in lake.tables]
+
+    def ours() -> None:
+        for identifier in identifiers:
+            catalog.table_metadata(identifier, catalog.locate([identifier])[identifier])
+
+    def theirs() -> None:
+        for table in lake.tables:
+            pointers.load_table((_NAMESPACE, table))
+
+    for reader in (ours, theirs):
+        reader()
+    for _ in range(repeat):
+        runs.setdefault("a base table: ours", []).append(_clocked(ours) / len(identifiers))
+        runs.setdefault("a base table: pyiceberg's load_table", []).append(_clocked(theirs) / len(identifiers))
+
+
+def _child(lake: Lake) -> list[float]:
+    command = [sys.executable, "-c", _CHILD, json.dumps(lake.properties)]
+    answer: list[float] = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+    return answer
+
+
+def _clocked(work: Callable[[], object]) -> float:
+    started = time.perf_counter()
+    work()
+    return time.perf_counter() - started
+
+
+def _table(results: dict[int, dict[str, list[float]]], sizes: dict[int, int]) -> str:
+    def row(title: str, cells: Iterable[str]) -> tuple[str, ...]:
+        return (title, *cells)
+
+    names = list(next(iter(results.values())))
+    rows = [row("metadata file of a base table", (f"{size / 1e6:.2f} MB" for size in sizes.values()))]
+    rows += [row(f"{name}, ms", (_ms(runs[name]) for runs in results.values())) for name in names]
+    rows.append(row("ratio of the two", (_ratio(runs) for runs in results.values())))
+    return report.table(["", *(f"{snapshots:,} snapshots" for snapshots in results)], rows)
+
+
+def _ms(seconds: list[float]) -> str:
+    return report.spread(seconds, digits=1, scale=1000)
+
+
+def _ratio(runs: dict[str, list[float]]) -> str:
+    ours, theirs = runs["a base table: ours"], runs["a base table: pyiceberg's load_table"]
+    return report.spread([slow / fast for slow, fast in zip(theirs, ours, strict=True)], digits=1)

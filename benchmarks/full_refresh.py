@@ -10,11 +10,12 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from airflow_mv.create import Definition, create
-from airflow_mv.refresh import RefreshOptions, plan_refresh, publish, stage
+from airflow_mv.planning import RefreshOptions, plan_refresh
+from airflow_mv.refresh import publish, stage
 from airflow_mv.script import Outcome, Script
 from airflow_mv.stagers import InProcessStager
 from benchmarks import report
-from benchmarks.steps import Steps, TimedCatalog, timed_stager
+from benchmarks.steps import TimedCatalog, timed_stager
 from benchmarks.tpch import CATALOG, SCRATCH, VIEWS, Warehouse
 
 if TYPE_CHECKING:
@@ -62,7 +63,8 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     finally:
         stager.close()
         warehouse.clear(tables)
-    print(f"\nFull refresh, TPC-H scale factor {options.scale:g}, {options.repeat} pairs of runs; {report.about(facts)}")
+    print(f"\nFull refresh, TPC-H scale factor {options.scale:g}, {options.repeat} pairs of runs")
+    print(report.about(facts))
     print(f"\n{_totals(measured)}\n\n{_steps(measured)}")
     return {
         "benchmark": "full-refresh",
@@ -132,11 +134,12 @@ def _totals(measured: dict[str, Measured]) -> str:
 
 def _steps(measured: dict[str, Measured]) -> str:
     names = list(dict.fromkeys(name for item in measured.values() for run in item.steps for name in run))
-    rows = [
-        (name, *(report.spread([run.get(name, 0.0) for run in item.steps], digits=0, scale=1000) for item in measured.values()))
-        for name in names
-    ]
+    rows = [(name, *(_milliseconds(item, name) for item in measured.values())) for name in names]
     return report.table(["step, ms", *measured], rows)
+
+
+def _milliseconds(item: Measured, name: str) -> str:
+    return report.spread([run.get(name, 0.0) for run in item.steps], digits=0, scale=1000)
 
 
 def _quiet(_: str) -> None:

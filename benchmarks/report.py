@@ -20,9 +20,9 @@ def median(values: Iterable[float]) -> float:
 
 
 def spread(values: Sequence[float], *, digits: int = 2, scale: float = 1.0) -> str:
-    """Return ``median (least – most)``."""
+    """Return ``median (least to most)``."""
     low, middle, high = (value * scale for value in (min(values), median(values), max(values)))
-    return f"{middle:.{digits}f} ({low:.{digits}f} – {high:.{digits}f})"
+    return f"{middle:.{digits}f} ({low:.{digits}f} to {high:.{digits}f})"
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
@@ -30,8 +30,11 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     lines = [list(head), *(list(row) for row in rows)]
     widths = [max(len(line[column]) for line in lines) for column in range(len(head))]
     rule = ["-" * width if column == 0 else "-" * (width - 1) + ":" for column, width in enumerate(widths)]
+    aligns = ["<", *(">" * (len(head) - 1))]
     return "\n".join(
-        "| " + " | ".join(_pad(cell, width, column) for column, (cell, width) in enumerate(zip(line, widths))) + " |"
+        "| "
+        + " | ".join(f"{cell:{align}{width}}" for cell, align, width in zip(line, aligns, widths, strict=True))
+        + " |"
         for line in [lines[0], rule, *lines[1:]]
     )
 
@@ -62,7 +65,3 @@ def keep(path: Path | None, document: dict[str, Any]) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(json.dumps(document, indent=1) + "\n")
         print(f"\nEvery run: {path}")
-
-
-def _pad(cell: str, width: int, column: int) -> str:
-    return cell.ljust(width) if column == 0 else cell.rjust(width)

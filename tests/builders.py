@@ -22,11 +22,13 @@ from pyiceberg.table.snapshots import Operation, Snapshot, Summary
 from pyiceberg.table.update import AddSnapshotUpdate, SetSnapshotRefUpdate
 from sqlalchemy import select
 
-from airflow_mv.catalog import LoadedStorage, MaterializedViewCatalog
+from airflow_mv.catalog import LoadedStorage, LoadedView, MaterializedViewCatalog
 from airflow_mv.create import Definition, create
-from airflow_mv.refresh import RefreshResult, refresh
+from airflow_mv.refresh import refresh
+from airflow_mv.results import RefreshResult
 from airflow_mv.script import STAGING_CATALOG, CreateStorageStep, Outcome, Script
 from airflow_mv.spec.identifiers import Identifier, split
+from airflow_mv.spec.view import new_view, replace_version
 
 ORDERS = pa.schema([("id", pa.int64()), ("region", pa.string()), ("amount", pa.int64())])
 FIRST = ((1, "north", 10), (2, "south", 20), (3, "north", 5))
@@ -100,6 +102,29 @@ class Lake:
     def view(self, name: str = "daily", sql: str = QUERY, **definition: Any) -> Identifier:
         """A materialized view, never refreshed."""
         return create(self.catalog, f"sales.{name}", Definition(sql, **definition), stager=self.stager).identifier
+
+    def plain_view(self, name: str, sql: str, columns: Sequence[str] = ORDERS.names) -> LoadedView:
+        """Someone's ``CREATE OR REPLACE VIEW sales.<name>``: a view that is not materialized."""
+        view = self.catalog.identify(f"sales.{name}")
+        fields = [
+            {"id": number, "name": column, "required": False, "type": "string" if column == "region" else "long"}
+            for number, column in enumerate(columns)
+        ]
+        definition: dict[str, Any] = {
+            "schema": {"type": "struct", "fields": fields},
+            "sql": sql,
+            "default_catalog": view.catalog,
+            "default_namespace": view.namespace,
+            "summary": {"engine-name": "someone"},
+            "now_ms": time.time_ns() // 1_000_000,
+        }
+        if self.catalog.exists(view):
+            loaded = self.catalog.load(view)
+            assert self.catalog.replace(loaded, replace_version(loaded.metadata, **definition))
+            return self.catalog.load(view)
+        location = self.catalog.new_location(view)
+        metadata = new_view(view_uuid=str(uuid.uuid4()), location=location, properties={}, **definition)
+        return self.catalog.create(view, metadata)
 
     def refresh(self, view: str | Identifier = "sales.daily", **arguments: Any) -> RefreshResult:
         """Refresh one view, from plan to publication."""
@@ -225,7 +250,8 @@ class DuckStager:
                 session.register(name, self._scan(scratch, match[1], match[2]))
                 return name
 
-            text = _PINNED.sub(bind, sql)
+            # A table without any snapshot is pinned as a sample of no rows.
+            text = _PINNED.sub(bind, sql.replace("TABLESAMPLE (0 ROWS)", ""))
             return _storable(session.sql(sqlglot.transpile(text, read="spark", write="duckdb")[0]).to_arrow_table())
 
     def _scan(self, scratch: SqlCatalog, name: str, snapshot_id: str | None) -> pa.Table:

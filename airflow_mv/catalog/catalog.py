@@ -27,6 +27,7 @@ from airflow_mv.errors import (
 )
 from airflow_mv.spec.identifiers import Identifier
 from airflow_mv.spec.materialized_view import StorageState, ViewSettings, parse_settings, parse_storage_state
+from airflow_mv.spec.stored import whole_number
 from airflow_mv.spec.table import TableMetadata, parse_table
 from airflow_mv.spec.view import ViewMetadata, parse_view
 
@@ -285,7 +286,7 @@ class MaterializedViewCatalog:
 def next_number(metadata_location: str) -> int:
     """Return the number of the metadata file after this one; names from other writers count from 0."""
     head = metadata_location.rsplit("/", 1)[-1].split("-", 1)[0]
-    return int(head) + 1 if head.isdigit() and len(head) < 10 else 1
+    return whole_number(head, 0) + 1
 
 
 def _open(name: str) -> Catalog:

@@ -20,7 +20,8 @@ def main(location: str) -> int:
         location: A local path, or any path that Hadoop opens (``file:/``, ``s3a://``, ``hdfs://``…).
 
     Returns:
-        The exit code: 0, or 1 with the reason on stderr.
+        The exit code: 0, or 1 with the reason as the last line on stderr (spark-submit itself passes
+        a Python driver's stderr on to its own stdout).
     """
     spark = SparkSession.builder.appName("airflow-mv").getOrCreate()
     try:

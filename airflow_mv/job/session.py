@@ -76,7 +76,7 @@ def open_session(
     check_java()
     local = (master or "local[*]").startswith("local")
     settings = {**_defaults(local=local), **confs, "spark.master": master or "local[*]", "spark.app.name": app_name}
-    settings |= _jars(settings, packages)
+    settings |= jar_confs(settings, packages)
     if settings.get("spark.jars.packages"):
         report(f"fetching {settings['spark.jars.packages']} (once; {JARS_VARIABLE} names a folder of jars instead)")
     return _start(settings)
@@ -165,8 +165,13 @@ def _defaults(*, local: bool) -> dict[str, str]:
     }
 
 
-def _jars(settings: Mapping[str, str], packages: Sequence[str]) -> dict[str, str]:
-    """Return the setting by which Spark finds its packages; those on this machine cost no resolution."""
+def jar_confs(settings: Mapping[str, str], packages: Sequence[str] = ()) -> dict[str, str]:
+    """Return the settings by which Spark finds its packages; those on this machine cost no resolution.
+
+    Args:
+        settings: Spark settings, of which ``spark.jars``, ``spark.jars.packages`` and ``spark.jars.ivy`` count.
+        packages: Maven coordinates, beside those in ``spark.jars.packages``.
+    """
     listed = settings.get("spark.jars.packages", "").split(",")
     wanted = [item for item in dict.fromkeys([*(part.strip() for part in listed), *packages]) if item]
     folders = [Path(os.environ[JARS_VARIABLE])] if os.environ.get(JARS_VARIABLE) else []

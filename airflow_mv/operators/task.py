@@ -3,18 +3,19 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import Asset, Context
-from airflow.sdk.types import Logger
 
 from airflow_mv.assets import materialized_view_asset
 from airflow_mv.errors import ConfigurationError, InvalidIdentifierError
 
 if TYPE_CHECKING:
     from airflow.sdk import BaseOperator
+    from airflow.sdk.types import Logger
 
     from airflow_mv.plan.planner import RefreshPlan
     from airflow_mv.planning import RefreshOptions
@@ -92,14 +93,17 @@ def log_plan(log: Logger, plan: RefreshPlan) -> None:
         log.info("  No Spark job is needed")
         return
     for change in plan.changes:
-        came = "unchanged" if not change.moved else f"{_snapshot(change.recorded)} → {_snapshot(change.current)}"
-        log.info("  reads %s at snapshot %s (%s)", change.identifier, _snapshot(change.current), came)
+        before = "as before" if not change.moved else f"before: {_snapshot(change.recorded)}"
+        log.info("  reads %s at snapshot %s (%s)", change.identifier, _snapshot(change.current), before)
 
 
 def log_result(log: Logger, result: RefreshResult) -> None:
     """Say how a refresh ended."""
+    if result.outcome not in PUBLISHED:
+        log.info("%s: %s, nothing was written; readers get refresh %s", result.view, result.outcome, result.refresh_id)
+        return
     log.info(
-        "%s: %s (%s), %s rows written in %.1f s; readers now get refresh %s",
+        "%s: %s (%s), %s rows written, %.1f s in all; readers get refresh %s from now on",
         result.view,
         result.outcome,
         result.mode,
@@ -145,8 +149,6 @@ def plan_document(value: Any) -> Mapping[str, Any]:
     Raises:
         ConfigurationError: It is none.
     """
-    import json
-
     try:
         document = json.loads(value) if isinstance(value, str) else value
     except ValueError:

@@ -68,7 +68,7 @@ class ObservedTable:
 
     Args:
         identifier: Its full name.
-        metadata_location: Where the catalog's pointer leads.
+        metadata_location: Where the catalog's pointer leads; ``None`` where ``head`` is not current there.
         head: The snapshot to compare with, or ``None`` for a table that was never written.
         table: Its metadata; ``None`` where the pointer equals the recorded one and no file was opened.
         table_uuid: Its uuid, as far as it is known.

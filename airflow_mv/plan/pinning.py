@@ -12,7 +12,9 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from sqlglot import Dialect, ParseError, Token, TokenError, TokenType, exp
+from sqlglot import ParseError, Token, TokenError, TokenType, exp
+from sqlglot.dialects.spark import Spark
+from sqlglot.parsers.spark import SparkParser
 
 from airflow_mv.errors import InvalidIdentifierError, InvalidQueryError
 from airflow_mv.spec.identifiers import Identifier, quote
@@ -30,6 +32,9 @@ _TABLE_FUNCTIONS = frozenset({"range", "explode", "posexplode", "inline", "stack
 _FILE_FORMATS = frozenset({"parquet", "orc", "csv", "json", "text", "xml", "avro", "binaryfile", "delta", "iceberg"})
 #: sqlglot's functions trip over some calls that Spark accepts, such as map() with one argument.
 _PARSER_FAULTS = (ArithmeticError, AssertionError, AttributeError, LookupError, TypeError, ValueError)
+#: Reading a token takes sqlglot one to two steps; 200,000 steps take about a second.
+_MAX_STEPS = 200_000
+_MAX_STEPS_PER_TOKEN = 20
 _PLAIN_PART = re.compile(r"\w+")
 _SUBSTITUTION = re.compile(r"\$\{[^}$\s]+\}")
 _LEXEMES = re.compile(
@@ -190,7 +195,7 @@ def _check_text(sql: str, view: str) -> None:
 
 def _tokens(sql: str, view: str) -> list[Token]:
     try:
-        tokens = Dialect.get_or_raise("spark").tokenize(sql)
+        tokens = Spark().tokenize(sql)
     except TokenError as error:
         unclosed = next((match for match in _LEXEMES.finditer(sql) if match["unclosed"]), None)
         if unclosed:
@@ -239,14 +244,34 @@ def _is_word(token: Token) -> bool:
     return token.token_type is TokenType.IDENTIFIER or _PLAIN_PART.fullmatch(token.text) is not None
 
 
+class _TooManyStepsError(Exception):
+    """Not an error of sqlglot's, which would catch it."""
+
+
+class _BoundedParser(SparkParser):
+    """Stops where sqlglot's tries double with each JOIN without ON, or each nested STRUCT."""
+
+    steps_left: int
+
+    def _advance(self, times: int = 1) -> None:
+        self.steps_left -= 1
+        if self.steps_left < 0:
+            raise _TooManyStepsError
+        super()._advance(times)
+
+
 def _tree(text: str, tokens: list[Token], view: str) -> exp.Expr:
-    parser = Dialect.get_or_raise("spark").parser(error_message_context=len(text))
+    parser = _BoundedParser(dialect=Spark(), error_message_context=len(text))
+    parser.steps_left = max(_MAX_STEPS, _MAX_STEPS_PER_TOKEN * len(tokens))
     try:
         trees = parser.parse(tokens, text)
     except ParseError as error:
         details = error.errors[0]
         message = f"sqlglot, which reads the query before Spark does, cannot: {details['description']}"
         raise query_error(text, len(details["start_context"] or ""), message, view) from error
+    except _TooManyStepsError as error:
+        message = "the query takes sqlglot too long to read: write CROSS JOIN for a JOIN without ON, nest STRUCT less"
+        raise InvalidQueryError(f"view {view}: {message}") from error
     except RecursionError as error:
         raise InvalidQueryError(f"view {view}: the query is nested too deeply for sqlglot to read") from error
     except _PARSER_FAULTS as error:

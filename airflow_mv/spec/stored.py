@@ -97,8 +97,20 @@ def decode_text(text: bytes | str, *, source: str) -> dict[str, Any]:
 
 
 def encode(document: dict[str, Any]) -> bytes:
-    """Write a document as the plain JSON bytes of a metadata file."""
-    return json.dumps(document, separators=(",", ":")).encode("ascii")
+    """Write a document as the plain JSON bytes of a metadata file.
+
+    Raises:
+        InvalidMetadataError: It is nested too deeply.
+    """
+    try:
+        return json.dumps(document, separators=(",", ":")).encode("ascii")
+    except RecursionError:
+        raise InvalidMetadataError("a metadata document is nested too deeply to be written") from None
+
+
+def whole_number(text: str, default: int) -> int:
+    """Read a whole number of a setting or a file name, ``default`` for any other text."""
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 10 else default
 
 
 def decompress(data: bytes, source: str) -> bytes:

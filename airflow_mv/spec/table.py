@@ -7,26 +7,28 @@ snapshots is read in milliseconds because everything else is skipped.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Any
 
 import msgspec
 
 from airflow_mv.errors import InvalidMetadataError, SnapshotNotFoundError
-from airflow_mv.spec.stored import MAX_BYTES, decompress
+from airflow_mv.spec.stored import MAX_BYTES, decompress, whole_number
 
 #: Newest table format that is understood.
 MAX_FORMAT_VERSION = 3
 _PREVIOUS_VERSIONS_MAX = "write.metadata.previous-versions-max"
 
+Long = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
+
 
 class Snapshot(msgspec.Struct, frozen=True, rename="kebab"):
     """One snapshot; ``summary`` values are text, as stored."""
 
-    snapshot_id: int
-    timestamp_ms: int = 0
-    parent_snapshot_id: int | None = None
-    sequence_number: int = 0
+    snapshot_id: Long
+    timestamp_ms: Long = 0
+    parent_snapshot_id: Long | None = None
+    sequence_number: Long = 0
     schema_id: int | None = None
     summary: dict[str, str] = msgspec.field(default_factory=dict)
 
@@ -46,21 +48,21 @@ class Snapshot(msgspec.Struct, frozen=True, rename="kebab"):
 class LogEntry(msgspec.Struct, frozen=True, rename="kebab"):
     """When a snapshot became current."""
 
-    timestamp_ms: int
-    snapshot_id: int
+    timestamp_ms: Long
+    snapshot_id: Long
 
 
 class MetadataLogEntry(msgspec.Struct, frozen=True, rename="kebab"):
     """A metadata file that was current before."""
 
     metadata_file: str
-    timestamp_ms: int
+    timestamp_ms: Long
 
 
 class Ref(msgspec.Struct, frozen=True, rename="kebab"):
     """A branch or a tag."""
 
-    snapshot_id: int
+    snapshot_id: Long
     type: str
 
 
@@ -69,11 +71,11 @@ class TableMetadata(msgspec.Struct, frozen=True, rename="kebab"):
 
     format_version: int
     location: str
-    last_updated_ms: int = 0
+    last_updated_ms: Long = 0
     table_uuid: str | None = None
-    last_sequence_number: int = 0
+    last_sequence_number: Long = 0
     current_schema_id: int | None = None
-    current_snapshot_id: int | None = None
+    current_snapshot_id: Long | None = None
     default_spec_id: int = 0
     schemas: list[dict[str, Any]] = msgspec.field(default_factory=list)
     schema: dict[str, Any] | None = None
@@ -127,7 +129,24 @@ def parse_table(data: bytes, *, source: str) -> TableMetadata:
         raise InvalidMetadataError(
             f"{source}: field 'format-version': {table.format_version} is not supported (1 to {MAX_FORMAT_VERSION})"
         )
+    for name, stored, wanted in (
+        ("schemas", [*table.schemas, table.schema or {}], {"name": str, "type": object}),
+        ("partition-specs", table.partition_specs, {"transform": str}),
+    ):
+        if not all(_has_fields(item, wanted) for item in stored):
+            raise InvalidMetadataError(f"{source}: field {name!r}: each of the 'fields' needs {' and '.join(wanted)}")
     return table
+
+
+def _has_fields(stored: dict[str, Any], wanted: Mapping[str, type]) -> bool:
+    """Whether the fields of a schema or partition spec have what is looked into."""
+    fields = stored.get("fields", [])
+    return isinstance(fields, list) and all(
+        isinstance(field, dict)
+        and all(isinstance(field.get(key, 0), int) for key in ("id", "source-id"))
+        and all(key in field and isinstance(field[key], kind) for key, kind in wanted.items())
+        for field in fields
+    )
 
 
 def snapshot_by_id(table: TableMetadata, snapshot_id: int, *, name: str) -> Snapshot:
@@ -170,11 +189,21 @@ def snapshot_as_of(table: TableMetadata, timestamp_ms: int, *, name: str) -> Sna
     """
     entries = [entry for entry in table.snapshot_log if entry.timestamp_ms <= timestamp_ms]
     if not entries:
-        oldest = table.snapshot_log[0].timestamp_ms if table.snapshot_log else None
-        hint = "it was never written" if oldest is None else f"the oldest that can be had is {oldest} ms"
-        raise SnapshotNotFoundError(f"table {name} has no snapshot as of {timestamp_ms} ms: {hint}")
+        raise SnapshotNotFoundError(f"table {name} has no snapshot as of {timestamp_ms} ms: {_oldest(table)}")
     # The last entry counts, not the latest time: a rollback adds an entry, and clocks may step back.
-    return snapshot_by_id(table, entries[-1].snapshot_id, name=name)
+    found = table.find(entries[-1].snapshot_id)
+    if found is None:
+        gone = f"it was at {entries[-1].snapshot_id}, which has expired"
+        raise SnapshotNotFoundError(f"table {name} as of {timestamp_ms} ms: {gone}; {_oldest(table)}")
+    return found
+
+
+def _oldest(table: TableMetadata) -> str:
+    retained = {item.snapshot_id for item in table.snapshots}
+    times = [entry.timestamp_ms for entry in table.snapshot_log if entry.snapshot_id in retained]
+    return (
+        f"the oldest that can be had is {times[0]} ms" if times else "no earlier state is retained, or none was written"
+    )
 
 
 def ancestors(table: TableMetadata, snapshot_id: int | None) -> Iterator[Snapshot]:
@@ -223,12 +252,12 @@ def with_properties(
     last = int(document.get("last-updated-ms", 0))
     properties = {**document.get("properties", {}), **updates}
     log = [*document.get("metadata-log", []), {"metadata-file": previous_location, "timestamp-ms": last}]
-    limit = properties.get(_PREVIOUS_VERSIONS_MAX, "100")
+    limit = max(whole_number(properties.get(_PREVIOUS_VERSIONS_MAX, ""), 100), 1)
     refs = {name: {"snapshot-id": snapshot_id, "type": "tag"} for name, snapshot_id in tags.items()}
     return {
         **document,
         "last-updated-ms": max(now_ms, last),
         "properties": properties,
-        "metadata-log": log[-max(int(limit), 1) :] if limit.isdigit() else log[-100:],
+        "metadata-log": log[-limit:],
         **({"refs": {**document.get("refs", {}), **refs}} if refs else {}),
     }

@@ -8,7 +8,6 @@ version 1 has them.
 
 from __future__ import annotations
 
-import copy
 import gzip
 import uuid
 from collections.abc import Mapping
@@ -17,7 +16,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, model_validator
 
 from airflow_mv.errors import InvalidMetadataError
-from airflow_mv.spec.stored import Int, Long, StoredModel, decode, encode
+from airflow_mv.spec.stored import Int, Long, StoredModel, decode, encode, whole_number
 
 FORMAT_VERSION = 1
 DIALECT = "spark"
@@ -60,9 +59,9 @@ class ViewSchema(StoredModel):
     fields: tuple[Mapping[str, Any], ...]
 
     @model_validator(mode="after")
-    def _fields_have_names(self) -> ViewSchema:
-        if not all(isinstance(field.get("name"), str) for field in self.fields):
-            raise ValueError("each field needs a name")
+    def _fields_are_columns(self) -> ViewSchema:
+        if not all(isinstance(field.get("name"), str) and "type" in field for field in self.fields):
+            raise ValueError("each field needs a name and a type")
         return self
 
     @property
@@ -163,7 +162,7 @@ def new_view(
         "version-id": 1,
         "schema-id": 0,
         "timestamp-ms": now_ms,
-        "summary": dict(summary),
+        "summary": {"operation": "create", **summary},
         "representations": [{"type": "sql", "sql": sql, "dialect": DIALECT}],
         "default-catalog": default_catalog,
         "default-namespace": list(default_namespace),
@@ -208,7 +207,7 @@ def replace_version(
         "version-id": version_id,
         "schema-id": schema_id,
         "timestamp-ms": now,
-        "summary": dict(summary),
+        "summary": {"operation": "replace", **summary},
         "representations": [{"type": "sql", "sql": sql, "dialect": DIALECT}],
         "default-catalog": default_catalog,
         "default-namespace": list(default_namespace),
@@ -248,8 +247,7 @@ def _not_before(view: ViewMetadata, now_ms: int) -> int:
 
 
 def _history_size(view: ViewMetadata) -> int:
-    text = view.properties.get(_HISTORY_SIZE, "10")
-    return max(int(text), 1) if text.isdigit() else 10
+    return max(whole_number(view.properties.get(_HISTORY_SIZE, ""), 10), 1)
 
 
 def _columns(schema: Mapping[str, Any]) -> list[tuple[Any, Any]]:
@@ -274,17 +272,16 @@ def _with_schema(schemas: list[dict[str, Any]], schema: Mapping[str, Any]) -> tu
 
 
 def _lift_draft(raw: dict[str, Any], source: str) -> dict[str, Any]:
-    """Turn the older draft's shape into version 1; version 1 passes unchanged."""
+    """Turn the older draft's shape into version 1, in place; version 1 passes unchanged."""
     versions = raw.get("versions")
     if not isinstance(versions, list):
         return raw
-    document = copy.deepcopy(raw)
-    document.setdefault("view-uuid", str(uuid.uuid5(uuid.NAMESPACE_URL, str(raw.get("location")))))
-    document.setdefault("schemas", [{"type": "struct", "schema-id": 0, "fields": []}])
-    for version in document["versions"]:
+    raw.setdefault("view-uuid", str(uuid.uuid5(uuid.NAMESPACE_URL, str(raw.get("location")))))
+    raw.setdefault("schemas", [{"type": "struct", "schema-id": 0, "fields": []}])
+    for version in versions:
         if isinstance(version, dict):
-            _lift_version(version, document, source)
-    return document
+            _lift_version(version, raw, source)
+    return raw
 
 
 def _lift_version(version: dict[str, Any], document: dict[str, Any], source: str) -> None:
@@ -304,8 +301,11 @@ def _lift_version(version: dict[str, Any], document: dict[str, Any], source: str
 
 def _aliased(document: dict[str, Any], schema_id: object, names: object, docs: object, source: str) -> int:
     """Return the id of the schema with the draft's field aliases and docs applied, added if new."""
-    schemas = document["schemas"]
-    base = next((item for item in schemas if isinstance(item, dict) and item.get("schema-id") == schema_id), None)
+    stored = document["schemas"] if isinstance(document["schemas"], list) else []
+    schemas: dict[int, dict[str, Any]] = {
+        item["schema-id"]: item for item in stored if isinstance(item, dict) and _has_id(item)
+    }
+    base = schemas.get(schema_id) if type(schema_id) is int else None
     fields = base.get("fields") if base else None
     if base is None or not isinstance(fields, list) or not all(isinstance(field, dict) for field in fields):
         raise InvalidMetadataError(f"{source}: field-aliases or field-docs without the schema {schema_id!r}")
@@ -321,5 +321,13 @@ def _aliased(document: dict[str, Any], schema_id: object, names: object, docs: o
         {**field, "name": name, **({"doc": doc} if doc is not None else {})}
         for field, name, doc in zip(fields, given_names, given_docs, strict=True)
     ]
-    document["schemas"], new_id = _with_schema(schemas, {**base, "fields": renamed})
+    same = next((known for known, item in schemas.items() if item.get("fields") == renamed), None)
+    if same is not None:
+        return same
+    new_id = max(schemas) + 1
+    document["schemas"] = [*stored, {**base, "fields": renamed, "schema-id": new_id}]
     return new_id
+
+
+def _has_id(schema: dict[str, Any]) -> bool:
+    return type(schema.get("schema-id")) is int

@@ -22,8 +22,8 @@ from pyspark.sql import DataFrame, SparkSession
 from airflow_mv.catalog import LoadedView, MaterializedViewCatalog
 from airflow_mv.create import Definition, create
 from airflow_mv.plan.planner import RefreshPlan
-from airflow_mv.reading import readable
 from airflow_mv.planning import RefreshOptions
+from airflow_mv.reading import readable
 from airflow_mv.refresh import refresh
 from airflow_mv.results import RefreshResult, ViewStatus
 from airflow_mv.script import Outcome, Script

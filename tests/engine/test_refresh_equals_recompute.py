@@ -41,6 +41,8 @@ CASES = [
         "timestamps_in_partitions",
         "SELECT date_trunc('hour', placed) AS hour, max(seen) AS latest, CAST(min(placed) AS DATE) AS day, "
         "count(*) AS n FROM {ns}.orders GROUP BY date_trunc('hour', placed)",
+        "SELECT CAST(date_trunc('hour', placed) AS TIMESTAMPTZ) AS hour, max(seen) AS latest, "
+        "CAST(min(placed) AS DATE) AS day, count(*) AS n FROM orders GROUP BY date_trunc('hour', placed)",
         options={"partition_by": ["days(hour)"]},
     ),
     Case(

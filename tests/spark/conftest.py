@@ -17,7 +17,7 @@ from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.table import StaticTable
 from pyspark.sql import SparkSession
 
-from airflow_mv.catalog.spark import SparkSettings, spark_settings
+from airflow_mv.catalog.spark import POSTGRESQL, SparkSettings, spark_settings
 from airflow_mv.job.session import open_session
 from airflow_mv.script import STAGING_CATALOG, CreateStorageStep, Outcome, Script, SqlStep
 
@@ -74,6 +74,7 @@ def make_lake(folder: Path, **properties: str) -> Lake:
     """Make a lake without Spark."""
     name = f"lake_{uuid.uuid4().hex[:8]}"  # a session reads a catalog's settings once
     given = {"type": "sql", "uri": f"sqlite:///{folder}/catalog.db", "warehouse": f"{folder.as_uri()}/warehouse"}
+    given |= properties
     catalog = SqlCatalog(name, **given)
     try:
         catalog.create_namespace("sales")
@@ -85,7 +86,7 @@ def make_lake(folder: Path, **properties: str) -> Lake:
     finally:
         catalog.engine.dispose()
     assert first is not None
-    return Lake(name, folder, {**given, **properties}, first.snapshot_id)
+    return Lake(name, folder, given, first.snapshot_id)
 
 
 def rows_of(outcome: Outcome) -> list[tuple[Any, ...]]:
@@ -100,7 +101,7 @@ def rows_of(outcome: Outcome) -> list[tuple[Any, ...]]:
 def session() -> Iterator[SparkSession]:
     """One local session; it holds a secret from the start."""
     settings = spark_settings("unused", {"type": "sql", "uri": "sqlite:////nowhere/x.db", "token": CANARY})
-    spark = open_session(settings.session_confs(), master="local[2]")
+    spark = open_session(settings.session_confs(), packages=[POSTGRESQL], master="local[2]")
     yield spark
     spark.stop()
 

@@ -26,7 +26,7 @@ from pyspark.sql import SparkSession
 
 from airflow_mv.errors import ConfigurationError, JobError
 from airflow_mv.job.run import run
-from airflow_mv.job.session import check_java, open_session
+from airflow_mv.job.session import check_java, jar_confs, open_session
 from airflow_mv.job.submit import build_package, submit_command, write_properties
 from airflow_mv.script import STAGING_CATALOG, Outcome, Script
 from tests.spark.conftest import CANARY, Lake, make_lake, rows_of
@@ -211,6 +211,16 @@ def test_a_connect_server_that_does_not_answer_is_said_at_once_without_its_token
     assert CANARY not in str(caught.value)
 
 
+def test_a_postgresql_catalog_that_python_filled_is_read_by_spark_with_its_password(
+    session: SparkSession, postgres_uri: str, tmp_path: Path
+) -> None:
+    """The user and the password travel beside the URL."""
+    lake = make_lake(tmp_path, uri=postgres_uri)
+    assert "password" not in lake.settings.confs[f"spark.sql.catalog.{lake.name}.uri"]
+    outcome = run(open_session(lake.settings.session_confs()), lake.whole(), report=silent)
+    assert rows_of(outcome) == PINNED
+
+
 # --------------------------------------------------------------------------------------- what is sent
 
 
@@ -285,7 +295,7 @@ def submit(folder: Path, lake: Lake, script: Script, *, confs: dict[str, str], m
     left = Path((script.outcome_location or "").removeprefix("file://"))
     left.write_text("half of an older outc")
     settings = lake.settings
-    plain = {**settings.confs, "spark.jars.packages": ",".join(settings.packages), "spark.ui.enabled": "false"}
+    plain = {**settings.confs, **jar_confs({}, settings.packages), "spark.ui.enabled": "false"}
     command = submit_command(
         str(location),
         package=build_package(folder),
@@ -353,6 +363,7 @@ def test_no_credential_of_a_submitted_job_is_seen(submitted: Submitted) -> None:
     assert not [line for line in submitted.arguments if CANARY in line]
     events = [path for path in (submitted.folder / "events").rglob("*") if path.is_file()]
     assert any(f"spark.sql.catalog.{submitted.lake.name}.token" in read(path) for path in events), "the log is empty"
+    assert any("*********(redacted)" in read(path) for path in events)
     holders = {path.name for path in submitted.folder.rglob("*") if path.is_file() and CANARY in read(path)}
     assert holders == {"spark.properties"}
 
@@ -370,7 +381,8 @@ def test_a_submitted_job_that_fails_says_why_in_the_last_line(tmp_path: Path) ->
     assert job.code == 1
     assert job.outcome.error_class == "DIVIDE_BY_ZERO"
     assert not STACK.search(job.outcome.error or "")
-    assert job.stderr.rstrip().splitlines()[-1] == job.outcome.error
+    # spark-submit merges a Python driver's stderr into its own stdout; Java's log goes on to stderr.
+    assert job.stdout.rstrip().splitlines()[-1] == job.outcome.error
 
 
 # ------------------------------------------------------------------------------- clusters and Connect
@@ -388,7 +400,12 @@ def serving(command: Sequence[str], log: Path, ready: str, **env: str) -> Iterat
     with log.open("w") as output:
         # A session of its own: bin/spark-class may leave a shell above Java.
         process = subprocess.Popen(
-            command, env=environment(**env), stdout=output, stderr=subprocess.STDOUT, start_new_session=True
+            command,
+            cwd=log.parent,
+            env=environment(**env),
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
         )
     stopper = threading.Event()
     try:
@@ -447,7 +464,7 @@ def test_a_job_runs_over_spark_connect_with_a_catalog_the_server_was_not_started
     """No access to Java: everything is a statement or a setting. A failure brings no stack either."""
     lake = make_lake(tmp_path, token=CANARY)
     confs = lake.settings.session_confs()
-    started_with = {key: confs[key] for key in ("spark.sql.extensions", "spark.jars.packages")}
+    started_with = {"spark.sql.extensions": confs["spark.sql.extensions"], **jar_confs(confs)}
     port = free_port()
     server = [str(SPARK_HOME / "bin" / "spark-submit"), "--master", "local[2]", "--class"]
     server += ["org.apache.spark.sql.connect.service.SparkConnectServer", "--conf", "spark.ui.enabled=false"]

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -288,7 +289,5 @@ def test_mutated_text_never_raises_anything_else(changes: list[tuple[int, str]])
     text = list(GOOD)
     for position, character in changes:
         text[position] = character
-    try:
+    with suppress(InvalidMetadataError):
         read_state("".join(text))
-    except InvalidMetadataError as error:
-        assert "lake.sales.daily" in str(error)

@@ -1,0 +1,174 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A real Airflow (SQLite, no scheduler), a real lake behind connections, and runs of DAG files with their log."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import textwrap
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.airflow.runner import ANSWER
+from tests.builders import Lake, lake
+
+VIEW = "lake.sales.daily"
+#: Small data needs small settings; they also show that a user's ``conf`` is kept.
+SMALL = '{"spark.sql.shuffle.partitions": "2", "spark.ui.enabled": "false"}'
+_HEADER = """\
+from datetime import timedelta
+from airflow.sdk import DAG, chain, task
+from airflow_mv.operators import *
+from airflow_mv.sensors import *
+from airflow_mv.assets import materialized_view_asset
+"""
+
+
+@dataclass(frozen=True)
+class Run:
+    """A finished DAG run, and what it left in Airflow's database."""
+
+    log: str
+    state: str = ""
+    seconds: float = 0.0
+    import_error: str = ""
+    states: dict[str, str] = field(default_factory=dict)
+    values: dict[str, Any] = field(default_factory=dict)
+    xcoms: list[list[Any]] = field(default_factory=list)
+    rendered: dict[str, dict[str, Any]] = field(default_factory=dict)
+    events: list[list[Any]] = field(default_factory=list)
+
+    def task_log(self, task_id: str) -> str:
+        """The part of the log that a task wrote."""
+        return self.log.partition(f"starting task_id={task_id} ")[2].partition(f"end task task_id={task_id} ")[0]
+
+
+@dataclass
+class Airflow:
+    """Runs DAGs; its process starts at the first one."""
+
+    folder: Path
+    connections: dict[str, dict[str, Any]] = field(default_factory=dict)
+    process: subprocess.Popen[str] | None = None
+
+    def connect(self, conn_id: str, **fields: Any) -> None:
+        """Add a connection, for the runs and for this process."""
+        self.connections[conn_id] = fields
+        os.environ[f"AIRFLOW_CONN_{conn_id.upper()}"] = json.dumps(fields)
+
+    def disconnect(self) -> None:
+        """Remove all connections."""
+        for conn_id in self.connections:
+            os.environ.pop(f"AIRFLOW_CONN_{conn_id.upper()}", None)
+        self.connections.clear()
+
+    def run(self, tasks: str, **arguments: Any) -> Run:
+        """Run a DAG of these tasks."""
+        file = self.folder / f"dag_{uuid.uuid4().hex[:8]}.py"
+        body = textwrap.indent(textwrap.dedent(tasks), "    ")
+        file.write_text(f'{_HEADER}\nwith DAG("{file.stem}", schedule=None):\n{body}\n')
+        return self.run_file(file, **arguments)
+
+    def run_file(self, file: Path, **arguments: Any) -> Run:
+        """Run the DAG of a file."""
+        process = self._started()
+        environment = {f"AIRFLOW_CONN_{key.upper()}": json.dumps(value) for key, value in self.connections.items()}
+        request = {"file": str(file), "arguments": arguments, "environment": environment}
+        assert process.stdin
+        assert process.stdout
+        process.stdin.write(json.dumps(request) + "\n")
+        process.stdin.flush()
+        lines: list[str] = []
+        for line in process.stdout:
+            if line.startswith(ANSWER):
+                return Run("".join(lines), **json.loads(line.removeprefix(ANSWER)))
+            lines.append(line)
+        pytest.fail(f"Airflow's process ended: {''.join(lines[-40:])}")
+
+    def _started(self) -> subprocess.Popen[str]:
+        if self.process is None:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "tests.airflow.runner"],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+                cwd=Path(__file__).parents[2],
+                # Airflow breaks lines and adds colours for a terminal; a user's variables are none of ours.
+                env={name: value for name, value in os.environ.items() if not name.startswith("AIRFLOW_CONN_")},
+            )
+        return self.process
+
+    def close(self) -> None:
+        """End the process."""
+        if self.process is not None:
+            assert self.process.stdin
+            assert self.process.stdout
+            self.process.stdin.close()
+            self.process.wait(30)
+            self.process.stdout.close()
+
+
+@pytest.fixture(scope="session")
+def _airflow(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Airflow]:
+    found = Airflow(tmp_path_factory.mktemp("dags"))
+    yield found
+    found.close()
+
+
+@pytest.fixture(scope="module")
+def module_airflow(_airflow: Airflow) -> Iterator[Airflow]:
+    """Airflow without any connection, for a story that several tests read."""
+    _airflow.disconnect()
+    yield _airflow
+    _airflow.disconnect()
+
+
+@pytest.fixture
+def airflow(_airflow: Airflow) -> Iterator[Airflow]:
+    """Airflow without any connection."""
+    before = dict(_airflow.connections)
+    _airflow.disconnect()
+    yield _airflow
+    _airflow.disconnect()
+    for conn_id, fields in before.items():
+        _airflow.connect(conn_id, **fields)
+
+
+@contextmanager
+def lake_behind(airflow: Airflow, folder: Path, **extra: str) -> Iterator[Lake]:
+    """A lake with a base table in a folder, behind Airflow's default connections."""
+    (folder / "warehouse").mkdir()
+    uri, warehouse = f"sqlite:///{folder}/catalog.db", folder / "warehouse"
+    properties = {"type": "sql", "uri": uri, "warehouse": f"file://{warehouse}", **extra}
+    airflow.connect("iceberg_default", conn_type="iceberg", extra=properties)
+    airflow.connect("spark_default", conn_type="spark", host="local[2]")
+    with lake(uri, warehouse) as found:
+        found.table()
+        yield found
+
+
+@pytest.fixture
+def sales(airflow: Airflow, tmp_path: Path) -> Iterator[Lake]:
+    """A lake with a base table, behind the default connections."""
+    with lake_behind(airflow, tmp_path) as found:
+        yield found
+
+
+@pytest.fixture
+def daily(sales: Lake) -> Lake:
+    """The lake with a view of the base table, refreshed."""
+    sales.view()
+    sales.refresh()
+    return sales
+
+
+RunTasks = Callable[..., Run]

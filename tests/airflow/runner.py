@@ -1,0 +1,80 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A process of its own that runs DAG files in a real Airflow: its output is the log as a user reads it.
+
+It takes a JSON line for each run on stdin, and ends each answer with a line that begins with :data:`ANSWER`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+ANSWER = "<<<answer>>>"
+
+
+def main() -> None:
+    """Serve runs until stdin ends."""
+    from airflow.models.dagbundle import DagBundleModel
+    from airflow.utils.db import initdb
+    from airflow.utils.session import create_session
+
+    initdb()
+    with create_session() as session:
+        session.merge(DagBundleModel(name="tests"))
+    for line in sys.stdin:
+        request = json.loads(line)
+        os.environ.update(request["environment"])
+        answer = _run(Path(request["file"]), request["arguments"])
+        for name in request["environment"]:
+            del os.environ[name]
+        print(f"\n{ANSWER}{json.dumps(answer, default=str)}", flush=True)
+
+
+def _run(file: Path, arguments: dict[str, Any]) -> dict[str, Any]:
+    from airflow.dag_processing.dagbag import DagBag, sync_bag_to_db
+    from pendulum import parse
+
+    bag = DagBag(str(file), bundle_name="tests")
+    if bag.import_errors:
+        return {"import_error": "\n".join(bag.import_errors.values())}
+    sync_bag_to_db(bag, "tests", "1")
+    (dag,) = bag.dags.values()
+    moment = arguments.pop("logical_date", None)
+    started = time.monotonic()
+    run = dag.test(logical_date=parse(moment) if moment else None, **arguments)
+    return {"state": str(run.state), "seconds": time.monotonic() - started, **_left_by(run)}
+
+
+def _left_by(run: Any) -> dict[str, Any]:
+    from airflow.models.asset import AssetEvent, AssetModel
+    from airflow.models.renderedtifields import RenderedTaskInstanceFields
+    from airflow.models.xcom import XComModel
+    from airflow.utils.session import create_session
+    from sqlalchemy import select
+
+    key = {"dag_id": run.dag_id, "run_id": run.run_id}
+    with create_session() as session:
+        xcoms = session.scalars(select(XComModel).filter_by(**key)).all()
+        fields = session.scalars(select(RenderedTaskInstanceFields).filter_by(**key)).all()
+        events = session.execute(
+            select(AssetEvent.source_task_id, AssetModel.name, AssetEvent.extra)
+            .join(AssetModel, AssetModel.id == AssetEvent.asset_id)
+            .where(AssetEvent.source_dag_id == run.dag_id, AssetEvent.source_run_id == run.run_id)
+        ).all()
+        return {
+            "states": {item.task_id: str(item.state) for item in run.get_task_instances()},
+            "values": {
+                item.task_id: XComModel.deserialize_value(item) for item in xcoms if item.key == "return_value"
+            },
+            "xcoms": [[item.task_id, item.key, item.value] for item in xcoms],
+            "rendered": {item.task_id: item.rendered_fields for item in fields},
+            "events": [list(event) for event in events],
+        }
+
+
+if __name__ == "__main__":
+    main()

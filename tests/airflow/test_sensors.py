@@ -1,0 +1,146 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The freshness sensor: what it waits for, what it says, and off the worker."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from datetime import timedelta
+
+import pytest
+from airflow.sdk.exceptions import AirflowFailException, TaskDeferred
+
+from airflow_mv.errors import ConfigurationError, ViewNotFoundError
+from airflow_mv.sensors import MaterializedViewFreshSensor
+from airflow_mv.triggers import Look, MaterializedViewFreshTrigger
+from tests.airflow.conftest import VIEW, Airflow
+from tests.builders import Lake
+
+
+def _refresh_when_waited_for(lake: Lake, looked: threading.Event, seconds: float) -> None:
+    looked.wait(60)
+    time.sleep(seconds)
+    lake.refresh()
+
+
+def test_a_sensor_waits_and_says_once_why(airflow: Airflow, daily: Lake) -> None:
+    """Whoever opens the log of a waiting task wants to know what it waits for, once and not at each poke."""
+    old, new = daily.head(), daily.append((7, "west", 1), (8, "west", 2))
+    run = airflow.run(f"""
+        MaterializedViewFreshSensor(task_id="wait", view="{VIEW}", poke_interval=0.2, timeout=2, soft_fail=True)
+    """)
+
+    assert run.states == {"wait": "skipped"}
+    assert run.log.count("lake.sales.daily is stale, behind for 0:00:") == 1
+    assert run.log.count(f"lake.sales.orders moved {old} → {new}: 1 snapshot (1 append), +2") == 1
+
+
+def test_a_fresh_view_lets_the_task_through_with_its_status(airflow: Airflow, daily: Lake) -> None:
+    """What follows can see from which refresh it reads."""
+    run = airflow.run(f"""
+        MaterializedViewFreshSensor(task_id="wait", view="{VIEW}")
+        MaterializedViewFreshSensor(task_id="wait_deferrable", view="{VIEW}", deferrable=True)
+    """)
+
+    assert run.state == "success"
+    assert "lake.sales.daily is fresh: every base table is at the snapshot that the last refresh read" in run.log
+    assert run.values["wait"]["refresh_id"] == daily.storage().state.current_refresh_id
+    assert run.values["wait"]["lag_seconds"] == 0
+    assert run.values["wait_deferrable"] == run.values["wait"]
+
+
+def test_a_deferrable_sensor_waits_off_the_worker_until_another_run_has_refreshed(
+    airflow: Airflow, daily: Lake
+) -> None:
+    """No worker slot while it waits: the trigger looks, and the task takes its event."""
+    daily.append()
+    looked = threading.Event()
+    refreshing = threading.Thread(target=_refresh_when_waited_for, args=(daily, looked, 6))
+    refreshing.start()
+    looked.set()
+    run = airflow.run(f"""
+        MaterializedViewFreshSensor(task_id="wait", view="{VIEW}", deferrable=True, poke_interval=0.3, timeout=60)
+    """)
+    refreshing.join()
+
+    assert run.state == "success"
+    assert run.values["wait"]["state"] == "fresh"
+    assert "lake.sales.daily is fresh" in run.log
+
+
+def test_the_trigger_survives_a_restart_with_all_that_it_was_given() -> None:
+    """A triggerer that comes back makes it anew from what was serialised."""
+    trigger = MaterializedViewFreshTrigger(view=VIEW, states=("fresh", "stale"), max_staleness_seconds=5)
+    path, arguments = trigger.serialize()
+
+    assert path == "airflow_mv.triggers.MaterializedViewFreshTrigger"
+    assert MaterializedViewFreshTrigger(**arguments).serialize() == trigger.serialize()
+
+
+def test_the_trigger_waits_through_an_outage_and_ends_where_waiting_cannot_help(
+    airflow: Airflow, daily: Lake
+) -> None:
+    """A database that restarts must not fail a sensor; a view that is not there must."""
+
+    async def first(trigger: MaterializedViewFreshTrigger) -> Look:
+        async for event in trigger.run():
+            return Look.from_dict(event.payload)
+        raise AssertionError
+
+    assert asyncio.run(first(MaterializedViewFreshTrigger(view=VIEW))).document()["state"] == "fresh"
+    missing = asyncio.run(first(MaterializedViewFreshTrigger(view="lake.sales.nowhere")))
+    with pytest.raises(ViewNotFoundError, match=r"lake\.sales\.nowhere"):
+        missing.document()
+    sensor = MaterializedViewFreshSensor(task_id="wait", view=VIEW, deferrable=True)
+    with pytest.raises(AirflowFailException, match="ViewNotFoundError: there is no view"):
+        sensor.execute_complete({}, missing.to_dict())
+
+    url = "postgresql://nobody@127.0.0.1:1/nothing"
+    airflow.connect("down", conn_type="iceberg", extra={"type": "sql", "uri": url, "warehouse": "file:///nowhere"})
+    seen = MaterializedViewFreshTrigger(view=VIEW, iceberg_conn_id="down")._look()
+    assert (seen.ready, seen.error_class) == (False, "CatalogUnavailableError")
+
+
+def test_a_stale_view_passes_while_it_lacks_only_young_commits(airflow: Airflow, daily: Lake) -> None:
+    """The lag counts from the first base commit that is missing, not from the last refresh."""
+
+    def poke(**options: object) -> bool:
+        return bool(MaterializedViewFreshSensor(task_id="wait", view=VIEW, **options).poke({}))
+
+    time.sleep(1.1)
+    daily.append()
+    assert not poke()
+    assert poke(max_staleness=timedelta(minutes=1))
+    assert poke(max_staleness=60)
+    time.sleep(1.1)
+    daily.append()
+    assert not poke(max_staleness=1)
+    assert poke(states=["fresh", "stale"])
+    assert not poke(states=["never-refreshed"])
+
+
+def test_a_deferred_sensor_keeps_its_time_limit(airflow: Airflow, daily: Lake) -> None:
+    """The timeout is that of the whole waiting."""
+    daily.append()
+    sensor = MaterializedViewFreshSensor(task_id="wait", view=VIEW, deferrable=True, timeout=90, poke_interval=7)
+    with pytest.raises(TaskDeferred) as deferred:
+        sensor.execute({})
+
+    assert deferred.value.timeout == timedelta(seconds=90)
+    assert deferred.value.trigger.serialize()[1]["poke_interval"] == 7
+
+
+@pytest.mark.parametrize("states", [(), "fresh", ["freshly"]])
+def test_states_that_are_none_are_refused_when_the_dag_is_read(states: object) -> None:
+    """A typing mistake would wait for ever."""
+    with pytest.raises(ConfigurationError, match="it must list some of: definition-changed, fresh"):
+        MaterializedViewFreshSensor(task_id="wait", view=VIEW, states=states)
+
+
+def test_a_view_that_is_not_there_fails_at_once(airflow: Airflow, sales: Lake) -> None:
+    """Retries of a misspelt name only hide it."""
+    run = airflow.run('MaterializedViewFreshSensor(task_id="wait", view="lake.sales.dayly", retries=3)')
+
+    assert run.states == {"wait": "failed"}
+    assert run.log.count("ViewNotFoundError: there is no view lake.sales.dayly in catalog 'lake'") == 1

@@ -1,0 +1,191 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a refresh leaves when something goes wrong: the old rows, and a reason that can be acted on."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from pyspark.errors import PySparkException
+
+from airflow_mv.errors import AlreadyExistsError, InvalidQueryError, JobError
+from airflow_mv.plan.planner import RefreshPlan
+from airflow_mv.planning import RefreshOptions, plan_refresh
+from airflow_mv.refresh import find_staged, publish, stage
+from airflow_mv.script import Outcome, Script
+from tests.engine.support import Lake, no_spark
+
+RATIO = "SELECT day, amount / parts AS ratio FROM {ns}.orders"
+
+
+@pytest.fixture
+def orders(lake: Lake) -> Lake:
+    """A lake with a base table."""
+    lake.table("orders", "day integer, amount double, parts double", "(1, 10, 2), (2, 30, 3)")
+    return lake
+
+
+@pytest.fixture
+def ratio(orders: Lake) -> Lake:
+    """The same with a refreshed view whose query fails for one sort of row."""
+    orders.create("ratio", RATIO)
+    orders.refresh("ratio")
+    return orders
+
+
+def test_a_job_that_fails_on_one_row_publishes_nothing_and_gives_the_reason(ratio: Lake) -> None:
+    """Under ANSI a division by zero ends the job after other rows were written: readers must not see those."""
+    before = ratio.view("ratio").metadata_location
+    ratio.insert("orders", "(3, 1, 0)")
+
+    with pytest.raises(JobError) as caught:
+        ratio.refresh("ratio")
+
+    text = str(caught.value)
+    assert text.startswith(f"view {ratio('ratio')}: the Spark job failed, nothing was published: [DIVIDE_BY_ZERO]")
+    assert "amount / parts" in text
+    assert not re.search(r"\n|\bat org\.|\.java:\d|\.scala:\d|JVM stacktrace", text)
+    assert len(text) < 1000
+    assert ratio.view("ratio").metadata_location == before
+    assert ratio.rows("ratio") == [(1, 5.0), (2, 10.0)]
+    assert ratio.status("ratio").state == "stale"
+
+    ratio.files.load_table((ratio.namespace, "orders")).delete("day = 3")
+    ratio.insert("orders", "(3, 1, 4)")
+    ratio.refresh("ratio")
+    assert ratio.rows("ratio") == [(1, 5.0), (2, 10.0), (3, 0.25)]
+
+
+def test_a_refresh_whose_publication_was_lost_is_published_without_running_spark_again(ratio: Lake) -> None:
+    """The worker died between staging and the swap: the next try finds the staged outcome by the refresh id."""
+    ratio.insert("orders", "(3, 8, 4)")
+    plan = plan_refresh(ratio.catalog, ratio("ratio"))
+    stage(ratio.catalog, plan, ratio.stager)
+    assert ratio.rows("ratio") == [(1, 5.0), (2, 10.0)]
+
+    again = ratio.refresh("ratio", stager=no_spark)
+
+    assert (again.outcome, again.refresh_id, again.rows_written) == ("refreshed", plan.refresh_id, 3)
+    assert ratio.rows("ratio") == [(1, 5.0), (2, 10.0), (3, 2.0)]
+
+
+def test_a_refresh_that_was_published_twice_is_there_once(ratio: Lake) -> None:
+    """Two workers with one plan, as after a lost lease: the second finds its own refresh in the history."""
+    ratio.insert("orders", "(3, 8, 4)")
+    plan = RefreshPlan.from_dict(plan_refresh(ratio.catalog, ratio("ratio")).to_dict())
+    outcome = stage(ratio.catalog, plan, ratio.stager)
+    first = publish(ratio.catalog, plan, outcome)
+    second = publish(ratio.catalog, plan, outcome)
+
+    assert first is not None
+    assert second is not None
+    assert (first.outcome, second.outcome) == ("refreshed", "already-committed")
+    assert second.storage_table_location == first.storage_table_location
+    assert ratio.rows("ratio") == [(1, 5.0), (2, 10.0), (3, 2.0)]
+
+
+@pytest.mark.parametrize("damage", ["truncated", "other refresh", "file gone"])
+def test_an_outcome_that_cannot_be_used_is_not_taken_up(ratio: Lake, damage: str) -> None:
+    """A half-written file, a stranger's, or one whose rows were cleaned away: Spark runs again."""
+    plan = plan_refresh(ratio.catalog, ratio("ratio"), RefreshOptions(full=True))
+    staged = Outcome(plan.refresh_id, ratio.view("ratio").materialized.storage_table_location)
+    assert plan.script is not None
+    assert plan.script.outcome_location is not None
+    texts = {
+        "truncated": staged.to_json()[:40],
+        "other refresh": Outcome("other", staged.metadata_location).to_json(),
+        "file gone": Outcome(plan.refresh_id, "file:///nowhere/00001-x.metadata.json").to_json(),
+    }
+    ratio.catalog.files.replace_text(plan.script.outcome_location, texts[damage])
+
+    assert find_staged(ratio.catalog, plan) is None
+
+
+def test_a_view_that_was_replaced_while_it_was_refreshed_gets_the_new_definitions_rows(ratio: Lake) -> None:
+    """Rows of the old query under the new definition would be wrong for ever: plan again."""
+
+    def stager(script: Script) -> Outcome:
+        outcome = ratio.stager(script)
+        if len(ratio.scripts) == scripts + 1:
+            ratio.run("CREATE OR REPLACE VIEW {ns}.ratio AS SELECT day, amount * 2 AS ratio FROM {ns}.orders")
+        return outcome
+
+    ratio.insert("orders", "(3, 8, 4)")
+    scripts = len(ratio.scripts)
+    result = ratio.refresh("ratio", stager=stager)
+
+    assert result.outcome == "refreshed"
+    assert len(ratio.scripts) == scripts + 2
+    assert ratio.rows("ratio") == [(1, 20.0), (2, 60.0), (3, 16.0)]
+    assert ratio.status("ratio").state == "fresh"
+
+
+def test_a_property_that_was_set_while_a_view_was_refreshed_is_kept_without_another_job(ratio: Lake) -> None:
+    """It has nothing to do with the rows: the swap is made again on the new base."""
+
+    def stager(script: Script) -> Outcome:
+        outcome = ratio.stager(script)
+        ratio.run("ALTER VIEW {ns}.ratio SET TBLPROPERTIES ('team' = 'finance')")
+        return outcome
+
+    ratio.insert("orders", "(3, 8, 4)")
+    scripts = len(ratio.scripts)
+    assert ratio.refresh("ratio", stager=stager).outcome == "refreshed"
+    assert len(ratio.scripts) == scripts + 1
+    assert ratio.view("ratio").metadata.properties["team"] == "finance"
+    assert ratio.status("ratio").state == "fresh"
+
+
+@pytest.mark.parametrize(
+    ("sql", "message"),
+    [
+        ("SELECT dya, amount FROM {ns}.orders", r"UNRESOLVED_COLUMN.*dya.*`day`.*In the SQL: dya"),
+        ("SELECT day, nope(amount) AS a FROM {ns}.orders", r"UNRESOLVED_ROUTINE.*nope"),
+        ("SELECT day, day FROM {ns}.orders", r"two columns named 'day'"),
+        ("SELECT sum(day) FROM {ns}.orders GROUP BY sum(day)", r"GROUP_BY_AGGREGATE"),
+        ("SELECT NULL AS nothing FROM {ns}.orders", r"'nothing' is always NULL.*CAST"),
+    ],
+)
+def test_a_query_that_spark_refuses_makes_no_view_and_names_the_place(orders: Lake, sql: str, message: str) -> None:
+    """Spark's own analysis runs before anything is stored."""
+    with pytest.raises(InvalidQueryError, match=message) as caught:
+        orders.create("broken", sql)
+    assert "\n" not in str(caught.value)
+    assert not orders.catalog.exists(orders("broken"))
+
+
+def test_a_name_that_is_taken_stays_what_it_is(ratio: Lake) -> None:
+    """By a materialized view, a plain view or a table: nothing is replaced unasked."""
+    ratio.run("CREATE VIEW {ns}.plain AS SELECT 1 AS one")
+    before = {name: ratio.view(name).metadata_location for name in ("ratio", "plain")}
+    scripts = len(ratio.scripts)
+    for name in ("ratio", "plain"):
+        with pytest.raises(AlreadyExistsError, match=f"{name} exists already"):
+            ratio.create(name, "SELECT 2 AS two")
+    assert len(ratio.scripts) == scripts
+    with pytest.raises(AlreadyExistsError, match="table .*orders exists already"):
+        ratio.create("orders", "SELECT 2 AS two")
+    assert before == {name: ratio.view(name).metadata_location for name in before}
+    assert ratio.files.load_table((ratio.namespace, "orders"))
+
+
+def test_an_error_of_spark_elsewhere_in_the_process_stays_sparks_error(ratio: Lake) -> None:
+    """A refresh in a notebook or a task must leave PySpark as it was, its error reporting included."""
+    with pytest.raises(PySparkException, match="reserved table property"):
+        ratio.run("ALTER VIEW {ns}.ratio SET TBLPROPERTIES ('owner' = 'me')")
+
+
+def test_a_failed_job_leaves_no_files_that_anything_points_at(ratio: Lake) -> None:
+    """What was staged is garbage for maintenance; the published metadata names none of it."""
+    ratio.insert("orders", "(3, 1, 0)")
+    before = _metadata_files(ratio)
+    with pytest.raises(JobError):
+        ratio.refresh("ratio")
+    assert {Path(ratio.settings("ratio")["storage-table-location"]).name} <= before
+    assert ratio.catalog.load_storage(ratio.view("ratio")).state is not None
+
+
+def _metadata_files(lake: Lake) -> set[str]:
+    location = Path(lake.settings("ratio")["storage-table-location"].removeprefix("file:"))
+    return {path.name for path in location.parent.iterdir()}

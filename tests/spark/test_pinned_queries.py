@@ -1,0 +1,243 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A pinned query gives, in Spark, the rows that the user's own text gave before later commits."""
+
+from __future__ import annotations
+
+import gc
+import random
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from airflow_mv.catalog.spark import spark_settings
+from airflow_mv.job.session import open_session
+from airflow_mv.plan.query import NestedView, PinnedTable, base_tables, partition_transform, pin_query, string_literal
+from airflow_mv.spec.identifiers import Identifier
+
+#: PySpark leaves the socket of each collect() to the garbage collector.
+pytestmark = pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")
+
+CATALOG = "pinned_lake"
+HOME = f"{CATALOG}.sales"
+ORDERS, CUSTOMERS, EMPTY = (Identifier(CATALOG, ("sales",), name) for name in ("orders", "customers", "empty"))
+ODD = Identifier(CATALOG, ("odd ns; é",), "t'a\"b``le. ü😀; -- /* DROP")
+VIEWS = [
+    NestedView(
+        Identifier(CATALOG, ("sales",), "big"),
+        "WITH orders AS (SELECT * FROM orders WHERE amount >= 20) -- orders\nSELECT id, amount FROM orders -- end",
+        ("big id", "worth"),
+        CATALOG,
+        ("sales",),
+        1,
+        "big",
+    ),
+    NestedView(
+        Identifier(CATALOG, ("odd ns; é",), "biggest"),
+        "SELECT max(b.worth) FROM sales.big AS b, sales.customers HAVING count(*) > 1;",
+        ("top",),
+        CATALOG,
+        ("odd ns; é",),
+        1,
+        "biggest",
+    ),
+]
+
+QUERIES = {
+    "star": "SELECT * FROM orders",
+    "qualified columns": f"SELECT orders.amount, sales.orders.id, {HOME}.orders.customer, {HOME}.orders.* FROM orders",
+    "other spelling": "SELECT ORDERS.amount FROM `sales`.`orders` WHERE Sales.Orders.id > 1",
+    "join": "SELECT orders.id, customers.name FROM orders JOIN customers ON orders.customer = customers.id",
+    "join with aliases": "SELECT o.id, c.name FROM orders AS o LEFT JOIN sales.customers c ON o.customer = c.id",
+    "self join": "SELECT a.id, b.id FROM orders a JOIN orders b ON a.amount < b.amount",
+    "column aliases": "SELECT x, y FROM customers AS c(x, y)",
+    "a CTE hides its own table": "WITH orders AS (SELECT * FROM orders WHERE id = 1) SELECT * FROM Orders, customers",
+    "nested CTEs": """
+        WITH a AS (WITH customers AS (SELECT id FROM orders) SELECT * FROM customers), b AS (SELECT count(*) n FROM a)
+        SELECT a.id, b.n, customers.name FROM a, b, customers""",
+    "a CTE in a subquery": """
+        SELECT * FROM (WITH customers AS (SELECT 1 AS id) SELECT id FROM customers) JOIN customers USING (id)""",
+    "a CTE of one branch": "(WITH orders AS (SELECT 99 AS id) SELECT id FROM orders) UNION ALL SELECT id FROM orders",
+    "a recursive CTE": """
+        WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < (SELECT count(*) FROM customers))
+        SELECT i FROM n""",
+    "correlated subquery": """
+        SELECT name, (SELECT sum(amount) FROM orders WHERE orders.customer = customers.id) AS total FROM customers
+        WHERE EXISTS (SELECT 1 FROM orders o WHERE o.customer = customers.id)
+           OR id NOT IN (SELECT customer FROM orders)""",
+    "having": "SELECT customer FROM orders GROUP BY customer HAVING sum(amount) >= (SELECT max(amount) FROM orders)",
+    "union": "SELECT id FROM orders UNION ALL SELECT id FROM customers MINUS SELECT customer FROM orders",
+    "lateral view": "SELECT orders.id, t.tag FROM orders LATERAL VIEW OUTER explode(tags) t AS tag",
+    "lateral": "SELECT name, m FROM customers c, LATERAL (SELECT max(amount) m FROM orders WHERE customer = c.id) l",
+    "table functions": "SELECT r.id, e.col FROM range(2) r CROSS JOIN orders o, LATERAL explode(o.tags) e",
+    "pivot": "SELECT * FROM orders PIVOT (sum(amount) FOR customer IN (1, 2))",
+    "sample": "SELECT orders.id FROM orders TABLESAMPLE (100 PERCENT)",
+    "hints": "SELECT /*+ BROADCAST(customers), COALESCE(2) */ name FROM orders JOIN customers USING (id)",
+    "comments and strings": """
+        /* orders */ SELECT 'orders', "it's orders", '\\' FROM orders', id AS `customers` -- FROM customers
+        FROM orders -- , customers
+        WHERE 'customers' /* /* orders */ */ <> '' ;""",
+    "from first and pipes": "FROM orders |> JOIN customers USING (id) |> WHERE amount > 10 |> SELECT name, amount",
+    "struct fields": "SELECT info.city, orders.info.city AS c, sales.orders.info.city AS d FROM orders ORDER BY 1",
+    "odd names": f"SELECT t.`c``o;l ü`, {ODD.sql()}.`c``o;l ü` FROM {ODD.sql()} JOIN {ODD.sql()} AS t ON true",
+    "never written": """
+        SELECT empty.x, e.* FROM orders LEFT JOIN empty ON x = orders.id LEFT JOIN empty TABLESAMPLE (9 ROWS) e""",
+    "nested view": "SELECT * FROM big",
+    "nested view, columns": f"SELECT big.`big id`, sales.big.worth, {HOME}.big.* FROM {HOME}.big WHERE {HOME}.Big.worth > 1",
+    "nested view, alias": "SELECT b.worth, o.id FROM orders o JOIN sales.big AS b ON b.`big id` = o.id",
+    "nested view, sample": "SELECT b.x FROM big TABLESAMPLE (100 PERCENT) AS b(x, y)",
+    "nested view, twice": "SELECT a.worth FROM big a JOIN big USING (worth) WHERE a.worth IN (SELECT worth FROM big)",
+    "nested view of a view": "SELECT biggest.top FROM `odd ns; é`.biggest",
+}
+
+
+@dataclass(frozen=True)
+class Runs:
+    """What each query gave before the later commits, and its pinned text."""
+
+    spark: SparkSession
+    before: dict[str, list[str]]
+    pinned: dict[str, str]
+
+
+def rows(spark: SparkSession, sql: str) -> list[str]:
+    """Return the rows, in an order of their text, after the names of the columns."""
+    frame = spark.sql(sql)
+    return [str(frame.columns), *sorted(map(str, frame.collect()))]
+
+
+def build(spark: SparkSession, folder: Path) -> None:
+    """Write two commits to each table but one."""
+    spark.sql(f"CREATE NAMESPACE {HOME}")
+    spark.sql(
+        f"CREATE TABLE {HOME}.orders (id INT, customer INT, amount INT, tags ARRAY<STRING>, info STRUCT<city STRING>)"
+    )
+    spark.sql(f"CREATE TABLE {HOME}.customers (id INT, name STRING)")
+    spark.sql(f"CREATE TABLE {HOME}.empty (x INT)")
+    spark.sql(f"CREATE NAMESPACE {CATALOG}.`odd ns; é`")
+    spark.sql(f"CREATE TABLE {ODD.sql()} (`c``o;l ü` INT) LOCATION {string_literal(folder.as_uri() + '/odd')}")
+    write(spark, 1)
+    write(spark, 2)
+    for view in VIEWS:
+        columns = ", ".join(f"`{column}`" for column in view.columns)
+        spark.sql(f"USE {CATALOG}.`{view.default_namespace[0]}`")
+        spark.sql(f"CREATE VIEW {view.identifier.sql()} ({columns}) AS {view.sql.removesuffix(';')}")
+
+
+def write(spark: SparkSession, n: int) -> None:
+    orders = f"({n}, {n}, {n * 10}, array('a', 'b{n}'), named_struct('city', 'c{n}'))"
+    spark.sql(f"INSERT INTO {HOME}.orders VALUES {orders}")
+    spark.sql(f"INSERT INTO {HOME}.customers VALUES ({n}, 'n{n}')")
+    spark.sql(f"INSERT INTO {ODD.sql()} VALUES ({n})")
+
+
+def change(spark: SparkSession) -> None:
+    """Give every table new rows, and one a new column."""
+    write(spark, 3)
+    spark.sql(f"INSERT INTO {HOME}.empty VALUES (1)")
+    spark.sql(f"UPDATE {HOME}.orders SET amount = amount + 100, customer = 3")
+    spark.sql(f"UPDATE {HOME}.customers SET name = 'other'")
+    spark.sql(f"ALTER TABLE {HOME}.orders ADD COLUMN added INT FIRST")
+
+
+def pin_now(spark: SparkSession, sql: str) -> str:
+    views = {view.identifier: view for view in VIEWS}
+    names = base_tables(
+        sql, default_catalog=CATALOG, default_namespace=("sales",), load_view=views.get, view="v"
+    ).tables
+    tables = {}
+    for name in names:
+        history = spark.sql(f"SELECT snapshot_id FROM {name.sql()}.snapshots ORDER BY committed_at DESC").collect()
+        tables[name] = PinnedTable(name, history[0][0] if history else None)
+    return pin_query(sql, default_catalog=CATALOG, default_namespace=("sales",), tables=tables, views=views, view="v")
+
+
+@pytest.fixture(scope="module")
+def runs(session: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runs]:
+    folder = tmp_path_factory.mktemp("lake")
+    properties = {"type": "sql", "uri": f"sqlite:///{folder}/catalog.db", "warehouse": f"{folder.as_uri()}/warehouse"}
+    spark = open_session(spark_settings(CATALOG, properties).session_confs())
+    try:
+        build(spark, folder)
+        spark.sql(f"USE {HOME}")
+        before = {name: rows(spark, sql) for name, sql in QUERIES.items()}
+        pinned = {name: pin_now(spark, sql) for name, sql in QUERIES.items()}
+        spark.sql("USE spark_catalog.default")
+        change(spark)
+        yield Runs(spark, before, pinned)
+    finally:
+        spark.sql("USE spark_catalog.default")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResourceWarning)
+        gc.collect()
+
+
+@pytest.mark.parametrize("name", QUERIES)
+def test_a_pinned_query_gives_the_rows_from_before_later_commits(runs: Runs, name: str) -> None:
+    """It runs in a session whose current catalog is another one, as in a job."""
+    assert len(runs.before[name]) > 1
+    assert rows(runs.spark, runs.pinned[name]) == runs.before[name]
+
+
+def test_the_later_commits_changed_what_the_users_text_gives(runs: Runs) -> None:
+    """Else the other tests of this file would show nothing."""
+    runs.spark.sql(f"USE {HOME}")
+    try:
+        same = [name for name, sql in QUERIES.items() if rows(runs.spark, sql) == runs.before[name]]
+    finally:
+        runs.spark.sql("USE spark_catalog.default")
+    assert same == []
+
+
+def test_a_pinned_query_can_be_inserted_and_renamed(runs: Runs) -> None:
+    """That is what a refresh does with it, whatever it begins and ends with."""
+    for name, text in runs.pinned.items():
+        runs.spark.sql(f"EXPLAIN SELECT * FROM (\n{text}\n) AS `__view`")
+        runs.spark.sql(f"EXPLAIN INSERT OVERWRITE {HOME}.empty SELECT count(*) FROM (\n{text}\n)")
+        assert name
+
+
+def test_a_string_literal_means_exactly_its_text_in_spark(runs: Runs) -> None:
+    """Locations and property values hold whatever a user's file system and DAG hold."""
+    choice = random.Random(7)
+    alphabet = "'\"`\\\n\r\t\0\x1a\b%_uU0aé😀 ${};-/*"
+    texts = [
+        "",
+        "it's",
+        "\\",
+        "\\\\'",
+        "\\u0041 \\n \\% \\_",
+        "${spark.app.name} $ {x} ${",
+        "'; DROP TABLE x; --",
+        "r'a'",
+    ]
+    texts += ["".join(map(chr, range(0x300))), "\u2028\ufeff\uffff\U0010ffff"]
+    texts += ["".join(choice.choices(alphabet, k=choice.randrange(40))) for _ in range(200)]
+    row = runs.spark.sql(
+        f"SELECT {', '.join(f'{string_literal(text)} AS c{n}' for n, text in enumerate(texts))}"
+    ).first()
+    assert row is not None
+    assert list(row) == texts
+
+
+def test_each_partition_field_is_accepted_by_spark(runs: Runs) -> None:
+    """The text is checked before Spark starts: what passes must also pass there."""
+    texts = [
+        "id",
+        "`o``d d`",
+        "year(ts)",
+        "bucket(4, id)",
+        "truncate(3, `o``d d`)",
+        "hours(ts)",
+        "MONTHS(ts)",
+        "days(ts)",
+    ]
+    for number, text in enumerate(texts):
+        field = partition_transform(text, ("id", "ts", "o`d d"))
+        table = f"{HOME}.p{number}"
+        runs.spark.sql(f"CREATE TABLE {table} (id INT, ts TIMESTAMP, `o``d d` STRING) PARTITIONED BY ({field})")
+        described = runs.spark.sql(f"DESCRIBE {table}").collect()
+        assert any(item[0] == "Part 0" or item[0].startswith("# Partition") for item in described), text

@@ -1,0 +1,61 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Many views looked at together: what they share is looked at once, and each gets the verdict it gets alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import permutations
+from pathlib import Path
+
+import pytest
+
+from airflow_mv.spec.identifiers import Identifier
+from airflow_mv.status import status, statuses
+from tests.builders import Lake, lake
+
+
+@pytest.fixture
+def home(sqlite_uri: str, warehouse: Path) -> Iterator[Lake]:
+    """Three views of one base table: refreshed at its head, refreshed before the last append, and never."""
+    with lake(sqlite_uri, warehouse) as found:
+        found.table()
+        views = [found.view("behind"), found.view("fresh"), found.view("new")]
+        found.refresh(views[0])
+        found.append()
+        found.refresh(views[1])
+        yield found
+
+
+def test_views_looked_at_together_get_the_same_verdicts_in_any_order(home: Lake) -> None:
+    """The first view may need no more than the shared table's pointer, and the next one its history."""
+    views = [home.catalog.identify(f"sales.{name}") for name in ("behind", "fresh", "new")]
+    alone = {view: status(home.catalog, view).to_dict() for view in views}
+    assert [alone[view]["state"] for view in views] == ["stale", "fresh", "never-refreshed"]
+
+    for order in permutations(views):
+        assert statuses(home.catalog, order) == [alone[view] for view in order]
+
+
+def test_a_table_is_one_snapshot_for_all_views_looked_at_together(home: Lake) -> None:
+    """A commit between two looks of one run must not split it, also where only the pointer was looked at."""
+    views = [home.catalog.identify(f"sales.{name}") for name in ("fresh", "behind")]
+    head = home.head()
+
+    def one_by_one() -> Iterator[Identifier]:
+        yield views[0]
+        home.append()
+        yield views[1]
+
+    first, second = statuses(home.catalog, one_by_one())
+
+    assert (first["state"], second["state"]) == ("fresh", "stale")
+    assert [document["base_tables"][0]["current"] for document in (first, second)] == [head, head]
+
+
+def test_views_whose_tables_have_not_moved_open_no_table_file(home: Lake) -> None:
+    """Freshness of a thousand views is a matter of pointers."""
+    home.refresh("sales.behind")
+    views = [home.catalog.identify(f"sales.{name}") for name in ("behind", "fresh")]
+    Path(home.load().metadata_location.removeprefix("file://")).unlink()
+
+    assert [document["state"] for document in statuses(home.catalog, views)] == ["fresh", "fresh"]
