@@ -20,7 +20,7 @@ import logging
 import random
 import time
 import uuid
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -40,6 +40,7 @@ from airflow_mv.spec.identifiers import Identifier
 from airflow_mv.spec.materialized_view import (
     PROPERTY,
     TIME_TRAVEL_PROPERTY,
+    NestedViewVersion,
     RefreshRecord,
     StorageState,
     property_text,
@@ -159,7 +160,7 @@ def publish(
             log.warning("Try %d of %d to publish %s: %s", number, tries, plan.refresh_id, error)
         if number < tries:
             effects.sleep(min(0.05 * 2**number, 3.0) * (0.5 + effects.jitter()))
-    raise _given_up(plan, attempt, tries)
+    raise _given_up(catalog, plan, attempt, tries)
 
 
 def judge(
@@ -223,6 +224,8 @@ def _covers(catalog: MaterializedViewCatalog, plan: RefreshPlan, record: Refresh
     """Whether another refresh read every base table at our snapshot or at a later one."""
     if record.version_id != plan.version_id or any(reason.code == Code.FORCED for reason in plan.reasons):
         return False
+    if _versions(record.nested_views) != _versions(plan.nested_views):
+        return False
     theirs = record.snapshots
     for ours in plan.records:
         other = theirs.get(ours.identifier)
@@ -238,6 +241,10 @@ def _covers(catalog: MaterializedViewCatalog, plan: RefreshPlan, record: Refresh
     return True
 
 
+def _versions(views: Iterable[NestedViewVersion]) -> set[tuple[str, str, int]]:
+    return {(view.identifier, view.uuid, view.version_id) for view in views}
+
+
 def _settled(
     catalog: MaterializedViewCatalog, attempt: _Try, verdict: Verdict, storage: LoadedStorage, number: int
 ) -> Published:
@@ -245,9 +252,7 @@ def _settled(
         outcome = PublishOutcome.COMMITTED if attempt.sent else PublishOutcome.ALREADY_COMMITTED
         return Published(outcome, storage.location, number)
     # The pointer has left our base and does not hold our refresh: none of our swaps can land any more.
-    for location in (attempt.view_location, attempt.storage_location):
-        if location is not None:
-            catalog.files.delete(location)
+    _clean_up(catalog, attempt)
     outcome = PublishOutcome.SUPERSEDED if verdict == Verdict.SUPERSEDED else PublishOutcome.REPLAN
     return Published(outcome, storage.location, number)
 
@@ -285,7 +290,8 @@ def _check_staged(plan: RefreshPlan, storage: LoadedStorage, staged: TableMetada
     earlier = {entry.metadata_file for entry in staged.metadata_log} | {source}
     if plan.storage_table_location not in earlier:
         raise InvalidMetadataError(
-            f"view {plan.view}: the staged file {source} does not follow from {plan.storage_table_location}: stage again"
+            f"view {plan.view}: the staged file {source} does not follow from {plan.storage_table_location}: "
+            "stage again"
         )
 
 
@@ -322,12 +328,27 @@ def _swap(catalog: MaterializedViewCatalog, attempt: _Try, view: LoadedView, sto
     return matched
 
 
-def _given_up(plan: RefreshPlan, attempt: _Try, tries: int) -> CommitConflictError | CommitStateUnknownError:
+def _clean_up(catalog: MaterializedViewCatalog, attempt: _Try) -> None:
+    """Delete what this publication wrote; a file that stays is only waste."""
+    for location in (attempt.view_location, attempt.storage_location):
+        if location is None:
+            continue
+        try:
+            catalog.files.delete(location)
+        except OSError as error:
+            log.warning("The needless file %s could not be deleted: %s", location, error)
+
+
+def _given_up(
+    catalog: MaterializedViewCatalog, plan: RefreshPlan, attempt: _Try, tries: int
+) -> CommitConflictError | CommitStateUnknownError:
     if attempt.unanswered:
         return CommitStateUnknownError(
             f"view {plan.view}: after {tries} tries the catalog still gave no answer ({attempt.unanswered[-1]}). The "
             f"refresh {plan.refresh_id} may or may not be published; nothing was deleted, run it again to settle it"
         )
+    # Every swap was answered, and by no.
+    _clean_up(catalog, attempt)
     return CommitConflictError(
         f"view {plan.view}: other commits won {tries} times in a row; nothing was published. Run it again, or let "
         "fewer refreshes of this view run at once"

@@ -84,8 +84,6 @@ class NotMaterializedError(MaterializedViewError):
 class StaleViewError(MaterializedViewError):
     """The stored rows are stale and the view does not allow stale reads. Refresh first."""
 
-    exit_code = 3
-
 
 class RefreshRefusedError(MaterializedViewError):
     """The fallback policy forbids the refresh that would be needed."""

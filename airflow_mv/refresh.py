@@ -111,6 +111,9 @@ def publish(
     if published.outcome == PublishOutcome.REPLAN:
         log.info("%s changed while it was refreshed: planning again", plan.view)
         return None
+    if published.outcome == PublishOutcome.SUPERSEDED:
+        # The rows are another refresh's: say which.
+        return replace(_unchanged(catalog, plan), outcome=str(published.outcome))
     committed = published.outcome == PublishOutcome.COMMITTED
     return RefreshResult(
         view=plan.view,

@@ -82,7 +82,7 @@ class Script:
 
     @property
     def statements(self) -> tuple[str, ...]:
-        """The steps as text, exactly as they run."""
+        """The steps as text, as they run; a run gives the staging catalog a name of its own behind this one."""
         return tuple(step.describe() for step in self.steps)
 
     def to_json(self) -> str:

@@ -31,12 +31,10 @@ def session_stager(
 
     def stage(script: Script) -> Outcome:
         from airflow_mv.job.run import run
+        from airflow_mv.job.session import with_catalogs
 
         settings = settings_of(catalog)
-        for key, value in {**settings.confs, **settings.secrets}.items():
-            if key.startswith("spark.sql.catalog."):
-                spark.conf.set(key, value)
-        return run(spark, script, report=report)
+        return run(with_catalogs(spark, {**settings.confs, **settings.secrets}), script, report=report)
 
     return stage
 
@@ -64,6 +62,7 @@ class InProcessStager:
         self._remote = remote
         self._report = report
         self._session: SparkSession | None = None
+        self._ours = False
 
     def __call__(self, script: Script) -> Outcome:
         """Run a script."""
@@ -73,8 +72,9 @@ class InProcessStager:
     def session(self) -> SparkSession:
         """The session, opened now if it was not before."""
         if self._session is None:
-            from airflow_mv.job.session import open_session
+            from airflow_mv.job.session import active_session, open_session
 
+            self._ours = active_session() is None
             settings = settings_of(self._catalog)
             self._session = open_session(
                 settings.session_confs(), master=self._master, remote=self._remote, report=self._report
@@ -82,7 +82,7 @@ class InProcessStager:
         return self._session
 
     def close(self) -> None:
-        """Stop the session, if one was opened."""
-        if self._session is not None:
+        """Stop the session, if one was opened here; one that was there before goes on."""
+        if self._session is not None and self._ours:
             self._session.stop()
-            self._session = None
+        self._session = None

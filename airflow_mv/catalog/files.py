@@ -59,7 +59,7 @@ class MetadataFiles:
     def read_text(self, location: str) -> str | None:
         """Read a small text file, or ``None`` where there is none."""
         try:
-            return self.read(location, what="file").decode("utf-8")
+            return self.read(location, what="file").decode("utf-8", "replace")
         except MetadataFileNotFoundError:
             return None
 

@@ -6,9 +6,12 @@ from __future__ import annotations
 import functools
 import json
 import logging
+import math
 import sys
-from collections.abc import Callable, Sequence
-from datetime import UTC, datetime
+import unicodedata
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, date, datetime
+from datetime import time as clock_time
 from typing import Any
 
 import click
@@ -19,10 +22,13 @@ from airflow_mv.errors import ConfigurationError, InvalidIdentifierError, Materi
 from airflow_mv.spec.identifiers import Identifier
 from airflow_mv.stagers import InProcessStager
 
-out = Console(highlight=False, soft_wrap=True)
-err = Console(stderr=True, highlight=False, soft_wrap=True)
+out = Console(highlight=False, soft_wrap=True, emoji=False)
+err = Console(stderr=True, highlight=False, soft_wrap=True, emoji=False)
 
 Command = Callable[..., None]
+
+#: Unicode categories: control characters and halves of surrogate pairs.
+_CONTROL = ("Cc", "Cs")
 
 
 def guarded(command: Command) -> Command:
@@ -35,7 +41,7 @@ def guarded(command: Command) -> Command:
         try:
             command(*args, **kwargs)
         except MaterializedViewError as error:
-            err.print(f"error: {' '.join(str(error).split())}", markup=False)
+            err.print(f"error: {visible(' '.join(str(error).split()))}", markup=False)
             sys.exit(error.exit_code)
 
     return run
@@ -91,12 +97,36 @@ def stager_for(catalog: MaterializedViewCatalog, master: str | None, remote: str
 
 def progress(line: str) -> None:
     """Show a line of progress."""
-    err.print(f"  {line}", style="dim", markup=False)
+    err.print(f"  {visible(line)}", style="dim", markup=False)
 
 
 def print_json(document: Any) -> None:
-    """Print the one document of a ``--json`` call."""
-    sys.stdout.write(json.dumps(document, default=str, ensure_ascii=False) + "\n")
+    """Print the one document of a ``--json`` call: strict JSON, whatever is in the rows."""
+    text = json.dumps(_strict(document), default=str, ensure_ascii=False, allow_nan=False)
+    # Half of a surrogate pair cannot be written as UTF-8; only as an escape.
+    sys.stdout.write(text.encode("utf-8", "backslashreplace").decode("utf-8") + "\n")
+
+
+def _strict(value: Any) -> Any:
+    """A value that JSON can hold: no NaN, no infinity, no keys but text."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    if isinstance(value, Mapping):
+        return {str(key): _strict(item) for key, item in value.items()}
+    if isinstance(value, bytes):
+        return value.hex()
+    if isinstance(value, date | clock_time):
+        return value.isoformat()
+    return [_strict(item) for item in value] if isinstance(value, list | tuple) else value
+
+
+def visible(text: str) -> str:
+    """Show control characters as escapes: stored text must not steer the reader's terminal."""
+    return "".join(_escaped(char) if unicodedata.category(char) in _CONTROL else char for char in text)
+
+
+def _escaped(char: str) -> str:
+    return char if char in "\n\t" else char.encode("unicode_escape").decode("ascii")
 
 
 def parse_time(text: str | None) -> datetime | None:

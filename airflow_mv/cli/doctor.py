@@ -49,7 +49,10 @@ def examine(catalogs: tuple[str, ...]) -> Iterator[Finding]:
     names = catalogs or tuple(sorted(known))
     if not names:
         yield Finding(
-            "catalogs", False, "none configured", mend="set PYICEBERG_CATALOG__<NAME>__TYPE and its other properties"
+            "catalogs",
+            ok=False,
+            found="none configured",
+            mend="set PYICEBERG_CATALOG__<NAME>__TYPE and its other properties",
         )
     for name in names:
         yield _guarded(f"catalog {name}", lambda name=name: _catalog(name))  # type: ignore[misc]

@@ -4,13 +4,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from decimal import Decimal
 from typing import Any
 
-from rich.markup import escape
-from rich.table import Table
+from rich import markup
+from rich.cells import cell_len
 
-from airflow_mv.cli.context import err, out
+from airflow_mv.cli.context import err, out, visible
 
 _COLOURS = {
     "fresh": "green",
@@ -31,26 +32,26 @@ def statuses(documents: Sequence[Mapping[str, Any]]) -> None:
         out.print("no materialized views")
     for document in documents:
         when = f"  refreshed {document['refreshed_at'][:19]}Z" if document["refreshed_at"] else ""
-        out.print(f"{escape(document['view'])}  {_coloured(document['state'])}[dim]{when}[/dim]")
+        out.print(f"{_escape(document['view'])}  {_coloured(document['state'])}[dim]{when}[/dim]")
         for reason in document["reasons"]:
             out.print(f"  {_reason(reason)}")
 
 
 def plan(document: Mapping[str, Any]) -> None:
     """Print a plan: mode, reasons, base tables and the statements as they would run."""
-    out.print(f"{escape(document['view'])}  [bold]{document['mode']}[/bold]  [dim]{document['refresh_id']}[/dim]")
+    out.print(f"{_escape(document['view'])}  [bold]{document['mode']}[/bold]  [dim]{document['refresh_id']}[/dim]")
     for reason in document["reasons"]:
         out.print(f"  {_reason(reason)}")
-    for number, statement in enumerate(document["statements"], 1):
-        out.print(f"\n[dim]-- {number} of {len(document['statements'])}[/dim]")
-        out.print(statement, markup=False)
     if not document["statements"]:
         out.print("  [dim]no Spark job[/dim]")
+    for number, statement in enumerate(document["statements"], 1):
+        out.print(f"\n[dim]-- {number} of {len(document['statements'])}[/dim]")
+        out.print(visible(statement), markup=False)
 
 
 def plan_line(planned: Any) -> None:
     """Print what is about to run, on stderr."""
-    err.print(f"{escape(str(planned.view))}  [bold]{planned.mode}[/bold]")
+    err.print(f"{_escape(str(planned.view))}  [bold]{planned.mode}[/bold]")
     for reason in planned.reasons:
         err.print(f"  {_reason(reason.to_dict())}")
 
@@ -59,64 +60,88 @@ def result(document: Mapping[str, Any]) -> None:
     """Print how a refresh ended."""
     rows = f"  {document['rows_written']:,} rows" if document["rows_written"] else ""
     out.print(
-        f"{escape(document['view'])}  {_coloured(document['outcome'])}  {document['mode']}{rows}  "
+        f"{_escape(document['view'])}  {_coloured(document['outcome'])}  {document['mode']}{rows}  "
         f"{document['seconds']:.1f} s  [dim]{document['refresh_id']}[/dim]"
     )
 
 
 def history(documents: Sequence[Mapping[str, Any]]) -> None:
-    """Print the recorded refreshes as a table."""
-    table = Table("refreshed", "refresh id", "mode", "rows", "version", "base snapshots", box=None, pad_edge=False)
-    for item in documents:
-        snapshots = ", ".join(f"{base['identifier']}@{base['snapshot_reference']}" for base in item["base_tables"])
-        rows = "" if item["rows_written"] is None else f"{item['rows_written']:,}"
-        mark = " *" if item["current"] else ""
-        table.add_row(
+    """Print the recorded refreshes as a table; the current one is marked."""
+    if not documents:
+        out.print("never refreshed")
+        return
+    lines = [
+        (
+            "*" if item["current"] else "",
             (item["refreshed_at"] or "")[:19],
-            item["refresh_id"] + mark,
-            item["mode"] or "",
-            rows,
-            str(item["version_id"]),
-            escape(snapshots),
+            item["refresh_id"],
+            item["mode"],
+            "" if item["rows_written"] is None else f"{item['rows_written']:,}",
+            item["version_id"],
+            ", ".join(f"{base['identifier']}@{base['snapshot_reference']}" for base in item["base_tables"]),
         )
-    out.print(table if documents else "never refreshed")
+        for item in documents
+    ]
+    _table(("", "refreshed (UTC)", "refresh id", "mode", "rows", "version", "base snapshots"), lines, right={4, 5})
 
 
 def rows(document: Mapping[str, Any]) -> None:
-    """Print rows as a table, and which refresh they are of."""
-    table = Table(*(escape(column) for column in document["columns"]), box=None, pad_edge=False)
-    for row in document["rows"]:
-        table.add_row(*("" if value is None else escape(str(value)) for value in row))
-    out.print(table)
-    count = len(document["rows"])
+    """Print rows as a table, whole values only, and which refresh they are of."""
+    stored = document["rows"]
+    numbers = {
+        index
+        for index in range(len(document["columns"]))
+        if all(isinstance(row[index], int | float | Decimal | None) for row in stored)
+    }
+    _table(document["columns"], stored, right=numbers)
     err.print(
-        f"{count} row{'s' if count != 1 else ''} of refresh {document['refresh_id']} ({document['state']})", style="dim"
+        f"{len(stored)} row{'s' if len(stored) != 1 else ''} of refresh {document['refresh_id']} ({document['state']})",
+        style="dim",
     )
+
+
+def _table(header: Sequence[str], lines: Sequence[Sequence[Any]], *, right: Collection[int] = ()) -> None:
+    """Print columns side by side. Never cut and never wrapped: a value is there in full, or it is not read."""
+    texts = [[_cell(value) for value in line] for line in lines]
+    names = [_cell(name) for name in header]
+    widths = [max(cell_len(line[index]) for line in [names, *texts]) for index in range(len(names))]
+    for line, style in [(names, "bold"), *((line, None) for line in texts)]:
+        padded = [_padded(text, widths[index], index in right) for index, text in enumerate(line)]
+        out.print("  ".join(padded).rstrip(), markup=False, style=style)
+
+
+def _cell(value: Any) -> str:
+    return "" if value is None else visible(str(value)).replace("\n", "\\n").replace("\t", "\\t")
+
+
+def _padded(text: str, width: int, right: bool) -> str:  # noqa: FBT001
+    space = " " * (width - cell_len(text))
+    return space + text if right else text + space
 
 
 def verification(document: Mapping[str, Any]) -> None:
     """Print whether stored and recomputed rows are equal, and some of those that are not."""
     if document["equal"]:
-        out.print(f"{escape(document['view'])}  [green]equal[/green]  {document['rows']:,} rows")
+        out.print(f"{_escape(document['view'])}  [green]equal[/green]  {document['rows']:,} rows")
         return
-    out.print(f"{escape(document['view'])}  [red]different[/red]")
+    out.print(f"{_escape(document['view'])}  [red]different[/red]")
     for side in ("only_stored", "only_recomputed"):
         for row in document[side]:
-            out.print(f"  {side.replace('_', ' ')}: {row}", markup=False)
+            out.print(f"  {side.replace('_', ' ')}: {visible(str(row))}", markup=False)
 
 
 def findings(documents: Sequence[Mapping[str, Any]]) -> None:
     """Print the doctor's findings."""
     for item in documents:
         mark = "[green]✓[/green]" if item["ok"] else "[red]✗[/red]"
-        out.print(f"{mark} {escape(item['check'])}: {escape(item['found'])}")
+        out.print(f"{mark} {_escape(item['check'])}: {_escape(item['found'])}")
         if not item["ok"] and item["mend"]:
-            out.print(f"    {escape(item['mend'])}")
+            out.print(f"    {_escape(item['mend'])}")
 
 
 def metadata(document: Mapping[str, Any]) -> None:
     """Print stored metadata, indented."""
-    out.print(json.dumps(document, indent=2, ensure_ascii=False), markup=False)
+    out.print(visible(json.dumps(document, indent=2, ensure_ascii=False)), markup=False)
 
 
 def _coloured(word: str) -> str:
@@ -125,4 +150,8 @@ def _coloured(word: str) -> str:
 
 
 def _reason(reason: Mapping[str, str]) -> str:
-    return f"{escape(reason['message'])} [dim]({reason['code']})[/dim]"
+    return f"{_escape(reason['message'])} [dim]({reason['code']})[/dim]"
+
+
+def _escape(text: object) -> str:
+    return markup.escape(visible(str(text)))

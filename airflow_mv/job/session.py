@@ -9,7 +9,6 @@ import shutil
 import socket
 import subprocess
 import tempfile
-import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,16 +19,10 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from airflow_mv.errors import ConfigurationError, JobError
+from airflow_mv.job.jars import JARS_VARIABLE, jar_confs
 from airflow_mv.job.submit import write_properties
 
-#: A folder of jars, so that nothing is downloaded.
-JARS_VARIABLE = "AIRFLOW_MV_JARS"
 _OLDEST_JAVA = 17
-#: Packages whose one jar is enough: their names alone tell whether all is there.
-_SELF_CONTAINED = re.compile(
-    r"org\.apache\.iceberg:iceberg-(spark-runtime-[\w.]+|(aws|gcp|azure)-bundle)|org\.xerial:sqlite-jdbc"
-    r"|org\.postgresql:postgresql"
-)
 _LOG4J = """\
 status = error
 rootLogger.level = error
@@ -69,10 +62,10 @@ def open_session(
         JobError: If the Spark Connect server or the master does not answer.
     """
     if remote is not None:
-        return _with_catalogs(_connect(remote, app_name), confs)
-    active = _active()
+        return with_catalogs(_connect(remote, app_name), confs)
+    active = active_session()
     if active is not None:
-        return _with_catalogs(active, confs)
+        return with_catalogs(active, confs)
     check_java()
     local = (master or "local[*]").startswith("local")
     settings = {**_defaults(local=local), **confs, "spark.master": master or "local[*]", "spark.app.name": app_name}
@@ -85,7 +78,7 @@ def open_session(
 # ------------------------------------------------------------------------------- a session of others
 
 
-def _active() -> SparkSession | None:
+def active_session() -> SparkSession | None:
     """Return the process's session, if it has one: also from a thread that did not open it."""
     session = SparkSession.getActiveSession()
     if session is not None:
@@ -116,7 +109,12 @@ def _connect(remote: str, app_name: str) -> SparkSession:
         ) from error
 
 
-def _with_catalogs(spark: SparkSession, confs: Mapping[str, str]) -> SparkSession:
+def with_catalogs(spark: SparkSession, confs: Mapping[str, str]) -> SparkSession:
+    """Add the catalogs in ``confs`` that a session lacks; those that it has stay as they are.
+
+    Raises:
+        ConfigurationError: The session was started without Iceberg.
+    """
     if "IcebergSparkSessionExtensions" not in str(spark.conf.get("spark.sql.extensions", "")):
         raise ConfigurationError(
             "the Spark session was started without Iceberg: start it with the setting spark.sql.extensions="
@@ -163,37 +161,6 @@ def _defaults(*, local: bool) -> dict[str, str]:
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
     }
-
-
-def jar_confs(settings: Mapping[str, str], packages: Sequence[str] = ()) -> dict[str, str]:
-    """Return the settings by which Spark finds its packages; those on this machine cost no resolution.
-
-    Args:
-        settings: Spark settings, of which ``spark.jars``, ``spark.jars.packages`` and ``spark.jars.ivy`` count.
-        packages: Maven coordinates, beside those in ``spark.jars.packages``.
-    """
-    listed = settings.get("spark.jars.packages", "").split(",")
-    wanted = [item for item in dict.fromkeys([*(part.strip() for part in listed), *packages]) if item]
-    folders = [Path(os.environ[JARS_VARIABLE])] if os.environ.get(JARS_VARIABLE) else []
-    ivy = settings.get("spark.jars.ivy")
-    folders.append(Path(ivy, "jars") if ivy else Path.home() / ".ivy2.5.2" / "jars")
-    found = [path for item in wanted if (path := _jar(item, folders)) is not None]
-    if len(found) < len(wanted):
-        return {"spark.jars.packages": ",".join(wanted)}
-    given = [settings["spark.jars"]] if settings.get("spark.jars") else []
-    return {"spark.jars.packages": "", "spark.jars": ",".join([*given, *map(str, found)])}
-
-
-def _jar(coordinates: str, folders: Sequence[Path]) -> Path | None:
-    group, _, rest = coordinates.partition(":")
-    artifact, _, version = rest.partition(":")
-    if not _SELF_CONTAINED.fullmatch(f"{group}:{artifact}"):
-        return None
-    for folder in folders:
-        for name in (f"{group}_{artifact}-{version}.jar", f"{artifact}-{version}.jar"):
-            if zipfile.is_zipfile(folder / name):  # Ivy may be writing it just now
-                return folder / name
-    return None
 
 
 def _start(settings: Mapping[str, str]) -> SparkSession:

@@ -75,11 +75,22 @@ def submission(given: Given, settings: SparkSettings, target: SparkTarget, folde
     return {
         "application": str(main_file()),
         "conf": plain,
-        "packages": packages(given, settings.packages),
+        **_jars(given, settings.packages),
         "py_files": _joined([str(build_package(folder)), given.py_files or ""]),
         "properties_file": str(file),
         "_spark_binary": binary,
     }
+
+
+def _jars(given: Given, needed: Iterable[str]) -> dict[str, str | None]:
+    """Have Spark resolve the packages, unless all are on this machine and the driver is, too."""
+    from airflow_mv.job.jars import jar_confs
+
+    asked = packages(given, needed)
+    if asked is None or given.cluster:
+        return {"packages": asked}
+    found = jar_confs({"spark.jars.packages": asked, "spark.jars": given.jars or ""})
+    return {"packages": found["spark.jars.packages"] or None, "jars": found.get("spark.jars", given.jars)}
 
 
 def packages(given: Given, needed: Iterable[str]) -> str | None:

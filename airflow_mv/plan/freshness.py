@@ -197,7 +197,8 @@ def compare(recorded: BaseTable | None, observed: ObservedTable) -> BaseTableCha
         return BaseTableChange(name, kind, old, None, reason=reason)
     new = observed.head
     if recorded is None:
-        return BaseTableChange(name, kind, None, new, moved=True, changed=True)
+        reason = Reason(Code.BASE_CHANGED, f"{name} was no part of the last refresh; it is at {new or 'empty'}")
+        return BaseTableChange(name, kind, None, new, moved=True, changed=True, reason=reason)
     uuid = recorded.properties.get(TABLE_UUID)
     if uuid and observed.table_uuid and uuid != observed.table_uuid:
         reason = Reason(

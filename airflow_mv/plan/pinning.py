@@ -225,6 +225,8 @@ def _check_tokens(text: str, tokens: Sequence[Token], view: str) -> None:
 
 
 def _refusal(token: Token, before: TokenType | None, after: Token | None) -> str | None:
+    if any(comment.endswith("\\") or "/*+" in comment for comment in token.comments):
+        return "a comment near here ends with a backslash or holds a hint: Spark takes its end to be elsewhere"
     kind, word = token.token_type, token.text.lower()
     is_call = after is not None and after.token_type is TokenType.L_PAREN
     if kind is TokenType.SEMICOLON:
@@ -233,15 +235,15 @@ def _refusal(token: Token, before: TokenType | None, after: Token | None) -> str
         return f"{word}() calls any Java code: its result belongs to no snapshot"
     if is_call and word == "identifier" and kind is TokenType.VAR:
         return "IDENTIFIER() hides which name is meant: write the name itself"
-    if kind is TokenType.TABLE and is_call:
+    return _table_refusal(before, after) if kind is TokenType.TABLE and after is not None else None
+
+
+def _table_refusal(before: TokenType | None, after: Token) -> str | None:
+    if after.token_type is TokenType.L_PAREN:
         return "functions of whole tables are not supported"
-    if kind is TokenType.TABLE and before is TokenType.L_PAREN and after is not None and _is_word(after):
+    if before is TokenType.L_PAREN and (after.token_type is TokenType.IDENTIFIER or _PLAIN_PART.fullmatch(after.text)):
         return "write SELECT * FROM instead of TABLE"
     return None
-
-
-def _is_word(token: Token) -> bool:
-    return token.token_type is TokenType.IDENTIFIER or _PLAIN_PART.fullmatch(token.text) is not None
 
 
 class _TooManyStepsError(Exception):

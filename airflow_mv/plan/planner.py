@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any, Literal
 
-from airflow_mv.errors import InvalidMetadataError, RefreshRefusedError
+from airflow_mv.errors import InvalidIdentifierError, InvalidMetadataError, RefreshRefusedError
 from airflow_mv.plan.freshness import BaseTableChange, Code, Freshness, Reason, State
 from airflow_mv.script import Script
 from airflow_mv.spec.identifiers import Identifier
@@ -120,7 +120,7 @@ class RefreshPlan:
                 state=State(document["state"]),
                 script=Script.from_json(json.dumps(script)) if script else None,
             )
-        except (KeyError, TypeError, ValueError) as error:
+        except (KeyError, TypeError, ValueError, AttributeError, InvalidIdentifierError) as error:
             raise InvalidMetadataError(f"not a refresh plan: {type(error).__name__}: {error}") from None
 
 

@@ -67,9 +67,7 @@ def _left_by(run: Any) -> dict[str, Any]:
         ).all()
         return {
             "states": {item.task_id: str(item.state) for item in run.get_task_instances()},
-            "values": {
-                item.task_id: XComModel.deserialize_value(item) for item in xcoms if item.key == "return_value"
-            },
+            "values": {item.task_id: XComModel.deserialize_value(item) for item in xcoms if item.key == "return_value"},
             "xcoms": [[item.task_id, item.key, item.value] for item in xcoms],
             "rendered": {item.task_id: item.rendered_fields for item in fields},
             "events": [list(event) for event in events],

@@ -78,9 +78,7 @@ def test_the_trigger_survives_a_restart_with_all_that_it_was_given() -> None:
     assert MaterializedViewFreshTrigger(**arguments).serialize() == trigger.serialize()
 
 
-def test_the_trigger_waits_through_an_outage_and_ends_where_waiting_cannot_help(
-    airflow: Airflow, daily: Lake
-) -> None:
+def test_the_trigger_waits_through_an_outage_and_ends_where_waiting_cannot_help(airflow: Airflow, daily: Lake) -> None:
     """A database that restarts must not fail a sensor; a view that is not there must."""
 
     async def first(trigger: MaterializedViewFreshTrigger) -> Look:

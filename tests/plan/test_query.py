@@ -185,6 +185,8 @@ def test_a_reference_says_where_it_is_and_whether_it_has_an_alias() -> None:
         ("SELECT TRANSFORM(x) USING 'cat' FROM t", "TRANSFORM"),
         ("SELECT * FROM ${env:TABLE}", "column 15: Spark would put a setting"),
         ("SELECT '${spark.app.id}'", "column 9: Spark would put a setting"),
+        ("SELECT 1 -- C:\\\n FROM t", "ends with a backslash"),
+        ("SELECT 1 /* /*+ */ FROM t -- */ */", "holds a hint"),
         ("SELECT * FROM lake.2024.t", "put each part of the name in backticks"),
         ("SELECT * FROM ``.t", "empty part|line 1"),
         ("SELECT '\ud800'", "no Unicode text"),

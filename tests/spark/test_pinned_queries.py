@@ -23,7 +23,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning
 
 CATALOG = "pinned_lake"
 HOME = f"{CATALOG}.sales"
-ORDERS, CUSTOMERS, EMPTY = (Identifier(CATALOG, ("sales",), name) for name in ("orders", "customers", "empty"))
+CUSTOMERS = Identifier(CATALOG, ("sales",), "customers")
 ODD = Identifier(CATALOG, ("odd ns; é",), "t'a\"b``le. ü😀; -- /* DROP")
 VIEWS = [
     NestedView(
@@ -69,7 +69,7 @@ QUERIES = {
         WHERE EXISTS (SELECT 1 FROM orders o WHERE o.customer = customers.id)
            OR id NOT IN (SELECT customer FROM orders)""",
     "having": "SELECT customer FROM orders GROUP BY customer HAVING sum(amount) >= (SELECT max(amount) FROM orders)",
-    "union": "SELECT id FROM orders UNION ALL SELECT id FROM customers MINUS SELECT customer FROM orders",
+    "union": "SELECT id FROM orders UNION ALL SELECT id FROM customers MINUS SELECT amount / 20 FROM orders",
     "lateral view": "SELECT orders.id, t.tag FROM orders LATERAL VIEW OUTER explode(tags) t AS tag",
     "lateral": "SELECT name, m FROM customers c, LATERAL (SELECT max(amount) m FROM orders WHERE customer = c.id) l",
     "table functions": "SELECT r.id, e.col FROM range(2) r CROSS JOIN orders o, LATERAL explode(o.tags) e",
@@ -86,7 +86,7 @@ QUERIES = {
     "never written": """
         SELECT empty.x, e.* FROM orders LEFT JOIN empty ON x = orders.id LEFT JOIN empty TABLESAMPLE (9 ROWS) e""",
     "nested view": "SELECT * FROM big",
-    "nested view, columns": f"SELECT big.`big id`, sales.big.worth, {HOME}.big.* FROM {HOME}.big WHERE {HOME}.Big.worth > 1",
+    "nested view, columns": f"SELECT big.`big id`, sales.big.worth, {HOME}.Big.worth AS w, {HOME}.big.* FROM {HOME}.big",
     "nested view, alias": "SELECT b.worth, o.id FROM orders o JOIN sales.big AS b ON b.`big id` = o.id",
     "nested view, sample": "SELECT b.x FROM big TABLESAMPLE (100 PERCENT) AS b(x, y)",
     "nested view, twice": "SELECT a.worth FROM big a JOIN big USING (worth) WHERE a.worth IN (SELECT worth FROM big)",
@@ -143,16 +143,22 @@ def change(spark: SparkSession) -> None:
     spark.sql(f"ALTER TABLE {HOME}.orders ADD COLUMN added INT FIRST")
 
 
-def pin_now(spark: SparkSession, sql: str) -> str:
+def pin_all(spark: SparkSession) -> dict[str, str]:
+    """Pin each query to the current snapshots."""
     views = {view.identifier: view for view in VIEWS}
-    names = base_tables(
-        sql, default_catalog=CATALOG, default_namespace=("sales",), load_view=views.get, view="v"
-    ).tables
-    tables = {}
-    for name in names:
-        history = spark.sql(f"SELECT snapshot_id FROM {name.sql()}.snapshots ORDER BY committed_at DESC").collect()
-        tables[name] = PinnedTable(name, history[0][0] if history else None)
-    return pin_query(sql, default_catalog=CATALOG, default_namespace=("sales",), tables=tables, views=views, view="v")
+    tables: dict[Identifier, PinnedTable] = {}
+    pinned = {}
+    for name, sql in QUERIES.items():
+        found = base_tables(sql, default_catalog=CATALOG, default_namespace=("sales",), load_view=views.get, view="v")
+        for table in found.tables:
+            if table not in tables:
+                history = spark.sql(f"SELECT snapshot_id FROM {table.sql()}.snapshots ORDER BY committed_at DESC")
+                head = history.first()
+                tables[table] = PinnedTable(table, head[0] if head else None)
+        pinned[name] = pin_query(
+            sql, default_catalog=CATALOG, default_namespace=("sales",), tables=tables, views=views, view="v"
+        )
+    return pinned
 
 
 @pytest.fixture(scope="module")
@@ -160,16 +166,19 @@ def runs(session: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Ite
     folder = tmp_path_factory.mktemp("lake")
     properties = {"type": "sql", "uri": f"sqlite:///{folder}/catalog.db", "warehouse": f"{folder.as_uri()}/warehouse"}
     spark = open_session(spark_settings(CATALOG, properties).session_confs())
+    partitions = spark.conf.get("spark.sql.shuffle.partitions")
+    spark.conf.set("spark.sql.shuffle.partitions", "2")
     try:
         build(spark, folder)
         spark.sql(f"USE {HOME}")
         before = {name: rows(spark, sql) for name, sql in QUERIES.items()}
-        pinned = {name: pin_now(spark, sql) for name, sql in QUERIES.items()}
+        pinned = pin_all(spark)
         spark.sql("USE spark_catalog.default")
         change(spark)
         yield Runs(spark, before, pinned)
     finally:
         spark.sql("USE spark_catalog.default")
+        spark.conf.set("spark.sql.shuffle.partitions", str(partitions))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ResourceWarning)
         gc.collect()
@@ -198,6 +207,24 @@ def test_a_pinned_query_can_be_inserted_and_renamed(runs: Runs) -> None:
         runs.spark.sql(f"EXPLAIN SELECT * FROM (\n{text}\n) AS `__view`")
         runs.spark.sql(f"EXPLAIN INSERT OVERWRITE {HOME}.empty SELECT count(*) FROM (\n{text}\n)")
         assert name
+
+
+def test_a_table_read_by_another_name_is_called_by_its_own(runs: Runs) -> None:
+    """A materialized view is read from its storage table, which a staging catalog registers under some name."""
+    snapshot = runs.spark.sql(f"SELECT snapshot_id FROM {HOME}.customers.snapshots ORDER BY committed_at").collect()[0][
+        0
+    ]
+    member = Identifier(CATALOG, ("sales",), "member")
+
+    def pinned(sql: str, snapshot_id: int | None) -> list[str]:
+        tables = {member: PinnedTable(member, snapshot_id, sql=CUSTOMERS.sql())}
+        text = pin_query(sql, default_catalog=CATALOG, default_namespace=("sales",), tables=tables, views={}, view="v")
+        return rows(runs.spark, text)
+
+    sql = f"SELECT member.id, sales.member.name, {HOME}.member.name AS n FROM member TABLESAMPLE (100 PERCENT)"
+    assert pinned(sql, snapshot) == ["['id', 'name', 'n']", "Row(id=1, name='n1', n='n1')"]
+    assert pinned(sql, None) == ["['id', 'name', 'n']"]
+    assert pinned("SELECT m.x FROM member AS m(x, y)", snapshot) == ["['x']", "Row(x=1)"]
 
 
 def test_a_string_literal_means_exactly_its_text_in_spark(runs: Runs) -> None:

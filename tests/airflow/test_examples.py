@@ -1,0 +1,110 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The example DAGs run, and Airflow knows the provider."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from airflow_mv.assets import materialized_view_asset
+from airflow_mv.errors import InvalidIdentifierError
+from airflow_mv.provider_info import get_provider_info
+from tests.airflow.conftest import VIEW, Airflow
+from tests.builders import QUERY, Lake
+
+EXAMPLES = Path(__file__).parents[2] / "dags_examples"
+BARE = QUERY.replace("lake.sales.orders", "orders")
+
+
+def test_every_example_is_short_and_has_no_import_error(airflow: Airflow) -> None:
+    """One idea a file."""
+    files = sorted(EXAMPLES.glob("*.py"))
+    assert {"refresh_daily.py", "gate_on_freshness.py", "plan_and_commit.py"} <= {file.name for file in files}
+    script = (
+        "import sys; from airflow.dag_processing.dagbag import DagBag; b = DagBag(sys.argv[1]); print(b.import_errors)"
+    )
+    said = subprocess.run([sys.executable, "-c", script, str(EXAMPLES)], capture_output=True, text=True, check=True)
+    assert said.stdout.strip().endswith("{}"), said.stdout
+
+
+def test_the_daily_refresh_of_a_fresh_view_does_nothing(airflow: Airflow, sales: Lake) -> None:
+    """The view is there with the example's query; the tasks find so."""
+    sales.view(sql=BARE)
+    sales.refresh()
+    run = airflow.run_file(EXAMPLES / "refresh_daily.py")
+
+    assert run.states == {"create": "success", "refresh": "success"}, run.log
+    assert run.values["refresh"]["outcome"] == "fresh"
+
+
+def test_the_gate_lets_a_report_read_the_fresh_view(airflow: Airflow, daily: Lake) -> None:
+    """The report streams the rows without Spark, and its log says which refresh it read."""
+    run = airflow.run_file(EXAMPLES / "gate_on_freshness.py")
+
+    assert run.states == {"fresh": "success", "report": "success"}, run.log
+    assert run.values["report"] == {"rows": 2, "columns": 3}
+    assert f"Reading lake.sales.daily: refresh {daily.storage().state.current_refresh_id}" in run.task_log("report")
+
+
+def test_another_operator_runs_the_job_between_plan_and_commit(airflow: Airflow, sales: Lake) -> None:
+    """Real Spark through the provider's plain operator: the plan's XComs are all that it gets."""
+    sales.view()
+    run = airflow.run_file(EXAMPLES / "plan_and_commit.py")
+
+    assert run.states == {"plan": "success", "spark": "success", "commit": "success"}, run.log
+    assert run.values["plan"]["mode"] == "full"
+    assert run.values["commit"]["outcome"] == "refreshed"
+    assert [event[:2] for event in run.events] == [["commit", VIEW]]
+    assert len(sales.read()) == 2
+
+    again = airflow.run_file(EXAMPLES / "plan_and_commit.py")
+    assert again.states == {"plan": "success", "spark": "skipped", "commit": "success"}, again.log
+    assert again.values["commit"]["outcome"] == "fresh"
+    assert again.events == []
+
+
+def test_a_commit_without_a_spark_job_says_what_is_missing(airflow: Airflow, sales: Lake) -> None:
+    """A forgotten task, or one that ran something else."""
+    sales.view()
+    run = airflow.run(f"""
+        plan = PlanRefreshOperator(task_id="plan", view="{VIEW}")
+        CommitRefreshOperator(task_id="commit", plan=plan.output, retries=2)
+        CommitRefreshOperator(task_id="nonsense", plan="{{{{ run_id }}}}")
+    """)
+
+    assert run.states == {"plan": "success", "commit": "failed", "nonsense": "failed"}
+    assert "the Spark job left no outcome at" in run.task_log("commit")
+    assert "which is no plan; give it the PlanRefreshOperator's output" in run.log
+
+
+def test_airflow_knows_the_provider_and_finds_its_modules() -> None:
+    """`airflow providers get` is where operators of Airflow look."""
+    environment = {**os.environ, "AIRFLOW__LOGGING__LOGGING_LEVEL": "ERROR"}
+    command = [sys.executable, "-m", "airflow", "providers", "get", "airflow-mv", "--full", "-o", "json"]
+    said = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
+
+    assert "Iceberg materialized views" in said.stdout
+    assert "airflow_mv.operators" in said.stdout
+    info = get_provider_info()
+    modules = [
+        name for kind in ("operators", "sensors", "hooks", "triggers") for name in info[kind][0]["python-modules"]
+    ]
+    for name in modules:
+        importlib.import_module(name)
+
+
+def test_an_asset_is_the_same_wherever_it_is_named() -> None:
+    """Producer and consumer write the name on their own."""
+    asset = materialized_view_asset("lake.sales.daily")
+
+    assert (asset.name, asset.uri) == ("lake.sales.daily", "iceberg-mv://lake/sales/daily")
+    assert materialized_view_asset("`lake`.sales.`daily`") == asset
+    odd = materialized_view_asset("lake.`2024 Q1`.`a/b;c.d`")
+    assert odd.uri == "iceberg-mv://lake/2024%20Q1/a%2Fb%3Bc.d"
+    with pytest.raises(InvalidIdentifierError):
+        materialized_view_asset("daily")

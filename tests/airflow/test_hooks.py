@@ -1,0 +1,152 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Connections: one of type iceberg gives the catalog, Spark's settings and the rows; and hides its secrets."""
+
+from __future__ import annotations
+
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+from airflow.sdk._shared.secrets_masker import redact
+from sqlalchemy import make_url
+
+from airflow_mv.errors import ConfigurationError, InvalidIdentifierError, StaleViewError
+from airflow_mv.hooks import MaterializedViewHook, spark_target
+from tests.airflow.conftest import SMALL, VIEW, Airflow
+from tests.builders import Lake, lake
+
+SECRET = "c4nary/pa ss@w0rd"  # noqa: S105
+
+
+def _extra(sales: Lake, **more: Any) -> dict[str, Any]:
+    return {
+        "type": "sql",
+        "uri": sales.iceberg.properties["uri"],
+        "warehouse": sales.iceberg.properties["warehouse"],
+        **more,
+    }
+
+
+def test_the_catalog_has_the_name_that_views_begin_with(daily: Lake) -> None:
+    """Rows of a SQL catalog carry its name: under the connection's id there would be none."""
+    catalog = MaterializedViewHook().catalog_for(VIEW)
+
+    assert catalog.name == "lake"
+    assert MaterializedViewHook().status(VIEW).state == "fresh"
+
+
+def test_a_connection_may_be_bound_to_one_name(airflow: Airflow, daily: Lake) -> None:
+    """Then names need no catalog, and another catalog's name is a mistake."""
+    airflow.connect("bound", conn_type="iceberg", extra=_extra(daily, catalog_name="lake"))
+    hook = MaterializedViewHook("bound")
+
+    assert str(hook.identify("sales.daily")) == VIEW
+    assert hook.status("sales.daily").state == "fresh"
+    assert hook.get_conn().name == "lake"
+    assert "catalog_name" not in hook.get_conn().properties
+    with pytest.raises(ConfigurationError, match="is in catalog 'sea', but connection 'bound' is for 'lake'"):
+        hook.status("sea.sales.daily")
+    with pytest.raises(InvalidIdentifierError, match="write catalog.namespace.name"):
+        MaterializedViewHook().status("sales.daily")
+
+
+def test_login_and_password_complete_the_uri_of_a_sql_catalog(
+    airflow: Airflow, postgres_uri: str, tmp_path: Any
+) -> None:
+    """Secrets belong into the password field; Spark gets them from there, too, and no log shows them."""
+    url = make_url(postgres_uri)
+    bare = f"{url.drivername}://{url.host}:{url.port}/{url.database}"
+    extra = {"uri": bare, "warehouse": f"file://{tmp_path}", "init_catalog_tables": True}
+    airflow.connect("pg", conn_type="iceberg", login=url.username, password=url.password, extra=extra)
+    hook = MaterializedViewHook("pg")
+    settings = hook.spark_settings(VIEW)
+
+    assert hook.test_connection()[0]
+    assert hook.catalog_named("lake").list() == []
+    assert settings.secrets["spark.sql.catalog.lake.jdbc.password"] == url.password
+    assert url.password not in repr(settings.confs)
+    assert "***" in str(redact(f"the password is {url.password}"))
+
+
+def test_every_form_of_a_secret_is_masked(airflow: Airflow, sales: Lake) -> None:
+    """In an address a password is escaped, and an unescaped mask would not find it."""
+    uri = f"postgresql://me:{quote(SECRET, safe='')}@127.0.0.1:1/x"
+    airflow.connect("one", conn_type="iceberg", extra=_extra(sales, uri=uri, credential="id:c4nary-two"))
+    with pytest.raises(Exception, match="the catalog does not answer"):
+        MaterializedViewHook("one").catalog_for(VIEW)
+
+    for text in (SECRET, quote(SECRET, safe=""), uri, "c4nary-two", "id:c4nary-two"):
+        assert "4nary" not in str(redact(text)), text
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"conn_type": "postgres"}, "is of type 'postgres'; iceberg is needed"),
+        ({"conn_type": "iceberg", "extra": {"type": "sql", "uri": "no address"}}, "'uri' is no database URL"),
+        ({"conn_type": "iceberg", "extra": {"type": "nonsense"}}, "its catalog cannot be opened"),
+    ],
+)
+def test_a_wrong_connection_is_told_by_its_name(airflow: Airflow, fields: dict[str, Any], message: str) -> None:
+    """The message says which connection, and what about it."""
+    airflow.connect("wrong", **fields)
+    with pytest.raises(ConfigurationError, match=message) as raised:
+        MaterializedViewHook("wrong").catalog_for(VIEW)
+    assert "'wrong'" in str(raised.value)
+
+
+def test_rows_are_streamed_as_arrow_or_pandas(daily: Lake, caplog: pytest.LogCaptureFixture) -> None:
+    """Downstream tasks need no Spark; they say which refresh they read."""
+    hook = MaterializedViewHook()
+    refresh_id = hook.status(VIEW).to_dict()["refresh_id"]
+
+    rows = hook.read(VIEW)
+    assert rows.readable.refresh_id == refresh_id
+    assert rows.batches.read_all().num_rows == 2
+    frames = list(hook.read_pandas(VIEW))
+    assert sum(len(frame) for frame in frames) == 2
+    assert set(frames[0].columns) == {"region", "orders", "amount"}
+
+
+def test_stale_rows_are_refused_where_no_refresh_is_wanted(daily: Lake) -> None:
+    """The view does not allow stale reads: no rows are better than wrong ones."""
+    daily.append()
+    with pytest.raises(StaleViewError, match="is stale"):
+        MaterializedViewHook().read(VIEW, refresh=False)
+
+
+def test_spark_connections_lead_where_the_spark_provider_would_go(airflow: Airflow) -> None:
+    """Each way in which people write a master."""
+    airflow.connect("a", conn_type="spark", host="spark://h", port=7077, extra={"deploy-mode": "client"})
+    airflow.connect("b", conn_type="spark", host="h", port=7077)
+    airflow.connect("c", conn_type="k8s", host="h", port=443)
+    airflow.connect("d", conn_type="spark_connect", host="h", port=15002, password=SECRET)
+
+    assert spark_target("a").master == spark_target("b").master == "spark://h:7077"
+    assert spark_target("a").deploy_mode == "client"
+    assert spark_target("c").master == "k8s://h:443"
+    assert spark_target("d").remote == f"sc://h:15002/;token={quote(SECRET)}"
+    assert spark_target("spark_default").missing
+    with pytest.raises(ConfigurationError, match="airflow connections add other"):
+        spark_target("other")
+
+
+def test_a_password_reaches_spark_but_no_log_xcom_or_rendered_field(
+    airflow: Airflow, postgres_uri: str, tmp_path: Any
+) -> None:
+    """Real Spark against a real PostgreSQL catalog, with the password in the connection's field."""
+    url = make_url(postgres_uri)
+    (tmp_path / "warehouse").mkdir()
+    extra = {"type": "sql", "uri": f"{url.drivername}://{url.host}:{url.port}/{url.database}"}
+    extra["warehouse"] = f"file://{tmp_path}/warehouse"
+    airflow.connect("iceberg_default", conn_type="iceberg", login=url.username, password=url.password, extra=extra)
+    airflow.connect("spark_default", conn_type="spark", host="local[2]")
+    with lake(postgres_uri, tmp_path / "warehouse") as found:
+        found.table()
+        found.view()
+        run = airflow.run(f'RefreshMaterializedViewOperator(task_id="refresh", view="{VIEW}", conf={SMALL})')
+
+    assert run.state == "success", run.log
+    assert url.password
+    for text in (run.log, repr(run.xcoms), repr(run.rendered), repr(run.events)):
+        assert url.password not in text

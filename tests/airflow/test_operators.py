@@ -1,0 +1,306 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The operators around Spark: what is handed to spark-submit, what a failure looks like, what a retry does."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+import subprocess
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from airflow_mv.errors import ConfigurationError
+from airflow_mv.hooks import MaterializedViewHook
+from airflow_mv.operators import CreateMaterializedViewOperator, RefreshMaterializedViewOperator
+from tests.airflow.conftest import SMALL, VIEW, Airflow
+from tests.builders import QUERY, Lake
+
+REFRESH = f'RefreshMaterializedViewOperator(task_id="refresh", view="{VIEW}"'
+
+
+@pytest.fixture
+def program(tmp_path: Path) -> Path:
+    """A spark-submit that writes down what it was given, and fails."""
+    path = tmp_path / "fake-spark-submit"
+    path.write_text(f"""#!/usr/bin/env python3
+import json, os, shutil, stat, sys
+arguments = sys.argv[1:]
+file = arguments[arguments.index("--properties-file") + 1]
+told = {{"arguments": arguments, "mode": stat.S_IMODE(os.stat(file).st_mode), "file": open(file).read()}}
+json.dump(told, open("{tmp_path}/told.json", "w"))
+print('Exception in thread "main" java.lang.OutOfMemoryError: too small')
+print("\\tat org.apache.spark.Deep(Stack.scala:1)")
+sys.exit(1)
+""")
+    path.chmod(0o755)
+    return path
+
+
+def _told(program: Path) -> dict[str, Any]:
+    return json.loads((program.parent / "told.json").read_text())
+
+
+def _after(arguments: list[str], option: str) -> str:
+    return arguments[arguments.index(option) + 1]
+
+
+def test_users_options_are_kept_and_merged_with_what_the_view_needs(
+    airflow: Airflow, sales: Lake, program: Path, tmp_path: Path
+) -> None:
+    """An option of SparkSubmitOperator that works there works here."""
+    sales.view()
+    own = tmp_path / "own.properties"
+    own.write_text("spark.executor.memory 3g\n")
+    run = airflow.run(f"""
+        {REFRESH}, spark_binary="{program}", properties_file="{own}", packages="com.acme:udfs:1.0",
+            py_files="/opt/udfs.zip", executor_memory="2g", conf={{
+                "spark.sql.extensions": "com.acme.Extensions", "spark.acme.password": "hidden-9931"}})
+    """)
+    told = _told(program)
+    arguments, properties = told["arguments"], told["file"]
+
+    assert run.states == {"refresh": "failed"}
+    assert _after(arguments, "--packages").endswith(",com.acme:udfs:1.0")
+    assert "iceberg-spark-runtime" in _after(arguments, "--packages")
+    assert _after(arguments, "--py-files").endswith("airflow_mv.zip,/opt/udfs.zip")
+    assert _after(arguments, "--executor-memory") == "2g"
+    assert _after(arguments, "--master") == "local[2]"
+    extensions = next(item for item in arguments if item.startswith("spark.sql.extensions="))
+    assert extensions.endswith("IcebergSparkSessionExtensions,com.acme.Extensions")
+    assert properties.endswith("spark.executor.memory 3g\n")
+    assert told["mode"] == 0o600
+    assert "hidden-9931" in properties
+    assert not [item for item in arguments if "hidden-9931" in item]
+    assert not Path(_after(arguments, "--properties-file")).exists()
+    assert arguments[-2].endswith("airflow_mv/job/__main__.py")
+    assert arguments[-1].endswith(".script.json")
+
+
+def test_a_cluster_that_has_the_jars_is_asked_for_no_packages(airflow: Airflow, sales: Lake, program: Path) -> None:
+    """Where Maven is out of reach: `packages=""`, or jars of one's own, of which no second copy is fetched."""
+    sales.view()
+    airflow.run(f'{REFRESH}, spark_binary="{program}", packages="")')
+    assert "--packages" not in _told(program)["arguments"]
+
+    airflow.run(f'{REFRESH}, spark_binary="{program}", jars="/jars/iceberg-spark-runtime-4.1_2.13-1.12.0.jar")')
+    assert _after(_told(program)["arguments"], "--packages").startswith("org.xerial:sqlite-jdbc:")
+
+
+def test_without_the_default_spark_connection_it_runs_here_and_says_so(
+    airflow: Airflow, sales: Lake, program: Path
+) -> None:
+    """The Spark provider would take YARN without a word."""
+    sales.view()
+    del airflow.connections["spark_default"]
+    run = airflow.run(f'{REFRESH}, spark_binary="{program}")')
+
+    assert "There is no connection 'spark_default': Spark runs on this worker, with master local[*]" in run.log
+    assert "defaulting to yarn" not in run.log
+    assert _after(_told(program)["arguments"], "--master") == "local[*]"
+
+
+def test_a_spark_submit_that_fails_is_told_in_one_paragraph_and_may_be_retried(
+    airflow: Airflow, sales: Lake, program: Path
+) -> None:
+    """Spark's own lines stay in the log above; the error is for people."""
+    sales.view()
+    before = sales.rows_of_catalog()
+    run = airflow.run(f'{REFRESH}, spark_binary="{program}", retries=1, retry_delay=timedelta(0))')
+    reason = 'JobError: view lake.sales.daily: spark-submit failed: Exception in thread "main" java.lang.OutOfMemory'
+
+    assert run.states == {"refresh": "failed"}
+    assert run.log.count("Spark-Submit cmd") == 2
+    assert reason in run.log
+    assert sales.rows_of_catalog() == before
+
+
+def test_the_reason_that_spark_gives_is_shown_and_nothing_is_published(airflow: Airflow, sales: Lake) -> None:
+    """Real Spark, a real error in the middle of a job."""
+    sales.view(sql="SELECT region, sum(amount) / (count(*) - 2) AS share FROM orders GROUP BY region")
+    before = sales.rows_of_catalog()
+    run = airflow.run(f"{REFRESH}, conf={SMALL})")
+    error = run.log.partition("JobError: ")[2].partition("\n")[0]
+
+    assert run.states == {"refresh": "failed"}
+    assert error.startswith("view lake.sales.daily: the Spark job failed, nothing was published: [DIVIDE_BY_ZERO]")
+    assert "org.apache" not in error
+    assert sales.rows_of_catalog() == before
+
+
+def test_a_stage_that_a_dead_try_left_is_published_without_spark(airflow: Airflow, sales: Lake, program: Path) -> None:
+    """The worker died after the Spark job: its hour of work is not repeated."""
+    sales.view()
+    plan = MaterializedViewHook().plan(VIEW)
+    outcome = sales.stager(plan.script)
+    sales.catalog.files.replace_text(plan.script.outcome_location, outcome.to_json())
+    run = airflow.run(f'{REFRESH}, spark_binary="{program}")')
+
+    assert run.state == "success"
+    assert f"Refresh {plan.refresh_id} of lake.sales.daily was staged by an earlier try" in run.log
+    assert "Spark-Submit cmd" not in run.log
+    assert len(sales.read()) == 2
+
+
+def test_the_event_of_a_refresh_whose_worker_died_after_publishing_is_made_by_the_next_try(
+    airflow: Airflow, daily: Lake
+) -> None:
+    """The second try finds the view fresh, and yet nobody downstream has heard of it."""
+    daily.compact()
+    run = airflow.run(f"""
+        class Dies(RefreshMaterializedViewOperator):
+            def execute(self, context):
+                document = super().execute(context)
+                if context["ti"].try_number == 1:
+                    raise RuntimeError("the worker dies")
+                return document
+        Dies(task_id="refresh", view="{VIEW}", retries=1, retry_delay=timedelta(0))
+    """)
+
+    assert run.state == "success"
+    assert run.values["refresh"]["outcome"] == "already-committed"
+    assert [event[2]["refresh_id"] for event in run.events] == [daily.storage().state.current_refresh_id]
+
+
+def test_compaction_is_recorded_without_spark_and_is_an_event(airflow: Airflow, daily: Lake) -> None:
+    """A fast-forward publishes: consumers that compare snapshots see the new one."""
+    daily.compact()
+    run = airflow.run(f"{REFRESH})")
+
+    assert "Plan for lake.sales.daily: fast-forward" in run.log
+    assert "by compaction only" in run.log
+    assert "Spark-Submit cmd" not in run.log
+    assert [event[2]["mode"] for event in run.events] == ["fast-forward"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ('view="lake.sales.nowhere"', "ViewNotFoundError: there is no view lake.sales.nowhere in catalog 'lake'"),
+        ('view="daily"', "InvalidIdentifierError: `daily` has too few parts: write catalog.namespace.name"),
+        (f'view="{VIEW}", as_of="{{{{ logical_date }}}}"', "'logical_date' is undefined"),
+        (f'view="{VIEW}", as_of="yesterday"', "ConfigurationError: as_of is 'yesterday', which is no point in time"),
+        (f'view="{VIEW}", full="perhaps"', "ConfigurationError: full is 'perhaps'; it must be true or false"),
+        (f'view="{VIEW}", on_fallback="panic"', "on_fallback is 'panic'; it must be full, fail or skip"),
+        (
+            f'view="{VIEW}", iceberg_conn_id="lost"',
+            "ConfigurationError: there is no connection 'lost' (iceberg_conn_id)",
+        ),
+        (f'view="{VIEW}", spark_conn_id="lost"', "ConfigurationError: there is no connection 'lost' (spark_conn_id)"),
+        (f'view="{VIEW}", spark_conn_id="iceberg_default"', "is of type 'iceberg'; it must be spark or spark_connect"),
+        (f'view="{VIEW}", properties_file="/nowhere.conf"', "properties_file '/nowhere.conf' does not exist"),
+    ],
+)
+def test_what_a_retry_cannot_mend_fails_at_once_and_says_what_to_do(
+    airflow: Airflow, sales: Lake, arguments: str, message: str
+) -> None:
+    """Retries of a wrong setting hide it for hours."""
+    sales.view()
+    run = airflow.run(f'RefreshMaterializedViewOperator(task_id="refresh", {arguments}, retries=3)')
+
+    assert run.states["refresh"] in ("failed", "up_for_retry")
+    assert message in run.log
+    assert ("undefined" in message) or run.log.count(message) == 1
+
+
+def test_a_view_that_exists_with_another_query_is_refused_or_replaced(airflow: Airflow, sales: Lake) -> None:
+    """A changed DAG must not redefine a view that others read, unless it is asked to."""
+    sales.view()
+    run = airflow.run(f"""
+        CreateMaterializedViewOperator(task_id="create", view="{VIEW}", sql="SELECT 1 AS one", retries=2)
+    """)
+
+    assert run.states == {"create": "failed"}
+    assert "AlreadyExistsError: view lake.sales.daily exists with another query; set replace=True" in run.log
+
+
+def test_views_may_come_from_mapping_and_templates(airflow: Airflow, daily: Lake) -> None:
+    """A list of views is one mapped task; a name that is known only at run time has no outlet."""
+    daily.view("hourly", QUERY)
+    daily.refresh("sales.hourly")
+    run = airflow.run(
+        f"""
+        RefreshMaterializedViewOperator.partial(task_id="mapped").expand(view=["{VIEW}", "lake.sales.hourly"])
+        RefreshMaterializedViewOperator(task_id="named", view="{{{{ dag_run.conf['view'] }}}}")
+    """,
+        run_conf={"view": VIEW},
+    )
+
+    assert run.state == "success", run.log
+    assert run.values["named"]["outcome"] == "fresh"
+    assert run.events == []
+
+
+def test_killing_the_task_ends_spark_submit_and_removes_its_settings(
+    airflow: Airflow, sales: Lake, tmp_path: Path
+) -> None:
+    """No driver stays behind, and no credentials in a temporary folder."""
+    program = tmp_path / "slow-spark-submit"
+    program.write_text(f"#!/bin/sh\necho $$ > {tmp_path}/pid\nexec sleep 300\n")
+    program.chmod(0o755)
+    sales.view()
+    operator = RefreshMaterializedViewOperator(task_id="refresh", view=VIEW, spark_binary=str(program))
+    failures: list[str] = []
+
+    def work() -> None:
+        try:
+            operator.execute({"dag_run": type("Run", (), {"clear_number": 0})()})
+        except Exception as error:  # noqa: BLE001 (whatever the killed task says)
+            failures.append(str(error))
+
+    worker = threading.Thread(target=work)
+    worker.start()
+    deadline = time.monotonic() + 30
+    while not (tmp_path / "pid").exists() and time.monotonic() < deadline:
+        time.sleep(0.1)
+    scratch = operator._scratch
+    assert scratch
+    assert stat.S_IMODE(scratch.stat().st_mode) == 0o700
+    operator.on_kill()
+    worker.join(20)
+
+    assert not worker.is_alive()
+    assert "spark-submit failed" in failures[0]
+    assert not scratch.exists()
+    process = int((tmp_path / "pid").read_text())
+    with pytest.raises(ProcessLookupError):
+        os.kill(process, 0)
+
+
+def test_what_the_operator_sets_itself_is_refused_when_the_dag_is_read() -> None:
+    """Silently ignored arguments cost an afternoon."""
+    with pytest.raises(ConfigurationError, match="takes no 'application': the operator sets it itself"):
+        RefreshMaterializedViewOperator(task_id="refresh", view=VIEW, application="my.py")
+    with pytest.raises(ConfigurationError, match="takes no 'conn_id': use spark_conn_id"):
+        CreateMaterializedViewOperator(task_id="create", view=VIEW, sql=QUERY, conn_id="mine")
+
+
+def test_two_runs_of_one_view_take_turns_and_a_name_that_ends_in_sql_is_no_file() -> None:
+    """Airflow's backfill ignores `max_active_runs`; and its operators read `*.sql` from a file."""
+    operator = RefreshMaterializedViewOperator(task_id="refresh", view="lake.reports.sql")
+
+    assert operator.max_active_tis_per_dag == 1
+    assert RefreshMaterializedViewOperator(task_id="r", view=VIEW, max_active_tis_per_dag=4).max_active_tis_per_dag == 4
+    assert list(operator.template_ext) == []
+    assert {"view", "as_of", "full", "iceberg_conn_id", "spark_conn_id", "conf"} <= set(operator.template_fields)
+    assert [asset.uri for asset in operator.outlets] == ["iceberg-mv://lake/reports/sql"]
+
+
+def test_spark_submit_of_pip_is_found_where_the_environment_is_not_on_the_path(
+    airflow: Airflow, sales: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A scheduler is often started by the full path of its program, without activating anything."""
+    from airflow_mv.hooks import SparkTarget
+    from airflow_mv.operators.submission import Given, spark_submit
+
+    given = Given({}, None, None, None, None, {"PATH": "/usr/bin:/bin"}, None, False)
+    program = spark_submit(given, SparkTarget("spark_default", master="local[*]"))
+
+    said = subprocess.run(
+        [program, "--version"], env={"PATH": "/usr/bin:/bin"}, capture_output=True, text=True, check=True
+    )
+    assert "version 4.1" in said.stderr

@@ -1,0 +1,132 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Who may read which rows, and what it costs them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+import airflow_mv
+from airflow_mv.errors import RefreshNotFoundError, StaleViewError
+from airflow_mv.reading import read_arrow, readable
+from tests.engine.support import Lake, no_spark
+
+DAILY = "SELECT day, sum(amount) AS amount FROM {ns}.orders GROUP BY day"
+OLD, NEW, REDEFINED = [(1, 30), (2, 30)], [(1, 30), (2, 30), (3, 1)], [(1, 2), (2, 1)]
+
+
+@dataclass(frozen=True)
+class Rule:
+    """A cell of the table of rules."""
+
+    state: str
+    allow_stale_data: bool
+    refreshes: bool
+    rows: list[tuple[int, int]]
+
+
+RULES = [
+    Rule("fresh", False, False, OLD),
+    Rule("stale", False, True, NEW),
+    Rule("stale", True, False, OLD),
+    Rule("never-refreshed", True, True, OLD),
+    Rule("definition-changed", False, True, REDEFINED),
+    Rule("definition-changed", True, True, REDEFINED),
+]
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: f"{rule.state}-{'allowed' if rule.allow_stale_data else 'not'}")
+def test_a_reader_gets_stored_rows_or_a_refresh_first(lake: Lake, rule: Rule) -> None:
+    """Stale rows only where the view allows them; rows of another definition never."""
+    _bring_about(lake, rule)
+    assert lake.status("daily").state == rule.state
+    scripts = len(lake.scripts)
+
+    if rule.refreshes:
+        with pytest.raises(StaleViewError, match=f"daily is {rule.state} .*Refresh it first"):
+            readable(lake.catalog, lake("daily"))
+    else:
+        readable(lake.catalog, lake("daily"), stager=no_spark)
+    found = readable(lake.catalog, lake("daily"), stager=lake.stager)
+    result = read_arrow(lake.catalog, found)
+
+    assert result.columns == ["day", "amount"]
+    assert sorted(map(tuple, result.rows())) == rule.rows
+    assert len(lake.scripts) == scripts + rule.refreshes
+    assert found.state == ("fresh" if rule.refreshes else rule.state)
+    assert found.refresh_id == lake.status("daily").to_dict()["refresh_id"]
+
+
+def _bring_about(lake: Lake, rule: Rule) -> None:
+    lake.table("orders", "day integer, amount bigint", "(1, 10), (1, 20), (2, 30)")
+    lake.create("daily", DAILY, allow_stale_data=rule.allow_stale_data)
+    if rule.state != "never-refreshed":
+        lake.refresh("daily")
+    if rule.state == "stale":
+        lake.insert("orders", "(3, 1)")
+    if rule.state == "definition-changed":
+        lake.run("CREATE OR REPLACE VIEW {ns}.daily AS SELECT day, count(*) AS amount FROM {ns}.orders GROUP BY day")
+
+
+def test_a_spark_job_reads_a_data_frame_over_the_stored_rows(lake: Lake) -> None:
+    """The public function takes a session and a name, finds the catalog by it, and refreshes in the session."""
+    lake.table("orders", "day integer, amount bigint", "(1, 10), (1, 20), (2, 30)")
+    lake.create("daily", DAILY)
+    frame = airflow_mv.read(lake.spark, lake("daily"))
+    assert sorted(map(tuple, frame.collect())) == OLD
+    assert lake.status("daily").state == "fresh"
+
+    lake.insert("orders", "(3, 1)")
+    later = airflow_mv.read(lake.spark, lake("daily"), catalog=lake.catalog)
+    assert sorted(map(tuple, later.filter("day > 1").collect())) == NEW[1:]
+    assert sorted(map(tuple, frame.collect())) == OLD  # a frame stays at the refresh that it was made for
+
+
+def test_a_view_without_rows_is_read_as_its_columns(lake: Lake) -> None:
+    """An empty result is a result."""
+    lake.table("orders", "day integer, amount bigint")
+    lake.create("daily", DAILY)
+    found = readable(lake.catalog, lake("daily"), stager=lake.stager)
+    result = read_arrow(lake.catalog, found)
+    assert (result.columns, list(result.rows())) == (["day", "amount"], [])
+    assert airflow_mv.read(lake.spark, lake("daily"), catalog=lake.catalog).collect() == []
+
+
+@pytest.fixture(scope="module")
+def travelling(lake_folder: Any) -> Lake:
+    """A view with two recorded refreshes."""
+    from tests.engine.fixtures import new_lake
+
+    lake = new_lake(lake_folder)
+    lake.table("orders", "day integer, amount bigint", "(1, 10), (1, 20), (2, 30)")
+    lake.create("daily", DAILY, time_travel=True)
+    lake.refresh("daily")
+    lake.insert("orders", "(3, 1)")
+    lake.refresh("daily")
+    return lake
+
+
+def test_a_limit_is_kept(travelling: Lake) -> None:
+    """Also a limit of none at all."""
+    found = readable(travelling.catalog, travelling("daily"))
+    for limit in (0, 1, 2, 99):
+        assert len(list(read_arrow(travelling.catalog, found, limit=limit).rows())) == min(limit, 3)
+
+
+def test_the_past_is_read_as_it_was_stale_or_not(travelling: Lake) -> None:
+    """Who names a refresh wants that one: no rule of freshness applies, and no refresh starts."""
+    state = travelling.catalog.load_storage(travelling.view("daily")).state
+    assert state is not None
+    first = readable(travelling.catalog, travelling("daily"), refresh_id=state.refreshes[0].refresh_id, stager=no_spark)
+    assert sorted(map(tuple, read_arrow(travelling.catalog, first).rows())) == OLD
+
+
+def test_a_refresh_that_is_not_recorded_is_refused_with_what_there_is(travelling: Lake) -> None:
+    """By id and by a time before the first."""
+    with pytest.raises(RefreshNotFoundError, match=r"no refresh with id nope \(2 recorded, the oldest of 20"):
+        readable(travelling.catalog, travelling("daily"), refresh_id="nope")
+    with pytest.raises(RefreshNotFoundError, match="no refresh as of 1999"):
+        readable(travelling.catalog, travelling("daily"), as_of=datetime(1999, 1, 1, tzinfo=UTC))
