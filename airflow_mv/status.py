@@ -7,8 +7,9 @@ from collections.abc import Iterable
 from typing import Any
 
 from airflow_mv.catalog import MaterializedViewCatalog
+from airflow_mv.errors import InvalidMetadataError, InvalidQueryError, NotFoundError, UnsupportedError
 from airflow_mv.observe import observe
-from airflow_mv.plan.freshness import ObservedTable
+from airflow_mv.plan.freshness import Code, ObservedTable, Reason, State
 from airflow_mv.results import ViewStatus, timestamp
 from airflow_mv.spec.identifiers import Identifier
 from airflow_mv.spec.stored import decode
@@ -24,23 +25,41 @@ def status(catalog: MaterializedViewCatalog, view: str | Identifier) -> ViewStat
 
 
 def statuses(
-    catalog: MaterializedViewCatalog, views: Iterable[Identifier], *, only_materialized: bool = False
+    catalog: MaterializedViewCatalog, views: Iterable[Identifier], *, listed: bool = False
 ) -> list[dict[str, Any]]:
     """Return the freshness documents of several views; a base table that they share is looked at once.
 
     Args:
         catalog: Where they are.
         views: Their names.
-        only_materialized: Leave plain views out instead of refusing them.
+        listed: Nobody named them: leave plain views out instead of refusing them, and report a view whose
+            metadata is broken as ``unknown``, so that it does not hide the others.
     """
     pins: dict[Identifier, ObservedTable] = {}
     documents = []
     for view in views:
-        loaded = catalog.load(view)
-        if only_materialized and loaded.settings is None:
-            continue
-        documents.append(ViewStatus(observe(catalog, loaded, pins=pins)).to_dict())
+        try:
+            loaded = catalog.load(view)
+            if listed and loaded.settings is None:
+                continue
+            documents.append(ViewStatus(observe(catalog, loaded, pins=pins)).to_dict())
+        except (InvalidMetadataError, InvalidQueryError, NotFoundError, UnsupportedError) as error:
+            if not listed:
+                raise
+            documents.append(_unreadable(view, str(error)))
     return documents
+
+
+def _unreadable(view: Identifier, why: str) -> dict[str, Any]:
+    return {
+        "view": str(view),
+        "state": str(State.UNKNOWN),
+        "refresh_id": None,
+        "refreshed_at": None,
+        "version_id": None,
+        "base_tables": [],
+        "reasons": [Reason(Code.VIEW_UNREADABLE, why).to_dict()],
+    }
 
 
 def history(catalog: MaterializedViewCatalog, view: str | Identifier) -> list[dict[str, Any]]:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import logging
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -17,8 +18,10 @@ from sqlalchemy.exc import SQLAlchemyError
 from airflow_mv.catalog.files import MetadataFiles, join, path_segment
 from airflow_mv.catalog.sql import VIEW, SqlPointers
 from airflow_mv.errors import (
+    AlreadyExistsError,
     CatalogNotFoundError,
     ConfigurationError,
+    InvalidIdentifierError,
     InvalidMetadataError,
     NotFoundError,
     NotMaterializedError,
@@ -30,6 +33,8 @@ from airflow_mv.spec.materialized_view import StorageState, ViewSettings, parse_
 from airflow_mv.spec.stored import whole_number
 from airflow_mv.spec.table import TableMetadata, parse_table
 from airflow_mv.spec.view import ViewMetadata, parse_view
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +124,11 @@ class MaterializedViewCatalog:
             self._others[name] = MaterializedViewCatalog(name)
         return self._others[name]
 
+    @property
+    def holds_views(self) -> bool:
+        """Whether materialized views can be in this catalog; base tables can be in any."""
+        return self._pointers is not None
+
     def opened(self) -> dict[str, MaterializedViewCatalog]:
         """This catalog and the others that names have led to so far, by name."""
         return dict(self._others)
@@ -167,9 +177,22 @@ class MaterializedViewCatalog:
         return LoadedStorage(location, table, state)
 
     def list(self, namespace: str | tuple[str, ...] | None = None) -> list[Identifier]:
-        """List the views of a namespace, or of the whole catalog, plain ones included."""
+        """List the views of a namespace, or of the whole catalog, plain ones included.
+
+        Raises:
+            NotFoundError: The namespace does not exist.
+        """
         wanted = tuple(namespace.split(".")) if isinstance(namespace, str) else namespace
-        return [Identifier(self.name, space, name) for space, name in self._views.names(wanted)]
+        found = []
+        for space, name in self._views.names(wanted):
+            try:
+                found.append(Identifier(self.name, space, name))
+            except InvalidIdentifierError as error:
+                # Someone else's row must not hide all the others.
+                log.warning("Catalog %r holds a view that has no legal name, left out: %s", self.name, error)
+        if wanted is not None and not found:
+            self._namespace(wanted)
+        return found
 
     def exists(self, view: str | Identifier) -> bool:
         """Whether the catalog holds a view of this name."""
@@ -182,19 +205,22 @@ class MaterializedViewCatalog:
             NotFoundError: The namespace does not exist.
             ConfigurationError: The catalog has no warehouse.
         """
-        try:
-            space = self._catalog.load_namespace_properties(view.namespace)
-        except NoSuchNamespaceError:
-            raise NotFoundError(
-                f"namespace {'.'.join(view.namespace)!r} does not exist in catalog {self.name!r}; create it first"
-            ) from None
-        base = space.get("location")
+        base = self._namespace(view.namespace).get("location")
         if base is None:
             warehouse = self.properties.get("warehouse")
             if not warehouse:
                 raise ConfigurationError(f"catalog {self.name!r} has no property 'warehouse' to put {view} under")
             base = join(warehouse, *(path_segment(part) for part in view.namespace))
         return join(base, f"{path_segment(view.name)[:100]}-{uuid.uuid4().hex[:12]}")
+
+    def _namespace(self, namespace: tuple[str, ...]) -> Mapping[str, str]:
+        """Return a namespace's properties."""
+        try:
+            return self._catalog.load_namespace_properties(namespace)
+        except NoSuchNamespaceError:
+            raise NotFoundError(
+                f"namespace {'.'.join(namespace)!r} does not exist in catalog {self.name!r}; create it first"
+            ) from None
 
     def create(self, view: str | Identifier, metadata: ViewMetadata) -> LoadedView:
         """Write the first metadata file of a view and add its row.
@@ -204,7 +230,11 @@ class MaterializedViewCatalog:
         """
         identifier = self.identify(view)
         location = self.write_metadata(metadata, number=0)
-        self._views.insert(identifier, location)
+        try:
+            self._views.insert(identifier, location)
+        except AlreadyExistsError:
+            self.files.delete(location)
+            raise
         settings = parse_settings(metadata.properties, view=str(identifier), location=location)
         return LoadedView(identifier, location, metadata, settings)
 
@@ -225,7 +255,10 @@ class MaterializedViewCatalog:
     def replace(self, view: LoadedView, metadata: ViewMetadata) -> bool:
         """Publish changed metadata on top of a loaded view; whether the swap matched."""
         new = self.write_metadata(metadata, number=next_number(view.metadata_location))
-        return self.swap(view.identifier, view.metadata_location, new)
+        matched = self.swap(view.identifier, view.metadata_location, new)
+        if not matched:
+            self.files.delete(new)
+        return matched
 
     def drop(self, view: str | Identifier) -> None:
         """Remove the view from the catalog; its files stay.

@@ -20,9 +20,10 @@ from airflow_mv.errors import (
     CatalogUnavailableError,
     CommitStateUnknownError,
     ConfigurationError,
+    InvalidIdentifierError,
     InvalidMetadataError,
 )
-from airflow_mv.spec.identifiers import Identifier
+from airflow_mv.spec.identifiers import MAX_PART_LENGTH, Identifier
 
 VIEW = "VIEW"
 _MAX_LOCATION = 1000
@@ -65,7 +66,7 @@ class SqlPointers:
             IcebergTables.catalog_name == self._catalog, IcebergTables.iceberg_type == VIEW
         )
         if namespace is not None:
-            query = query.where(IcebergTables.table_namespace == ".".join(namespace))
+            query = query.where(IcebergTables.table_namespace == stored_namespace(namespace))
         with self._session() as session:
             rows = session.execute(query.order_by(IcebergTables.table_namespace, IcebergTables.table_name)).all()
         return [(tuple(space.split(".")), name) for space, name in rows]
@@ -82,7 +83,7 @@ class SqlPointers:
         return found
 
     def _locate(self, session: Session, wanted: Iterable[Identifier]) -> dict[Identifier, tuple[str, str]]:
-        by_key = {(".".join(item.namespace), item.name): item for item in wanted}
+        by_key = {(stored_namespace(item.namespace), item.name): item for item in wanted}
         names = [
             and_(IcebergTables.table_namespace == namespace, IcebergTables.table_name == name)
             for namespace, name in by_key
@@ -107,7 +108,7 @@ class SqlPointers:
         """
         row = {
             "catalog_name": self._catalog,
-            "table_namespace": ".".join(view.namespace),
+            "table_namespace": stored_namespace(view.namespace),
             "table_name": view.name,
             "metadata_location": _checked(location),
             "previous_metadata_location": None,
@@ -166,9 +167,30 @@ class SqlPointers:
     def _is(self, view: Identifier) -> ColumnElement[bool]:
         return and_(
             IcebergTables.catalog_name == self._catalog,
-            IcebergTables.table_namespace == ".".join(view.namespace),
+            IcebergTables.table_namespace == stored_namespace(view.namespace),
             IcebergTables.table_name == view.name,
         )
+
+
+def stored_namespace(namespace: tuple[str, ...]) -> str:
+    """Return a namespace as its column holds it: the parts joined by dots.
+
+    Raises:
+        InvalidIdentifierError: A part holds a dot, so that the text would mean another namespace, or the
+            text is too long for its column.
+    """
+    text = ".".join(namespace)
+    for part in namespace:
+        if "." in part:
+            raise InvalidIdentifierError(
+                f"the part {part!r} of a namespace holds a dot: a SQL catalog joins the parts by dots and cannot tell "
+                "it from two parts; use a namespace without dots"
+            )
+    if len(text) > MAX_PART_LENGTH:
+        raise InvalidIdentifierError(
+            f"the namespace {text[:40]}… has {len(text)} characters: a SQL catalog holds {MAX_PART_LENGTH}"
+        )
+    return text
 
 
 def _brief(error: SQLAlchemyError) -> str:

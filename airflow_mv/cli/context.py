@@ -19,7 +19,7 @@ from rich.console import Console
 
 from airflow_mv.catalog import MaterializedViewCatalog
 from airflow_mv.errors import ConfigurationError, InvalidIdentifierError, MaterializedViewError
-from airflow_mv.spec.identifiers import Identifier
+from airflow_mv.spec.identifiers import Identifier, split
 from airflow_mv.stagers import InProcessStager
 
 out = Console(highlight=False, soft_wrap=True, emoji=False)
@@ -86,6 +86,49 @@ def open_named(name: str, conn_id: str | None) -> MaterializedViewCatalog:
     from airflow_mv.hooks import MaterializedViewHook
 
     return MaterializedViewHook(conn_id).catalog_named(name)
+
+
+#: A catalog, and one of its namespaces or ``None`` for all of them.
+Scope = tuple[MaterializedViewCatalog, tuple[str, ...] | None]
+
+
+def open_namespace(namespace: str, conn_id: str | None) -> list[Scope]:
+    """Open the catalog that a namespace is in; its name may be left out where only one is configured.
+
+    Raises:
+        InvalidIdentifierError: It is not clear which catalog is meant.
+    """
+    parts = split(namespace)
+    names = _configured()
+    if len(parts) == 1 and conn_id is None and len(names) == 1:
+        parts = (names[0], *parts)
+    if len(parts) == 1:
+        raise InvalidIdentifierError(f"{namespace!r} is no namespace with its catalog: write catalog.namespace")
+    return [(open_named(parts[0], conn_id), parts[1:])]
+
+
+def open_whole(name: str, conn_id: str | None) -> list[Scope]:
+    """Open a catalog, or without a name every configured one that can hold views.
+
+    Raises:
+        ConfigurationError: Nothing is configured, or a connection is given without a name.
+    """
+    if name:
+        return [(open_named(name, conn_id), None)]
+    if conn_id is not None:
+        raise ConfigurationError("with --conn-id, say under which name its catalog is known: --all CATALOG")
+    names = _configured()
+    if not names:
+        raise ConfigurationError("no catalog is configured; set PYICEBERG_CATALOG__<NAME>__TYPE and its properties")
+    catalogs = [open_named(item, None) for item in names]
+    return [(catalog, None) for catalog in catalogs if catalog.holds_views]
+
+
+def _configured() -> list[str]:
+    from pyiceberg.utils.config import Config
+
+    known: Mapping[str, object] = Config().config.get("catalog") or {}  # type: ignore[assignment]
+    return sorted(known)
 
 
 def stager_for(catalog: MaterializedViewCatalog, master: str | None, remote: str | None) -> InProcessStager:

@@ -15,7 +15,8 @@ from airflow_mv.cli.context import (
     common,
     guarded,
     open_catalog,
-    open_named,
+    open_namespace,
+    open_whole,
     out,
     parse_time,
     print_json,
@@ -23,7 +24,6 @@ from airflow_mv.cli.context import (
     stager_for,
     with_json,
 )
-from airflow_mv.errors import InvalidIdentifierError
 
 _STALE = 3
 _DIFFERENT = 4
@@ -91,7 +91,14 @@ def create(
 @main.command()
 @click.argument("views", nargs=-1)
 @click.option("--namespace", help="All materialized views of catalog.namespace.")
-@click.option("--all", "whole", metavar="CATALOG", help="All materialized views of a catalog.")
+@click.option(
+    "--all",
+    "whole",
+    is_flag=False,
+    flag_value="",
+    metavar="[CATALOG]",
+    help="All materialized views, of one catalog or of every one that is configured.",
+)
 @click.option("--check", is_flag=True, help="End with 3 if a view is not fresh.")
 @common
 def status(
@@ -106,17 +113,13 @@ def status(
     """Say whether views are fresh, and why not. Reads metadata only."""
     from airflow_mv.status import statuses
 
-    if sum((bool(views), bool(namespace), bool(whole))) != 1:
-        raise click.UsageError("name views, or --namespace CATALOG.NAMESPACE, or --all CATALOG")
+    if sum((bool(views), namespace is not None, whole is not None)) != 1:
+        raise click.UsageError("name views, or --namespace CATALOG.NAMESPACE, or --all [CATALOG]")
     if views:
-        catalog, identifiers = open_catalog(views, conn_id)
-        documents = statuses(catalog, identifiers)
+        documents = statuses(*open_catalog(views, conn_id))
     else:
-        name, _, space = (namespace or whole or "").partition(".")
-        if namespace and not space:
-            raise InvalidIdentifierError(f"{namespace!r} is no catalog.namespace")
-        catalog = open_named(name, conn_id)
-        documents = statuses(catalog, catalog.list(space or None), only_materialized=True)
+        scopes = open_namespace(namespace, conn_id) if namespace is not None else open_whole(whole or "", conn_id)
+        documents = [item for catalog, space in scopes for item in statuses(catalog, catalog.list(space), listed=True)]
     if as_json:
         print_json(documents)
     else:

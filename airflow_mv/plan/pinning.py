@@ -290,6 +290,8 @@ def _check_functions(text: str, tree: exp.Expr, view: str) -> None:
         raise query_error(text, _start(script), message, view)
     for node in tree.find_all(exp.Table, exp.Lateral):
         function = node.this
+        if isinstance(node, exp.Lateral) and not isinstance(function, (exp.Func, *_QUERIES)):
+            raise query_error(text, _start(node), "leave out LATERAL: here it stands before no subquery", view)
         if not isinstance(function, exp.Func):
             continue
         name = (function.name if isinstance(function, exp.Anonymous) else function.sql_name()).lower()

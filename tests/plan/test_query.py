@@ -180,6 +180,8 @@ def test_a_reference_says_where_it_is_and_whether_it_has_an_alias() -> None:
         ("SELECT * FROM read_files('/data')", "column 15: what the table function read_files"),
         ("SELECT * FROM lake.system.range(1)", "table function range"),
         ("SELECT * FROM t, LATERAL my_function(t.x)", "table function my_function"),
+        ("SELECT * FROM LATERAL t", "column 23: leave out LATERAL"),
+        ("SELECT * FROM a JOIN LATERAL x.y.t", "leave out LATERAL"),
         ("SELECT * FROM f(TABLE(t))", "functions of whole tables"),
         ("SELECT * FROM IDENTIFIER('t')", r"IDENTIFIER\(\) hides"),
         ("SELECT TRANSFORM(x) USING 'cat' FROM t", "TRANSFORM"),

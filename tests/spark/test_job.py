@@ -5,34 +5,29 @@ from __future__ import annotations
 
 import gc
 import json
-import os
 import re
-import socket
 import stat
 import subprocess
 import sys
-import threading
 import time
 import warnings
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-import pyspark
 import pytest
 from pyiceberg.table import StaticTable
 from pyspark.sql import SparkSession
 
 from airflow_mv.errors import ConfigurationError, JobError
+from airflow_mv.job.jars import jar_confs
 from airflow_mv.job.run import run
-from airflow_mv.job.session import check_java, jar_confs, open_session
+from airflow_mv.job.session import check_java, open_session
 from airflow_mv.job.submit import build_package, submit_command, write_properties
 from airflow_mv.script import STAGING_CATALOG, Outcome, Script
 from tests.spark.conftest import CANARY, Lake, make_lake, rows_of
+from tests.spark.processes import ROOT, SPARK_HOME, connect_server, environment, free_port, serving
 
-SPARK_HOME = Path(pyspark.__file__).parent
-ROOT = Path(__file__).parents[2]
 PINNED = [("a", 10), ("b", 20)]
 CURRENT = [("a", 10), ("b", 25)]
 #: PySpark leaves the socket of each collect() to the garbage collector.
@@ -275,10 +270,6 @@ class Submitted:
     folder: Path
 
 
-def environment(**more: str) -> dict[str, str]:
-    return {**os.environ, "SPARK_HOME": str(SPARK_HOME), "PYSPARK_PYTHON": sys.executable, **more}
-
-
 def command_lines() -> set[str]:
     found = set()
     for path in Path("/proc").glob("[0-9]*/cmdline"):
@@ -388,42 +379,6 @@ def test_a_submitted_job_that_fails_says_why_in_the_last_line(tmp_path: Path) ->
 # ------------------------------------------------------------------------------- clusters and Connect
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
-@contextmanager
-def serving(command: Sequence[str], log: Path, ready: str, **env: str) -> Iterator[re.Match[str]]:
-    """Run a server until the block ends; it is there once its log says so."""
-    with log.open("w") as output:
-        # A session of its own: bin/spark-class may leave a shell above Java.
-        process = subprocess.Popen(
-            command,
-            cwd=log.parent,
-            env=environment(**env),
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
-    stopper = threading.Event()
-    try:
-        deadline = time.monotonic() + 90
-        while not (found := re.search(ready, log.read_text())):
-            assert process.poll() is None, log.read_text()[-2000:]
-            assert time.monotonic() < deadline, log.read_text()[-2000:]
-            stopper.wait(0.2)
-        yield found
-    finally:
-        os.killpg(process.pid, 15)
-        try:
-            process.wait(20)
-        except subprocess.TimeoutExpired:
-            os.killpg(process.pid, 9)
-            process.wait()
-
-
 @pytest.mark.cluster
 def test_a_job_runs_on_a_standalone_cluster_where_executors_are_other_processes(tmp_path: Path) -> None:
     """What lives in the driver's memory alone would pass every local test."""
@@ -464,21 +419,14 @@ def test_a_job_runs_over_spark_connect_with_a_catalog_the_server_was_not_started
     """No access to Java: everything is a statement or a setting. A failure brings no stack either."""
     lake = make_lake(tmp_path, token=CANARY)
     confs = lake.settings.session_confs()
-    started_with = {"spark.sql.extensions": confs["spark.sql.extensions"], **jar_confs(confs)}
-    port = free_port()
-    server = [str(SPARK_HOME / "bin" / "spark-submit"), "--master", "local[2]", "--class"]
-    server += ["org.apache.spark.sql.connect.service.SparkConnectServer", "--conf", "spark.ui.enabled=false"]
-    server += ["--conf", f"spark.connect.grpc.binding.port={port}"]
-    server += ["--conf", "spark.connect.grpc.binding.address=127.0.0.1", "--conf", "spark.log.level=INFO"]
-    server += ["--properties-file", str(write_properties(tmp_path, started_with)), "spark-internal"]
     bad = lake.whole(f"SELECT day, CAST(1 / (amount - 20) AS BIGINT) FROM {lake.name}.sales.orders")
     worse = lake.whole("SELECT nope FROM range(1)")
     scripts = [script.to_json() for script in (lake.whole(), bad, worse)]
-    task = {"confs": confs, "remote": f"sc://127.0.0.1:{port}", "scripts": scripts}
-    with serving(server, tmp_path / "server.log", "Spark Connect server started at"):
+    task = {"confs": confs, "scripts": scripts}
+    with connect_server(tmp_path, confs) as remote:
         client = subprocess.run(
             [sys.executable, "-c", CONNECT_CLIENT],
-            input=json.dumps(task),
+            input=json.dumps({**task, "remote": remote}),
             cwd=ROOT,
             env=environment(),
             capture_output=True,

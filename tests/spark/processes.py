@@ -1,0 +1,77 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Spark's own servers as processes on the loopback, stopped when a block ends."""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import pyspark
+
+from airflow_mv.job.jars import jar_confs
+from airflow_mv.job.submit import write_properties
+
+SPARK_HOME = Path(pyspark.__file__).parent
+ROOT = Path(__file__).parents[2]
+
+
+def environment(**more: str) -> dict[str, str]:
+    return {**os.environ, "SPARK_HOME": str(SPARK_HOME), "PYSPARK_PYTHON": sys.executable, **more}
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@contextmanager
+def serving(command: Sequence[str], log: Path, ready: str, **env: str) -> Iterator[re.Match[str]]:
+    """Run a server until the block ends; it is there once its log says so."""
+    with log.open("w") as output:
+        # A session of its own: bin/spark-class may leave a shell above Java.
+        process = subprocess.Popen(
+            command,
+            cwd=log.parent,
+            env=environment(**env),
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+    stopper = threading.Event()
+    try:
+        deadline = time.monotonic() + 90
+        while not (found := re.search(ready, log.read_text())):
+            assert process.poll() is None, log.read_text()[-2000:]
+            assert time.monotonic() < deadline, log.read_text()[-2000:]
+            stopper.wait(0.2)
+        yield found
+    finally:
+        os.killpg(process.pid, 15)
+        try:
+            process.wait(20)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, 9)
+            process.wait()
+
+
+@contextmanager
+def connect_server(folder: Path, confs: Mapping[str, str]) -> Iterator[str]:
+    """Run a Spark Connect server that has Iceberg and knows no catalog; yields its URL."""
+    started_with = {"spark.sql.extensions": confs["spark.sql.extensions"], **jar_confs(confs)}
+    port = free_port()
+    server = [str(SPARK_HOME / "bin" / "spark-submit"), "--master", "local[2]", "--class"]
+    server += ["org.apache.spark.sql.connect.service.SparkConnectServer", "--conf", "spark.ui.enabled=false"]
+    server += ["--conf", f"spark.connect.grpc.binding.port={port}"]
+    server += ["--conf", "spark.connect.grpc.binding.address=127.0.0.1", "--conf", "spark.log.level=INFO"]
+    server += ["--properties-file", str(write_properties(folder, started_with)), "spark-internal"]
+    with serving(server, folder / "server.log", "Spark Connect server started at"):
+        yield f"sc://127.0.0.1:{port}"
