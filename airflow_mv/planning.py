@@ -10,13 +10,13 @@ from typing import Any
 from airflow_mv.catalog import MaterializedViewCatalog
 from airflow_mv.catalog.files import join
 from airflow_mv.observe import Observation, observe, require_readable
-from airflow_mv.plan.freshness import Code, ObservedTable, Reason
+from airflow_mv.plan.freshness import NO_SNAPSHOT, Code, ObservedTable, Reason
 from airflow_mv.plan.planner import Choice, FallbackPolicy, Mode, RefreshPlan, choose, refresh_id
 from airflow_mv.plan.query import PinnedTable, pin_query
 from airflow_mv.plan.statements import full_refresh, staged
 from airflow_mv.script import Script
 from airflow_mv.spec.identifiers import Identifier
-from airflow_mv.spec.table import snapshots_between
+from airflow_mv.spec.table import TableMetadata, ancestors, snapshots_between
 
 #: Base tables that a run has pinned.
 Pins = dict[Identifier, ObservedTable]
@@ -67,7 +67,8 @@ def plan_refresh(
         on_fallback=options.on_fallback,
         view=str(loaded.identifier),
     )
-    if options.as_of is not None and (why := _older_than_recorded(observation)) is not None:
+    chosen_in_the_past = options.as_of is not None or (pins is not None and not options.full)
+    if chosen_in_the_past and (why := _older_than_recorded(catalog, observation)) is not None:
         choice = Choice(Mode.NOOP, (why,))
     records = tuple(table.record() for table in observation.tables)
     identity = refresh_id(
@@ -142,16 +143,29 @@ def _shape(value: Any) -> Any:
     return [_shape(item) for item in value] if isinstance(value, list) else value
 
 
-def _older_than_recorded(observation: Observation) -> Reason | None:
+def _older_than_recorded(catalog: MaterializedViewCatalog, observation: Observation) -> Reason | None:
     """Say so where the stored rows already hold later snapshots than the asked ones: never go back unasked."""
     record = observation.record
     if record is None or record.version_id != observation.view.metadata.current_version_id:
         return None
-    for table in observation.tables:
-        recorded = record.snapshots.get(table.identifier)
-        if recorded is None or table.table is None or recorded == table.head:
+    for observed in observation.tables:
+        recorded = record.snapshots.get(observed.identifier)
+        if recorded is None or recorded in (NO_SNAPSHOT, observed.head):
             continue
-        if snapshots_between(table.table, table.head, recorded):
-            text = f"the stored rows already hold {table.identifier} at {recorded}, which is later than {table.head}"
+        table = _knowing(catalog, observed, recorded)
+        # A table that was rolled back has left the recorded snapshot: that is no later state, but another.
+        if table is None or all(item.snapshot_id != recorded for item in ancestors(table, table.head)):
+            continue
+        if snapshots_between(table, observed.head, recorded):
+            text = f"the stored rows hold {observed.identifier} at {recorded} already, later than {observed.head}"
             return Reason(Code.ALREADY_NEWER, text)
     return None
+
+
+def _knowing(catalog: MaterializedViewCatalog, observed: ObservedTable, recorded: int) -> TableMetadata | None:
+    """Return metadata that knows the recorded snapshot: a table that the run pinned may be from before it."""
+    if observed.table is None or observed.table.find(recorded) is not None:
+        return observed.table
+    identifier = Identifier.parse(observed.identifier)
+    located = catalog.locate([identifier]).get(identifier)
+    return catalog.table_metadata(identifier, located) if located and located.kind == "table" else None

@@ -10,7 +10,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from airflow_mv.catalog import LoadedStorage, LoadedView, MaterializedViewCatalog
-from airflow_mv.errors import RefreshNotFoundError, StaleViewError
+from airflow_mv.errors import NotFoundError, RefreshNotFoundError, StaleViewError
 from airflow_mv.observe import observe
 from airflow_mv.plan.freshness import State
 from airflow_mv.refresh import Stager, refresh
@@ -67,9 +67,19 @@ class ReadResult:
         return list(self.batches.schema.names)
 
     def rows(self) -> Iterator[list[Any]]:
-        """Yield each row as a list of Python values."""
-        for batch in self.batches:
-            yield from (list(row.values()) for row in batch.to_pylist())
+        """Yield each row as a list of Python values.
+
+        Raises:
+            NotFoundError: A data file is gone.
+        """
+        try:
+            for batch in self.batches:
+                yield from (list(row.values()) for row in batch.to_pylist())
+        except FileNotFoundError as error:
+            raise NotFoundError(
+                f"view {self.readable.view.identifier}: a data file of refresh {self.readable.refresh_id} is gone "
+                f"({error}). Restore it, or compute the rows anew: a refresh with --full"
+            ) from None
 
 
 def readable(

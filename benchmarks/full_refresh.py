@@ -135,7 +135,8 @@ def _totals(measured: dict[str, Measured]) -> str:
 def _steps(measured: dict[str, Measured]) -> str:
     names = list(dict.fromkeys(name for item in measured.values() for run in item.steps for name in run))
     rows = [(name, *(_milliseconds(item, name) for item in measured.values())) for name in names]
-    return report.table(["step, ms", *measured], rows)
+    bare = [report.spread(item.bare, digits=0, scale=1000) for item in measured.values()]
+    return report.table(["step, ms", *measured], [*rows, ("(the bare statement)", *bare)])
 
 
 def _milliseconds(item: Measured, name: str) -> str:

@@ -54,7 +54,7 @@ def machine() -> dict[str, Any]:
 
 def about(facts: dict[str, Any]) -> str:
     """Return one line about the machine."""
-    load = " ".join(str(value) for value in facts["load"])
+    load = f"{facts['load'][0]} before and {os.getloadavg()[0]:.2f} after"
     packages = ", ".join(f"{name} {number}" for name, number in facts["packages"].items())
     return f"{facts['cores']} cores, {facts['memory_gib']} GiB, load {load}; Python {facts['python']}, {packages}"
 

@@ -3,15 +3,16 @@
 
 from __future__ import annotations
 
-from datetime import datetime
+from datetime import UTC, datetime
 
 from airflow.sdk import DAG
 
 from airflow_mv.operators import CreateMaterializedViewOperator, RefreshMaterializedViewOperator
 
 VIEW = "lake.sales.daily"
+START = datetime(2026, 1, 1, tzinfo=UTC)
 
-with DAG("refresh_daily", schedule="@daily", start_date=datetime(2026, 1, 1), catchup=False, tags=["airflow-mv"]):
+with DAG("refresh_daily", schedule="@daily", start_date=START, catchup=False, tags=["airflow-mv"]):
     create = CreateMaterializedViewOperator(
         task_id="create",
         view=VIEW,

@@ -263,7 +263,7 @@ class DuckStager:
 def overwrite(table: Table, rows: pa.Table, refresh_id: str) -> None:
     """Replace a table's rows, with a snapshot that carries the refresh id."""
     stamp = {"airflow-mv.refresh-id": refresh_id}
-    if table.current_snapshot() is None:
+    if table.scan().count() == 0:
         table.append(rows, snapshot_properties=stamp)
     else:
         table.overwrite(rows, snapshot_properties=stamp)

@@ -326,9 +326,11 @@ def _open(name: str) -> Catalog:
     known: Mapping[str, object] = Config().config.get("catalog") or {}  # type: ignore[assignment]
     if name.lower() not in {key.lower() for key in known}:
         listed = ", ".join(sorted(known)) or "none"
+        underscore = " (pyiceberg takes '_' in a variable's name for '-')" if "_" in name else ""
         raise CatalogNotFoundError(
             f"no catalog {name!r} is configured (configured: {listed}). Set PYICEBERG_CATALOG__{name.upper()}__TYPE "
-            "and its other properties, write a .pyiceberg.yaml, or name an Airflow connection with --conn-id"
+            f"and its other properties{underscore}, write a .pyiceberg.yaml, or name an Airflow connection "
+            "with --conn-id"
         )
     try:
         return load_catalog(name)

@@ -3,13 +3,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from urllib.parse import quote as percent
 from urllib.parse import unquote, urlsplit
 
-from pyiceberg.io import FileIO, load_file_io
+from pyiceberg.io import FileIO, InputFile, load_file_io
 
-from airflow_mv.errors import ConfigurationError, InvalidMetadataError, MetadataFileNotFoundError
+from airflow_mv.errors import (
+    CatalogUnavailableError,
+    ConfigurationError,
+    InvalidMetadataError,
+    MetadataFileNotFoundError,
+)
 from airflow_mv.spec.stored import MAX_BYTES
 
 #: Schemes a metadata location may have: object stores and file systems, never http(s).
@@ -40,21 +46,15 @@ class MetadataFiles:
         Raises:
             MetadataFileNotFoundError: It does not exist.
             InvalidMetadataError: The location is none, or the file is too large.
+            CatalogUnavailableError: The store did not answer.
+            ConfigurationError: The store cannot be read with what is installed, or by this user.
         """
-        io = self._io(location, what)
-        try:
-            file = io.new_input(location)
-            if len(file) > MAX_BYTES:
+        with _named(location, what):
+            file = self._io(location, what).new_input(location)
+            if _size(file, location) > MAX_BYTES:
                 raise InvalidMetadataError(f"{what}: {location} is larger than {MAX_BYTES} bytes")
             with file.open() as stream:
                 return stream.read()
-        except (FileNotFoundError, IsADirectoryError) as error:
-            raise MetadataFileNotFoundError(
-                f"{what}: the file {location} does not exist ({type(error).__name__}). It was deleted, or the "
-                "catalog points at another store; restore it or drop and create the view again"
-            ) from None
-        except PermissionError as error:
-            raise ConfigurationError(f"{what}: no permission to read {location}: {error.strerror}") from None
 
     def read_text(self, location: str) -> str | None:
         """Read a small text file, or ``None`` where there is none."""
@@ -68,8 +68,12 @@ class MetadataFiles:
 
         Raises:
             FileExistsError: If the name is taken: names hold a fresh uuid, so this is a fault.
+            CatalogUnavailableError: The store did not answer.
         """
-        with self._io(location, "file").new_output(location).create(overwrite=False) as stream:
+        with (
+            _named(location, "new file"),
+            self._io(location, "file").new_output(location).create(overwrite=False) as stream,
+        ):
             stream.write(data)
 
     def replace_text(self, location: str, text: str) -> None:
@@ -88,6 +92,34 @@ class MetadataFiles:
         check_location(location, what=what)
         safe = {key: value for key, value in self._properties.items() if key not in _IMPLEMENTATION_KEYS[1:]}
         return load_file_io(safe, location)
+
+
+@contextmanager
+def _named(location: str, what: str) -> Iterator[None]:
+    """Turn a store's own errors into ours, which name the file and what it is."""
+    try:
+        yield
+    except FileExistsError:
+        raise
+    except (FileNotFoundError, IsADirectoryError, NotADirectoryError) as error:
+        raise MetadataFileNotFoundError(
+            f"{what}: the file {location} does not exist ({type(error).__name__}). It was deleted, or the "
+            "catalog points at another store; restore it or drop and create the view again"
+        ) from None
+    except PermissionError as error:
+        raise ConfigurationError(f"{what}: no permission for {location}: {error.strerror}") from None
+    except OSError as error:
+        raise CatalogUnavailableError(f"{what}: the store of {location} did not answer: {error}") from None
+    except (ValueError, ImportError) as error:
+        raise ConfigurationError(f"{what}: {location} cannot be opened: {type(error).__name__}: {error}") from None
+
+
+def _size(file: InputFile, location: str) -> int:
+    try:
+        return len(file)
+    except TypeError:
+        # What a device, a directory or a bucket answers.
+        raise FileNotFoundError(f"{location} is no file") from None
 
 
 def check_location(location: str, *, what: str) -> None:

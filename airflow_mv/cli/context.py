@@ -41,10 +41,21 @@ def guarded(command: Command) -> Command:
         try:
             command(*args, **kwargs)
         except MaterializedViewError as error:
-            err.print(f"error: {visible(' '.join(str(error).split()))}", markup=False)
+            _say_error(str(error))
             sys.exit(error.exit_code)
+        except BrokenPipeError:
+            raise  # the reader has seen enough: click ends quietly
+        except OSError as error:
+            _say_error(f"{type(error).__name__}: {error}")
+            sys.exit(1)
 
     return run
+
+
+def _say_error(message: str) -> None:
+    """Print an error as one line; the line that points at a place in the SQL means nothing there."""
+    lines = [line for line in message.splitlines() if line.strip(" ^")]
+    err.print(f"error: {visible(' '.join(' '.join(lines).split()))}", markup=False)
 
 
 def with_json(command: Command) -> Command:

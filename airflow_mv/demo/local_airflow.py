@@ -15,6 +15,7 @@ import urllib.request
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,7 @@ _START_SECONDS = 300
 _STOP_SECONDS = 15
 _RETRY_SECONDS = 60
 _PASSWORDS = "simple_auth_manager_passwords.json.generated"
+_CONNECTION = "AIRFLOW_CONN_"
 _PARTS = ("metadatabase", "scheduler", "dag_processor", "triggerer")
 
 
@@ -62,7 +64,7 @@ class LocalAirflow:
             try:
                 return _json(method, f"{self.url}{path}", body, {"Authorization": f"Bearer {self.token()}"})
             except (urllib.error.URLError, ConnectionError, TimeoutError) as error:
-                refused = isinstance(error, urllib.error.HTTPError) and error.code < 500
+                refused = isinstance(error, urllib.error.HTTPError) and error.code < HTTPStatus.INTERNAL_SERVER_ERROR
                 if refused or time.monotonic() > deadline:
                     raise
             time.sleep(0.5)
@@ -95,6 +97,7 @@ def local_airflow(
     home.airflow_home.mkdir(parents=True, exist_ok=True)
     log = home.folder / "standalone.log"
     environment = {**os.environ, **home.environment(), **_settings(_free_port(port), dags), **(settings or {})}
+    connections = {name: environment.pop(name) for name in home.environment() if name.startswith(_CONNECTION)}
     with log.open("w", encoding="utf-8") as output:
         process = subprocess.Popen(
             [sys.executable, "-m", "airflow", "standalone"],
@@ -106,7 +109,10 @@ def local_airflow(
         )
     try:
         _wait(process, environment["AIRFLOW__API__BASE_URL"], log)
-        yield LocalAirflow(environment["AIRFLOW__API__BASE_URL"], *_login(home), process)
+        airflow = LocalAirflow(environment["AIRFLOW__API__BASE_URL"], *_login(home), process)
+        for name, value in connections.items():
+            _connect(airflow, name.removeprefix(_CONNECTION).lower(), json.loads(value))
+        yield airflow
     finally:
         _stop(process)
 
@@ -135,6 +141,18 @@ def _wait(process: subprocess.Popen[bytes], url: str, log: Path) -> None:
                 return
         time.sleep(0.5)
     raise ConfigurationError(f"Airflow did not start; the reason is at the end of {log}")
+
+
+def _connect(airflow: LocalAirflow, conn_id: str, fields: dict[str, Any]) -> None:
+    """Put a connection into Airflow's database: its UI does not show those of the environment."""
+    extra = {"extra": json.dumps(fields["extra"])} if "extra" in fields else {}
+    body = {**fields, **extra, "connection_id": conn_id}
+    try:
+        airflow.call("PATCH", f"/api/v2/connections/{conn_id}", body)
+    except urllib.error.HTTPError as error:
+        if error.code != HTTPStatus.NOT_FOUND:
+            raise
+        airflow.call("POST", "/api/v2/connections", body)
 
 
 def _json(method: str, url: str, body: Any = None, headers: Mapping[str, str] | None = None) -> Any:

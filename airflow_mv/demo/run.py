@@ -9,6 +9,7 @@ import sqlite3
 import subprocess
 import sys
 import time
+from calendar import month_name
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -52,20 +53,36 @@ def run(home: DemoHome) -> None:
         CheckFailedError: A view differs from the independent computation.
     """
     started = time.monotonic()
-    home.folder.mkdir(parents=True, exist_ok=True)
     os.environ.update(home.environment())
     console.print(f"[bold]airflow-mv demo[/bold]  [dim]in {home.folder}[/dim]")
-    catalog = MaterializedViewCatalog(load_catalog(CATALOG, **home.catalog_properties))
-    with step("load the flights of 2013 from New York, January to May"):
-        for line in load(load_catalog(CATALOG, **home.catalog_properties), range(1, 6)):
-            console.print(f"    {line}", style="dim")
-    with step("create three materialized views"):
-        _create_views(catalog)
+    catalog = prepare(home, range(1, 6))
     with step(f"run the DAG {DAG_ID} in Airflow (dag.test)"):
         values, tasks = _run_airflow(home)
     with step("check every row against DuckDB over the raw files"):
         counts = check(catalog, range(1, 7))
     _tell(home, values, tasks, counts, time.monotonic() - started)
+
+
+def prepare(home: DemoHome, months: range) -> MaterializedViewCatalog:
+    """Load the tables and create the views; what is there already stays.
+
+    Args:
+        home: Where to.
+        months: Months of 2013, of which those that are missing are loaded.
+
+    Returns:
+        The catalog.
+    """
+    home.folder.mkdir(parents=True, exist_ok=True)
+    iceberg = load_catalog(CATALOG, **home.catalog_properties)
+    catalog = MaterializedViewCatalog(iceberg)
+    first, last = (month_name[month] for month in (months[0], months[-1]))
+    with step(f"load the flights of 2013 from New York, {first} to {last}"):
+        for line in load(iceberg, months):
+            console.print(f"    {line}", style="dim")
+    with step("create three materialized views"):
+        _create_views(catalog)
+    return catalog
 
 
 @contextmanager

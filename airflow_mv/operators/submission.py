@@ -22,6 +22,7 @@ _QUIET = {"spark.log.level": "ERROR", "spark.ui.showConsoleProgress": "false"}
 _JAVA_OPTIONS = "spark.driver.extraJavaOptions"
 _EXTENSIONS = "spark.sql.extensions"
 _PACKAGES = "spark.jars.packages"
+_OWN_JARS = "spark.jars"
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +67,7 @@ def submission(given: Given, settings: SparkSettings, target: SparkTarget, folde
 
     binary = spark_submit(given, target)
     secret = {key: value for key, value in given.conf.items() if is_secret(key, value)}
-    plain = {key: value for key, value in given.conf.items() if key not in secret and key != _PACKAGES}
+    plain = {key: value for key, value in given.conf.items() if key not in (*secret, _PACKAGES, _OWN_JARS)}
     ours = {**_QUIET, **settings.confs, **_python(given), **_java(given)}
     if _EXTENSIONS in plain:
         plain[_EXTENSIONS] = _joined([settings.confs.get(_EXTENSIONS, ""), plain[_EXTENSIONS]])
@@ -87,10 +88,11 @@ def _jars(given: Given, needed: Iterable[str]) -> dict[str, str | None]:
     from airflow_mv.job.jars import jar_confs
 
     asked = packages(given, needed)
+    jars = _joined([given.jars or "", given.conf.get(_OWN_JARS, "")])
     if asked is None or given.cluster:
-        return {"packages": asked}
-    found = jar_confs({"spark.jars.packages": asked, "spark.jars": given.jars or ""})
-    return {"packages": found["spark.jars.packages"] or None, "jars": found.get("spark.jars", given.jars)}
+        return {"packages": asked, "jars": jars or None}
+    found = jar_confs({**given.conf, _PACKAGES: asked, _OWN_JARS: jars})
+    return {"packages": found[_PACKAGES] or None, "jars": found.get(_OWN_JARS) or jars or None}
 
 
 def packages(given: Given, needed: Iterable[str]) -> str | None:
@@ -100,7 +102,7 @@ def packages(given: Given, needed: Iterable[str]) -> str | None:
     own = _joined([given.packages or "", given.conf.get(_PACKAGES, "")]).split(",")
     own = [package.strip() for package in own if package.strip()]
     artifacts = {package.rpartition(":")[0] for package in own}
-    jars = [jar.rsplit("/", 1)[-1] for jar in f"{given.jars or ''},{given.conf.get('spark.jars', '')}".split(",")]
+    jars = [jar.rsplit("/", 1)[-1] for jar in f"{given.jars or ''},{given.conf.get(_OWN_JARS, '')}".split(",")]
     missing = [
         package
         for package in needed

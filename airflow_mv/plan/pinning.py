@@ -84,7 +84,7 @@ def parse_query(sql: str, *, view: str) -> Query:
     tree = _tree(text, tokens, view)
     if not isinstance(tree, _QUERIES) or tree.find(*_STATEMENTS):
         raise query_error(text, tokens[0].start, "this is not a query: write a SELECT that changes nothing", view)
-    _check_functions(text, tree, view)
+    _check_relations(text, tree, view)
     return Query(text, tree, view)
 
 
@@ -284,14 +284,19 @@ def _tree(text: str, tokens: list[Token], view: str) -> exp.Expr:
     return trees[0]
 
 
-def _check_functions(text: str, tree: exp.Expr, view: str) -> None:
+def _check_relations(text: str, tree: exp.Expr, view: str) -> None:
     if script := tree.find(exp.QueryTransform):
         message = "TRANSFORM … USING runs a program: its result belongs to no snapshot"
         raise query_error(text, _start(script), message, view)
     for node in tree.find_all(exp.Table, exp.Lateral):
         function = node.this
-        if isinstance(node, exp.Lateral) and not isinstance(function, (exp.Func, *_QUERIES)):
-            raise query_error(text, _start(node), "leave out LATERAL: here it stands before no subquery", view)
+        if isinstance(node, exp.Lateral) and not isinstance(function, (exp.Func, exp.Subquery, exp.Values)):
+            raise query_error(
+                text,
+                _start(node),
+                "LATERAL stands before no subquery: leave it out, or put the name in backticks",
+                view,
+            )
         if not isinstance(function, exp.Func):
             continue
         name = (function.name if isinstance(function, exp.Anonymous) else function.sql_name()).lower()
@@ -309,9 +314,9 @@ def _start(node: exp.Expr) -> int:
 # ------------------------------------------------------------------------------------ references
 def _tables(tree: exp.Expr) -> Iterator[exp.Table]:
     for table in tree.find_all(exp.Table):
-        if isinstance(table.this, exp.Func) or isinstance(table.parent, exp.JoinHint) or _is_cte(table):
-            continue
-        yield table
+        names_nothing = isinstance(table.this, exp.Func | exp.Values) or isinstance(table.parent, exp.JoinHint)
+        if not names_nothing and not _is_cte(table):
+            yield table
 
 
 def _is_cte(table: exp.Table) -> bool:

@@ -17,8 +17,8 @@ STORAGE = "storage"
 _KEEP_METADATA = "write.metadata.delete-after-commit.enabled"
 #: A storage table's properties from the start. Old metadata files still belong to published versions.
 STORAGE_PROPERTIES = ((_KEEP_METADATA, "false"), ("format-version", "2"))
-#: INSERT OVERWRITE must replace the whole table, whatever the session's default says.
-_CONFS = (("spark.sql.sources.partitionOverwriteMode", "static"),)
+#: INSERT OVERWRITE must replace the whole table, and `${…}` in a quoted name is no variable of Spark's.
+_CONFS = (("spark.sql.sources.partitionOverwriteMode", "static"), ("spark.sql.variable.substitute", "false"))
 _ARGUMENT = re.compile(r"(bucket|truncate)\[(\d+)\]")
 _TIMES = {"year": "years", "month": "months", "day": "days", "hour": "hours"}
 

@@ -15,7 +15,7 @@ from airflow_mv.hooks import MaterializedViewHook, spark_target
 from tests.airflow.conftest import SMALL, VIEW, Airflow
 from tests.builders import Lake, lake
 
-SECRET = "c4nary/pa ss@w0rd"  # noqa: S105
+SECRET = "c4nary/pa ss@w0rd"
 
 
 def _extra(sales: Lake, **more: Any) -> dict[str, Any]:
@@ -46,7 +46,7 @@ def test_a_connection_may_be_bound_to_one_name(airflow: Airflow, daily: Lake) ->
     assert "catalog_name" not in hook.get_conn().properties
     with pytest.raises(ConfigurationError, match="is in catalog 'sea', but connection 'bound' is for 'lake'"):
         hook.status("sea.sales.daily")
-    with pytest.raises(InvalidIdentifierError, match="write catalog.namespace.name"):
+    with pytest.raises(InvalidIdentifierError, match=r"write catalog\.namespace\.name"):
         MaterializedViewHook().status("sales.daily")
 
 

@@ -138,7 +138,9 @@ def test_states_that_are_none_are_refused_when_the_dag_is_read(states: object) -
 
 def test_a_view_that_is_not_there_fails_at_once(airflow: Airflow, sales: Lake) -> None:
     """Retries of a misspelt name only hide it."""
-    run = airflow.run('MaterializedViewFreshSensor(task_id="wait", view="lake.sales.dayly", retries=3)')
+    run = airflow.run(
+        'MaterializedViewFreshSensor(task_id="wait", view="lake.sales.dayly", retries=1, retry_delay=timedelta(0))'
+    )
 
     assert run.states == {"wait": "failed"}
     assert run.log.count("ViewNotFoundError: there is no view lake.sales.dayly in catalog 'lake'") == 1

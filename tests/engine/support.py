@@ -177,6 +177,11 @@ class Lake:
         """The stored rows as sorted tuples."""
         return sorted((tuple(row.values()) for row in self.stored(name, **which).to_pylist()), key=repr)
 
+    def stored_files(self, name: str) -> list[Path]:
+        """The data files of the stored rows."""
+        table = StaticTable.from_metadata(self.view(name).materialized.storage_table_location)
+        return [Path(task.file.file_path.removeprefix("file:")) for task in table.scan().plan_files()]
+
     def snapshot(self, name: str) -> int:
         """A base table's current snapshot."""
         found = self.files.load_table((self.namespace, name)).metadata.current_snapshot_id

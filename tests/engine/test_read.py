@@ -12,6 +12,7 @@ import pytest
 import airflow_mv
 from airflow_mv.errors import RefreshNotFoundError, StaleViewError
 from airflow_mv.reading import read_arrow, readable
+from tests.engine.fixtures import new_lake
 from tests.engine.support import Lake, no_spark
 
 DAILY = "SELECT day, sum(amount) AS amount FROM {ns}.orders GROUP BY day"
@@ -38,7 +39,9 @@ RULES = [
 ]
 
 
-@pytest.mark.parametrize("rule", RULES, ids=lambda rule: f"{rule.state}-{'allowed' if rule.allow_stale_data else 'not'}")
+@pytest.mark.parametrize(
+    "rule", RULES, ids=lambda rule: f"{rule.state}-{'allowed' if rule.allow_stale_data else 'not'}"
+)
 def test_a_reader_gets_stored_rows_or_a_refresh_first(lake: Lake, rule: Rule) -> None:
     """Stale rows only where the view allows them; rows of another definition never."""
     _bring_about(lake, rule)
@@ -98,8 +101,6 @@ def test_a_view_without_rows_is_read_as_its_columns(lake: Lake) -> None:
 @pytest.fixture(scope="module")
 def travelling(lake_folder: Any) -> Lake:
     """A view with two recorded refreshes."""
-    from tests.engine.fixtures import new_lake
-
     lake = new_lake(lake_folder)
     lake.table("orders", "day integer, amount bigint", "(1, 10), (1, 20), (2, 30)")
     lake.create("daily", DAILY, time_travel=True)

@@ -163,7 +163,7 @@ def test_a_name_that_is_taken_stays_what_it_is(ratio: Lake) -> None:
         with pytest.raises(AlreadyExistsError, match=f"{name} exists already"):
             ratio.create(name, "SELECT 2 AS two")
     assert len(ratio.scripts) == scripts
-    with pytest.raises(AlreadyExistsError, match="table .*orders exists already"):
+    with pytest.raises(AlreadyExistsError, match=r"table .*orders exists already"):
         ratio.create("orders", "SELECT 2 AS two")
     assert before == {name: ratio.view(name).metadata_location for name in before}
     assert ratio.files.load_table((ratio.namespace, "orders"))

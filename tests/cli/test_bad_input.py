@@ -1,0 +1,354 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whatever is given or stored: one line that names what is wrong and what to do, an exit code, nothing changed."""
+
+from __future__ import annotations
+
+import json
+import re
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyiceberg.catalog.sql import IcebergTables
+from sqlalchemy import update
+from sqlalchemy.orm import Session
+
+from airflow_mv.spec.materialized_view import PROPERTY
+from airflow_mv.spec.stored import decode, encode
+from airflow_mv.spec.view import with_view_properties
+from tests.cli.support import call
+from tests.engine.fixtures import new_lake
+from tests.engine.support import LAKE, Lake
+
+DAILY = "SELECT day, sum(amount) AS amount FROM {ns}.orders GROUP BY day"
+
+
+@pytest.fixture(scope="module")
+def shop(lake_folder: Path) -> Lake:
+    """A refreshed view, a plain one and a table; every test puts back what it breaks."""
+    lake = new_lake(lake_folder)
+    lake.table("orders", "day integer, amount bigint", "(1, 10), (1, 20), (2, 30)")
+    lake.create("daily", DAILY)
+    lake.refresh("daily")
+    lake.run("CREATE VIEW {ns}.plain AS SELECT 1 AS one")
+    return lake
+
+
+@pytest.fixture
+def broken(shop: Lake) -> Any:
+    """Points the view ``daily`` or the table ``orders`` at another file; puts it back."""
+    before = {name: _pointer(shop, name) for name in ("daily", "orders")}
+
+    def point(name: str, location: str) -> None:
+        _point(shop, name, location)
+
+    yield point
+    for name, location in before.items():
+        _point(shop, name, location)
+
+
+@pytest.mark.parametrize("command", ["status", "plan", "refresh", "history", "read", "show", "verify"])
+@pytest.mark.parametrize(
+    ("view", "code", "message"),
+    [
+        ("nope.sales.daily", 1, r"no catalog 'nope' is configured \(configured: .*lake.*PYICEBERG_CATALOG__NOPE__TYPE"),
+        ("lake.nope.daily", 1, r"there is no view lake\.nope\.daily in catalog 'lake'"),
+        ("lake.{ns}.orders", 1, r"orders is a table, not a view"),
+        (
+            "lake.{ns}.plain",
+            1,
+            r"plain is a plain view, not a materialized one; `airflow-mv create .*turns it into one",
+        ),
+        ("daily", 2, r"`daily` has too few parts: write catalog\.namespace\.name"),
+        ("lake..daily", 2, r"part at character 6 is empty"),
+        ("lake.a b.daily", 2, r"put the part with ' ' at character 7 in backticks"),
+        ("lake.s.`x", 2, r"backtick at character 8 is unbalanced"),
+        ("", 2, r"'' is no name"),
+    ],
+)
+def test_a_name_that_leads_nowhere_is_named(shop: Lake, command: str, view: str, code: int, message: str) -> None:
+    """Unknown catalog, unknown view, a table, a plain view, no name at all; in every command."""
+    ended = call(command, view.replace("{ns}", shop.namespace), "--json")
+    assert ended.code == code
+    assert re.search(message, ended.error)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["status"], "name views"),
+        (["status", "lake.a.b", "--all"], "name views"),
+        (["refresh"], "Missing argument"),
+        (["create", "lake.a.b", "--sql", "SELECT 1", "--sql-file", __file__], "exclude each other"),
+        (["create", "lake.a.b", "--sql-file", "/nowhere.sql"], "does not exist"),
+        (["create", "lake.a.b", "--sql", "SELECT 1", "--property", "x"], "KEY=VALUE"),
+        (["create", "lake.a.b", "--sql", "SELECT 1", "--refresh-strategy", "magic"], "'magic' is not one of"),
+        (["refresh", "lake.a.b", "--on-fallback", "magic"], "'magic' is not one of"),
+        (["refresh", "lake.a.b", "--master", "local", "--remote", "sc://x"], "exclude each other"),
+        (["refresh", "lake.a.b", "--as-of", "tomorrow"], "'tomorrow' is no point in time"),
+        (["read", "lake.a.b", "--limit", "-1"], "-1 is not in the range"),
+        (["status", "--namespace", "lake"], "is no namespace with its catalog"),
+        (["no-such-command"], "No such command"),
+    ],
+)
+def test_wrong_usage_ends_with_two(shop: Lake, arguments: list[str], message: str) -> None:
+    """Nothing is opened or started for it."""
+    ended = call(*arguments)
+    assert (ended.code, ended.stdout) == (2, "")
+    assert message in " ".join(ended.stderr.split())
+
+
+@pytest.mark.parametrize(
+    ("sql", "message"),
+    [
+        ("SELEC day FROM {ns}.orders", r"SELEC"),
+        ("SELECT day FROM {ns}.orders WHERE (amount > 1", r"amount > 1|line 1"),
+        ("SELECT day FROM {ns}.orders; DROP TABLE {ns}.orders", r"one query|statement"),
+        ("DROP TABLE {ns}.orders", r"DROP"),
+        ("INSERT INTO {ns}.orders VALUES (1, 1)", r"INSERT|query"),
+        ("", r"query|empty"),
+        ("SELECT day FROM {ns}.missing", r"missing does not exist in catalog 'lake'"),
+        ("SELECT day FROM nowhere.sales.orders", r"no catalog 'nowhere' is configured"),
+        ("SELECT * FROM {ns}.broken", r"read each other in a cycle.*broken"),
+        ("SELECT dya FROM {ns}.orders", r"`dya` cannot be resolved.*`day`"),
+    ],
+)
+def test_sql_that_cannot_be_a_view_is_refused_with_the_place(shop: Lake, sql: str, message: str) -> None:
+    """No view, no change of a table; the message quotes what was not understood."""
+    ended = call("create", shop("broken"), "--sql", sql.replace("{ns}", f"{LAKE}.{shop.namespace}"), "--json")
+    assert ended.code == 1
+    assert shop("broken") in ended.error
+    assert re.search(message, ended.error), ended.error
+    assert not shop.catalog.exists(shop("broken"))
+    assert shop.files.load_table((shop.namespace, "orders"))
+
+
+HOSTILE = [
+    ("{", "not valid JSON"),
+    ("", "not valid JSON"),
+    ('{"storage-table-location": "file:/x', "not valid JSON"),
+    ("[]", "expected a JSON object"),
+    ("[" * 100_000, "nested too deeply|not valid JSON"),
+    ("{}", r"'storage-table-location': Field required"),
+    ('{"storage-table-location": 5}', r"'storage-table-location'"),
+    ('{"storage-table-location": ""}', r"'storage-table-location'"),
+    ('{"storage-table-location": "a", "storage-table-location": "b"}', r"occurs twice"),
+    ('{"storage-table-location": "/x", "allow-stale-data": "yes"}', r"'allow-stale-data'"),
+    ('{"storage-table-location": "/x", "refresh-strategy": "magic"}', r"'refresh-strategy'"),
+    ('{"storage-table-location": "http://127.0.0.1:1/x"}', r"scheme 'http' are not read"),
+    ('{"storage-table-location": "file:///a/../../etc/passwd"}', r"leads out of its folder"),
+    ('{"storage-table-location": "relative/x"}', r"not an absolute location"),
+    ('{"storage-table-location": "file:///etc/passwd"}', r"not valid table metadata"),
+    ('{"storage-table-location": "file:///nowhere/x.json"}', r"does not exist"),
+    ('{"storage-table-location": "/x\\u001b[31m"}', r"is not a location"),
+    ('{"storage-table-location": "file:///nowhere/\\u009b31m\\ud800"}', r"Invalid JSON"),
+]
+
+
+@pytest.mark.parametrize(("text", "message"), HOSTILE, ids=range(len(HOSTILE)))
+def test_hostile_text_in_the_views_property_is_refused_by_name(
+    shop: Lake, broken: Callable[[str, str], None], text: str, message: str
+) -> None:
+    """The property is data from strangers: it is never followed out of a store, and never echoed raw."""
+    view = shop.view("daily")
+    document = {**view.metadata.document(), "properties": {**view.metadata.properties, PROPERTY: text}}
+    broken("daily", _written(shop, encode(document)))
+    for command in ("status", "refresh", "read"):
+        ended = call(command, shop("daily"), "--json")
+        assert ended.code == 1
+        assert shop("daily") in ended.error
+        assert re.search(message, ended.error), ended.error
+        assert not re.search(r"root:|[\x00-\x09\x0b-\x1f\x7f-\x9f]", ended.stderr)
+        assert len(ended.error) < 1500
+
+
+@pytest.mark.parametrize(
+    "text", ["{", "[]", '{"refreshes": [{}], "current-refresh-id": "x"}', '{"refreshes": 1, "current-refresh-id": "x"}']
+)
+def test_hostile_text_in_the_storage_tables_property_is_refused_by_name(
+    shop: Lake, broken: Callable[[str, str], None], text: str
+) -> None:
+    """The other of the two records."""
+    view = shop.view("daily")
+    location = view.materialized.storage_table_location
+    document = decode(shop.catalog.files.read(location, what="storage"), source="storage")
+    document["properties"][PROPERTY] = text
+    _storage(shop, broken, encode(document))
+    ended = call("status", shop("daily"), "--json")
+    assert ended.code == 1
+    assert re.search(rf"view {shop('daily')}, storage table file .*property {PROPERTY}", ended.error)
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (b"", "not valid JSON"),
+        (b'{"format-version": 1, "view-uuid"', "not valid JSON"),
+        (b"\x1f\x8b\x08\x00broken", "gzip"),
+        (b"\xff\xfe\x00", "not valid JSON"),
+        (b'{"format-version": 2}', r"'format-version': 2 is not supported \(only 1\)"),
+        (b'{"format-version": "1"}', r"'format-version': '1' is not supported"),
+        (b'{"format-version": 1}', r"field"),
+    ],
+)
+def test_a_broken_view_file_is_refused_by_name(
+    shop: Lake, broken: Callable[[str, str], None], data: bytes, message: str
+) -> None:
+    """Truncated, of another version, or no metadata at all."""
+    location = _written(shop, data)
+    broken("daily", location)
+    ended = call("status", shop("daily"))
+    assert ended.code == 1
+    assert shop("daily") in ended.error
+    assert location in ended.error
+    assert re.search(message, ended.error), ended.error
+
+
+def test_an_unsupported_format_of_the_storage_table_or_a_base_table_is_named(
+    shop: Lake, broken: Callable[[str, str], None]
+) -> None:
+    """A newer writer's file: better to stop than to guess."""
+    good = _pointer(shop, "daily")
+    _storage(shop, broken, _newer(shop, shop.view("daily").materialized.storage_table_location))
+    ended = call("status", shop("daily"))
+    assert ended.code == 1
+    assert re.search(r"format-version.*9", ended.error)
+
+    broken("daily", good)
+    broken("orders", _written(shop, _newer(shop, _pointer(shop, "orders"))))
+    for command in ("status", "plan"):
+        ended = call(command, shop("daily"))
+        assert ended.code == 1
+        assert re.search(rf"{shop('orders')}.*format-version.*9", ended.error), ended.error
+
+
+def test_files_that_are_gone_are_named(shop: Lake, broken: Callable[[str, str], None]) -> None:
+    """The view's, and a base table's: the last makes the state unknown."""
+    good = _pointer(shop, "daily")
+    broken("daily", "file:///nowhere/00001-x.metadata.json")
+    ended = call("status", shop("daily"))
+    assert ended.code == 1
+    assert "the file file:///nowhere/00001-x.metadata.json does not exist" in ended.error
+
+    broken("daily", good)
+    broken("orders", "file:///nowhere/00002-x.metadata.json")
+    (document,) = call("status", shop("daily"), "--json").json
+    assert (document["state"], document["reasons"][0]["code"]) == ("unknown", "BASE_UNREADABLE")
+    ended = call("refresh", shop("daily"), "--json")
+    assert ended.code == 1
+    assert "00002-x.metadata.json does not exist" in ended.error
+
+
+def test_rows_whose_file_is_gone_are_an_error_not_a_traceback(lake: Lake) -> None:
+    """Someone cleaned up too much: the line names the view."""
+    lake.table("orders", "day integer, amount bigint", "(1, 10)")
+    lake.create("daily", DAILY)
+    lake.refresh("daily")
+    for file in lake.stored_files("daily"):
+        file.unlink()
+    ended = call("read", lake("daily"), "--json")
+    assert ended.code == 1
+    assert f"view {lake('daily')}: a data file of refresh" in ended.error
+    assert call("refresh", lake("daily"), "--full").code == 0
+    assert call("read", lake("daily"), "--json").json["rows"] == [[1, 10]]
+
+
+def test_a_base_table_that_vanished_makes_the_state_unknown_and_the_refresh_an_error(lake: Lake) -> None:
+    """It may be back tomorrow: the stored rows stay."""
+    lake.table("orders", "day integer, amount bigint", "(1, 10)")
+    lake.create("daily", DAILY)
+    lake.refresh("daily")
+    lake.files.drop_table((lake.namespace, "orders"))
+
+    ended = call("status", lake("daily"), "--check", "--json")
+    assert (ended.code, ended.json[0]["state"]) == (3, "unknown")
+    ended = call("refresh", lake("daily"), "--json")
+    assert ended.code == 1
+    assert f"base table {lake('orders')} does not exist in catalog 'lake'" in ended.error
+    assert lake.rows("daily") == [(1, 10)]
+
+
+ODD_NAMES = ["it's; DROP TABLE x--", 'a.b "c"', "back`tick", "größe_名前😀", "../-x/%41", "a b"]
+
+
+def test_odd_names_of_views_columns_and_tables_work_from_end_to_end(lake: Lake) -> None:
+    """Quotes, dots, spaces, semicolons, slashes, unicode: names, not syntax, in SQL, in paths, in JSON."""
+    for name in ODD_NAMES:
+        view = f"{LAKE}.{lake.namespace}.`{name.replace('`', '``')}`"
+        sql = f"SELECT 1 AS `{name.replace('`', '``')}`, 'x' AS other"
+        made = call("create", view, "--sql", sql, "--refresh", "--json")
+        assert made.code == 0, made.stderr
+        shown = made.json["view"]
+        read = call("read", shown, "--json").json
+        assert (read["columns"], read["rows"]) == ([name, "other"], [[1, "x"]])
+    listed = call("status", "--namespace", f"{LAKE}.{lake.namespace}", "--json").json
+    assert [item["state"] for item in listed] == ["fresh"] * len(ODD_NAMES)
+
+
+def test_a_view_over_tables_with_odd_names_is_refreshed(lake: Lake) -> None:
+    """Base tables keep their names in the recorded state, and are found again by them."""
+    for number, name in enumerate(("it's", "a b;c", "ünï")):
+        lake.run(f"CREATE TABLE {{ns}}.`{name}` USING iceberg AS SELECT {number} AS n")
+    names = " UNION ALL ".join(f"SELECT n FROM {{ns}}.`{name}`" for name in ("it's", "a b;c", "ünï"))
+    lake.create("all", names)
+    lake.refresh("all")
+    assert lake.rows("all") == [(0,), (1,), (2,)]
+    lake.run("INSERT INTO {ns}.`a b;c` VALUES (7)")
+    (document,) = call("status", lake("all"), "--json").json
+    assert [table["identifier"] for table in document["base_tables"] if table["changed"]] == [lake("`a b;c`")]
+
+
+def test_names_that_cannot_be_are_refused(lake: Lake) -> None:
+    """Control characters, and names longer than any store takes."""
+    for name in ("a\nb", "\x1b[31m", "x" * 300):
+        ended = call("create", f"{LAKE}.{lake.namespace}.`{name}`", "--sql", "SELECT 1 AS one")
+        assert ended.code == 2
+        assert "\x1b" not in ended.stderr
+
+
+def test_two_views_of_one_name_are_one(shop: Lake) -> None:
+    """The second create is refused, whatever holds the name."""
+    for name in ("daily", "plain", "orders"):
+        ended = call("create", shop(name), "--sql", "SELECT 1 AS one", "--json")
+        assert ended.code == 1
+        assert re.search(rf"{name} exists already", ended.error)
+    assert shop.rows("daily") == [(1, 30), (2, 30)]
+
+
+def _pointer(lake: Lake, name: str) -> str:
+    if name == "daily":
+        return lake.view(name).metadata_location
+    return lake.files.load_table((lake.namespace, name)).metadata_location
+
+
+def _newer(lake: Lake, location: str) -> bytes:
+    """A table's metadata in a format of the future."""
+    document = decode(lake.catalog.files.read(location, what="table"), source="table")
+    return encode({**document, "format-version": 9})
+
+
+def _point(lake: Lake, name: str, location: str) -> None:
+    statement = (
+        update(IcebergTables)
+        .where(IcebergTables.table_namespace == lake.namespace, IcebergTables.table_name == name)
+        .values(metadata_location=location)
+    )
+    with Session(lake.files.engine) as session:
+        session.execute(statement)
+        session.commit()
+
+
+def _written(lake: Lake, data: bytes) -> str:
+    location = f"{lake.files.properties['warehouse']}/broken-{uuid.uuid4()}.metadata.json"
+    lake.catalog.files.write(location, data)
+    return location
+
+
+def _storage(lake: Lake, broken: Callable[[str, str], None], data: bytes) -> None:
+    """Point the view at a storage metadata file with this content."""
+    view = lake.view("daily")
+    settings = view.materialized.repointed(_written(lake, data))
+    metadata = with_view_properties(view.metadata, {PROPERTY: json.dumps(settings.document())})
+    broken("daily", _written(lake, metadata.to_bytes()))

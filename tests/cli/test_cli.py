@@ -1,0 +1,280 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The command line's promises: commands, documents, exit codes."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+from pyiceberg.catalog import load_catalog
+
+from airflow_mv.spec.materialized_view import PROPERTY
+from tests.cli.support import call, execute
+from tests.engine.fixtures import new_lake
+from tests.engine.support import LAKE, Lake, as_arrow, configure
+
+DAILY = "SELECT day, sum(amount) AS amount FROM {ns}.orders GROUP BY day"
+STATUS_KEYS = {"view", "state", "refresh_id", "refreshed_at", "version_id", "base_tables", "reasons"}
+RESULT_KEYS = {"view", "outcome", "mode", "reasons", "refresh_id", "storage_table_location", "rows_written", "seconds"}
+HISTORY_KEYS = {
+    "refresh_id",
+    "version_id",
+    "sequence_number",
+    "mode",
+    "reasons",
+    "base_tables",
+    "refreshed_at",
+    "current",
+}
+
+
+@pytest.fixture(scope="module")
+def shop(lake_folder: Path) -> Lake:
+    """A fresh view, a stale one, a plain one and a table."""
+    lake = new_lake(lake_folder)
+    lake.table("orders", "day integer, amount bigint", "(1, 10), (1, 20), (2, 30)")
+    lake.table("changing", "day integer, amount bigint", "(1, 10)")
+    lake.create("daily", DAILY)
+    lake.create("behind", DAILY.replace("orders", "changing"), allow_stale_data=True, time_travel=True)
+    lake.refresh("daily", "behind")
+    lake.run("CREATE VIEW {ns}.plain AS SELECT 1 AS one")
+    lake.insert("changing", "(2, 5)")
+    return lake
+
+
+def test_the_example_of_the_interface_works_in_an_empty_folder(tmp_path: Path) -> None:
+    """Real processes, nothing configured but three variables: stdout is one document, not a byte of Spark's on it."""
+    variables = configure(tmp_path, "startup")
+    orders = as_arrow("day integer, amount bigint", "(1, 10), (1, 20), (2, 30)")
+    catalog = load_catalog("startup")
+    catalog.create_namespace("sales")
+    catalog.create_table("sales.orders", schema=orders.schema).append(orders)
+    sql = tmp_path / "daily.sql"
+    sql.write_text("SELECT day, sum(amount) AS amount\nFROM startup.sales.orders -- all of them\nGROUP BY day;\n")
+
+    made = execute(
+        *("create", "startup.sales.daily", "--sql-file", str(sql), "--refresh", "--json"),
+        folder=tmp_path,
+        variables=variables,
+    )
+    assert (made.code, made.json["outcome"], made.json["rows_written"]) == (0, "refreshed", 2), made.stderr
+    assert made.stdout.count("\n") == 1
+    assert "Traceback" not in made.stderr
+
+    read = execute("read", "startup.sales.daily", "--json", folder=tmp_path, variables=variables)
+    assert sorted(read.json["rows"]) == [[1, 30], [2, 30]]
+    assert read.stderr == ""
+    again = execute("refresh", "startup.sales.daily", "--json", folder=tmp_path, variables=variables)
+    assert [item["outcome"] for item in again.json] == ["fresh"]
+    assert again.stderr == ""
+    assert not list(tmp_path.glob("derby.log")) + list(tmp_path.glob("metastore_db"))
+
+
+def test_an_error_of_spark_in_a_real_process_is_one_line(tmp_path: Path) -> None:
+    """No Java stack, no Python traceback, nothing on stdout."""
+    variables = configure(tmp_path, "startup")
+    orders = as_arrow("day integer, amount bigint")
+    catalog = load_catalog("startup")
+    catalog.create_namespace("sales")
+    catalog.create_table("sales.orders", schema=orders.schema)
+    ended = execute(
+        *("create", "startup.sales.daily", "--json", "--sql", "SELECT dya FROM startup.sales.orders"),
+        folder=tmp_path,
+        variables=variables,
+    )
+    assert ended.code == 1
+    assert ended.error.startswith("view startup.sales.daily: [UNRESOLVED_COLUMN.WITH_SUGGESTION]")
+    assert "`dya`" in ended.error
+    assert len(ended.stderr.splitlines()) < 8, ended.stderr
+    assert "at org.apache" not in ended.stderr
+
+
+def test_status_says_what_the_interface_promises(shop: Lake) -> None:
+    """A list of documents, in the order of the names."""
+    ended = call("status", shop("behind"), shop("daily"), "--json")
+    behind, daily = ended.json
+
+    assert ended.code == 0
+    assert behind.keys() >= STATUS_KEYS
+    assert (behind["view"], behind["state"], behind["version_id"]) == (shop("behind"), "stale", 1)
+    assert (daily["view"], daily["state"]) == (shop("daily"), "fresh")
+    assert [reason["code"] for reason in behind["reasons"]] == ["BASE_CHANGED"]
+    (table,) = behind["base_tables"]
+    assert {"identifier", "type", "recorded", "current", "changed"} <= table.keys()
+    assert (table["identifier"], table["changed"], table["current"]) == (
+        shop("changing"),
+        True,
+        shop.snapshot("changing"),
+    )
+
+
+def test_status_check_ends_with_three_where_a_view_is_not_fresh(shop: Lake) -> None:
+    """For a shell script; without --check, asking is no failure."""
+    assert call("status", shop("daily"), "--check").code == 0
+    assert call("status", shop("behind")).code == 0
+    ended = call("status", shop("daily"), shop("behind"), "--check", "--json")
+    assert (ended.code, len(ended.json)) == (3, 2)
+
+
+@pytest.mark.parametrize("scope", ["--namespace", "--all", "--all=lake"])
+def test_status_of_a_namespace_or_a_catalog_leaves_plain_views_out(shop: Lake, scope: str) -> None:
+    """Nobody asked for them by name."""
+    arguments = [scope, f"{LAKE}.{shop.namespace}"] if scope == "--namespace" else [scope]
+    views = [item["view"] for item in call("status", *arguments, "--json").json]
+    assert [view for view in views if shop.namespace in view] == [shop("behind"), shop("daily")]
+
+
+def test_a_broken_view_does_not_hide_the_others(shop: Lake) -> None:
+    """Status of all is what someone looks at when something is wrong."""
+    shop.run("CREATE VIEW {ns}.broken TBLPROPERTIES ('materialized_view_metadata' = '{') AS SELECT 1 AS one")
+    try:
+        documents = {
+            item["view"]: item for item in call("status", "--namespace", f"{LAKE}.{shop.namespace}", "--json").json
+        }
+        assert documents[shop("broken")]["state"] == "unknown"
+        assert documents[shop("broken")]["reasons"][0]["code"] == "VIEW_UNREADABLE"
+        assert documents[shop("daily")]["state"] == "fresh"
+        assert call("status", "--namespace", f"{LAKE}.{shop.namespace}", "--check").code == 3
+        assert "unknown" in call("status", "--namespace", f"{LAKE}.{shop.namespace}").stdout
+    finally:
+        shop.run("DROP VIEW {ns}.broken")
+
+
+def test_the_plan_is_what_the_refresh_runs(shop: Lake) -> None:
+    """Statement by statement: an explanation that could differ would be none."""
+    planned = call("plan", shop("daily"), "--full", "--json").json
+    shop.scripts.clear()
+    ran = shop.refresh("daily", full=True)
+
+    assert {"view", "mode", "reasons", "refresh_id", "base_tables", "statements"} <= planned.keys()
+    assert planned["statements"] == list(shop.scripts[-1].statements)
+    assert (planned["mode"], planned["refresh_id"]) == ("full", ran.refresh_id)
+    idle = call("plan", shop("daily"), "--json").json
+    assert (idle["mode"], idle["statements"]) == ("noop", [])
+    assert "no Spark job" in call("plan", shop("daily")).stdout
+
+
+def test_refresh_prints_a_document_for_each_view(lake: Lake) -> None:
+    """In the order in which they ran; the plain form says the same to people."""
+    lake.table("orders", "day integer, amount bigint", "(1, 10), (1, 20), (2, 30)")
+    assert call("create", lake("daily"), "--sql", DAILY.replace("{ns}", f"{LAKE}.{lake.namespace}")).code == 0
+    first = call("refresh", lake("daily"), "--json")
+    (document,) = first.json
+
+    assert first.code == 0
+    assert document.keys() >= RESULT_KEYS
+    assert (document["outcome"], document["mode"], document["rows_written"]) == ("refreshed", "full", 2)
+    assert document["storage_table_location"] == lake.settings("daily")["storage-table-location"]
+    again = call("refresh", lake("daily"))
+    assert again.code == 0
+    assert f"{lake('daily')}  fresh  noop" in again.stdout
+    assert "at the snapshot that the last refresh read" in again.stderr
+
+
+def test_create_takes_every_option_of_the_interface(lake: Lake) -> None:
+    """What is asked for is what is stored; replacing keeps the storage table."""
+    lake.table("orders", "day date, amount bigint", "('2024-01-01', 10)")
+    sql = DAILY.replace("{ns}", f"{LAKE}.{lake.namespace}")
+    options = [
+        "--allow-stale-data",
+        "--time-travel",
+        "--partition-by",
+        "days(day)",
+        "--partition-by",
+        "bucket(4, amount)",
+    ]
+    created = call(
+        *("create", lake("daily"), "--sql", sql, "--refresh-strategy", "incremental", *options),
+        *("--property", "team=finance", "--property", "note=a=b", "--json"),
+    )
+    assert (created.code, created.json["state"]) == (0, "never-refreshed")
+    view = lake.view("daily")
+    assert (view.materialized.refresh_strategy, view.materialized.allow_stale_data) == ("incremental", True)
+    assert (view.metadata.properties["team"], view.metadata.properties["note"]) == ("finance", "a=b")
+    storage = lake.catalog.load_storage(view).table
+    assert [field["transform"] for field in storage.partition_specs[0]["fields"]] == ["day", "bucket[4]"]
+
+    assert "exists already" in call("create", lake("daily"), "--sql", sql).error
+    replaced = call("create", lake("daily"), "--sql", sql.replace("sum", "max"), "--replace", "--json")
+    assert (replaced.code, replaced.json["version_id"]) == (0, 2)
+    same = call("create", lake("daily"), "--sql", sql.replace("sum", "max"), "--replace", "--json")
+    assert same.json["version_id"] == 2
+
+
+def test_history_read_and_show_say_what_is_stored(shop: Lake) -> None:
+    """Stale rows are read where the view allows them; the past by its id."""
+    (record,) = call("history", shop("behind"), "--json").json
+    assert record.keys() >= HISTORY_KEYS
+    assert record["current"] is True
+    assert record["refresh_id"] in call("history", shop("behind")).stdout
+
+    read = call("read", shop("behind"), "--json").json
+    assert read == {
+        "view": shop("behind"),
+        "refresh_id": record["refresh_id"],
+        "state": "stale",
+        "columns": ["day", "amount"],
+        "rows": [[1, 10]],
+    }
+    by_id = call("read", shop("behind"), "--refresh-id", record["refresh_id"], "--limit", "0", "--json").json
+    assert by_id["rows"] == []
+    plain = call("read", shop("behind"))
+    assert plain.stdout == "day  amount\n  1      10\n"
+    assert f"1 row of refresh {record['refresh_id']} (stale)" in plain.stderr
+
+    shown = call("show", shop("behind"), "--json").json
+    assert shown["metadata_location"] == shop.view("behind").metadata_location
+    assert json.loads(shown["metadata"]["properties"][PROPERTY])["storage-table-location"]
+    assert shown["storage_table_metadata"]["table-uuid"]
+
+
+def test_reading_a_stale_view_without_a_refresh_is_refused(lake: Lake) -> None:
+    """With --no-refresh the caller gets the reason; without it, fresh rows."""
+    lake.table("orders", "day integer, amount bigint", "(1, 10)")
+    lake.create("daily", DAILY)
+    refused = call("read", lake("daily"), "--no-refresh", "--json")
+    assert refused.code == 1
+    assert "never-refreshed" in refused.error
+    assert "--allow-stale-data" in refused.error
+    assert call("read", lake("daily"), "--json").json["rows"] == [[1, 10]]
+    assert call("read", lake("daily"), "--no-refresh", "--json").json["state"] == "fresh"
+
+
+def test_json_stays_json_and_text_stays_text_whatever_the_rows_hold(lake: Lake) -> None:
+    """NaN is no JSON number; an escape sequence in a row must not reach the terminal; nothing is cut."""
+    long = "x" * 500
+    lake.table("odd", "a double, b varchar, c timestamp, d blob, e decimal(4, 2)", f"('NaN', '{long}', NULL, 'a', 1.5)")
+    lake.table("escape", "b varchar", "(chr(27) || '[31m:smile: [red]' || chr(10) || '山')")
+    lake.create("odd_rows", "SELECT * FROM {ns}.odd")
+    lake.create("escaped", "SELECT * FROM {ns}.escape")
+    (row,) = json.loads(call("read", lake("odd_rows"), "--json").stdout, parse_constant=lambda name: pytest.fail(name))[
+        "rows"
+    ]
+    assert row == ["nan", long, None, "61", "1.50"]
+    assert math.isnan(float(row[0]))
+    assert long in call("read", lake("odd_rows")).stdout
+    assert call("read", lake("escaped")).stdout.splitlines()[1] == "\\x1b[31m:smile: [red]\\n山"
+
+
+def test_drop_removes_the_view_and_leaves_the_files(lake: Lake) -> None:
+    """Only a materialized view, and only when it is meant."""
+    lake.table("orders", "day integer, amount bigint", "(1, 10)")
+    lake.run("CREATE VIEW {ns}.plain AS SELECT 1 AS one")
+    lake.create("daily", DAILY)
+    storage = Path(lake.settings("daily")["storage-table-location"].removeprefix("file:"))
+
+    assert call("drop", lake("daily"), stdin="n\n").code == 1
+    assert lake.catalog.exists(lake("daily"))
+    assert call("drop", lake("daily"), "--yes", "--json").json == {"view": lake("daily"), "dropped": True}
+    assert not lake.catalog.exists(lake("daily"))
+    assert storage.exists()
+    assert "plain view" in call("drop", lake("plain"), "--yes").error
+
+
+def test_verify_recomputes_and_agrees(shop: Lake) -> None:
+    """Also for a stale view: it is compared at the snapshots that were recorded."""
+    for name in ("daily", "behind"):
+        ended = call("verify", shop(name), "--json")
+        assert (ended.code, ended.json["equal"]) == (0, True)
