@@ -1,0 +1,41 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the documentation shows is what there is."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from airflow_mv.cli import main
+
+ROOT = Path(__file__).parents[2]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), ROOT / "docker" / "README.md"]
+
+
+def test_the_dag_in_the_readme_is_the_example_that_the_tests_run() -> None:
+    (file, shown), *others = re.findall(r"<!-- dag: (\S+) -->\n```python\n(.*?)```", README, re.DOTALL)
+    assert not others
+    assert (ROOT / file).read_text(encoding="utf-8").endswith("\n\n" + shown)
+
+
+def test_every_command_that_the_readme_names_exists_with_its_options() -> None:
+    for name, rest in re.findall(r"(?m)^airflow-mv (\w+)(.*)$", README):
+        command = main.commands[name]
+        known = {option for parameter in command.params for option in parameter.opts}
+        assert set(re.findall(r"--[\w-]+", rest)) <= known
+    listed = set(re.findall(r"(?m)^\| `(\w+) ?", README)) & set(main.commands)
+    assert {"create", "status", "plan", "refresh", "read"} <= listed
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_inside_the_repository_lead_somewhere(page: Path) -> None:
+    links = re.findall(r"\]\((?!https?:|#)([^)#]+)", page.read_text(encoding="utf-8"))
+    assert [link for link in links if not (page.parent / link).exists()] == []
+
+
+def test_no_placeholder_is_left() -> None:
+    assert not re.search(r"```\n```", README)
+    assert "<!-- numbers -->" not in README
