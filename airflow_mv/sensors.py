@@ -53,7 +53,7 @@ class MaterializedViewFreshSensor(BaseSensorOperator):
         seconds = max_staleness.total_seconds() if isinstance(max_staleness, timedelta) else max_staleness
         self.max_staleness_seconds = seconds
         self.deferrable = deferrable
-        self._said: str | None = None
+        self._said: object = None
 
     def execute(self, context: Context) -> Any:
         """Poke, or look once and leave the rest to the trigger.
@@ -99,7 +99,7 @@ class MaterializedViewFreshSensor(BaseSensorOperator):
                 states=self.states,
                 max_staleness_seconds=self.max_staleness_seconds,
             )
-        if (text := seen.describe()) != self._said:
-            self.log.info(text)
-            self._said = text
+        if seen.verdict != self._said:
+            self.log.info(seen.describe())
+            self._said = seen.verdict
         return seen

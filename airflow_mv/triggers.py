@@ -55,6 +55,11 @@ class Look:
             raise kind(self.message)
         return self.status
 
+    @property
+    def verdict(self) -> object:
+        """What is worth a line in the log when it changes; the lag grows all the time."""
+        return (self.status["state"], self.status["reasons"]) if self.status else (self.error_class, self.message)
+
     def describe(self) -> str:
         """Say the state and why, in one line."""
         if self.status is None:
@@ -166,9 +171,9 @@ class MaterializedViewFreshTrigger(BaseTrigger):
         while True:
             # pyiceberg and SQLAlchemy block: never on the triggerer's event loop.
             seen = await asyncio.to_thread(self._look)
-            if (text := seen.describe()) != said:
-                self.log.info(text)
-                said = text
+            if seen.verdict != said:
+                self.log.info(seen.describe())
+                said = seen.verdict
             if seen.ready:
                 yield TriggerEvent(seen.to_dict())  # type: ignore[no-untyped-call]
                 return

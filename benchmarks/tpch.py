@@ -109,5 +109,5 @@ def _generate(raw: Path, scale: float, tables: list[str]) -> None:
     if not program.exists():
         raise SystemExit("tpchgen-cli is missing; install it: pip install 'airflow-mv[bench]'")
     raw.mkdir(parents=True, exist_ok=True)
-    command = [program, "parquet", "--scale-factor", f"{scale:g}", "--tables", ",".join(tables), "--output-dir", raw]
-    subprocess.run([*command, "--quiet"], check=True)
+    command = [str(program), "parquet", "--scale-factor", f"{scale:g}", "--tables", ",".join(tables)]
+    subprocess.run([*command, "--output-dir", str(raw), "--quiet"], check=True)

@@ -22,7 +22,6 @@ from airflow_mv.spec.stored import MAX_BYTES
 SCHEMES = frozenset(
     {"", "file", "s3", "s3a", "s3n", "gs", "gcs", "abfs", "abfss", "wasb", "wasbs", "hdfs", "viewfs", "oss"}
 )
-_IMPLEMENTATION_KEYS = ("py-io-impl", "py-catalog-impl")
 
 
 class MetadataFiles:
@@ -35,6 +34,7 @@ class MetadataFiles:
 
     def __init__(self, properties: Mapping[str, str]) -> None:
         self._properties = dict(properties)
+        self._opened: dict[str, FileIO] = {}
 
     def read(self, location: str, *, what: str) -> bytes:
         """Read a whole file.
@@ -90,8 +90,11 @@ class MetadataFiles:
 
     def _io(self, location: str, what: str) -> FileIO:
         check_location(location, what=what)
-        safe = {key: value for key, value in self._properties.items() if key not in _IMPLEMENTATION_KEYS[1:]}
-        return load_file_io(safe, location)
+        scheme = urlsplit(location).scheme
+        if scheme not in self._opened:
+            # One for each scheme: it keeps the store's connections.
+            self._opened[scheme] = load_file_io(self._properties, location)
+        return self._opened[scheme]
 
 
 @contextmanager

@@ -126,6 +126,8 @@ def _settings(port: int, dags: Path | None) -> dict[str, str]:
         "AIRFLOW__API__HOST": "127.0.0.1",
         "AIRFLOW__API__PORT": str(port),
         "AIRFLOW__API__BASE_URL": url,
+        # Airflow warns of any setting of a connection that is shorter, secret or not: `"type": "sql"`.
+        "AIRFLOW__LOGGING__MIN_LENGTH_MASKED_SECRET": "3",
         # Another Airflow on this machine has the usual ones.
         "AIRFLOW__LOGGING__WORKER_LOG_SERVER_PORT": str(_free_port(0)),
         "AIRFLOW__LOGGING__TRIGGER_LOG_SERVER_PORT": str(_free_port(0)),

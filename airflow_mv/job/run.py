@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
@@ -29,13 +30,16 @@ _DEFAULT_IO = {
 }
 _KEEP_METADATA = {"write.metadata.delete-after-commit.enabled": "false"}
 _LONGEST_REASON = 2000
+#: Staging catalogs that no run of a classic session is using, by session and by how they reach files.
+_idle: WeakKeyDictionary[SparkSession, dict[frozenset[tuple[str, str]], list[str]]] = WeakKeyDictionary()
 
 
 def run(spark: SparkSession, script: Script, *, report: Callable[[str], None] = print) -> Outcome:
     """Run the steps of a script in order; the first failure ends it. Nothing is published here.
 
-    The staging catalog is made for this run alone: in the session it carries the run's own name in
-    place of ``airflow_mv_staging``, since Spark never reads a catalog's settings twice.
+    While it runs, the staging catalog is this run's alone: in the session it carries a name of its own in
+    place of ``airflow_mv_staging``, since Spark never reads a catalog's settings twice. A classic session
+    lends it to its next run: Derby's databases take longer to make and to drop than all else around a refresh.
 
     Args:
         spark: A session that knows the base tables' catalogs, classic or Connect. Its settings are as
@@ -50,10 +54,12 @@ def run(spark: SparkSession, script: Script, *, report: Callable[[str], None] = 
     name = f"{STAGING_CATALOG}_{uuid.uuid4().hex[:12]}"
     sql = ""
     try:
+        access = _file_access(spark, script.view)
+        name = _take_idle(spark, access) or name
         with (
             _quiet(),
-            _settings(spark, {**_staging(spark, script, name), **dict(script.confs)}),
-            _tables(spark, script, name),
+            _settings(spark, {**_staging(script, name, access), **dict(script.confs)}),
+            _tables(spark, script, name, access),
         ):
             for number, step in enumerate(script.steps, 1):
                 report(f"statement {number}/{len(script.steps)}: {_brief(step.describe())}")
@@ -86,7 +92,7 @@ def run(spark: SparkSession, script: Script, *, report: Callable[[str], None] = 
 # ------------------------------------------------------------------------------------ the session
 
 
-def _staging(spark: SparkSession, script: Script, name: str) -> dict[str, str]:
+def _staging(script: Script, name: str, access: Mapping[str, str]) -> dict[str, str]:
     catalog = f"{_CATALOG}{name}"
     return {
         catalog: "org.apache.iceberg.spark.SparkCatalog",
@@ -95,7 +101,7 @@ def _staging(spark: SparkSession, script: Script, name: str) -> dict[str, str]:
         f"{catalog}.jdbc.schema-version": "V1",
         f"{catalog}.cache-enabled": "false",
         f"{catalog}.warehouse": "file:///nowhere",  # JdbcCatalog wants one; every table names its location
-        **{f"{catalog}.{key}": value for key, value in _file_access(spark, script.view).items()},
+        **{f"{catalog}.{key}": value for key, value in access.items()},
         # INSERT OVERWRITE replaces the whole table, whatever the session's owner prefers.
         "spark.sql.sources.partitionOverwriteMode": "static",
         _STAMP: script.refresh_id,
@@ -131,8 +137,17 @@ def _settings(spark: SparkSession, wanted: Mapping[str, str]) -> Iterator[None]:
                     spark.conf.set(key, old)
 
 
+def _take_idle(spark: SparkSession, access: Mapping[str, str]) -> str | None:
+    names = _idle.get(spark, {}).get(frozenset(access.items()))
+    return names.pop() if names else None
+
+
+def _give_back(spark: SparkSession, access: Mapping[str, str], name: str) -> None:
+    _idle.setdefault(spark, {}).setdefault(frozenset(access.items()), []).append(name)
+
+
 @contextmanager
-def _tables(spark: SparkSession, script: Script, name: str) -> Iterator[None]:
+def _tables(spark: SparkSession, script: Script, name: str, access: Mapping[str, str]) -> Iterator[None]:
     """Forget what a run registered: without PURGE, since the files belong to the published table or the refresh."""
     if (jvm := getattr(spark, "_jvm", None)) is not None:
         jvm.java.lang.System.setProperty("derby.stream.error.file", "/dev/null")  # else ./derby.log
@@ -140,11 +155,16 @@ def _tables(spark: SparkSession, script: Script, name: str) -> Iterator[None]:
     try:
         yield
     finally:
-        for table in (script.table, *(f"{head}.`base_{number}`" for number in range(script.nested))):
-            with suppress(Exception):  # a failure here must not hide what the run has to say
+        clean = False
+        with suppress(Exception):  # a failure here must not hide what the run has to say
+            for table in (script.table, *(f"{head}.`base_{number}`" for number in range(script.nested))):
                 spark.sql(f"DROP TABLE IF EXISTS {_here(table, name)}").collect()
-        with suppress(Exception):  # Derby reports the successful end of a database as an error
-            _drop_database(spark, name)
+            clean = True
+        if clean and jvm is not None:
+            _give_back(spark, access, name)
+        else:
+            with suppress(Exception):  # Derby reports the successful end of a database as an error
+                _drop_database(spark, name)
 
 
 def _drop_database(spark: SparkSession, name: str) -> None:

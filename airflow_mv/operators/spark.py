@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 #: What the operator itself sets.
 _OWN = ("application", "application_args", "java_class", "conn_id")
 _KILL_SECONDS = 3.0
+#: A Connect client of this process or a user's profile sets them; they turn a submitted driver into a client.
+_CONNECT_VARIABLES = ("SPARK_CONNECT_MODE_ENABLED", "SPARK_REMOTE", "SPARK_LOCAL_REMOTE")
 
 
 class MaterializedViewSparkOperator(SparkSubmitOperator):
@@ -188,11 +190,13 @@ class MaterializedViewSparkOperator(SparkSubmitOperator):
             "_K8S_DRIVER_STATUS_KEY": f"k8s_driver_status:{run}:{script.refresh_id}",
         }
         before = {key: getattr(self, key) for key in wanted if key not in ("_hook", "external_id_key")}
+        variables = {name: os.environ.pop(name) for name in _CONNECT_VARIABLES if name in os.environ}
         for key, value in wanted.items():
             setattr(self, key, value)
         try:
             yield
         finally:
+            os.environ.update(variables)
             for key, value in before.items():
                 setattr(self, key, value)
 

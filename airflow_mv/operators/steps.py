@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from airflow_mv.script import Outcome, Script
 
 
-class PlanRefreshOperator(SkipMixin, BaseOperator):
+class PlanRefreshOperator(BaseOperator, SkipMixin):
     """Plan a refresh, and leave all that any Spark submitter needs to run it.
 
     Script and job package are written beside the storage table, so the driver may run anywhere that reads the
@@ -58,7 +58,7 @@ class PlanRefreshOperator(SkipMixin, BaseOperator):
         on_fallback: str = "full",
         **kwargs: Any,
     ) -> None:
-        super().__init__(**kwargs)  # type: ignore[no-untyped-call]
+        super().__init__(**kwargs)
         self.view = view
         self.iceberg_conn_id = iceberg_conn_id
         self.spark_task_ids = [spark_task_ids] if isinstance(spark_task_ids, str) else list(spark_task_ids)

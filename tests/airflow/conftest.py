@@ -9,7 +9,7 @@ import subprocess
 import sys
 import textwrap
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -102,8 +102,7 @@ class Airflow:
                 stderr=subprocess.STDOUT,
                 text=True,
                 cwd=Path(__file__).parents[2],
-                # Airflow breaks lines and adds colours for a terminal; a user's variables are none of ours.
-                env={name: value for name, value in os.environ.items() if not name.startswith("AIRFLOW_CONN_")},
+                env={**_without_connections(), "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"},
             )
         return self.process
 
@@ -115,6 +114,10 @@ class Airflow:
             self.process.stdin.close()
             self.process.wait(30)
             self.process.stdout.close()
+
+
+def _without_connections() -> dict[str, str]:
+    return {name: value for name, value in os.environ.items() if not name.startswith("AIRFLOW_CONN_")}
 
 
 @pytest.fixture(scope="session")
@@ -169,6 +172,3 @@ def daily(sales: Lake) -> Lake:
     sales.view()
     sales.refresh()
     return sales
-
-
-RunTasks = Callable[..., Run]

@@ -27,10 +27,12 @@ def main() -> None:
         session.merge(DagBundleModel(name="tests"))
     for line in sys.stdin:
         request = json.loads(line)
+        before = dict(os.environ)
         os.environ.update(request["environment"])
         answer = _run(Path(request["file"]), request["arguments"])
-        for name in request["environment"]:
-            del os.environ[name]
+        # In Airflow each task has a process of its own: what one leaves in its environment, none inherits.
+        os.environ.clear()
+        os.environ.update(before)
         print(f"\n{ANSWER}{json.dumps(answer, default=str)}", flush=True)
 
 

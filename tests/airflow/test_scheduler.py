@@ -6,22 +6,20 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
+from collections.abc import Iterator
 
-import psutil
 import pytest
 from pyiceberg.catalog import load_catalog
 
 from airflow_mv.catalog import MaterializedViewCatalog
+from airflow_mv.catalog.catalog import next_number
 from airflow_mv.demo.check import check
 from airflow_mv.demo.data import append_month
 from airflow_mv.demo.home import CATALOG, DemoHome
-from airflow_mv.demo.local_airflow import LocalAirflow, local_airflow
+from airflow_mv.demo.local_airflow import local_airflow
 from airflow_mv.demo.views import VIEWS
+from airflow_mv.status import status
+from tests.airflow.deployment import Deployment, processes, until
 
 pytestmark = [pytest.mark.airflow, pytest.mark.timeout(1200)]
 
@@ -55,53 +53,126 @@ with DAG("one_view", schedule=None):
 """
 
 
-@dataclass(frozen=True)
-class Deployment:
-    """A running Airflow over the demo's tables, and what a user does with it."""
-
-    airflow: LocalAirflow
-    home: DemoHome
-    catalog: MaterializedViewCatalog
-
-    def start(self, dag_id: str, run_id: str) -> None:
-        """Trigger a run."""
-        body = {"logical_date": None, "dag_run_id": run_id}
-        self.airflow.call("POST", f"/api/v2/dags/{dag_id}/dagRuns", body)
-
-    def run(self, dag_id: str, run_id: str) -> dict[str, str]:
-        """Trigger a run and wait for its end: the state of each task."""
-        self.start(dag_id, run_id)
-        return self.ended(dag_id, run_id)
-
-    def ended(self, dag_id: str, run_id: str) -> dict[str, str]:
-        """Wait for a run's end: the state of each task."""
-        path = f"/api/v2/dags/{dag_id}/dagRuns/{run_id}"
-        until(lambda: self.airflow.call("GET", path)["state"] in ("success", "failed"))
-        found = self.airflow.call("GET", f"{path}/taskInstances")["task_instances"]
-        return {item["task_id"]: item["state"] for item in found}
-
-    def value(self, dag_id: str, run_id: str, task_id: str) -> Any:
-        """What a task returned."""
-        path = f"/api/v2/dags/{dag_id}/dagRuns/{run_id}/taskInstances/{task_id}/xcomEntries/return_value"
-        return self.airflow.call("GET", f"{path}?deserialize=true")["value"]
-
-    def log(self, dag_id: str, run_id: str, task_id: str, attempt: int = 1) -> list[str]:
-        """The lines of a task's log, as the UI shows them."""
-        path = f"/api/v2/dags/{dag_id}/dagRuns/{run_id}/taskInstances/{task_id}/logs/{attempt}"
-        return [line["event"].strip() for line in self.airflow.call("GET", f"{path}?full_content=true")["content"]]
-
-    def events(self, dag_id: str, run_id: str) -> dict[str, dict[str, Any]]:
-        """The extras of the asset events that a run made, by task."""
-        path = f"/api/v2/assets/events?source_dag_id={dag_id}&source_run_id={run_id}"
-        found = self.airflow.call("GET", path)["asset_events"]
-        assert len({event["source_task_id"] for event in found}) == len(found)
-        return {event["source_task_id"]: event["extra"] for event in found}
+@pytest.fixture(scope="module")
+def deployment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]:
+    """Airflow in a folder of its own, one month of flights, three views that were never refreshed."""
+    home = DemoHome(tmp_path_factory.mktemp("scheduler"))
+    dags = home.folder / "dags"
+    dags.mkdir()
+    (dags / "views.py").write_text(DAGS)
+    environment = {**os.environ, **home.environment(), "AIRFLOW_MV_DEMO_HOME": str(home.folder)}
+    preparing = subprocess.Popen([sys.executable, "-c", PREPARE], env=environment)
+    settings = {
+        "TMPDIR": str(home.folder),  # a killed worker leaves its files there
+        "AIRFLOW__CORE__DAGS_ARE_PAUSED_AT_CREATION": "False",
+        "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_ALL_ADMINS": "False",
+        # How long Airflow gives the orphans of a dead task to let go of its pipes.
+        "AIRFLOW__WORKERS__SOCKET_CLEANUP_TIMEOUT": "3",
+    }
+    try:
+        with local_airflow(home, dags=dags, port=0, settings=settings) as airflow:
+            assert preparing.wait(600) == 0
+            until(lambda: airflow.call("GET", "/api/v2/dags")["total_entries"] == 2)
+            iceberg = load_catalog(CATALOG, **home.catalog_properties)
+            catalog = MaterializedViewCatalog(iceberg)
+            yield Deployment(airflow, home, iceberg, catalog)
+    finally:
+        preparing.kill()
+        preparing.wait()
+    assert processes(home) == []
 
 
-def until[T](look: Callable[[], T], seconds: float = 600) -> T:
-    """Wait for something true."""
-    deadline = time.monotonic() + seconds
-    while not (found := look()):
-        assert time.monotonic() < deadline, "it has not happened in time"
-        time.sleep(0.5)
-    return found
+@pytest.fixture(scope="module")
+def first(deployment: Deployment) -> dict[str, str]:
+    """Run 1: nothing is there yet."""
+    return deployment.run("three_views", "first")
+
+
+@pytest.fixture(scope="module")
+def second(deployment: Deployment, first: dict[str, str]) -> dict[str, str]:
+    """Run 2: nothing has changed."""
+    return deployment.run("three_views", "second")
+
+
+def test_a_run_in_the_scheduler_refreshes_every_view(deployment: Deployment, first: dict[str, str]) -> None:
+    """The rows are compared with another engine's, over the raw files."""
+    assert first == dict.fromkeys([*VIEWS, "fresh", "count"], "success"), deployment.said()
+    for name in VIEWS:
+        assert deployment.value("three_views", "first", name)["outcome"] == "refreshed"
+    assert deployment.value("three_views", "first", "count") == check(deployment.catalog, range(1, 2))
+
+
+def test_a_sensor_waits_in_the_triggerer_until_another_task_has_refreshed(
+    deployment: Deployment, first: dict[str, str]
+) -> None:
+    """Its log says what it waited for, and what ended the waiting."""
+    log = "\n".join(deployment.log("three_views", "first", "fresh"))
+    assert log.index("lake.nyc.weather_impact is never-refreshed") < log.index("lake.nyc.weather_impact is fresh")
+    refreshed = deployment.value("three_views", "first", "weather_impact")
+    assert deployment.value("three_views", "first", "fresh")["refresh_id"] == refreshed["refresh_id"]
+
+
+def test_a_second_run_does_nothing_and_says_so(deployment: Deployment, second: dict[str, str]) -> None:
+    """In words that need no knowledge of this package."""
+    assert set(second.values()) == {"success"}
+    for name in VIEWS:
+        result = deployment.value("three_views", "second", name)
+        assert (result["outcome"], result["rows_written"]) == ("fresh", 0)
+        _assert_says_that_nothing_was_done(deployment.log("three_views", "second", name), name)
+
+
+def test_only_the_run_that_published_made_asset_events(deployment: Deployment, second: dict[str, str]) -> None:
+    """Whoever is scheduled on the view starts once, and knows from which snapshots it was made."""
+    events = deployment.events("three_views", "first")
+    assert set(events) == set(VIEWS)
+    flights = deployment.iceberg.load_table("nyc.flights").metadata.current_snapshot_id
+    for name, extra in events.items():
+        assert extra["refresh_id"] == deployment.value("three_views", "first", name)["refresh_id"]
+        assert (extra["mode"], extra["base_tables"]["lake.nyc.flights"]) == ("full", str(flights))
+    assert deployment.events("three_views", "second") == {}
+
+
+def test_a_cleared_task_decides_anew(deployment: Deployment, second: dict[str, str]) -> None:
+    """Airflow keeps a task's state over a clear, and its Spark operator then says "already succeeded"."""
+    body = {"dry_run": False, "dag_run_id": "first", "task_ids": ["route_month"], "only_failed": False}
+    deployment.airflow.call("POST", "/api/v2/dags/three_views/clearTaskInstances", body)
+    assert deployment.ended("three_views", "first")["route_month"] == "success"
+    assert deployment.value("three_views", "first", "route_month")["outcome"] == "fresh"
+    _assert_says_that_nothing_was_done(deployment.log("three_views", "first", "route_month", 2), "route_month")
+    assert set(deployment.events("three_views", "first")) == set(VIEWS)
+
+
+def test_a_worker_that_dies_amid_the_spark_job_costs_a_retry_and_not_a_second_refresh(
+    deployment: Deployment, second: dict[str, str]
+) -> None:
+    """The driver lives on, beside that of the retry: whatever it leaves, one refresh is published."""
+    append_month(deployment.iceberg, 2)
+    before = deployment.catalog.load("lake.nyc.route_month")
+    deployment.start("one_view", "killed")
+    until(lambda: [item for item in deployment.drivers() if item.name().startswith("python")])
+    (java,) = [item for item in deployment.drivers() if item.name() == "java"]
+    java.parent().kill()  # the task's own process
+    states = deployment.ended("one_view", "killed")
+    until(lambda: not deployment.drivers())
+
+    assert states == {"refresh": "success"}, deployment.said()
+    assert (
+        deployment.airflow.call("GET", "/api/v2/dags/one_view/dagRuns/killed/taskInstances/refresh")["try_number"] == 2
+    )
+    result = deployment.value("one_view", "killed", "refresh")
+    after = deployment.catalog.load("lake.nyc.route_month")
+    assert result["outcome"] in ("refreshed", "already-committed")
+    assert status(deployment.catalog, "lake.nyc.route_month").state == "fresh"
+    assert deployment.catalog.load_storage(after).state.current_refresh_id == result["refresh_id"]
+    assert next_number(after.metadata_location) == next_number(before.metadata_location) + 1
+    assert deployment.events("one_view", "killed")["refresh"]["refresh_id"] == result["refresh_id"]
+
+
+def _assert_says_that_nothing_was_done(log: list[str], name: str) -> None:
+    told = [line for line in log if not line.startswith("::")]
+    assert f"Plan for lake.nyc.{name}: noop (the view is fresh)" in told
+    assert "because every base table is at the snapshot that the last refresh read [FRESH]" in told
+    assert "No Spark job is needed" in told
+    assert any(line.startswith(f"lake.nyc.{name}: fresh, nothing was written; readers get refresh ") for line in told)
+    assert "No asset event: nothing new was published" in told
+    assert not any("Spark-Submit cmd" in line or "already succeeded" in line for line in told)

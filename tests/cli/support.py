@@ -31,6 +31,7 @@ class Ended:
     @property
     def json(self) -> Any:
         """The one document on stdout."""
+        assert self.stdout, self.stderr
         return json.loads(self.stdout)
 
     @property

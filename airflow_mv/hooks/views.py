@@ -1,21 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The door between Airflow and the rest: connections become catalogs and Spark targets, errors become Airflow's."""
+"""The hook: materialized views behind an Airflow connection."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator, Mapping
-from contextlib import closing, contextmanager
-from dataclasses import dataclass
+from collections.abc import Iterator
+from contextlib import closing
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, ClassVar
-from urllib.parse import quote, quote_plus, unquote, urlsplit
 
 from airflow.sdk import BaseHook, Connection
-from airflow.sdk.exceptions import AirflowFailException, AirflowNotFoundException
-from airflow.sdk.log import mask_secret
 
 from airflow_mv.errors import CatalogUnavailableError, ConfigurationError, MaterializedViewError
+from airflow_mv.hooks.iceberg import CATALOG_NAME, DEFAULT_ICEBERG_CONN_ID, completed, iceberg_hook, mask
+from airflow_mv.hooks.spark import DEFAULT_SPARK_CONN_ID, spark_target
 from airflow_mv.spec.identifiers import Identifier
 
 if TYPE_CHECKING:
@@ -31,29 +28,6 @@ if TYPE_CHECKING:
     from airflow_mv.results import RefreshResult, ViewStatus
     from airflow_mv.script import Outcome
     from airflow_mv.stagers import InProcessStager
-
-DEFAULT_ICEBERG_CONN_ID = "iceberg_default"
-DEFAULT_SPARK_CONN_ID = "spark_default"
-#: Extra key of an ``iceberg`` connection: the name that Spark and the catalog's rows know it by.
-CATALOG_NAME = "catalog_name"
-
-_SQL_SCHEMES = frozenset({"sqlite", "postgresql", "postgres", "mysql", "mariadb", "mssql", "oracle"})
-_SPARK_TYPES = frozenset({"spark", "k8s", "yarn", "local"})
-
-
-@contextmanager
-def airflow_errors() -> Iterator[None]:
-    """Turn errors that a retry cannot mend into Airflow's "fail without retry"; the others pass.
-
-    Raises:
-        AirflowFailException: In place of an error that is not retryable.
-    """
-    try:
-        yield
-    except MaterializedViewError as error:
-        if error.retryable:
-            raise
-        raise AirflowFailException(f"{type(error).__name__}: {error}") from None
 
 
 class MaterializedViewHook(BaseHook):
@@ -137,7 +111,7 @@ class MaterializedViewHook(BaseHook):
 
         try:
             catalog = self._iceberg_hook(name).catalog
-        except (MaterializedViewError, AirflowFailException):
+        except MaterializedViewError:
             raise
         except (DBAPIError, OSError) as error:
             cause = str(getattr(error, "orig", None) or error).strip().partition("\n")[0]
@@ -148,7 +122,7 @@ class MaterializedViewHook(BaseHook):
             raise ConfigurationError(
                 f"connection {self.iceberg_conn_id!r}: its catalog cannot be opened: {type(error).__name__}: {error}"
             ) from error
-        _mask(catalog.properties)
+        mask(catalog.properties)
         return catalog
 
     def spark_settings(self, view: str) -> SparkSettings:
@@ -156,7 +130,7 @@ class MaterializedViewHook(BaseHook):
         from airflow_mv.stagers import settings_of
 
         settings = settings_of(self.catalog_for(view))
-        _mask(settings.secrets)
+        mask(settings.secrets)
         return settings
 
     def get_conn(self) -> MaterializedViewCatalog:
@@ -258,31 +232,11 @@ class MaterializedViewHook(BaseHook):
 
     def _completed(self) -> Connection:
         if self._connection is None:
-            self._connection = _completed(self.iceberg_conn_id)
+            self._connection = completed(self.iceberg_conn_id)
         return self._connection
 
     def _iceberg_hook(self, name: str) -> IcebergHook:
-        from airflow.providers.apache.iceberg.hooks.iceberg import IcebergHook
-
-        given = self._completed()
-        extra = {key: value for key, value in given.extra_dejson.items() if key != CATALOG_NAME}
-        connection = Connection(
-            conn_id=name,
-            conn_type=given.conn_type,
-            host=given.host,
-            login=given.login,
-            password=given.password,
-            extra=json.dumps(extra),
-        )
-
-        class NamedIcebergHook(IcebergHook):
-            """The provider's hook, whose catalog has the name that Spark knows it by instead of the connection's."""
-
-            @classmethod
-            def get_connection(cls, conn_id: str) -> Connection:  # noqa: ARG003
-                return connection
-
-        return NamedIcebergHook(name)
+        return iceberg_hook(self._completed(), name)
 
 
 class _Lazy:
@@ -300,156 +254,3 @@ class _Lazy:
     def close(self) -> None:
         if self._stager is not None:
             self._stager.close()
-
-
-@dataclass(frozen=True, slots=True)
-class SparkTarget:
-    """Where a Spark connection leads.
-
-    Args:
-        conn_id: The connection.
-        master: A Spark master, for ``spark-submit`` or a session in this process.
-        remote: A Spark Connect URL instead; it may hold a token.
-        deploy_mode: ``client``, ``cluster`` or ``None``.
-        binary: ``spark-submit`` by the name that the connection gives it.
-        missing: Whether there is no such connection, so that the default is used.
-    """
-
-    conn_id: str
-    master: str | None = None
-    remote: str | None = None
-    deploy_mode: str | None = None
-    binary: str | None = None
-    missing: bool = False
-
-    @property
-    def notice(self) -> str:
-        """What to tell where the connection is missing."""
-        return (
-            f"There is no connection {self.conn_id!r}: Spark runs on this worker, with master local[*]. To run it "
-            f"elsewhere: airflow connections add {self.conn_id} --conn-type spark --conn-host spark://host:7077"
-        )
-
-
-def spark_target(conn_id: str) -> SparkTarget:
-    """Say where a Spark connection leads.
-
-    Args:
-        conn_id: A connection of type ``spark`` or ``spark_connect``. The default one may be missing: then it is
-            ``local[*]``, and not YARN as the Spark provider would have it.
-
-    Raises:
-        ConfigurationError: The connection is missing, or is of another type.
-    """
-    try:
-        connection = BaseHook.get_connection(conn_id)
-    except AirflowNotFoundException:
-        if conn_id == DEFAULT_SPARK_CONN_ID:
-            return SparkTarget(conn_id, master="local[*]", missing=True)
-        raise ConfigurationError(
-            f"there is no connection {conn_id!r} (spark_conn_id). Add it: airflow connections add {conn_id} "
-            "--conn-type spark --conn-host 'local[*]' (spark://host:7077, yarn, k8s://…), or --conn-type spark_connect"
-        ) from None
-    if connection.conn_type == "spark_connect":
-        from airflow.providers.apache.spark.hooks.spark_connect import SparkConnectHook
-
-        return SparkTarget(conn_id, remote=SparkConnectHook(conn_id).get_connection_url())
-    if connection.conn_type not in _SPARK_TYPES:
-        raise ConfigurationError(
-            f"connection {conn_id!r} (spark_conn_id) is of type {connection.conn_type!r}; it must be spark or "
-            "spark_connect"
-        )
-    extra = connection.extra_dejson
-    return SparkTarget(
-        conn_id,
-        master=_master(connection),
-        deploy_mode=extra.get("deploy-mode"),
-        binary=extra.get("spark-binary"),
-    )
-
-
-def _master(connection: Connection) -> str:
-    """Return the master as the Spark provider reads it: a whole URL in the host, or a URI taken apart."""
-    host = connection.host or ""
-    whole = connection.conn_type == "spark" and host and ("://" in host or not connection.port)
-    master = host if whole else f"{connection.conn_type}://{host}"
-    return f"{master}:{connection.port}" if connection.port else master
-
-
-def _completed(conn_id: str) -> Connection:
-    """Load an ``iceberg`` connection, with the URI of a SQL catalog completed by login and password."""
-    try:
-        given = BaseHook.get_connection(conn_id)
-    except AirflowNotFoundException:
-        raise ConfigurationError(
-            f"there is no connection {conn_id!r} (iceberg_conn_id). Add it: airflow connections add {conn_id} "
-            '--conn-type iceberg --conn-extra \'{"type": "sql", "uri": "…", "warehouse": "…"}\''
-        ) from None
-    if given.conn_type != "iceberg":
-        raise ConfigurationError(
-            f"connection {conn_id!r} (iceberg_conn_id) is of type {given.conn_type!r}; iceberg is needed"
-        )
-    extra = {key: _text(value) for key, value in given.extra_dejson.items() if value is not None}
-    uri = given.host or extra.get("uri", "")
-    scheme = str(uri).partition(":")[0].partition("+")[0].lower()
-    extra.setdefault("type", "sql" if scheme in _SQL_SCHEMES and "py-catalog-impl" not in extra else "rest")
-    host = given.host
-    if extra["type"] == "sql" and uri:
-        extra["uri"], host = _with_login(conn_id, str(uri), given), None
-    _mask(extra)
-    return Connection(
-        conn_id=conn_id,
-        conn_type=given.conn_type,
-        host=host,
-        login=given.login,
-        password=given.password,
-        extra=json.dumps(extra),
-    )
-
-
-def _with_login(conn_id: str, uri: str, connection: Connection) -> str:
-    """Put a connection's login and password into a database URI that has none."""
-    from sqlalchemy import make_url
-    from sqlalchemy.exc import ArgumentError
-
-    try:
-        url = make_url(uri)
-    except (ArgumentError, ValueError):
-        raise ConfigurationError(
-            f"connection {conn_id!r}: 'uri' is no database URL; write it like postgresql://host:5432/database"
-        ) from None
-    if url.host is None:  # a file: SQLite
-        return uri
-    url = url.set(username=url.username or connection.login, password=url.password or connection.password)
-    return url.render_as_string(hide_password=False)
-
-
-def _text(value: Any) -> Any:
-    """Return a JSON value as pyiceberg takes it: text, where it is no structure."""
-    if isinstance(value, bool):
-        return str(value).lower()
-    return value if isinstance(value, dict | list) else str(value)
-
-
-def _mask(properties: Mapping[str, Any]) -> None:
-    """Have every secret value masked in logs, also as it stands in a URL."""
-    from airflow_mv.catalog.spark import is_secret
-
-    for key, value in properties.items():
-        if isinstance(value, Mapping):
-            _mask(value)
-            continue
-        text = str(value)
-        secrets = [password] if (password := _password(text)) else []
-        if key != "uri" and is_secret(key, text):
-            secrets += [text, *([text.partition(":")[2]] if key.endswith("credential") else [])]
-        for secret in secrets:
-            for form in {secret, unquote(secret), quote(secret, safe=""), quote_plus(secret), quote(secret, safe=" +")}:
-                mask_secret(form)
-
-
-def _password(text: str) -> str | None:
-    try:
-        return urlsplit(text).password if "://" in text else None
-    except ValueError:
-        return None

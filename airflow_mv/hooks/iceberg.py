@@ -1,0 +1,127 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Connections of type ``iceberg``: completed, opened under a name, and their secrets masked."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote, quote_plus, unquote, urlsplit
+
+from airflow.sdk import BaseHook, Connection
+from airflow.sdk.exceptions import AirflowNotFoundException
+from airflow.sdk.log import mask_secret
+
+from airflow_mv.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from airflow.providers.apache.iceberg.hooks.iceberg import IcebergHook
+
+DEFAULT_ICEBERG_CONN_ID = "iceberg_default"
+#: Extra key of an ``iceberg`` connection: the name that Spark and the catalog's rows know it by.
+CATALOG_NAME = "catalog_name"
+_SQL_SCHEMES = frozenset({"sqlite", "postgresql", "postgres", "mysql", "mariadb", "mssql", "oracle"})
+
+
+def iceberg_hook(given: Connection, name: str) -> IcebergHook:
+    """Return the provider's hook for a completed connection, whose catalog has this name."""
+    from airflow.providers.apache.iceberg.hooks.iceberg import IcebergHook
+
+    extra = {key: value for key, value in given.extra_dejson.items() if key != CATALOG_NAME}
+    connection = Connection(
+        conn_id=name,
+        conn_type=given.conn_type,
+        host=given.host,
+        login=given.login,
+        password=given.password,
+        extra=json.dumps(extra),
+    )
+
+    class NamedIcebergHook(IcebergHook):
+        """The provider's hook, whose catalog has the name that Spark knows it by instead of the connection's."""
+
+        @classmethod
+        def get_connection(cls, conn_id: str) -> Connection:  # noqa: ARG003
+            return connection
+
+    return NamedIcebergHook(name)
+
+
+def completed(conn_id: str) -> Connection:
+    """Load an ``iceberg`` connection, with the URI of a SQL catalog completed by login and password."""
+    try:
+        given = BaseHook.get_connection(conn_id)
+    except AirflowNotFoundException:
+        raise ConfigurationError(
+            f"there is no connection {conn_id!r} (iceberg_conn_id). Add it: airflow connections add {conn_id} "
+            '--conn-type iceberg --conn-extra \'{"type": "sql", "uri": "…", "warehouse": "…"}\''
+        ) from None
+    if given.conn_type != "iceberg":
+        raise ConfigurationError(
+            f"connection {conn_id!r} (iceberg_conn_id) is of type {given.conn_type!r}; iceberg is needed"
+        )
+    extra = {key: _text(value) for key, value in given.extra_dejson.items() if value is not None}
+    uri = given.host or extra.get("uri", "")
+    scheme = str(uri).partition(":")[0].partition("+")[0].lower()
+    extra.setdefault("type", "sql" if scheme in _SQL_SCHEMES and "py-catalog-impl" not in extra else "rest")
+    host = given.host
+    if extra["type"] == "sql" and uri:
+        extra["uri"], host = _with_login(conn_id, str(uri), given), None
+    mask(extra)
+    return Connection(
+        conn_id=conn_id,
+        conn_type=given.conn_type,
+        host=host,
+        login=given.login,
+        password=given.password,
+        extra=json.dumps(extra),
+    )
+
+
+def _with_login(conn_id: str, uri: str, connection: Connection) -> str:
+    """Put a connection's login and password into a database URI that has none."""
+    from sqlalchemy import make_url
+    from sqlalchemy.exc import ArgumentError
+
+    try:
+        url = make_url(uri)
+    except (ArgumentError, ValueError):
+        raise ConfigurationError(
+            f"connection {conn_id!r}: 'uri' is no database URL; write it like postgresql://host:5432/database"
+        ) from None
+    if url.host is None:  # a file: SQLite
+        return uri
+    url = url.set(username=url.username or connection.login, password=url.password or connection.password)
+    return url.render_as_string(hide_password=False)
+
+
+def _text(value: Any) -> Any:
+    """Return a JSON value as pyiceberg takes it: text, where it is no structure."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    return value if isinstance(value, dict | list) else str(value)
+
+
+def mask(properties: Mapping[str, Any]) -> None:
+    """Have every secret value masked in logs, also as it stands in a URL."""
+    from airflow_mv.catalog.spark import is_secret
+
+    for key, value in properties.items():
+        if isinstance(value, Mapping):
+            mask(value)
+            continue
+        text = str(value)
+        secrets = [password] if (password := _password(text)) else []
+        if key != "uri" and is_secret(key, text):
+            secrets += [text, *([text.partition(":")[2]] if key.endswith("credential") else [])]
+        for secret in (form for item in secrets for form in {item, unquote(item)}):
+            # As it is, and as three libraries write it in a URL.
+            for form in {secret, quote(secret, safe=""), quote_plus(secret), quote(secret, safe=" +")}:
+                mask_secret(form)
+
+
+def _password(text: str) -> str | None:
+    try:
+        return urlsplit(text).password if "://" in text else None
+    except ValueError:
+        return None

@@ -1,0 +1,77 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A driver in a cluster outlives the worker that submitted it: the next try finds it."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+from airflow_mv.hooks import MaterializedViewHook
+from tests.airflow.conftest import VIEW, Airflow
+from tests.builders import Lake
+
+
+@contextmanager
+def _resource_manager(lake: Lake) -> Iterator[str]:
+    """A YARN whose application is running when it is first asked, and has done its work when it is asked again."""
+    asked: list[str] = []
+
+    class Answers(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            asked.append(self.path)
+            done = len(asked) > 1
+            if done:
+                script = MaterializedViewHook().plan(VIEW).script
+                lake.catalog.files.replace_text(script.outcome_location, lake.stager(script).to_json())
+            state = {"state": "FINISHED", "finalStatus": "SUCCEEDED"} if done else {"state": "RUNNING"}
+            body = json.dumps({"app": {"finalStatus": "UNDEFINED", **state}}).encode()
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Answers)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}"
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+def test_a_retry_reattaches_to_the_driver_that_a_dead_worker_has_submitted(
+    airflow: Airflow, sales: Lake, tmp_path: Path
+) -> None:
+    """An hour of work on the cluster is not begun again because a pod of Airflow's was moved."""
+    program = tmp_path / "fake-spark-submit"
+    program.write_text("#!/bin/sh\necho Submitted application application_17_0042\n")
+    program.chmod(0o755)
+    sales.view()
+    with _resource_manager(sales) as address:
+        extra = {"deploy-mode": "cluster", "yarn_resourcemanager_webapp_address": address}
+        airflow.connect("spark_default", conn_type="spark", host="yarn", extra=extra)
+        run = airflow.run(f"""
+            class Dies(RefreshMaterializedViewOperator):
+                def poll_until_complete(self, external_id, context):
+                    if context["ti"].try_number == 1:
+                        raise RuntimeError("the worker dies")
+                    return super().poll_until_complete(external_id, context)
+            Dies(task_id="refresh", view="{VIEW}", spark_binary="{program}", yarn_track_via_rm_api=True, retries=1,
+                 retry_delay=timedelta(0))
+        """)
+
+    assert run.state == "success", run.log
+    assert run.log.count("Spark-Submit cmd") == 1
+    assert "Reconnecting to existing job" in run.log
+    # The key holds the run's clear number: Airflow keeps task state when a task is cleared.
+    assert "external_id_key=spark_job_id:0:" in run.log
+    assert "external_id=application_17_0042" in run.log
+    assert len(sales.read()) == 2
