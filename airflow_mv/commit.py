@@ -324,7 +324,8 @@ def _swap(catalog: MaterializedViewCatalog, attempt: _Try, view: LoadedView, sto
     attempt.sent = True
     new = attempt.view_location or ""
     matched = catalog.swap(view.identifier, attempt.base, new)
-    log.info("Swap of %s: %s -> %s: %s", view.identifier, attempt.base, new, "done" if matched else "base has moved")
+    names = [location.rsplit("/", 1)[-1] for location in (attempt.base, new)]
+    log.info("Swap of %s: %s -> %s: %s", view.identifier, *names, "done" if matched else "its base has moved")
     return matched
 
 

@@ -245,8 +245,6 @@ def _resolved(
         load_view=lambda identifier: load_plain_view(catalog, identifier),
         view=str(view),
     )
-    if view in dependencies.tables:
-        raise InvalidQueryError(f"view {view}: the query reads the view itself")
     tables, storages = observe_tables(catalog, dependencies.tables, None)
     errors = [table.error for table in tables if table.error]
     if errors:

@@ -14,6 +14,7 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 from pyspark.errors import AnalysisException
+from pyspark.logger import PySparkLogger
 from pyspark.sql import SparkSession
 from pyspark.sql.types import ArrayType, DataType, MapType, NullType, StructField, StructType
 
@@ -187,7 +188,8 @@ def _drop_database(spark: SparkSession, name: str) -> None:
 @contextmanager
 def _quiet() -> Iterator[None]:
     """Keep PySpark from printing a Java stack for an error that is told in the outcome."""
-    loggers = [logging.getLogger(name) for name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger")]
+    # PySpark's own kind of logger: a plain one of this name would break it for the whole process.
+    loggers = [PySparkLogger.getLogger(name) for name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger")]
     levels = [logger.level for logger in loggers]
     for logger in loggers:
         logger.setLevel(logging.CRITICAL + 1)

@@ -176,7 +176,7 @@ def assess(
     if broken:
         return Freshness(State.UNKNOWN, broken, changes)
     if record is None:
-        reason = Reason(Code.NEVER_REFRESHED, "the view was never refreshed: its storage table has no rows yet")
+        reason = Reason(Code.NEVER_REFRESHED, "its storage table has no rows yet")
         return Freshness(State.NEVER_REFRESHED, (reason,), changes)
     definition = _definition_reasons(record, version_id, nested_views)
     if definition:

@@ -17,8 +17,13 @@ STORAGE = "storage"
 _KEEP_METADATA = "write.metadata.delete-after-commit.enabled"
 #: A storage table's properties from the start. Old metadata files still belong to published versions.
 STORAGE_PROPERTIES = ((_KEEP_METADATA, "false"), ("format-version", "2"))
-#: INSERT OVERWRITE must replace the whole table, and `${…}` in a quoted name is no variable of Spark's.
-_CONFS = (("spark.sql.sources.partitionOverwriteMode", "static"), ("spark.sql.variable.substitute", "false"))
+#: A refresh is a function of its snapshots, not of a session: INSERT OVERWRITE replaces the whole table,
+#: `${…}` in a quoted name is no variable of Spark's, and time zones are the same wherever the job runs.
+_CONFS = (
+    ("spark.sql.sources.partitionOverwriteMode", "static"),
+    ("spark.sql.variable.substitute", "false"),
+    ("spark.sql.session.timeZone", "UTC"),
+)
 _ARGUMENT = re.compile(r"(bucket|truncate)\[(\d+)\]")
 _TIMES = {"year": "years", "month": "months", "day": "days", "hour": "hours"}
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import json
 import math
+import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,7 +15,7 @@ from pyiceberg.catalog import load_catalog
 from airflow_mv.spec.materialized_view import PROPERTY
 from tests.cli.support import call, execute
 from tests.engine.fixtures import new_lake
-from tests.engine.support import LAKE, Lake, as_arrow, configure
+from tests.engine.support import LAKE, Lake, as_arrow, configure, reload_configuration
 
 DAILY = "SELECT day, sum(amount) AS amount FROM {ns}.orders GROUP BY day"
 STATUS_KEYS = {"view", "state", "refresh_id", "refreshed_at", "version_id", "base_tables", "reasons"}
@@ -44,9 +46,18 @@ def shop(lake_folder: Path) -> Lake:
     return lake
 
 
-def test_the_example_of_the_interface_works_in_an_empty_folder(tmp_path: Path) -> None:
+@pytest.fixture
+def variables(tmp_path: Path) -> Iterator[dict[str, str]]:
+    """The variables of a catalog ``startup`` that only this test has."""
+    given = configure(tmp_path, "startup")
+    yield given
+    for name in given:
+        del os.environ[name]
+    reload_configuration()
+
+
+def test_the_example_of_the_interface_works_in_an_empty_folder(tmp_path: Path, variables: dict[str, str]) -> None:
     """Real processes, nothing configured but three variables: stdout is one document, not a byte of Spark's on it."""
-    variables = configure(tmp_path, "startup")
     orders = as_arrow("day integer, amount bigint", "(1, 10), (1, 20), (2, 30)")
     catalog = load_catalog("startup")
     catalog.create_namespace("sales")
@@ -72,9 +83,8 @@ def test_the_example_of_the_interface_works_in_an_empty_folder(tmp_path: Path) -
     assert not list(tmp_path.glob("derby.log")) + list(tmp_path.glob("metastore_db"))
 
 
-def test_an_error_of_spark_in_a_real_process_is_one_line(tmp_path: Path) -> None:
+def test_an_error_of_spark_in_a_real_process_is_one_line(tmp_path: Path, variables: dict[str, str]) -> None:
     """No Java stack, no Python traceback, nothing on stdout."""
-    variables = configure(tmp_path, "startup")
     orders = as_arrow("day integer, amount bigint")
     catalog = load_catalog("startup")
     catalog.create_namespace("sales")
