@@ -68,7 +68,7 @@ def test_the_log_of_a_refresh_says_what_is_done_and_why(story: Story) -> None:
     log = story.run.task_log("refresh")
     lines = [
         "Plan for lake.sales.daily: full (the view is never-refreshed)",
-        "because the view was never refreshed: its storage table has no rows yet [NEVER_REFRESHED]",
+        "because its storage table has no rows yet [NEVER_REFRESHED]",
         f"reads lake.sales.orders at snapshot {story.first} (before: none)",
         "Spark-Submit cmd",
         "2 rows written",
