@@ -70,6 +70,12 @@ def plan_refresh(
     chosen_in_the_past = options.as_of is not None or (pins is not None and not options.full)
     if chosen_in_the_past and (why := _older_than_recorded(catalog, observation)) is not None:
         choice = Choice(Mode.NOOP, (why,))
+    plan = _plan(observation, choice)
+    return plan if plan.mode != Mode.FULL else plan.with_script(_full_script(observation, plan.refresh_id))
+
+
+def _plan(observation: Observation, choice: Choice) -> RefreshPlan:
+    loaded = observation.view
     records = tuple(table.record() for table in observation.tables)
     identity = refresh_id(
         view_uuid=loaded.metadata.view_uuid,
@@ -79,7 +85,7 @@ def plan_refresh(
         scope=str(choice.mode),
         storage_table_location=observation.storage.location,
     )
-    plan = RefreshPlan(
+    return RefreshPlan(
         view=loaded.identifier,
         view_uuid=loaded.metadata.view_uuid,
         version_id=loaded.metadata.current_version_id,
@@ -93,7 +99,6 @@ def plan_refresh(
         changes=observation.freshness.base_tables,
         state=observation.freshness.state,
     )
-    return plan if plan.mode != Mode.FULL else plan.with_script(_full_script(observation, identity))
 
 
 def _full_script(observation: Observation, identity: str) -> Script:
