@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import shutil
 import tempfile
@@ -36,6 +37,9 @@ for _name in [name for name in os.environ if name.startswith(_FOREIGN) and name 
 os.environ.update(_OURS)
 (_HOME / "airflow" / "dags").mkdir(parents=True)
 (_HOME / ".pyiceberg.yaml").write_text("legacy-current-snapshot-id: False\n")  # the default; hides the user's file
+
+# py4j speaks of its sockets even while the interpreter ends, when there is no stream to write to any more.
+logging.getLogger("py4j").setLevel(logging.ERROR)
 
 _missing_services: list[str] = []
 

@@ -20,7 +20,9 @@ from pyiceberg.utils.config import Config
 from pyspark.sql import DataFrame, SparkSession
 
 from airflow_mv.catalog import LoadedView, MaterializedViewCatalog
+from airflow_mv.catalog.spark import POSTGRESQL
 from airflow_mv.create import Definition, create
+from airflow_mv.job.session import open_session
 from airflow_mv.plan.planner import RefreshPlan
 from airflow_mv.planning import RefreshOptions
 from airflow_mv.reading import readable
@@ -29,7 +31,7 @@ from airflow_mv.results import RefreshResult, ViewStatus
 from airflow_mv.script import Outcome, Script
 from airflow_mv.spec.identifiers import Identifier
 from airflow_mv.spec.materialized_view import PROPERTY
-from airflow_mv.stagers import InProcessStager, session_stager
+from airflow_mv.stagers import session_stager, settings_of
 from airflow_mv.status import status
 
 #: The catalogs' names; views are in the first.
@@ -77,7 +79,9 @@ def reload_configuration() -> None:
 
 def open_spark(catalog: MaterializedViewCatalog) -> SparkSession:
     """The one session of this process; small, since the data is."""
-    spark = InProcessStager(catalog, master="local[2]", report=lambda _: None).session
+    settings = settings_of(catalog)
+    # Other folders' tests get this session, too: it needs every driver from the start.
+    spark = open_session(settings.session_confs(), packages=(POSTGRESQL,), master="local[2]", report=lambda _: None)
     spark.conf.set("spark.sql.shuffle.partitions", "2")
     spark.conf.set("spark.sql.session.timeZone", "UTC")
     return spark
