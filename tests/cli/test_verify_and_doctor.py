@@ -1,0 +1,87 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The two commands that look for faults: in a view's rows, and in an installation."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from airflow_mv.plan.statements import staged
+from airflow_mv.planning import RefreshOptions, plan_refresh
+from airflow_mv.script import SqlStep
+from airflow_mv.spec.materialized_view import PROPERTY, property_text
+from airflow_mv.spec.view import with_view_properties
+from tests.cli.support import call
+from tests.engine.support import Lake
+
+DAILY = "SELECT day, sum(amount) AS amount, avg(amount) AS mean FROM {ns}.orders GROUP BY day"
+
+
+def tamper(lake: Lake, view: str, statement: str) -> None:
+    """Someone changes the storage table's rows behind our back, as another engine could."""
+    plan = plan_refresh(lake.catalog, lake(view), RefreshOptions(full=True))
+    assert plan.script is not None
+    register = plan.script.steps[0]
+    outcome = lake.stager(replace(plan.script, steps=(register, SqlStep(statement.format(storage=staged("storage"))))))
+    assert outcome.metadata_location is not None, outcome.error
+    loaded = lake.view(view)
+    settings = loaded.materialized.repointed(outcome.metadata_location)
+    assert lake.catalog.replace(loaded, with_view_properties(loaded.metadata, {PROPERTY: property_text(settings)}))
+
+
+@pytest.mark.parametrize(
+    ("statement", "stored", "recomputed"),
+    [
+        ("INSERT INTO {storage} VALUES (1, 30, 15.0)", [[1, 30, 15.0]], []),
+        ("DELETE FROM {storage} WHERE day = 2", [], [[2, 30, 30.0]]),
+        ("UPDATE {storage} SET amount = 31 WHERE day = 2", [[2, 31, 30.0]], [[2, 30, 30.0]]),
+    ],
+    ids=["doubled", "lost", "changed"],
+)
+def test_verify_shows_the_rows_that_differ_and_ends_with_four(
+    lake: Lake, statement: str, stored: list[object], recomputed: list[object]
+) -> None:
+    """Snapshot ids say "fresh" here: only the rows themselves tell."""
+    lake.table("orders", "day integer, amount bigint", "(1, 10), (1, 20), (2, 30)")
+    lake.create("daily", DAILY)
+    lake.refresh("daily")
+    tamper(lake, "daily", statement)
+    assert lake.status("daily").state == "fresh"
+    ended = call("verify", lake("daily"), "--json")
+    assert ended.code == 4
+    assert (ended.json["only_stored"], ended.json["only_recomputed"]) == (stored, recomputed)
+    assert call("verify", lake("daily")).code == 4
+
+
+def test_verify_has_nothing_to_compare_before_the_first_refresh(lake: Lake) -> None:
+    lake.table("orders", "day integer, amount bigint", "(1, 10)")
+    lake.create("daily", DAILY)
+    ended = call("verify", lake("daily"), "--json")
+    assert ended.code != 0
+    assert "never-refreshed" in ended.error
+
+
+def test_the_doctor_finds_a_healthy_installation_healthy(lake: Lake) -> None:
+    ended = call("doctor", lake.catalog.name, "--json")
+    assert ended.code == 0
+    assert {item["check"] for item in ended.json} == {
+        "java",
+        "pyspark",
+        "pyspark-client",
+        f"catalog {lake.catalog.name}",
+    }
+    assert all(item["ok"] for item in ended.json)
+
+
+def test_the_doctor_says_how_to_mend_what_fails(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Each finding stands for itself: one that fails does not hide the others."""
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    ended = call("doctor", "nowhere", "--json")
+    findings = {item["check"]: item for item in ended.json}
+    assert ended.code == 1
+    assert not findings["java"]["ok"]
+    assert "Java 17" in findings["java"]["mend"]
+    assert findings["pyspark"]["ok"]
+    assert "no catalog 'nowhere' is configured" in findings["catalog nowhere"]["found"]
