@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
 import logging
@@ -94,9 +95,11 @@ def open_named(name: str, conn_id: str | None) -> MaterializedViewCatalog:
     """Open a catalog by its name, from pyiceberg's configuration or from an Airflow connection."""
     if conn_id is None:
         return MaterializedViewCatalog(name)
-    from airflow_mv.hooks import MaterializedViewHook
+    # Outside of its own processes Airflow logs to stdout, which is for one document.
+    with contextlib.redirect_stdout(sys.stderr):
+        from airflow_mv.hooks import MaterializedViewHook
 
-    return MaterializedViewHook(conn_id).catalog_named(name)
+        return MaterializedViewHook(conn_id).catalog_named(name)
 
 
 #: A catalog, and one of its namespaces or ``None`` for all of them.
