@@ -9,20 +9,20 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
+from airflow_mv import __version__
 from airflow_mv.catalog import LoadedView, MaterializedViewCatalog
 from airflow_mv.catalog.files import join
 from airflow_mv.commit import Effects
 from airflow_mv.errors import (
     AlreadyExistsError,
-    BaseTableNotFoundError,
     CommitConflictError,
     InvalidQueryError,
     JobError,
     NotMaterializedError,
 )
-from airflow_mv.observe import load_plain_view, observe_tables
-from airflow_mv.plan.query import Dependencies, PinnedTable, base_tables, partition_transform, pin_query
-from airflow_mv.plan.statements import create_storage, staged
+from airflow_mv.observe import load_plain_view, observe_tables, require_readable
+from airflow_mv.plan.query import Dependencies, base_tables, partition_transform
+from airflow_mv.plan.statements import create_storage, pinned
 from airflow_mv.script import Outcome, Script
 from airflow_mv.spec.identifiers import Identifier
 from airflow_mv.spec.materialized_view import PROPERTY, TIME_TRAVEL_PROPERTY, ViewSettings, property_text
@@ -31,7 +31,7 @@ from airflow_mv.spec.view import new_view, replace_version, with_view_properties
 
 log = logging.getLogger(__name__)
 
-SUMMARY = {"engine-name": "airflow-mv", "engine-version": "0.1.0"}
+SUMMARY = {"engine-name": "airflow-mv", "engine-version": __version__}
 _TRIES = 5
 
 
@@ -66,6 +66,10 @@ class Definition:
         settings = ViewSettings.read(document, source=PROPERTY)
         travel = {TIME_TRAVEL_PROPERTY: "true" if self.time_travel else "false"}
         return {**self.properties, PROPERTY: property_text(settings), **travel}
+
+    def properties_on(self, view: LoadedView) -> dict[str, str]:
+        """Return the properties of a view that is materialized already: it keeps its storage table."""
+        return self.view_properties(view.materialized.storage_table_location, view.settings)
 
 
 def create(
@@ -140,7 +144,7 @@ def _materialize(
     version = existing.metadata.current_version
     sql = existing.metadata.sql(view=str(existing.identifier))
     context = Identifier(
-        version.default_catalog or existing.identifier.catalog,
+        existing.default_catalog,
         version.default_namespace or existing.identifier.namespace,
         existing.identifier.name,
     )
@@ -159,12 +163,10 @@ def _redefine(
     effects: Effects,
 ) -> LoadedView:
     view = existing.identifier
-    settings = existing.materialized
-    properties = definition.view_properties(settings.storage_table_location, settings)
     sql = (definition.sql or existing.metadata.sql(view=str(view))).strip().rstrip(";")
     if sql == existing.metadata.sql(view=str(view)):
         log.info("The query of %s is the same: its version stays %d", view, existing.metadata.current_version_id)
-        return _publish_properties(catalog, existing, lambda now: _settled_on(definition, now, properties))
+        return _publish_properties(catalog, existing, definition.properties_on)
     scratch, table = _new_storage(catalog, view, definition, sql, None, existing.metadata.location, stager, view)
     # Only its columns were wanted; nothing ever pointed at it.
     catalog.files.delete(scratch)
@@ -178,16 +180,11 @@ def _redefine(
             summary=SUMMARY,
             now_ms=effects.now_ms(),
         )
-        updated = with_view_properties(replaced, _settled_on(definition, existing, properties))
+        updated = with_view_properties(replaced, definition.properties_on(existing))
         if catalog.replace(existing, updated):
             return catalog.load(view)
         existing = catalog.load(view)
     raise CommitConflictError(f"view {view} kept changing while it was replaced; run it again")
-
-
-def _settled_on(definition: Definition, now: LoadedView, properties: Mapping[str, str]) -> dict[str, str]:
-    """The wanted properties on top of the storage table that the view points at now."""
-    return {**properties, **definition.view_properties(now.materialized.storage_table_location, now.settings)}
 
 
 def _publish_properties(
@@ -246,23 +243,16 @@ def _resolved(
         view=str(view),
     )
     tables, storages = observe_tables(catalog, dependencies.tables, None)
-    errors = [table.error for table in tables if table.error]
-    if errors:
-        raise BaseTableNotFoundError(f"view {view}: " + "; ".join(errors))
-    names = {identifier: f"base_{number}" for number, identifier in enumerate(sorted(storages))}
-    pins = {
-        identifier: PinnedTable(identifier, table.head, sql=staged(names[identifier]) if identifier in names else None)
-        for identifier, table in zip(dependencies.tables, tables, strict=True)
-    }
-    query = pin_query(
+    require_readable(view, tables)
+    return pinned(
         sql,
         default_catalog=context.catalog,
         default_namespace=context.namespace,
-        tables=pins,
-        views={item.identifier: item for item in dependencies.views},
+        dependencies=dependencies,
+        heads={identifier: table.head for identifier, table in zip(dependencies.tables, tables, strict=True)},
+        storages=storages,
         view=str(view),
     )
-    return query, {names[identifier]: location for identifier, location in storages.items()}
 
 
 def drop(catalog: MaterializedViewCatalog, view: str | Identifier) -> None:

@@ -86,11 +86,10 @@ def observe(
 
 def dependencies_of(catalog: MaterializedViewCatalog, view: LoadedView, sql: str) -> Dependencies:
     """Return the base tables and nested plain views of a view's query."""
-    version = view.metadata.current_version
     return base_tables(
         sql,
-        default_catalog=version.default_catalog or view.identifier.catalog,
-        default_namespace=version.default_namespace,
+        default_catalog=view.default_catalog,
+        default_namespace=view.metadata.current_version.default_namespace,
         load_view=lambda identifier: load_plain_view(catalog, identifier),
         view=str(view.identifier),
     )
@@ -113,7 +112,7 @@ def load_plain_view(catalog: MaterializedViewCatalog, identifier: Identifier) ->
         identifier=identifier,
         sql=loaded.metadata.sql(view=str(identifier)),
         columns=loaded.metadata.schema_.names,
-        default_catalog=version.default_catalog or identifier.catalog,
+        default_catalog=loaded.default_catalog,
         default_namespace=version.default_namespace,
         version_id=version.version_id,
         uuid=loaded.metadata.view_uuid,
@@ -192,15 +191,15 @@ def _look(
         return ObservedTable(str(identifier), error=str(error))
 
 
-def require_readable(observation: Observation) -> None:
+def require_readable(view: Identifier, tables: Iterable[ObservedTable]) -> None:
     """Refuse to go on where a base table cannot be read.
 
     Raises:
         BaseTableNotFoundError: Names the tables and the reasons.
     """
-    errors = [table.error for table in observation.tables if table.error]
+    errors = [table.error for table in tables if table.error]
     if errors:
-        raise BaseTableNotFoundError(f"view {observation.view.identifier}: " + "; ".join(errors))
+        raise BaseTableNotFoundError(f"view {view}: " + "; ".join(errors))
 
 
 def _locate(catalog: MaterializedViewCatalog, wanted: tuple[Identifier, ...]) -> dict[Identifier, Located | str]:

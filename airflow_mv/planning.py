@@ -12,8 +12,7 @@ from airflow_mv.catalog.files import join
 from airflow_mv.observe import Observation, observe, require_readable
 from airflow_mv.plan.freshness import NO_SNAPSHOT, Code, ObservedTable, Reason
 from airflow_mv.plan.planner import Choice, FallbackPolicy, Mode, RefreshPlan, choose, refresh_id
-from airflow_mv.plan.query import PinnedTable, pin_query
-from airflow_mv.plan.statements import full_refresh, staged
+from airflow_mv.plan.statements import full_refresh, pinned
 from airflow_mv.script import Script
 from airflow_mv.spec.identifiers import Identifier
 from airflow_mv.spec.table import TableMetadata, ancestors, snapshots_between
@@ -58,8 +57,8 @@ def plan_refresh(
     """
     options = options or RefreshOptions()
     observation = observe(catalog, view, as_of=options.as_of, pins=pins)
-    require_readable(observation)
     loaded = observation.view
+    require_readable(loaded.identifier, observation.tables)
     choice = choose(
         observation.freshness,
         strategy=loaded.materialized.refresh_strategy,
@@ -103,21 +102,13 @@ def _plan(observation: Observation, choice: Choice) -> RefreshPlan:
 
 def _full_script(observation: Observation, identity: str) -> Script:
     loaded, storage = observation.view, observation.storage
-    version = loaded.metadata.current_version
-    nested = {name: f"base_{number}" for number, name in enumerate(sorted(observation.nested_storages))}
-    heads = {table.identifier: table.head for table in observation.tables}
-    pins = {
-        identifier: PinnedTable(identifier, heads[str(identifier)], sql=staged(nested[identifier]))
-        if identifier in nested
-        else PinnedTable(identifier, heads[str(identifier)])
-        for identifier in observation.dependencies.tables
-    }
-    query = pin_query(
+    query, nested = pinned(
         observation.sql,
-        default_catalog=version.default_catalog or loaded.identifier.catalog,
-        default_namespace=version.default_namespace,
-        tables=pins,
-        views={view.identifier: view for view in observation.dependencies.views},
+        default_catalog=loaded.default_catalog,
+        default_namespace=loaded.metadata.current_version.default_namespace,
+        dependencies=observation.dependencies,
+        heads={Identifier.parse(table.identifier): table.head for table in observation.tables},
+        storages=observation.nested_storages,
         view=str(loaded.identifier),
     )
     return full_refresh(
@@ -128,7 +119,7 @@ def _full_script(observation: Observation, identity: str) -> Script:
         storage=storage.table,
         storage_location=storage.location,
         same_schema=_same_schema(observation),
-        nested={nested[name]: location for name, location in observation.nested_storages.items()},
+        nested=nested,
         outcome_location=join(storage.table.location, "staged", f"{identity}.json"),
     )
 

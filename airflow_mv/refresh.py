@@ -67,7 +67,8 @@ def stage(catalog: MaterializedViewCatalog, plan: RefreshPlan, stager: Stager) -
         kind = InvalidQueryError if outcome.query_error else JobError
         raise kind(f"view {plan.view}: the Spark job failed, nothing was published: {reason}")
     location = plan.script.outcome_location
-    if location is not None and find_staged(catalog, plan) != outcome:
+    # A submitted driver has left it there already.
+    if location is not None and catalog.files.read_text(location) != outcome.to_json():
         catalog.files.replace_text(location, outcome.to_json())
     return outcome
 
@@ -191,7 +192,7 @@ def _refresh_one(
             on_plan(plan)
         result = publish(catalog, plan, stage(catalog, plan, stager), effects=effects)
         if result is not None:
-            return _timed(result, time.monotonic() - started)
+            return replace(result, seconds=time.monotonic() - started)
     raise CommitConflictError(f"view {view} changed {_MAX_PLANS} times while it was refreshed; nothing was published")
 
 
@@ -210,7 +211,3 @@ def _unchanged(catalog: MaterializedViewCatalog, plan: RefreshPlan) -> RefreshRe
         seconds=0.0,
         snapshots=tuple(record.snapshots.items()) if record else (),
     )
-
-
-def _timed(result: RefreshResult, seconds: float) -> RefreshResult:
-    return replace(result, seconds=seconds)

@@ -11,8 +11,7 @@ from airflow_mv.catalog import MaterializedViewCatalog
 from airflow_mv.errors import StaleViewError, UnsupportedError
 from airflow_mv.observe import Observation, observe
 from airflow_mv.plan.freshness import NO_SNAPSHOT, State
-from airflow_mv.plan.query import PinnedTable, pin_query
-from airflow_mv.plan.statements import renamed
+from airflow_mv.plan.statements import pinned, renamed
 from airflow_mv.spec.identifiers import Identifier, quote
 
 if TYPE_CHECKING:
@@ -97,17 +96,18 @@ def verify(
 
 
 def _pinned(observation: Observation, snapshots: dict[str, int]) -> str:
-    version = observation.view.metadata.current_version
-    name = observation.view.identifier
+    loaded = observation.view
     heads = {item: snapshots.get(str(item), NO_SNAPSHOT) for item in observation.dependencies.tables}
-    return pin_query(
+    query, _ = pinned(
         observation.sql,
-        default_catalog=version.default_catalog or name.catalog,
-        default_namespace=version.default_namespace,
-        tables={item: PinnedTable(item, None if head == NO_SNAPSHOT else head) for item, head in heads.items()},
-        views={item.identifier: item for item in observation.dependencies.views},
-        view=str(name),
+        default_catalog=loaded.default_catalog,
+        default_namespace=loaded.metadata.current_version.default_namespace,
+        dependencies=observation.dependencies,
+        heads={item: None if head == NO_SNAPSHOT else head for item, head in heads.items()},
+        storages={},
+        view=str(loaded.identifier),
     )
+    return query
 
 
 def _comparable(frame: DataFrame) -> DataFrame:

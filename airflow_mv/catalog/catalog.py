@@ -69,6 +69,11 @@ class LoadedView:
     settings: ViewSettings | None
 
     @property
+    def default_catalog(self) -> str:
+        """The catalog of names in the query that have none of their own."""
+        return self.metadata.current_version.default_catalog or self.identifier.catalog
+
+    @property
     def materialized(self) -> ViewSettings:
         """The settings of a materialized view.
 

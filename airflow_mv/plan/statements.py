@@ -7,9 +7,9 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from airflow_mv.plan.query import string_literal
+from airflow_mv.plan.query import Dependencies, PinnedTable, pin_query, string_literal
 from airflow_mv.script import STAGING_CATALOG, STAGING_NAMESPACE, CreateStorageStep, Script, SqlStep, Step
-from airflow_mv.spec.identifiers import quote
+from airflow_mv.spec.identifiers import Identifier, quote
 from airflow_mv.spec.table import TableMetadata
 
 #: The staged storage table's name in a script.
@@ -31,6 +31,45 @@ _TIMES = {"year": "years", "month": "months", "day": "days", "hour": "hours"}
 def staged(name: str) -> str:
     """Return the quoted Spark name of a table in the staging catalog."""
     return ".".join(quote(part) for part in (STAGING_CATALOG, STAGING_NAMESPACE, name))
+
+
+def pinned(
+    sql: str,
+    *,
+    default_catalog: str,
+    default_namespace: tuple[str, ...],
+    dependencies: Dependencies,
+    heads: Mapping[Identifier, int | None],
+    storages: Mapping[Identifier, str],
+    view: str,
+) -> tuple[str, dict[str, str]]:
+    """Pin every base table of a query, and give those that are materialized views a staged name.
+
+    Args:
+        sql: The query.
+        default_catalog: The catalog of names with one or two parts.
+        default_namespace: The namespace of names with one part.
+        dependencies: What the query reads.
+        heads: The snapshot to read of each base table; ``None`` for one that was never written.
+        storages: Storage metadata file of each base table that is a materialized view.
+        view: For messages.
+
+    Returns:
+        The pinned query, and the storage metadata file to register by staged name.
+    """
+    names = {identifier: f"base_{number}" for number, identifier in enumerate(sorted(storages))}
+    query = pin_query(
+        sql,
+        default_catalog=default_catalog,
+        default_namespace=default_namespace,
+        tables={
+            item: PinnedTable(item, heads[item], sql=staged(names[item]) if item in names else None)
+            for item in dependencies.tables
+        },
+        views={item.identifier: item for item in dependencies.views},
+        view=view,
+    )
+    return query, {names[identifier]: location for identifier, location in storages.items()}
 
 
 def full_refresh(
