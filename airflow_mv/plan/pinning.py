@@ -33,6 +33,8 @@ _FILE_FORMATS = frozenset({"parquet", "orc", "csv", "json", "text", "xml", "avro
 #: sqlglot's functions trip over some calls that Spark accepts, such as map() with one argument.
 _PARSER_FAULTS = (ArithmeticError, AssertionError, AttributeError, LookupError, TypeError, ValueError)
 #: Reading a token takes sqlglot one to two steps; 200,000 steps take about a second.
+#: A token as sqlglot prints it in a message; people want its text.
+_TOKEN = re.compile(r"<Token token_type: \S+, text: (.*?), line: \d+, col: \d+, start: \d+, end: \d+, comments: .*?>")
 _MAX_STEPS = 200_000
 _MAX_STEPS_PER_TOKEN = 20
 _PLAIN_PART = re.compile(r"\w+")
@@ -269,7 +271,8 @@ def _tree(text: str, tokens: list[Token], view: str) -> exp.Expr:
         trees = parser.parse(tokens, text)
     except ParseError as error:
         details = error.errors[0]
-        message = f"sqlglot, which reads the query before Spark does, cannot: {details['description']}"
+        description = _TOKEN.sub(r"\1", details["description"])
+        message = f"sqlglot, which reads the query before Spark does, cannot: {description}"
         raise query_error(text, len(details["start_context"] or ""), message, view) from error
     except _TooManyStepsError as error:
         message = "the query takes sqlglot too long to read: write CROSS JOIN for a JOIN without ON, nest STRUCT less"

@@ -473,3 +473,11 @@ def test_half_a_surrogate_pair_is_no_string_literal() -> None:
     """Spark would silently store a question mark."""
     with pytest.raises(InvalidQueryError, match="Unicode"):
         string_literal("\ud800")
+
+
+def test_an_error_of_the_parser_names_the_word_and_not_its_own_token() -> None:
+    """``<Token token_type: …>`` means nothing to the author of a query."""
+    with pytest.raises(InvalidQueryError) as raised:
+        parse_query("SELECT FROM WHERE", view="v")
+    assert "Expected table name but got WHERE" in str(raised.value)
+    assert "Token" not in str(raised.value)
