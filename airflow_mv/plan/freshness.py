@@ -3,14 +3,14 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import Any
 
+from airflow_mv.plan.changes import UNCHANGED, Kind, Range, Size, between, is_ancestor
 from airflow_mv.spec.materialized_view import BaseTable, NestedViewVersion, RefreshRecord
-from airflow_mv.spec.table import Snapshot, TableMetadata, ancestors, snapshots_between
+from airflow_mv.spec.table import TableMetadata
 
 #: Snapshot reference of a table that was never written.
 NO_SNAPSHOT = -1
@@ -106,10 +106,7 @@ class BaseTableChange:
         current: Snapshot now.
         moved: Whether the two differ.
         changed: Whether rows may have changed; compaction moves a table but changes no row.
-        snapshots: How many snapshots lie between, where they can be followed.
-        operations: Number of snapshots by operation, as ``((operation, count), …)``.
-        rows_added: Rows added by these, from the summaries.
-        rows_deleted: Rows deleted by these.
+        range: What happened between the two.
         reason: Why it counts as changed or moved; ``None`` where nothing happened.
     """
 
@@ -119,14 +116,11 @@ class BaseTableChange:
     current: int | None
     moved: bool = False
     changed: bool = False
-    snapshots: int = 0
-    operations: tuple[tuple[str, int], ...] = ()
-    rows_added: int = 0
-    rows_deleted: int = 0
+    range: Range = UNCHANGED
     reason: Reason | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the JSON form of status and plan."""
+        """Return the JSON form of status and plan; :meth:`from_dict` reads it back but for the reason."""
         return {
             "identifier": self.identifier,
             "type": self.type,
@@ -134,11 +128,26 @@ class BaseTableChange:
             "current": self.current,
             "changed": self.changed,
             "moved": self.moved,
-            "snapshots": self.snapshots,
-            "operations": dict(self.operations),
-            "rows_added": self.rows_added,
-            "rows_deleted": self.rows_deleted,
+            "change": str(self.range.kind),
+            "snapshots": self.range.snapshots,
+            "operations": dict(self.range.operations),
+            **asdict(self.range.size),
+            "only_appends": self.range.only_appends,
+            "schema_changed": self.range.schema_changed,
         }
+
+    @classmethod
+    def from_dict(cls, document: Mapping[str, Any]) -> BaseTableChange:
+        """Read what :meth:`to_dict` wrote.
+
+        Raises:
+            KeyError, TypeError, ValueError: If it is no such document.
+        """
+        size = Size(**{field: document[field] for field in Size.__dataclass_fields__})
+        operations = tuple(sorted(document["operations"].items()))
+        told = Range(Kind(document["change"]), operations, size, document["only_appends"], document["schema_changed"])
+        names = ("identifier", "type", "recorded", "current", "moved", "changed")
+        return cls(**{name: document[name] for name in names}, range=told)
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,56 +204,45 @@ def compare(recorded: BaseTable | None, observed: ObservedTable) -> BaseTableCha
     name = observed.identifier
     if observed.error is not None:
         reason = Reason(Code.BASE_UNREADABLE, f"{name} cannot be read: {observed.error}")
-        return BaseTableChange(name, kind, old, None, reason=reason)
+        return BaseTableChange(name, kind, old, None, range=Range(Kind.UNKNOWN), reason=reason)
     new = observed.head
     if recorded is None:
         reason = Reason(Code.BASE_CHANGED, f"{name} was no part of the last refresh; it is at {new or 'empty'}")
-        return BaseTableChange(name, kind, None, new, moved=True, changed=True, reason=reason)
+        unknown = Range(Kind.UNKNOWN)
+        return BaseTableChange(name, kind, None, new, moved=True, changed=True, range=unknown, reason=reason)
     uuid = recorded.properties.get(TABLE_UUID)
     if uuid and observed.table_uuid and uuid != observed.table_uuid:
         reason = Reason(
             Code.BASE_RECREATED, f"{name} is another table than the one that was read (dropped and created)"
         )
-        return BaseTableChange(name, kind, old, new, moved=True, changed=True, reason=reason)
+        other = Range(Kind.RECREATED)
+        return BaseTableChange(name, kind, old, new, moved=True, changed=True, range=other, reason=reason)
     if old == new:
         return BaseTableChange(name, kind, old, new)
     return _follow(name, kind, old, new, observed.table)
 
 
 def _follow(name: str, kind: str, old: int | None, new: int | None, table: TableMetadata | None) -> BaseTableChange:
-    between = snapshots_between(table, old, new) if table else None
-    if between is None:
+    told = between(table, old, new) if table else Range(Kind.UNKNOWN)
+    if told.kind in (Kind.ROLLED_BACK, Kind.EXPIRED, Kind.UNKNOWN):
         reason = _broken_range(name, old, new, table)
-        return BaseTableChange(name, kind, old, new, moved=True, changed=True, reason=reason)
-    counts = Counter(snapshot.operation for snapshot in between)
-    changed = any(operation != "replace" for operation in counts)
-    added, deleted = _rows(between)
-    change = f"{len(between)} snapshot{'s' if len(between) != 1 else ''} ({_counted(counts)})"
+        return BaseTableChange(name, kind, old, new, moved=True, changed=True, range=told, reason=reason)
+    changed = told.kind != Kind.REPLACED
+    change = f"{told.snapshots} snapshot{'s' if told.snapshots != 1 else ''} ({_counted(told.operations)})"
     if changed:
+        added, deleted = told.size.rows_added, told.size.rows_deleted
         counted = [f"+{added:,}" if added else "", f"-{deleted:,}" if deleted else ""]
         rows = f", {' '.join(filter(None, counted))} rows" if added or deleted else ""
         reason = Reason(Code.BASE_CHANGED, f"{name} moved {old or 'empty'} → {new}: {change}{rows}")
     else:
         reason = Reason(Code.ONLY_REPLACED, f"{name} moved {old} → {new} by compaction only ({change}): no row changed")
-    return BaseTableChange(
-        identifier=name,
-        type=kind,
-        recorded=old,
-        current=new,
-        moved=True,
-        changed=changed,
-        snapshots=len(between),
-        operations=tuple(sorted(counts.items())),
-        rows_added=added,
-        rows_deleted=deleted,
-        reason=reason,
-    )
+    return BaseTableChange(name, kind, old, new, moved=True, changed=changed, range=told, reason=reason)
 
 
 def _broken_range(name: str, old: int | None, new: int | None, table: TableMetadata | None) -> Reason:
     if table is not None and old is not None and table.find(old) is None:
         return Reason(Code.SNAPSHOT_EXPIRED, f"{name}: the recorded snapshot {old} has expired; it is at {new} now")
-    if table is not None and any(item.snapshot_id == new for item in ancestors(table, old)):
+    if table is not None and new is not None and is_ancestor(table, new, old):
         return Reason(Code.ROLLED_BACK, f"{name} was rolled back: {old} → its ancestor {new}")
     return Reason(Code.ROLLED_BACK, f"{name}: the recorded snapshot {old} is no ancestor of {new}")
 
@@ -273,11 +271,5 @@ def _version(versions: Mapping[str, tuple[str, int]], name: str) -> str:
     return f"version {versions[name][1]}" if name in versions else "not there"
 
 
-def _rows(snapshots: Sequence[Snapshot]) -> tuple[int, int]:
-    moved = [item for item in snapshots if item.operation != "replace"]
-    deleted = sum(item.count("deleted-records") + item.count("added-position-deletes") for item in moved)
-    return sum(item.count("added-records") for item in moved), deleted
-
-
-def _counted(counts: Mapping[str, int]) -> str:
-    return ", ".join(f"{count} {operation}" for operation, count in sorted(counts.items()))
+def _counted(operations: Sequence[tuple[str, int]]) -> str:
+    return ", ".join(f"{count} {operation}" for operation, count in operations)

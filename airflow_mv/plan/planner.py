@@ -116,7 +116,7 @@ class RefreshPlan:
                 refresh_id=document["refresh_id"],
                 records=tuple(BaseTable.read(item, source="plan") for item in document["records"]),
                 nested_views=tuple(NestedViewVersion.read(item, source="plan") for item in document["nested_views"]),
-                changes=tuple(_change(item) for item in document["base_tables"]),
+                changes=tuple(BaseTableChange.from_dict(item) for item in document["base_tables"]),
                 state=State(document["state"]),
                 script=Script.from_json(json.dumps(script)) if script else None,
             )
@@ -209,8 +209,3 @@ def refresh_id(
 
 def _news(freshness: Freshness) -> tuple[Reason, ...]:
     return tuple(reason for reason in freshness.reasons if reason.code != Code.FRESH)
-
-
-def _change(document: Mapping[str, Any]) -> BaseTableChange:
-    operations = tuple(sorted(document["operations"].items()))
-    return BaseTableChange(**{**document, "operations": operations})

@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from airflow_mv.errors import InvalidMetadataError, RefreshRefusedError
+from airflow_mv.plan.changes import Kind, Range, Size
 from airflow_mv.plan.freshness import BaseTableChange, Code, Freshness, Reason, State
 from airflow_mv.plan.planner import Choice, Mode, RefreshPlan, choose, refresh_id
 from airflow_mv.plan.statements import full_refresh, partition_transforms
@@ -175,6 +176,14 @@ words = st.text(st.characters(exclude_categories=["Cs", "Cc"]), min_size=1, max_
 longs = st.integers(-(2**63), 2**63 - 1)
 counts = st.integers(0, 10**9)
 reasons = st.lists(st.builds(Reason, st.sampled_from(Code), texts), max_size=2).map(tuple)
+ranges = st.builds(
+    Range,
+    st.sampled_from(Kind),
+    st.dictionaries(st.sampled_from(["append", "delete"]), counts).map(lambda items: tuple(sorted(items.items()))),
+    st.builds(Size, counts, counts, counts),
+    st.booleans(),
+    st.booleans(),
+)
 changes = st.builds(
     BaseTableChange,
     words,
@@ -183,10 +192,7 @@ changes = st.builds(
     longs | st.none(),
     st.booleans(),
     st.booleans(),
-    counts,
-    st.dictionaries(st.sampled_from(["append", "delete"]), counts).map(lambda items: tuple(sorted(items.items()))),
-    counts,
-    counts,
+    ranges,
 )
 steps = st.one_of(
     st.builds(SqlStep, texts),

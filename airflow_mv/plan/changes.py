@@ -1,0 +1,218 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What happened to a table between two snapshots, from its metadata alone: the kind of change, and its size.
+
+Source of the summary keys: Iceberg ``format/spec.md``, "Optional Snapshot Summary Fields".
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from airflow_mv.spec.table import Snapshot, TableMetadata, ancestors, snapshots_between
+
+
+class Kind(StrEnum):
+    """The kind of a change, the harmless first. A range of snapshots is of its worst kind."""
+
+    UNCHANGED = "unchanged"
+    #: Only compaction and the like: other files, the same rows.
+    REPLACED = "replaced"
+    APPENDED = "appended"
+    #: Copy-on-write: data files were exchanged.
+    REWRITTEN = "rewritten"
+    POSITION_DELETES = "position-deletes"
+    DELETION_VECTORS = "deletion-vectors"
+    EQUALITY_DELETES = "equality-deletes"
+    #: The old snapshot is there, but it is no ancestor of the new one.
+    ROLLED_BACK = "rolled-back"
+    #: The old snapshot is gone.
+    EXPIRED = "expired"
+    #: Another table under the name.
+    RECREATED = "recreated"
+    #: It was no part of the last refresh, or cannot be read.
+    UNKNOWN = "unknown"
+
+
+#: Kinds whose two snapshots are both there, so that their difference can be read.
+DIFFERABLE = frozenset(
+    {
+        Kind.APPENDED,
+        Kind.REWRITTEN,
+        Kind.POSITION_DELETES,
+        Kind.DELETION_VECTORS,
+        Kind.EQUALITY_DELETES,
+        Kind.ROLLED_BACK,
+    }
+)
+_SEVERITY = list(Kind)
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """How much a range of snapshots changed, and how large the table is after it.
+
+    Args:
+        rows_added: Rows in added data files, without those of compaction.
+        rows_deleted: Rows of removed data files and rows deleted by position; rows that equality
+            deletes match are not known.
+        bytes_added: Bytes of added files, those of compaction included: a difference of two snapshots reads them.
+        bytes_removed: Bytes of removed files, likewise.
+        files_added: Data files added.
+        files_removed: Data files removed.
+        partitions: Partitions touched, added up over the snapshots; 0 where the writer did not say.
+        total_rows: Rows of the table at the end, deleted ones that still lie in files included.
+        total_bytes: Bytes of the table's files at the end.
+    """
+
+    rows_added: int = 0
+    rows_deleted: int = 0
+    bytes_added: int = 0
+    bytes_removed: int = 0
+    files_added: int = 0
+    files_removed: int = 0
+    partitions: int = 0
+    total_rows: int = 0
+    total_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """The snapshots between two.
+
+    Args:
+        kind: What they did to the rows.
+        operations: Their number by operation, as ``((operation, count), …)``.
+        size: How much they changed.
+        only_appends: Whether a scan of the appended files tells the whole change: no other writer touched rows.
+        schema_changed: Whether the table's schema is another one at the end.
+    """
+
+    kind: Kind
+    operations: tuple[tuple[str, int], ...] = ()
+    size: Size = Size()
+    only_appends: bool = False
+    schema_changed: bool = False
+
+    @property
+    def snapshots(self) -> int:
+        """How many snapshots there are."""
+        return sum(count for _, count in self.operations)
+
+
+UNCHANGED = Range(Kind.UNCHANGED)
+
+
+def between(table: TableMetadata, old: int | None, new: int | None) -> Range:
+    """Classify what happened between two snapshots of a table.
+
+    Args:
+        table: Its metadata.
+        old: The snapshot that was read; ``None`` for the table before its first one.
+        new: The snapshot to get to; ``None`` likewise.
+    """
+    if old == new:
+        return Range(Kind.UNCHANGED, size=_totals(table, new))
+    chain = snapshots_between(table, old, new)
+    if chain is None:
+        return _broken(table, old, new)
+    counts = Counter(snapshot.operation for snapshot in chain)
+    kind = max((_kind(snapshot) for snapshot in chain), key=_SEVERITY.index, default=Kind.UNCHANGED)
+    return Range(
+        kind=kind,
+        operations=tuple(sorted(counts.items())),
+        size=_sizes(chain, _totals(table, new)),
+        only_appends=set(counts) <= {"append", "replace"},
+        schema_changed=old is not None and _schema_of(table, old) != _schema_of(table, new),
+    )
+
+
+#: What marks a snapshot that deleted rows without rewriting their files, the worst first.
+_DELETES = (
+    (Kind.EQUALITY_DELETES, ("added-equality-deletes", "added-equality-delete-files")),
+    (Kind.DELETION_VECTORS, ("added-dvs",)),
+    (Kind.POSITION_DELETES, ("added-position-deletes", "added-position-delete-files")),
+)
+
+
+def _kind(snapshot: Snapshot) -> Kind:
+    if snapshot.operation in ("replace", "append"):
+        return Kind.REPLACED if snapshot.operation == "replace" else Kind.APPENDED
+    for kind, keys in _DELETES:
+        if any(snapshot.count(key) for key in keys):
+            return kind
+    only_added = "added-data-files" in snapshot.summary and not snapshot.count("deleted-data-files")
+    return Kind.APPENDED if only_added else Kind.REWRITTEN
+
+
+def _broken(table: TableMetadata, old: int | None, new: int | None) -> Range:
+    """A range that the table's own line of snapshots does not show."""
+    totals = _totals(table, new)
+    if old is None or table.find(old) is None:
+        return Range(Kind.EXPIRED, size=totals)
+    left = snapshots_between(table, new, old)
+    if left is None:
+        # Two branches of one history: what each did since they parted is not followed, all may have changed.
+        parted = Size(bytes_added=totals.total_bytes, bytes_removed=_totals(table, old).total_bytes)
+        size = _with_totals(parted, totals)
+    else:
+        undone = _sizes(left, totals)
+        size = Size(
+            undone.rows_deleted,
+            undone.rows_added,
+            undone.bytes_removed,
+            undone.bytes_added,
+            undone.files_removed,
+            undone.files_added,
+            undone.partitions,
+            totals.total_rows,
+            totals.total_bytes,
+        )
+    return Range(Kind.ROLLED_BACK, size=size, schema_changed=_schema_of(table, old) != _schema_of(table, new))
+
+
+def _sizes(chain: Sequence[Snapshot], totals: Size) -> Size:
+    moved = [item for item in chain if item.operation != "replace"]
+
+    def total(key: str, snapshots: Sequence[Snapshot]) -> int:
+        return sum(item.count(key) for item in snapshots)
+
+    return Size(
+        rows_added=total("added-records", moved),
+        rows_deleted=total("deleted-records", moved) + total("added-position-deletes", moved),
+        bytes_added=total("added-files-size", chain),
+        bytes_removed=total("removed-files-size", chain),
+        files_added=total("added-data-files", chain),
+        files_removed=total("deleted-data-files", chain),
+        partitions=total("changed-partition-count", moved),
+        total_rows=totals.total_rows,
+        total_bytes=totals.total_bytes,
+    )
+
+
+def _totals(table: TableMetadata, snapshot_id: int | None) -> Size:
+    snapshot = table.find(snapshot_id) if snapshot_id is not None else None
+    if snapshot is None:
+        return Size()
+    return Size(total_rows=snapshot.count("total-records"), total_bytes=snapshot.count("total-files-size"))
+
+
+def _with_totals(size: Size, totals: Size) -> Size:
+    return Size(
+        bytes_added=size.bytes_added,
+        bytes_removed=size.bytes_removed,
+        total_rows=totals.total_rows,
+        total_bytes=totals.total_bytes,
+    )
+
+
+def _schema_of(table: TableMetadata, snapshot_id: int | None) -> int | None:
+    snapshot = table.find(snapshot_id) if snapshot_id is not None else None
+    return snapshot.schema_id if snapshot is not None else None
+
+
+def is_ancestor(table: TableMetadata, older: int, newer: int | None) -> bool:
+    """Whether a snapshot is another one or an ancestor of it."""
+    return any(item.snapshot_id == older for item in ancestors(table, newer))
