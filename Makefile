@@ -34,9 +34,9 @@ format: setup ## let ruff lay out the code and mend what it can
 	$(BIN)/ruff check --fix $(wildcard $(CHECKED))
 	$(BIN)/ruff format $(wildcard $(CHECKED))
 
-torture: setup ## the slow tests: minutes each
+torture: setup ## the slow tests, minutes each, and their figures (SEED=7: other choices; SLICE=2/4: a quarter of them)
 	@bash .ci/setup.sh services
-	$(BIN)/python -m pytest -m slow $(PYTEST_ARGS)
+	$(if $(SEED),TORTURE_SEED=$(SEED)) $(if $(SLICE),TORTURE_SLICE=$(SLICE)) $(BIN)/python -m pytest -m slow $(PYTEST_ARGS)
 
 bench: setup ## a refresh against the bare statement on TPC-H (BENCH_ARGS="--scale 1")
 	$(BIN)/python -m benchmarks $(BENCH_ARGS)

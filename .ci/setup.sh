@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # Everything that must be there before the first command, each step a no-op when it is there already:
 #   setup.sh            Python environment .venv, Java, Spark's jars
-#   setup.sh services   what the tests start or call: PostgreSQL's programs, and `docker-compose config` where CI is set
+#   setup.sh services   what the tests start or call: PostgreSQL's programs, a REST catalog's jars (by Maven), and
+#                       `docker-compose config` where CI is set
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -199,6 +200,21 @@ setup_postgres() {
     fi
 }
 
+# ------------------------------------------------------------------------------------ REST catalog
+# The coordinates stand in tests/rest/pom.xml; Maven is needed only when they or the Java sources changed.
+setup_rest() {
+    if "$VENV/bin/python" -m tests.rest.java --check; then return; fi
+    if ! command -v mvn >/dev/null; then
+        if ! can_apt; then
+            printf '%s\n' "==> Maven is missing, so the tests on a REST catalog will be skipped: install your system's" \
+                "    package (Debian, Ubuntu: sudo apt-get install maven)." >&2
+            return
+        fi
+        step "Maven (apt-get)" apt_install maven
+    fi
+    step "a REST catalog's jars, for the tests" retry "$VENV/bin/python" -m tests.rest.java
+}
+
 # It reads the compose file, no engine is needed. A developer's machine is spared: the test says so and is skipped.
 setup_compose() {
     if [[ -z ${CI:-} ]] || docker compose version >/dev/null 2>&1 || command -v docker-compose >/dev/null; then return; fi
@@ -213,6 +229,7 @@ case ${1:-all} in
         ;;
     services)
         setup_postgres
+        setup_rest
         setup_compose
         ;;
     *) die "unknown part: $1 (one of: all, services)" ;;

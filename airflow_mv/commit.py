@@ -1,16 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """Publish a staged refresh exactly once, or not at all.
 
-The protocol. A refresh was planned from one view metadata file (the *base*) and staged: new storage
-metadata exists, nobody sees it. To publish is to move the view's pointer from the base to a new view
-metadata file that names the new storage metadata, in one conditional UPDATE. Three rules make it safe:
+The protocol. A refresh was planned from one state of the view and its storage table (the *base*) and staged:
+its rows exist, nobody sees them. To publish is to change one thing that everyone looks at, if it still is at
+the base: in the pointed layout the view's pointer, by one conditional UPDATE; in the registered layout the
+storage table, by one commit that requires its ``main`` branch and its current tag. Three rules make it safe:
 
-1. *Look before you judge.* An error, or an UPDATE that matched no row, proves nothing: the answer to an
-   earlier try may have been lost. A refresh has landed if its staged file is the current storage
-   metadata or in its metadata log, or if its refresh id is recorded.
-2. *Only a moved pointer proves a conflict.* While the pointer is at the base, the same swap is sent
-   again: two copies of one swap share a base, so at most one can match. Metadata file names are never
-   reused, so a swap whose base is gone can never land later; only then its own files are deleted.
+1. *Look before you judge.* An error, or a change that was refused, proves nothing: the answer to an earlier
+   try may have been lost. A refresh has landed if its refresh id is recorded, if its staged file is the current
+   storage metadata or in its metadata log, or if ``main`` has come from its snapshot.
+2. *Only a moved base proves a conflict.* While it has not moved, the same change is sent again: two copies
+   share a base, so at most one can be done. A base that is left is never come back to; only then what was
+   written is taken away.
 3. *A conflict is judged by what changed*, see :func:`judge`.
 """
 
@@ -19,35 +20,23 @@ from __future__ import annotations
 import logging
 import random
 import time
-import uuid
 from collections.abc import Callable, Collection, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import StrEnum
 
 from airflow_mv.catalog import LoadedStorage, LoadedView, MaterializedViewCatalog
-from airflow_mv.catalog.catalog import next_number
-from airflow_mv.catalog.files import join
 from airflow_mv.errors import (
     CatalogUnavailableError,
     CommitConflictError,
     CommitStateUnknownError,
-    InvalidMetadataError,
     ViewNotFoundError,
 )
-from airflow_mv.plan.freshness import NO_SNAPSHOT, Code
-from airflow_mv.plan.planner import Mode, RefreshPlan
+from airflow_mv.layouts import Attempt, Figures, PointedAttempt, RegisteredAttempt, Staged
+from airflow_mv.plan.freshness import NO_SNAPSHOT, TABLE_UUID, Code
+from airflow_mv.plan.planner import RefreshPlan
 from airflow_mv.spec.identifiers import Identifier
-from airflow_mv.spec.materialized_view import (
-    PROPERTY,
-    TIME_TRAVEL_PROPERTY,
-    NestedViewVersion,
-    RefreshRecord,
-    StorageState,
-    property_text,
-)
-from airflow_mv.spec.stored import decode, encode
-from airflow_mv.spec.table import TableMetadata, ancestors, parse_table, with_properties
-from airflow_mv.spec.view import with_view_properties
+from airflow_mv.spec.materialized_view import REFRESH_ID_KEY, BaseTable, NestedViewVersion, RefreshRecord
+from airflow_mv.spec.table import ancestors
 
 log = logging.getLogger(__name__)
 
@@ -94,43 +83,23 @@ class Effects:
     jitter: Callable[[], float] = random.random
 
 
-@dataclass(frozen=True, slots=True)
-class _Staged:
-    """What is about to be recorded."""
-
-    plan: RefreshPlan
-    location: str | None
-    rows_written: int | None
-    now_ms: int
-
-
-@dataclass(slots=True)
-class _Try:
-    """What this publication has written so far; nothing of it counts until the swap."""
-
-    storage_location: str | None = None
-    base: str | None = None
-    view_location: str | None = None
-    sent: bool = False
-    unanswered: list[str] = field(default_factory=list)
-
-
 def publish(
     catalog: MaterializedViewCatalog,
     plan: RefreshPlan,
-    staged_location: str | None,
+    staged: str | None,
     *,
-    rows_written: int | None = None,
+    figures: Figures | None = None,
     effects: Effects | None = None,
     tries: int = 8,
 ) -> Published:
-    """Publish a refresh: write its metadata, swap the pointer, settle doubts.
+    """Publish a refresh: send the change, settle doubts.
 
     Args:
         catalog: Where the view is.
         plan: What was planned, and from which state.
-        staged_location: The staged storage metadata file; ``None`` for a fast-forward.
-        rows_written: For the record.
+        staged: The staged storage metadata file, or in the registered layout the branch with the staged rows;
+            ``None`` for a fast-forward.
+        figures: What the refresh did, for its record.
         effects: Clock, sleep and jitter.
         tries: Looks at the catalog before giving up; the waits between them grow to about 3 s each.
 
@@ -143,24 +112,27 @@ def publish(
         ViewNotFoundError: The view was dropped, or dropped and created again.
     """
     effects = effects or Effects()
-    attempt = _Try()
+    change = Staged(plan, staged, figures or Figures(), effects.now_ms)
+    attempt: Attempt = (PointedAttempt if plan.storage_table is None else RegisteredAttempt)(catalog, change)
+    unanswered: list[str] = []
     for number in range(1, tries + 1):
         try:
-            ours = tuple(item for item in (staged_location, attempt.storage_location) if item is not None)
-            verdict, view, storage = _look(catalog, plan, ours)
+            verdict, view, storage = _look(catalog, plan, attempt.ours)
             if verdict != Verdict.READY:
-                return _settled(catalog, attempt, verdict, storage, number)
-            if attempt.storage_location is None:
-                record_of = _Staged(plan, staged_location, rows_written, effects.now_ms())
-                attempt.storage_location = _write_storage(catalog, view, storage, record_of)
-            if _swap(catalog, attempt, view, attempt.storage_location):
-                return Published(PublishOutcome.COMMITTED, attempt.storage_location, number)
+                return _settled(attempt, verdict, storage, number)
+            if (location := attempt.send(view, storage)) is not None:
+                return Published(PublishOutcome.COMMITTED, location, number)
         except (CatalogUnavailableError, CommitStateUnknownError) as error:
-            attempt.unanswered.append(str(error))
+            unanswered.append(str(error))
             log.warning("Try %d of %d to publish %s: %s", number, tries, plan.refresh_id, error)
         if number < tries:
             effects.sleep(min(0.05 * 2**number, 3.0) * (0.5 + effects.jitter()))
-    raise _given_up(catalog, plan, attempt, tries)
+    if not unanswered:
+        # The last no is no proof either.
+        verdict, _, storage = _look(catalog, plan, attempt.ours)
+        if verdict != Verdict.READY:
+            return _settled(attempt, verdict, storage, tries)
+    raise _given_up(plan, attempt, unanswered, tries)
 
 
 def judge(
@@ -194,7 +166,7 @@ def judge(
         return Verdict.LANDED
     if view.metadata.current_version_id != plan.version_id:
         return Verdict.REPLAN
-    if storage.location == plan.storage_table_location:
+    if storage.base == plan.storage_base:
         return Verdict.READY
     if storage.state is not None and covers(storage.state.current):
         return Verdict.SUPERSEDED
@@ -205,8 +177,10 @@ def has_landed(storage: LoadedStorage, refresh_id: str, ours: Collection[str]) -
     """Whether a refresh is part of the storage table's published history."""
     if storage.state is not None and any(item.refresh_id == refresh_id for item in storage.state.refreshes):
         return True
-    published = {storage.location, *(entry.metadata_file for entry in storage.table.metadata_log)}
-    return not published.isdisjoint(ours)
+    if storage.name is not None:
+        history = ancestors(storage.table, storage.table.head)
+        return any(snapshot.summary.get(REFRESH_ID_KEY) == refresh_id for snapshot in history)
+    return not storage.published_files.isdisjoint(ours)
 
 
 def _look(
@@ -226,130 +200,58 @@ def _covers(catalog: MaterializedViewCatalog, plan: RefreshPlan, record: Refresh
         return False
     if _versions(record.nested_views) != _versions(plan.nested_views):
         return False
-    theirs = record.snapshots
-    for ours in plan.records:
-        other = theirs.get(ours.identifier)
-        if other == ours.snapshot_reference or ours.snapshot_reference == NO_SNAPSHOT:
-            continue
-        identifier = Identifier.parse(ours.identifier)
-        located = catalog.locate([identifier]).get(identifier)
-        if other is None or located is None or located.kind != "table":
-            return False
-        history = ancestors(catalog.table_metadata(identifier, located), other)
-        if all(snapshot.snapshot_id != ours.snapshot_reference for snapshot in history):
-            return False
-    return True
+    theirs = {table.identifier: table for table in record.base_tables}
+    return all(
+        ours.identifier in theirs and _at_or_after(catalog, theirs[ours.identifier], ours) for ours in plan.records
+    )
+
+
+def _at_or_after(catalog: MaterializedViewCatalog, theirs: BaseTable, ours: BaseTable) -> bool:
+    """Whether another refresh read a base table at our snapshot, or at a later one that still counts."""
+    uuids = (theirs.properties.get(TABLE_UUID), ours.properties.get(TABLE_UUID))
+    if all(uuids) and uuids[0] != uuids[1]:
+        return False
+    if theirs.snapshot_reference == ours.snapshot_reference:
+        return True
+    identifier = Identifier.parse(ours.identifier)
+    located = catalog.locate([identifier]).get(identifier)
+    if located is None or located.kind != "table":
+        return False
+    table = catalog.table_metadata(identifier, located)
+    # A snapshot that the table was rolled back from is not on this line: rows of it are no later ones.
+    line = [snapshot.snapshot_id for snapshot in ancestors(table, table.head)]
+    if theirs.snapshot_reference not in line:
+        return False
+    older = line[line.index(theirs.snapshot_reference) :]
+    return ours.snapshot_reference == NO_SNAPSHOT or ours.snapshot_reference in older
 
 
 def _versions(views: Iterable[NestedViewVersion]) -> set[tuple[str, str, int]]:
     return {(view.identifier, view.uuid, view.version_id) for view in views}
 
 
-def _settled(
-    catalog: MaterializedViewCatalog, attempt: _Try, verdict: Verdict, storage: LoadedStorage, number: int
-) -> Published:
+def _settled(attempt: Attempt, verdict: Verdict, storage: LoadedStorage, number: int) -> Published:
     if verdict == Verdict.LANDED:
-        outcome = PublishOutcome.COMMITTED if attempt.sent else PublishOutcome.ALREADY_COMMITTED
+        attempt.landed()
+        # To have sent something proves nothing: another process may have published the same refresh.
+        outcome = PublishOutcome.COMMITTED if attempt.is_ours(storage) else PublishOutcome.ALREADY_COMMITTED
         return Published(outcome, storage.location, number)
-    # The pointer has left our base and does not hold our refresh: none of our swaps can land any more.
-    _clean_up(catalog, attempt)
+    # The base has moved and does not hold our refresh: none of our changes can land any more.
+    attempt.clean_up()
     outcome = PublishOutcome.SUPERSEDED if verdict == Verdict.SUPERSEDED else PublishOutcome.REPLAN
     return Published(outcome, storage.location, number)
 
 
-def _write_storage(catalog: MaterializedViewCatalog, view: LoadedView, storage: LoadedStorage, staged: _Staged) -> str:
-    """Write the storage table's next metadata file: what was staged, and the refresh's record."""
-    plan = staged.plan
-    source = staged.location or plan.storage_table_location
-    what = f"view {plan.view}, staged storage table file"
-    data = catalog.files.read(source, what=what)
-    table = parse_table(data, source=f"{what} {source}")
-    _check_staged(plan, storage, table, source)
-    keep = view.metadata.properties.get(TIME_TRAVEL_PROPERTY, "false").lower() == "true"
-    record = _record(staged, storage, table)
-    state = StorageState.after(storage.state, record, keep_history=keep)
-    document = with_properties(
-        decode(data, source=f"{what} {source}"),
-        previous_location=source,
-        updates={PROPERTY: property_text(state)},
-        tags={f"refresh-{plan.refresh_id}": table.head} if keep and table.head is not None else {},
-        now_ms=staged.now_ms,
-    )
-    name = f"{next_number(source):05d}-{uuid.uuid4()}.metadata.json"
-    location = join(table.location, "metadata", name)
-    catalog.files.write(location, encode(document))
-    return location
-
-
-def _check_staged(plan: RefreshPlan, storage: LoadedStorage, staged: TableMetadata, source: str) -> None:
-    """Refuse staged metadata that was not computed on the storage state that the plan names."""
-    if staged.table_uuid != storage.table.table_uuid:
-        raise InvalidMetadataError(
-            f"view {plan.view}: the staged file {source} is of another table than the storage table"
-        )
-    earlier = {entry.metadata_file for entry in staged.metadata_log} | {source}
-    if plan.storage_table_location not in earlier:
-        raise InvalidMetadataError(
-            f"view {plan.view}: the staged file {source} does not follow from {plan.storage_table_location}: "
-            "stage again"
-        )
-
-
-def _record(staged: _Staged, storage: LoadedStorage, table: TableMetadata) -> RefreshRecord:
-    plan = staged.plan
-    snapshot = table.find(table.head) if table.head is not None else None
-    document = {
-        "refresh-id": plan.refresh_id,
-        "version-id": plan.version_id,
-        "base-tables": [record.document() for record in plan.records],
-        **({"sequence-number": snapshot.sequence_number} if snapshot else {}),
-        **({"nested-views": [view.document() for view in plan.nested_views]} if plan.nested_views else {}),
-        "mode": str(plan.mode),
-        "reasons": [reason.to_dict() for reason in plan.reasons],
-        "refreshed-at-ms": max(staged.now_ms, storage.table.last_updated_ms),
-        "rows-written": 0 if plan.mode == Mode.FAST_FORWARD else (staged.rows_written or 0),
-    }
-    return RefreshRecord.read(document, source=f"view {plan.view}, refresh record")
-
-
-def _swap(catalog: MaterializedViewCatalog, attempt: _Try, view: LoadedView, storage_location: str) -> bool:
-    if attempt.base != view.metadata_location:
-        # A new base: the old swap can never match again, its file is ours to delete.
-        if attempt.view_location is not None:
-            catalog.files.delete(attempt.view_location)
-        settings = view.materialized.repointed(storage_location)
-        metadata = with_view_properties(view.metadata, {PROPERTY: property_text(settings)})
-        attempt.view_location = catalog.write_metadata(metadata, number=next_number(view.metadata_location))
-        attempt.base = view.metadata_location
-    attempt.sent = True
-    new = attempt.view_location or ""
-    matched = catalog.swap(view.identifier, attempt.base, new)
-    names = [location.rsplit("/", 1)[-1] for location in (attempt.base, new)]
-    log.info("Swap of %s: %s -> %s: %s", view.identifier, *names, "done" if matched else "its base has moved")
-    return matched
-
-
-def _clean_up(catalog: MaterializedViewCatalog, attempt: _Try) -> None:
-    """Delete what this publication wrote; a file that stays is only waste."""
-    for location in (attempt.view_location, attempt.storage_location):
-        if location is None:
-            continue
-        try:
-            catalog.files.delete(location)
-        except OSError as error:
-            log.warning("The needless file %s could not be deleted: %s", location, error)
-
-
 def _given_up(
-    catalog: MaterializedViewCatalog, plan: RefreshPlan, attempt: _Try, tries: int
+    plan: RefreshPlan, attempt: Attempt, unanswered: list[str], tries: int
 ) -> CommitConflictError | CommitStateUnknownError:
-    if attempt.unanswered:
+    if unanswered:
         return CommitStateUnknownError(
-            f"view {plan.view}: after {tries} tries the catalog still gave no answer ({attempt.unanswered[-1]}). The "
+            f"view {plan.view}: after {tries} tries the catalog still gave no answer ({unanswered[-1]}). The "
             f"refresh {plan.refresh_id} may or may not be published; nothing was deleted, run it again to settle it"
         )
-    # Every swap was answered, and by no.
-    _clean_up(catalog, attempt)
+    # Every change was answered, and by no.
+    attempt.clean_up()
     return CommitConflictError(
         f"view {plan.view}: other commits won {tries} times in a row; nothing was published. Run it again, or let "
         "fewer refreshes of this view run at once"

@@ -3,30 +3,41 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 from airflow_mv import __version__
-from airflow_mv.catalog import LoadedView, MaterializedViewCatalog
+from airflow_mv.catalog import Layout, LoadedView, MaterializedViewCatalog
 from airflow_mv.catalog.files import join
 from airflow_mv.commit import Effects
 from airflow_mv.errors import (
     AlreadyExistsError,
     CommitConflictError,
+    InvalidMetadataError,
     InvalidQueryError,
     JobError,
+    NotFoundError,
     NotMaterializedError,
+    UnsupportedError,
 )
+from airflow_mv.layouts.new_storage import NewStorage, discarded_on_failure
 from airflow_mv.observe import load_plain_view, observe_tables, require_readable
 from airflow_mv.plan.query import Dependencies, base_tables, partition_transform
 from airflow_mv.plan.statements import create_storage, pinned
+from airflow_mv.planning import same_columns
 from airflow_mv.script import Outcome, Script
 from airflow_mv.spec.identifiers import Identifier
-from airflow_mv.spec.materialized_view import PROPERTY, TIME_TRAVEL_PROPERTY, ViewSettings, property_text
-from airflow_mv.spec.table import TableMetadata, parse_table
+from airflow_mv.spec.materialized_view import (
+    PROPERTY,
+    STORAGE_TABLE_UUID_PROPERTY,
+    TIME_TRAVEL_PROPERTY,
+    ViewSettings,
+    property_text,
+)
 from airflow_mv.spec.view import new_view, replace_version, with_view_properties
 
 log = logging.getLogger(__name__)
@@ -46,6 +57,8 @@ class Definition:
         time_travel: Whether each refresh stays in the history, with its own tagged snapshot.
         partition_by: Partition transforms of the storage table, e.g. ``days(ts)``.
         properties: More view properties.
+        layout: ``pointed``: the view names the storage table's metadata file. ``registered``: the storage table is
+            a table of the catalog, for any engine to read by its name. ``None`` takes what the catalog does best.
     """
 
     sql: str | None
@@ -54,9 +67,17 @@ class Definition:
     time_travel: bool = False
     partition_by: Sequence[str] = ()
     properties: Mapping[str, str] = field(default_factory=dict)
+    layout: Layout | None = None
 
-    def view_properties(self, storage_table_location: str, kept: ViewSettings | None = None) -> dict[str, str]:
-        """Return the properties that make a view a materialized one."""
+    def view_properties(self, storage: NewStorage, kept: ViewSettings | None = None) -> dict[str, str]:
+        """Return the properties that make a view a materialized one, with a storage table of its own."""
+        return {**self._settings(storage.location, kept), **storage.view_properties}
+
+    def properties_on(self, view: LoadedView) -> dict[str, str]:
+        """Return the properties of a view that is materialized already: it keeps its storage table."""
+        return self._settings(view.materialized.storage_table_location, view.settings)
+
+    def _settings(self, storage_table_location: str, kept: ViewSettings | None) -> dict[str, str]:
         document = {
             **(kept.document() if kept else {}),
             "storage-table-location": storage_table_location,
@@ -67,9 +88,22 @@ class Definition:
         travel = {TIME_TRAVEL_PROPERTY: "true" if self.time_travel else "false"}
         return {**self.properties, PROPERTY: property_text(settings), **travel}
 
-    def properties_on(self, view: LoadedView) -> dict[str, str]:
-        """Return the properties of a view that is materialized already: it keeps its storage table."""
-        return self.view_properties(view.materialized.storage_table_location, view.settings)
+    def layout_for(self, catalog: MaterializedViewCatalog, existing: LoadedView | None) -> Layout:
+        """Return the layout that a view gets, or has.
+
+        Raises:
+            UnsupportedError: The catalog cannot have it, or the view has the other one.
+        """
+        has = existing.layout if existing and existing.settings else None
+        wanted = self.layout or has or catalog.layouts[0]
+        if wanted not in catalog.layouts:
+            raise UnsupportedError(
+                f"catalog {catalog.name!r} cannot compare and swap the pointer of a view, which the layout {wanted!r} "
+                f"needs: use the layout {catalog.layouts[0]!r}"
+            )
+        if has not in (None, wanted):
+            raise UnsupportedError(f"the view has the layout {has!r}: to change it, drop the view and create it again")
+        return wanted
 
 
 def create(
@@ -92,12 +126,15 @@ def create(
         AlreadyExistsError: The name is taken.
         InvalidQueryError: Names the place in the SQL.
         BaseTableNotFoundError: The query reads a table that does not exist.
+        UnsupportedError: The catalog or the view cannot have the layout.
     """
     identifier = catalog.identify(view)
     existing = catalog.load(identifier) if catalog.exists(identifier) else None
     effects = effects or Effects()
+    definition = dataclasses.replace(definition, layout=definition.layout_for(catalog, existing))
     if existing is None:
         return _create_new(catalog, identifier, definition, stager, effects)
+    catalog.folders_of(existing)
     if definition.sql is None and existing.settings is None:
         return _materialize(catalog, existing, definition, stager)
     if not replace:
@@ -119,19 +156,20 @@ def _create_new(
             f"there is no view {view} to turn into a materialized one; give its query with --sql"
         )
     location = catalog.new_location(view)
-    storage_location, table = _new_storage(catalog, view, definition, definition.sql, None, location, stager, view)
+    storage = _new_storage(catalog, view, definition, definition.sql, None, location, stager, view)
     metadata = new_view(
         view_uuid=str(uuid.uuid4()),
         location=location,
-        schema={"type": "struct", "fields": table.current_schema["fields"]},
+        schema={"type": "struct", "fields": storage.fields},
         sql=definition.sql.strip().rstrip(";"),
         default_catalog=view.catalog,
         default_namespace=view.namespace,
-        properties=definition.view_properties(storage_location),
+        properties=definition.view_properties(storage),
         summary=SUMMARY,
         now_ms=effects.now_ms(),
     )
-    return catalog.create(view, metadata)
+    with discarded_on_failure(catalog, storage):
+        return catalog.create(view, metadata)
 
 
 def _materialize(
@@ -140,7 +178,7 @@ def _materialize(
     definition: Definition,
     stager: Callable[[Script], Outcome],
 ) -> LoadedView:
-    """Turn a plain view into a materialized one: its definition and columns stay."""
+    """Give a view a new storage table; its definition and columns stay."""
     version = existing.metadata.current_version
     sql = existing.metadata.sql(view=str(existing.identifier))
     context = Identifier(
@@ -149,10 +187,13 @@ def _materialize(
         existing.identifier.name,
     )
     columns = existing.metadata.schema_.names
-    location, _ = _new_storage(
+    storage = _new_storage(
         catalog, existing.identifier, definition, sql, columns, existing.metadata.location, stager, context
     )
-    return _publish_properties(catalog, existing, lambda _: definition.view_properties(location))
+    with discarded_on_failure(catalog, storage):
+        return _publish_properties(
+            catalog, existing, lambda loaded: definition.view_properties(storage, loaded.settings)
+        )
 
 
 def _redefine(
@@ -162,26 +203,62 @@ def _redefine(
     stager: Callable[[Script], Outcome],
     effects: Effects,
 ) -> LoadedView:
-    view = existing.identifier
+    view, settings = existing.identifier, existing.materialized
     sql = (definition.sql or existing.metadata.sql(view=str(view))).strip().rstrip(";")
     if sql == existing.metadata.sql(view=str(view)):
         log.info("The query of %s is the same: its version stays %d", view, existing.metadata.current_version_id)
-        return _publish_properties(catalog, existing, definition.properties_on)
-    scratch, table = _new_storage(catalog, view, definition, sql, None, existing.metadata.location, stager, view)
-    # Only its columns were wanted; nothing ever pointed at it.
-    catalog.files.delete(scratch)
+        if _storage_has(catalog, existing, existing.metadata.schema_.fields):
+            return _publish_properties(catalog, existing, definition.properties_on)
+        return _retired(catalog, existing, _materialize(catalog, existing, definition, stager))
+    storage = _new_storage(catalog, view, definition, sql, None, existing.metadata.location, stager, view)
+    if _storage_has(catalog, existing, storage.fields):
+        # Only its columns were wanted.
+        storage.discard(catalog)
+        return _replaced(catalog, existing, sql, storage, definition.properties_on, effects)
+    with discarded_on_failure(catalog, storage):
+        properties = definition.view_properties(storage, settings)
+        return _retired(catalog, existing, _replaced(catalog, existing, sql, storage, lambda _: properties, effects))
+
+
+def _storage_has(catalog: MaterializedViewCatalog, view: LoadedView, fields: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether a view's storage table can be kept for these columns: one of no catalog changes with a refresh."""
+    if view.storage_table is None:
+        return True
+    try:
+        return same_columns(fields, catalog.load_storage(view).table)
+    except (NotFoundError, InvalidMetadataError) as error:
+        log.warning("%s gets a new storage table: %s", view.identifier, error)
+        return False
+
+
+def _retired(catalog: MaterializedViewCatalog, old: LoadedView, new: LoadedView) -> LoadedView:
+    """Take the storage table that a view named before out of the catalog."""
+    if old.storage_table is not None and old.storage_table != new.storage_table:
+        _drop_storage(catalog, old)
+    return new
+
+
+def _replaced(
+    catalog: MaterializedViewCatalog,
+    existing: LoadedView,
+    sql: str,
+    storage: NewStorage,
+    properties: Callable[[LoadedView], Mapping[str, str]],
+    effects: Effects,
+) -> LoadedView:
+    """Publish another query: the new version and the properties in one commit."""
+    view = existing.identifier
     for _ in range(_TRIES):
         replaced = replace_version(
-            existing.metadata,
-            schema={"type": "struct", "fields": table.current_schema["fields"]},
+            with_view_properties(existing.metadata, properties(existing)),
+            schema={"type": "struct", "fields": storage.fields},
             sql=sql,
             default_catalog=view.catalog,
             default_namespace=view.namespace,
             summary=SUMMARY,
             now_ms=effects.now_ms(),
         )
-        updated = with_view_properties(replaced, definition.properties_on(existing))
-        if catalog.replace(existing, updated):
+        if catalog.replace(existing, replaced):
             return catalog.load(view)
         existing = catalog.load(view)
     raise CommitConflictError(f"view {view} kept changing while it was replaced; run it again")
@@ -209,26 +286,30 @@ def _new_storage(
     location: str,
     stager: Callable[[Script], Outcome],
     context: Identifier,
-) -> tuple[str, TableMetadata]:
-    """Have Spark make an empty storage table below a view's location; nothing points at it yet."""
+) -> NewStorage:
+    """Have Spark make an empty storage table below a view's location; no view names it yet."""
     token = uuid.uuid4().hex
     query, nested = _resolved(catalog, sql, context, view)
+    name = None
+    if definition.layout == "registered":
+        name = Identifier(view.catalog, view.namespace, f"{view.name[:200]}__storage_{token[:8]}")
     script = create_storage(
         view=str(view),
         query=query,
         columns=columns,
-        location=join(location, f"storage-{token[:12]}"),
+        location=join(location, f"storage-{token[:12]}") if catalog.chooses_locations else None,
         partition_by=[partition_transform(text) for text in definition.partition_by],
         nested=nested,
         token=token,
+        table=name,
+        owner=view.within_catalog,
     )
     outcome = stager(script)
     if outcome.error is not None or outcome.metadata_location is None:
         kind = InvalidQueryError if outcome.query_error else JobError
         raise kind(f"view {view}: {outcome.error or 'the job ended without a storage table'}")
-    what = f"view {view}, storage table file"
-    data = catalog.files.read(outcome.metadata_location, what=what)
-    return outcome.metadata_location, parse_table(data, source=f"{what} {outcome.metadata_location}")
+    table = catalog.load_table(name, location=outcome.metadata_location, what=f"view {view}, storage table")
+    return NewStorage(outcome.metadata_location, table, name, view)
 
 
 def _resolved(
@@ -256,7 +337,9 @@ def _resolved(
 
 
 def drop(catalog: MaterializedViewCatalog, view: str | Identifier) -> None:
-    """Remove a materialized view from the catalog; its files stay.
+    """Remove a materialized view from the catalog, and its storage table where that is in the catalog.
+
+    The files stay.
 
     Raises:
         ViewNotFoundError: There is no such view.
@@ -264,4 +347,12 @@ def drop(catalog: MaterializedViewCatalog, view: str | Identifier) -> None:
     """
     loaded = catalog.load(view)
     log.info("Dropping %s; its files stay at %s", loaded.identifier, loaded.materialized.storage_table_location)
+    # The view first: one without its storage table is broken, a storage table without its view is only left over.
     catalog.drop(loaded.identifier)
+    _drop_storage(catalog, loaded)
+
+
+def _drop_storage(catalog: MaterializedViewCatalog, view: LoadedView) -> None:
+    if view.storage_table is not None:
+        uuid_ = view.metadata.properties.get(STORAGE_TABLE_UUID_PROPERTY)
+        catalog.tables.drop(view.storage_table, uuid=uuid_, owner=view.identifier)

@@ -89,6 +89,19 @@ class RefreshRefusedError(MaterializedViewError):
     """The fallback policy forbids the refresh that would be needed."""
 
 
+class IncrementalRefusedError(MaterializedViewError):
+    """Incremental work turned out to be impossible or too dear while the job ran: a full refresh is not.
+
+    Args:
+        code: Why, in a word that programs read.
+        message: The same for people.
+    """
+
+    def __init__(self, code: str, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+
+
 class JobError(MaterializedViewError):
     """The Spark job failed: nothing was published. Carries Spark's reason, not its stack."""
 

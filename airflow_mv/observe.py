@@ -7,9 +7,21 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from datetime import datetime
 
+import msgspec
+
 from airflow_mv.catalog import LoadedStorage, LoadedView, Located, MaterializedViewCatalog
 from airflow_mv.errors import BaseTableNotFoundError, CatalogNotFoundError, MetadataFileNotFoundError
-from airflow_mv.plan.freshness import METADATA_LOCATION, NO_SNAPSHOT, TABLE_UUID, Freshness, ObservedTable, assess
+from airflow_mv.plan.freshness import (
+    METADATA_LOCATION,
+    NO_SNAPSHOT,
+    TABLE_UUID,
+    Code,
+    Freshness,
+    ObservedTable,
+    Reason,
+    State,
+    assess,
+)
 from airflow_mv.plan.query import Dependencies, NestedView, base_tables
 from airflow_mv.spec.identifiers import Identifier
 from airflow_mv.spec.materialized_view import BaseTable, NestedViewVersion, RefreshRecord
@@ -26,7 +38,8 @@ class Observation:
         sql: The current version's query.
         dependencies: The base tables and nested views of the query.
         tables: The base tables as they are now, or were at ``as_of``.
-        nested_storages: Storage metadata file of each base table that is a materialized view.
+        nested_storages: Of each base table that is a materialized view the storage table: its metadata file, or its
+            name in the catalog.
         freshness: The verdict.
     """
 
@@ -35,7 +48,7 @@ class Observation:
     sql: str
     dependencies: Dependencies
     tables: tuple[ObservedTable, ...]
-    nested_storages: dict[Identifier, str]
+    nested_storages: dict[Identifier, str | Identifier]
     freshness: Freshness
 
     @property
@@ -81,7 +94,20 @@ def observe(
         nested_views=tuple(_version(item) for item in dependencies.views),
         observed=tables,
     )
+    if not storage.intact:
+        freshness = _without_rows_of_its_own(freshness, storage)
     return Observation(loaded, storage, sql, dependencies, tables, nested, freshness)
+
+
+def _without_rows_of_its_own(freshness: Freshness, storage: LoadedStorage) -> Freshness:
+    """A storage table in the catalog that others have written to does not hold what the record says."""
+    if freshness.state not in (State.FRESH, State.STALE):
+        return freshness
+    why = Reason(
+        Code.STORAGE_CHANGED,
+        f"the storage table {storage.name} is at {storage.table.head}, and not by a refresh: others write to it",
+    )
+    return replace(freshness, state=State.STALE, reasons=(why, *freshness.reasons))
 
 
 def dependencies_of(catalog: MaterializedViewCatalog, view: LoadedView, sql: str) -> Dependencies:
@@ -104,7 +130,7 @@ def load_plain_view(catalog: MaterializedViewCatalog, identifier: Identifier) ->
         return None
     if located is None or located.kind != "view":
         return None
-    loaded = home.load_at(identifier, located.metadata_location)
+    loaded = home.open_view(identifier, located)
     if loaded.settings is not None:
         return None
     version = loaded.metadata.current_version
@@ -126,17 +152,18 @@ def observe_tables(
     *,
     as_of: datetime | None = None,
     pins: dict[Identifier, ObservedTable] | None = None,
-) -> tuple[tuple[ObservedTable, ...], dict[Identifier, str]]:
+) -> tuple[tuple[ObservedTable, ...], dict[Identifier, str | Identifier]]:
     """Look at base tables: one catalog query, and a metadata file only where a pointer has moved.
 
     Returns:
-        The tables, and the storage metadata file of each that is a materialized view.
+        The tables, and of each that is a materialized view the storage table: its metadata file, or its name in
+        the catalog.
     """
     wanted = tuple(identifiers)
     known = {table.identifier: table for table in record.base_tables} if record and not as_of else {}
     pinned = {} if pins is None else pins
     located = _locate(catalog, tuple(identifier for identifier in wanted if identifier not in pinned))
-    storages: dict[Identifier, str] = {}
+    storages: dict[Identifier, str | Identifier] = {}
     tables = []
     for identifier in wanted:
         table = pinned.get(identifier)
@@ -174,7 +201,7 @@ def _look(
     identifier: Identifier,
     place: Located | str,
     recorded: BaseTable | None,
-    storages: dict[Identifier, str],
+    storages: dict[Identifier, str | Identifier],
     as_of: datetime | None,
 ) -> ObservedTable:
     if isinstance(place, str):
@@ -219,15 +246,20 @@ def _locate(catalog: MaterializedViewCatalog, wanted: tuple[Identifier, ...]) ->
 
 
 def _through_materialized_view(
-    catalog: MaterializedViewCatalog, identifier: Identifier, place: Located, storages: dict[Identifier, str]
+    catalog: MaterializedViewCatalog,
+    identifier: Identifier,
+    place: Located,
+    storages: dict[Identifier, str | Identifier],
 ) -> Located:
     """A base table that is a materialized view stands for its storage table."""
     if place.kind != "view":
         return place
     home = catalog.other(identifier.catalog)
-    storage = home.load_storage(home.load_at(identifier, place.metadata_location))
-    storages[identifier] = storage.location
-    return replace(place, metadata_location=storage.location, table=storage.table)
+    storage = home.load_storage(home.open_view(identifier, place))
+    storages[identifier] = storage.name or storage.location
+    # Its rows are those of its refresh, also where others have written to the table.
+    table = msgspec.structs.replace(storage.table, current_snapshot_id=storage.rows_snapshot)
+    return replace(place, metadata_location=storage.location, table=table)
 
 
 def _read(

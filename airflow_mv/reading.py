@@ -133,11 +133,8 @@ def read_arrow(catalog: MaterializedViewCatalog, found: Readable, *, limit: int 
         found: From :func:`readable`.
         limit: At most this many rows.
     """
-    from pyiceberg.table import StaticTable
-
     _say(found)
-    table = StaticTable.from_metadata(found.storage.location, catalog.properties)
-    scan = table.scan(snapshot_id=found.snapshot_id, limit=limit)
+    scan = catalog.readable_table(found.storage).scan(snapshot_id=found.snapshot_id, limit=limit)
     return ReadResult(found, scan.to_arrow_batch_reader())
 
 
@@ -154,15 +151,12 @@ def read(spark: SparkSession, view: str, *, catalog: MaterializedViewCatalog | N
     Raises:
         JobError: The refresh failed.
     """
-    from airflow_mv.stagers import session_stager
+    from airflow_mv.stagers import session_stager, stored_rows
 
     home = catalog or MaterializedViewCatalog(Identifier.parse(view).catalog)
     found = readable(home, view, stager=session_stager(home, spark))
     _say(found)
-    reader = spark.read.format("iceberg")
-    if found.snapshot_id is not None:
-        reader = reader.option("versionAsOf", str(found.snapshot_id))
-    return reader.load(found.storage.location)
+    return stored_rows(spark, found.storage, found.snapshot_id)
 
 
 def _recorded(
@@ -173,7 +167,7 @@ def _recorded(
     record = storage.state.current
     if refresh_id is not None or as_of is not None:
         record = _find(view, storage.state.refreshes, as_of, refresh_id)
-    head = storage.table.head
+    head = storage.rows_snapshot
     if record.refresh_id != storage.state.current_refresh_id:
         numbers = {item.sequence_number: item.snapshot_id for item in storage.table.snapshots}
         head = numbers.get(record.sequence_number or -1)

@@ -12,21 +12,28 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
 from airflow_mv.catalog import MaterializedViewCatalog
+from airflow_mv.catalog.confinement import check_confined
 from airflow_mv.commit import Effects, PublishOutcome
 from airflow_mv.commit import publish as publish_staged
 from airflow_mv.errors import (
     CommitConflictError,
+    InvalidMetadataError,
     InvalidQueryError,
     JobError,
     MetadataFileNotFoundError,
+    RefreshRefusedError,
 )
+from airflow_mv.layouts import Figures
+from airflow_mv.maintenance import oldest_lasting_ms
 from airflow_mv.observe import dependencies_of
-from airflow_mv.plan.freshness import Code
+from airflow_mv.plan.freshness import Code, Reason
 from airflow_mv.plan.planner import Mode, RefreshPlan
 from airflow_mv.planning import Pins, RefreshOptions, plan_refresh
 from airflow_mv.results import RefreshResult
 from airflow_mv.script import Outcome, Script
 from airflow_mv.spec.identifiers import Identifier
+from airflow_mv.spec.materialized_view import COMPLETE_KEY, REFRESH_ID_KEY, staging_branch
+from airflow_mv.spec.table import ancestors
 
 log = logging.getLogger(__name__)
 
@@ -51,6 +58,7 @@ def stage(catalog: MaterializedViewCatalog, plan: RefreshPlan, stager: Stager) -
 
     Raises:
         InvalidQueryError: The fault lies in the view's SQL.
+        RefreshRefusedError: The job cannot go on incrementally, and may not recompute.
         JobError: Spark failed; a retry may succeed.
     """
     if plan.script is None:
@@ -62,19 +70,33 @@ def stage(catalog: MaterializedViewCatalog, plan: RefreshPlan, stager: Stager) -
         )
         return left
     outcome = stager(plan.script)
+    if outcome.fallback is not None and outcome.metadata_location is None:
+        return _refused(plan, outcome)
     if outcome.error is not None or outcome.metadata_location is None:
         reason = outcome.error or "the job ended without a staged table"
         kind = InvalidQueryError if outcome.query_error else JobError
         raise kind(f"view {plan.view}: the Spark job failed, nothing was published: {reason}")
     location = plan.script.outcome_location
-    # A submitted driver has left it there already.
-    if location is not None and catalog.files.read_text(location) != outcome.to_json():
+    # A submitted driver has left it there already; a branch tells by itself.
+    if location is not None and outcome.branch is None and catalog.files.read_text(location) != outcome.to_json():
         catalog.files.replace_text(location, outcome.to_json())
     return outcome
 
 
+def _refused(plan: RefreshPlan, outcome: Outcome) -> Outcome:
+    """End a job that could not go on incrementally, and was not allowed to recompute."""
+    if plan.skips:
+        return outcome
+    raise RefreshRefusedError(
+        f"view {plan.view} would have to be recomputed in full, as the job found out, and that is not allowed: "
+        f"{outcome.fallback_reason}. Allow it with on_fallback='full', or force it once with --full"
+    )
+
+
 def find_staged(catalog: MaterializedViewCatalog, plan: RefreshPlan) -> Outcome | None:
-    """Return the outcome that an earlier try of this refresh left, if its staged file is there."""
+    """Return the outcome that an earlier try of this refresh left, if its staged file or branch is there."""
+    if plan.storage_table is not None:
+        return _staged_branch(catalog, plan)
     location = plan.script.outcome_location if plan.script else None
     text = catalog.files.read_text(location) if location else None
     if text is None:
@@ -83,10 +105,40 @@ def find_staged(catalog: MaterializedViewCatalog, plan: RefreshPlan) -> Outcome 
         outcome = Outcome.from_json(text)
         if outcome.refresh_id != plan.refresh_id or outcome.error or outcome.metadata_location is None:
             return None
+        home = str(location).rpartition("/staged/")[0]
+        check_confined(outcome.metadata_location, (home,), what=f"view {plan.view}, staged storage table file")
         catalog.files.read(outcome.metadata_location, what=f"view {plan.view}, staged storage table file")
-    except (ValueError, MetadataFileNotFoundError):
+    except (InvalidMetadataError, MetadataFileNotFoundError):
+        return None
+    if _may_be_collected(catalog, str(location)):
+        log.info("What an earlier try of refresh %s staged is too old to be taken up: staging again", plan.refresh_id)
         return None
     return outcome
+
+
+def _may_be_collected(catalog: MaterializedViewCatalog, location: str) -> bool:
+    """Whether a staged file nears the age at which it is deleted, by the store's clock."""
+    folder = location.rpartition("/")[0]
+    written = [file.modified_ms for file in catalog.files.list(folder) if file.location == location]
+    # Half of the grace is left for the rest of the refresh: files of the job are older than its outcome.
+    return not written or written[0] <= oldest_lasting_ms(catalog, folder)
+
+
+def _staged_branch(catalog: MaterializedViewCatalog, plan: RefreshPlan) -> Outcome | None:
+    """Find a branch that a run of this refresh has written whole: its snapshots say so."""
+    storage = catalog.load_storage(catalog.load(plan.view))
+    prefix = f"{staging_branch(plan.refresh_id)}_"
+    for name, ref in storage.table.refs.items():
+        head = storage.table.find(ref.snapshot_id) if name.startswith(prefix) else None
+        if head is None or (head.summary.get(REFRESH_ID_KEY), head.summary.get(COMPLETE_KEY)) != (
+            plan.refresh_id,
+            "true",
+        ):
+            continue
+        own = [item for item in ancestors(storage.table, head.snapshot_id) if item.summary.get(REFRESH_ID_KEY)]
+        written = sum(item.count("added-records") for item in own if item.summary[REFRESH_ID_KEY] == plan.refresh_id)
+        return Outcome(plan.refresh_id, storage.location, rows_written=written, branch=name)
+    return None
 
 
 def publish(
@@ -100,13 +152,15 @@ def publish(
     Raises:
         CommitConflictError, CommitStateUnknownError: See :func:`airflow_mv.commit.publish`.
     """
+    if outcome is not None:
+        plan = _as_it_ran(plan, outcome)
     if plan.mode == Mode.NOOP:
         return _unchanged(catalog, plan)
     published = publish_staged(
         catalog,
         plan,
-        outcome.metadata_location if outcome else None,
-        rows_written=outcome.rows_written if outcome else 0,
+        outcome.staged if outcome else None,
+        figures=_figures(plan, outcome) if outcome else None,
         effects=effects,
     )
     if published.outcome == PublishOutcome.REPLAN:
@@ -126,6 +180,31 @@ def publish(
         rows_written=outcome.rows_written if committed and outcome else 0,
         seconds=0.0,
         snapshots=tuple((item.identifier, item.snapshot_reference) for item in plan.records),
+    )
+
+
+def _as_it_ran(plan: RefreshPlan, outcome: Outcome) -> RefreshPlan:
+    """What counts is the mode that ran, not the one that was planned."""
+    if outcome.fallback is None:
+        return plan
+    code = Code.SKIPPED if outcome.metadata_location is None else Code.INCREMENTAL_UNAVAILABLE
+    why = Reason(code, f"the job found out: {outcome.fallback_reason}")
+    mode = Mode.NOOP if outcome.metadata_location is None else Mode.FULL
+    return replace(plan, mode=mode, reasons=(*plan.reasons, why))
+
+
+def _figures(plan: RefreshPlan, outcome: Outcome) -> Figures:
+    deltas = outcome.deltas
+    taught = {}
+    if plan.estimates and outcome.fallback is None and outcome.step_seconds:
+        kind = "full_factor" if plan.mode == Mode.FULL else "incremental_factor"
+        taught[kind] = plan.estimates[0].factor_of(sum(outcome.step_seconds))
+    return Figures(
+        rows_written=outcome.rows_written,
+        rows_changed=sum(delta.rows or 0 for delta in deltas) if deltas else None,
+        rows_deleted=None if plan.mode == Mode.FULL else outcome.rows_deleted,
+        bytes_read=sum(delta.old_bytes + delta.new_bytes for delta in deltas) if deltas else None,
+        **taught,
     )
 
 

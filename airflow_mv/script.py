@@ -8,12 +8,19 @@ named steps are the few things plain SQL cannot say. No secret is ever part of a
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import asdict, dataclass, fields
+from types import UnionType
+from typing import Any, TypeVar, get_args, get_origin, get_type_hints
+
+from airflow_mv.errors import InvalidMetadataError
+
+_Document = TypeVar("_Document")
 
 #: Spark catalog that holds a storage table while a job works on it; nobody else sees it.
 STAGING_CATALOG = "airflow_mv_staging"
 STAGING_NAMESPACE = "staged"
+#: A delta view's column beside the table's: how many rows came (positive) or went (negative).
+WEIGHT = "__w"
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,29 +39,154 @@ class CreateStorageStep:
     """Create the empty staged table ``table`` with the columns of ``query``, by Spark's own analysis.
 
     Args:
-        table: Quoted Spark name in the staging catalog.
+        table: Quoted Spark name, in the staging catalog or in the view's own.
         query: The view's SQL, pinned or not; it is analysed, never run.
-        location: The storage table's directory.
+        location: The storage table's directory; ``None`` leaves it to the catalog.
         partition_by: Quoted partition transforms, e.g. ``days(`day`)``.
         properties: Table properties.
     """
 
     table: str
     query: str
-    location: str
+    location: str | None
     partition_by: tuple[str, ...] = ()
     properties: tuple[tuple[str, str], ...] = ()
 
     def describe(self) -> str:
         """Return the statement with the columns left to Spark."""
         partitioning = f" PARTITIONED BY ({', '.join(self.partition_by)})" if self.partition_by else ""
+        location = f" LOCATION '{self.location}'" if self.location else ""
+        return f"CREATE TABLE {self.table} (<columns of the query>) USING iceberg{partitioning}{location}"
+
+
+@dataclass(frozen=True, slots=True)
+class DeterminismStep:
+    """Refuse incremental work on a query that may give other rows from the same snapshots.
+
+    Args:
+        query: The view's SQL, pinned or not; it is analysed, never run.
+    """
+
+    query: str
+
+    def describe(self) -> str:
+        """Return what is asked of Spark."""
+        return "<refuse a query with rand(), current_timestamp() and the like>"
+
+
+@dataclass(frozen=True, slots=True)
+class DeltaStep:
+    """Make the temporary view ``view``: the net change of a base table, each row with its signed number ``__w``.
+
+    Args:
+        view: Quoted name, from :func:`temporary`.
+        table: Quoted Spark name of the base table.
+        start: The snapshot whose rows the view has stored; ``None`` for an empty table.
+        end: The snapshot to come to; ``None`` for an empty table.
+        columns: The columns that the view reads, by their names at ``end``, unquoted.
+        kind: ``append`` (only where every snapshot between is an append or a replace, on one line),
+            ``diff`` of the scan tasks, or ``values`` of two pinned reads. Over Spark Connect a diff is ``values``.
+        where: A predicate on the table's columns that every row must pass to matter to the view; may be empty.
+        uses: How often the statements behind read it: one read of an append is not materialised.
+    """
+
+    view: str
+    table: str
+    start: int | None
+    end: int | None
+    columns: tuple[str, ...]
+    kind: str = "diff"
+    where: str = ""
+    uses: int = 1
+
+    def describe(self) -> str:
+        """Return what the view holds."""
+        columns = ", ".join(quote(column) for column in (*self.columns, WEIGHT))
+        where = f" where {self.where}" if self.where else ""
+        span = f"{self.start or 'nothing'} to {self.end or 'nothing'}"
+        return f"CREATE TEMPORARY VIEW {self.view} ({columns}) AS <{self.kind} of {self.table}, {span}{where}>"
+
+
+@dataclass(frozen=True, slots=True)
+class ReplaceKeysStep:
+    """Recompute the stored rows of the affected keys: delete these keys, insert the query's rows of them.
+
+    Args:
+        table: Quoted name of the staged storage table.
+        query: The view's SQL, pinned to the new snapshots; its columns are the storage table's, by position.
+        columns: The storage table's columns, unquoted, in order.
+        affected: A query for the affected keys, by position; it may repeat them.
+        keys: The columns of ``columns`` that are the key.
+        not_null: Those keys that are never NULL, neither stored nor new.
+        how: ``merge`` or ``delete`` (and insert) write what changes, ``overwrite`` rewrites the storage table.
+        most_keys: With more affected keys than this the run falls back.
+        constants: Queries for one boolean each. Where one is true, nearly every row is affected: the run falls back.
+        affected_unless: Stands for ``affected`` where all ``constants`` are false; empty for ``affected`` itself.
+    """
+
+    table: str
+    query: str
+    columns: tuple[str, ...]
+    affected: str
+    keys: tuple[str, ...]
+    not_null: tuple[str, ...] = ()
+    how: str = "merge"
+    most_keys: int = 100_000
+    constants: tuple[str, ...] = ()
+    affected_unless: str = ""
+
+    def describe(self) -> str:
+        """Return the statement, with names for its parts."""
+        keys = ", ".join(quote(key) for key in self.keys)
+        return f"{self.how.upper()} {self.table} BY KEYS ({keys}) IN (\n{self.affected}\n) FROM (\n{self.query}\n)"
+
+
+@dataclass(frozen=True, slots=True)
+class MergeAdditiveStep:
+    """Add signed aggregates to the stored ones: the changed groups are aggregated again from both.
+
+    Args:
+        table: Quoted name of the staged storage table.
+        columns: The storage table's columns, unquoted, in order.
+        keys: Those of them that are the group's key; none for one row over all.
+        changes: A query for the changed groups and their partial aggregates; its columns are the storage
+            table's, by position, one row a key.
+        combine: A query for the new rows of the changed groups, by position, over ``__stored`` (the stored rows of
+            these groups) and ``__delta`` (the rows of ``changes``).
+        not_null: Those keys that are never NULL, neither stored nor new.
+        how: ``merge`` or ``delete`` (and insert) write what changes, ``overwrite`` rewrites the storage table.
+        most_keys: With more changed groups than this the run falls back.
+        weighted: Whether ``changes`` has one column more, :data:`WEIGHT`: how many copies came or went.
+    """
+
+    table: str
+    columns: tuple[str, ...]
+    keys: tuple[str, ...]
+    changes: str
+    combine: str
+    not_null: tuple[str, ...] = ()
+    how: str = "merge"
+    most_keys: int = 100_000
+    weighted: bool = False
+
+    def describe(self) -> str:
+        """Return the statement, with names for its parts."""
+        keys = ", ".join(quote(key) for key in self.keys)
         return (
-            f"CREATE TABLE {self.table} (<columns of the query>) USING iceberg{partitioning} LOCATION '{self.location}'"
+            f"{self.how.upper()} {self.table} BY KEYS ({keys}) FROM (\n"
+            f"WITH `__stored` AS ({self.table} of these keys), `__delta` AS (\n{self.changes}\n)\n{self.combine}\n)"
         )
 
 
-Step = SqlStep | CreateStorageStep
-_STEPS: dict[str, type[Any]] = {"sql": SqlStep, "create-storage": CreateStorageStep}
+Step = SqlStep | CreateStorageStep | DeterminismStep | DeltaStep | ReplaceKeysStep | MergeAdditiveStep
+_STEPS: dict[str, type[Any]] = {
+    "sql": SqlStep,
+    "create-storage": CreateStorageStep,
+    "determinism": DeterminismStep,
+    "delta": DeltaStep,
+    "replace-keys": ReplaceKeysStep,
+    "merge-additive": MergeAdditiveStep,
+}
 _KINDS = {cls: kind for kind, cls in _STEPS.items()}
 
 
@@ -65,11 +197,14 @@ class Script:
     Args:
         view: The view, for messages.
         refresh_id: Stamped on every snapshot the job writes (summary key ``airflow-mv.refresh-id``).
-        table: Quoted Spark name of the staged storage table in :data:`STAGING_CATALOG`.
+        table: Quoted Spark name of the storage table: in :data:`STAGING_CATALOG`, or where the catalog has it.
         steps: Run in order; the first failure ends the job.
         outcome_location: Where a submitted driver leaves its :class:`Outcome`, or ``None``.
         confs: Session settings (never catalog credentials) the statements rely on.
         nested: How many base tables are materialized views; they are staged as ``base_0``, ``base_1``, …
+        incremental: Whether ``steps`` bring the stored rows from the recorded snapshots to the new ones.
+        fallback: Steps to run instead when one of ``steps`` finds that it cannot go on; without any the run ends.
+        branch: The branch of a storage table that the statements write to; each run puts its own suffix behind it.
     """
 
     view: str
@@ -79,6 +214,14 @@ class Script:
     outcome_location: str | None = None
     confs: tuple[tuple[str, str], ...] = ()
     nested: int = 0
+    incremental: bool = False
+    fallback: tuple[Step, ...] = ()
+    branch: str | None = None
+
+    @property
+    def is_staged(self) -> bool:
+        """Whether the storage table is in the staging catalog, which is the run's own."""
+        return self.table.startswith(f"{quote(STAGING_CATALOG)}.")
 
     @property
     def statements(self) -> tuple[str, ...]:
@@ -88,18 +231,48 @@ class Script:
     def to_json(self) -> str:
         """Serialise; :meth:`from_json` reads it back equal."""
         document = asdict(self)
-        document["steps"] = [{"kind": _KINDS[type(step)], **asdict(step)} for step in self.steps]
+        for name in ("steps", "fallback"):
+            document[name] = [{"step": _KINDS[type(step)], **asdict(step)} for step in getattr(self, name)]
         return json.dumps(document)
 
     @classmethod
     def from_json(cls, text: str) -> Script:
-        """Read what :meth:`to_json` wrote."""
-        document = json.loads(text)
-        steps = []
-        for raw in document.pop("steps"):
-            kind = _STEPS[raw.pop("kind")]
-            steps.append(kind(**{key: _tuples(value) for key, value in raw.items()}))
-        return cls(steps=tuple(steps), **{key: _tuples(value) for key, value in document.items()})
+        """Read what :meth:`to_json` wrote.
+
+        Raises:
+            InvalidMetadataError: The text is not such a document.
+        """
+        document = _object(text, "script")
+        for name in ("steps", "fallback"):
+            document[name] = [_step(raw) for raw in _objects(document.get(name, []), "script", name)]
+        return _read(cls, document, "script")
+
+
+@dataclass(frozen=True, slots=True)
+class Delta:
+    """What was read to know the change of one base table.
+
+    Args:
+        table: Quoted Spark name.
+        ways: How: ``append``, ``diff`` (rows of changed files, cancelled), ``deleted`` (rows that delete files
+            hide), ``lineage`` (row ids), ``values`` (both snapshots whole), ``whole`` (one of them is empty);
+            none where nothing had to be read.
+        old_tasks: Files that only the old snapshot reads, or reads with other delete files.
+        new_tasks: Files that only the new one reads so.
+        old_bytes: Bytes of the first.
+        new_bytes: Bytes of the second.
+        rows_read: Rows in these files by their metadata; ``None`` where the files are not known.
+        rows: Rows of the net change, gone and come; ``None`` where they were not counted.
+    """
+
+    table: str
+    ways: tuple[str, ...] = ()
+    old_tasks: int = 0
+    new_tasks: int = 0
+    old_bytes: int = 0
+    new_bytes: int = 0
+    rows_read: int | None = None
+    rows: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,13 +281,21 @@ class Outcome:
 
     Args:
         refresh_id: The script's.
-        metadata_location: The staged storage table's newest metadata file, or ``None`` after a failure.
+        metadata_location: The storage table's newest metadata file, or ``None`` after a failure.
         rows_written: Rows added by the job's snapshots.
         step_seconds: Wall-clock seconds of each step that ran.
         error: Spark's reason in one paragraph, or ``None``.
         error_class: Spark's error condition (e.g. ``UNRESOLVED_COLUMN.WITH_SUGGESTION``), where it names one.
         query_error: Whether the reason lies in the view's SQL, so that a retry cannot help.
         application_id: The Spark application.
+        mode: What ran: ``full``, ``incremental``, or ``none`` where nothing was to be written or the run gave up.
+        way: How rows were written: ``statement`` (plain SQL), ``merge``, ``delete``, ``overwrite``, or ``none``.
+        fallback: Why incremental work was not possible, as a code (see ``job/delta.py``), or ``None``.
+        fallback_reason: The same in a sentence.
+        rows_deleted: Rows that the job's snapshots removed, by copying their files without them or by deletes.
+        keys: Affected keys or changed groups, where they were counted.
+        deltas: What was read of each changed base table.
+        branch: The branch of the storage table that holds the staged rows, in the registered layout.
     """
 
     refresh_id: str
@@ -125,6 +306,19 @@ class Outcome:
     error_class: str | None = None
     query_error: bool = False
     application_id: str | None = None
+    mode: str = "full"
+    way: str = "statement"
+    fallback: str | None = None
+    fallback_reason: str | None = None
+    rows_deleted: int = 0
+    keys: int | None = None
+    deltas: tuple[Delta, ...] = ()
+    branch: str | None = None
+
+    @property
+    def staged(self) -> str | None:
+        """Where the staged rows are: a branch of the storage table, or its newest metadata file; ``None`` for none."""
+        return None if self.way == "none" else self.branch or self.metadata_location
 
     def to_json(self) -> str:
         """Serialise; :meth:`from_json` reads it back equal."""
@@ -135,14 +329,71 @@ class Outcome:
         """Read what :meth:`to_json` wrote.
 
         Raises:
-            ValueError: If the text is not such a document (a half-written file).
+            InvalidMetadataError: The text is not such a document (a half-written file).
         """
-        try:
-            document = json.loads(text)
-            return cls(**{key: _tuples(value) for key, value in document.items()})
-        except (TypeError, AttributeError) as error:
-            raise ValueError(f"not an outcome document: {error}") from error
+        document = _object(text, "outcome")
+        deltas = _objects(document.get("deltas", []), "outcome", "deltas")
+        return _read(cls, {**document, "deltas": [_read(Delta, delta, "outcome") for delta in deltas]}, "outcome")
+
+
+def _object(text: str, what: str) -> dict[str, Any]:
+    try:
+        document = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise InvalidMetadataError(f"not a document of kind {what}: {str(error)[:200] or 'too deep'}") from None
+    if not isinstance(document, dict):
+        raise InvalidMetadataError(f"not a document of kind {what}: no JSON object")
+    return document
+
+
+def _objects(value: object, what: str, name: str) -> list[dict[str, Any]]:
+    if not isinstance(value, list) or not all(isinstance(raw, dict) for raw in value):
+        raise InvalidMetadataError(f"not a {what} document: field {name!r}")
+    return value
+
+
+def _step(raw: dict[str, Any]) -> Step:
+    kind = raw.get("step")
+    if not isinstance(kind, str) or kind not in _STEPS:
+        raise InvalidMetadataError("not a script document: field 'step' of a step")
+    step: Step = _read(_STEPS[kind], {key: value for key, value in raw.items() if key != "step"}, "script")
+    return step
+
+
+def _read(cls: type[_Document], document: dict[str, Any], what: str) -> _Document:
+    """Make a dataclass of a JSON object, each field of exactly its type: the text may come from anyone."""
+    types = get_type_hints(cls)
+    try:
+        values = {key: _tuples(value) for key, value in document.items()}
+        for item in fields(cls):  # type: ignore[arg-type]
+            if item.name in values and not _fits(values[item.name], types[item.name]):
+                raise InvalidMetadataError(f"not a document of kind {what}: field {item.name!r}")
+        return cls(**values)
+    except (TypeError, RecursionError) as error:
+        raise InvalidMetadataError(f"not a document of kind {what}: {str(error)[:200]}") from None
+
+
+def _fits(value: object, kind: Any) -> bool:
+    if get_origin(kind) is UnionType:
+        return any(_fits(value, item) for item in get_args(kind))
+    if get_origin(kind) is tuple:
+        items = get_args(kind)
+        if not isinstance(value, tuple):
+            return False
+        wanted = items[:1] * len(value) if items[-1] is Ellipsis else items
+        return len(value) == len(wanted) and all(map(_fits, value, wanted))
+    return type(value) in ((int, float) if kind is float else (kind,))
 
 
 def _tuples(value: Any) -> Any:
     return tuple(_tuples(item) for item in value) if isinstance(value, list) else value
+
+
+def temporary(name: str) -> str:
+    """Return the quoted name of a temporary view in a script; a run makes it its own, as the staging catalog's."""
+    return quote(f"{STAGING_CATALOG}-{name}")
+
+
+def quote(name: str) -> str:
+    """Return a name as Spark writes it."""
+    return "`" + name.replace("`", "``") + "`"

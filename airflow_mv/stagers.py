@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Run a script in this process: in a local session, in a cluster's client mode, or over Spark Connect."""
+"""Run a script, or read its rows, in this process: in a local session, a cluster's client mode, or over Connect."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from airflow_mv.catalog import MaterializedViewCatalog
+from airflow_mv.catalog import LoadedStorage, MaterializedViewCatalog
 from airflow_mv.catalog.spark import SparkSettings, spark_settings
 from airflow_mv.script import Outcome, Script
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 log = logging.getLogger(__name__)
 
@@ -37,6 +37,14 @@ def session_stager(
         return run(with_catalogs(spark, {**settings.confs, **settings.secrets}), script, report=report)
 
     return stage
+
+
+def stored_rows(spark: SparkSession, storage: LoadedStorage, snapshot_id: int | None) -> DataFrame:
+    """Return a storage table's rows at a snapshot, by its name where it has one; ``None`` for the current rows."""
+    reader = spark.read.format("iceberg")
+    if snapshot_id is not None:
+        reader = reader.option("versionAsOf", str(snapshot_id))
+    return reader.load(storage.location) if storage.name is None else reader.table(storage.name.sql())
 
 
 class InProcessStager:

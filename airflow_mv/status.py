@@ -12,7 +12,6 @@ from airflow_mv.observe import observe
 from airflow_mv.plan.freshness import Code, ObservedTable, Reason, State
 from airflow_mv.results import ViewStatus, timestamp
 from airflow_mv.spec.identifiers import Identifier
-from airflow_mv.spec.stored import decode
 
 
 def status(catalog: MaterializedViewCatalog, view: str | Identifier) -> ViewStatus:
@@ -93,12 +92,13 @@ def history(catalog: MaterializedViewCatalog, view: str | Identifier) -> list[di
 def stored_metadata(catalog: MaterializedViewCatalog, view: str | Identifier) -> dict[str, Any]:
     """Return the metadata of a view and of its storage table, as stored."""
     loaded = catalog.load(view)
-    storage = loaded.materialized.storage_table_location
-    what = f"view {loaded.identifier}"
+    storage = catalog.load_storage(loaded)
     return {
         "view": str(loaded.identifier),
+        "layout": loaded.layout,
         "metadata_location": loaded.metadata_location,
-        "metadata": decode(catalog.files.read(loaded.metadata_location, what=what), source=what),
-        "storage_table_location": storage,
-        "storage_table_metadata": decode(catalog.files.read(storage, what=what), source=what),
+        "metadata": catalog.stored_view(loaded),
+        "storage_table": str(storage.name) if storage.name else None,
+        "storage_table_location": storage.location,
+        "storage_table_metadata": catalog.stored_table(loaded, storage),
     }

@@ -13,6 +13,7 @@ from airflow_mv.observe import Observation, observe
 from airflow_mv.plan.freshness import NO_SNAPSHOT, State
 from airflow_mv.plan.statements import pinned, renamed
 from airflow_mv.spec.identifiers import Identifier, quote
+from airflow_mv.stagers import stored_rows
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -84,7 +85,7 @@ def verify(
         )
     query = renamed(_pinned(observation, record.snapshots), observation.view.metadata.schema_.names)
     spark = session()
-    stored = _comparable(spark.read.format("iceberg").load(observation.storage.location))
+    stored = _comparable(stored_rows(spark, observation.storage, observation.storage.rows_snapshot))
     recomputed = _comparable(spark.sql(query))
     return Verification(
         view=name,

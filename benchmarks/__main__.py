@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``python -m benchmarks [full-refresh | freshness] [options]``."""
+"""``python -m benchmarks [full-refresh | freshness | incremental | tpch-modes] [options]``."""
 
 from __future__ import annotations
 
@@ -8,9 +8,14 @@ import os
 import sys
 from pathlib import Path
 
-from benchmarks import freshness, full_refresh, report
+from benchmarks import freshness, full_refresh, incremental, report, tpch_modes
 
-_COMMANDS = {"full-refresh": full_refresh, "freshness": freshness}
+_COMMANDS = {
+    "full-refresh": full_refresh,
+    "freshness": freshness,
+    "incremental": incremental,
+    "tpch-modes": tpch_modes,
+}
 
 
 def main(arguments: list[str]) -> None:

@@ -15,27 +15,36 @@ from typing import Any
 import duckdb
 import pyarrow as pa
 import sqlglot
+from pyiceberg.catalog import Catalog, load_catalog
 from pyiceberg.catalog.sql import IcebergTables, SqlCatalog
 from pyiceberg.table import Table
 from pyiceberg.table.refs import SnapshotRefType
 from pyiceberg.table.snapshots import Operation, Snapshot, Summary
-from pyiceberg.table.update import AddSnapshotUpdate, SetSnapshotRefUpdate
+from pyiceberg.table.update import (
+    AddSnapshotUpdate,
+    SetSnapshotRefUpdate,
+)
 from sqlalchemy import select
 
-from airflow_mv.catalog import LoadedStorage, LoadedView, MaterializedViewCatalog
+from airflow_mv.catalog import Layout, LoadedStorage, LoadedView, MaterializedViewCatalog
 from airflow_mv.create import Definition, create
 from airflow_mv.refresh import refresh
 from airflow_mv.results import RefreshResult
-from airflow_mv.script import STAGING_CATALOG, CreateStorageStep, Outcome, Script
+from airflow_mv.script import STAGING_CATALOG, CreateStorageStep, Outcome, Script, SqlStep
 from airflow_mv.spec.identifiers import Identifier, split
+from airflow_mv.spec.materialized_view import COMPLETE_KEY, REFRESH_ID_KEY
 from airflow_mv.spec.view import new_view, replace_version
+from tests.branches import create_branch, overwrite_branch
 
 ORDERS = pa.schema([("id", pa.int64()), ("region", pa.string()), ("amount", pa.int64())])
 FIRST = ((1, "north", 10), (2, "south", 20), (3, "north", 5))
 QUERY = "SELECT region, count(*) AS orders, sum(amount) AS amount FROM lake.sales.orders GROUP BY region"
 
 _REGISTER = re.compile(r"CALL .*register_table\(table => '([^']+)', metadata_file => '([^']+)'\)", re.DOTALL)
-_WRITE = re.compile(r"(?:INSERT OVERWRITE (?P<insert>\S+)\n|CREATE OR REPLACE TABLE .*?\nAS )(?P<query>.*)", re.DOTALL)
+_BRANCH = re.compile(r"ALTER TABLE (?P<table>.+) CREATE BRANCH `(?P<branch>\w+)`(?: AS OF VERSION (?P<start>\d+))?")
+_WRITE = re.compile(
+    r"(?:INSERT OVERWRITE (?P<insert>[^\n]+)\n|CREATE OR REPLACE TABLE .*?\nAS )(?P<query>.*)", re.DOTALL
+)
 _PINNED = re.compile(r"((?:`(?:[^`]|``)+`\.){2,}`(?:[^`]|``)+`)(?:\s+(?:FOR\s+)?VERSION AS OF (\d+))?")
 
 
@@ -46,11 +55,12 @@ def orders(rows: Iterable[tuple[int, str, int]]) -> pa.Table:
 
 @dataclass
 class Lake:
-    """A SQL catalog with base tables, and what a user does to them."""
+    """A catalog with base tables, and what a user does to them."""
 
-    iceberg: SqlCatalog
+    iceberg: Catalog
     catalog: MaterializedViewCatalog
     stager: DuckStager
+    layout: Layout = "pointed"
 
     def table(self, name: str = "orders", *, rows: Sequence[tuple[int, str, int]] | None = FIRST) -> Table:
         """A base table ``sales.<name>``; ``rows=None`` leaves it without any snapshot."""
@@ -101,7 +111,8 @@ class Lake:
 
     def view(self, name: str = "daily", sql: str = QUERY, **definition: Any) -> Identifier:
         """A materialized view, never refreshed."""
-        return create(self.catalog, f"sales.{name}", Definition(sql, **definition), stager=self.stager).identifier
+        wanted = Definition(sql, **{"layout": self.layout, **definition})
+        return create(self.catalog, f"sales.{name}", wanted, stager=self.stager).identifier
 
     def plain_view(self, name: str, sql: str, columns: Sequence[str] = ORDERS.names) -> LoadedView:
         """Someone's ``CREATE OR REPLACE VIEW sales.<name>``: a view that is not materialized."""
@@ -135,10 +146,14 @@ class Lake:
         return self.catalog.load_storage(self.catalog.load(view))
 
     def read(self, view: str | Identifier = "sales.daily") -> list[dict[str, Any]]:
-        """The stored rows, by an independent reader."""
+        """The stored rows, by an independent reader: in the registered layout whoever knows the table's name."""
+        storage = self.storage(view)
+        if storage.name is not None:
+            named = self.iceberg.load_table((*storage.name.namespace, storage.name.name))
+            return sorted(named.scan().to_arrow().to_pylist(), key=str)
         scratch = scratch_catalog()
         try:
-            table = scratch.register_table("staged.reading", self.storage(view).location)
+            table = scratch.register_table("staged.reading", storage.location)
             rows = table.scan().to_arrow().to_pylist()
         finally:
             scratch.engine.dispose()
@@ -146,20 +161,38 @@ class Lake:
 
     def rows_of_catalog(self) -> list[tuple[Any, ...]]:
         """Every row of ``iceberg_tables``, whole."""
+        assert isinstance(self.iceberg, SqlCatalog)
         with self.iceberg.engine.connect() as connection:
             return [tuple(row) for row in connection.execute(select(IcebergTables.__table__)).fetchall()]
 
 
 @contextmanager
-def lake(uri: str, warehouse: Path, name: str = "lake", **properties: str) -> Iterator[Lake]:
-    """A lake in a new database, with the namespace ``sales``."""
-    iceberg = SqlCatalog(name, uri=uri, warehouse=f"file://{warehouse}", **properties)
+def lake(
+    uri: str, warehouse: Path, name: str = "lake", *, layout: Layout | None = None, **properties: str
+) -> Iterator[Lake]:
+    """A lake in a new database, or behind a REST server's address, with the namespace ``sales``."""
+    iceberg = open_catalog(uri, warehouse, name, **properties)
     iceberg.create_namespace_if_not_exists("sales")
     catalog = MaterializedViewCatalog(iceberg)
     try:
-        yield Lake(iceberg, catalog, DuckStager(catalog, iceberg))
+        yield Lake(iceberg, catalog, DuckStager(catalog, iceberg), layout or catalog.layouts[0])
     finally:
+        close(iceberg)
+
+
+def open_catalog(uri: str, warehouse: Path, name: str = "lake", **properties: str) -> Catalog:
+    """pyiceberg's catalog at an address; to be closed."""
+    if uri.startswith("http"):
+        return load_catalog(name, type="rest", uri=uri, **properties)
+    return SqlCatalog(name, uri=uri, warehouse=f"file://{warehouse}", **properties)
+
+
+def close(iceberg: Catalog) -> None:
+    """Close a catalog's connections."""
+    if isinstance(iceberg, SqlCatalog):
         iceberg.engine.dispose()
+    else:
+        iceberg.close()
 
 
 def metadata_files(location: str) -> list[str]:
@@ -170,6 +203,10 @@ def metadata_files(location: str) -> list[str]:
 def exists(location: str) -> bool:
     """Whether the file at a location is there."""
     return _path(location).exists()
+
+
+_WORK = re.compile(r"CREATE OR REPLACE TEMPORARY VIEW|INSERT INTO")
+_NO_STEPS = "only Spark can refresh from changes"
 
 
 def scratch_catalog() -> SqlCatalog:
@@ -187,9 +224,16 @@ def _main(snapshot_id: int) -> SetSnapshotRefUpdate:
     return SetSnapshotRefUpdate(ref_name="main", type=SnapshotRefType.BRANCH, snapshot_id=snapshot_id)
 
 
+def _before_work(script: Script) -> list[SqlStep]:
+    """The steps that bring the storage table to hand, before the incremental ones."""
+    return [step for step in script.steps if isinstance(step, SqlStep) and not _WORK.match(step.sql)]
+
+
 @dataclass
 class DuckStager:
-    """Does what the Spark job does, with pyiceberg and DuckDB: the same steps leave the same kind of files.
+    """Does what the Spark job does, with pyiceberg and DuckDB: the same steps leave the same kind of snapshots.
+
+    It knows no incremental step: it recomputes instead, as the job does when it finds that it cannot go on.
 
     Args:
         catalog: For nothing but its name.
@@ -198,7 +242,7 @@ class DuckStager:
     """
 
     catalog: MaterializedViewCatalog
-    iceberg: SqlCatalog
+    iceberg: Catalog
     calls: list[Script] = field(default_factory=list)
 
     @property
@@ -207,17 +251,25 @@ class DuckStager:
         return [script for script in self.calls if not isinstance(script.steps[-1], CreateStorageStep)]
 
     def __call__(self, script: Script) -> Outcome:
-        """Run a script."""
+        """Run a script, on a branch of its own where it is for a storage table in the catalog."""
         self.calls.append(script)
+        if script.branch is not None:
+            own = f"{script.branch}_{uuid.uuid4().hex[:8]}"
+            script = Script.from_json(script.to_json().replace(script.branch, own))
         scratch = scratch_catalog()
         try:
+            if script.incremental and not script.fallback:
+                return Outcome(script.refresh_id, None, error=_NO_STEPS, mode="none", fallback="no-spark",
+                               fallback_reason=_NO_STEPS)  # fmt: skip
             rows = 0
-            for step in script.steps:
+            for step in (*_before_work(script), *script.fallback) if script.incremental else script.steps:
                 if isinstance(step, CreateStorageStep):
                     self._create(scratch, step)
                 else:
                     rows += self._run(scratch, script, step.sql)
-            return Outcome(script.refresh_id, scratch.load_table("staged.storage").metadata_location, rows)
+            location = self._table(scratch, script.table).metadata_location
+            refused = {"fallback": "no-spark", "fallback_reason": _NO_STEPS} if script.incremental else {}
+            return Outcome(script.refresh_id, location, rows, branch=script.branch, **refused)
         except duckdb.Error as error:
             return Outcome(script.refresh_id, None, error=str(error), query_error=True)
         finally:
@@ -225,22 +277,40 @@ class DuckStager:
 
     def _create(self, scratch: SqlCatalog, step: CreateStorageStep) -> None:
         schema = self._query(scratch, step.query).schema
-        scratch.create_table("staged.storage", schema=schema, location=step.location, properties=dict(step.properties))
+        catalog, *rest = split(step.table)
+        home = scratch if catalog == STAGING_CATALOG else self.iceberg
+        home.create_table(tuple(rest), schema=schema, location=step.location, properties=dict(step.properties))
 
     def _run(self, scratch: SqlCatalog, script: Script, sql: str) -> int:
         if register := _REGISTER.fullmatch(sql):
             scratch.register_table(register[1], register[2])
+            return 0
+        if branch := _BRANCH.fullmatch(sql):
+            table = self._table(scratch, branch["table"])
+            create_branch(table, branch["branch"], int(branch["start"]) if branch["start"] else None)
             return 0
         if sql.startswith("ALTER TABLE"):
             return 0
         write = _WRITE.fullmatch(sql)
         assert write, sql
         rows = self._query(scratch, write["query"])
-        table = scratch.load_table("staged.storage")
+        table = self._table(scratch, script.table)
+        if write["insert"] is not None:
+            rows = rows.rename_columns(table.schema().column_names)  # it goes by position
+        if script.branch is not None:
+            stamps = {
+                key.partition("snapshot-property.")[2]: value for key, value in script.confs if "property." in key
+            }
+            overwrite_branch(table, script.branch, rows, {**stamps, **_stamp(script.refresh_id), COMPLETE_KEY: "true"})
+            return rows.num_rows
         if write["insert"] is None:
             table = _reshaped(table, rows.schema)
         overwrite(table, rows, script.refresh_id)
         return rows.num_rows
+
+    def _table(self, scratch: SqlCatalog, name: str) -> Table:
+        catalog, *rest = split(name)
+        return (scratch if catalog == STAGING_CATALOG else self.iceberg).load_table(tuple(rest))
 
     def _query(self, scratch: SqlCatalog, sql: str) -> pa.Table:
         with duckdb.connect() as session:
@@ -255,18 +325,21 @@ class DuckStager:
             return _storable(session.sql(sqlglot.transpile(text, read="spark", write="duckdb")[0]).to_arrow_table())
 
     def _scan(self, scratch: SqlCatalog, name: str, snapshot_id: str | None) -> pa.Table:
-        catalog, *rest = split(name)
-        table = (scratch if catalog == STAGING_CATALOG else self.iceberg).load_table(tuple(rest))
+        table = self._table(scratch, name)
         return table.scan(snapshot_id=int(snapshot_id) if snapshot_id else None).to_arrow()
 
 
 def overwrite(table: Table, rows: pa.Table, refresh_id: str) -> None:
     """Replace a table's rows, with a snapshot that carries the refresh id."""
-    stamp = {"airflow-mv.refresh-id": refresh_id}
+    stamp = _stamp(refresh_id)
     if table.scan().count() == 0:
         table.append(rows, snapshot_properties=stamp)
     else:
         table.overwrite(rows, snapshot_properties=stamp)
+
+
+def _stamp(refresh_id: str) -> dict[str, str]:
+    return {REFRESH_ID_KEY: refresh_id}
 
 
 def _storable(rows: pa.Table) -> pa.Table:

@@ -8,13 +8,25 @@ import os
 import shutil
 import tempfile
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
 
 import pytest
 from sqlalchemy import URL
 
-from tests.services import POSTGRES_URL_VARIABLE, ServiceUnavailableError, postgres_database, postgres_server
+from tests.rest.java import java_process
+from tests.services import (
+    POSTGRES_URL_VARIABLE,
+    RestServers,
+    ServiceUnavailableError,
+    postgres_database,
+    postgres_server,
+    rest_servers,
+)
+
+if TYPE_CHECKING:
+    from tests.rest.reference import Reference
 
 #: Airflow and pyiceberg read these once, when they are imported: so they are set before any test module is.
 _HOME = Path(tempfile.mkdtemp(prefix="airflow-mv-tests-"))
@@ -41,6 +53,8 @@ os.environ.update(_OURS)
 # py4j speaks of its sockets even while the interpreter ends, when there is no stream to write to any more.
 logging.getLogger("py4j").setLevel(logging.ERROR)
 
+Service = TypeVar("Service")
+
 _missing_services: list[str] = []
 
 
@@ -50,10 +64,13 @@ def pytest_unconfigure() -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """A test that asks for PostgreSQL need not say so twice."""
+    """A test that asks for a server need not say so twice."""
     for item in items:
-        if "postgres_uri" in getattr(item, "fixturenames", ()):
+        asked = getattr(item, "fixturenames", ())
+        if "postgres_uri" in asked:
             item.add_marker(pytest.mark.postgres)
+        if "rest_jvm" in asked or "reference" in asked:
+            item.add_marker(pytest.mark.rest)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
@@ -77,16 +94,23 @@ def sqlite_uri(tmp_path: Path) -> str:
     return f"sqlite:///{tmp_path}/catalog.db"
 
 
-@pytest.fixture(scope="session")
-def _postgres() -> Iterator[URL]:
+@contextmanager
+def _or_skip(service: AbstractContextManager[Service]) -> Iterator[Service]:
     with ExitStack() as stack:
         try:
-            server = stack.enter_context(postgres_server())
+            server = stack.enter_context(service)
         except ServiceUnavailableError as error:
-            _missing_services.append(str(error))
+            if str(error) not in _missing_services:
+                _missing_services.append(str(error))
             if os.environ.get("CI"):
                 pytest.fail(str(error))  # where the answer counts, a missing server is a failure
             pytest.skip(str(error))
+        yield server
+
+
+@pytest.fixture(scope="session")
+def _postgres() -> Iterator[URL]:
+    with _or_skip(postgres_server()) as server:
         yield server
 
 
@@ -95,3 +119,33 @@ def postgres_uri(_postgres: URL) -> Iterator[str]:
     """The SQLAlchemy URI (with its password) of an empty PostgreSQL database of this test's own."""
     with postgres_database(_postgres) as uri:
         yield uri
+
+
+@pytest.fixture(scope="session")
+def rest_jvm() -> Iterator[RestServers]:
+    """A JVM that serves REST catalogs over SQL catalogs: ``with rest_jvm.serve(uri, warehouse) as address``."""
+    with _or_skip(rest_servers()) as servers:
+        yield servers
+
+
+@pytest.fixture
+def rest_uri(rest_jvm: RestServers, sqlite_uri: str, warehouse: Path) -> Iterator[str]:
+    """The address of an empty REST catalog, over the SQL catalog `lake` of `sqlite_uri` and `warehouse`."""
+    with rest_jvm.serve(sqlite_uri, warehouse) as address:
+        yield address
+
+
+@pytest.fixture
+def rest_postgres_uri(rest_jvm: RestServers, postgres_uri: str, warehouse: Path) -> Iterator[str]:
+    """The address of an empty REST catalog, over the SQL catalog `lake` of `postgres_uri` and `warehouse`."""
+    with rest_jvm.serve(postgres_uri, warehouse) as address:
+        yield address
+
+
+@pytest.fixture(scope="session")
+def reference() -> Iterator[Reference]:
+    """Iceberg's Java implementation, to read what we write and to write what we read."""
+    from tests.rest.reference import Reference  # it imports pyiceberg
+
+    with _or_skip(java_process("Reference")) as jvm:
+        yield Reference(jvm)

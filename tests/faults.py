@@ -1,22 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Faults around the real catalog: the swap is really sent, or really not, and the answer goes astray."""
+"""Faults around the real catalog: the change is really sent, or really not, and the answer goes astray."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
-from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.catalog import Catalog
 
-from airflow_mv.catalog import LoadedView, MaterializedViewCatalog
+from airflow_mv.catalog import LoadedView, MaterializedViewCatalog, TableChange
 from airflow_mv.commit import Effects
 from airflow_mv.errors import CatalogUnavailableError, CommitStateUnknownError
 from airflow_mv.spec.identifiers import Identifier
 
-#: Sends the swap for real.
-Send = Callable[[], bool]
-#: What happens to one swap instead of being sent.
-Fault = Callable[["FaultyCatalog", Send], bool]
+#: Sends the swap, or the storage table's commit, for real.
+Send = Callable[[], Any]
+#: What happens to one of them instead of being sent.
+Fault = Callable[["FaultyCatalog", Send], Any]
 
 
 class StoppedError(BaseException):
@@ -24,19 +25,20 @@ class StoppedError(BaseException):
 
 
 class FaultyCatalog(MaterializedViewCatalog):
-    """A catalog that does what a schedule says, one fault a swap, and then works.
+    """A catalog that does what a schedule says, one fault a swap or storage table's commit, and then works.
 
     Args:
         catalog: The real one.
-        swaps: A fault for the first swap, for the second and so on; ``None`` for none.
+        swaps: A fault for the first swap or commit, for the second and so on; ``None`` for none.
         loads: How many of the first look-ups get no answer.
     """
 
-    def __init__(self, catalog: SqlCatalog, *swaps: Fault | None, loads: int = 0) -> None:
+    def __init__(self, catalog: Catalog, *swaps: Fault | None, loads: int = 0) -> None:
         super().__init__(catalog)
         self.schedule = list(swaps)
         self.lost_loads = loads
         self.sent: list[tuple[str, str]] = []
+        self.commits: list[TableChange] = []
         self.late: list[Send] = []
 
     def load(self, view: str | Identifier) -> LoadedView:
@@ -48,21 +50,33 @@ class FaultyCatalog(MaterializedViewCatalog):
 
     def swap(self, view: Identifier, base: str, new: str) -> bool:
         """Swap, after whatever is late has arrived and with the next fault of the schedule."""
+        self.arrive()
+        self.sent.append((base, new))
+        return bool(self._with_next_fault(lambda: super(FaultyCatalog, self).swap(view, base, new)))
+
+    def commit_table(self, name: Identifier, uuid: str, change: TableChange) -> str | None:
+        """Commit to a storage table, likewise."""
+        self.arrive()
+        self.commits.append(change)
+        location: str | None = self._with_next_fault(
+            lambda: super(FaultyCatalog, self).commit_table(name, uuid, change)
+        )
+        return location
+
+    def arrive(self) -> None:
+        """Let whatever is late arrive."""
         while self.late:
             self.late.pop()()
-        self.sent.append((base, new))
+
+    def _with_next_fault(self, send: Send) -> Any:
         fault = self.schedule.pop(0) if self.schedule else None
-
-        def send() -> bool:
-            return super(FaultyCatalog, self).swap(view, base, new)
-
         return fault(self, send) if fault else send()
 
 
 def lose_answer_after(then: Callable[[], object] = lambda: None) -> Fault:
     """The swap lands, something else may happen, and the answer is lost."""
 
-    def fault(catalog: FaultyCatalog, send: Send) -> bool:
+    def fault(catalog: FaultyCatalog, send: Send) -> Any:
         assert send()
         then()
         raise CommitStateUnknownError("connection reset after the swap (a test's fault)")
@@ -73,14 +87,14 @@ def lose_answer_after(then: Callable[[], object] = lambda: None) -> Fault:
 def lose_answer_before(then: Callable[[], object] = lambda: None) -> Fault:
     """The swap never reaches the database, and nobody is told."""
 
-    def fault(catalog: FaultyCatalog, send: Send) -> bool:
+    def fault(catalog: FaultyCatalog, send: Send) -> Any:
         then()
         raise CommitStateUnknownError("connection reset before the swap (a test's fault)")
 
     return fault
 
 
-def arrive_late(catalog: FaultyCatalog, send: Send) -> bool:
+def arrive_late(catalog: FaultyCatalog, send: Send) -> Any:
     """The swap lingers on the wire until the next one is about to be sent."""
     catalog.late.append(send)
     raise CommitStateUnknownError("no answer in time (a test's fault)")
@@ -89,19 +103,19 @@ def arrive_late(catalog: FaultyCatalog, send: Send) -> bool:
 def after(action: Callable[[], object]) -> Fault:
     """Someone else acts just before the swap."""
 
-    def fault(catalog: FaultyCatalog, send: Send) -> bool:
+    def fault(catalog: FaultyCatalog, send: Send) -> Any:
         action()
         return send()
 
     return fault
 
 
-def stop_before(catalog: FaultyCatalog, send: Send) -> bool:
+def stop_before(catalog: FaultyCatalog, send: Send) -> Any:
     """The process dies before the swap is sent."""
     raise StoppedError
 
 
-def stop_after(catalog: FaultyCatalog, send: Send) -> bool:
+def stop_after(catalog: FaultyCatalog, send: Send) -> Any:
     """The process dies after the swap has landed."""
     assert send()
     raise StoppedError

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import pwd
 import secrets
@@ -19,15 +20,14 @@ from pathlib import Path
 from sqlalchemy import URL, create_engine, make_url, text
 from sqlalchemy.exc import OperationalError
 
+from tests.rest.java import JavaProcess, java_process
+from tests.rest.java import ServiceUnavailableError as ServiceUnavailableError
+
 #: Names a running server (any database of it) whose user may create databases.
 POSTGRES_URL_VARIABLE = "AIRFLOW_MV_TEST_POSTGRES_URL"
 
 _START_SECONDS = 60
 _STOP_SECONDS = 20
-
-
-class ServiceUnavailableError(Exception):
-    """The server can neither be found nor started here. The message says what to install."""
 
 
 def free_port() -> int:
@@ -66,6 +66,72 @@ def postgres_database(server: URL) -> Iterator[str]:
         yield server.set(database=name).render_as_string(hide_password=False)
     finally:
         _execute(server, f'DROP DATABASE "{name}" WITH (FORCE)')
+
+
+class RestServers:
+    """One JVM that runs Iceberg's REST catalog server, once for each catalog, on ports of 127.0.0.1.
+
+    Args:
+        jvm: It takes the orders of ``LoopbackRest``.
+    """
+
+    def __init__(self, jvm: JavaProcess) -> None:
+        self._jvm = jvm
+
+    @contextmanager
+    def serve(self, uri: str, warehouse: Path | str, name: str = "lake") -> Iterator[str]:
+        """Yield the address of a REST catalog over a SQL catalog, for pyiceberg: ``type=rest, uri=<address>``.
+
+        Args:
+            uri: The SQL catalog's SQLAlchemy URI. It is the same catalog then, by either way in.
+            warehouse: The folder of its tables, or its URI.
+            name: The SQL catalog's name; its rows carry it.
+        """
+        port = self._order(json.dumps(jdbc_properties(uri, warehouse, name)), "READY")
+        try:
+            yield f"http://127.0.0.1:{port}"
+        finally:
+            self._order(port, "CLOSED")
+
+    def _order(self, order: str, expected: str) -> str:
+        word, _, rest = self._jvm.ask(order).partition(" ")
+        if word != expected:
+            raise ServiceUnavailableError(f"the REST catalog server failed: {rest}")
+        return rest
+
+
+@contextmanager
+def rest_servers() -> Iterator[RestServers]:
+    """Yield a JVM that serves REST catalogs.
+
+    Raises:
+        ServiceUnavailableError: Java or Maven is not installed, or the jars cannot be fetched.
+    """
+    with java_process("LoopbackRest") as jvm:
+        yield RestServers(jvm)
+
+
+@contextmanager
+def rest_server(uri: str, warehouse: Path | str, name: str = "lake") -> Iterator[str]:
+    """Yield the address of one REST catalog in a JVM of its own; see :meth:`RestServers.serve`."""
+    with rest_servers() as servers, servers.serve(uri, warehouse, name) as address:
+        yield address
+
+
+def rest_properties(address: str) -> dict[str, str]:
+    """Return pyiceberg's properties of a REST catalog at an address."""
+    return {"type": "rest", "uri": address}
+
+
+def jdbc_properties(uri: str, warehouse: Path | str, name: str = "lake") -> dict[str, str]:
+    """Return the properties of Java's ``JdbcCatalog``, and its name, for a SQL catalog: what a Spark session gets."""
+    from airflow_mv.catalog.spark import spark_settings  # not before conftest has set pyiceberg's variables
+
+    folder = warehouse.as_uri() if isinstance(warehouse, Path) else warehouse
+    settings = spark_settings(name, {"type": "sql", "uri": uri, "warehouse": folder}).session_confs()
+    prefix = f"spark.sql.catalog.{name}."
+    own = {key.removeprefix(prefix): value for key, value in settings.items() if key.startswith(prefix)}
+    return {**own, "name": name}
 
 
 def _postgres_programs() -> Path:

@@ -190,6 +190,21 @@ def test_an_incremental_view_obeys_the_fallback_policy(home: Lake) -> None:
     assert state(home) == State.STALE
 
 
+def test_appended_rows_that_no_filter_lets_through_cost_no_spark_job(home: Lake) -> None:
+    """File statistics tell: the new snapshot is recorded, and that is all."""
+    home.view(sql="SELECT id, region FROM orders WHERE amount > 1000", refresh_strategy="incremental")
+    home.refresh()
+    ran = len(home.stager.refreshes)
+    home.append((7, "east", 900))
+    result = home.refresh()
+    assert (result.outcome, result.mode) == ("refreshed", Mode.FAST_FORWARD)
+    assert "no added row passes amount > 1000" in result.reasons[-2].message
+    assert (len(home.stager.refreshes), state(home)) == (ran, State.FRESH)
+    home.append((8, "east", 5000))
+    assert home.refresh().mode == Mode.FULL  # this stager can do no less
+    assert home.read() == [{"id": 8, "region": "east"}]
+
+
 # -- in time -----------------------------------------------------------------------------------
 
 

@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Where pointers live: load, list, create, swap and drop materialized views in a catalog."""
 
-from airflow_mv.catalog.catalog import LoadedStorage as LoadedStorage
-from airflow_mv.catalog.catalog import LoadedView as LoadedView
-from airflow_mv.catalog.catalog import Located as Located
 from airflow_mv.catalog.catalog import MaterializedViewCatalog as MaterializedViewCatalog
+from airflow_mv.catalog.loaded import Layout as Layout
+from airflow_mv.catalog.loaded import LoadedStorage as LoadedStorage
+from airflow_mv.catalog.loaded import LoadedView as LoadedView
+from airflow_mv.catalog.loaded import Located as Located
+from airflow_mv.catalog.tables import TableChange as TableChange

@@ -6,101 +6,38 @@ from __future__ import annotations
 import logging
 import uuid
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Literal
+from typing import Any
 
-from pyiceberg.catalog import Catalog, load_catalog
+from pyiceberg.catalog import Catalog
+from pyiceberg.catalog.rest import RestCatalog
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.exceptions import NoSuchNamespaceError, NoSuchTableError
-from pyiceberg.utils.config import Config
-from sqlalchemy.exc import SQLAlchemyError
+from pyiceberg.table import Table
 
-from airflow_mv.catalog.files import MetadataFiles, join, path_segment
+from airflow_mv.catalog.answers import answered
+from airflow_mv.catalog.confinement import allowed_folders, check_confined
+from airflow_mv.catalog.files import MetadataFiles, discard, is_below, join, path_segment
+from airflow_mv.catalog.loaded import Layout, LoadedStorage, LoadedView, Located
+from airflow_mv.catalog.opening import open_configured
+from airflow_mv.catalog.rest import CHOSEN_BY_THE_CATALOG, RestViews
 from airflow_mv.catalog.sql import VIEW, SqlPointers
+from airflow_mv.catalog.tables import StorageTables, TableChange, require_own
+from airflow_mv.catalog.untrusted import restrain, static_table
 from airflow_mv.errors import (
     AlreadyExistsError,
-    CatalogNotFoundError,
     ConfigurationError,
     InvalidIdentifierError,
-    InvalidMetadataError,
     NotFoundError,
-    NotMaterializedError,
     UnsupportedError,
     ViewNotFoundError,
 )
 from airflow_mv.spec.identifiers import Identifier
-from airflow_mv.spec.materialized_view import StorageState, ViewSettings, parse_settings, parse_storage_state
-from airflow_mv.spec.stored import whole_number
+from airflow_mv.spec.materialized_view import parse_settings, parse_storage_state
+from airflow_mv.spec.stored import decode, whole_number
 from airflow_mv.spec.table import TableMetadata, parse_table
 from airflow_mv.spec.view import ViewMetadata, parse_view
 
 log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class LoadedStorage:
-    """A storage table as one metadata file tells it.
-
-    Args:
-        location: That metadata file.
-        table: Its content, cut down to what is used.
-        state: The refresh history, or ``None`` where it was never refreshed.
-    """
-
-    location: str
-    table: TableMetadata
-    state: StorageState | None
-
-
-@dataclass(frozen=True, slots=True)
-class LoadedView:
-    """A view as one metadata file tells it; the base of every swap.
-
-    Args:
-        identifier: The view.
-        metadata_location: The file that the pointer named when it was read.
-        metadata: Its content.
-        settings: The materialization's settings, or ``None`` for a plain view.
-    """
-
-    identifier: Identifier
-    metadata_location: str
-    metadata: ViewMetadata
-    settings: ViewSettings | None
-
-    @property
-    def default_catalog(self) -> str:
-        """The catalog of names in the query that have none of their own."""
-        return self.metadata.current_version.default_catalog or self.identifier.catalog
-
-    @property
-    def materialized(self) -> ViewSettings:
-        """The settings of a materialized view.
-
-        Raises:
-            NotMaterializedError: It is a plain view.
-        """
-        if self.settings is None:
-            raise NotMaterializedError(
-                f"view {self.identifier} is a plain view, not a materialized one; "
-                f"`airflow-mv create {self.identifier}` (without --sql) turns it into one"
-            )
-        return self.settings
-
-
-@dataclass(frozen=True, slots=True)
-class Located:
-    """Where a name in a query leads.
-
-    Args:
-        kind: What the catalog holds under the name.
-        metadata_location: Its current metadata file.
-        table: Its metadata, where the catalog gave it along with the pointer.
-    """
-
-    kind: Literal["table", "view"]
-    metadata_location: str
-    table: TableMetadata | None = None
 
 
 class MaterializedViewCatalog:
@@ -115,12 +52,17 @@ class MaterializedViewCatalog:
         ConfigurationError: The catalog cannot be reached or is of a layout that holds no views.
     """
 
+    _rest: RestViews | None = None
+
     def __init__(self, catalog: Catalog | str) -> None:
-        self._catalog = _open(catalog) if isinstance(catalog, str) else catalog
+        self._catalog = open_configured(catalog) if isinstance(catalog, str) else catalog
         self.name: str = self._catalog.name
         self.properties: dict[str, str] = dict(self._catalog.properties)
         self.files = MetadataFiles(self.properties)
         self._pointers = SqlPointers(self._catalog) if isinstance(self._catalog, SqlCatalog) else None
+        self._rest = RestViews(self._catalog) if isinstance(self._catalog, RestCatalog) else None
+        self.tables = StorageTables(self._catalog)
+        restrain(self._catalog)
         self._others: dict[str, MaterializedViewCatalog] = {self.name: self}
 
     def other(self, name: str) -> MaterializedViewCatalog:
@@ -132,7 +74,18 @@ class MaterializedViewCatalog:
     @property
     def holds_views(self) -> bool:
         """Whether materialized views can be in this catalog; base tables can be in any."""
-        return self._pointers is not None
+        return self._pointers is not None or (self._rest is not None and self._rest.supported)
+
+    @property
+    def layouts(self) -> tuple[Layout, ...]:
+        """The layouts that views of this catalog can have; the first is what they get where nothing is asked."""
+        # Only in a database can a view's pointer be compared and swapped.
+        return ("pointed", "registered") if self._rest is None else ("registered",)
+
+    @property
+    def chooses_locations(self) -> bool:
+        """Whether it is for us to say where a new view or table lies; a REST server has its own mind."""
+        return self._rest is None
 
     def opened(self) -> dict[str, MaterializedViewCatalog]:
         """This catalog and the others that names have led to so far, by name."""
@@ -155,6 +108,11 @@ class MaterializedViewCatalog:
             MetadataFileNotFoundError: Its metadata file is gone.
         """
         identifier = self.identify(view)
+        if self._rest is not None:
+            found = self._rest.load(identifier)
+            if found is None:
+                raise ViewNotFoundError(f"there is no view {identifier} in catalog {self.name!r}")
+            return found
         location, kind = self._views.get(identifier)
         if kind != VIEW:
             what = f"{identifier} is a table, not a view" if location else f"there is no view {identifier}"
@@ -168,18 +126,47 @@ class MaterializedViewCatalog:
         settings = parse_settings(metadata.properties, view=str(identifier), location=location)
         return LoadedView(identifier, location, metadata, settings)
 
+    def open_view(self, identifier: Identifier, located: Located) -> LoadedView:
+        """Load a view that a name has led to."""
+        return located.view or self.load_at(identifier, located.metadata_location)
+
+    def folders_of(self, view: LoadedView) -> tuple[str, ...]:
+        """Return the folders that a view's files may lie in.
+
+        Raises:
+            InvalidMetadataError: Its own metadata files would be written elsewhere.
+        """
+        folders = allowed_folders(self.properties, view.metadata_location)
+        for place in (view.metadata.location, view.metadata.metadata_folder):
+            check_confined(place, folders, what=f"view {view.identifier}, place of its metadata")
+        return folders
+
     def load_storage(self, view: LoadedView) -> LoadedStorage:
-        """Load the storage table that a loaded view points at.
+        """Load the storage table that a loaded view points at, or names.
 
         Raises:
             NotMaterializedError: The view is a plain one.
+            NotFoundError: The table that it names was dropped, renamed or replaced by another.
         """
         location = view.materialized.storage_table_location
+        folders = self.folders_of(view)
+        if (name := view.storage_table) is not None:
+            return self._load_named(view, name)
         what = f"view {view.identifier}, storage table file"
+        check_confined(location, folders, what=what)
         data = self.files.read(location, what=what)
         table = parse_table(data, source=f"{what} {location}")
+        check_confined(table.location, folders, what=f"{what} {location}, field 'location'")
         state = parse_storage_state(table.properties, view=str(view.identifier), location=location)
         return LoadedStorage(location, table, state)
+
+    def _load_named(self, view: LoadedView, name: Identifier) -> LoadedStorage:
+        located = self.locate([name]).get(name)
+        is_table = located is not None and located.kind == "table"
+        table = require_own(view, name, self.table_metadata(name, located) if located and is_table else None)
+        location = located.metadata_location if located else ""
+        state = parse_storage_state(table.properties, view=str(view.identifier), location=location)
+        return LoadedStorage(location, table, state, name)
 
     def list(self, namespace: str | tuple[str, ...] | None = None) -> list[Identifier]:
         """List the views of a namespace, or of the whole catalog, plain ones included.
@@ -189,7 +176,7 @@ class MaterializedViewCatalog:
         """
         wanted = tuple(namespace.split(".")) if isinstance(namespace, str) else namespace
         found = []
-        for space, name in self._views.names(wanted):
+        for space, name in (self._rest or self._views).names(wanted):
             try:
                 found.append(Identifier(self.name, space, name))
             except InvalidIdentifierError as error:
@@ -201,6 +188,8 @@ class MaterializedViewCatalog:
 
     def exists(self, view: str | Identifier) -> bool:
         """Whether the catalog holds a view of this name."""
+        if self._rest is not None:
+            return self._rest.load(self.identify(view)) is not None
         return self._views.get(self.identify(view))[1] == VIEW
 
     def new_location(self, view: Identifier) -> str:
@@ -211,6 +200,8 @@ class MaterializedViewCatalog:
             ConfigurationError: The catalog has no warehouse.
         """
         base = self._namespace(view.namespace).get("location")
+        if not self.chooses_locations:
+            return CHOSEN_BY_THE_CATALOG
         if base is None:
             warehouse = self.properties.get("warehouse")
             if not warehouse:
@@ -221,7 +212,8 @@ class MaterializedViewCatalog:
     def _namespace(self, namespace: tuple[str, ...]) -> Mapping[str, str]:
         """Return a namespace's properties."""
         try:
-            return self._catalog.load_namespace_properties(namespace)
+            with answered(self.name, f"loading namespace {'.'.join(namespace)}"):
+                return self._catalog.load_namespace_properties(namespace)
         except NoSuchNamespaceError:
             raise NotFoundError(
                 f"namespace {'.'.join(namespace)!r} does not exist in catalog {self.name!r}; create it first"
@@ -232,13 +224,16 @@ class MaterializedViewCatalog:
 
         Raises:
             AlreadyExistsError: The name is taken.
+            CommitStateUnknownError: No answer; it may be created, even later. Nothing is deleted.
         """
         identifier = self.identify(view)
+        if self._rest is not None:
+            return self._rest.create(identifier, metadata)
         location = self.write_metadata(metadata, number=0)
         try:
             self._views.insert(identifier, location)
         except AlreadyExistsError:
-            self.files.delete(location)
+            discard(self.files, location)
             raise
         settings = parse_settings(metadata.properties, view=str(identifier), location=location)
         return LoadedView(identifier, location, metadata, settings)
@@ -249,7 +244,7 @@ class MaterializedViewCatalog:
         Returns:
             Its location.
         """
-        location = join(metadata.location, "metadata", f"{number:05d}-{uuid.uuid4()}{metadata.file_suffix}")
+        location = join(metadata.metadata_folder, f"{number:05d}-{uuid.uuid4()}{metadata.file_suffix}")
         self.files.write(location, metadata.to_bytes())
         return location
 
@@ -258,22 +253,42 @@ class MaterializedViewCatalog:
         return self._views.swap(view, base, new)
 
     def replace(self, view: LoadedView, metadata: ViewMetadata) -> bool:
-        """Publish changed metadata on top of a loaded view; whether the swap matched."""
+        """Publish changed metadata on top of a loaded view; whether that was done.
+
+        A REST catalog puts the changes on top of whatever the view is by then.
+        """
+        if self._rest is not None:
+            return self._rest.replace(view, metadata)
         new = self.write_metadata(metadata, number=next_number(view.metadata_location))
-        matched = self.swap(view.identifier, view.metadata_location, new)
-        if not matched:
-            self.files.delete(new)
-        return matched
+        # No matched row proves nothing: a driver or a proxy may have sent the statement twice.
+        landed = self.swap(view.identifier, view.metadata_location, new) or self._views.get(view.identifier)[0] == new
+        if not landed:
+            discard(self.files, new)
+        return landed
 
     def drop(self, view: str | Identifier) -> None:
         """Remove the view from the catalog; its files stay.
 
         Raises:
             ViewNotFoundError: There was no such view.
+            CommitStateUnknownError: No answer; it may be removed, even later.
         """
         identifier = self.identify(view)
-        if not self._views.delete(identifier):
+        if not (self._rest or self._views).delete(identifier):
             raise ViewNotFoundError(f"there is no view {identifier} in catalog {self.name!r}")
+
+    def previous_location(self, view: Identifier) -> str | None:
+        """Return the metadata file that the pointer named before, where the catalog remembers it."""
+        return self._pointers.previous(view) if self._pointers else None
+
+    def within(self, folder: str) -> dict[str, str]:
+        """Return the tables and views of this catalog's database that have their metadata below a folder.
+
+        Returns:
+            Metadata location by name. A catalog that is no SQL database is not searched.
+        """
+        rows = self._pointers.locations() if self._pointers else ()
+        return {name: location for name, location in rows if is_below(location, folder)}
 
     # -- base tables ---------------------------------------------------------------------------
 
@@ -289,7 +304,9 @@ class MaterializedViewCatalog:
 
     def _locate_own(self, identifiers: Sequence[Identifier]) -> dict[Identifier, Located]:
         if self._pointers is None:
-            return {item: located for item in identifiers if (located := self._load_table(item))}
+            return {
+                item: located for item in identifiers if (located := self._load_table(item) or self._load_view(item))
+            }
         return {
             item: Located("view" if kind == VIEW else "table", location)
             for item, (location, kind) in self._pointers.locate(identifiers).items()
@@ -297,11 +314,18 @@ class MaterializedViewCatalog:
 
     def _load_table(self, identifier: Identifier) -> Located | None:
         try:
-            table = self._catalog.load_table((*identifier.namespace, identifier.name))
+            with answered(self.name, f"loading table {identifier}"):
+                table = self._catalog.load_table((*identifier.namespace, identifier.name))
         except NoSuchTableError:
             return None
         metadata = parse_table(table.metadata.model_dump_json().encode(), source=f"table {identifier}")
         return Located("table", table.metadata_location, metadata)
+
+    def _load_view(self, identifier: Identifier) -> Located | None:
+        if self._rest is None or not self._rest.supported:
+            return None
+        view = self._rest.load(identifier)
+        return Located("view", view.metadata_location, view=view) if view else None
 
     def table_metadata(self, identifier: Identifier, located: Located) -> TableMetadata:
         """Return a located table's metadata, read from its file where it was not given along."""
@@ -311,12 +335,49 @@ class MaterializedViewCatalog:
         data = self.other(identifier.catalog).files.read(located.metadata_location, what=what)
         return parse_table(data, source=f"{what} {located.metadata_location}")
 
+    def load_table(self, name: Identifier | None, *, location: str, what: str) -> TableMetadata:
+        """Return a table's metadata: by its name, or from a metadata file where it has none."""
+        if name is not None:
+            located = self._locate_own([name]).get(name)
+            if located is None:
+                raise NotFoundError(f"{what}: there is no table {name} in catalog {self.name!r}")
+            return self.table_metadata(name, located)
+        return parse_table(self.files.read(location, what=f"{what} file"), source=f"{what} file {location}")
+
+    # -- storage tables in the catalog -------------------------------------------------------------
+
+    def commit_table(self, name: Identifier, uuid: str, change: TableChange) -> str | None:
+        """Change a storage table in one commit, see :meth:`StorageTables.commit`."""
+        return self.tables.commit(name, uuid, change)
+
+    def readable_table(self, storage: LoadedStorage) -> Table:
+        """Return a storage table for pyiceberg to read."""
+        if storage.name is None:
+            return static_table(self.files, storage.location, what="storage table file")
+        return self.tables.open(storage.name)
+
+    def stored_view(self, view: LoadedView) -> dict[str, Any]:
+        """Return a view's metadata as stored, or as a REST catalog tells it."""
+        if self._rest is not None:
+            return view.metadata.document()
+        what = f"view {view.identifier}, metadata file"
+        return decode(self.files.read(view.metadata_location, what=what), source=what)
+
+    def stored_table(self, view: LoadedView, storage: LoadedStorage) -> dict[str, Any]:
+        """Return a storage table's metadata as stored, or as a REST catalog tells it."""
+        what = f"view {view.identifier}, storage table file"
+        if self._rest is not None and storage.name is not None:
+            text = self.tables.open(storage.name).metadata.model_dump_json()
+            return decode(text.encode(), source=what)
+        return decode(self.files.read(storage.location, what=what), source=what)
+
     @property
     def _views(self) -> SqlPointers:
         if self._pointers is None:
             raise UnsupportedError(
-                f"catalog {self.name!r} ({type(self._catalog).__name__}) cannot swap a view's pointer atomically; "
-                "materialized views need a SQL catalog (type=sql), base tables may be anywhere"
+                f"catalog {self.name!r} ({type(self._catalog).__name__}) holds no views; "
+                "materialized views need a SQL catalog (type=sql) or a REST catalog with views, base tables may be "
+                "anywhere"
             )
         return self._pointers
 
@@ -325,23 +386,3 @@ def next_number(metadata_location: str) -> int:
     """Return the number of the metadata file after this one; names from other writers count from 0."""
     head = metadata_location.rsplit("/", 1)[-1].split("-", 1)[0]
     return whole_number(head, 0) + 1
-
-
-def _open(name: str) -> Catalog:
-    known: Mapping[str, object] = Config().config.get("catalog") or {}  # type: ignore[assignment]
-    if name.lower() not in {key.lower() for key in known}:
-        listed = ", ".join(sorted(known)) or "none"
-        underscore = " (pyiceberg takes '_' in a variable's name for '-')" if "_" in name else ""
-        raise CatalogNotFoundError(
-            f"no catalog {name!r} is configured (configured: {listed}). Set PYICEBERG_CATALOG__{name.upper()}__TYPE "
-            f"and its other properties{underscore}, write a .pyiceberg.yaml, or name an Airflow connection "
-            "with --conn-id"
-        )
-    try:
-        return load_catalog(name)
-    except InvalidMetadataError:
-        raise
-    except SQLAlchemyError as error:
-        raise ConfigurationError(f"catalog {name!r} cannot be opened: {type(error).__name__}; check its uri") from None
-    except Exception as error:  # noqa: BLE001 (each catalog type has its own)
-        raise ConfigurationError(f"catalog {name!r} cannot be opened: {type(error).__name__}: {error}") from None

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import logging
+import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from urllib.parse import quote as percent
@@ -10,6 +12,8 @@ from urllib.parse import unquote, urlsplit
 
 from pyiceberg.io import FileIO, InputFile, load_file_io
 
+from airflow_mv.catalog import listing
+from airflow_mv.catalog.listing import StoredFile
 from airflow_mv.errors import (
     CatalogUnavailableError,
     ConfigurationError,
@@ -18,10 +22,16 @@ from airflow_mv.errors import (
 )
 from airflow_mv.spec.stored import MAX_BYTES
 
+log = logging.getLogger(__name__)
+
 #: Schemes a metadata location may have: object stores and file systems, never http(s).
 SCHEMES = frozenset(
     {"", "file", "s3", "s3a", "s3n", "gs", "gcs", "abfs", "abfss", "wasb", "wasbs", "hdfs", "viewfs", "oss"}
 )
+
+#: An object store's name for a file has at most 1,024 bytes.
+_LONGEST = 1200
+_PACKED = (".gz.metadata.json", ".metadata.json.gz")
 
 
 class MetadataFiles:
@@ -49,12 +59,18 @@ class MetadataFiles:
             CatalogUnavailableError: The store did not answer.
             ConfigurationError: The store cannot be read with what is installed, or by this user.
         """
-        with _named(location, what):
-            file = self._io(location, what).new_input(location)
+        with named(location, what):
+            file = self.io(location, what=what).new_input(location)
             if _size(file, location) > MAX_BYTES:
                 raise InvalidMetadataError(f"{what}: {location} is larger than {MAX_BYTES} bytes")
             with file.open() as stream:
-                return stream.read()
+                data = stream.read()
+        if (data[:2] == b"\x1f\x8b") != location.endswith(_PACKED):
+            # Iceberg and pyiceberg go by the name: what only we can read is no metadata.
+            raise InvalidMetadataError(
+                f"{what}: {location}: gzip data must be in a file named *.gz.metadata.json, only"
+            )
+        return data
 
     def read_text(self, location: str) -> str | None:
         """Read a small text file, or ``None`` where there is none."""
@@ -71,24 +87,70 @@ class MetadataFiles:
             CatalogUnavailableError: The store did not answer.
         """
         with (
-            _named(location, "new file"),
-            self._io(location, "file").new_output(location).create(overwrite=False) as stream,
+            named(location, "new file"),
+            self.io(location, what="file").new_output(location).create(overwrite=False) as stream,
         ):
             stream.write(data)
 
     def replace_text(self, location: str, text: str) -> None:
         """Write a working file of a refresh (script, outcome), over an older one of the same refresh."""
-        with self._io(location, "file").new_output(location).create(overwrite=True) as stream:
+        with (
+            named(location, "working file"),
+            self.io(location, what="file").new_output(location).create(overwrite=True) as stream,
+        ):
             stream.write(text.encode("utf-8"))
 
     def delete(self, location: str) -> None:
         """Delete a file; one that is gone already is fine."""
         try:
-            self._io(location, "file").delete(location)
+            self.io(location, what="file").delete(location)
         except FileNotFoundError:
             return
 
-    def _io(self, location: str, what: str) -> FileIO:
+    def exists(self, location: str, *, what: str) -> bool:
+        """Whether a file is there."""
+        with named(location, what):
+            return self.io(location, what=what).new_input(location).exists()
+
+    def list(self, base: str) -> Iterator[StoredFile]:
+        """List the files below a folder, however deep; a folder that is not there holds none.
+
+        Symbolic links are neither listed nor followed, and a name that no location can spell is left out.
+
+        Raises:
+            CatalogUnavailableError: The store did not answer.
+            UnsupportedError: What reaches the store cannot list.
+        """
+        with named(base, "folder"):
+            for file in listing.below(self.io(base, what="folder"), base):
+                if _is_location(file.location):
+                    yield file
+
+    def now_ms(self, base: str) -> int:
+        """Return the store's own time, milliseconds since the epoch: that of a small file written for it.
+
+        Args:
+            base: A folder that may be written to. The file is deleted again.
+        """
+        location = join(base, f"clock-{uuid.uuid4()}.tmp")
+        self.write(location, b"what time is it?")
+        try:
+            with named(location, "file"):
+                return listing.modified_ms(self.io(location, what="file"), location)
+        finally:
+            self.delete(location)
+
+    def remove_empty_folders(self, base: str) -> None:
+        """Remove a local folder and those below it, as far as they are empty; object stores have none."""
+        if listing.is_local(base):
+            listing.remove_empty(urlsplit(base).path)
+
+    def io(self, location: str, *, what: str) -> FileIO:
+        """Return what reaches a location.
+
+        Raises:
+            InvalidMetadataError: The location is none.
+        """
         check_location(location, what=what)
         scheme = urlsplit(location).scheme
         if scheme not in self._opened:
@@ -97,8 +159,16 @@ class MetadataFiles:
         return self._opened[scheme]
 
 
+def discard(files: MetadataFiles, location: str) -> None:
+    """Delete a file that nothing needs; one that stays is only waste, and no reason to fail."""
+    try:
+        files.delete(location)
+    except OSError as error:
+        log.warning("The needless file %s could not be deleted: %s", location, error)
+
+
 @contextmanager
-def _named(location: str, what: str) -> Iterator[None]:
+def named(location: str, what: str) -> Iterator[None]:
     """Turn a store's own errors into ours, which name the file and what it is."""
     try:
         yield
@@ -129,8 +199,13 @@ def check_location(location: str, *, what: str) -> None:
     """Refuse what is no path of a store.
 
     Raises:
-        InvalidMetadataError: Empty, relative, with ``..``, control characters, or an http(s) URL.
+        InvalidMetadataError: Empty, too long, relative, with ``..`` or control characters, an http(s) URL, or a
+            file of another host.
     """
+    if len(location) > _LONGEST:
+        raise InvalidMetadataError(
+            f"{what}: {location[:80]!r}… has {len(location)} characters: no store has such a name"
+        )
     if not location or location != location.strip() or any(ord(char) < 32 for char in location):
         raise InvalidMetadataError(f"{what}: {location!r} is not a location")
     try:
@@ -143,6 +218,16 @@ def check_location(location: str, *, what: str) -> None:
         raise InvalidMetadataError(f"{what}: {location!r} leads out of its folder")
     if parts.scheme == "" and not location.startswith("/"):
         raise InvalidMetadataError(f"{what}: {location!r} is not an absolute location")
+    if parts.scheme == "file" and parts.netloc:
+        raise InvalidMetadataError(f"{what}: {location!r} names a host: write file:///path")
+
+
+def _is_location(location: str) -> bool:
+    try:
+        check_location(location, what="file")
+    except InvalidMetadataError:
+        return False
+    return True
 
 
 def path_segment(name: str) -> str:

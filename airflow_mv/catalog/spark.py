@@ -51,6 +51,15 @@ _POSTGRESQL_OPTIONS = {
     "gssencmode": "gssEncMode",
     "channel_binding": "channelBinding",
 }
+#: ``jdbc.*`` goes to the JDBC driver as it is, so it is a list of what is allowed, too.
+_JDBC_KEYS = frozenset(
+    f"jdbc.{key}"
+    for key in (
+        "user", "password", "schema-version", "init-catalog-tables", "strict-mode", "retryable_status_codes",
+        "busy_timeout", "journal_mode", "useSSL", "verifyServerCertificate", "currentSchema", "prepareThreshold",
+        "socketTimeout", "loginTimeout", "tcpKeepAlive", *_POSTGRESQL_OPTIONS.values(),
+    )
+)  # fmt: skip
 _SQLITE_OPTIONS = frozenset({"timeout", "check_same_thread", "cached_statements"})
 
 #: pyiceberg's own settings, or credentials of this machine, that mean nothing to a Spark driver.
@@ -67,7 +76,7 @@ _PYTHON_ONLY = frozenset({
     "gcs.requester-pays", "gcs.session-kwargs", "gcs.default-bucket-location", "gcs.version-aware", "adls.sas-token",
     "adls.connection-string", "adls.account-name", "adls.account-key", "adls.account-host", "adls.tenant-id",
     "adls.client-id", "adls.client-secret", "adls.credential", "adls.anon", "snapshot-loading-mode",
-    "rest-page-size", "ssl", "auth", "hive.kerberos-authentication",
+    "rest-page-size", "ssl", "auth", "hive.kerberos-authentication", "airflow-mv.allowed-locations",
 })
 # fmt: on
 
@@ -192,6 +201,12 @@ _UNSUPPORTED = {
 
 
 def _refuse_unsupported(name: str, own: Mapping[str, str], overridden: set[str]) -> None:
+    for key in own:
+        if key.startswith("jdbc.") and key not in _JDBC_KEYS:
+            raise ConfigurationError(
+                f"catalog {name!r}: the property {key!r} is not handed to the JDBC driver: such properties may load "
+                f"any class. If it is wanted, say so with 'spark.sql.catalog.{name}.{key}'."
+            )
     for key, (settles, advice) in _UNSUPPORTED.items():
         if key in own and not {settles} & (overridden | (own.keys() - {key})):
             raise ConfigurationError(

@@ -15,6 +15,7 @@ from sqlalchemy import ColumnElement, and_, delete, insert, inspect, or_, select
 from sqlalchemy.exc import IntegrityError, SQLAlchemyError
 from sqlalchemy.orm import Session
 
+from airflow_mv.catalog.waits import guard
 from airflow_mv.errors import (
     AlreadyExistsError,
     CatalogUnavailableError,
@@ -43,6 +44,7 @@ class SqlPointers:
     def __init__(self, catalog: SqlCatalog) -> None:
         self.engine = catalog.engine
         self._catalog = catalog.name
+        guard(self.engine)
         try:
             columns = {column["name"] for column in inspect(self.engine).get_columns(IcebergTables.__tablename__)}
         except SQLAlchemyError as error:
@@ -59,6 +61,19 @@ class SqlPointers:
         with self._session() as session:
             row = session.execute(query).one_or_none()
         return (None, None) if row is None else (row[0], row[1])
+
+    def previous(self, view: Identifier) -> str | None:
+        """Return the metadata location that the row of a view named before its present one."""
+        query = select(IcebergTables.previous_metadata_location).where(self._is(view))
+        with self._session() as session:
+            return session.execute(query).scalar_one_or_none()
+
+    def locations(self) -> list[tuple[str, str]]:
+        """Return ``(name, metadata location)`` of every table and view of the database, whatever its catalog."""
+        parts = (IcebergTables.catalog_name, IcebergTables.table_namespace, IcebergTables.table_name)
+        with self._session() as session:
+            rows = session.execute(select(*parts, IcebergTables.metadata_location)).all()
+        return [(".".join(name), location) for *name, location in rows if location]
 
     def names(self, namespace: tuple[str, ...] | None) -> list[tuple[tuple[str, ...], str]]:
         """Return ``(namespace, name)`` of every view, of one namespace or of the whole catalog."""
@@ -105,6 +120,7 @@ class SqlPointers:
 
         Raises:
             AlreadyExistsError: The name is taken, by a view or a table.
+            CommitStateUnknownError: The database gave no answer; the row may be added, even later.
         """
         row = {
             "catalog_name": self._catalog,
@@ -115,12 +131,23 @@ class SqlPointers:
             "iceberg_type": VIEW,
         }
         try:
-            with self._session() as session:
+            with Session(self.engine) as session:
                 session.execute(insert(IcebergTables).values(**row))
                 session.commit()
         except IntegrityError:
-            kind = "view" if self.get(view)[1] == VIEW else "table"
-            raise AlreadyExistsError(f"a {kind} {view} exists already; choose another name or use replace") from None
+            taken, kind = self.get(view)
+            if taken == location:
+                return  # a driver or a proxy may have sent the statement twice
+            what = "view" if kind == VIEW else "table"
+            raise AlreadyExistsError(f"a {what} {view} exists already; choose another name or use replace") from None
+        except SQLAlchemyError as error:
+            if self._names(view, location):
+                return
+            raise CommitStateUnknownError(
+                f"view {view}: no answer to its creation: {_brief(error)}. It may or may not have been created; "
+                f"nothing was deleted. Look with `airflow-mv show {view}`, and create it again where there is no such "
+                "view"
+            ) from None
 
     def swap(self, view: Identifier, base: str, new: str) -> bool:
         """Move the pointer from ``base`` to ``new``, in one conditional UPDATE.
@@ -147,12 +174,31 @@ class SqlPointers:
         return matched == 1
 
     def delete(self, view: Identifier) -> bool:
-        """Remove a view's row; whether there was one."""
-        with self._session() as session:
-            statement = delete(IcebergTables).where(self._is(view), IcebergTables.iceberg_type == VIEW)
-            matched = int(session.execute(statement).rowcount)  # type: ignore[attr-defined]
-            session.commit()
+        """Remove a view's row; whether there was one.
+
+        Raises:
+            CommitStateUnknownError: The database gave no answer; the row may be removed, even later.
+        """
+        statement = delete(IcebergTables).where(self._is(view), IcebergTables.iceberg_type == VIEW)
+        try:
+            with Session(self.engine) as session:
+                matched = int(session.execute(statement).rowcount)  # type: ignore[attr-defined]
+                session.commit()
+        except SQLAlchemyError as error:
+            if self._names(view, None):
+                return True
+            raise CommitStateUnknownError(
+                f"view {view}: no answer to its removal: {_brief(error)}. It may or may not have been dropped: drop it "
+                "again; that there is no such view means that it was"
+            ) from None
         return matched == 1
+
+    def _names(self, view: Identifier, location: str | None) -> bool:
+        """Whether a view's row names a metadata file, or is gone; ``False`` where nobody answers."""
+        try:
+            return self.get(view)[0] == location
+        except CatalogUnavailableError:
+            return False
 
     @contextmanager
     def _session(self) -> Iterator[Session]:

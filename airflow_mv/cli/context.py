@@ -78,6 +78,31 @@ def sparked(command: Command) -> Command:
     return click.option("--remote", help="Spark Connect URL, sc://host:port.")(command)
 
 
+def how(command: Command) -> Command:
+    """Add what says how to refresh, and give the command ``options``."""
+
+    @functools.wraps(command)
+    def with_options(
+        *, as_of: str | None, full: bool, on_fallback: Any, max_full_bytes: int | None, **rest: Any
+    ) -> Any:
+        from airflow_mv.planning import RefreshOptions
+
+        options = RefreshOptions(parse_time(as_of), full, on_fallback, max_full_bytes)
+        return command(options=options, **rest)
+
+    policies = click.Choice(["full", "fail", "skip"])
+    fallback = "Where an incremental view must be recomputed; by default what the view says, else full."
+    budget = "Refuse such a recompute where it would read more bytes of base table files."
+    for option in (
+        click.option("--max-full-bytes", type=click.IntRange(min=0), help=budget),
+        click.option("--on-fallback", type=policies, help=fallback),
+        click.option("--full", is_flag=True, help="Recompute although nothing may have changed."),
+        click.option("--as-of", help="Base tables as they were then, ISO 8601."),
+    ):
+        with_options = option(with_options)
+    return with_options
+
+
 def open_catalog(views: Sequence[str], conn_id: str | None) -> tuple[MaterializedViewCatalog, list[Identifier]]:
     """Open the catalog that all the views are in.
 

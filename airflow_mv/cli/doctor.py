@@ -102,7 +102,11 @@ def _client() -> Finding:
 
 def _catalog(name: str) -> Finding:
     catalog = MaterializedViewCatalog(name)
+    if not catalog.holds_views:
+        return Finding(f"catalog {name}", ok=True, found="it holds no views, base tables only")
     views = len(catalog.list())
+    if not catalog.chooses_locations:
+        return Finding(f"catalog {name}", ok=True, found=f"{views} views, its server chooses the locations")
     warehouse = catalog.properties.get("warehouse")
     if warehouse:
         probe = join(warehouse, f".airflow-mv-doctor-{uuid.uuid4().hex}")

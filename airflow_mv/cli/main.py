@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -14,6 +14,7 @@ from airflow_mv.cli import show as render
 from airflow_mv.cli.context import (
     common,
     guarded,
+    how,
     open_catalog,
     open_namespace,
     open_whole,
@@ -24,6 +25,10 @@ from airflow_mv.cli.context import (
     stager_for,
     with_json,
 )
+from airflow_mv.cli.maintain import drop, maintain, rollback
+
+if TYPE_CHECKING:
+    from airflow_mv.planning import RefreshOptions
 
 _STALE = 3
 _DIFFERENT = 4
@@ -47,6 +52,12 @@ def main() -> None:
 @click.option("--allow-stale-data", is_flag=True, help="Readers may have stored rows that are stale.")
 @click.option("--time-travel", is_flag=True, help="Keep every refresh in the history, with its rows.")
 @click.option("--partition-by", multiple=True, help="Partition transform of the storage table, e.g. 'days(ts)'.")
+@click.option(
+    "--layout",
+    type=click.Choice(["pointed", "registered"]),
+    help="Where the storage table is: named by the view alone, or a table of the catalog that any engine reads by its "
+    "name. By default pointed; registered in a REST catalog.",
+)
 @click.option("--property", "properties", multiple=True, metavar="K=V", help="View property.")
 @click.option("--replace", is_flag=True, help="Give an existing materialized view this definition.")
 @click.option("--refresh", "and_refresh", is_flag=True, help="Refresh it at once.")
@@ -130,16 +141,13 @@ def status(
 
 @main.command()
 @click.argument("view")
-@click.option("--as-of", help="Base tables as they were then, ISO 8601.")
-@click.option("--full", is_flag=True, help="Recompute although nothing may have changed.")
-@click.option("--on-fallback", type=click.Choice(["full", "fail", "skip"]), default="full", show_default=True)
+@how
 @common
-def plan(*, view: str, as_of: str | None, full: bool, on_fallback: Any, as_json: bool, conn_id: str | None) -> None:
+def plan(*, view: str, options: RefreshOptions, as_json: bool, conn_id: str | None) -> None:
     """Show what a refresh would do, and why. Reads metadata only."""
-    from airflow_mv.planning import RefreshOptions, plan_refresh
+    from airflow_mv.planning import plan_refresh
 
     catalog, (identifier,) = open_catalog([view], conn_id)
-    options = RefreshOptions(as_of=parse_time(as_of), full=full, on_fallback=on_fallback)
     document = plan_refresh(catalog, identifier, options).to_dict()
     if as_json:
         print_json(document)
@@ -149,28 +157,22 @@ def plan(*, view: str, as_of: str | None, full: bool, on_fallback: Any, as_json:
 
 @main.command()
 @click.argument("views", nargs=-1, required=True)
-@click.option("--as-of", help="Base tables as they were then, ISO 8601.")
-@click.option("--full", is_flag=True, help="Recompute although nothing may have changed.")
-@click.option("--on-fallback", type=click.Choice(["full", "fail", "skip"]), default="full", show_default=True)
+@how
 @sparked
 @common
 def refresh(
     *,
     views: tuple[str, ...],
-    as_of: str | None,
-    full: bool,
-    on_fallback: Any,
+    options: RefreshOptions,
     master: str | None,
     remote: str | None,
     as_json: bool,
     conn_id: str | None,
 ) -> None:
     """Refresh views: plan, run, commit. Several share one Spark application and one set of base snapshots."""
-    from airflow_mv.planning import RefreshOptions
     from airflow_mv.refresh import refresh as refresh_views
 
     catalog, identifiers = open_catalog(views, conn_id)
-    options = RefreshOptions(as_of=parse_time(as_of), full=full, on_fallback=on_fallback)
     stager = stager_for(catalog, master, remote)
     show_plan = None if as_json else render.plan_line
     results = refresh_views(catalog, identifiers, stager=stager, options=options, on_plan=show_plan)
@@ -254,22 +256,6 @@ def show(*, view: str, as_json: bool, conn_id: str | None) -> None:
 
 @main.command()
 @click.argument("view")
-@click.confirmation_option("--yes", prompt="Remove the view from the catalog?")
-@common
-def drop(*, view: str, as_json: bool, conn_id: str | None) -> None:
-    """Remove a materialized view from the catalog; its files stay."""
-    from airflow_mv.create import drop as drop_view
-
-    catalog, (identifier,) = open_catalog([view], conn_id)
-    drop_view(catalog, identifier)
-    if as_json:
-        print_json({"view": str(identifier), "dropped": True})
-    else:
-        out.print(f"dropped {identifier}", markup=False)
-
-
-@main.command()
-@click.argument("view")
 @sparked
 @common
 def verify(*, view: str, master: str | None, remote: str | None, as_json: bool, conn_id: str | None) -> None:
@@ -313,6 +299,10 @@ def demo(*, home: Path | None) -> None:
     from airflow_mv.demo.run import run
 
     run(DemoHome(home.resolve()) if home else DemoHome.default())
+
+
+for _command in (maintain, rollback, drop):
+    main.add_command(_command)
 
 
 def _pair(text: str) -> tuple[str, str]:

@@ -12,6 +12,7 @@ from rich import markup
 from rich.cells import cell_len
 
 from airflow_mv.cli.context import err, out, visible
+from airflow_mv.plan.cost import human
 
 _COLOURS = {
     "fresh": "green",
@@ -42,11 +43,23 @@ def plan(document: Mapping[str, Any]) -> None:
     out.print(f"{_escape(document['view'])}  [bold]{document['mode']}[/bold]  [dim]{document['refresh_id']}[/dim]")
     for reason in document["reasons"]:
         out.print(f"  {_reason(reason)}")
+    for change in document["base_tables"]:
+        if change["moved"]:
+            out.print(f"  {_escape(change['identifier'])}  {_change(change)}")
     if not document["statements"]:
         out.print("  [dim]no Spark job[/dim]")
     for number, statement in enumerate(document["statements"], 1):
         out.print(f"\n[dim]-- {number} of {len(document['statements'])}[/dim]")
         out.print(visible(statement), markup=False)
+
+
+def _change(change: Mapping[str, Any]) -> str:
+    """Say what happened to a base table: the kind, rows, files, bytes and partitions."""
+    rows = f"+{change['rows_added']:,} -{change['rows_deleted']:,} rows"
+    files = f"+{change['files_added']:,} -{change['files_removed']:,} files"
+    size = f"+{human(change['bytes_added'])} -{human(change['bytes_removed'])}"
+    where = f", {change['partitions']:,} partitions touched" if change["partitions"] else ""
+    return f"{change['change']}: {rows}, {files}, {size}{where}"
 
 
 def plan_line(planned: Any) -> None:

@@ -6,7 +6,6 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
-from urllib.parse import quote, quote_plus, unquote, urlsplit
 
 from airflow.sdk import BaseHook, Connection
 from airflow.sdk.exceptions import AirflowNotFoundException
@@ -104,24 +103,7 @@ def _text(value: Any) -> Any:
 
 def mask(properties: Mapping[str, Any]) -> None:
     """Have every secret value masked in logs, also as it stands in a URL."""
-    from airflow_mv.catalog.spark import is_secret
+    from airflow_mv.catalog.secrets import secret_forms
 
-    for key, value in properties.items():
-        if isinstance(value, Mapping):
-            mask(value)
-            continue
-        text = str(value)
-        secrets = [password] if (password := _password(text)) else []
-        if key != "uri" and is_secret(key, text):
-            secrets += [text, *([text.partition(":")[2]] if key.endswith("credential") else [])]
-        for secret in (form for item in secrets for form in {item, unquote(item)}):
-            # As it is, and as three libraries write it in a URL.
-            for form in {secret, quote(secret, safe=""), quote_plus(secret), quote(secret, safe=" +")}:
-                mask_secret(form)
-
-
-def _password(text: str) -> str | None:
-    try:
-        return urlsplit(text).password if "://" in text else None
-    except ValueError:
-        return None
+    for form in secret_forms(properties):
+        mask_secret(form)

@@ -109,19 +109,24 @@ class MaterializedViewHook(BaseHook):
         """
         from sqlalchemy.exc import DBAPIError
 
+        from airflow_mv.catalog.secrets import quiet_warnings, without_secrets
+
+        given = {**self._completed().extra_dejson, "password": self._completed().password or ""}
         try:
-            catalog = self._iceberg_hook(name).catalog
+            with quiet_warnings(given):
+                catalog = self._iceberg_hook(name).catalog
         except MaterializedViewError:
             raise
         except (DBAPIError, OSError) as error:
-            cause = str(getattr(error, "orig", None) or error).strip().partition("\n")[0]
+            cause = without_secrets(str(getattr(error, "orig", None) or error).strip().partition("\n")[0], given)
             raise CatalogUnavailableError(
                 f"connection {self.iceberg_conn_id!r}: the catalog does not answer: {type(error).__name__}: {cause}"
             ) from None
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 (each catalog type has its own)
+            cause = without_secrets(str(error), given)
             raise ConfigurationError(
-                f"connection {self.iceberg_conn_id!r}: its catalog cannot be opened: {type(error).__name__}: {error}"
-            ) from error
+                f"connection {self.iceberg_conn_id!r}: its catalog cannot be opened: {type(error).__name__}: {cause}"
+            ) from None
         mask(catalog.properties)
         return catalog
 

@@ -5,21 +5,21 @@ from __future__ import annotations
 
 import logging
 import re
-import time
 import uuid
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from typing import Any
 from weakref import WeakKeyDictionary
 
 from pyspark.errors import AnalysisException
 from pyspark.logger import PySparkLogger
 from pyspark.sql import SparkSession
-from pyspark.sql.types import ArrayType, DataType, MapType, NullType, StructField, StructType
 
 from airflow_mv.errors import InvalidQueryError
-from airflow_mv.script import STAGING_CATALOG, CreateStorageStep, Outcome, Script, SqlStep, Step
+from airflow_mv.job.steps import COMPLETE, brief, run_steps
+from airflow_mv.job.storage import literal
+from airflow_mv.job.work import Work
+from airflow_mv.script import STAGING_CATALOG, STAGING_NAMESPACE, Outcome, Script, quote
 
 _STAMP = "spark.sql.iceberg.snapshot-property.airflow-mv.refresh-id"
 _CATALOG = "spark.sql.catalog."
@@ -29,7 +29,6 @@ _DEFAULT_IO = {
     "rest": "org.apache.iceberg.io.ResolvingFileIO",
     "glue": "org.apache.iceberg.aws.s3.S3FileIO",
 }
-_KEEP_METADATA = {"write.metadata.delete-after-commit.enabled": "false"}
 _LONGEST_REASON = 2000
 #: Staging catalogs that no run of a classic session is using, by session and by how they reach files.
 _idle: WeakKeyDictionary[SparkSession, dict[frozenset[tuple[str, str]], list[str]]] = WeakKeyDictionary()
@@ -52,48 +51,56 @@ def run(spark: SparkSession, script: Script, *, report: Callable[[str], None] = 
         What was staged, or the reason why not; a failing statement never raises.
     """
     seconds: list[float] = []
+    script = _on_own_branch(script)
     name = f"{STAGING_CATALOG}_{uuid.uuid4().hex[:12]}"
-    sql = ""
+    work = Work(spark)
     try:
         access = _file_access(spark, script.view)
-        name = _take_idle(spark, access) or name
+        idle = _take_idle(spark, access) if _stages(script) else None
+        name = idle or name
         with (
             _quiet(),
-            _settings(spark, {**_staging(script, name, access), **dict(script.confs)}),
+            _settings(spark, {**_staging(script, name), **dict(script.confs)}),
             _tables(spark, script, name, access),
+            closing(work),
         ):
-            for number, step in enumerate(script.steps, 1):
-                report(f"statement {number}/{len(script.steps)}: {_brief(step.describe())}")
-                started = time.monotonic()
-                try:
-                    sql = _here(step.sql if isinstance(step, SqlStep) else step.query, name)
-                    _run_step(spark, step, sql, name)
-                finally:
-                    seconds.append(round(time.monotonic() - started, 3))
-                report(f"statement {number}/{len(script.steps)}: {seconds[-1]:.1f} s")
+            if idle is None and _stages(script):
+                _open_staging(spark, name, access)
+            refused = run_steps(work, script, lambda text: _here(text, name), seconds, report)
             return Outcome(
                 refresh_id=script.refresh_id,
                 metadata_location=_newest_metadata_file(spark, _here(script.table, name)),
-                rows_written=_rows_written(spark, _here(script.table, name), script.refresh_id),
                 step_seconds=tuple(seconds),
                 application_id=_application_id(spark),
+                branch=script.branch,
+                mode="full" if refused or not script.incremental else "incremental",
+                **_written(spark, _here(script.table, name), script),
+                **work.found(refused),
             )
     except Exception as error:  # noqa: BLE001 (Spark's, py4j's and gRPC's errors have no common base)
+        _drop_branch(spark, script)
         return Outcome(
             refresh_id=script.refresh_id,
             metadata_location=None,
             step_seconds=tuple(seconds),
-            error=reason(error, sql).replace(name, STAGING_CATALOG),
+            error=reason(error, work.sql).replace(name, STAGING_CATALOG),
             error_class=_condition(error),
             query_error=isinstance(error, AnalysisException | InvalidQueryError),
             application_id=_application_id(spark),
+            mode="none",
+            **work.found(error),
         )
 
 
 # ------------------------------------------------------------------------------------ the session
 
 
-def _staging(script: Script, name: str, access: Mapping[str, str]) -> dict[str, str]:
+def _stages(script: Script) -> bool:
+    """Whether a script needs the staging catalog."""
+    return script.is_staged or script.nested > 0
+
+
+def _staging(script: Script, name: str) -> dict[str, str]:
     catalog = f"{_CATALOG}{name}"
     return {
         catalog: "org.apache.iceberg.spark.SparkCatalog",
@@ -102,11 +109,39 @@ def _staging(script: Script, name: str, access: Mapping[str, str]) -> dict[str, 
         f"{catalog}.jdbc.schema-version": "V1",
         f"{catalog}.cache-enabled": "false",
         f"{catalog}.warehouse": "file:///nowhere",  # JdbcCatalog wants one; every table names its location
-        **{f"{catalog}.{key}": value for key, value in access.items()},
         # INSERT OVERWRITE replaces the whole table, whatever the session's owner prefers.
         "spark.sql.sources.partitionOverwriteMode": "static",
         _STAMP: script.refresh_id,
+        # Another run that finds this branch must know whether all statements have run.
+        **({COMPLETE: "false"} if script.branch is not None else {}),
     }
+
+
+def _open_staging(spark: SparkSession, name: str, access: Mapping[str, str]) -> None:
+    """Open the staging catalog, with the settings by which files are reached set for that moment only.
+
+    Spark tells its event log and its UI with each job what was set while it ran, credentials too.
+    """
+    with _settings(spark, {f"{_CATALOG}{name}.{key}": value for key, value in access.items()}):
+        if getattr(spark, "_jvm", None) is not None:
+            spark._jsparkSession.sessionState().catalogManager().catalog(name)
+        else:
+            spark.sql(f"SHOW NAMESPACES IN `{name}`").collect()
+
+
+def _drop_branch(spark: SparkSession, script: Script) -> None:
+    """Leave nothing of a run that has failed."""
+    if script.branch is not None:
+        with suppress(Exception):  # the session may be what has failed; the outcome tells the first error
+            spark.sql(f"ALTER TABLE {script.table} DROP BRANCH IF EXISTS {quote(script.branch)}").collect()
+
+
+def _on_own_branch(script: Script) -> Script:
+    """Give the branch a name of this run's own: two runs of one refresh must not write to one branch."""
+    if script.branch is None:
+        return script
+    own = f"{script.branch}_{uuid.uuid4().hex[:8]}"
+    return Script.from_json(script.to_json().replace(script.branch, own))
 
 
 def _file_access(spark: SparkSession, view: str) -> dict[str, str]:
@@ -152,18 +187,20 @@ def _tables(spark: SparkSession, script: Script, name: str, access: Mapping[str,
     """Forget what a run registered: without PURGE, since the files belong to the published table or the refresh."""
     if (jvm := getattr(spark, "_jvm", None)) is not None:
         jvm.java.lang.System.setProperty("derby.stream.error.file", "/dev/null")  # else ./derby.log
-    head = script.table.rsplit(".", 1)[0]
+    # A storage table in the catalog is nobody's to drop.
+    staged = [script.table] if script.is_staged else []
+    staged += [f"`{STAGING_CATALOG}`.`{STAGING_NAMESPACE}`.`base_{number}`" for number in range(script.nested)]
     try:
         yield
     finally:
         clean = False
         with suppress(Exception):  # a failure here must not hide what the run has to say
-            for table in (script.table, *(f"{head}.`base_{number}`" for number in range(script.nested))):
+            for table in staged:
                 spark.sql(f"DROP TABLE IF EXISTS {_here(table, name)}").collect()
             clean = True
-        if clean and jvm is not None:
+        if clean and staged and jvm is not None:
             _give_back(spark, access, name)
-        else:
+        elif staged:
             with suppress(Exception):  # Derby reports the successful end of a database as an error
                 _drop_database(spark, name)
 
@@ -214,73 +251,27 @@ def _application_id(spark: SparkSession) -> str | None:
 # -------------------------------------------------------------------------------------- the steps
 
 
-def _run_step(spark: SparkSession, step: Step, sql: str, name: str) -> None:
-    if isinstance(step, CreateStorageStep):
-        spark.sql(_here(_create_table(step, spark.sql(sql).schema), name)).collect()
-    else:
-        spark.sql(sql).collect()
-
-
-def _create_table(step: CreateStorageStep, schema: StructType) -> str:
-    counts = Counter(field.name.lower() for field in schema.fields)
-    for field in schema.fields:
-        if counts[field.name.lower()] > 1:
-            raise InvalidQueryError(f"the query has two columns named {field.name!r}: give one another name with AS")
-        if isinstance(field.dataType, NullType):
-            raise InvalidQueryError(
-                f"the column {field.name!r} is always NULL and has no type: give it one with CAST(NULL AS …)"
-            )
-    properties = ", ".join(
-        f"{_literal(key)} = {_literal(value)}" for key, value in {**dict(step.properties), **_KEEP_METADATA}.items()
-    )
-    partitioning = f" PARTITIONED BY ({', '.join(step.partition_by)})" if step.partition_by else ""
-    return (
-        f"CREATE TABLE {step.table} ({', '.join(_column(field, ' ') for field in schema.fields)}) USING iceberg"
-        f"{partitioning} LOCATION {_literal(step.location)} TBLPROPERTIES ({properties})"
-    )
-
-
-def _column(field: StructField, separator: str) -> str:
-    """Return a column or a field of a struct. Nullable, as a view's columns are."""
-    comment = field.metadata.get("comment")
-    text = f" COMMENT {_literal(str(comment))}" if comment else ""
-    return f"{_quote(field.name)}{separator}{_type(field.dataType)}{text}"
-
-
-def _type(kind: DataType) -> str:
-    # simpleString() quotes no field name.
-    if isinstance(kind, StructType):
-        return f"struct<{', '.join(_column(field, ': ') for field in kind.fields)}>"
-    if isinstance(kind, ArrayType):
-        return f"array<{_type(kind.elementType)}>"
-    if isinstance(kind, MapType):
-        return f"map<{_type(kind.keyType)}, {_type(kind.valueType)}>"
-    return kind.simpleString()
-
-
-def _quote(name: str) -> str:
-    return "`" + name.replace("`", "``") + "`"
-
-
-def _literal(text: str) -> str:
-    return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
-
-
 def _newest_metadata_file(spark: SparkSession, table: str) -> str:
     # In the log's order the current file is last. By timestamp it need not be: writers' clocks differ.
     return str(spark.sql(f"SELECT file FROM {table}.metadata_log_entries").collect()[-1][0])
 
 
-def _rows_written(spark: SparkSession, table: str, refresh_id: str) -> int:
-    summaries = [row[0] for row in spark.sql(f"SELECT summary FROM {table}.snapshots").collect()]
-    stamped = [summary for summary in summaries if summary.get("airflow-mv.refresh-id") == refresh_id]
-    return sum(int(summary.get("added-records", 0)) for summary in stamped)
-
-
-def _brief(sql: str) -> str:
-    line = " ".join(sql.strip().splitlines()[:1])
-    line = f"{line} …" if len(sql.strip().splitlines()) > 1 else line
-    return line if len(line) <= 160 else f"{line[:159]}…"
+def _written(spark: SparkSession, table: str, script: Script) -> dict[str, Any]:
+    rows = spark.sql(f"SELECT snapshot_id, parent_id, summary FROM {table}.snapshots").collect()
+    if script.branch is not None:
+        # Other runs of the same refresh have written to the table, too.
+        refs = spark.sql(f"SELECT snapshot_id FROM {table}.refs WHERE name = {literal(script.branch)}").collect()
+        parents, own, snapshot = {row[0]: row[1] for row in rows}, set(), refs[0][0]
+        while snapshot is not None:
+            own.add(snapshot)
+            snapshot = parents.get(snapshot)
+        rows = [row for row in rows if row[0] in own]
+    stamped = [row[2] for row in rows if row[2].get("airflow-mv.refresh-id") == script.refresh_id]
+    added, *removed = (
+        sum(int(summary.get(key, 0)) for summary in stamped)
+        for key in ("added-records", "deleted-records", "added-position-deletes")
+    )
+    return {"rows_written": added, "rows_deleted": sum(removed)}
 
 
 # ------------------------------------------------------------------------------------- the reason
@@ -312,12 +303,12 @@ def _place(error: BaseException, sql: str, coded: re.Match[str] | None) -> str:
         contexts = list(error.getQueryContext() or [])  # type: ignore[attr-defined]
     for context in contexts:
         with suppress(Exception):
-            return f" In the SQL: {_brief(context.fragment())}"
+            return f" In the SQL: {brief(context.fragment())}"
     lines = sql.splitlines()
     if coded and coded[2] and int(coded[2]) <= len(lines):
         line = lines[int(coded[2]) - 1]
         start = max(0, int(coded[3]) - 60)
-        return f" In the SQL, line {coded[2]}: {_brief(line[start : int(coded[3]) + 60])}"
+        return f" In the SQL, line {coded[2]}: {brief(line[start : int(coded[3]) + 60])}"
     return ""
 
 

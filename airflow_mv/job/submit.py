@@ -29,7 +29,9 @@ def build_package(folder: Path) -> Path:
         The zip's path.
     """
     path = folder / "airflow_mv.zip"
-    sources = [_ROOT / name for name in _SHIPPED] + sorted((_ROOT / "job").glob("*.py"))
+    sources = [_ROOT / name for name in _SHIPPED] + sorted(
+        path for path in (_ROOT / "job").iterdir() if path.suffix in (".py", ".java")
+    )
     with zipfile.ZipFile(path, "w") as package:
         for source in sources:
             entry = zipfile.ZipInfo(f"airflow_mv/{source.relative_to(_ROOT).as_posix()}", _EPOCH)

@@ -13,7 +13,7 @@ from airflow_mv.hooks import DEFAULT_ICEBERG_CONN_ID, DEFAULT_SPARK_CONN_ID, Mat
 from airflow_mv.operators.spark import MaterializedViewSparkOperator
 
 if TYPE_CHECKING:
-    from airflow_mv.catalog import LoadedView
+    from airflow_mv.catalog import Layout, LoadedView
 
 
 class CreateMaterializedViewOperator(MaterializedViewSparkOperator):
@@ -35,6 +35,7 @@ class CreateMaterializedViewOperator(MaterializedViewSparkOperator):
         time_travel: Whether each refresh stays in the history.
         partition_by: Partition transforms of the storage table, e.g. ``days(ts)``.
         properties: More view properties.
+        layout: ``pointed`` or ``registered``; by default what the catalog does best.
         replace: Give an existing materialized view this definition.
         **kwargs: All that ``SparkSubmitOperator`` takes.
     """
@@ -47,7 +48,7 @@ class CreateMaterializedViewOperator(MaterializedViewSparkOperator):
     )
     template_fields_renderers: ClassVar[dict[str, str]] = {"sql": "sql"}
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 (each is a field of the definition)
         self,
         *,
         view: str,
@@ -59,6 +60,7 @@ class CreateMaterializedViewOperator(MaterializedViewSparkOperator):
         time_travel: bool = False,
         partition_by: Sequence[str] = (),
         properties: Mapping[str, str] | None = None,
+        layout: Layout | None = None,
         replace: bool = False,
         **kwargs: Any,
     ) -> None:
@@ -69,6 +71,7 @@ class CreateMaterializedViewOperator(MaterializedViewSparkOperator):
         self.time_travel = time_travel
         self.partition_by = list(partition_by)
         self.properties = dict(properties or {})
+        self.layout = layout
         self.replace = replace
 
     def execute(self, context: Context) -> dict[str, Any]:  # type: ignore[override]
@@ -96,6 +99,7 @@ class CreateMaterializedViewOperator(MaterializedViewSparkOperator):
                 time_travel=self.time_travel,
                 partition_by=tuple(self.partition_by),
                 properties=self.properties,
+                layout=self.layout,
             )
             with self.stager(catalog, context) as stager:
                 loaded = create(catalog, view, definition, stager=stager, replace=self.replace)

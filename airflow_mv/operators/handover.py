@@ -5,15 +5,18 @@ from __future__ import annotations
 
 import hashlib
 import tempfile
-from contextlib import suppress
+import uuid
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from airflow_mv.errors import InvalidMetadataError, UnsupportedError
+from airflow_mv.maintenance import oldest_lasting_ms
 from airflow_mv.script import CreateStorageStep, Outcome, Script
 
 if TYPE_CHECKING:
     from airflow_mv.catalog import MaterializedViewCatalog
+    from airflow_mv.catalog.listing import StoredFile
 
 
 def answerable(script: Script) -> Script:
@@ -21,6 +24,12 @@ def answerable(script: Script) -> Script:
     if script.outcome_location is not None:
         return script
     location = next(step.location for step in script.steps if isinstance(step, CreateStorageStep))
+    if location is None:
+        raise UnsupportedError(
+            f"view {script.view}: its catalog chooses the storage table's folder itself, so there is no place yet to "
+            "hand a script to spark-submit. Create the view over Spark Connect or with `airflow-mv create`; it is "
+            "refreshed by either"
+        )
     return replace(script, outcome_location=f"{location}/staged/{script.refresh_id}.json")
 
 
@@ -44,15 +53,16 @@ def read_outcome(catalog: MaterializedViewCatalog, script: Script) -> Outcome | 
     text = catalog.files.read_text(script.outcome_location) if script.outcome_location else None
     try:
         return Outcome.from_json(text) if text else None
-    except ValueError:
+    except InvalidMetadataError:
         return None
 
 
 def ship(catalog: MaterializedViewCatalog, folder: str) -> tuple[str, str]:
-    """Put the job package into a folder of the view's store, once for each content.
+    """Put the job package into a folder of the view's store, once for each content and half a collection's grace.
 
     Returns:
-        Locations of the main file and of the zip for ``--py-files``.
+        Locations of the main file and of the zip for ``--py-files``. Maintenance leaves both alone for at least half
+        of the grace from now on.
     """
     from airflow_mv.job.submit import build_package, main_file
 
@@ -60,8 +70,26 @@ def ship(catalog: MaterializedViewCatalog, folder: str) -> tuple[str, str]:
         package = build_package(Path(scratch)).read_bytes()
     main = main_file().read_bytes()
     digest = hashlib.sha256(package).hexdigest()[:12]
-    locations = f"{folder}/airflow_mv_job-{digest}.py", f"{folder}/airflow_mv-{digest}.zip"
-    for location, data in zip(locations, (main, package), strict=True):
-        with suppress(FileExistsError):
-            catalog.files.write(location, data)
-    return locations
+    there = _lasting(catalog, folder)
+    return (
+        _put(catalog, there, f"{folder}/airflow_mv_job-{digest}", ".py", main),
+        _put(catalog, there, f"{folder}/airflow_mv-{digest}", ".zip", package),
+    )
+
+
+def _lasting(catalog: MaterializedViewCatalog, folder: str) -> list[StoredFile]:
+    """Return the files of a folder that no collection will delete soon."""
+    found = list(catalog.files.list(folder))
+    oldest = oldest_lasting_ms(catalog, folder) if found else 0
+    return [file for file in found if file.modified_ms > oldest]
+
+
+def _put(catalog: MaterializedViewCatalog, there: list[StoredFile], stem: str, suffix: str, data: bytes) -> str:
+    """Return a whole file of this content that lasts: one that is there, or a new one."""
+    for file in there:
+        if file.location.startswith(stem) and file.location.endswith(suffix) and file.size_bytes == len(data):
+            return file.location
+    # A name of its own: a collection that has just listed an older one would delete it under any other's hands.
+    location = f"{stem}-{uuid.uuid4().hex[:8]}{suffix}"
+    catalog.files.write(location, data)
+    return location

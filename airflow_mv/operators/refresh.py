@@ -38,7 +38,9 @@ class RefreshMaterializedViewOperator(MaterializedViewSparkOperator):
         spark_conn_id: Connection of type ``spark`` or ``spark_connect`` (templated).
         as_of: Read the base tables as they were then (templated), e.g. ``{{ data_interval_end }}``.
         full: Recompute although nothing may have changed (templated).
-        on_fallback: ``full``, ``fail`` or ``skip``, where an incremental view must be recomputed (templated).
+        on_fallback: ``full``, ``fail`` or ``skip``, where an incremental view must be recomputed (templated); by
+            default what the view's property ``airflow-mv.on-fallback`` says, else ``full``.
+        max_full_bytes: Bytes of base table files that such a recompute may read, more fails the task (templated).
         **kwargs: All that ``SparkSubmitOperator`` takes (``conf``, ``packages``, ``executor_memory`` …).
     """
 
@@ -47,6 +49,7 @@ class RefreshMaterializedViewOperator(MaterializedViewSparkOperator):
         "as_of",
         "full",
         "on_fallback",
+        "max_full_bytes",
     )
 
     def __init__(
@@ -57,13 +60,15 @@ class RefreshMaterializedViewOperator(MaterializedViewSparkOperator):
         spark_conn_id: str = DEFAULT_SPARK_CONN_ID,
         as_of: str | datetime | None = None,
         full: bool | str = False,
-        on_fallback: str = "full",
+        on_fallback: str | None = None,
+        max_full_bytes: int | str | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(view=view, iceberg_conn_id=iceberg_conn_id, spark_conn_id=spark_conn_id, **kwargs)
         self.as_of = as_of
         self.full = full
         self.on_fallback = on_fallback
+        self.max_full_bytes = max_full_bytes
         named = {getattr(outlet, "uri", None) for outlet in self.outlets}
         self.outlets = [*self.outlets, *(asset for asset in view_outlet(view) if asset.uri not in named)]
 
@@ -79,7 +84,7 @@ class RefreshMaterializedViewOperator(MaterializedViewSparkOperator):
         with airflow_errors():
             hook = MaterializedViewHook(self.iceberg_conn_id, self.spark_conn_id)
             catalog, view = hook.catalog_for(self.view), hook.identify(self.view)
-            options = refresh_options(self.as_of, self.full, self.on_fallback)
+            options = refresh_options(self.as_of, self.full, self.on_fallback, self.max_full_bytes)
             memory = _Memory(context)
 
             def told(plan: RefreshPlan) -> None:

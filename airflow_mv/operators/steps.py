@@ -40,11 +40,13 @@ class PlanRefreshOperator(BaseOperator, SkipMixin):
         spark_task_ids: Tasks that run the script: skipped where the plan needs no Spark job.
         as_of: Read the base tables as they were then (templated).
         full: Recompute although nothing may have changed (templated).
-        on_fallback: ``full``, ``fail`` or ``skip``, where an incremental view must be recomputed (templated).
+        on_fallback: ``full``, ``fail`` or ``skip``, where an incremental view must be recomputed (templated); by
+            default what the view's property ``airflow-mv.on-fallback`` says, else ``full``.
+        max_full_bytes: Bytes of base table files that such a recompute may read, more fails the task (templated).
         **kwargs: All that ``BaseOperator`` takes.
     """
 
-    template_fields: Sequence[str] = ("view", "iceberg_conn_id", "as_of", "full", "on_fallback")
+    template_fields: Sequence[str] = ("view", "iceberg_conn_id", "as_of", "full", "on_fallback", "max_full_bytes")
     ui_color: str = "#d9efe5"
 
     def __init__(
@@ -55,7 +57,8 @@ class PlanRefreshOperator(BaseOperator, SkipMixin):
         spark_task_ids: str | Sequence[str] = (),
         as_of: str | datetime | None = None,
         full: bool | str = False,
-        on_fallback: str = "full",
+        on_fallback: str | None = None,
+        max_full_bytes: int | str | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
@@ -65,6 +68,7 @@ class PlanRefreshOperator(BaseOperator, SkipMixin):
         self.as_of = as_of
         self.full = full
         self.on_fallback = on_fallback
+        self.max_full_bytes = max_full_bytes
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Plan.
@@ -74,7 +78,7 @@ class PlanRefreshOperator(BaseOperator, SkipMixin):
         """
         with airflow_errors():
             hook = MaterializedViewHook(self.iceberg_conn_id)
-            plan = hook.plan(self.view, refresh_options(self.as_of, self.full, self.on_fallback))
+            plan = hook.plan(self.view, refresh_options(self.as_of, self.full, self.on_fallback, self.max_full_bytes))
             log_plan(self.log, plan)
             document = plan.to_dict()
             if plan.script is not None:

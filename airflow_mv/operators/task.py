@@ -26,22 +26,33 @@ PUBLISHED = frozenset({"refreshed", "already-committed"})
 _TRUE, _FALSE = frozenset({"true", "1", "yes"}), frozenset({"false", "0", "no", "none", ""})
 
 
-def refresh_options(as_of: Any, full: Any, on_fallback: Any) -> RefreshOptions:
+def refresh_options(as_of: Any, full: Any, on_fallback: Any, max_full_bytes: Any = None) -> RefreshOptions:
     """Read rendered template fields.
 
     Args:
         as_of: A time, its text in ISO 8601 (without a zone: UTC), or nothing.
         full: A truth value or its text.
-        on_fallback: ``full``, ``fail`` or ``skip``.
+        on_fallback: ``full``, ``fail`` or ``skip``, or nothing.
+        max_full_bytes: A number, its text, or nothing.
 
     Raises:
         ConfigurationError: One of them is something else.
     """
     from airflow_mv.planning import RefreshOptions
 
-    if on_fallback not in ("full", "fail", "skip"):
+    if on_fallback not in ("full", "fail", "skip", "None", "", None):
         raise ConfigurationError(f"on_fallback is {on_fallback!r}; it must be full, fail or skip")
-    return RefreshOptions(as_of=moment(as_of), full=truth(full), on_fallback=on_fallback)
+    policy = None if on_fallback in ("None", "", None) else on_fallback
+    return RefreshOptions(moment(as_of), truth(full), policy, _bytes(max_full_bytes))
+
+
+def _bytes(value: Any) -> int | None:
+    text = str(value)
+    if text in ("None", ""):
+        return None
+    if isinstance(value, bool) or not text.isdecimal():
+        raise ConfigurationError(f"max_full_bytes is {value!r}; it must be a number of bytes")
+    return int(text)
 
 
 def moment(value: Any) -> datetime | None:

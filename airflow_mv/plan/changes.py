@@ -18,7 +18,7 @@ class Kind(StrEnum):
     """The kind of a change, the harmless first. A range of snapshots is of its worst kind."""
 
     UNCHANGED = "unchanged"
-    #: Only compaction and the like: other files, the same rows.
+    #: Compaction, or commits without rows: perhaps other files, the same rows.
     REPLACED = "replaced"
     APPENDED = "appended"
     #: Copy-on-write: data files were exchanged.
@@ -63,6 +63,7 @@ class Size:
         files_added: Data files added.
         files_removed: Data files removed.
         partitions: Partitions touched, added up over the snapshots; 0 where the writer did not say.
+        bytes_touched: Bytes of data files that stay but have rows deleted, about: those must be read to know the rows.
         total_rows: Rows of the table at the end, deleted ones that still lie in files included.
         total_bytes: Bytes of the table's files at the end.
     """
@@ -74,6 +75,7 @@ class Size:
     files_added: int = 0
     files_removed: int = 0
     partitions: int = 0
+    bytes_touched: int = 0
     total_rows: int = 0
     total_bytes: int = 0
 
@@ -138,13 +140,21 @@ _DELETES = (
 
 
 def _kind(snapshot: Snapshot) -> Kind:
-    if snapshot.operation in ("replace", "append"):
-        return Kind.REPLACED if snapshot.operation == "replace" else Kind.APPENDED
+    if snapshot.operation == "replace" or _is_empty(snapshot):
+        return Kind.REPLACED
+    if snapshot.operation == "append":
+        return Kind.APPENDED
     for kind, keys in _DELETES:
         if any(snapshot.count(key) for key in keys):
             return kind
     only_added = "added-data-files" in snapshot.summary and not snapshot.count("deleted-data-files")
     return Kind.APPENDED if only_added else Kind.REWRITTEN
+
+
+def _is_empty(snapshot: Snapshot) -> bool:
+    """Whether a commit added and removed nothing, and says so: a DELETE without a match."""
+    touched = [key for key in snapshot.summary if key.startswith(("added-", "deleted-", "removed-"))]
+    return "total-records" in snapshot.summary and not any(snapshot.count(key) for key in touched)
 
 
 def _broken(table: TableMetadata, old: int | None, new: int | None) -> Range:
@@ -167,6 +177,7 @@ def _broken(table: TableMetadata, old: int | None, new: int | None) -> Range:
             undone.files_removed,
             undone.files_added,
             undone.partitions,
+            undone.bytes_touched,
             totals.total_rows,
             totals.total_bytes,
         )
@@ -187,9 +198,17 @@ def _sizes(chain: Sequence[Snapshot], totals: Size) -> Size:
         files_added=total("added-data-files", chain),
         files_removed=total("deleted-data-files", chain),
         partitions=total("changed-partition-count", moved),
+        bytes_touched=_touched(moved, totals),
         total_rows=totals.total_rows,
         total_bytes=totals.total_bytes,
     )
+
+
+def _touched(moved: Sequence[Snapshot], totals: Size) -> int:
+    """Return about how many bytes of data files got deletes: a delete file is for one of them, as a rule."""
+    deletes = sum(item.count("added-delete-files") for item in moved)
+    files = max((item.count("total-data-files") for item in moved), default=0)
+    return 0 if not deletes else totals.total_bytes * min(deletes, max(files, 1)) // max(files, 1)
 
 
 def _totals(table: TableMetadata, snapshot_id: int | None) -> Size:

@@ -43,12 +43,29 @@ class Code(StrEnum):
     NEVER_REFRESHED = "NEVER_REFRESHED"
     DEFINITION_CHANGED = "DEFINITION_CHANGED"
     NESTED_VIEW_CHANGED = "NESTED_VIEW_CHANGED"
+    STORAGE_CHANGED = "STORAGE_CHANGED"
     ALREADY_NEWER = "ALREADY_NEWER"
     FORCED = "FORCED"
     STRATEGY_FULL = "STRATEGY_FULL"
+    FILTERED_OUT = "FILTERED_OUT"
+    INCREMENTAL = "INCREMENTAL"
     INCREMENTAL_UNAVAILABLE = "INCREMENTAL_UNAVAILABLE"
     SCHEMA_CHANGED = "SCHEMA_CHANGED"
+    COST = "COST"
     SKIPPED = "SKIPPED"
+    # What the algebra refuses, see plan/incremental.
+    UNREADABLE = "UNREADABLE"
+    UNRESOLVED_NAME = "UNRESOLVED_NAME"
+    UNSUPPORTED_OPERATOR = "UNSUPPORTED_OPERATOR"
+    UNKNOWN_FUNCTION = "UNKNOWN_FUNCTION"
+    NOT_DETERMINISTIC = "NOT_DETERMINISTIC"
+    TOO_LARGE = "TOO_LARGE"
+    NO_KEYS = "NO_KEYS"
+    NOT_LINEAR = "NOT_LINEAR"
+    NOT_APPEND_ONLY = "NOT_APPEND_ONLY"
+    NOT_ADDITIVE = "NOT_ADDITIVE"
+    NO_VISIBLE_COUNT = "NO_VISIBLE_COUNT"
+    WHOLE_RESULT = "WHOLE_RESULT"
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,7 +244,8 @@ def _follow(name: str, kind: str, old: int | None, new: int | None, table: Table
     if told.kind in (Kind.ROLLED_BACK, Kind.EXPIRED, Kind.UNKNOWN):
         reason = _broken_range(name, old, new, table)
         return BaseTableChange(name, kind, old, new, moved=True, changed=True, range=told, reason=reason)
-    changed = told.kind != Kind.REPLACED
+    # Rows that stay read otherwise by another schema: a dropped and added column is null, a float is a double.
+    changed = told.kind != Kind.REPLACED or told.schema_changed
     change = f"{told.snapshots} snapshot{'s' if told.snapshots != 1 else ''} ({_counted(told.operations)})"
     if changed:
         added, deleted = told.size.rows_added, told.size.rows_deleted
@@ -235,7 +253,8 @@ def _follow(name: str, kind: str, old: int | None, new: int | None, table: Table
         rows = f", {' '.join(filter(None, counted))} rows" if added or deleted else ""
         reason = Reason(Code.BASE_CHANGED, f"{name} moved {old or 'empty'} → {new}: {change}{rows}")
     else:
-        reason = Reason(Code.ONLY_REPLACED, f"{name} moved {old} → {new} by compaction only ({change}): no row changed")
+        how = "by compaction only" if set(dict(told.operations)) == {"replace"} else "without a change of rows"
+        reason = Reason(Code.ONLY_REPLACED, f"{name} moved {old} → {new} {how} ({change}): no row changed")
     return BaseTableChange(name, kind, old, new, moved=True, changed=changed, range=told, reason=reason)
 
 

@@ -28,13 +28,15 @@ _FIRST_WORDS = (TokenType.SELECT, TokenType.WITH, TokenType.FROM, TokenType.VALU
 _QUERIES = (exp.Query, exp.Values)
 _STATEMENTS = (exp.DDL, exp.DML, exp.Into, exp.Command, exp.MultitableInserts)
 _CALLS_JAVA = frozenset({"reflect", "try_reflect", "java_method"})
+#: Functions that may read a file by its path, and how many arguments they have without that.
+_READS_FILES = {"from_protobuf": 0, "to_protobuf": 0, "from_avro": 2, "from_xml": 2, "schema_of_xml": 1}
 _TABLE_FUNCTIONS = frozenset({"range", "explode", "posexplode", "inline", "stack", "json_tuple", "variant_explode"})
 _FILE_FORMATS = frozenset({"parquet", "orc", "csv", "json", "text", "xml", "avro", "binaryfile", "delta", "iceberg"})
 #: sqlglot's functions trip over some calls that Spark accepts, such as map() with one argument.
 _PARSER_FAULTS = (ArithmeticError, AssertionError, AttributeError, LookupError, TypeError, ValueError)
-#: Reading a token takes sqlglot one to two steps; 200,000 steps take about a second.
 #: A token as sqlglot prints it in a message; people want its text.
 _TOKEN = re.compile(r"<Token token_type: \S+, text: (.*?), line: \d+, col: \d+, start: \d+, end: \d+, comments: .*?>")
+#: Reading a token takes sqlglot one to two steps; 200,000 steps take about a second.
 _MAX_STEPS = 200_000
 _MAX_STEPS_PER_TOKEN = 20
 _PLAIN_PART = re.compile(r"\w+")
@@ -87,6 +89,7 @@ def parse_query(sql: str, *, view: str) -> Query:
     if not isinstance(tree, _QUERIES) or tree.find(*_STATEMENTS):
         raise query_error(text, tokens[0].start, "this is not a query: write a SELECT that changes nothing", view)
     _check_relations(text, tree, view)
+    _check_functions(text, tree, view)
     return Query(text, tree, view)
 
 
@@ -307,6 +310,14 @@ def _check_relations(text: str, tree: exp.Expr, view: str) -> None:
             known = ", ".join(sorted(_TABLE_FUNCTIONS))
             message = f"what the table function {name}() reads has no snapshots: only {known} are allowed"
             raise query_error(text, _start(node), message, view)
+
+
+def _check_functions(text: str, tree: exp.Expr, view: str) -> None:
+    for call in tree.find_all(exp.Anonymous):
+        name = call.name.lower()
+        if len(call.expressions) > _READS_FILES.get(name, len(call.expressions)):
+            message = f"with these arguments {name}() may read a file by path, with the rights of Spark's driver"
+            raise query_error(text, _start(call), message, view)
 
 
 def _start(node: exp.Expr) -> int:

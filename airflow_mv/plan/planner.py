@@ -8,18 +8,17 @@ import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import Any, Literal
+from typing import Any
 
-from airflow_mv.errors import InvalidIdentifierError, InvalidMetadataError, RefreshRefusedError
-from airflow_mv.plan.freshness import BaseTableChange, Code, Freshness, Reason, State
+from airflow_mv.errors import InvalidIdentifierError, InvalidMetadataError
+from airflow_mv.plan.cost import Estimate
+from airflow_mv.plan.freshness import BaseTableChange, Code, Reason, State
 from airflow_mv.script import Script
 from airflow_mv.spec.identifiers import Identifier
 from airflow_mv.spec.materialized_view import BaseTable, NestedViewVersion
 
 #: Namespace of refresh ids.
 _REFRESH_IDS = uuid.UUID("6f2c2f0e-6a43-5d3c-9d9b-6e0f3f3f7a10")
-
-FallbackPolicy = Literal["full", "fail", "skip"]
 
 
 class Mode(StrEnum):
@@ -44,6 +43,8 @@ class RefreshPlan:
         version_id: The version whose query is computed.
         metadata_location: The view metadata file that the plan was made from: the base of the swap.
         storage_table_location: The storage metadata file that the plan was made from.
+        storage_base: The storage state that the plan was made from; another refresh changes it, nothing else.
+        storage_table: The storage table's name in the registered layout.
         mode: What to do.
         reasons: Why, in order of weight.
         refresh_id: Derived from the input; see :func:`refresh_id`.
@@ -52,6 +53,8 @@ class RefreshPlan:
         changes: What happened to each base table since the last refresh.
         state: The freshness that the plan found.
         script: What Spark is asked, or ``None`` where no Spark job is needed.
+        estimates: What the ways that were compared are expected to take, the chosen one first.
+        skips: Whether the view stays as it is where the job finds that it cannot refresh incrementally.
     """
 
     view: Identifier
@@ -59,6 +62,8 @@ class RefreshPlan:
     version_id: int
     metadata_location: str
     storage_table_location: str
+    storage_base: str
+    storage_table: Identifier | None
     mode: Mode
     reasons: tuple[Reason, ...]
     refresh_id: str
@@ -67,6 +72,8 @@ class RefreshPlan:
     changes: tuple[BaseTableChange, ...]
     state: State
     script: Script | None = None
+    estimates: tuple[Estimate, ...] = ()
+    skips: bool = False
 
     @property
     def statements(self) -> tuple[str, ...]:
@@ -84,6 +91,7 @@ class RefreshPlan:
             "mode": str(self.mode),
             "state": str(self.state),
             "reasons": [reason.to_dict() for reason in self.reasons],
+            "estimates": [estimate.to_dict() for estimate in self.estimates],
             "refresh_id": self.refresh_id,
             "base_tables": [change.to_dict() for change in self.changes],
             "statements": list(self.statements),
@@ -91,9 +99,12 @@ class RefreshPlan:
             "version_id": self.version_id,
             "metadata_location": self.metadata_location,
             "storage_table_location": self.storage_table_location,
+            "storage_base": self.storage_base,
+            "storage_table": str(self.storage_table) if self.storage_table else None,
             "records": [record.document() for record in self.records],
             "nested_views": [view.document() for view in self.nested_views],
             "script": json.loads(self.script.to_json()) if self.script else None,
+            "skips": self.skips,
         }
 
     @classmethod
@@ -111,6 +122,8 @@ class RefreshPlan:
                 version_id=document["version_id"],
                 metadata_location=document["metadata_location"],
                 storage_table_location=document["storage_table_location"],
+                storage_base=document["storage_base"],
+                storage_table=Identifier.parse(name) if (name := document["storage_table"]) else None,
                 mode=Mode(document["mode"]),
                 reasons=tuple(Reason(Code(item["code"]), item["message"]) for item in document["reasons"]),
                 refresh_id=document["refresh_id"],
@@ -119,64 +132,11 @@ class RefreshPlan:
                 changes=tuple(BaseTableChange.from_dict(item) for item in document["base_tables"]),
                 state=State(document["state"]),
                 script=Script.from_json(json.dumps(script)) if script else None,
+                estimates=tuple(Estimate(**item) for item in document["estimates"]),
+                skips=document["skips"],
             )
         except (KeyError, TypeError, ValueError, AttributeError, InvalidIdentifierError) as error:
             raise InvalidMetadataError(f"not a refresh plan: {type(error).__name__}: {error}") from None
-
-
-@dataclass(frozen=True, slots=True)
-class Choice:
-    """The mode a view's state calls for, with its reasons."""
-
-    mode: Mode
-    reasons: tuple[Reason, ...]
-
-
-def choose(
-    freshness: Freshness,
-    *,
-    strategy: Literal["full", "incremental"],
-    forced: bool,
-    on_fallback: FallbackPolicy,
-    view: str,
-) -> Choice:
-    """Choose the cheapest mode that makes the view fresh.
-
-    Args:
-        freshness: The verdict; not ``unknown``.
-        strategy: The view's ``refresh-strategy``.
-        forced: Recompute although nothing may have changed.
-        on_fallback: What to do where an incremental view would have to be recomputed in full.
-        view: For the message.
-
-    Raises:
-        RefreshRefusedError: The policy is ``fail`` and the view would have to be recomputed.
-    """
-    if forced:
-        return Choice(Mode.FULL, (Reason(Code.FORCED, "a full refresh was asked for"), *_news(freshness)))
-    if freshness.state == State.FRESH:
-        return Choice(Mode.FAST_FORWARD if freshness.moved else Mode.NOOP, freshness.reasons)
-    if strategy == "full":
-        why = Reason(Code.STRATEGY_FULL, "the view's refresh strategy is full")
-        return Choice(Mode.FULL, (*freshness.reasons, why))
-    if freshness.state in (State.NEVER_REFRESHED, State.DEFINITION_CHANGED):
-        return Choice(Mode.FULL, freshness.reasons)
-    return _fallback(freshness, on_fallback, view)
-
-
-def _fallback(freshness: Freshness, on_fallback: FallbackPolicy, view: str) -> Choice:
-    why = Reason(
-        Code.INCREMENTAL_UNAVAILABLE, "the strategy is incremental, but this change can only be recomputed in full"
-    )
-    if on_fallback == "fail":
-        raise RefreshRefusedError(
-            f"view {view} would have to be recomputed in full, and on_fallback is 'fail': {why.message}. "
-            "Allow it with on_fallback='full', or force it once with --full"
-        )
-    if on_fallback == "skip":
-        skipped = Reason(Code.SKIPPED, "on_fallback is 'skip': the view stays as it is")
-        return Choice(Mode.NOOP, (*freshness.reasons, why, skipped))
-    return Choice(Mode.FULL, (*freshness.reasons, why))
 
 
 def refresh_id(
@@ -186,7 +146,7 @@ def refresh_id(
     records: Sequence[BaseTable],
     nested_views: Sequence[NestedViewVersion],
     scope: str,
-    storage_table_location: str,
+    storage_base: str,
 ) -> str:
     """Derive the id of a refresh from its input.
 
@@ -199,13 +159,9 @@ def refresh_id(
         records: Every base table with the snapshot that is read.
         nested_views: Every nested view with its version.
         scope: ``full`` or what else the refresh covers.
-        storage_table_location: The storage metadata file that the refresh starts from.
+        storage_base: The storage state that the refresh starts from.
     """
     tables = sorted((item.identifier, item.snapshot_reference, item.properties.get("table-uuid")) for item in records)
     views = sorted((item.identifier, item.uuid, item.version_id) for item in nested_views)
-    parts = [view_uuid, version_id, tables, views, scope, storage_table_location]
+    parts = [view_uuid, version_id, tables, views, scope, storage_base]
     return str(uuid.uuid5(_REFRESH_IDS, json.dumps(parts)))
-
-
-def _news(freshness: Freshness) -> tuple[Reason, ...]:
-    return tuple(reason for reason in freshness.reasons if reason.code != Code.FRESH)

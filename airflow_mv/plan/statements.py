@@ -5,11 +5,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from airflow_mv.plan.query import Dependencies, PinnedTable, pin_query, string_literal
 from airflow_mv.script import STAGING_CATALOG, STAGING_NAMESPACE, CreateStorageStep, Script, SqlStep, Step
 from airflow_mv.spec.identifiers import Identifier, quote
+from airflow_mv.spec.materialized_view import STORAGE_OF_PROPERTY, staging_branch
 from airflow_mv.spec.table import TableMetadata
 
 #: The staged storage table's name in a script.
@@ -17,6 +19,10 @@ STORAGE = "storage"
 _KEEP_METADATA = "write.metadata.delete-after-commit.enabled"
 #: A storage table's properties from the start. Old metadata files still belong to published versions.
 STORAGE_PROPERTIES = ((_KEEP_METADATA, "false"), ("format-version", "2"))
+#: One in the catalog is changed by several at once: by each refresh's branches, and by other engines.
+REGISTERED_PROPERTIES = (*STORAGE_PROPERTIES, ("commit.retry.num-retries", "10"))
+_BYTES_OF_A_PARTITION, _LEAST_PARTITIONS, _SPARKS_PARTITIONS = 16 * 1024 * 1024, 4, 200
+_SNAPSHOT_PROPERTY = "spark.sql.iceberg.snapshot-property."
 #: A refresh is a function of its snapshots, not of a session: INSERT OVERWRITE replaces the whole table,
 #: `${…}` in a quoted name is no variable of Spark's, and time zones are the same wherever the job runs.
 _CONFS = (
@@ -40,7 +46,7 @@ def pinned(
     default_namespace: tuple[str, ...],
     dependencies: Dependencies,
     heads: Mapping[Identifier, int | None],
-    storages: Mapping[Identifier, str],
+    storages: Mapping[Identifier, str | Identifier],
     view: str,
 ) -> tuple[str, dict[str, str]]:
     """Pin every base table of a query, and give those that are materialized views a staged name.
@@ -51,25 +57,71 @@ def pinned(
         default_namespace: The namespace of names with one part.
         dependencies: What the query reads.
         heads: The snapshot to read of each base table; ``None`` for one that was never written.
-        storages: Storage metadata file of each base table that is a materialized view.
+        storages: Of each base table that is a materialized view the storage table: its metadata file, or its name
+            in the catalog.
         view: For messages.
 
     Returns:
         The pinned query, and the storage metadata file to register by staged name.
     """
-    names = {identifier: f"base_{number}" for number, identifier in enumerate(sorted(storages))}
+    names = read_as(storages)
     query = pin_query(
         sql,
         default_catalog=default_catalog,
         default_namespace=default_namespace,
-        tables={
-            item: PinnedTable(item, heads[item], sql=staged(names[item]) if item in names else None)
-            for item in dependencies.tables
-        },
+        tables={item: PinnedTable(item, heads[item], sql=names.get(item)) for item in dependencies.tables},
         views={item.identifier: item for item in dependencies.views},
         view=view,
     )
-    return query, {names[identifier]: location for identifier, location in storages.items()}
+    return query, {_staged_names(storages)[item]: place for item, place in storages.items() if isinstance(place, str)}
+
+
+def read_as(storages: Mapping[Identifier, str | Identifier]) -> dict[Identifier, str]:
+    """Return how a script names each base table that is a materialized view.
+
+    Args:
+        storages: As for :func:`pinned`.
+    """
+    named = {identifier: place.sql() for identifier, place in storages.items() if isinstance(place, Identifier)}
+    return named | {identifier: staged(name) for identifier, name in _staged_names(storages).items()}
+
+
+def _staged_names(storages: Mapping[Identifier, str | Identifier]) -> dict[Identifier, str]:
+    files = sorted(identifier for identifier, place in storages.items() if isinstance(place, str))
+    return {identifier: f"base_{number}" for number, identifier in enumerate(files)}
+
+
+def staged_storage(table: Identifier | None, refresh_id: str) -> str:
+    """Return the quoted name by which a refresh writes to the storage table.
+
+    Args:
+        table: Its name in the catalog, or ``None`` where it is in none.
+        refresh_id: The refresh.
+    """
+    if table is None:
+        return staged(STORAGE)
+    return f"{table.sql()}.{quote(f'branch_{staging_branch(refresh_id)}')}"
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What a refresh does instead of recomputing all rows.
+
+    Args:
+        steps: After the storage table is at hand.
+        may_recompute: Whether the job may recompute all rows where it finds that it cannot go on.
+        bytes_read: Bytes that the steps are expected to read.
+    """
+
+    steps: tuple[Step, ...]
+    may_recompute: bool
+    bytes_read: int
+
+    @property
+    def confs(self) -> tuple[tuple[str, str], ...]:
+        """Session settings for so much data: Spark's 200 shuffle partitions cost more than a small change itself."""
+        partitions = min(max(self.bytes_read // _BYTES_OF_A_PARTITION, _LEAST_PARTITIONS), _SPARKS_PARTITIONS)
+        return () if partitions == _SPARKS_PARTITIONS else (("spark.sql.shuffle.partitions", str(partitions)),)
 
 
 def full_refresh(
@@ -83,8 +135,9 @@ def full_refresh(
     same_schema: bool,
     nested: Mapping[str, str],
     outcome_location: str,
+    work: Work | None = None,
 ) -> Script:
-    """Return the script that recomputes the storage table's rows.
+    """Return the script that recomputes the storage table's rows, or does less.
 
     Args:
         view: For messages.
@@ -96,6 +149,7 @@ def full_refresh(
         same_schema: Whether its columns are the view's; else the table's schema is replaced, too.
         nested: Metadata file of each base table that is itself a materialized view, by staged name.
         outcome_location: Where a submitted driver leaves its outcome.
+        work: What to do instead of recomputing; only where the columns are the same.
     """
     table = staged(STORAGE)
     steps: list[Step] = [_register(STORAGE, storage_location)]
@@ -103,10 +157,56 @@ def full_refresh(
     if same_schema:
         if storage.properties.get(_KEEP_METADATA) != "false":
             steps.append(SqlStep(f"ALTER TABLE {table} SET TBLPROPERTIES ('{_KEEP_METADATA}' = 'false')"))
-        steps.append(SqlStep(f"INSERT OVERWRITE {table}\n{query}"))
+        last = SqlStep(f"INSERT OVERWRITE {table}\n{query}")
     else:
-        steps.append(SqlStep(_replace_table(table, storage, renamed(query, columns), columns)))
-    return Script(view, refresh_id, table, tuple(steps), outcome_location, _CONFS, len(nested))
+        last = SqlStep(_replace_table(table, storage, renamed(query, columns), columns))
+    script = Script(view, refresh_id, table, tuple(steps), outcome_location, _CONFS, len(nested))
+    return _with_work(script, last, work)
+
+
+def _with_work(script: Script, recompute: Step, work: Work | None) -> Script:
+    if work is None:
+        return replace(script, steps=(*script.steps, recompute))
+    fallback = (recompute,) if work.may_recompute else ()
+    steps, confs = (*script.steps, *work.steps), (*script.confs, *work.confs)
+    return replace(script, steps=steps, confs=confs, incremental=True, fallback=fallback)
+
+
+def registered_refresh(
+    *,
+    view: str,
+    refresh_id: str,
+    query: str,
+    table: Identifier,
+    base_snapshot: int | None,
+    summary: Mapping[str, str],
+    nested: Mapping[str, str],
+    outcome_location: str,
+    work: Work | None = None,
+) -> Script:
+    """Return the script that recomputes the rows on a branch of a storage table in the catalog, or does less.
+
+    Args:
+        view: For messages.
+        refresh_id: The refresh.
+        query: The view's SQL with every base table pinned.
+        table: The storage table.
+        base_snapshot: The snapshot that the refresh starts from; ``None`` for a table that was never written.
+        summary: More for the summary of the snapshots that the job writes.
+        nested: Metadata file of each base table that is itself a materialized view, by staged name.
+        outcome_location: Where a submitted driver leaves its outcome.
+        work: What to do instead of recomputing.
+    """
+    branch = staging_branch(refresh_id)
+    start = f" AS OF VERSION {base_snapshot}" if base_snapshot is not None else ""
+    steps = (
+        *(_register(name, location) for name, location in sorted(nested.items())),
+        SqlStep(f"ALTER TABLE {table.sql()} CREATE BRANCH {quote(branch)}{start}"),
+    )
+    stamps = tuple((f"{_SNAPSHOT_PROPERTY}{key}", value) for key, value in summary.items())
+    confs = (*_CONFS, *stamps)
+    script = Script(view, refresh_id, table.sql(), steps, outcome_location, confs, len(nested), branch=branch)
+    return _with_work(script, SqlStep(f"INSERT OVERWRITE {staged_storage(table, refresh_id)}\n{query}"), work)
 
 
 def create_storage(
@@ -114,10 +214,12 @@ def create_storage(
     view: str,
     query: str,
     columns: Sequence[str] | None,
-    location: str,
+    location: str | None,
     partition_by: Sequence[str],
     nested: Mapping[str, str],
     token: str,
+    table: Identifier | None = None,
+    owner: str = "",
 ) -> Script:
     """Return the script that makes an empty storage table with the columns of a query.
 
@@ -125,15 +227,19 @@ def create_storage(
         view: For messages.
         query: The view's SQL, with full names.
         columns: Names to give the columns, where the view has its own.
-        location: The storage table's directory.
+        location: The storage table's directory; ``None`` leaves it to the catalog.
         partition_by: Checked and quoted partition transforms.
         nested: Metadata file of each base table that is itself a materialized view, by staged name.
         token: Stands in for a refresh id.
+        table: Its name in the catalog; by default it is in none.
+        owner: The view's namespace and name, for a table in the catalog.
     """
     source = renamed(query, columns) if columns else query
-    step = CreateStorageStep(staged(STORAGE), source, location, tuple(partition_by), STORAGE_PROPERTIES)
+    name = table.sql() if table else staged(STORAGE)
+    properties = (*REGISTERED_PROPERTIES, (STORAGE_OF_PROPERTY, owner)) if table else STORAGE_PROPERTIES
+    step = CreateStorageStep(name, source, location, tuple(partition_by), properties)
     steps: tuple[Step, ...] = (*(_register(name, file) for name, file in sorted(nested.items())), step)
-    return Script(view, token, staged(STORAGE), steps, None, _CONFS, len(nested))
+    return Script(view, token, name, steps, None, _CONFS, len(nested))
 
 
 def renamed(query: str, columns: Sequence[str]) -> str:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from airflow_mv.errors import InvalidIdentifierError
 
 MAX_PART_LENGTH = 255
+MAX_LENGTH = 64 * MAX_PART_LENGTH
 
 _PART = re.compile(r"`((?:[^`]|``)*)`|([\w-]+)")
 _PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -87,6 +88,11 @@ class Identifier:
         """The name for a Spark statement: every part in backticks."""
         return ".".join(quote(part) for part in self.parts)
 
+    @property
+    def within_catalog(self) -> str:
+        """Namespace and name, as text that :func:`split` reads."""
+        return ".".join(quote(part) for part in self.parts[1:])
+
     def __str__(self) -> str:
         """The name for people and for :meth:`parse`: backticks only where needed."""
         return ".".join(part if _PLAIN.fullmatch(part) else quote(part) for part in self.parts)
@@ -104,22 +110,30 @@ def split(text: str) -> tuple[str, ...]:
         text: Parts joined by dots, see :meth:`Identifier.parse`.
 
     Raises:
-        InvalidIdentifierError: A part is empty or not readable, or a backtick has no partner.
+        InvalidIdentifierError: A part is empty or not readable, a backtick has no partner, or the text is
+            longer than any name.
     """
+    if len(text) > MAX_LENGTH:
+        raise InvalidIdentifierError(f"{text[:40]!r}… is no name: it has {len(text)} characters")
     parts: list[str] = []
     position = 0
     while True:
         match = _PART.match(text, position)
         if match is None:
-            raise InvalidIdentifierError(f"{text!r} is no name: {_explain(text, position)}")
+            raise _no_name(text, position)
         quoted, plain = match.groups()
         parts.append(plain if quoted is None else quoted.replace("``", "`"))
         position = match.end()
         if position == len(text):
             return tuple(parts)
         if text[position] != ".":
-            raise InvalidIdentifierError(f"{text!r} is no name: {_explain(text, position)}")
+            raise _no_name(text, position)
         position += 1
+
+
+def _no_name(text: str, position: int) -> InvalidIdentifierError:
+    shown = repr(text) if len(text) <= MAX_PART_LENGTH else f"{text[:MAX_PART_LENGTH]!r}…"
+    return InvalidIdentifierError(f"{shown} is no name: {_explain(text, position)}")
 
 
 def _explain(text: str, position: int) -> str:

@@ -9,6 +9,7 @@ as unknown fields.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from typing import Annotated, Literal
 
@@ -21,6 +22,16 @@ from airflow_mv.spec.stored import Int, Long, StoredModel, decode_text
 PROPERTY = "materialized_view_metadata"
 #: View property: keep every refresh as a record with its own tagged storage snapshot.
 TIME_TRAVEL_PROPERTY = "airflow-mv.time-travel"
+#: View properties of the registered layout: the storage table's namespace and name, and its uuid.
+STORAGE_TABLE_PROPERTY = "airflow-mv.storage-table"
+STORAGE_TABLE_UUID_PROPERTY = "airflow-mv.storage-table-uuid"
+#: Table property of a storage table in the catalog: the namespace and name of the one view that may write to it.
+STORAGE_OF_PROPERTY = "airflow-mv.storage-of"
+#: Snapshot summary: the refresh that wrote it, and whether that was its last statement.
+REFRESH_ID_KEY = "airflow-mv.refresh-id"
+COMPLETE_KEY = "airflow-mv.complete"
+
+_STAGING_BRANCH = re.compile(r"airflow_mv_[0-9a-f]{8}(_[0-9a-f]{4}){3}_[0-9a-f]{12}_[0-9a-f]{8}", re.ASCII)
 
 NonEmpty = Annotated[str, Field(min_length=1)]
 
@@ -29,7 +40,8 @@ class ViewSettings(StoredModel):
     """What the view says about its materialization."""
 
     storage_table_location: NonEmpty
-    """Path of the storage table's current metadata file."""
+    """Path of the storage table's current metadata file. In the registered layout it is the first one, which the
+    format asks for; there the property ``airflow-mv.storage-table`` says where the storage table is."""
     allow_stale_data: bool = False
     """Whether stored rows may be returned although base tables have moved on."""
     refresh_strategy: Literal["full", "incremental"] = "full"
@@ -85,6 +97,16 @@ class RefreshRecord(StoredModel):
     """Ours: when the refresh was published, ms since the epoch."""
     rows_written: Long | None = None
     """Ours: rows that the refresh wrote."""
+    rows_changed: Long | None = None
+    """Ours: rows of base tables that an incremental refresh found changed."""
+    rows_deleted: Long | None = None
+    """Ours: stored rows that an incremental refresh took away."""
+    bytes_read: Long | None = None
+    """Ours: bytes of base table files that were read to know the change."""
+    full_factor: float | None = None
+    """Ours: how many times its estimate the view's last full refresh took."""
+    incremental_factor: float | None = None
+    """Ours: the same of its last incremental one."""
 
     @property
     def snapshots(self) -> dict[str, int]:
@@ -97,6 +119,8 @@ class StorageState(StoredModel):
 
     refreshes: Annotated[tuple[RefreshRecord, ...], Field(min_length=1)]
     current_refresh_id: NonEmpty
+    rollback_id: NonEmpty | None = None
+    """Ours: set where the current refresh is so by a rollback: that state is another one than it was before."""
 
     @model_validator(mode="after")
     def _current_is_recorded(self) -> StorageState:
@@ -106,6 +130,12 @@ class StorageState(StoredModel):
         if self.current_refresh_id not in ids:
             raise ValueError(f"current-refresh-id {self.current_refresh_id!r} is not in refreshes")
         return self
+
+    @property
+    def tag(self) -> str:
+        """The tag on the current refresh's rows (registered layout). It never comes back, whatever is rolled back."""
+        tag = current_tag(self.current_refresh_id)
+        return f"{tag}_{self.rollback_id}" if self.rollback_id else tag
 
     @property
     def current(self) -> RefreshRecord:
@@ -129,11 +159,36 @@ class StorageState(StoredModel):
         older = previous.document() if previous else {}
         kept = [item for item in older.get("refreshes", []) if item["refresh-id"] != record.refresh_id]
         document = {
-            **older,
+            **{key: value for key, value in older.items() if key != "rollback-id"},
             "refreshes": [*(kept if keep_history else []), record.document()],
             "current-refresh-id": record.refresh_id,
         }
         return cls.read(document, source=PROPERTY)
+
+    def rolled_back(self, refresh_id: str, rollback_id: str) -> StorageState:
+        """Return the state with an earlier refresh as the current one.
+
+        Args:
+            refresh_id: It must be recorded.
+            rollback_id: Of this rollback alone.
+        """
+        document = {**self.document(), "current-refresh-id": refresh_id, "rollback-id": rollback_id}
+        return type(self).read(document, source=PROPERTY)
+
+
+def current_tag(refresh_id: str) -> str:
+    """Return the tag that a refresh puts on its rows (registered layout): see :attr:`StorageState.tag`."""
+    return f"airflow_mv_at_{refresh_id.replace('-', '_')}"
+
+
+def staging_branch(refresh_id: str) -> str:
+    """Return the branch that a refresh is staged on (registered layout); each run puts a suffix behind it."""
+    return f"airflow_mv_{refresh_id.replace('-', '_')}"
+
+
+def is_staging_branch(name: str) -> bool:
+    """Whether a name is that of a branch that one run of a refresh has staged its rows on."""
+    return _STAGING_BRANCH.fullmatch(name) is not None
 
 
 def parse_settings(properties: Mapping[str, str], *, view: str, location: str) -> ViewSettings | None:

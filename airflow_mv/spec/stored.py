@@ -20,6 +20,10 @@ from airflow_mv.errors import InvalidMetadataError
 #: Largest metadata file that is read, in bytes, after decompression. A table with 100,000 snapshots
 #: needs about 100 MB; a compression bomb wants more.
 MAX_BYTES = 192 * 1024 * 1024
+#: Largest view metadata file: Python's own JSON objects take ten times their text.
+MAX_VIEW_BYTES = 16 * 1024 * 1024
+_PIECE = 1024 * 1024
+_LONGEST_SHOWN = 300
 
 Long = Annotated[int, Field(ge=-(2**63), le=2**63 - 1)]
 Int = Annotated[int, Field(ge=0, le=2**31 - 1)]
@@ -62,34 +66,41 @@ class StoredModel(BaseModel):
 def describe(error: ValidationError) -> str:
     """Name the first faulty field and its fault, e.g. ``field refreshes.0.version-id: Field required``."""
     first = error.errors(include_url=False, include_input=False, include_context=False)[0]
-    path = ".".join(str(step) for step in first["loc"]) or "(top level)"
+    path = shown(".".join(str(step) for step in first["loc"])) or "(top level)"
     more = error.error_count() - 1
-    return f"field {path!r}: {first['msg']}" + (f" (and {more} more)" if more else "")
+    return f"field {path!r}: {shown(first['msg'])}" + (f" (and {more} more)" if more else "")
 
 
-def decode(data: bytes, *, source: str) -> dict[str, Any]:
+def shown(text: str) -> str:
+    """Cut a stranger's text to what a message can hold."""
+    return text if len(text) <= _LONGEST_SHOWN else f"{text[:_LONGEST_SHOWN]}…"
+
+
+def decode(data: bytes, *, source: str, limit: int = MAX_BYTES) -> dict[str, Any]:
     """Decode a metadata file: gzip or plain, UTF-8 JSON, one object.
+
+    Args:
+        data: The file.
+        source: For messages.
+        limit: The most bytes that it may have, unpacked.
 
     Raises:
         InvalidMetadataError: For anything else, naming ``source``.
     """
-    text = decompress(data, source) if data[:2] == b"\x1f\x8b" else data
-    if len(text) > MAX_BYTES:
-        raise InvalidMetadataError(f"{source}: larger than {MAX_BYTES} bytes")
-    return decode_text(text, source=source)
+    return decode_text(unpacked(data, source, limit), source=source)
 
 
-def decode_text(text: bytes | str, *, source: str) -> dict[str, Any]:
+def decode_text(text: bytes | bytearray | str, *, source: str) -> dict[str, Any]:
     """Decode one JSON object.
 
     Raises:
         InvalidMetadataError: Not JSON, not an object, ``NaN``, too deep, or a key twice.
     """
     try:
-        plain = text.decode("utf-8") if isinstance(text, bytes) else text
+        plain = text if isinstance(text, str) else text.decode("utf-8")
         raw = json.loads(plain, parse_constant=_refuse_constant, parse_float=_finite, object_pairs_hook=_unique)
     except (ValueError, RecursionError) as error:
-        detail = "nested too deeply" if isinstance(error, RecursionError) else str(error)
+        detail = "nested too deeply" if isinstance(error, RecursionError) else shown(str(error))
         raise InvalidMetadataError(f"{source}: not valid JSON: {detail}") from None
     if not isinstance(raw, dict):
         raise InvalidMetadataError(f"{source}: expected a JSON object, found {type(raw).__name__}")
@@ -113,19 +124,33 @@ def whole_number(text: str, default: int) -> int:
     return int(text) if text.isascii() and text.isdigit() and len(text) < 10 else default
 
 
-def decompress(data: bytes, source: str) -> bytes:
-    """Unpack gzip data, never more than :data:`MAX_BYTES` + 1 bytes of it.
+def unpacked(data: bytes, source: str, limit: int = MAX_BYTES) -> bytes | bytearray:
+    """Return a file's bytes, unpacked where they are gzip data; what follows the data is no part of it.
 
     Raises:
-        InvalidMetadataError: Broken or truncated data.
+        InvalidMetadataError: Broken or truncated gzip data, or more than ``limit`` bytes.
     """
-    stream = zlib.decompressobj(wbits=31)
+    if data[:2] == b"\x1f\x8b":
+        return _decompressed(data, source, limit)
+    if len(data) > limit:
+        raise InvalidMetadataError(f"{source}: larger than {limit} bytes")
+    return data
+
+
+def _decompressed(data: bytes, source: str, limit: int) -> bytearray:
+    """Unpack piece by piece: a bomb is given up at the limit, and never held twice."""
+    stream, text, position = zlib.decompressobj(wbits=31), bytearray(), 0
     try:
-        text = stream.decompress(data, MAX_BYTES + 1)
+        while not stream.eof:
+            waiting = stream.unconsumed_tail or data[position : position + _PIECE]
+            position += 0 if stream.unconsumed_tail else _PIECE
+            if not waiting:
+                raise InvalidMetadataError(f"{source}: truncated gzip data")
+            text += stream.decompress(waiting, _PIECE)
+            if len(text) > limit:
+                raise InvalidMetadataError(f"{source}: larger than {limit} bytes")
     except zlib.error as error:
         raise InvalidMetadataError(f"{source}: broken gzip data: {error}") from None
-    if not stream.eof and len(text) <= MAX_BYTES:
-        raise InvalidMetadataError(f"{source}: truncated gzip data")
     return text
 
 

@@ -13,7 +13,7 @@ from typing import Annotated, Any
 import msgspec
 
 from airflow_mv.errors import InvalidMetadataError, SnapshotNotFoundError
-from airflow_mv.spec.stored import MAX_BYTES, decompress, whole_number
+from airflow_mv.spec.stored import shown, unpacked, whole_number
 
 #: Newest table format that is understood.
 MAX_FORMAT_VERSION = 3
@@ -30,6 +30,7 @@ class Snapshot(msgspec.Struct, frozen=True, rename="kebab"):
     parent_snapshot_id: Long | None = None
     sequence_number: Long = 0
     schema_id: int | None = None
+    manifest_list: str | None = None
     summary: dict[str, str] = msgspec.field(default_factory=dict)
 
     @property
@@ -73,6 +74,7 @@ class TableMetadata(msgspec.Struct, frozen=True, rename="kebab"):
     location: str
     last_updated_ms: Long = 0
     table_uuid: str | None = None
+    view_uuid: Any = None
     last_sequence_number: Long = 0
     current_schema_id: int | None = None
     current_snapshot_id: Long | None = None
@@ -118,13 +120,13 @@ def parse_table(data: bytes, *, source: str) -> TableMetadata:
     Raises:
         InvalidMetadataError: Names ``source`` and the field.
     """
-    text = decompress(data, source) if data[:2] == b"\x1f\x8b" else data
-    if len(text) > MAX_BYTES:
-        raise InvalidMetadataError(f"{source}: larger than {MAX_BYTES} bytes")
+    text = unpacked(data, source)
     try:
         table = _DECODER.decode(text)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise InvalidMetadataError(f"{source}: not valid table metadata: {error}") from None
+        raise InvalidMetadataError(f"{source}: not valid table metadata: {shown(str(error))}") from None
+    if table.view_uuid is not None:
+        raise InvalidMetadataError(f"{source}: this is a view's metadata file, not a table's")
     if not 1 <= table.format_version <= MAX_FORMAT_VERSION:
         raise InvalidMetadataError(
             f"{source}: field 'format-version': {table.format_version} is not supported (1 to {MAX_FORMAT_VERSION})"

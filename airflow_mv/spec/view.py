@@ -1,27 +1,27 @@
 # SPDX-License-Identifier: Apache-2.0
 """Iceberg view metadata: read version 1 and the older draft, write version 1; changes are functions.
 
-Source: Iceberg ``format/view-spec.md``. The older draft kept default catalog and namespace, schema id,
-field aliases and field docs inside the SQL representation; :func:`parse_view` lifts them to where
-version 1 has them.
+Source: Iceberg ``format/view-spec.md``; where that is silent, what Java's ``ViewMetadata.Builder`` does.
 """
 
 from __future__ import annotations
 
 import gzip
-import uuid
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
-from airflow_mv.errors import InvalidMetadataError
-from airflow_mv.spec.stored import Int, Long, StoredModel, decode, encode, whole_number
+from airflow_mv.errors import InvalidMetadataError, UnsupportedError
+from airflow_mv.spec.draft_view import lift_draft
+from airflow_mv.spec.stored import MAX_VIEW_BYTES, Int, Long, StoredModel, decode, encode, shown, whole_number
 
 FORMAT_VERSION = 1
 DIALECT = "spark"
 _HISTORY_SIZE = "version.history.num-entries"
 _CODEC = "write.metadata.compression-codec"
+_FOLDER = "write.metadata.path"
+_DROP_DIALECT = "replace.drop-dialect.allowed"
 
 
 class Representation(StoredModel):
@@ -42,6 +42,11 @@ class ViewVersion(StoredModel):
     representations: tuple[Representation, ...]
     default_namespace: tuple[str, ...]
     default_catalog: str | None = None
+
+    @property
+    def texts(self) -> dict[str, str]:
+        """The query in each SQL dialect; a dialect's name is in lower case."""
+        return {(item.dialect or DIALECT).lower(): item.sql for item in self.representations if item.sql}
 
 
 class VersionLogEntry(StoredModel):
@@ -108,15 +113,25 @@ class ViewMetadata(StoredModel):
         """Return the current version's SQL in Spark's dialect.
 
         Raises:
-            InvalidMetadataError: If the view has no text in this dialect.
+            InvalidMetadataError: If the view has no text in this dialect, or more than one.
         """
-        for item in self.current_version.representations:
-            if item.type == "sql" and item.sql and (item.dialect or DIALECT).lower() == DIALECT:
-                return item.sql
+        mine = [item for item in self.current_version.representations if (item.dialect or DIALECT).lower() == DIALECT]
+        texts = {item.sql for item in mine if item.type == "sql" and item.sql}
+        if len(texts) > 1:
+            raise InvalidMetadataError(
+                f"view {view}, version {self.current_version_id}: two texts in the dialect {DIALECT!r}; one is allowed"
+            )
+        if texts:
+            return texts.pop()
         dialects = ", ".join(sorted(str(item.dialect) for item in self.current_version.representations)) or "none"
         raise InvalidMetadataError(
             f"view {view}, version {self.current_version_id}: no SQL in the dialect {DIALECT!r} (it has: {dialects})"
         )
+
+    @property
+    def metadata_folder(self) -> str:
+        """Where the view's metadata files are written."""
+        return (self.properties.get(_FOLDER) or f"{self.location.rstrip('/')}/metadata").rstrip("/")
 
     def to_bytes(self) -> bytes:
         """Write the metadata file; gzip only where the view's own property asks for it."""
@@ -136,13 +151,15 @@ def parse_view(data: bytes, *, view: str, location: str) -> ViewMetadata:
         InvalidMetadataError: Names the view, the file and the field.
     """
     source = f"view {view}, file {location}"
-    raw = decode(data, source=source)
+    raw = decode(data, source=source, limit=MAX_VIEW_BYTES)
     version = raw.get("format-version")
     if type(version) is not int or version != FORMAT_VERSION:
-        raise InvalidMetadataError(f"{source}: field 'format-version': {version!r} is not supported (only 1)")
+        raise InvalidMetadataError(
+            f"{source}: field 'format-version': {shown(repr(version))} is not supported (only 1)"
+        )
     if "current-version-id" not in raw and "table-uuid" in raw:
         raise InvalidMetadataError(f"{source}: this is a table's metadata file, not a view's")
-    return ViewMetadata.read(_lift_draft(raw, source), source=source)
+    return ViewMetadata.read(lift_draft(raw, source), source=source)
 
 
 def new_view(
@@ -150,22 +167,32 @@ def new_view(
     view_uuid: str,
     location: str,
     schema: Mapping[str, Any],
-    sql: str,
-    default_catalog: str,
+    sql: str | Mapping[str, str],
+    default_catalog: str | None,
     default_namespace: tuple[str, ...],
     properties: Mapping[str, str],
     summary: Mapping[str, str],
     now_ms: int,
 ) -> ViewMetadata:
-    """Return the metadata of a new view with one version."""
+    """Return the metadata of a new view with one version.
+
+    Args:
+        view_uuid: Its identity.
+        location: Its directory.
+        schema: Its columns.
+        sql: The query, in Spark's dialect or, as a mapping, in each dialect.
+        default_catalog: The catalog of names that have none; ``None`` for the view's own.
+        default_namespace: The namespace of names that have none.
+        properties: The view's properties.
+        summary: More about the version.
+        now_ms: When it is made.
+    """
     version = {
         "version-id": 1,
         "schema-id": 0,
         "timestamp-ms": now_ms,
         "summary": {"operation": "create", **summary},
-        "representations": [{"type": "sql", "sql": sql, "dialect": DIALECT}],
-        "default-catalog": default_catalog,
-        "default-namespace": list(default_namespace),
+        **_definition(sql, default_catalog, default_namespace),
     }
     document = {
         "view-uuid": view_uuid,
@@ -184,21 +211,24 @@ def replace_version(
     view: ViewMetadata,
     *,
     schema: Mapping[str, Any],
-    sql: str,
-    default_catalog: str,
+    sql: str | Mapping[str, str],
+    default_catalog: str | None,
     default_namespace: tuple[str, ...],
     summary: Mapping[str, str],
     now_ms: int,
 ) -> ViewMetadata:
     """Return the view with a new current version, the oldest versions dropped beyond the history size.
 
-    A definition that equals the current one gives the same view: a version says that something changed.
+    A definition that equals the current one gives the same view, and one that equals an older version makes
+    that one current again: a version says that something changed. See :func:`new_view` for the arguments.
+
+    Raises:
+        UnsupportedError: The view has a text in another dialect, which would be lost.
     """
-    current = view.current_version
-    same_names = (current.default_catalog, current.default_namespace) == (default_catalog, default_namespace)
-    texts = [item.sql for item in current.representations if (item.dialect or "").lower() == DIALECT]
-    if same_names and texts == [sql] and _columns(view.schema_.document()) == _columns(schema):
-        return view
+    definition = _definition(sql, default_catalog, default_namespace)
+    same = _version_like(view, definition, schema)
+    if same is not None:
+        return view if same == view.current_version_id else roll_back(view, same, now_ms=now_ms)
     document = view.document()
     now = _not_before(view, now_ms)
     version_id = max(item.version_id for item in view.versions) + 1
@@ -208,15 +238,16 @@ def replace_version(
         "schema-id": schema_id,
         "timestamp-ms": now,
         "summary": {"operation": "replace", **summary},
-        "representations": [{"type": "sql", "sql": sql, "dialect": DIALECT}],
-        "default-catalog": default_catalog,
-        "default-namespace": list(default_namespace),
+        **definition,
     }
-    document["versions"] = [*document["versions"], version][-_history_size(view) :]
+    # By their ids: other writers list them in another order.
+    kept = sorted((item.version_id for item in view.versions), reverse=True)[: _history_size(view) - 1]
+    document["versions"] = [item for item in document["versions"] if item["version-id"] in kept] + [version]
     # Schemas of dropped versions go too, or the file grows with every replace (apache/iceberg#18155).
     used = {item["schema-id"] for item in document["versions"]}
     document["schemas"] = [item for item in document["schemas"] if item.get("schema-id", 0) in used]
-    return _made_current(document, version_id, now, source="replaced view")
+    document["version-log"] = _log_of_retained(document)
+    return _made_current(view, document, version_id, now, source="replaced view")
 
 
 def roll_back(view: ViewMetadata, version_id: int, *, now_ms: int) -> ViewMetadata:
@@ -224,21 +255,67 @@ def roll_back(view: ViewMetadata, version_id: int, *, now_ms: int) -> ViewMetada
 
     Raises:
         InvalidMetadataError: If the version is not retained.
+        UnsupportedError: It lacks a dialect that the current version has.
     """
-    return _made_current(view.document(), version_id, _not_before(view, now_ms), source="rolled back view")
+    return _made_current(view, view.document(), version_id, _not_before(view, now_ms), source="rolled back view")
 
 
-def with_view_properties(view: ViewMetadata, updates: Mapping[str, str]) -> ViewMetadata:
-    """Return the view with properties set; the version stays."""
+def with_view_properties(
+    view: ViewMetadata, updates: Mapping[str, str], *, removed: Collection[str] = ()
+) -> ViewMetadata:
+    """Return the view with properties set and removed; the version stays."""
     document = view.document()
-    document["properties"] = {**document.get("properties", {}), **updates}
+    kept = {key: value for key, value in document.get("properties", {}).items() if key not in removed}
+    document["properties"] = {**kept, **updates}
     return ViewMetadata.read(document, source="view properties")
 
 
-def _made_current(document: dict[str, Any], version_id: int, now_ms: int, *, source: str) -> ViewMetadata:
+def _definition(
+    sql: str | Mapping[str, str], default_catalog: str | None, default_namespace: tuple[str, ...]
+) -> dict[str, Any]:
+    """Return the part of a version that says what the view is."""
+    texts = {DIALECT: sql} if isinstance(sql, str) else sql
+    return {
+        "representations": [{"type": "sql", "sql": text, "dialect": dialect} for dialect, text in texts.items()],
+        **({} if default_catalog is None else {"default-catalog": default_catalog}),
+        "default-namespace": list(default_namespace),
+    }
+
+
+def _version_like(view: ViewMetadata, definition: Mapping[str, Any], schema: Mapping[str, Any]) -> int | None:
+    """Return the id of a version that says the same, the current one first; more dialects do not matter."""
+    wanted = {item["dialect"].lower(): item["sql"] for item in definition["representations"]}
+    names = (definition.get("default-catalog"), tuple(definition["default-namespace"]))
+    schemas = {item.schema_id for item in view.schemas if _columns(item.document()) == _columns(schema)}
+    newest_first = sorted(view.versions, key=lambda item: item.version_id, reverse=True)
+    for item in (view.current_version, *newest_first):
+        same_names = (item.default_catalog, item.default_namespace) == names
+        if same_names and item.schema_id in schemas and wanted.items() <= item.texts.items():
+            return item.version_id
+    return None
+
+
+def _log_of_retained(document: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return the log from behind its last entry of a dropped version, as Iceberg does: it would grow for ever."""
+    retained = {item["version-id"] for item in document["versions"]}
+    log: list[dict[str, Any]] = document["version-log"]
+    dropped = [number for number, entry in enumerate(log) if entry["version-id"] not in retained]
+    return log[dropped[-1] + 1 :] if dropped else log
+
+
+def _made_current(
+    view: ViewMetadata, document: dict[str, Any], version_id: int, now_ms: int, *, source: str
+) -> ViewMetadata:
     entry = {"timestamp-ms": now_ms, "version-id": version_id}
     changed = {**document, "current-version-id": version_id, "version-log": [*document["version-log"], entry]}
-    return ViewMetadata.read(changed, source=source)
+    made = ViewMetadata.read(changed, source=source)
+    lost = sorted(view.current_version.texts.keys() - made.current_version.texts.keys())
+    if lost and view.properties.get(_DROP_DIALECT, "false").lower() != "true":
+        raise UnsupportedError(
+            f"{source} at {view.location}: the current version has SQL in the dialect {', '.join(lost)} too, which "
+            f"would be lost. Set the view property {_DROP_DIALECT}=true to give it up"
+        )
+    return made
 
 
 def _not_before(view: ViewMetadata, now_ms: int) -> int:
@@ -269,65 +346,3 @@ def _with_schema(schemas: list[dict[str, Any]], schema: Mapping[str, Any]) -> tu
             return schemas, int(item.get("schema-id", 0))
     schema_id = max((int(item.get("schema-id", 0)) for item in schemas), default=-1) + 1
     return [*schemas, {**schema, "schema-id": schema_id}], schema_id
-
-
-def _lift_draft(raw: dict[str, Any], source: str) -> dict[str, Any]:
-    """Turn the older draft's shape into version 1, in place; version 1 passes unchanged."""
-    versions = raw.get("versions")
-    if not isinstance(versions, list):
-        return raw
-    raw.setdefault("view-uuid", str(uuid.uuid5(uuid.NAMESPACE_URL, str(raw.get("location")))))
-    raw.setdefault("schemas", [{"type": "struct", "schema-id": 0, "fields": []}])
-    for version in versions:
-        if isinstance(version, dict):
-            _lift_version(version, raw, source)
-    return raw
-
-
-def _lift_version(version: dict[str, Any], document: dict[str, Any], source: str) -> None:
-    representations = version.get("representations")
-    first = representations[0] if isinstance(representations, list) and representations else {}
-    if not isinstance(first, dict):
-        return
-    fallback = {"default-namespace": [], "schema-id": document.get("current-schema-id", 0)}
-    for key in ("default-catalog", "default-namespace", "schema-id"):
-        if key not in version and (key in first or key in fallback):
-            version[key] = first.get(key, fallback.get(key))
-    version.setdefault("summary", {})
-    names, docs = first.get("field-aliases"), first.get("field-docs")
-    if names or docs:
-        version["schema-id"] = _aliased(document, version["schema-id"], names, docs, source)
-
-
-def _aliased(document: dict[str, Any], schema_id: object, names: object, docs: object, source: str) -> int:
-    """Return the id of the schema with the draft's field aliases and docs applied, added if new."""
-    stored = document["schemas"] if isinstance(document["schemas"], list) else []
-    schemas: dict[int, dict[str, Any]] = {
-        item["schema-id"]: item for item in stored if isinstance(item, dict) and _has_id(item)
-    }
-    base = schemas.get(schema_id) if type(schema_id) is int else None
-    fields = base.get("fields") if base else None
-    if base is None or not isinstance(fields, list) or not all(isinstance(field, dict) for field in fields):
-        raise InvalidMetadataError(f"{source}: field-aliases or field-docs without the schema {schema_id!r}")
-    given_names = names or [field.get("name") for field in fields]
-    given_docs = docs or [field.get("doc") for field in fields]
-    if not (isinstance(given_names, list) and isinstance(given_docs, list)) or not (
-        len(given_names) == len(given_docs) == len(fields)
-    ):
-        raise InvalidMetadataError(
-            f"{source}: field-aliases and field-docs must have one entry for each of the columns"
-        )
-    renamed = [
-        {**field, "name": name, **({"doc": doc} if doc is not None else {})}
-        for field, name, doc in zip(fields, given_names, given_docs, strict=True)
-    ]
-    same = next((known for known, item in schemas.items() if item.get("fields") == renamed), None)
-    if same is not None:
-        return same
-    new_id = max(schemas) + 1
-    document["schemas"] = [*stored, {**base, "fields": renamed, "schema-id": new_id}]
-    return new_id
-
-
-def _has_id(schema: dict[str, Any]) -> bool:
-    return type(schema.get("schema-id")) is int

@@ -140,8 +140,8 @@ HOSTILE = [
     ('{"storage-table-location": "http://127.0.0.1:1/x"}', r"scheme 'http' are not read"),
     ('{"storage-table-location": "file:///a/../../etc/passwd"}', r"leads out of its folder"),
     ('{"storage-table-location": "relative/x"}', r"not an absolute location"),
-    ('{"storage-table-location": "file:///etc/passwd"}', r"not valid table metadata"),
-    ('{"storage-table-location": "file:///nowhere/x.json"}', r"does not exist"),
+    ('{"storage-table-location": "file:///etc/passwd"}', r"lies outside of this catalog's folders"),
+    ('{"storage-table-location": "file:///nowhere/x.json"}', r"lies outside of this catalog's folders"),
     ('{"storage-table-location": "/x\\u001b[31m"}', r"is not a location"),
     ('{"storage-table-location": "file:///nowhere/\\u009b31m\\ud800"}', r"Invalid JSON"),
 ]

@@ -49,7 +49,7 @@ def test_rows_committed_while_a_refresh_runs_are_left_to_the_next_one(orders: La
     assert orders.rows("daily") == [(1, 30), (2, 30)]
     found = orders.status("daily")
     assert found.state == "stale"
-    assert found.observation.freshness.base_tables[0].snapshots == 2
+    assert found.observation.freshness.base_tables[0].range.snapshots == 2
 
     orders.refresh("daily")
     assert orders.rows("daily") == [(1, 30), (2, 30), (3, 1), (4, 1)]

@@ -6,111 +6,22 @@ from __future__ import annotations
 import json
 from contextlib import suppress
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from airflow_mv.errors import InvalidMetadataError, RefreshRefusedError
+from airflow_mv.errors import InvalidMetadataError
 from airflow_mv.plan.changes import Kind, Range, Size
-from airflow_mv.plan.freshness import BaseTableChange, Code, Freshness, Reason, State
-from airflow_mv.plan.planner import Choice, Mode, RefreshPlan, choose, refresh_id
+from airflow_mv.plan.cost import Estimate
+from airflow_mv.plan.freshness import BaseTableChange, Code, Reason, State
+from airflow_mv.plan.planner import Mode, RefreshPlan, refresh_id
 from airflow_mv.plan.statements import full_refresh, partition_transforms
 from airflow_mv.script import CreateStorageStep, Script, SqlStep
 from airflow_mv.spec.identifiers import Identifier
 from airflow_mv.spec.materialized_view import BaseTable, NestedViewVersion
 from airflow_mv.spec.table import TableMetadata
-
-REASON = {
-    State.FRESH: Code.FRESH,
-    State.STALE: Code.BASE_CHANGED,
-    State.NEVER_REFRESHED: Code.NEVER_REFRESHED,
-    State.DEFINITION_CHANGED: Code.DEFINITION_CHANGED,
-}
-
-
-def freshness(state: State, *, moved: bool = False) -> Freshness:
-    change = BaseTableChange("lake.s.o", "iceberg-metastore", 1, 2, moved=moved, changed=state == State.STALE)
-    code = Code.ONLY_REPLACED if moved and state == State.FRESH else REASON[state]
-    return Freshness(state, (Reason(code, "because"),), (change,))
-
-
-def chosen(
-    state: State,
-    strategy: Literal["full", "incremental"],
-    *,
-    moved: bool = False,
-    forced: bool = False,
-    on_fallback: Literal["full", "fail", "skip"] = "full",
-) -> Choice:
-    return choose(
-        freshness(state, moved=moved), strategy=strategy, forced=forced, on_fallback=on_fallback, view="lake.s.v"
-    )
-
-
-# -- the mode ----------------------------------------------------------------------------------
-
-STRATEGIES: list[Literal["full", "incremental"]] = ["full", "incremental"]
-POLICIES: list[Literal["full", "fail", "skip"]] = ["full", "fail", "skip"]
-
-
-@pytest.mark.parametrize("strategy", STRATEGIES)
-@pytest.mark.parametrize("policy", POLICIES)
-def test_a_fresh_view_needs_nothing_and_a_compacted_base_only_a_new_record(
-    strategy: Literal["full", "incremental"], policy: Literal["full", "fail", "skip"]
-) -> None:
-    assert chosen(State.FRESH, strategy, on_fallback=policy).mode == Mode.NOOP
-    ahead = chosen(State.FRESH, strategy, moved=True, on_fallback=policy)
-    assert (ahead.mode, [item.code for item in ahead.reasons]) == (Mode.FAST_FORWARD, [Code.ONLY_REPLACED])
-
-
-@pytest.mark.parametrize("state", REASON)
-@pytest.mark.parametrize("strategy", STRATEGIES)
-@pytest.mark.parametrize("policy", POLICIES)
-def test_a_forced_refresh_is_full_whatever_the_state_and_policy(
-    state: State, strategy: Literal["full", "incremental"], policy: Literal["full", "fail", "skip"]
-) -> None:
-    choice = chosen(state, strategy, forced=True, on_fallback=policy)
-    assert (choice.mode, choice.reasons[0].code) == (Mode.FULL, Code.FORCED)
-    assert Code.FRESH not in [item.code for item in choice.reasons]
-
-
-@pytest.mark.parametrize("state", [State.STALE, State.NEVER_REFRESHED, State.DEFINITION_CHANGED])
-@pytest.mark.parametrize("policy", POLICIES)
-def test_the_full_strategy_recomputes_and_knows_no_fallback(
-    state: State, policy: Literal["full", "fail", "skip"]
-) -> None:
-    choice = chosen(state, "full", on_fallback=policy)
-    assert choice.mode == Mode.FULL
-    assert [item.code for item in choice.reasons] == [REASON[state], Code.STRATEGY_FULL]
-
-
-@pytest.mark.parametrize("state", [State.NEVER_REFRESHED, State.DEFINITION_CHANGED])
-@pytest.mark.parametrize("policy", POLICIES)
-def test_an_incremental_view_begins_with_a_full_refresh_and_that_is_no_fallback(
-    state: State, policy: Literal["full", "fail", "skip"]
-) -> None:
-    """There is nothing to add to: the policy is about avoidable recomputing."""
-    choice = chosen(state, "incremental", on_fallback=policy)
-    assert (choice.mode, [item.code for item in choice.reasons]) == (Mode.FULL, [REASON[state]])
-
-
-def test_an_incremental_view_that_must_be_recomputed_says_so() -> None:
-    choice = chosen(State.STALE, "incremental")
-    assert choice.mode == Mode.FULL
-    assert [item.code for item in choice.reasons] == [Code.BASE_CHANGED, Code.INCREMENTAL_UNAVAILABLE]
-
-
-def test_the_policy_fail_refuses_and_says_how_to_allow_it() -> None:
-    with pytest.raises(RefreshRefusedError, match=r"lake\.s\.v.*on_fallback='full'"):
-        chosen(State.STALE, "incremental", on_fallback="fail")
-
-
-def test_the_policy_skip_leaves_the_view_as_it_is_and_says_so() -> None:
-    choice = chosen(State.STALE, "incremental", on_fallback="skip")
-    assert (choice.mode, choice.reasons[-1].code) == (Mode.NOOP, Code.SKIPPED)
-
 
 # -- the refresh id ----------------------------------------------------------------------------
 
@@ -135,7 +46,7 @@ INPUT: dict[str, Any] = {
     "records": [base(), base("lake.s.p", 7)],
     "nested_views": [nested()],
     "scope": "full",
-    "storage_table_location": "s3://b/00003.json",
+    "storage_base": "s3://b/00003.json",
 }
 
 
@@ -162,7 +73,7 @@ def test_the_order_of_tables_and_where_their_metadata_is_do_not_matter() -> None
         {"nested_views": [nested(2)]},
         {"nested_views": [nested(uuid="n-2")]},
         {"scope": "fast-forward"},
-        {"storage_table_location": "s3://b/00004.json"},
+        {"storage_base": "s3://b/00004.json"},
     ],
 )
 def test_any_other_input_has_another_refresh_id(change: dict[str, Any]) -> None:
@@ -201,13 +112,16 @@ steps = st.one_of(
 scripts = st.builds(
     Script, texts, texts, texts, st.lists(steps, max_size=3).map(tuple), texts | st.none(), st.just((("k", "v"),))
 )
+names = st.builds(Identifier, words, st.lists(words, min_size=1, max_size=3).map(tuple), words)
 plans = st.builds(
     RefreshPlan,
-    view=st.builds(Identifier, words, st.lists(words, min_size=1, max_size=3).map(tuple), words),
+    view=names,
     view_uuid=words,
     version_id=st.integers(0, 2**31 - 1),
     metadata_location=texts,
     storage_table_location=texts,
+    storage_base=texts,
+    storage_table=names | st.none(),
     mode=st.sampled_from(Mode),
     reasons=reasons,
     refresh_id=words,
@@ -216,6 +130,8 @@ plans = st.builds(
     changes=st.lists(changes, max_size=2).map(tuple),
     state=st.sampled_from(State),
     script=scripts | st.none(),
+    estimates=st.lists(st.builds(Estimate, words, st.floats(0, 1e6), counts, counts), max_size=2).map(tuple),
+    skips=st.booleans(),
 )
 
 
@@ -232,6 +148,8 @@ def a_plan() -> RefreshPlan:
         version_id=1,
         metadata_location="s3://b/v.json",
         storage_table_location="s3://b/s.json",
+        storage_base="s3://b/s.json",
+        storage_table=Identifier("lake", ("sales",), "daily__storage_1"),
         mode=Mode.FULL,
         reasons=(Reason(Code.FORCED, "asked for"),),
         refresh_id="r-1",

@@ -239,8 +239,12 @@ def test_a_staged_file_of_another_table_is_refused(home: Lake, clock: Clock) -> 
     plan = plan_refresh(home.catalog, VIEW)
     foreign = stage(home.catalog, plan_refresh(home.catalog, "sales.other"), home.stager)
     assert foreign is not None
-    with pytest.raises(InvalidMetadataError, match="another table"):
+    with pytest.raises(InvalidMetadataError, match="not in the storage table's folder"):
         publish(home.catalog, plan, foreign.metadata_location, effects=clock.effects)
+    moved = f"{home.storage().table.location}/metadata/00001-moved.metadata.json"
+    home.catalog.files.write(moved, home.catalog.files.read(foreign.metadata_location or "", what="file"))
+    with pytest.raises(InvalidMetadataError, match="another table"):
+        publish(home.catalog, plan, moved, effects=clock.effects)
     assert home.storage().location == plan.storage_table_location
 
 

@@ -5,12 +5,9 @@ from __future__ import annotations
 
 import gzip
 import json
-from contextlib import suppress
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from airflow_mv.errors import InvalidMetadataError, SnapshotNotFoundError
 from airflow_mv.spec.table import (
@@ -301,30 +298,3 @@ def test_hostile_bytes_end_in_one_error_that_names_view_and_file(data: bytes) ->
 def test_truncated_files_are_refused(whole: bytes, part: int) -> None:
     with pytest.raises(InvalidMetadataError):
         table(whole[: len(whole) * part // 20])
-
-
-def check_mutated(data: bytes, changes: list[tuple[int, int]]) -> None:
-    mutated = bytearray(data)
-    for position, byte in changes:
-        mutated[position % len(data)] = byte
-    with suppress(InvalidMetadataError):
-        read = table(bytes(mutated))
-        snapshots_between(read, 2, read.head)
-        assert all(isinstance(name, str) for name in read.column_names)
-
-
-mutations = st.lists(st.tuples(st.integers(0, 5000), st.integers(0, 255)), min_size=1, max_size=6)
-files = st.sampled_from([GOOD, PACKED, json.dumps(V1).encode()])
-
-
-@settings(max_examples=300, deadline=None)
-@given(files, mutations)
-def test_mutated_bytes_never_raise_anything_else(data: bytes, changes: list[tuple[int, int]]) -> None:
-    check_mutated(data, changes)
-
-
-@pytest.mark.slow
-@settings(max_examples=10_000, deadline=None)
-@given(files, mutations)
-def test_ten_thousand_mutated_files_never_raise_anything_else(data: bytes, changes: list[tuple[int, int]]) -> None:
-    check_mutated(data, changes)

@@ -1,0 +1,184 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Publish a change of a storage table's metadata that no Spark job computed: an expiry, a rollback.
+
+It follows the rules of :mod:`airflow_mv.commit`: look before you judge, and only a moved pointer proves a
+conflict. After a proven conflict the change is made anew on what is there now; a refresh that was planned
+before the change finds another storage state than it was planned on, and plans again.
+"""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from airflow_mv.catalog import LoadedStorage, LoadedView, MaterializedViewCatalog, TableChange
+from airflow_mv.catalog.catalog import next_number
+from airflow_mv.catalog.files import discard, join
+from airflow_mv.commit import Effects, has_landed
+from airflow_mv.errors import (
+    CatalogUnavailableError,
+    CommitConflictError,
+    CommitError,
+    CommitStateUnknownError,
+    ViewNotFoundError,
+)
+from airflow_mv.spec.identifiers import Identifier
+from airflow_mv.spec.materialized_view import PROPERTY, property_text
+from airflow_mv.spec.stored import decode, encode
+from airflow_mv.spec.table import with_properties
+from airflow_mv.spec.view import with_view_properties
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Amended:
+    """A changed storage table.
+
+    Args:
+        document: Its metadata, as the next metadata file.
+        properties: Table properties to set besides.
+    """
+
+    document: dict[str, Any]
+    properties: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A change, as each layout makes it on a state of the view; ``None`` where there is nothing to change.
+
+    Args:
+        pointed: Gets the view, its storage table, that table's decoded metadata file and the time.
+        registered: Gets the view and its storage table.
+    """
+
+    pointed: Callable[[LoadedView, LoadedStorage, dict[str, Any], int], Amended | None]
+    registered: Callable[[LoadedView, LoadedStorage], TableChange | None]
+
+
+@dataclass(slots=True)
+class _Try:
+    """What was written for one state of the view; nothing of it counts until the swap.
+
+    Args:
+        base: The view's metadata file that the swap is from.
+        storage_location: The file that was written for it.
+        sent: Whether a commit to a storage table in the catalog was sent.
+        unanswered: What was said instead of an answer.
+    """
+
+    base: str | None = None
+    storage_location: str | None = None
+    sent: bool = False
+    unanswered: list[str] = field(default_factory=list)
+
+
+def amend(
+    catalog: MaterializedViewCatalog,
+    view: str | Identifier,
+    change: Change,
+    *,
+    effects: Effects | None = None,
+    tries: int = 8,
+) -> bool:
+    """Publish a change of a view's storage table.
+
+    Args:
+        catalog: Where the view is.
+        view: The view.
+        change: Makes the change; called again for each new state of the view.
+        effects: Clock, sleep and jitter.
+        tries: Looks at the catalog before giving up; the waits between them grow to about 3 s each.
+
+    Returns:
+        Whether something was published; ``False`` where there was nothing to change.
+
+    Raises:
+        CommitConflictError: Others kept winning. Nothing was published.
+        CommitStateUnknownError: The catalog's answers stayed lost. Nothing is deleted; try again.
+    """
+    effects = effects or Effects()
+    identifier, attempt = catalog.identify(view), _Try()
+    uuids: set[str] = set()
+    for number in range(1, tries + 1):
+        try:
+            loaded = catalog.load(identifier)
+            uuids.add(loaded.metadata.view_uuid)
+            if len(uuids) > 1:
+                raise ViewNotFoundError(f"view {identifier} was dropped and created again in the meantime")
+            published = _publish(catalog, loaded, change, attempt, effects)
+            if published is not None:
+                return published
+        except (CatalogUnavailableError, CommitStateUnknownError) as error:
+            attempt.unanswered.append(str(error))
+            log.warning("Try %d of %d to change %s: %s", number, tries, identifier, error)
+        if number < tries:
+            effects.sleep(min(0.05 * 2**number, 3.0) * (0.5 + effects.jitter()))
+    raise _given_up(catalog, identifier, attempt, tries)
+
+
+def _publish(
+    catalog: MaterializedViewCatalog, loaded: LoadedView, change: Change, attempt: _Try, effects: Effects
+) -> bool | None:
+    """Look, and swap once; ``None`` where that settled nothing."""
+    storage = catalog.load_storage(loaded)
+    if storage.name is not None:
+        wanted = change.registered(loaded, storage)
+        if wanted is None:
+            return attempt.sent  # where it was sent, an earlier copy of it has landed
+        attempt.sent = True
+        return True if catalog.commit_table(storage.name, storage.table.table_uuid or "", wanted) else None
+    if attempt.storage_location is not None and has_landed(storage, "", [attempt.storage_location]):
+        return True
+    if attempt.base != loaded.metadata_location:
+        # The old base is gone: a swap from it can never land any more, its file is ours to delete.
+        _discard(catalog, attempt)
+        now_ms = effects.now_ms()
+        document = decode(catalog.files.read(storage.location, what="storage table file"), source=storage.location)
+        changed = change.pointed(loaded, storage, document, now_ms)
+        if changed is None:
+            return False
+        attempt.storage_location = _write(catalog, storage, changed, now_ms)
+        attempt.base = loaded.metadata_location
+    settings = loaded.materialized.repointed(attempt.storage_location or "")
+    metadata = with_view_properties(loaded.metadata, {PROPERTY: property_text(settings)})
+    # Two swaps of one base name one storage file, and at most one of them matches: to send it again is safe.
+    return True if catalog.replace(loaded, metadata) else None
+
+
+def _write(catalog: MaterializedViewCatalog, storage: LoadedStorage, changed: Amended, now_ms: int) -> str:
+    document = with_properties(
+        changed.document,
+        previous_location=storage.location,
+        updates=changed.properties,
+        tags={},
+        now_ms=now_ms,
+    )
+    name = f"{next_number(storage.location):05d}-{uuid.uuid4()}.metadata.json"
+    location = join(storage.table.location, "metadata", name)
+    catalog.files.write(location, encode(document))
+    return location
+
+
+def _discard(catalog: MaterializedViewCatalog, attempt: _Try) -> None:
+    """Delete what was written for a base that is gone; a file that stays is only waste."""
+    location, attempt.storage_location = attempt.storage_location, None
+    if location is not None:
+        discard(catalog.files, location)
+
+
+def _given_up(catalog: MaterializedViewCatalog, view: Identifier, attempt: _Try, tries: int) -> CommitError:
+    if attempt.unanswered:
+        return CommitStateUnknownError(
+            f"view {view}: after {tries} tries the catalog still gave no answer ({attempt.unanswered[-1]}). The change "
+            "may or may not be published; nothing was deleted, run it again to settle it"
+        )
+    # Every swap was answered, and by no.
+    _discard(catalog, attempt)
+    return CommitConflictError(
+        f"view {view}: other commits won {tries} times in a row; nothing was published. Run it again later"
+    )

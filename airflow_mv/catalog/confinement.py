@@ -1,0 +1,80 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where a view's files may lie. A metadata file is data from strangers, and is read with this process's rights.
+
+A view names its storage table by a path. Whoever may write a view could name any file of any store that this
+process can reach, and have it read, or have new files written beside it. So the path must lie below a folder that
+the catalog's owner has chosen: the warehouse, the folder that the view's own pointer leads to, or one that the
+catalog property ``airflow-mv.allowed-locations`` lists.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from urllib.parse import urlsplit
+
+from airflow_mv.catalog.files import check_location
+from airflow_mv.errors import InvalidMetadataError
+
+#: Catalog property: more folders, separated by commas.
+ALLOWED = "airflow-mv.allowed-locations"
+#: Spellings of one store.
+_SAME = {"s3a": "s3", "s3n": "s3", "gcs": "gs", "abfs": "abfss", "wasb": "wasbs", "": "file"}
+
+
+def allowed_folders(properties: Mapping[str, str], metadata_location: str) -> tuple[str, ...]:
+    """Return the folders that a view's files may lie in.
+
+    Args:
+        properties: The catalog's properties.
+        metadata_location: The view's pointer, from the catalog.
+    """
+    listed = properties.get(ALLOWED, "").split(",")
+    own = metadata_location.rpartition("/")[0].removesuffix("/metadata")
+    folders = (properties.get("warehouse", ""), own, *(folder.strip() for folder in listed))
+    return tuple(dict.fromkeys(folder for folder in folders if _is_folder(folder)))
+
+
+def check_confined(location: str, folders: Iterable[str], *, what: str) -> None:
+    """Refuse a location that is in none of the folders, links followed.
+
+    Args:
+        location: A file or folder.
+        folders: From :func:`allowed_folders`.
+        what: Names the view and the role of the location, for the message.
+
+    Raises:
+        InvalidMetadataError: It is outside of all of them, or no location.
+    """
+    check_location(location, what=what)
+    allowed = tuple(folders)
+    if not lies_in(location, allowed):
+        raise InvalidMetadataError(
+            f"{what}: {location!r} lies outside of this catalog's folders ({', '.join(allowed) or 'none'}). If it "
+            f"belongs to the view, list its folder in the catalog property {ALLOWED!r}"
+        )
+
+
+def lies_in(location: str, folders: Iterable[str]) -> bool:
+    """Whether a legal location is in one of the folders, or is one of them; links are followed."""
+    place = _resolved(location)
+    return any(place == base or place.startswith(f"{base}/") for base in map(_resolved, folders))
+
+
+def _resolved(location: str) -> str:
+    """Spell a location in one way, so that the beginning of a text is the folder it means."""
+    parts = urlsplit(location)
+    scheme = _SAME.get(parts.scheme, parts.scheme)
+    path = os.path.realpath(parts.path) if scheme == "file" else parts.path.rstrip("/")
+    return f"{scheme}://{parts.netloc}{path}"
+
+
+def _is_folder(location: str) -> bool:
+    """Whether this is a folder of a store: a REST catalog's warehouse may be a mere name."""
+    try:
+        check_location(location, what="folder")
+    except InvalidMetadataError:
+        return False
+    parts = urlsplit(location)
+    # The root of a machine's disk is no choice: all would be below it.
+    return bool(parts.path.strip("/")) or (bool(parts.netloc) and parts.scheme != "file")

@@ -1,0 +1,183 @@
+# SPDX-License-Identifier: Apache-2.0
+"""List the files of a store and tell its time, through the file system behind pyiceberg's ``FileIO``."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import datetime
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlparse, urlsplit
+
+from airflow_mv.errors import UnsupportedError
+
+if TYPE_CHECKING:
+    from pyiceberg.io import FileIO
+
+_NOT_IN_A_PATH = frozenset("#?;")
+#: Schemes whose first part may be left out or be an alias: only their paths can be compared.
+_NAMELESS = frozenset({"hdfs", "viewfs"})
+#: What a listing of fsspec calls the time of a file, by the store.
+_FSSPEC_TIMES = ("mtime", "LastModified", "last_modified", "updated")
+
+
+@dataclass(frozen=True, slots=True)
+class StoredFile:
+    """A file as a listing tells it.
+
+    Args:
+        location: Spelled like the folder that was listed.
+        size_bytes: Its size.
+        modified_ms: When it was written, by the store's clock, milliseconds since the epoch.
+    """
+
+    location: str
+    size_bytes: int
+    modified_ms: int
+
+
+def below(io: FileIO, base: str) -> Iterator[StoredFile]:
+    """Yield the files below a folder, however deep; see :meth:`airflow_mv.catalog.files.MetadataFiles.list`.
+
+    Raises:
+        UnsupportedError: The ``FileIO`` is neither pyarrow's nor fsspec's.
+    """
+    if _NOT_IN_A_PATH.intersection(base):
+        raise UnsupportedError(f"{base} cannot be listed: it holds one of the characters # ? ;")
+    if is_local(base):
+        found = _below_local(urlsplit(base).path)
+    elif hasattr(io, "fs_by_scheme"):
+        found = _below_arrow(io, base)
+    elif hasattr(io, "get_fs"):
+        found = _below_fsspec(io, base)
+    else:
+        raise UnsupportedError(f"{type(io).__name__} cannot list {base}: use pyiceberg's PyArrowFileIO or FsspecFileIO")
+    for relative, size, modified_ms in found:
+        # pyiceberg cuts a location at these: it would name another file.
+        if not _NOT_IN_A_PATH.intersection(relative):
+            yield StoredFile(f"{base.rstrip('/')}/{relative}", size, modified_ms)
+
+
+def modified_ms(io: FileIO, location: str) -> int:
+    """Return when a file was written, by the store's clock, milliseconds since the epoch.
+
+    Raises:
+        FileNotFoundError: It is not there.
+        UnsupportedError: The ``FileIO`` is neither pyarrow's nor fsspec's.
+    """
+    if is_local(location):
+        return Path(urlsplit(location).path).stat().st_mtime_ns // 1_000_000
+    if hasattr(io, "fs_by_scheme"):
+        return _arrow_time(io, location)
+    if hasattr(io, "get_fs"):
+        system = _fsspec(io, location)
+        return _fsspec_time(system, location, system.info(location))
+    raise UnsupportedError(f"{type(io).__name__} cannot tell when {location} was written")
+
+
+def is_local(location: str) -> bool:
+    """Whether a location is in this host's own file system."""
+    return urlsplit(location).scheme in ("", "file")
+
+
+def file_keys() -> Callable[[str], str]:
+    """Return a function that gives every spelling of one file the same key.
+
+    Two files may share a key (``s3://b/x`` and ``gs://b/x``), one file never has two: what is compared to
+    decide what to delete has to err on that side. Symbolic links on the way to a local file are resolved.
+    """
+    resolved = lru_cache(maxsize=10_000)(os.path.realpath)
+
+    def key(location: str) -> str:
+        parts = urlsplit(location)
+        if is_local(location):
+            folder, _, name = parts.path.rpartition("/")
+            return f"{resolved(folder or '/').rstrip('/')}/{name}"
+        host = "" if parts.scheme in _NAMELESS else parts.netloc
+        return "/".join([f"//{host}", *(part for part in parts.path.split("/") if part)])
+
+    return key
+
+
+def leads_out(location: str, base: str) -> bool:
+    """Whether, at this moment, symbolic links lead from below a local folder to somewhere else."""
+    if not is_local(location):
+        return False
+    folder, root = (os.path.realpath(urlsplit(item).path) for item in (location.rpartition("/")[0], base))
+    return not f"{folder}/".startswith(f"{root.rstrip('/')}/")
+
+
+def remove_empty(folder: str) -> None:
+    """Remove a local folder and those below it, as far as they are empty."""
+    for parent, _, __ in os.walk(folder, topdown=False):
+        with suppress(OSError):
+            Path(parent).rmdir()
+
+
+def _below_local(folder: str) -> Iterator[tuple[str, int, int]]:
+    for parent, _, names in os.walk(folder, onerror=_unless_gone):
+        for name in names:
+            path = Path(parent, name)
+            try:
+                found = path.lstat()
+            except FileNotFoundError:
+                continue  # deleted by its owner since
+            if path.is_symlink() or not path.is_file():
+                continue
+            yield path.relative_to(folder).as_posix(), found.st_size, found.st_mtime_ns // 1_000_000
+
+
+def _unless_gone(error: OSError) -> None:
+    # A folder that nobody may enter must not pass for an empty one.
+    if not isinstance(error, FileNotFoundError):
+        raise error
+
+
+def _below_arrow(io: Any, base: str) -> Iterator[tuple[str, int, int]]:
+    from pyarrow.fs import FileSelector, FileType
+
+    scheme, netloc, path = io.parse_location(base.rstrip("/"), io.properties)
+    selector = FileSelector(path, recursive=True, allow_not_found=True)
+    for found in io.fs_by_scheme(scheme, netloc).get_file_info(selector):
+        if found.type == FileType.File:
+            yield _relative(found.path, path), found.size or 0, (found.mtime_ns or 0) // 1_000_000
+
+
+def _arrow_time(io: Any, location: str) -> int:
+    scheme, netloc, path = io.parse_location(location, io.properties)
+    found = io.fs_by_scheme(scheme, netloc).get_file_info(path)
+    if found.mtime_ns is None:
+        raise FileNotFoundError(f"{location} is no file with a time")
+    return int(found.mtime_ns) // 1_000_000
+
+
+def _below_fsspec(io: Any, base: str) -> Iterator[tuple[str, int, int]]:
+    system = _fsspec(io, base)
+    root = str(system._strip_protocol(base))
+    for path, found in system.find(base, detail=True).items():
+        yield _relative(path, root), found.get("size") or 0, _fsspec_time(system, path, found)
+
+
+def _relative(path: str, root: str) -> str:
+    stem = root.strip("/") + "/"
+    if not path.lstrip("/").startswith(stem):
+        raise OSError(f"a listing of {root} named {path}, which is not below it")
+    return path.lstrip("/")[len(stem) :]
+
+
+def _fsspec(io: Any, location: str) -> Any:
+    system = io._get_fs_from_uri(urlparse(location), location)
+    system.invalidate_cache()
+    return system
+
+
+def _fsspec_time(system: Any, path: str, found: Any) -> int:
+    """Read the time of a listing's entry; each store gives it another name and shape."""
+    stamp = next((found[key] for key in _FSSPEC_TIMES if found.get(key)), None) or system.modified(path)
+    if isinstance(stamp, str):
+        stamp = datetime.fromisoformat(stamp)
+    return int((stamp.timestamp() if isinstance(stamp, datetime) else float(stamp)) * 1000)

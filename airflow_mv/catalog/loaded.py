@@ -1,0 +1,148 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a catalog gives: a view, its storage table, and where a name leads."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from airflow_mv.errors import InvalidIdentifierError, InvalidMetadataError, NotMaterializedError
+from airflow_mv.spec.identifiers import Identifier, split
+from airflow_mv.spec.materialized_view import (
+    STORAGE_TABLE_PROPERTY,
+    StorageState,
+    ViewSettings,
+)
+from airflow_mv.spec.table import TableMetadata, snapshots_between
+from airflow_mv.spec.view import ViewMetadata
+
+#: ``pointed``: the view names the storage table's metadata file. ``registered``: the catalog holds the storage table.
+Layout = Literal["pointed", "registered"]
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedStorage:
+    """A storage table as one metadata file tells it.
+
+    Args:
+        location: That metadata file.
+        table: Its content, cut down to what is used.
+        state: The refresh history, or ``None`` where it was never refreshed.
+        name: Its name in the catalog, in the registered layout.
+    """
+
+    location: str
+    table: TableMetadata
+    state: StorageState | None
+    name: Identifier | None = None
+
+    @property
+    def base(self) -> str:
+        """What a refresh is planned on: it changes with every refresh, and in no other way that matters."""
+        if self.name is None:
+            return self.location
+        # Branches and unrelated properties of a table in the catalog change its metadata file, too.
+        state = self.state
+        current = (state.rollback_id or state.current_refresh_id) if state else None
+        return f"{self.table.table_uuid}@{self.table.head}#{current}"
+
+    @property
+    def published_files(self) -> frozenset[str]:
+        """The table's metadata file and those before it, as far as they are logged."""
+        return frozenset({self.location, *(entry.metadata_file for entry in self.table.metadata_log)})
+
+    @property
+    def tagged(self) -> int | None:
+        """The snapshot under the current refresh's tag (registered layout)."""
+        ref = self.table.refs.get(self.state.tag) if self.state else None
+        return ref.snapshot_id if ref else None
+
+    @property
+    def intact(self) -> bool:
+        """Whether nobody but a refresh, or compaction, has changed the stored rows."""
+        if self.name is None or self.state is None:
+            return True
+        if self.tagged is None:
+            return False
+        later = snapshots_between(self.table, self.tagged, self.table.head)
+        return later is not None and all(snapshot.operation == "replace" for snapshot in later)
+
+    @property
+    def rows_snapshot(self) -> int | None:
+        """The snapshot with the current refresh's rows; ``None`` for no rows at all."""
+        return self.table.head if self.intact else self.tagged
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedView:
+    """A view as one metadata file tells it; the base of every swap.
+
+    Args:
+        identifier: The view.
+        metadata_location: The file that the pointer named when it was read.
+        metadata: Its content.
+        settings: The materialization's settings, or ``None`` for a plain view.
+    """
+
+    identifier: Identifier
+    metadata_location: str
+    metadata: ViewMetadata
+    settings: ViewSettings | None
+
+    @property
+    def default_catalog(self) -> str:
+        """The catalog of names in the query that have none of their own."""
+        return self.metadata.current_version.default_catalog or self.identifier.catalog
+
+    @property
+    def materialized(self) -> ViewSettings:
+        """The settings of a materialized view.
+
+        Raises:
+            NotMaterializedError: It is a plain view.
+        """
+        if self.settings is None:
+            raise NotMaterializedError(
+                f"view {self.identifier} is a plain view, not a materialized one; "
+                f"`airflow-mv create {self.identifier}` (without --sql) turns it into one"
+            )
+        return self.settings
+
+    @property
+    def layout(self) -> Layout:
+        """How the view names its storage table."""
+        return "registered" if STORAGE_TABLE_PROPERTY in self.metadata.properties else "pointed"
+
+    @property
+    def storage_table(self) -> Identifier | None:
+        """The storage table's name in the registered layout; it is in the view's own catalog.
+
+        Raises:
+            InvalidMetadataError: The property is no name.
+        """
+        text = self.metadata.properties.get(STORAGE_TABLE_PROPERTY)
+        if text is None:
+            return None
+        try:
+            parts = split(text)
+            return Identifier(self.identifier.catalog, parts[:-1], parts[-1])
+        except InvalidIdentifierError as error:
+            source = f"view {self.identifier}, file {self.metadata_location}, property {STORAGE_TABLE_PROPERTY}"
+            raise InvalidMetadataError(f"{source}: {error}") from None
+
+
+@dataclass(frozen=True, slots=True)
+class Located:
+    """Where a name in a query leads.
+
+    Args:
+        kind: What the catalog holds under the name.
+        metadata_location: Its current metadata file.
+        table: A table's metadata, where the catalog gave it along with the pointer.
+        view: A view, where the catalog gave it along with the pointer.
+    """
+
+    kind: Literal["table", "view"]
+    metadata_location: str
+    table: TableMetadata | None = None
+    view: LoadedView | None = None

@@ -1,0 +1,102 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which files a storage table needs: everything that a retained snapshot leads to."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection, Iterable, Iterator
+from typing import Any
+
+from pyiceberg.io import FileIO
+from pyiceberg.manifest import ManifestFile, read_manifest_list
+
+from airflow_mv.catalog.catalog import MaterializedViewCatalog
+from airflow_mv.catalog.files import named
+from airflow_mv.catalog.loaded import LoadedStorage
+from airflow_mv.errors import InvalidMetadataError
+from airflow_mv.spec.snapshots import without_snapshots
+from airflow_mv.spec.stored import decode
+
+log = logging.getLogger(__name__)
+
+_REPORT_EACH = 100
+
+#: Lists every file that the snapshots of a storage table reach: manifest lists, manifests, data, delete and
+#: statistics files. Not the metadata files themselves. Raises a typed error where one cannot be read.
+FilesOf = Callable[[MaterializedViewCatalog, LoadedStorage], Iterable[str]]
+
+
+def snapshot_files(
+    catalog: MaterializedViewCatalog,
+    storage: LoadedStorage,
+    *,
+    without: Collection[int] = (),
+    report: Callable[[str], None] = log.info,
+) -> Iterator[str]:
+    """Yield every file that the retained snapshots of a storage table reach; some more than once.
+
+    Args:
+        catalog: Where it is.
+        storage: One state of the storage table.
+        without: Ids of snapshots to leave out.
+        report: Told of the progress.
+
+    Raises:
+        MetadataFileNotFoundError: A manifest list or a manifest is gone.
+        InvalidMetadataError: One of them is not what the format says.
+    """
+    what = f"storage table file {storage.location}"
+    document = decode(catalog.files.read(storage.location, what="storage table file"), source=what)
+    if without:
+        document = without_snapshots(document, without)
+    manifests: dict[str, ManifestFile] = {}
+    for snapshot in _entries(document, "snapshots", what):
+        lists = _text(snapshot, "manifest-list", what)
+        yield lists
+        read = _read(catalog, lists, "manifest list", lambda io, at: read_manifest_list(io.new_input(at)))
+        manifests |= {manifest.manifest_path: manifest for manifest in read}
+    for name in ("statistics", "partition-statistics"):
+        yield from (_text(item, "statistics-path", what) for item in _entries(document, name, what))
+    for number, (location, manifest) in enumerate(manifests.items(), 1):
+        yield location
+        yield from _files_of(catalog, manifest)
+        if number % _REPORT_EACH == 0 or number == len(manifests):
+            report(f"{number} of {len(manifests)} manifests read")
+
+
+def _files_of(catalog: MaterializedViewCatalog, manifest: ManifestFile) -> list[str]:
+    location = manifest.manifest_path
+    entries = _read(catalog, location, "manifest", lambda io, _: manifest.fetch_manifest_entry(io))
+    added, existing = manifest.added_files_count, manifest.existing_files_count
+    if added is not None and existing is not None and added + existing != len(entries):
+        # A file that was cut between two of its blocks reads like a whole one.
+        wanted = added + existing
+        raise InvalidMetadataError(f"manifest: {location} holds {len(entries)} files, its list says {wanted}")
+    return [entry.data_file.file_path for entry in entries]
+
+
+def _read(
+    catalog: MaterializedViewCatalog, location: str, what: str, read: Callable[[FileIO, str], Iterable[Any]]
+) -> list[Any]:
+    io = catalog.files.io(location, what=what)
+    with named(location, what):
+        try:
+            return list(read(io, location))
+        except (OSError, ImportError):
+            raise
+        except Exception as error:  # noqa: BLE001 (broken Avro raises whatever it stumbles over)
+            raise InvalidMetadataError(f"{what}: {location} cannot be read: {type(error).__name__}: {error}") from None
+
+
+def _entries(document: dict[str, Any], name: str, source: str) -> list[dict[str, Any]]:
+    found = document.get(name) or []
+    if not isinstance(found, list) or not all(isinstance(item, dict) for item in found):
+        raise InvalidMetadataError(f"{source}: field {name!r}: expected a list of objects")
+    return found
+
+
+def _text(item: dict[str, Any], name: str, source: str) -> str:
+    value = item.get(name)
+    if not isinstance(value, str) or not value:
+        raise InvalidMetadataError(f"{source}: field {name!r} of snapshot {item.get('snapshot-id')} is missing")
+    return value

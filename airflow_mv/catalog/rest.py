@@ -1,0 +1,271 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Views of a REST catalog. There is no compare-and-swap on them, so nothing of a refresh is kept there.
+
+pyiceberg can create, load, list and drop views over REST, not replace them, and drops the fields it does not
+know: so the requests are sent here, through pyiceberg's session, which keeps the credentials.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Iterator
+from typing import Any
+
+from pyiceberg.catalog.rest import Capability, RestCatalog
+from pyiceberg.exceptions import NoSuchNamespaceError, RESTError
+from requests import Response
+
+from airflow_mv.catalog.answers import NO_ANSWER, answered, brief
+from airflow_mv.catalog.loaded import LoadedView
+from airflow_mv.errors import (
+    AlreadyExistsError,
+    CatalogUnavailableError,
+    CommitStateUnknownError,
+    ConfigurationError,
+    InvalidMetadataError,
+    MaterializedViewError,
+    UnsupportedError,
+    ViewNotFoundError,
+)
+from airflow_mv.spec.identifiers import Identifier
+from airflow_mv.spec.materialized_view import PROPERTY, parse_settings
+from airflow_mv.spec.view import ViewMetadata, parse_view
+
+log = logging.getLogger(__name__)
+
+#: Stands for a location that the server chooses itself.
+CHOSEN_BY_THE_CATALOG = "chosen-by-the-catalog"
+_NEEDED = (Capability.V1_LOAD_VIEW, Capability.V1_LIST_VIEWS)
+#: Seconds to wait for a connection and for an answer.
+_TIMEOUT = (30.0, 300.0)
+_LAST_ADDED = -1
+
+
+class RestViews:
+    """The views of one REST catalog.
+
+    Args:
+        catalog: pyiceberg's catalog; its session and its addresses are used.
+    """
+
+    def __init__(self, catalog: RestCatalog) -> None:
+        self._catalog = catalog
+
+    @property
+    def supported(self) -> bool:
+        """Whether the server says that it has views."""
+        return all(endpoint in self._catalog._supported_endpoints for endpoint in _NEEDED)
+
+    def load(self, view: Identifier) -> LoadedView | None:
+        """Load a view, or return ``None`` where there is none of this name.
+
+        Raises:
+            InvalidMetadataError: What the server tells of it is broken.
+        """
+        response = self._request("GET", view, f"loading view {view}")
+        if response.status_code == 404:
+            return None
+        return self._loaded(view, self._accepted(response, f"loading view {view}"))
+
+    def names(self, namespace: tuple[str, ...] | None) -> list[tuple[tuple[str, ...], str]]:
+        """Return ``(namespace, name)`` of every view, of one namespace or of the whole catalog."""
+        self._require_views()
+        found: list[tuple[tuple[str, ...], str]] = []
+        with answered(self._catalog.name, "listing views"):
+            for space in [namespace] if namespace is not None else self._namespaces(()):
+                try:
+                    found += [(tuple(item[:-1]), item[-1]) for item in self._catalog.list_views(space)]
+                except NoSuchNamespaceError:
+                    continue
+        return sorted(found)
+
+    def _namespaces(self, parent: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
+        for space in self._catalog.list_namespaces(parent):
+            yield tuple(space)
+            if len(space) > len(parent):
+                yield from self._namespaces(tuple(space))
+
+    def create(self, view: Identifier, metadata: ViewMetadata) -> LoadedView:
+        """Create a view; the server chooses its uuid, and its location where none is given.
+
+        Raises:
+            AlreadyExistsError: The name is taken, by a view or a table.
+            CommitStateUnknownError: No answer; it may be created, even later.
+        """
+        what = f"creating view {view}"
+        version = metadata.current_version.document()
+        body = {
+            "name": view.name,
+            "schema": metadata.schema_.document(),
+            "view-version": version,
+            "properties": dict(metadata.properties),
+            **({"location": metadata.location} if metadata.location != CHOSEN_BY_THE_CATALOG else {}),
+        }
+        try:
+            response = self._request("POST", view, what, body=body, create=True)
+            if response.status_code != 409:
+                return self._loaded(view, self._accepted(response, what))
+        except CatalogUnavailableError as error:
+            if (created := self._created(view, metadata)) is not None:
+                return created
+            raise CommitStateUnknownError(
+                f"{error}. It may or may not have been created; look with `airflow-mv show {view}`, and create it "
+                "again where there is no such view"
+            ) from None
+        if (created := self._created(view, metadata)) is not None:
+            return created
+        kind = "view" if self.load(view) is not None else "table"
+        raise AlreadyExistsError(f"a {kind} {view} exists already; choose another name or use replace")
+
+    def _created(self, view: Identifier, metadata: ViewMetadata) -> LoadedView | None:
+        """Return the view if it is what we have asked for: a request may be done although its answer was lost."""
+        wanted = metadata.properties.get(PROPERTY)  # it names a storage table that no other view has
+        try:
+            found = self.load(view)
+        except MaterializedViewError:
+            return None
+        return found if found and wanted and found.metadata.properties.get(PROPERTY) == wanted else None
+
+    def replace(self, view: LoadedView, metadata: ViewMetadata) -> bool:
+        """Commit what differs between a loaded view and its new metadata; whether the server did it.
+
+        The server puts the changes on top of whatever the view is then: only its uuid is checked.
+
+        Raises:
+            ViewNotFoundError: It is gone.
+            CommitStateUnknownError: No answer; it may be done, even later.
+        """
+        what = f"replacing view {view.identifier}"
+        changes = view_updates(view.metadata, metadata)
+        if not changes:
+            return True
+        uuid = {"type": "assert-view-uuid", "uuid": view.metadata.view_uuid}
+        try:
+            response = self._request("POST", view.identifier, what, body={"requirements": [uuid], "updates": changes})
+        except CatalogUnavailableError as error:
+            raise CommitStateUnknownError(str(error)) from None
+        if response.status_code == 409:
+            return False
+        if response.status_code == 404:
+            raise ViewNotFoundError(f"there is no view {view.identifier} in catalog {self._catalog.name!r} any more")
+        if response.status_code >= 500:
+            raise CommitStateUnknownError(f"{what}: the server answered {response.status_code}")
+        self._accepted(response, what)
+        return True
+
+    def delete(self, view: Identifier) -> bool:
+        """Drop a view; whether there was one.
+
+        Raises:
+            CommitStateUnknownError: No answer; it may be dropped, even later.
+        """
+        what = f"dropping view {view}"
+        try:
+            response = self._request("DELETE", view, what)
+            if response.status_code == 404:
+                return False
+            self._accepted(response, what)
+        except CatalogUnavailableError as error:
+            if self._gone(view):
+                return True
+            raise CommitStateUnknownError(
+                f"{error}. It may or may not have been dropped: drop it again; that there is no such view means that "
+                "it was"
+            ) from None
+        return True
+
+    def _gone(self, view: Identifier) -> bool:
+        try:
+            return self.load(view) is None
+        except MaterializedViewError:
+            return False
+
+    def _loaded(self, view: Identifier, response: Response) -> LoadedView:
+        source = f"view {view}, answer of catalog {self._catalog.name!r}"
+        try:
+            answer = response.json()
+            location, document = str(answer["metadata-location"]), answer["metadata"]
+        except (ValueError, KeyError, TypeError) as error:
+            raise InvalidMetadataError(f"{source}: {type(error).__name__}: {error}") from None
+        metadata = parse_view(json.dumps(document).encode(), view=str(view), location=location)
+        return LoadedView(
+            view, location, metadata, parse_settings(metadata.properties, view=str(view), location=location)
+        )
+
+    def _require_views(self) -> None:
+        if not self.supported:
+            raise UnsupportedError(
+                f"the server of the REST catalog {self._catalog.name!r} has no views (its configuration names no view "
+                "endpoints): materialized views need them. Base tables may be there"
+            )
+
+    def _request(
+        self, method: str, view: Identifier, what: str, *, body: dict[str, Any] | None = None, create: bool = False
+    ) -> Response:
+        self._require_views()
+        namespace = self._catalog._encode_namespace_path(view.namespace)
+        path = "namespaces/{namespace}/views" if create else "namespaces/{namespace}/views/{view}"
+        url = self._catalog.url(path, namespace=namespace, view=_encoded(view.name))
+        try:
+            return self._catalog._session.request(method, url, json=body, timeout=_TIMEOUT)
+        except NO_ANSWER as error:
+            raise CatalogUnavailableError(
+                f"catalog {self._catalog.name!r} did not answer to {what}: {brief(error)}"
+            ) from None
+
+    def _accepted(self, response: Response, what: str) -> Response:
+        """Return a good answer, or raise what a bad one means."""
+        if response.ok:
+            return response
+        raise _refusal(self._catalog.name, response, what)
+
+
+def view_updates(old: ViewMetadata, new: ViewMetadata) -> list[dict[str, Any]]:
+    """Return the REST specification's updates that lead from one metadata to another."""
+    updates: list[dict[str, Any]] = []
+    if new.current_version_id != old.current_version_id:
+        updates += _version_updates(old, new)
+    changed = {key: value for key, value in new.properties.items() if old.properties.get(key) != value}
+    removed = sorted(old.properties.keys() - new.properties.keys())
+    if changed:
+        updates.append({"action": "set-properties", "updates": changed})
+    if removed:
+        updates.append({"action": "remove-properties", "removals": removed})
+    return updates
+
+
+def _version_updates(old: ViewMetadata, new: ViewMetadata) -> list[dict[str, Any]]:
+    if any(item.version_id == new.current_version_id for item in old.versions):
+        return [{"action": "set-current-view-version", "view-version-id": new.current_version_id}]
+    version, updates = new.current_version.document(), []
+    if all(item.schema_id != version["schema-id"] for item in old.schemas):
+        updates.append({"action": "add-schema", "schema": new.schema_.document()})
+        version["schema-id"] = _LAST_ADDED
+    return [
+        *updates,
+        {"action": "add-view-version", "view-version": version},
+        {"action": "set-current-view-version", "view-version-id": _LAST_ADDED},
+    ]
+
+
+def _refusal(catalog: str, response: Response, what: str) -> MaterializedViewError:
+    code = response.status_code
+    if code in (401, 419):
+        return ConfigurationError(f"catalog {catalog!r} refused the credentials for {what}; check its properties")
+    try:
+        error = response.json()["error"]
+        told = f"{error['type']}: {' '.join(str(error['message']).split())[:300]}"
+    except (ValueError, KeyError, TypeError, RESTError):
+        told = f"status {code}"
+    if code == 403:
+        return ConfigurationError(f"catalog {catalog!r} forbids {what}: {told}")
+    if code >= 500 or code == 429:
+        return CatalogUnavailableError(f"catalog {catalog!r} failed at {what}: {told}")
+    return UnsupportedError(f"catalog {catalog!r} cannot do {what}: {told}")
+
+
+def _encoded(name: str) -> str:
+    from urllib.parse import quote
+
+    return quote(name, safe="")

@@ -1,0 +1,68 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The secret values among a catalog's properties, in every form in which a library may write them."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+from urllib.parse import quote, quote_plus, unquote, urlsplit
+
+from airflow_mv.catalog.spark import is_secret
+
+_SHORTEST = 3
+
+
+def secret_forms(properties: Mapping[str, Any]) -> frozenset[str]:
+    """Return each secret value as it is, and as three libraries write it in a URL.
+
+    Args:
+        properties: A catalog's properties or Spark settings; mappings in them are looked into.
+    """
+    found = {unquoted for secret in _secrets(properties) for unquoted in (secret, unquote(secret))}
+    return frozenset(
+        form
+        for secret in found
+        for form in (secret, quote(secret, safe=""), quote_plus(secret), quote(secret, safe=" +"))
+        if form
+    )
+
+
+def without_secrets(text: str, properties: Mapping[str, Any]) -> str:
+    """Return a message of others with the secret values among the properties replaced by ``***``."""
+    for form in sorted(secret_forms(properties), key=len, reverse=True):
+        if len(form) >= _SHORTEST:
+            text = text.replace(form, "***")
+    return text
+
+
+@contextmanager
+def quiet_warnings(properties: Mapping[str, Any]) -> Iterator[None]:
+    """Let what libraries warn about meanwhile through without the secret values: pyiceberg quotes addresses."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        yield
+    for warning in caught:
+        warnings.warn(without_secrets(str(warning.message), properties), warning.category, stacklevel=3)
+
+
+def _secrets(properties: Mapping[str, Any]) -> Iterator[str]:
+    for key, value in properties.items():
+        if isinstance(value, Mapping):
+            yield from _secrets(value)
+            continue
+        text = str(value)
+        if password := _password(text):
+            yield password
+        if key != "uri" and is_secret(key, text):
+            yield text
+            if key.endswith("credential"):
+                yield text.partition(":")[2]
+
+
+def _password(text: str) -> str | None:
+    try:
+        return urlsplit(text).password if "://" in text else None
+    except ValueError:
+        return None

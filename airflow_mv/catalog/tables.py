@@ -1,0 +1,210 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Storage tables that a catalog holds by name: open, change in one commit, drop (the registered layout)."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from pyiceberg.catalog import Catalog
+from pyiceberg.exceptions import CommitFailedException, NoSuchTableError
+from pyiceberg.table import Table
+from pyiceberg.table.refs import SnapshotRefType
+from pyiceberg.table.update import (
+    AssertRefSnapshotId,
+    AssertTableUUID,
+    RemoveSnapshotRefUpdate,
+    RemoveSnapshotsUpdate,
+    SetPropertiesUpdate,
+    SetSnapshotRefUpdate,
+    TableRequirement,
+    TableUpdate,
+)
+
+from airflow_mv.catalog.answers import NO_ANSWER, answered, brief
+from airflow_mv.catalog.loaded import LoadedView
+from airflow_mv.errors import CommitStateUnknownError, InvalidMetadataError, NotFoundError
+from airflow_mv.spec.identifiers import Identifier
+from airflow_mv.spec.materialized_view import STORAGE_OF_PROPERTY, STORAGE_TABLE_UUID_PROPERTY
+from airflow_mv.spec.table import TableMetadata
+
+log = logging.getLogger(__name__)
+
+_TRIES = 5
+
+
+@dataclass(frozen=True, slots=True)
+class TableChange:
+    """What one commit asks of a table: all of it is done, or nothing.
+
+    Args:
+        requires: Snapshot id by branch or tag that must be there; ``None`` for one that must not exist.
+        branches: Snapshot id by branch to set.
+        tags: Snapshot id by tag to set.
+        removes: Branches and tags to remove.
+        properties: Properties to set.
+        drops: Ids of snapshots to forget.
+    """
+
+    requires: Mapping[str, int | None] = field(default_factory=dict)
+    branches: Mapping[str, int] = field(default_factory=dict)
+    tags: Mapping[str, int] = field(default_factory=dict)
+    removes: tuple[str, ...] = ()
+    properties: Mapping[str, str] = field(default_factory=dict)
+    drops: tuple[int, ...] = ()
+
+
+def require_own(view: LoadedView, name: Identifier, table: TableMetadata | None) -> TableMetadata:
+    """Return the table that a view names if it is that view's storage table.
+
+    The table must name the view, too: else whoever may write a view could have any table overwritten, with the
+    rights of whoever refreshes it.
+
+    Args:
+        view: The view.
+        name: The name that it gives.
+        table: What is there; ``None`` for nothing.
+
+    Raises:
+        NotFoundError: The table was dropped, renamed or replaced by another.
+        InvalidMetadataError: It is the storage table of no view, or of another one.
+    """
+    who = view.identifier
+    advice = f"Put it back, or make a new one with `airflow-mv create {who} --replace` and a refresh"
+    if table is None:
+        raise NotFoundError(
+            f"view {who}: its storage table {name} is not in the catalog: it was dropped or renamed. {advice}"
+        )
+    wanted = view.metadata.properties.get(STORAGE_TABLE_UUID_PROPERTY)
+    if table.table_uuid != wanted:
+        raise NotFoundError(
+            f"view {who}: the table {name} is not its storage table (uuid {table.table_uuid}, not {wanted}): someone "
+            f"dropped it and created another. {advice}"
+        )
+    owner = table.properties.get(STORAGE_OF_PROPERTY)
+    if owner != who.within_catalog:
+        raise InvalidMetadataError(
+            f"view {who}: the table {name} does not say that it is this view's storage table (property "
+            f"{STORAGE_OF_PROPERTY}: {owner!r}). {advice}"
+        )
+    return table
+
+
+class StorageTables:
+    """The tables of one pyiceberg catalog.
+
+    Args:
+        catalog: A catalog whose table commits check their requirements.
+    """
+
+    def __init__(self, catalog: Catalog) -> None:
+        self._catalog = catalog
+
+    def open(self, name: Identifier) -> Table:
+        """Return the table.
+
+        Raises:
+            NotFoundError: There is none.
+            CatalogUnavailableError: The catalog did not answer.
+        """
+        with answered(self._catalog.name, f"loading table {name}"):
+            try:
+                return self._catalog.load_table((*name.namespace, name.name))
+            except NoSuchTableError:
+                raise NotFoundError(f"there is no table {name} in catalog {self._catalog.name!r}") from None
+
+    def commit(self, name: Identifier, uuid: str, change: TableChange) -> str | None:
+        """Change a table in one commit.
+
+        Args:
+            name: The table.
+            uuid: It must be this one: a name may come to mean another table.
+            change: What is asked.
+
+        Returns:
+            The table's new metadata file, or ``None`` where the catalog refused: something that is required was
+            not so, or another commit came between. That does not prove that an earlier, identical commit did not
+            land.
+
+        Raises:
+            CommitStateUnknownError: No answer; the commit may land, even later.
+        """
+        table = self.open(name)
+        if not {item.snapshot_id for item in table.snapshots()}.issuperset(change.drops):
+            return None  # there is no requirement for this, and Java's server stumbles over it
+        requirements: tuple[TableRequirement, ...] = (
+            AssertTableUUID(uuid=uuid),
+            *(AssertRefSnapshotId(ref=ref, snapshot_id=snapshot) for ref, snapshot in change.requires.items()),
+        )
+        with answered(self._catalog.name, f"a commit to table {name}"):
+            try:
+                return self._catalog.commit_table(table, requirements, _updates(change)).metadata_location
+            except CommitFailedException:
+                return None
+            except ValueError as error:
+                # What pyiceberg says of a change that does not fit the table any more, or of an answer it cannot read.
+                log.warning("A commit to table %s was refused: %s", name, brief(error))
+                return None
+            except NoSuchTableError:
+                raise NotFoundError(f"table {name} was dropped meanwhile") from None
+            except NO_ANSWER as error:
+                raise CommitStateUnknownError(f"table {name}: no answer to a commit: {brief(error)}") from None
+
+    def drop_branch(self, name: Identifier, branch: str) -> None:
+        """Drop a branch where it is; a table or branch that is gone already is fine."""
+        for _ in range(_TRIES):
+            try:
+                table = self.open(name)
+            except NotFoundError:
+                return
+            ref = table.refs().get(branch)
+            if ref is None:
+                return
+            change = TableChange(requires={branch: ref.snapshot_id}, removes=(branch,))
+            if self.commit(name, str(table.metadata.table_uuid), change):
+                return
+
+    def has_file(self, name: Identifier, location: str) -> bool:
+        """Whether a file of the table is there, by the table's own way to its store."""
+        with answered(self._catalog.name, f"looking for {location}"):
+            return self.open(name).io.new_input(location).exists()
+
+    def drop(self, name: Identifier, *, uuid: str | None, owner: Identifier) -> bool:
+        """Take the table out of the catalog if it still is this one, and this view's; its files stay.
+
+        Returns:
+            Whether it was there.
+        """
+        try:
+            table = self.open(name)
+        except NotFoundError:
+            return False
+        own = table.properties.get(STORAGE_OF_PROPERTY) == owner.within_catalog
+        if not own or str(table.metadata.table_uuid) != uuid:
+            return False
+        with answered(self._catalog.name, f"dropping table {name}"):
+            try:
+                self._catalog.drop_table((*name.namespace, name.name))
+            except NoSuchTableError:
+                return False
+        return True
+
+
+def _updates(change: TableChange) -> tuple[TableUpdate, ...]:
+    branches = ((name, SnapshotRefType.BRANCH, snapshot) for name, snapshot in change.branches.items())
+    tags = ((name, SnapshotRefType.TAG, snapshot) for name, snapshot in change.tags.items())
+    return (
+        *(_ref(*ref) for ref in (*branches, *tags)),
+        *((SetPropertiesUpdate(updates=dict(change.properties)),) if change.properties else ()),
+        *(RemoveSnapshotRefUpdate(ref_name=name) for name in change.removes),
+        *((_forget(change.drops),) if change.drops else ()),
+    )
+
+
+def _ref(name: str, kind: SnapshotRefType, snapshot_id: int) -> SetSnapshotRefUpdate:
+    return SetSnapshotRefUpdate.model_validate({"ref-name": name, "type": kind, "snapshot-id": snapshot_id})
+
+
+def _forget(snapshot_ids: tuple[int, ...]) -> RemoveSnapshotsUpdate:
+    return RemoveSnapshotsUpdate.model_validate({"snapshot-ids": list(snapshot_ids)})

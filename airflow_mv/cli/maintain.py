@@ -1,0 +1,116 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The commands that look after what refreshes leave: maintain, rollback, drop."""
+
+from __future__ import annotations
+
+import re
+from datetime import timedelta
+from typing import Any
+
+import click
+
+from airflow_mv.cli.context import common, open_catalog, out, print_json, progress, visible
+
+_AGE = re.compile(r"(\d{1,6})([smhd])", re.ASCII)
+_UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
+
+
+class Age(click.ParamType[timedelta]):
+    """A length of time: a whole number and a unit, such as ``3d``, ``12h``, ``30m`` or ``0s``."""
+
+    name = "age"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> timedelta:
+        """Read the text; any other than these ends with the code for wrong usage."""
+        if isinstance(value, timedelta):
+            return value
+        match = _AGE.fullmatch(str(value))
+        if match is None:
+            self.fail(f"{value!r} is no age: write a whole number and a unit, such as 3d, 12h, 30m or 0s", param, ctx)
+        return timedelta(**{_UNITS[match[2]]: int(match[1])})
+
+
+@click.command()
+@click.argument("views", nargs=-1, required=True)
+@click.option(
+    "--older-than",
+    type=Age(),
+    default="3d",
+    show_default=True,
+    help="Only what has been needless for this long: 3d, 12h, 30m. At least twice the longest refresh.",
+)
+@click.option("--dry-run", is_flag=True, help="Say what would be expired and deleted; change nothing.")
+@common
+def maintain(
+    *, views: tuple[str, ...], older_than: timedelta, dry_run: bool, as_json: bool, conn_id: str | None
+) -> None:
+    """Expire old snapshots of storage tables, and delete the files that no metadata reaches."""
+    from airflow_mv.maintenance import maintain as maintain_view
+
+    catalog, identifiers = open_catalog(views, conn_id)
+    documents = []
+    for identifier in identifiers:
+        done = maintain_view(catalog, identifier, older_than=older_than, dry_run=dry_run, report=progress)
+        documents.append(done.to_dict())
+        if not as_json:
+            _show(documents[-1])
+    if as_json:
+        print_json(documents)
+
+
+@click.command()
+@click.argument("view")
+@click.option("--to", "refresh_id", required=True, help="The refresh, by its id in the history.")
+@common
+def rollback(*, view: str, refresh_id: str, as_json: bool, conn_id: str | None) -> None:
+    """Make the rows of an earlier recorded refresh current again; the next refresh moves on from there."""
+    from airflow_mv.rollback import rollback as roll_back
+
+    catalog, (identifier,) = open_catalog([view], conn_id)
+    document = roll_back(catalog, identifier, refresh_id).to_dict()
+    if as_json:
+        print_json(document)
+    else:
+        out.print(f"{document['view']}  {document['outcome']}  {document['refresh_id']}", markup=False)
+
+
+@click.command()
+@click.argument("view")
+@click.option("--purge", is_flag=True, help="Delete every file below the view's location, too.")
+@click.confirmation_option("--yes", prompt="Remove the view from the catalog?")
+@common
+def drop(*, view: str, purge: bool, as_json: bool, conn_id: str | None) -> None:
+    """Remove a materialized view from the catalog; its files stay, unless they are purged."""
+    from airflow_mv.create import drop as drop_view
+    from airflow_mv.purge import purge as purge_view
+
+    catalog, (identifier,) = open_catalog([view], conn_id)
+    document: dict[str, Any] = {"view": str(identifier), "dropped": True}
+    if purge:
+        done = purge_view(catalog, identifier)
+        document |= {"deleted_files": len(done.files), "deleted_bytes": done.size_bytes}
+    else:
+        drop_view(catalog, identifier)
+    if as_json:
+        print_json(document)
+    else:
+        files = f", {_files(document)}" if purge else ""
+        out.print(f"dropped {identifier}{files}", markup=False)
+
+
+def _show(document: dict[str, Any]) -> None:
+    would = "would be " if document["dry_run"] else ""
+    out.print(visible(document["view"]), style="bold", markup=False)
+    why = {"current": "current", "named": "with a tag or branch", "young": "too young"}
+    kept = ", ".join(f"{count} {why[reason]}" for reason, count in document["kept_snapshots"].items() if count)
+    out.print(f"  snapshots {would}expired: {len(document['expired_snapshots'])}; kept: {kept or 'none'}")
+    if document["dropped_branches"]:
+        out.print(f"  branches of dead refreshes {would}dropped: {len(document['dropped_branches'])}")
+    young = document["kept_files"]["young"]
+    out.print(f"  {would}{_files(document)}; kept: {document['kept_files']['reachable']} needed, {young} too young")
+    for location in document["files"] if document["dry_run"] else ():
+        out.print(f"    {visible(location)}", markup=False)
+
+
+def _files(document: dict[str, Any]) -> str:
+    return f"deleted: {document['deleted_files']} files, {document['deleted_bytes']:,} bytes"

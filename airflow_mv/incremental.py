@@ -1,0 +1,181 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Ask the algebra how a stale view can be refreshed from what changed, with all that the catalog knows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from airflow_mv.catalog import LoadedStorage, MaterializedViewCatalog
+from airflow_mv.catalog.statistics import added_rows_may_match
+from airflow_mv.observe import Observation
+from airflow_mv.plan.changes import DIFFERABLE, Kind, Range
+from airflow_mv.plan.choice import Ways
+from airflow_mv.plan.cost import Estimate, full_cost
+from airflow_mv.plan.freshness import BaseTableChange, Code, ObservedTable, Reason
+from airflow_mv.plan.incremental import Comparison
+from airflow_mv.plan.planner import Mode
+from airflow_mv.plan.statements import read_as, staged_storage
+from airflow_mv.plan.strategy import Base, Candidate, Question, Stored, base_costs, candidate
+from airflow_mv.plan.types import columns_of
+from airflow_mv.spec.identifiers import Identifier
+from airflow_mv.spec.materialized_view import RefreshRecord
+from airflow_mv.spec.table import TableMetadata, snapshots_between
+
+_MODES = (Mode.APPEND, Mode.MERGE, Mode.REPLACE_KEYS)
+
+
+def ways(
+    catalog: MaterializedViewCatalog,
+    observation: Observation,
+    *,
+    pinned_query: str,
+    same_schema: bool,
+    refresh_ids: Mapping[Mode, str],
+) -> Ways:
+    """Return the cheapest incremental way, or why there is none, and what a full refresh is expected to take.
+
+    Args:
+        catalog: Where the view is.
+        observation: A look at a stale view.
+        pinned_query: Its query with every base table at the snapshot to get to.
+        same_schema: Whether the storage table's columns are the view's.
+        refresh_ids: The refresh's id in each mode.
+    """
+    record = observation.record
+    bases = tuple(_base(catalog, observation, table, record) for table in observation.tables)
+    total, changed = sum(base.total_bytes for base in bases), sum(cost.changed_rows for cost in base_costs(bases))
+    full = full_cost(total, rows_changed=changed).corrected(record.full_factor if record else None)
+    if record is None or not same_schema:
+        return Ways((Reason(Code.SCHEMA_CHANGED, "the storage table's columns are not the view's"),), full)
+    if not observation.storage.intact:
+        return Ways(observation.freshness.reasons, full)
+    loaded = observation.view
+    question = Question(
+        view=str(loaded.identifier),
+        sql=observation.sql,
+        default_catalog=loaded.default_catalog,
+        default_namespace=loaded.metadata.current_version.default_namespace,
+        views={view.identifier: view for view in observation.dependencies.views},
+        output=columns_of({"fields": loaded.metadata.schema_.fields}),
+        pinned=pinned_query,
+        bases=bases,
+        stored=_stored(observation.storage, refresh_ids),
+    )
+    found = candidate(question)
+    if isinstance(found, Candidate) and found.mode in _MODES:
+        found = replace(found, estimate=found.estimate.corrected(record.incremental_factor))
+    return Ways(found, full)
+
+
+def full_estimate(observation: Observation) -> Estimate | None:
+    """Return what a full refresh is expected to take, or ``None`` where not all base tables were opened."""
+    total = _bytes(observation.tables)
+    factor = observation.record.full_factor if observation.record else None
+    return None if total is None else full_cost(total).corrected(factor)
+
+
+def _bytes(tables: Sequence[ObservedTable]) -> int | None:
+    total = 0
+    for observed in tables:
+        if observed.table is None:
+            return None
+        head = observed.table.find(observed.head) if observed.head is not None else None
+        total += head.count("total-files-size") if head else 0
+    return total
+
+
+def _stored(storage: LoadedStorage, refresh_ids: Mapping[Mode, str]) -> Stored:
+    table = storage.table
+    head = table.find(storage.rows_snapshot) if storage.rows_snapshot is not None else None
+    return Stored(
+        tables={mode: staged_storage(storage.name, refresh_ids[mode]) for mode in _MODES},
+        columns=table.column_names,
+        bytes=head.count("total-files-size") if head else 0,
+    )
+
+
+def _base(
+    catalog: MaterializedViewCatalog, observation: Observation, observed: ObservedTable, record: RefreshRecord | None
+) -> Base:
+    identifier = Identifier.parse(observed.identifier)
+    table = _metadata(catalog, identifier, observed)
+    change = next(item for item in observation.freshness.base_tables if item.identifier == observed.identifier)
+    size = table.find(observed.head) if observed.head is not None else None
+    target = schema_at(table, observed.head)
+    return Base(
+        identifier=identifier,
+        sql=read_as(observation.nested_storages).get(identifier, identifier.sql()),
+        columns=columns_of(target),
+        recorded=change.recorded,
+        target=observed.head,
+        range=_range(change, table) if record is not None else Range(Kind.UNKNOWN),
+        total_bytes=size.count("total-files-size") if size else 0,
+        kept=kept_columns(schema_at(table, change.recorded), target),
+        added_may_match=_statistics(catalog, identifier, observed, change, table),
+    )
+
+
+def _statistics(
+    catalog: MaterializedViewCatalog,
+    identifier: Identifier,
+    observed: ObservedTable,
+    change: BaseTableChange,
+    table: TableMetadata,
+) -> Callable[[Sequence[tuple[Comparison, ...]]], bool] | None:
+    """Return how to ask the statistics of appended files, where all of the change was appended."""
+    location, files = observed.metadata_location, catalog.other(identifier.catalog).files
+    if not change.range.only_appends or location is None:
+        return None
+    between = snapshots_between(table, change.recorded, observed.head) or ()
+    appended = {snapshot.snapshot_id for snapshot in between if snapshot.operation == "append"}
+
+    def may_match(filters: Sequence[tuple[Comparison, ...]]) -> bool:
+        return not appended or added_rows_may_match(files, location, appended, filters)
+
+    return may_match
+
+
+def _range(change: BaseTableChange, table: TableMetadata) -> Range:
+    """Its line of snapshots may be whole although the recorded one, which has to be read, has just left it."""
+    gone = change.recorded is not None and table.find(change.recorded) is None
+    if gone and change.range.kind in DIFFERABLE:
+        return replace(change.range, kind=Kind.EXPIRED)
+    return change.range
+
+
+def _metadata(catalog: MaterializedViewCatalog, identifier: Identifier, observed: ObservedTable) -> TableMetadata:
+    """Return a base table's metadata; freshness opens no file of a table whose pointer has not moved."""
+    if observed.table is not None:
+        return observed.table
+    located = catalog.locate([identifier])[identifier]
+    if located.kind == "table":
+        return catalog.table_metadata(identifier, located)
+    home = catalog.other(identifier.catalog)
+    return home.load_storage(home.open_view(identifier, located)).table
+
+
+def schema_at(table: TableMetadata, snapshot_id: int | None) -> Mapping[str, Any]:
+    """Return the schema by which a snapshot is read: its own, or the current one for a table without rows."""
+    snapshot = table.find(snapshot_id) if snapshot_id is not None else None
+    if snapshot is not None and snapshot.schema_id is not None:
+        for schema in table.schemas:
+            if schema.get("schema-id") == snapshot.schema_id:
+                return schema
+    return table.current_schema
+
+
+def kept_columns(old: Mapping[str, Any], new: Mapping[str, Any]) -> frozenset[str]:
+    """Return the columns that are the same in two schemas: name, field id and type."""
+    before = {str(field["name"]): _identity(field) for field in _fields(old)}
+    return frozenset(str(field["name"]) for field in _fields(new) if before.get(str(field["name"])) == _identity(field))
+
+
+def _fields(schema: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
+    fields: Sequence[Mapping[str, Any]] = schema.get("fields", ())
+    return fields
+
+
+def _identity(field: Mapping[str, Any]) -> tuple[Any, Any]:
+    return field.get("id"), field["type"]

@@ -1,0 +1,200 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Bring the stored rows of some keys up to date: the rows of these keys go, the query's rows of them come.
+
+``storage' = (storage anti-join D) + (new semi-join D)`` holds for any set of key columns as long as D has every
+key whose rows differ. D is held by the driver: that is what lets Spark push it below aggregates and into joins.
+"""
+
+from __future__ import annotations
+
+import re
+import uuid
+from collections.abc import Sequence
+
+from pyspark.sql import DataFrame
+from pyspark.sql.types import DataType
+
+from airflow_mv.errors import IncrementalRefusedError
+from airflow_mv.job.delta import incomparable
+from airflow_mv.job.pruning import predicates
+from airflow_mv.job.work import Work, columns_of
+from airflow_mv.script import WEIGHT, MergeAdditiveStep, ReplaceKeysStep, quote
+
+_OVERFLOW = re.compile(r"ARITHMETIC_OVERFLOW|NUMERIC_VALUE_OUT_OF_RANGE|CAST_OVERFLOW")
+_NO_EQUALITY = ("map", "variant", "geometry", "geography", "calendarinterval")
+
+
+def replace_keys(work: Work, step: ReplaceKeysStep) -> None:
+    """Run a :class:`~airflow_mv.script.ReplaceKeysStep`.
+
+    Raises:
+        IncrementalRefusedError: Codes ``constant-changed``, ``too-many-keys``, ``key-type``.
+    """
+    affected = step.affected
+    if step.constants:
+        asked = " UNION ALL ".join(f"({constant})" for constant in step.constants)
+        if any(row[0] is not False for row in work.query(asked).collect()):
+            raise IncrementalRefusedError(
+                "constant-changed", "a value that every row of the query depends on has changed"
+            )
+        affected = step.affected_unless or affected
+    if not step.keys:
+        _replace_all(work, step, affected)
+        return
+    names = columns_of(step.keys)
+    keys = _Keys(work, step, work.query(f"SELECT * FROM (\n{affected}\n) AS `__affected`({names})"))
+    if work.keys:
+        keys.write(keys.only(f"(\n{step.query}\n) AS `__new`({columns_of(step.columns)})", "`__new`"))
+
+
+def merge_additive(work: Work, step: MergeAdditiveStep) -> None:
+    """Run a :class:`~airflow_mv.script.MergeAdditiveStep`.
+
+    Raises:
+        IncrementalRefusedError: Codes ``ansi-off``, ``overflow``, ``too-many-keys``, ``key-type``.
+    """
+    if str(work.spark.conf.get("spark.sql.ansi.enabled")).lower() != "true":
+        raise IncrementalRefusedError("ansi-off", "without spark.sql.ansi.enabled a sum that overflows is not told")
+    try:
+        _merge_additive(work, step)
+    except IncrementalRefusedError:
+        raise
+    except Exception as error:
+        if not _OVERFLOW.search(str(error)):
+            raise
+        raise IncrementalRefusedError("overflow", "a sum over stored and changed rows overflows its type") from error
+
+
+def _merge_additive(work: Work, step: MergeAdditiveStep) -> None:
+    columns = columns_of(step.columns)
+    changed = columns_of((*step.columns, WEIGHT)) if step.weighted else columns
+    keys = _Keys(work, step, work.query(f"SELECT * FROM (\n{step.changes}\n) AS `__changed`({changed})"))
+    if not work.keys:
+        return
+    stored = keys.only(f"{step.table} AS `__old`", "`__old`") if step.keys else f"SELECT * FROM {step.table}"
+    new = (
+        f"SELECT * FROM (\nWITH `__stored` AS ({stored}), `__delta` AS (SELECT * FROM {keys.view})\n"
+        f"{step.combine}\n) AS `__new`({columns})"
+    )
+    if not step.keys:
+        work.way = "overwrite"
+        work.write(f"INSERT OVERWRITE {step.table}\n{new}")
+        return
+    rows, _ = work.kept(work.query(new), work.keys)
+    view = _name("rows")
+    work.view(view, rows)
+    keys.write(f"SELECT * FROM {view}")
+
+
+def _replace_all(work: Work, step: ReplaceKeysStep, affected: str) -> None:
+    """Without a key every row is one group: it stays or all is new."""
+    found = work.at_hand(work.query(f"SELECT 1 FROM (\n{affected}\n) LIMIT 1"))
+    work.keys = found[1] if found else 0
+    work.way = "overwrite" if work.keys else "none"
+    if work.keys:
+        work.write(f"INSERT OVERWRITE {step.table}\n{step.query}")
+
+
+class _Keys:
+    """The affected keys, held by the driver under the name ``view``.
+
+    Args:
+        work: The run's.
+        step: What to do with them.
+        frame: A query for them, which is run here: the key's columns and perhaps more.
+    """
+
+    def __init__(self, work: Work, step: ReplaceKeysStep | MergeAdditiveStep, frame: DataFrame) -> None:
+        self.work, self.step = work, step
+        self.view = _name("keys")
+        types = {field.name: field.dataType for field in frame.schema.fields}
+        _check_comparable([types[key] for key in step.keys])
+        found = work.at_hand(frame.distinct() if isinstance(step, ReplaceKeysStep) else frame, step.most_keys)
+        if found is None:
+            raise IncrementalRefusedError("too-many-keys", f"more than {step.most_keys} keys are affected")
+        local, work.keys = found
+        work.view(self.view, local)
+        work.way = step.how if work.keys else "none"
+        self.predicates = predicates(work.spark, self.view, step.keys, types, work.keys) if work.keys else {}
+
+    def only(self, relation: str, alias: str) -> str:
+        """Return the SELECT of a relation's rows that have an affected key.
+
+        Args:
+            relation: The relation and its alias, as in a FROM.
+            alias: The alias, quoted.
+        """
+        # Spark pushes a join of one column where one of all columns cannot go: to one side of a join below.
+        single = [key for key in self.step.keys if len(self.step.keys) > 1 and not self.predicates.get(key, "")]
+        joins = [
+            f"LEFT SEMI JOIN (SELECT {quote(key)} FROM {self.view}) AS `__k{number}` "
+            f"ON {self._equal(alias, f'`__k{number}`', [key])}"
+            for number, key in enumerate(single)
+        ]
+        joins.append(f"LEFT SEMI JOIN {self.view} AS `__d` ON {self._equal(alias, '`__d`', self.step.keys)}")
+        hints = ", ".join([*(f"`__k{number}`" for number in range(len(single))), "`__d`"])
+        where = self._pruning(alias)
+        return (
+            f"SELECT /*+ BROADCAST({hints}) */ {alias}.* FROM {relation}\n"
+            + "\n".join(joins)
+            + (f"\nWHERE {where}" if where else "")
+        )
+
+    def write(self, new: str) -> None:
+        """Write: the stored rows with an affected key go, the given ones come.
+
+        Args:
+            new: A query for all new rows of these keys, columns in the storage table's order.
+        """
+        ways = {"merge": self._merge, "delete": self._delete, "overwrite": self._overwrite}
+        ways[self.step.how](new)
+
+    def _overwrite(self, new: str) -> None:
+        table, columns = self.step.table, columns_of(self.step.columns)
+        equal = self._equal("`__old`", "`__d`", self.step.keys)
+        self.work.write(
+            f"INSERT OVERWRITE {table}\nSELECT /*+ BROADCAST(`__d`) */ {columns} FROM {table} AS `__old`\n"
+            f"LEFT ANTI JOIN {self.view} AS `__d` ON {equal}\nUNION ALL\n{new}"
+        )
+
+    def _delete(self, new: str) -> None:
+        table = self.step.table
+        equal = self._equal("`__old`", "`__d`", self.step.keys)
+        pruning = self._pruning("`__old`")
+        self.work.run(
+            f"DELETE FROM {table} AS `__old` WHERE {f'{pruning} AND ' if pruning else ''}"
+            f"EXISTS (SELECT 1 FROM {self.view} AS `__d` WHERE {equal})"
+        )
+        self.work.write(f"INSERT INTO {table}\n{new}")
+
+    def _merge(self, new: str) -> None:
+        table, columns = self.step.table, self.step.columns
+        gone = ", ".join(quote(name) if name in self.step.keys else f"NULL AS {quote(name)}" for name in columns)
+        come = ", ".join(f"`__u`.{quote(name)}" for name in columns)
+        equal = self._equal("`__old`", "`__u`", self.step.keys)
+        pruning = self._pruning("`__old`")
+        self.work.write(
+            f"MERGE INTO {table} AS `__old` USING (\nSELECT true AS `__gone`, {gone} FROM {self.view}\n"
+            f"UNION ALL\nSELECT false AS `__gone`, * FROM (\n{new}\n)\n) AS `__u`\n"
+            f"ON `__u`.`__gone` AND {equal}{f' AND {pruning}' if pruning else ''}\n"
+            f"WHEN MATCHED THEN DELETE\n"
+            f"WHEN NOT MATCHED AND NOT `__u`.`__gone` THEN INSERT ({columns_of(columns)}) VALUES ({come})"
+        )
+
+    def _equal(self, left: str, right: str, keys: Sequence[str]) -> str:
+        return " AND ".join(
+            f"{left}.{quote(key)} {'=' if key in self.step.not_null else '<=>'} {right}.{quote(key)}" for key in keys
+        )
+
+    def _pruning(self, alias: str) -> str:
+        return " AND ".join(text.replace("?", f"{alias}.{quote(key)}") for key, text in self.predicates.items())
+
+
+def _check_comparable(types: Sequence[DataType]) -> None:
+    for kind in types:
+        if incomparable(kind, _NO_EQUALITY) is not None:
+            raise IncrementalRefusedError("key-type", f"a key of type {kind.simpleString()} cannot be compared")
+
+
+def _name(what: str) -> str:
+    return quote(f"airflow_mv_{what}_{uuid.uuid4().hex[:12]}")

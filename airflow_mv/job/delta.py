@@ -1,0 +1,244 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The net change of a base table between two snapshots, by the cheapest way that is exact.
+
+The change of a bag is independent of the table's history: the rows of the scan tasks that only the new
+snapshot has, minus those that only the old one has. Files that both read with the same deletes cancel unread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, replace
+from typing import Any
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.types import ArrayType, DataType, MapType, StructType
+
+from airflow_mv.errors import IncrementalRefusedError
+from airflow_mv.job.work import Work
+from airflow_mv.script import WEIGHT, Delta, DeltaStep, DeterminismStep, quote
+
+_ROW_ID, _ROW_VERSION = "_row_id", "_last_updated_sequence_number"
+_NO_GROUPS = ("variant", "geometry", "geography", "calendarinterval")
+
+
+@dataclass(frozen=True, slots=True)
+class _Read:
+    """A signed frame that is not run yet, and what is known of it.
+
+    Args:
+        frame: The columns and the weight.
+        facts: What will be read.
+        net: Whether each row's weight is its net change already.
+        sized: Whether Spark's own estimate of its size is about right.
+    """
+
+    frame: DataFrame
+    facts: Delta
+    net: bool = True
+    sized: bool = True
+
+
+def check_deterministic(work: Work, step: DeterminismStep) -> None:
+    """Refuse a query that may give other rows from the same snapshots.
+
+    Raises:
+        IncrementalRefusedError: Code ``not-deterministic``.
+    """
+    frame = work.query(step.query)
+    if work.jvm is None:
+        return  # the analysed plan is the server's: the planner's own list of functions has to do
+    plan: Any = frame._jdf.queryExecution().analyzed()
+    current = work.jvm.org.apache.spark.sql.catalyst.trees.TreePattern.CURRENT_LIKE()
+    if not plan.deterministic() or plan.containsPattern(current):
+        raise IncrementalRefusedError(
+            "not-deterministic", "the query gives other rows each time: it uses rand(), current_timestamp() or the like"
+        )
+
+
+def make_delta(work: Work, step: DeltaStep) -> None:
+    """Make the temporary view of a :class:`~airflow_mv.script.DeltaStep`.
+
+    Rows that are equal by ``GROUP BY`` cancel: -0.0 and 0.0 are equal, and so are all NaN.
+
+    Raises:
+        IncrementalRefusedError: Codes ``snapshot-missing``, ``schema-changed``, ``column-type``.
+    """
+    read = _read(work, step)
+    frame, facts = (read.frame if read.net else _cancelled(read.frame, step)), read.facts
+    if not (read.net and read.sized and step.uses == 1):
+        with _partitions(work, facts):
+            frame, rows = work.kept(frame, facts.rows_read)
+        facts = replace(facts, rows=rows)
+    work.deltas.append(facts)
+    work.view(step.view, frame)
+
+
+def _partitions(work: Work, facts: Delta) -> AbstractContextManager[None]:
+    known = facts.old_tasks + facts.new_tasks
+    return work.partitions_for(facts.old_bytes + facts.new_bytes) if known else nullcontext()
+
+
+def _read(work: Work, step: DeltaStep) -> _Read:
+    if step.start == step.end:
+        empty = replace(step, where="false")
+        return _Read(_pinned(work, empty, step.end, 1), Delta(step.table, rows_read=0, rows=0))
+    if step.start is None or step.end is None:
+        sign, snapshot = (-1, step.start) if step.end is None else (1, step.end)
+        return _Read(_pinned(work, step, snapshot, sign), Delta(step.table, ("whole",)))
+    if work.jvm is None:
+        return _append(work, step) if step.kind == "append" else _values(work, step)
+    if step.kind == "values":
+        return _values(work, step)
+    return _by_tasks(work, step, step.start, step.end)
+
+
+# ---------------------------------------------------------------------------------------- plain reads
+
+
+def _pinned(work: Work, step: DeltaStep, snapshot: int | None, sign: int) -> DataFrame:
+    version = f" VERSION AS OF {snapshot}" if snapshot is not None else ""
+    where = f" WHERE {step.where}" if step.where else ""
+    items = ", ".join([*map(quote, step.columns), f"{sign} AS {quote(WEIGHT)}"])
+    return work.query(f"SELECT {items} FROM {step.table}{version}{where}")
+
+
+def _values(work: Work, step: DeltaStep) -> _Read:
+    both = _pinned(work, step, step.start, -1).unionAll(_pinned(work, step, step.end, 1))
+    return _Read(both, Delta(step.table, ("values",)), net=False)
+
+
+def _append(work: Work, step: DeltaStep) -> _Read:
+    reader = work.spark.read.option("start-snapshot-id", str(step.start)).option("end-snapshot-id", str(step.end))
+    return _Read(_signed(reader.table(step.table), step, 1), Delta(step.table, ("append",)))
+
+
+def _signed(frame: DataFrame, step: DeltaStep, sign: int) -> DataFrame:
+    frame = frame.where(step.where) if step.where else frame
+    return frame.select(*(F.col(quote(name)) for name in step.columns), F.lit(sign).alias(WEIGHT))
+
+
+def _cancelled(frame: DataFrame, step: DeltaStep) -> DataFrame:
+    for field in frame.schema.fields:
+        if (kind := incomparable(field.dataType, _NO_GROUPS)) is not None:
+            raise IncrementalRefusedError(
+                "column-type", f"{step.table}: the values of column {field.name} ({kind}) cannot be compared"
+            )
+    columns = [F.col(quote(name)) for name in step.columns]
+    weight = F.col(quote(WEIGHT))
+    return frame.groupBy(*columns).agg(F.sum(weight).cast("int").alias(WEIGHT)).where(weight != 0)
+
+
+def incomparable(kind: DataType, names: tuple[str, ...]) -> str | None:
+    """Return the first type in a type, itself or nested, that is one of ``names``."""
+    inner: list[DataType] = []
+    if kind.typeName().startswith(names):
+        return kind.simpleString()
+    if isinstance(kind, StructType):
+        inner = [field.dataType for field in kind.fields]
+    elif isinstance(kind, ArrayType):
+        inner = [kind.elementType]
+    elif isinstance(kind, MapType):
+        inner = [kind.keyType, kind.valueType]
+    return next((found for item in inner if (found := incomparable(item, names)) is not None), None)
+
+
+# ----------------------------------------------------------------------------------------- scan tasks
+
+
+def _by_tasks(work: Work, step: DeltaStep, start: int, end: int) -> _Read:
+    table = work.table(step.table)
+    for snapshot in (start, end):
+        if table.snapshot(snapshot) is None:
+            raise IncrementalRefusedError("snapshot-missing", f"{step.table}: snapshot {snapshot} has expired")
+    diff = work.helper(table, start, end)
+    if (problem := diff.problem(list_of(work, step.columns))) is not None:
+        raise IncrementalRefusedError("schema-changed", f"{step.table}: {problem}")
+    if step.kind == "append" and diff.currentSchemaIsOfEnd():
+        return _append(work, step)
+    diff.plan()
+    return _Tasks(work, step, diff, table).read()
+
+
+def list_of(work: Work, items: tuple[str, ...]) -> Any:
+    """Return a Java list."""
+    found = work.jvm.java.util.ArrayList()
+    for item in items:
+        found.add(item)
+    return found
+
+
+class _Tasks:
+    """The rows of the tasks by which two snapshots differ."""
+
+    def __init__(self, work: Work, step: DeltaStep, diff: Any, table: Any) -> None:
+        self.work, self.step, self.diff = work, step, diff
+        self.gone, self.come, self.before, self.after = diff.gone(), diff.come(), diff.before(), diff.after()
+        self.version = int(self.work.jvm.org.apache.iceberg.TableUtil.formatVersion(table))
+        self.ways: list[str] = []
+
+    def read(self) -> _Read:
+        """Return the signed union of what must be read."""
+        parts = [*self._deleted(), *self._files()]
+        facts = self._facts()
+        if not parts:
+            empty = replace(self.step, where="false")
+            return _Read(_pinned(self.work, empty, self.step.end, 1), replace(facts, rows=0))
+        frame = parts[0]
+        for part in parts[1:]:
+            frame = frame.unionAll(part)
+        return _Read(frame, facts, net=len(parts) == 1, sized=self.ways == ["diff"])
+
+    def _facts(self) -> Delta:
+        return Delta(
+            self.step.table,
+            tuple(self.ways),
+            old_tasks=self.gone.size() + self.before.size(),
+            new_tasks=self.come.size() + self.after.size(),
+            old_bytes=self.diff.bytes(self.gone) + self.diff.bytes(self.before),
+            new_bytes=self.diff.bytes(self.come) + self.diff.bytes(self.after),
+            rows_read=sum(self.diff.rows(tasks) for tasks in (self.gone, self.come, self.after)),
+        )
+
+    def _deleted(self) -> Iterator[DataFrame]:
+        """Files that stay, with other deletes: what is deleted now came off, what no longer is came back."""
+        table = self.diff.readingDeletes() if self.after.size() else None
+        if table is None:
+            return
+        self.ways.append("deleted")
+        for tasks, sign in ((self.after, -1), (self.before, 1)):
+            deleting = self.diff.deleting(tasks)
+            if deleting.size():
+                frame = self.work.staged(table, deleting).where(F.col("_deleted"))
+                yield _signed(frame, self.step, sign)
+
+    def _files(self) -> Iterator[DataFrame]:
+        both = self.gone.size() and self.come.size()
+        if both and self.version > 2 and self.diff.lineage(self.gone) and self.diff.lineage(self.come):
+            self.ways.append("lineage")
+            yield from self._by_lineage()
+            return
+        if self.gone.size() or self.come.size():
+            self.ways.append("diff")
+        table = self.diff.reading(self.version)
+        for tasks, sign in ((self.gone, -1), (self.come, 1)):
+            if tasks.size():
+                yield _signed(self.work.staged(table, tasks), self.step, sign)
+
+    def _by_lineage(self) -> Iterator[DataFrame]:
+        table = self.diff.reading(self.version)
+        old, new = self.work.staged(table, self.gone), self.work.staged(table, self.come)
+        ids = [_ROW_ID, _ROW_VERSION]
+        # Ids are a few bytes a row: where few differ, no other column is shuffled.
+        both = old.select(*ids, F.lit(-1).alias(WEIGHT)).unionAll(new.select(*ids, F.lit(1).alias(WEIGHT)))
+        differ = both.groupBy(*ids).agg(F.sum(WEIGHT).alias(WEIGHT)).where(f"{WEIGHT} <> 0").select(*ids)
+        with self.work.partitions_for(16 * self.diff.rows(self.gone)):
+            few = self.work.at_hand(differ)
+        for here, there, sign in ((old, new, -1), (new, old, 1)):
+            if few is not None:
+                changed = here.join(F.broadcast(few[0]), on=ids, how="left_semi")
+            else:
+                changed = here.join(there.select(*ids), on=ids, how="left_anti")
+            yield _signed(changed, self.step, sign)

@@ -1,0 +1,81 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Affected keys as plain predicates: Iceberg skips partitions and files by them, where a join's keys come too late."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from decimal import Decimal
+from typing import Any
+
+from pyspark.sql import SparkSession
+from pyspark.sql import types as T
+
+from airflow_mv.job.storage import literal
+from airflow_mv.script import quote
+
+#: Iceberg looks at a file's bounds for each value of a list up to this long.
+_LONGEST_LIST = 200
+#: More keys than this are not worth a look.
+_MOST_KEYS = 20_000
+_LONGEST_STRING = 200
+_WHOLE = (T.ByteType, T.ShortType, T.IntegerType, T.LongType)
+
+
+def predicates(
+    spark: SparkSession, view: str, keys: Sequence[str], types: Mapping[str, T.DataType], count: int
+) -> dict[str, str]:
+    """Return for some of the keys a predicate that all their values pass, with ``?`` for the column.
+
+    Args:
+        spark: The session.
+        view: A local relation with the keys.
+        keys: The key columns.
+        types: Their types.
+        count: How many rows it has.
+    """
+    wanted = [key for key in keys if _text(types[key]) is not None]
+    if count > _MOST_KEYS or not wanted:
+        return {}
+    texts = ", ".join((_text(types[key]) or "").replace("?", quote(key)) for key in wanted)
+    rows = spark.sql(f"SELECT {texts} FROM {view}").collect()
+    found = {}
+    for number, key in enumerate(wanted):
+        predicate = _predicate({row[number] for row in rows}, types[key])
+        if predicate is not None:
+            found[key] = predicate
+    return found
+
+
+def _text(kind: T.DataType) -> str | None:
+    """How a value reaches Python unchanged."""
+    if isinstance(kind, _WHOLE):
+        return "?"
+    if isinstance(kind, T.DecimalType) or (isinstance(kind, T.StringType) and kind.simpleString() == "string"):
+        return "CAST(? AS STRING)"
+    if isinstance(kind, T.DateType):
+        return "unix_date(?)"
+    return "unix_micros(?)" if isinstance(kind, T.TimestampType) else None
+
+
+def _written(kind: T.DataType) -> Callable[[Any], str]:
+    if isinstance(kind, T.DecimalType):
+        return lambda value: f"CAST('{value}' AS {kind.simpleString()})"
+    if isinstance(kind, T.DateType):
+        return lambda value: f"date_from_unix_date({value})"
+    if isinstance(kind, T.TimestampType):
+        return lambda value: f"timestamp_micros({value})"
+    return literal if isinstance(kind, T.StringType) else str
+
+
+def _predicate(values: set[Any], kind: T.DataType) -> str | None:
+    null = " OR ? IS NULL" if None in values else ""
+    values = values - {None}
+    write = _written(kind)
+    if any(isinstance(value, str) and ("?" in value or len(value) > _LONGEST_STRING) for value in values):
+        return None
+    if not values:
+        return "? IS NULL"
+    order = Decimal if isinstance(kind, T.DecimalType) else None
+    if len(values) <= _LONGEST_LIST:
+        return f"(? IN ({', '.join(write(value) for value in sorted(values, key=order))}){null})"
+    return f"(? BETWEEN {write(min(values, key=order))} AND {write(max(values, key=order))}{null})"

@@ -1,0 +1,160 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Run a script's steps in order, or its fallback's where incremental work turns out to be impossible."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import fields, replace
+from functools import partial
+from typing import Any
+
+from pyspark.errors import (
+    AnalysisException,
+    ArithmeticException,
+    ArrayIndexOutOfBoundsException,
+    DateTimeException,
+    NumberFormatException,
+    SparkRuntimeException,
+)
+
+from airflow_mv.errors import IncrementalRefusedError
+from airflow_mv.job.apply import merge_additive, replace_keys
+from airflow_mv.job.delta import check_deterministic, make_delta
+from airflow_mv.job.storage import create_table
+from airflow_mv.job.work import Work
+from airflow_mv.script import (
+    CreateStorageStep,
+    DeltaStep,
+    DeterminismStep,
+    MergeAdditiveStep,
+    ReplaceKeysStep,
+    Script,
+    SqlStep,
+    Step,
+)
+
+#: What a row can make an expression of the query end with.
+_OF_VALUES = (
+    ArithmeticException,
+    ArrayIndexOutOfBoundsException,
+    DateTimeException,
+    NumberFormatException,
+    SparkRuntimeException,
+)
+#: Set for a script's last statement: another run that finds its branch must know whether all have run.
+COMPLETE = "spark.sql.iceberg.snapshot-property.airflow-mv.complete"
+
+
+def run_steps(
+    work: Work, script: Script, here: Callable[[str], str], seconds: list[float], report: Callable[[str], None]
+) -> IncrementalRefusedError | None:
+    """Run the steps, or the fallback's when one of them refuses.
+
+    The one statement that writes comes last, so nothing is written when a step refuses.
+
+    Args:
+        work: The run's.
+        script: What to run.
+        here: Gives a text of the script the run's own names.
+        seconds: Gets the wall-clock seconds of each step.
+        report: Told a line before and after each step.
+
+    Returns:
+        The refusal, if the fallback ran.
+
+    Raises:
+        IncrementalRefusedError: A step refused, and the script has no fallback.
+    """
+    try:
+        _run_incremental(work, script, here, seconds, report)
+    except IncrementalRefusedError as error:
+        if not script.fallback:
+            raise
+        report(f"full refresh instead: {error}")
+        work.close()
+        work.way = "statement"
+        if script.branch is not None:
+            work.spark.conf.set(COMPLETE, "false")
+        _run_each(work, script, script.fallback, here, seconds, report)
+        return error
+    return None
+
+
+def _run_incremental(
+    work: Work, script: Script, here: Callable[[str], str], seconds: list[float], report: Callable[[str], None]
+) -> None:
+    try:
+        _run_each(work, script, script.steps, here, seconds, report)
+    except AnalysisException as error:
+        if not script.incremental:
+            raise
+        # A statement of ours, not the user's: Spark refuses some subqueries that SQL allows.
+        raise IncrementalRefusedError(
+            "not-supported", f"Spark cannot run a statement of it: {_first(error)}"
+        ) from error
+    except _OF_VALUES as error:
+        if not script.incremental:
+            raise
+        # Old and new rows meet that were never there together: what fails on them may well be fine in the whole.
+        raise IncrementalRefusedError("values", f"a statement fails on a value: {_first(error)}") from error
+
+
+def _first(error: Exception) -> str:
+    return str(error).strip().partition("\n")[0][:300]
+
+
+def _run_each(
+    work: Work,
+    script: Script,
+    steps: Sequence[Step],
+    here: Callable[[str], str],
+    seconds: list[float],
+    report: Callable[[str], None],
+) -> None:
+    for number, step in enumerate(steps, 1):
+        report(f"statement {number}/{len(steps)}: {brief(step.describe())}")
+        started = time.monotonic()
+        if script.branch is not None and number == len(steps):
+            work.before_last = partial(work.spark.conf.set, COMPLETE, "true")
+        try:
+            _run_step(work, _step_here(work, step, here))
+        finally:
+            seconds.append(round(time.monotonic() - started, 3))
+        report(f"statement {number}/{len(steps)}: {seconds[-1]:.1f} s")
+
+
+def _run_step(work: Work, step: Step) -> None:
+    match step:
+        case SqlStep():
+            work.write(step.sql)
+        case CreateStorageStep():
+            work.write(create_table(step, work.query(step.query).schema))
+        case DeterminismStep():
+            check_deterministic(work, step)
+        case DeltaStep():
+            make_delta(work, step)
+        case ReplaceKeysStep():
+            replace_keys(work, step)
+        case MergeAdditiveStep():
+            merge_additive(work, step)
+
+
+def _step_here(work: Work, step: Step, here: Callable[[str], str]) -> Step:
+    own = replace(step, **{field.name: _value_here(getattr(step, field.name), here) for field in fields(step)})
+    for field in fields(own):
+        work.names_views(getattr(own, field.name))
+    return own
+
+
+def _value_here(value: Any, here: Callable[[str], str]) -> Any:
+    if isinstance(value, tuple):
+        return tuple(_value_here(item, here) for item in value)
+    return here(value) if isinstance(value, str) else value
+
+
+def brief(sql: str) -> str:
+    """Return the first line of a statement, cut."""
+    line = " ".join(sql.strip().splitlines()[:1])
+    line = f"{line} …" if len(sql.strip().splitlines()) > 1 else line
+    return line if len(line) <= 160 else f"{line[:159]}…"

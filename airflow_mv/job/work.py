@@ -1,0 +1,222 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the incremental steps of one run share: small results held at hand, and all that must be cleaned up."""
+
+from __future__ import annotations
+
+import pkgutil
+import re
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, suppress
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+
+from airflow_mv.errors import IncrementalRefusedError
+from airflow_mv.script import STAGING_CATALOG, Delta, quote
+
+#: A result of at most so many rows is held by the driver, as a relation whose size the optimizer knows.
+AT_HAND = 20_000
+_TEMPORARY = re.compile(rf"`{STAGING_CATALOG}_[0-9a-f]{{12}}-(?:[^`]|``)+`")
+_PARTITIONS = "spark.sql.shuffle.partitions"
+_PARTITION_BYTES = 16 * 2**20
+_compiled: dict[int, Any] = {}
+
+
+class Work:
+    """One run's temporary views and staged scan tasks, and what its incremental steps found.
+
+    Args:
+        spark: The run's session, classic or Connect.
+    """
+
+    def __init__(self, spark: SparkSession) -> None:
+        self.spark = spark
+        self.jvm: Any = getattr(spark, "_jvm", None)
+        self.sql = ""
+        self.deltas: list[Delta] = []
+        self.keys: int | None = None
+        self.way = "statement"
+        #: Called before the script's last statement that writes.
+        self.before_last: Callable[[], None] = lambda: None
+        self._views: set[str] = set()
+        self._staged: list[tuple[Any, str]] = []
+        self._held: list[DataFrame] = []
+
+    # ------------------------------------------------------------------------------------ statements
+
+    def query(self, sql: str) -> DataFrame:
+        """Return a query as a frame; the run's error names this SQL if it fails."""
+        self.sql = sql
+        return self.spark.sql(sql)
+
+    def run(self, sql: str) -> None:
+        """Run a statement."""
+        self.query(sql).collect()
+
+    def write(self, sql: str) -> None:
+        """Run a statement that writes, the last one of a step."""
+        self.before_last()
+        self.run(sql)
+
+    def view(self, name: str, frame: DataFrame) -> None:
+        """Give a frame a quoted name until the run ends."""
+        frame.createOrReplaceTempView(name)
+        self._views.add(name)
+
+    def names_views(self, value: Any) -> None:
+        """Remember the temporary views that a text of the script names: statements make some, too."""
+        for text in value if isinstance(value, tuple) else (value,):
+            self._views.update(_TEMPORARY.findall(text) if isinstance(text, str) else ())
+
+    # --------------------------------------------------------------------------------------- results
+
+    def at_hand(self, frame: DataFrame, most: int = AT_HAND) -> tuple[DataFrame, int] | None:
+        """Run a query and return its rows as a local relation with their number, or ``None`` if they are too many.
+
+        What the driver holds costs no job when it is read, its exact size lets Spark broadcast it and push it
+        through aggregates, and an empty one makes whole branches of a query vanish.
+
+        Args:
+            frame: The query.
+            most: Rows.
+        """
+        if self.jvm is None:
+            table = frame.limit(most + 1).toArrow()
+            local = self.spark.createDataFrame(table, schema=frame.schema)
+            return (local, table.num_rows) if table.num_rows <= most else None
+        with self.setting("spark.sql.datetime.java8API.enabled", "true"):  # the older classes lose old dates
+            java = frame.limit(most + 1)._jdf
+            rows = java.collectAsList()
+            count = int(rows.size())
+            if count > most:
+                return None
+            return DataFrame(self.spark._jsparkSession.createDataFrame(rows, java.schema()), self.spark), count
+
+    @contextmanager
+    def setting(self, key: str, value: str) -> Iterator[None]:
+        """Set a setting of the session for a while."""
+        before = self.spark.conf.get(key, None)
+        self.spark.conf.set(key, value)
+        try:
+            yield
+        finally:
+            if before is None:
+                self.spark.conf.unset(key)
+            else:
+                self.spark.conf.set(key, before)
+
+    def partitions_for(self, size: int) -> AbstractContextManager[None]:
+        """Shuffle so many bytes into as few partitions as keep the cores busy; each costs its milliseconds.
+
+        Args:
+            size: Bytes, as files hold them.
+        """
+        given = int(str(self.spark.conf.get(_PARTITIONS)))
+        wanted = max(self.spark.sparkContext.defaultParallelism, -(-size // _PARTITION_BYTES))
+        return self.setting(_PARTITIONS, str(min(given, wanted)))
+
+    def kept(self, frame: DataFrame, expected: int | None = None) -> tuple[DataFrame, int]:
+        """Run a query once and return its rows, wherever they fit, with their number.
+
+        Args:
+            frame: The query.
+            expected: An upper bound of its rows, where one is known.
+        """
+        if expected is not None and expected <= AT_HAND:
+            local = self.at_hand(frame)
+            if local is not None:
+                return local
+        held = frame.localCheckpoint(eager=True)
+        local = self.at_hand(held)
+        if local is not None:
+            return local
+        self._held.append(held)  # Spark frees a checkpoint when its frame is forgotten
+        return held, held.count()
+
+    # ------------------------------------------------------------------------------------ scan tasks
+
+    def helper(self, table: Any, start: int, end: int) -> Any:
+        """Return the Java helper for two snapshots of a Java table."""
+        loader = table.getClass().getClassLoader()
+        key = int(self.jvm.java.lang.System.identityHashCode(loader))
+        if key not in _compiled:
+            source = pkgutil.get_data("airflow_mv.job", "SnapshotDiff.java") or b""
+            compiler = self.jvm.org.codehaus.janino.SimpleCompiler()
+            compiler.setParentClassLoader(loader)
+            compiler.cook(source.decode())
+            _compiled[key] = compiler.getClassLoader().loadClass("SnapshotDiff").getConstructors()[0]
+        numbers = self.jvm.java.lang.Long
+        return _compiled[key].newInstance(
+            self._array("Object", [table, numbers.valueOf(str(start)), numbers.valueOf(str(end))])
+        )
+
+    def table(self, name: str) -> Any:
+        """Load a Java table by its quoted Spark name."""
+        return self.jvm.org.apache.iceberg.spark.Spark3Util.loadIcebergTable(self.spark._jsparkSession, name)
+
+    def staged(self, table: Any, tasks: Any) -> DataFrame:
+        """Return the rows of scan tasks, read as ``rewrite_data_files`` reads them."""
+        name = str(uuid.uuid4())
+        self._staged.append((table, name))
+        self._table_cache().add(name, table)
+        self._task_sets().stageTasks(table, name, tasks)
+        return self.spark.read.format("iceberg").load(name)
+
+    def _task_sets(self) -> Any:
+        return self.jvm.org.apache.iceberg.spark.ScanTaskSetManager.get()
+
+    def _table_cache(self) -> Any:
+        # py4j takes the static get() for the instance's get(String): reflection does not.
+        loader = self.jvm.java.lang.Thread.currentThread().getContextClassLoader()
+        cache = loader.loadClass("org.apache.iceberg.spark.SparkTableCache")
+        return cache.getMethod("get", self._array("Class", [])).invoke(None, self._array("Object", []))
+
+    def _array(self, kind: str, items: Sequence[Any]) -> Any:
+        gateway: Any = self.spark.sparkContext._gateway
+        array = gateway.new_array(getattr(self.jvm.java.lang, kind), len(items))
+        for number, item in enumerate(items):
+            array[number] = item
+        return array
+
+    # --------------------------------------------------------------------------------------- the end
+
+    def found(self, error: BaseException | None) -> dict[str, Any]:
+        """Return the fields of an outcome that the incremental steps know.
+
+        Args:
+            error: What ended the run or made it fall back.
+        """
+        refused = error if isinstance(error, IncrementalRefusedError) else None
+        return {
+            "way": self.way,
+            "fallback": refused.code if refused else None,
+            "fallback_reason": _as_in_the_script(str(refused)) if refused else None,
+            "keys": self.keys,
+            "deltas": tuple(replace(delta, table=_as_in_the_script(delta.table)) for delta in self.deltas),
+        }
+
+    def close(self) -> None:
+        """Forget the views, the staged tasks and the held rows."""
+        for forget in self._leftovers():
+            with suppress(Exception):  # a session that has died keeps nothing
+                forget()
+        self._views, self._staged, self._held = set(), [], []
+
+    def _leftovers(self) -> Iterator[Callable[[], Any]]:
+        for view in self._views:
+            yield partial(self.spark.catalog.dropTempView, view[1:-1].replace("``", "`"))
+        for table, name in self._staged:
+            yield partial(self._task_sets().removeTasks, table, name)
+            yield partial(self._table_cache().remove, name)
+
+
+def columns_of(names: Sequence[str]) -> str:
+    """Return a list of quoted names."""
+    return ", ".join(quote(name) for name in names)
+
+
+def _as_in_the_script(text: str) -> str:
+    return re.sub(rf"\b{STAGING_CATALOG}_[0-9a-f]{{12}}\b", STAGING_CATALOG, text)

@@ -1,0 +1,129 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What both layouts do to publish: send a change again and again, and record the refresh in it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from typing import Protocol
+
+from airflow_mv.catalog import LoadedStorage, LoadedView
+from airflow_mv.plan.planner import RefreshPlan
+from airflow_mv.spec.materialized_view import TIME_TRAVEL_PROPERTY, RefreshRecord, StorageState
+from airflow_mv.spec.table import Snapshot
+
+_FACTORS = ("full-factor", "incremental-factor")
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """What a refresh did, in numbers, for its record; ``None`` where it is not known.
+
+    Args:
+        rows_written: Rows written to the storage table.
+        rows_changed: Rows of base tables found changed.
+        rows_deleted: Stored rows taken away.
+        bytes_read: Bytes of base table files read to know the change.
+        full_factor: How many times its estimate a full refresh took.
+        incremental_factor: The same of an incremental one.
+    """
+
+    rows_written: int = 0
+    rows_changed: int | None = None
+    rows_deleted: int | None = None
+    bytes_read: int | None = None
+    full_factor: float | None = None
+    incremental_factor: float | None = None
+
+    def document(self, before: RefreshRecord | None) -> dict[str, int | float]:
+        """Return the record's fields; what an earlier refresh has taught about estimates is kept.
+
+        Args:
+            before: The record of the refresh before.
+        """
+        known = {name.replace("_", "-"): value for name, value in asdict(self).items() if value is not None}
+        kept = before.document() if before else {}
+        return {**{name: kept[name] for name in _FACTORS if name in kept}, **known}
+
+
+@dataclass(frozen=True, slots=True)
+class Staged:
+    """What is to be published.
+
+    Args:
+        plan: What was planned, and from which state.
+        where: The staged storage metadata file (pointed layout) or the branch with the staged rows (registered);
+            ``None`` for a fast-forward.
+        figures: For the record.
+        now_ms: The clock.
+    """
+
+    plan: RefreshPlan
+    where: str | None
+    figures: Figures
+    now_ms: Callable[[], int]
+
+
+class Attempt(Protocol):
+    """One publication, in one layout."""
+
+    @property
+    def ours(self) -> tuple[str, ...]:
+        """The storage metadata files that only this publication writes."""
+
+    def send(self, view: LoadedView, storage: LoadedStorage) -> str | None:
+        """Send the change to the catalog, the same one while the base is the same.
+
+        Returns:
+            The storage metadata file that is published, or ``None`` where the catalog refused: that does not prove
+            that an earlier copy of the change did not land.
+
+        Raises:
+            CommitStateUnknownError: No answer; the change may land, even later.
+        """
+
+    def is_ours(self, storage: LoadedStorage) -> bool:
+        """Whether a refresh that has landed was published by this publication, not by another of the same refresh.
+
+        Args:
+            storage: The storage table now.
+        """
+
+    def landed(self) -> None:
+        """Told that the refresh is published, by this publication or by another one of the same refresh."""
+
+    def clean_up(self) -> None:
+        """Take away what was written and cannot be published any more; what stays is only waste."""
+
+
+def keeps_history(view: LoadedView) -> bool:
+    """Whether each refresh stays in the history, with its rows."""
+    return view.metadata.properties.get(TIME_TRAVEL_PROPERTY, "false").lower() == "true"
+
+
+def next_state(
+    staged: Staged, view: LoadedView, storage: LoadedStorage, snapshot: Snapshot | None, *, now_ms: int
+) -> StorageState:
+    """Return the refresh history with the staged refresh as the current one.
+
+    Args:
+        staged: The refresh.
+        view: The view now.
+        storage: Its storage table now.
+        snapshot: The snapshot with the refresh's rows.
+        now_ms: The clock, read once for each publication.
+    """
+    plan = staged.plan
+    document = {
+        "refresh-id": plan.refresh_id,
+        "version-id": plan.version_id,
+        "base-tables": [record.document() for record in plan.records],
+        **({"sequence-number": snapshot.sequence_number} if snapshot else {}),
+        **({"nested-views": [view.document() for view in plan.nested_views]} if plan.nested_views else {}),
+        "mode": str(plan.mode),
+        "reasons": [reason.to_dict() for reason in plan.reasons],
+        "refreshed-at-ms": max(now_ms, storage.table.last_updated_ms),
+        **staged.figures.document(storage.state.current if storage.state else None),
+    }
+    record = RefreshRecord.read(document, source=f"view {plan.view}, refresh record")
+    return StorageState.after(storage.state, record, keep_history=keeps_history(view))

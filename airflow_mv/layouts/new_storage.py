@@ -1,0 +1,65 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A storage table between its creation and the moment when a view names it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from airflow_mv.catalog import MaterializedViewCatalog
+from airflow_mv.errors import CatalogUnavailableError, CommitStateUnknownError, MaterializedViewError
+from airflow_mv.spec.identifiers import Identifier
+from airflow_mv.spec.materialized_view import STORAGE_TABLE_PROPERTY, STORAGE_TABLE_UUID_PROPERTY
+from airflow_mv.spec.table import TableMetadata
+
+
+@dataclass(frozen=True, slots=True)
+class NewStorage:
+    """A storage table that was made just now; no view names it yet.
+
+    Args:
+        location: Its metadata file.
+        table: Its metadata.
+        name: Its name in the catalog, in the registered layout.
+        owner: The view that it is made for.
+    """
+
+    location: str
+    table: TableMetadata
+    name: Identifier | None
+    owner: Identifier
+
+    @property
+    def fields(self) -> list[dict[str, Any]]:
+        """Its columns."""
+        return list(self.table.current_schema["fields"])
+
+    @property
+    def view_properties(self) -> dict[str, str]:
+        """What a view says of it beside the settings."""
+        if self.name is None:
+            return {}
+        uuid = self.table.table_uuid or ""
+        return {STORAGE_TABLE_PROPERTY: self.name.within_catalog, STORAGE_TABLE_UUID_PROPERTY: uuid}
+
+    def discard(self, catalog: MaterializedViewCatalog) -> None:
+        """Take it away: nothing ever pointed at it."""
+        if self.name is None:
+            catalog.files.delete(self.location)
+        else:
+            catalog.tables.drop(self.name, uuid=self.table.table_uuid, owner=self.owner)
+
+
+@contextmanager
+def discarded_on_failure(catalog: MaterializedViewCatalog, storage: NewStorage) -> Iterator[None]:
+    """Take a new storage table out of the catalog again where it is sure that no view came to name it."""
+    try:
+        yield
+    except (CommitStateUnknownError, CatalogUnavailableError):
+        raise
+    except MaterializedViewError:
+        if storage.name is not None:
+            storage.discard(catalog)
+        raise

@@ -1,0 +1,154 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The registered layout: the storage table is a table of the catalog, and one commit to it publishes.
+
+A refresh is staged on a branch of its own. The commit moves ``main`` to the branch's head, writes the record
+into the table's property, drops the branch and moves the *current tag*, all at once. It requires what it was
+planned on: ``main`` where it was, and the tag of the refresh that was current then. There is one such tag at a
+time, and no two refreshes share an id: so of all commits from one state at most one is done, those that move
+no branch too. It also requires the branch: once that is dropped, a copy of the commit that comes late is refused.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from airflow_mv.catalog import LoadedStorage, LoadedView, MaterializedViewCatalog, TableChange
+from airflow_mv.errors import InvalidMetadataError, JobError, MaterializedViewError
+from airflow_mv.layouts.attempt import Staged, keeps_history, next_state
+from airflow_mv.plan.planner import Mode
+from airflow_mv.spec.materialized_view import (
+    PROPERTY,
+    REFRESH_ID_KEY,
+    current_tag,
+    property_text,
+    staging_branch,
+)
+from airflow_mv.spec.table import Snapshot, ancestors
+
+log = logging.getLogger(__name__)
+
+_MAIN = "main"
+
+
+class RegisteredAttempt:
+    """One publication by a commit to the storage table.
+
+    Args:
+        catalog: Where the view and its storage table are.
+        staged: What is to be published.
+    """
+
+    def __init__(self, catalog: MaterializedViewCatalog, staged: Staged) -> None:
+        self._catalog = catalog
+        self._staged = staged
+        self._now_ms: int | None = None
+        self._checked = False
+        self._stamps: set[int | None] = set()
+        self._snapshot_id: int | None = None
+
+    @property
+    def ours(self) -> tuple[str, ...]:
+        """None: the commit's metadata file is the catalog's."""
+        return ()
+
+    def send(self, view: LoadedView, storage: LoadedStorage) -> str | None:
+        """Commit to the storage table."""
+        table = self._staged.plan.storage_table or storage.name
+        if table is None:
+            raise InvalidMetadataError(f"view {view.identifier}: the plan names no storage table")
+        change = self._change(view, storage)
+        location = self._catalog.commit_table(table, storage.table.table_uuid or "", change)
+        log.info("Commit to %s: %s", table, "done" if location else "refused, it has moved")
+        return location
+
+    def _change(self, view: LoadedView, storage: LoadedStorage) -> TableChange:
+        plan, branch = self._staged.plan, self._staged.where
+        snapshot = self._snapshot(storage)
+        if self._now_ms is None:
+            self._now_ms = self._staged.now_ms()
+        state = next_state(self._staged, view, storage, snapshot, now_ms=self._now_ms)
+        self._stamps.add(state.current.refreshed_at_ms)
+        self._snapshot_id = snapshot.snapshot_id
+        before = storage.state.tag if storage.state else None
+        tags = [current_tag(plan.refresh_id), *([f"refresh-{plan.refresh_id}"] if keeps_history(view) else [])]
+        return TableChange(
+            requires={
+                _MAIN: storage.table.head,
+                current_tag(plan.refresh_id): None,
+                **({before: storage.tagged} if before else {}),
+                **({branch: snapshot.snapshot_id} if branch else {}),
+            },
+            branches={_MAIN: snapshot.snapshot_id} if snapshot.snapshot_id != storage.table.head else {},
+            tags=dict.fromkeys(tags, snapshot.snapshot_id),
+            removes=tuple(name for name in (before, branch, *_left_over(storage)) if name in storage.table.refs),
+            properties={PROPERTY: property_text(state)},
+        )
+
+    def _snapshot(self, storage: LoadedStorage) -> Snapshot:
+        """Return the snapshot with the refresh's rows: the staged one, or the one that is there."""
+        plan, branch = self._staged.plan, self._staged.where
+        ref = storage.table.refs.get(branch) if branch else None
+        found = ref.snapshot_id if ref else None if branch else storage.rows_snapshot
+        snapshot = storage.table.find(found) if found is not None else None
+        if snapshot is None:
+            raise JobError(
+                f"view {plan.view}: the storage table {storage.name} has no branch {branch or _MAIN!r} with the staged "
+                "rows any more: someone dropped it. Run the refresh again"
+            )
+        if branch:
+            self._check(storage, branch, snapshot)
+        return snapshot
+
+    def _check(self, storage: LoadedStorage, branch: str, snapshot: Snapshot) -> None:
+        plan = self._staged.plan
+        if not branch.startswith(f"{staging_branch(plan.refresh_id)}_"):
+            raise InvalidMetadataError(f"view {plan.view}: the branch {branch!r} is not of refresh {plan.refresh_id}")
+        if plan.mode != Mode.FULL and snapshot.snapshot_id == storage.rows_snapshot:
+            return  # the work had nothing to write: no row of the view has changed
+        if snapshot.summary.get(REFRESH_ID_KEY) != plan.refresh_id:
+            raise InvalidMetadataError(
+                f"view {plan.view}: the branch {branch!r} of {storage.name} was not written by refresh "
+                f"{plan.refresh_id}: drop it, and run the refresh again"
+            )
+        if self._checked or snapshot.manifest_list is None or storage.name is None:
+            return
+        # Java's JdbcCatalog deletes the files of a commit whose answer was lost, landed or not.
+        if not self._catalog.tables.has_file(storage.name, snapshot.manifest_list):
+            self.clean_up()
+            raise JobError(
+                f"view {plan.view}: the staged snapshot {snapshot.snapshot_id} of {storage.name} has lost its files "
+                f"({snapshot.manifest_list}). Nothing was published; run the refresh again"
+            )
+        self._checked = True
+
+    def is_ours(self, storage: LoadedStorage) -> bool:
+        """Whether what we have sent is recorded or, where the record is gone, our snapshot led to ``main``."""
+        refresh_id = self._staged.plan.refresh_id
+        recorded = storage.state.refreshes if storage.state else ()
+        for record in recorded:
+            if record.refresh_id == refresh_id:
+                # Another process may have published the very branch: its record has a time of its own.
+                return record.refreshed_at_ms in self._stamps
+        return any(item.snapshot_id == self._snapshot_id for item in ancestors(storage.table, storage.table.head))
+
+    def landed(self) -> None:
+        """Drop the branch of a run that came second; the commit that landed has dropped its own."""
+        self.clean_up()
+
+    def clean_up(self) -> None:
+        """Drop the branch. That also ends every copy of the commit that is still on its way."""
+        branch, table = self._staged.where, self._staged.plan.storage_table
+        if branch is None or table is None:
+            return
+        try:
+            self._catalog.tables.drop_branch(table, branch)
+        except MaterializedViewError as error:
+            log.warning("The needless branch %s could not be dropped: %s", branch, error)
+
+
+def _left_over(storage: LoadedStorage) -> list[str]:
+    """Return the branches of other runs of the current refresh: it has landed, nobody will publish them."""
+    if storage.state is None:
+        return []
+    prefix = f"{staging_branch(storage.state.current_refresh_id)}_"
+    return [name for name in storage.table.refs if name.startswith(prefix)]

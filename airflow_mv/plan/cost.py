@@ -1,0 +1,146 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a refresh will cost, estimated from metadata: enough to tell a cheap way from a dear one.
+
+The figures are of one class of machine (``benchmarks/README.md`` has the measurements); only their
+relation matters. What a view's last refreshes took against their estimates, once recorded, corrects the guess.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from airflow_mv.plan.changes import Range
+from airflow_mv.spec.identifiers import Identifier
+
+#: Bytes of Parquet that two cores scan and filter in a second.
+_SCAN = 150e6
+#: Bytes that they scan, join, aggregate and write in a second: a full refresh of an ordinary query.
+_COMPUTE = 55e6
+#: Seconds that a statement takes on no data: planning, scheduling, the commit.
+_FIXED_FULL = 0.5
+_FIXED = {"append": 0.4, "merge": 0.9, "replace-keys": 1.6}
+#: Seconds to make ready the change of one table.
+_FIXED_DELTA = 0.15
+#: A factor outside of these is an accident, such as a cluster that had to start.
+_LEAST_FACTOR, _MOST_FACTOR = 0.25, 6.0
+#: Up to so many bytes a stored table is rewritten as fast as it is patched.
+SMALL_STORAGE = 8 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """What one way to refresh is expected to take.
+
+    Args:
+        mode: The way.
+        seconds: On the machine that the figures are from, in a warm session.
+        bytes_read: Bytes of base table files and of the storage table that are read.
+        rows_changed: Rows of base tables that changed, as far as summaries tell.
+        factor: By how much the view's last refresh of this kind took longer than the bare estimate; in ``seconds``.
+    """
+
+    mode: str
+    seconds: float
+    bytes_read: int
+    rows_changed: int
+    factor: float = 1.0
+
+    def corrected(self, factor: float | None) -> Estimate:
+        """Return the estimate, corrected by what was seen before."""
+        known = 1.0 if factor is None else min(max(factor, _LEAST_FACTOR), _MOST_FACTOR)
+        return replace(self, seconds=round(self.seconds * known, 3), factor=known)
+
+    def factor_of(self, seconds: float) -> float:
+        """Return the factor that a refresh of so many seconds teaches: halfway from what was known to what was seen."""
+        return round(self.factor * math.sqrt(seconds / self.seconds), 3)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the JSON form."""
+        return {
+            "mode": self.mode,
+            "seconds": self.seconds,
+            "bytes_read": self.bytes_read,
+            "rows_changed": self.rows_changed,
+            "factor": self.factor,
+        }
+
+    def __str__(self) -> str:
+        return f"{self.mode} about {self.seconds:.1f} s ({human(self.bytes_read)})"
+
+
+@dataclass(frozen=True, slots=True)
+class BaseCost:
+    """A base table as an estimate sees it.
+
+    Args:
+        identifier: The table.
+        range: What changed; ``None`` for one that did not.
+        total_bytes: Bytes of its files now.
+    """
+
+    identifier: Identifier
+    range: Range | None
+    total_bytes: int
+
+    @property
+    def changed_bytes(self) -> int:
+        """Bytes that a difference of the two snapshots reads at most."""
+        if self.range is None:
+            return 0
+        size = self.range.size
+        if self.range.only_appends:
+            return size.bytes_added
+        return min(size.bytes_added + size.bytes_removed + size.bytes_touched, 2 * max(self.total_bytes, 1))
+
+    @property
+    def changed_rows(self) -> int:
+        """Rows that came or went."""
+        return self.range.size.rows_added + self.range.size.rows_deleted if self.range else 0
+
+
+def full_cost(total_bytes: int, *, rows_changed: int = 0) -> Estimate:
+    """Estimate a full refresh.
+
+    Args:
+        total_bytes: Bytes of the base tables' files.
+        rows_changed: For the plan.
+    """
+    return Estimate("full", _FIXED_FULL + total_bytes / _COMPUTE, total_bytes, rows_changed)
+
+
+def incremental_cost(mode: str, bases: Sequence[BaseCost], *, storage_bytes: int) -> Estimate:
+    """Estimate an incremental refresh.
+
+    Args:
+        mode: ``append``, ``merge`` or ``replace-keys``.
+        bases: All base tables.
+        storage_bytes: Bytes of the stored rows.
+    """
+    changed = [base for base in bases if base.range is not None]
+    delta = sum(base.changed_bytes for base in changed)
+    # A change of one table is joined with the others, whole: once for each changed table.
+    others = sum(base.total_bytes for base in bases)
+    sides = sum(others - base.total_bytes for base in changed)
+    read = delta + sides
+    if mode == "replace-keys":
+        # The affected keys' rows are looked for in all of the base tables, and in the stored rows.
+        read += others + storage_bytes
+    elif mode == "merge":
+        read += storage_bytes
+    # A difference is shuffled once to cancel what both snapshots have.
+    shuffled = sum(base.changed_bytes for base in changed if base.range and not base.range.only_appends)
+    seconds = _FIXED[mode] + _FIXED_DELTA * len(changed) + read / _SCAN + shuffled / _COMPUTE
+    return Estimate(mode, seconds, read, sum(base.changed_rows for base in changed))
+
+
+def human(count: int) -> str:
+    """Return a number of bytes for people."""
+    size = float(count)
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if size < 1024:
+            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
+        size /= 1024
+    return f"{size:.1f} TiB"

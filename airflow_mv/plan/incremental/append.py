@@ -1,0 +1,127 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Strategy A, and the signed change of a result: only through operators that are linear."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from sqlglot import exp
+
+from airflow_mv.plan.incremental import ir
+from airflow_mv.plan.incremental.changed import no_rows
+from airflow_mv.plan.incremental.model import WEIGHT, Appended, BaseRelation, Code, RefusedError, Signed
+from airflow_mv.plan.incremental.render import sql
+from airflow_mv.plan.incremental.stable import check_certain
+from airflow_mv.plan.incremental.subqueries import aggregated, has_windows
+from airflow_mv.plan.incremental.telescope import Context, check_linear, relation_terms
+
+
+def appended(tree: ir.Tree, relations: Sequence[BaseRelation], *, consolidated: bool, broadcast: bool) -> Appended:
+    """Return the rows to insert.
+
+    Args:
+        tree: The view's query.
+        relations: The base tables.
+        broadcast: Whether to hint that the change is small.
+        consolidated: Whether a row of a change table may stand for several copies.
+
+    Raises:
+        RefusedError: Rows went from a table, or an operator is not linear.
+    """
+    check_appended(relations)
+    context = Context()
+    found = weighted(tree, context)
+    if consolidated:
+        found = [one_by_one(term, context) for term in found]
+    return Appended(tuple(sql(replace(term, outputs=term.outputs[:-1]), broadcast=broadcast) for term in found))
+
+
+def signed(tree: ir.Tree, output: Sequence[tuple[str, str]], *, broadcast: bool) -> Signed:
+    """Return the rows that come and go.
+
+    Args:
+        tree: The view's query.
+        output: Name and Spark type of each of its columns.
+        broadcast: Whether to hint that the change is small.
+
+    Raises:
+        RefusedError: An operator is not linear, or a value may not be found again.
+    """
+    check_certain(tree, [kind for _, kind in output])
+    return Signed(tuple(sql(term, broadcast=broadcast) for term in weighted(tree, Context())))
+
+
+def check_appended(relations: Sequence[BaseRelation]) -> None:
+    """Refuse changes other than appended rows.
+
+    Raises:
+        RefusedError: There are others.
+    """
+    for relation in relations:
+        if relation.changed and not relation.appended_only:
+            raise RefusedError(Code.NOT_APPEND_ONLY, f"rows of {relation.identifier} were changed or deleted")
+
+
+def weighted(tree: ir.Tree, context: Context) -> list[ir.Block]:
+    """Return the terms of a linear query's signed change: its columns, then the weight.
+
+    Raises:
+        RefusedError: An operator is not linear.
+    """
+    if not ir.touched(tree):
+        return []
+    if isinstance(tree, ir.Compound):
+        if tree.operator != "UNION" or tree.distinct:
+            raise RefusedError(Code.NOT_LINEAR, f"{tree.operator}: copies of a row on the other side matter")
+        sides = [weighted(side, context) or [_none(side, context)] for side in (tree.left, tree.right)]
+        columns = (*ir.names(tree), WEIGHT)
+        return [ir.named_block(term, columns) for side in sides for term in side]
+    if aggregated(tree) or has_windows(tree) or tree.distinct:
+        raise RefusedError(Code.NOT_LINEAR, "GROUP BY, DISTINCT or a window: rows that are already there change")
+    return weighted_terms(tree, context)
+
+
+def weighted_terms(block: ir.Block, context: Context) -> list[ir.Block]:
+    """Return the signed terms of a block's FROM and WHERE, with the block's columns and the weight.
+
+    Raises:
+        RefusedError: An operator is not linear.
+    """
+    if any(ir.touched(item.tree) for item in block.nested):
+        raise RefusedError(Code.NOT_LINEAR, "a subquery in an expression reads a changed table")
+    result = []
+    for index, term in relation_terms(block, lambda relation, _: _delta(relation, context), context):
+        check_linear(block, index)
+        weight = ir.Output(WEIGHT, ir.weight(block.relations[index].alias))
+        result.append(replace(term, outputs=(*term.outputs, weight)))
+    return result
+
+
+def _delta(relation: ir.Relation, context: Context) -> ir.Source | None:
+    source = relation.source
+    if isinstance(source, ir.Base):
+        return replace(source, version="delta")
+    if isinstance(source, ir.Rows | ir.Named):
+        return None
+    found = weighted(source, context)
+    return ir.union(found, (*ir.names(source), WEIGHT)) if found else None
+
+
+def _none(side: ir.Tree, context: Context) -> ir.Block:
+    empty = no_rows(side, range(len(ir.names(side))), context)
+    return replace(empty, outputs=(*empty.outputs, ir.Output(WEIGHT, ir.one())))
+
+
+def one_by_one(term: ir.Block, context: Context) -> ir.Block:
+    """Return a term, of which the weight is the last column, with a row for each copy of a row."""
+    return replace(term, laterals=(*term.laterals, copies(term.outputs[-1].value, context)))
+
+
+def copies(weight: exp.Expr, context: Context) -> exp.Lateral:
+    """Return a LATERAL VIEW that gives each copy of a row a row of its own."""
+    numbers = exp.GenerateSeries(start=ir.one(), end=exp.cast(exp.Abs(this=weight.copy()), "INT"))
+    alias = exp.TableAlias(
+        this=exp.to_identifier(context.fresh("copies")), columns=[exp.to_identifier("__copy", quoted=True)]
+    )
+    return exp.Lateral(this=exp.Explode(this=numbers), view=True, alias=alias)

@@ -1,0 +1,237 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Strategy B: the stored row of a group and the change of its input give the new row.
+
+Nothing is stored beside the view's own columns: a group's end is seen by a count that the view
+shows, and so is the end of a sum's last value.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from sqlglot import exp
+
+from airflow_mv.plan.incremental import additive, functions, ir
+from airflow_mv.plan.incremental.append import copies, weighted_terms
+from airflow_mv.plan.incremental.keys import is_not_null
+from airflow_mv.plan.incremental.model import BaseRelation, Code, Merged, RefusedError
+from airflow_mv.plan.incremental.render import sql
+from airflow_mv.plan.incremental.replace import is_comparable
+from airflow_mv.plan.incremental.stable import doubts
+from airflow_mv.plan.incremental.subqueries import aggregated, has_windows
+from airflow_mv.plan.incremental.telescope import Context
+
+
+def merged(
+    tree: ir.Tree, output: Sequence[tuple[str, str]], relations: Sequence[BaseRelation], *, broadcast: bool
+) -> Merged:
+    """Return how to merge.
+
+    Args:
+        tree: The view's query.
+        output: Name and Spark type of each of its columns.
+        relations: The base tables.
+        broadcast: Whether to hint that the change is small.
+
+    Raises:
+        RefusedError: The stored rows and the change do not give the new rows.
+    """
+    if not isinstance(tree, ir.Block) or not aggregated(tree) or has_windows(tree) or tree.distinct:
+        raise RefusedError(Code.NOT_ADDITIVE, "the query is not one GROUP BY at its top")
+    if tree.having is not None or (tree.grouping is not None and tree.grouping.sets is not None):
+        raise RefusedError(Code.NOT_ADDITIVE, "HAVING or grouping sets: groups that are not stored may come back")
+    appended_only = _only_appended(relations)
+    columns = _Columns.of(tree, output, appended_only=appended_only)
+    statement = _signed(tree, columns)
+    combined = _combined(columns, appended_only=appended_only)
+    if columns.keys and not appended_only and columns.row_count() is None:
+        message = "without a column count(*) the end of a group is not seen"
+        raise RefusedError(Code.NO_VISIBLE_COUNT, message)
+    return Merged(
+        keys=tuple(output[index][0] for index in columns.keys),
+        signed=sql(statement, broadcast=broadcast),
+        template=sql(combined),
+        not_null=tuple(is_not_null(tree, index) for index in columns.keys),
+    )
+
+
+def _only_appended(relations: Sequence[BaseRelation]) -> bool:
+    return all(relation.appended_only for relation in relations if relation.changed)
+
+
+@dataclass(frozen=True, slots=True)
+class _Columns:
+    """The view's columns by what they are; each by its position."""
+
+    output: tuple[tuple[str, str], ...]
+    values: tuple[exp.Expr, ...]
+    #: Position of each key and which key of the GROUP BY it shows.
+    keys: dict[int, int]
+    parts: dict[int, additive.Part]
+    #: Functions of the other columns.
+    derived: tuple[int, ...]
+
+    @classmethod
+    def of(cls, block: ir.Block, output: Sequence[tuple[str, str]], *, appended_only: bool) -> _Columns:
+        wanted = list(block.grouping.keys) if block.grouping is not None else []
+        keys: dict[int, int] = {}
+        parts: dict[int, additive.Part] = {}
+        derived: list[int] = []
+        for index, item in enumerate(block.outputs):
+            if item.value in wanted:
+                keys[index] = wanted.index(item.value)
+            elif _is_one_call(item.value) and not isinstance(item.value, exp.Avg):
+                parts[index] = additive.part(item.value, output[index][1], appended_only=appended_only)
+            else:
+                derived.append(index)
+        shown = {wanted[number] for index, number in keys.items() if is_comparable(output[index][1])}
+        if any(key not in shown for key in wanted):
+            raise RefusedError(Code.NO_KEYS, "not each key of GROUP BY is a column of the view that can be compared")
+        values = tuple(item.value for item in block.outputs)
+        return cls(tuple(output), values, keys, parts, tuple(derived))
+
+    def name(self, index: int) -> str:
+        """Return a column's name."""
+        return self.output[index][0]
+
+    def row_count(self) -> int | None:
+        """Return the column that counts the rows of a group."""
+        return next((index for index, item in self.parts.items() if item.is_row_count), None)
+
+    def count_of(self, argument: exp.Expr | None) -> int:
+        """Return the column that counts the values of a sum.
+
+        Raises:
+            RefusedError: There is none.
+        """
+        for index, item in self.parts.items():
+            if isinstance(item.call, exp.Count) and item.argument == argument:
+                return index
+        written = argument.sql(dialect="spark")[:60] if argument is not None else "*"
+        message = f"without a column count({written}) it is not seen when a sum has no values left"
+        raise RefusedError(Code.NO_VISIBLE_COUNT, message)
+
+
+def _is_one_call(value: exp.Expr) -> bool:
+    inner = value.this if isinstance(value, exp.Filter) else value
+    return functions.is_aggregate(inner)
+
+
+# ----------------------------------------------------------------------------------------- signed
+def _signed(block: ir.Block, columns: _Columns) -> ir.Block:
+    """Return the partial aggregates of the change."""
+    context = Context()
+    keys = block.grouping.keys if block.grouping is not None else ()
+    arguments = {index: item.argument or ir.one() for index, item in columns.parts.items()}
+    inputs = [ir.Output(f"__k{number}", key) for number, key in enumerate(keys)]
+    inputs += [ir.Output(f"__a{index}", value) for index, value in arguments.items()]
+    below = ir.selecting(block, inputs)
+    terms = weighted_terms(below, context)
+    if any(doubts(below)):
+        message = "a value that is aggregated, or a key, may be another one when the query runs again"
+        raise RefusedError(Code.NOT_DETERMINISTIC, message)
+    if not terms:
+        raise RefusedError(Code.NOT_ADDITIVE, "no base table has changed")
+    alias = context.fresh("change")
+    weight = ir.weight(alias)
+    change = ir.Relation(alias, ir.union(terms))
+    by_copy = any(item.needs_copies for item in columns.parts.values())
+    outputs = []
+    for index, (name, kind) in enumerate(columns.output):
+        value: exp.Expr = exp.cast(exp.Null(), exp.DataType.build(kind, dialect="spark"))
+        if index in columns.keys:
+            value = ir.column(alias, f"__k{columns.keys[index]}")
+        elif index in columns.parts:
+            value = columns.parts[index].partial(
+                ir.column(alias, f"__a{index}"), _factor(weight, kind, by_copy=by_copy)
+            )
+        outputs.append(ir.Output(name, value))
+    grouping = ir.Grouping(tuple(ir.column(alias, f"__k{number}") for number in range(len(keys)))) if keys else None
+    return ir.Block(
+        tuple(outputs), (change,), laterals=(copies(weight, context),) if by_copy else (), grouping=grouping
+    )
+
+
+def _factor(weight: exp.Expr, kind: str, *, by_copy: bool) -> exp.Expr:
+    """Return how often a row counts, of a type that leaves a product all of its digits."""
+    if by_copy:
+        came = exp.GT(this=weight.copy(), expression=exp.Literal.number(0))
+        return exp.Case(ifs=[exp.If(this=came, true=ir.one())], default=exp.Neg(this=ir.one()))
+    return exp.cast(weight.copy(), "INT" if kind.lower().startswith("decimal") else "BIGINT")
+
+
+# --------------------------------------------------------------------------------------- combined
+def _combined(columns: _Columns, *, appended_only: bool) -> ir.Block:
+    """Return the new rows, from the stored ones and the partial aggregates."""
+    kept = [index for index in range(len(columns.output)) if index not in columns.derived]
+    both = ir.union([_reading(name, columns, kept) for name in ("__stored", "__delta")])
+    inner = [_merged_column(columns, index, appended_only=appended_only) for index in kept]
+    keys = tuple(ir.column("__both", columns.name(index)) for index in columns.keys)
+    having = _end_of_group(columns) if keys and not appended_only else None
+    grouped = ir.Block(
+        tuple(inner), (ir.Relation("__both", both),), grouping=ir.Grouping(keys) if keys else None, having=having
+    )
+    outputs = []
+    for index, (name, _) in enumerate(columns.output):
+        value = _derived(columns, index) if index in columns.derived else ir.column("__merged", name)
+        outputs.append(ir.Output(name, value))
+    return ir.Block(tuple(outputs), (ir.Relation("__merged", grouped),))
+
+
+def _end_of_group(columns: _Columns) -> exp.Expr | None:
+    """Return what is true of a group that still has rows."""
+    rows = columns.row_count()
+    if rows is None:
+        return None
+    total = exp.Sum(this=ir.column("__both", columns.name(rows)))
+    return exp.NEQ(this=total, expression=exp.Literal.number(0))
+
+
+def _reading(name: str, columns: _Columns, kept: Sequence[int]) -> ir.Block:
+    outputs = tuple(ir.Output(columns.name(index), ir.column("__rows", columns.name(index))) for index in kept)
+    table = ir.Named(name)
+    return ir.Block(outputs, (ir.Relation("__rows", table),))
+
+
+def _merged_column(columns: _Columns, index: int, *, appended_only: bool) -> ir.Output:
+    name, kind = columns.output[index]
+    column = ir.column("__both", name)
+    if index in columns.keys:
+        return ir.Output(name, column)
+    item = columns.parts[index]
+    value = item.combined(column)
+    if item.is_sum and not appended_only:
+        count = exp.Sum(this=ir.column("__both", columns.name(columns.count_of(item.argument))))
+        some = exp.NEQ(this=count, expression=exp.Literal.number(0))
+        value = exp.Case(ifs=[exp.If(this=some, true=value)])
+    return ir.Output(name, exp.cast(value, exp.DataType.build(kind, dialect="spark")))
+
+
+def _derived(columns: _Columns, index: int) -> exp.Expr:
+    """Return a column that is a function of others, computed from their new values."""
+    shown = {columns.values[other]: columns.name(other) for other in (*columns.keys, *columns.parts)}
+
+    def find(node: exp.Expr) -> exp.Expr | None:
+        if node in shown:
+            return ir.column("__merged", shown[node])
+        if isinstance(node, exp.Avg):
+            return _average(columns, node, index)
+        if functions.is_aggregate(node) or isinstance(node, exp.Column | exp.Anonymous | exp.Filter):
+            message = f"{node.sql(dialect='spark')[:60]} is not a column of the view, and other columns need it"
+            raise RefusedError(Code.NOT_ADDITIVE, message)
+        return None
+
+    return ir.substitute(columns.values[index], find)
+
+
+def _average(columns: _Columns, node: exp.Avg, index: int) -> exp.Expr:
+    if node is not columns.values[index] and node != columns.values[index]:
+        raise RefusedError(Code.NOT_ADDITIVE, "avg() in an expression is not maintained")
+    for other, item in columns.parts.items():
+        if item.is_sum and item.argument == node.this:
+            count = ir.column("__merged", columns.name(columns.count_of(item.argument)))
+            total = (ir.column("__merged", columns.name(other)), columns.output[other][1])
+            return additive.average(total, count, columns.output[index][1])
+    written = node.this.sql(dialect="spark")[:60]
+    raise RefusedError(Code.NOT_ADDITIVE, f"avg({written}) needs columns sum({written}) and count({written})")

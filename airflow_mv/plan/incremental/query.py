@@ -1,0 +1,154 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A view's query, analysed once, and what each strategy makes of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+from airflow_mv.plan.incremental import ir
+from airflow_mv.plan.incremental.append import appended, signed
+from airflow_mv.plan.incremental.filters import Comparison, filters
+from airflow_mv.plan.incremental.merge import merged
+from airflow_mv.plan.incremental.model import (
+    Appended,
+    BaseRelation,
+    Code,
+    Merged,
+    Refusal,
+    RefusedError,
+    Replaced,
+    Signed,
+)
+from airflow_mv.plan.incremental.prune import pruned
+from airflow_mv.plan.incremental.reading import read
+from airflow_mv.plan.incremental.relations import Environment
+from airflow_mv.plan.incremental.render import sql as to_sql
+from airflow_mv.plan.incremental.replace import replaced
+from airflow_mv.plan.incremental.resolve import Resolver
+from airflow_mv.plan.incremental.rows import merged_rows
+from airflow_mv.plan.query import NestedView
+from airflow_mv.spec.identifiers import Identifier
+
+_Plan = TypeVar("_Plan")
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """A query that can be told how to refresh."""
+
+    #: What the query reads of each base table, in the table's order.
+    used_columns: Mapping[Identifier, tuple[str, ...]]
+    #: The query over ``<name>__new``, and over ``<name>__old`` where a table is changed.
+    new_query: str
+    old_query: str
+    _tree: ir.Tree
+    _output: tuple[tuple[str, str], ...]
+    _relations: tuple[BaseRelation, ...]
+
+    @classmethod
+    def analyse(
+        cls,
+        sql: str,
+        relations: Sequence[BaseRelation],
+        *,
+        output: Sequence[tuple[str, str]],
+        default_catalog: str,
+        default_namespace: tuple[str, ...],
+        views: Mapping[Identifier, NestedView],
+    ) -> Query | Refusal:
+        """Read a query.
+
+        Args:
+            sql: The view's own text.
+            relations: Its base tables, those of nested views too.
+            output: Name and Spark type of each column of the view.
+            default_catalog: The catalog of names with one or two parts.
+            default_namespace: The namespace of names with one part.
+            views: The nested plain views, as :func:`airflow_mv.plan.query.base_tables` finds them.
+        """
+
+        def build() -> Query:
+            resolver = Resolver(relations, views)
+            environment = Environment(default_catalog, default_namespace, {})
+            tree, written = resolver.query(read(sql, "of this refresh"), environment, None)
+            if len(written) != len(output):
+                message = f"the query has {len(written)} columns, the view {len(output)}"
+                raise RefusedError(Code.UNREADABLE, message)
+            tree = pruned(ir.named(tree, [name for name, _ in output]))
+            return cls(
+                used_columns=resolver.used_columns(tree),
+                new_query=to_sql(ir.tree_at(tree, "new")),
+                old_query=to_sql(ir.tree_at(tree, "old")),
+                _tree=tree,
+                _output=tuple(output),
+                _relations=tuple(relations),
+            )
+
+        return _unless_refused(build)
+
+    @property
+    def filters(self) -> Mapping[Identifier, Sequence[tuple[Comparison, ...]]]:
+        """What a row of each base table must be like to matter; see :func:`filters.filters`."""
+        found = filters(self._tree)
+        return {relation.identifier: found.get(relation.name, []) for relation in self._relations}
+
+    @property
+    def output(self) -> tuple[tuple[str, str], ...]:
+        """Name and Spark type of each column of the view."""
+        return self._output
+
+    def append(self, *, consolidated: bool = True, broadcast: bool = False) -> Appended | Refusal:
+        """Strategy A: rows only come, and only through operators that are linear.
+
+        Args:
+            broadcast: Whether to hint to Spark that the change is small.
+            consolidated: Whether a row of a change table may stand for several copies (``__w`` > 1).
+        """
+        return _unless_refused(
+            lambda: appended(self._tree, self._relations, consolidated=consolidated, broadcast=broadcast)
+        )
+
+    def signed(self, *, broadcast: bool = False) -> Signed | Refusal:
+        """The change of the result as a signed bag, through operators that are linear.
+
+        Args:
+            broadcast: Whether to hint to Spark that the change is small.
+        """
+        return _unless_refused(lambda: signed(self._tree, self._output, broadcast=broadcast))
+
+    def merge(self, *, broadcast: bool = False) -> Merged | Refusal:
+        """Strategy B: aggregates that the stored row and the change alone determine.
+
+        Args:
+            broadcast: Whether to hint to Spark that the change is small.
+        """
+        return _unless_refused(lambda: merged(self._tree, self._output, self._relations, broadcast=broadcast))
+
+    def merge_rows(self, *, broadcast: bool = False) -> Merged | Refusal:
+        """Strategy B for rows: the stored copies of each changed row value and the change give the new copies.
+
+        Right where :meth:`signed` is. All columns are keys, and ``signed`` has a column ``__w`` more.
+
+        Args:
+            broadcast: Whether to hint to Spark that the change is small.
+        """
+        return _unless_refused(lambda: merged_rows(self._tree, self._output, broadcast=broadcast))
+
+    def replace_keys(self, *, broadcast: bool = False) -> Replaced | Refusal:
+        """Strategy C: the keys of all rows that may have changed.
+
+        Args:
+            broadcast: Whether to hint to Spark that the change is small.
+        """
+        return _unless_refused(lambda: replaced(self._tree, self._output, broadcast=broadcast))
+
+
+def _unless_refused(build: Callable[[], _Plan]) -> _Plan | Refusal:
+    try:
+        return build()
+    except RefusedError as error:
+        return error.refusal
+    except RecursionError:
+        return Refusal(Code.TOO_LARGE, "the query is nested too deeply")

@@ -1,0 +1,372 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A query as written, put into the normal form of ``ir``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from sqlglot import exp
+
+from airflow_mv.plan.incremental import functions, ir
+from airflow_mv.plan.incremental.grouping import grouping
+from airflow_mv.plan.incremental.model import BaseRelation, Code, RefusedError
+from airflow_mv.plan.incremental.relations import Environment, FromClause, allow, unique, with_ctes
+from airflow_mv.plan.incremental.scope import Field, Scope, chain, fold
+from airflow_mv.plan.query import NestedView
+from airflow_mv.spec.identifiers import Identifier
+
+MAX_BLOCKS = 400
+
+_ORDER = ("order", "sort", "cluster", "distribute")
+_SELECT = ("expressions", "from_", "joins", "laterals", "where", "group", "having", "windows", "distinct", "hint")
+_SET_OPERATORS: Mapping[type[exp.Expr], ir.SetOperator] = {
+    exp.Union: "UNION",
+    exp.Intersect: "INTERSECT",
+    exp.Except: "EXCEPT",
+}
+
+#: A query and its columns as the user may call them.
+Resolved = tuple[ir.Tree, Sequence[str | None]]
+
+
+class Resolver:
+    """Resolves one view's query. Notes which columns it reads of each base table."""
+
+    def __init__(self, relations: Sequence[BaseRelation], views: Mapping[Identifier, NestedView]) -> None:
+        self.bases = {relation.identifier: relation for relation in relations}
+        self.views = views
+        #: The base table behind each alias.
+        self.tables: dict[str, Identifier] = {}
+        self._aliases: set[str] = set()
+        self._nested: dict[str, ir.Nested] = {}
+        self._blocks = 0
+
+    def alias(self, wanted: str) -> str:
+        """Return a name for a relation that no other relation of the whole query has."""
+        if wanted.startswith("__"):
+            wanted = f"r{wanted}"
+        name, number = wanted, 1
+        while fold(name) in self._aliases:
+            number += 1
+            name = f"{wanted}_{number}"
+        self._aliases.add(fold(name))
+        return name
+
+    # ------------------------------------------------------------------------------- queries
+    def query(self, node: exp.Expr, environment: Environment, parent: Scope | None) -> Resolved:
+        """Resolve a query.
+
+        Args:
+            node: As sqlglot reads it.
+            environment: What the names of tables mean.
+            parent: Whose subquery it is; derived tables see no outer columns.
+
+        Raises:
+            RefusedError: It holds something that is not supported, or a name that is in doubt.
+        """
+        scope = Scope(parent)
+        if isinstance(node, exp.Subquery):
+            allow(node, "this", "with_", *_ORDER)
+            return self.query(node.this, with_ctes(node, environment), parent)
+        if isinstance(node, exp.SetOperation):
+            return self._compound(node, with_ctes(node, environment), parent)
+        if isinstance(node, exp.Values):
+            return self._star(exp.Select(from_=exp.From(this=node)), environment, scope)
+        if isinstance(node, exp.Select):
+            return self._select(node, with_ctes(node, environment), scope)
+        raise RefusedError(Code.UNSUPPORTED_OPERATOR, f"{type(node).__name__.upper()} is not supported as a query")
+
+    def _star(self, node: exp.Select, environment: Environment, scope: Scope) -> Resolved:
+        node.set("expressions", [exp.Star()])
+        return self._select(node, environment, scope)
+
+    def _compound(self, node: exp.SetOperation, environment: Environment, parent: Scope | None) -> Resolved:
+        allow(node, "this", "expression", "distinct", "with_", *_ORDER)
+        left, written = self.query(node.this, environment, parent)
+        right, others = self.query(node.expression, environment, parent)
+        if len(written) != len(others):
+            raise RefusedError(Code.UNREADABLE, "the two sides of a set operator have different numbers of columns")
+        operator = next(name for kind, name in _SET_OPERATORS.items() if isinstance(node, kind))
+        return ir.Compound(operator, distinct=bool(node.args.get("distinct")), left=left, right=right), written
+
+    def _select(self, node: exp.Select, environment: Environment, scope: Scope) -> Resolved:
+        allow(node, *_SELECT, "with_", *_ORDER)
+        self._blocks += 1
+        if self._blocks > MAX_BLOCKS:
+            message = f"with its CTEs and views written out the query has more than {MAX_BLOCKS} SELECTs"
+            raise RefusedError(Code.TOO_LARGE, message)
+        node = _with_named_windows(node)
+        clause = FromClause(self, environment, scope, [])
+        if from_ := node.args.get("from_"):
+            clause.read(from_.this, node.args.get("joins") or ())
+        laterals = tuple(clause.lateral(item) for item in node.args.get("laterals") or ())
+        where = self._clause(node, "where", scope, environment)
+        fields = self._fields(node, scope, environment)
+        keys = self._grouping(node, fields, scope, environment)
+        having = self._having(node, fields, scope, environment)
+        outputs = unique(fields)
+        held = [*(item.on for item in clause.relations), *laterals, where, having, *(item.value for item in outputs)]
+        block = ir.Block(
+            outputs=outputs,
+            relations=tuple(clause.relations),
+            laterals=laterals,
+            where=where,
+            grouping=keys,
+            having=having,
+            distinct=_distinct(node),
+            nested=self._taken(held),
+        )
+        return block, [item.name for item in fields]
+
+    def _clause(self, node: exp.Select, name: str, scope: Scope, environment: Environment) -> exp.Expr | None:
+        clause = node.args.get(name)
+        return self.expression(clause.this, scope, environment) if clause is not None else None
+
+    # --------------------------------------------------------------------------- SELECT list
+    def _fields(self, node: exp.Select, scope: Scope, environment: Environment) -> list[Field]:
+        fields: list[Field] = []
+        for item in node.expressions:
+            if _is_star(item):
+                fields += _starred(item, scope)
+                continue
+            value = self.expression(item.unalias(), scope, environment)
+            if isinstance(item, exp.Aliases) or (functions.is_generator(value) and not isinstance(item, exp.Alias)):
+                message = "name the columns of a generator: write LATERAL VIEW … AS"
+                raise RefusedError(Code.UNSUPPORTED_OPERATOR, message)
+            name = item.alias if isinstance(item, exp.Alias) else _implied_name(item)
+            fields.append(Field(name, value))
+            if isinstance(item, exp.Alias):
+                scope.earlier.append(fields[-1])
+        scope.earlier = []
+        return fields
+
+    def _grouping(
+        self, node: exp.Select, fields: list[Field], scope: Scope, environment: Environment
+    ) -> ir.Grouping | None:
+        group = node.args.get("group")
+        if group is None:
+            return None
+        if group.args.get("all") and not group.expressions:
+            return _group_by_all(fields)
+
+        def key(written: exp.Expr) -> exp.Expr:
+            if isinstance(written, exp.Literal) and not written.is_string:
+                return _ordinal(written, fields)
+            names = chain(written)
+            if names is not None and scope.own(names) is None:
+                found = Scope(None, star=fields).own(names)
+                if found is not None:
+                    return found
+            return self.expression(written, scope, environment)
+
+        keys = grouping(group, key)
+        if not keys.keys or any(item.find(exp.Window) for item in keys.keys):
+            message = "GROUP BY a window function, or without a key, is not supported"
+            raise RefusedError(Code.UNSUPPORTED_OPERATOR, message)
+        return keys
+
+    def _having(self, node: exp.Select, fields: list[Field], scope: Scope, environment: Environment) -> exp.Expr | None:
+        having = node.args.get("having")
+        if having is None:
+            return None
+        output = Scope(None, star=fields)
+
+        def alias(written: exp.Expr) -> exp.Expr | None:
+            names = chain(written)
+            found = output.own(names) if names is not None else None
+            own = scope.own(names) if names is not None and found is not None else None
+            if found is not None and own is not None and own != found:
+                message = f"{'.'.join(names or ())} in HAVING may mean a column of SELECT or one of FROM"
+                raise RefusedError(Code.UNRESOLVED_NAME, message)
+            return exp.Paren(this=found) if found is not None else None
+
+        return self.expression(having.this, scope, environment, first=alias)
+
+    # --------------------------------------------------------------------------- expressions
+    def expression(
+        self,
+        node: exp.Expr,
+        scope: Scope,
+        environment: Environment,
+        first: Callable[[exp.Expr], exp.Expr | None] | None = None,
+    ) -> exp.Expr:
+        """Resolve an expression: columns, functions and subqueries.
+
+        Args:
+            node: As sqlglot reads it.
+            scope: What columns mean.
+            environment: What the names of tables mean.
+            first: Tells what some names mean that need not be looked for in the scope.
+
+        Raises:
+            RefusedError: It holds something that is not supported, or a name that is in doubt.
+        """
+
+        def find(part: exp.Expr) -> exp.Expr | None:
+            if first is not None and (found := first(part)) is not None:
+                return found
+            names = chain(part)
+            if names is not None:
+                return scope.resolve(names)
+            if isinstance(part, exp.Exists | exp.In | exp.Query) and (mark := self._subquery(part, scope, environment)):
+                return mark
+            self._check(part)
+            return None
+
+        return ir.substitute(node, find)
+
+    def check_functions(self, node: exp.Expr) -> None:
+        """Refuse an expression without columns that may change by itself.
+
+        Raises:
+            RefusedError: It may.
+        """
+        for part in node.walk():
+            self._check(part)
+
+    def _check(self, part: exp.Expr) -> None:
+        if isinstance(part, exp.Func):
+            functions.check(part)
+        if isinstance(part, exp.Dot) and isinstance(part.expression, exp.Func):
+            raise RefusedError(Code.UNKNOWN_FUNCTION, f"{part.sql(dialect='spark')[:60]} is a user's function")
+        if isinstance(part, exp.Star) and not isinstance(part.parent, exp.Count):
+            raise RefusedError(Code.UNSUPPORTED_OPERATOR, "* in an expression is not supported")
+        if isinstance(part, exp.Any | exp.All) and not isinstance(part.parent, exp.Like | exp.ILike):
+            raise RefusedError(Code.UNSUPPORTED_OPERATOR, "ANY and ALL are not supported: write bool_or() or IN")
+        if isinstance(part, exp.Placeholder | exp.Parameter | exp.SessionParameter):
+            raise RefusedError(Code.UNREADABLE, f"{part.sql(dialect='spark')} has no value")
+
+    def _subquery(self, part: exp.Expr, scope: Scope, environment: Environment) -> exp.Expr | None:
+        if isinstance(part, exp.Exists):
+            kind, query, operands = "EXISTS", part.this, []
+            if not isinstance(query, exp.Query):
+                return None
+        elif isinstance(part, exp.In):
+            kind, query, operands = "IN", part.args.get("query"), _operands(part.this)
+            if query is None:
+                return None
+        elif isinstance(part, exp.Subquery):
+            kind, query, operands = "SCALAR", part, []
+        else:
+            raise RefusedError(Code.UNSUPPORTED_OPERATOR, "a query in this place is not supported")
+        below = Scope(scope)
+        tree, _ = self.query(query, environment, below)
+        resolved = [self.expression(operand, scope, environment) for operand in operands]
+        mark = f"__nested_{len(self._nested)}"
+        self._nested[mark] = ir.Nested(mark, kind, tree, frozenset(below.outer))  # type: ignore[arg-type]
+        return exp.Anonymous(this=mark, expressions=resolved)
+
+    def _taken(self, expressions: Sequence[exp.Expr | None]) -> tuple[ir.Nested, ...]:
+        found = [
+            call.name
+            for item in expressions
+            if item is not None
+            for call in item.find_all(exp.Anonymous)
+            if call.name in self._nested
+        ]
+        return tuple(self._nested[mark] for mark in dict.fromkeys(found))
+
+    def used_columns(self, tree: ir.Tree) -> dict[Identifier, tuple[str, ...]]:
+        """Return the columns that a resolved query reads of each base table, in the table's order."""
+        used: dict[Identifier, set[str]] = {identifier: set() for identifier in self.bases}
+
+        def note(expression: exp.Expr) -> exp.Expr:
+            for item in expression.find_all(exp.Column):
+                if item.table in self.tables:
+                    used[self.tables[item.table]].add(item.name)
+            return expression
+
+        ir.rewrite(tree, note)
+        return {
+            identifier: tuple(name for name, _ in base.columns if name in used[identifier])
+            for identifier, base in self.bases.items()
+        }
+
+    def take_nested(self, relations: Sequence[ir.Relation]) -> tuple[ir.Nested, ...]:
+        """Return the subqueries in the conditions of joins."""
+        return self._taken([relation.on for relation in relations])
+
+
+# ------------------------------------------------------------------------------------ small parts
+def _operands(node: exp.Expr) -> list[exp.Expr]:
+    inner = node.unnest() if isinstance(node, exp.Paren) else node
+    return list(inner.expressions) if isinstance(inner, exp.Tuple) else [inner]
+
+
+def _is_star(item: exp.Expr) -> bool:
+    return isinstance(item, exp.Star) or (isinstance(item, exp.Column) and isinstance(item.this, exp.Star))
+
+
+def _starred(item: exp.Expr, scope: Scope) -> list[Field]:
+    star = item.this if isinstance(item, exp.Column) else item
+    allow(star, "except_")
+    fields = list(scope.star)
+    if isinstance(item, exp.Column):
+        fields = list(scope.fields_of([part.name for part in item.parts[:-1]]))
+    for excluded in star.args.get("except_") or ():
+        names = chain(excluded) or [excluded.name]
+        value = scope.own(names)
+        kept = [entry for entry in fields if entry.value != value]
+        if len(kept) != len(fields) - 1:
+            raise RefusedError(Code.UNRESOLVED_NAME, f"which column EXCEPT ({'.'.join(names)}) means is in doubt")
+        fields = kept
+    if not fields:
+        raise RefusedError(Code.UNRESOLVED_NAME, "* stands for no column")
+    return fields
+
+
+def _implied_name(item: exp.Expr) -> str | None:
+    """Return the name that Spark gives a column without AS, where that is one that people use."""
+    inner = item.unnest()
+    if isinstance(inner, exp.Cast):
+        inner = inner.this.unnest()
+    names = chain(inner)
+    return names[-1] if names else None
+
+
+def _distinct(node: exp.Select) -> bool:
+    distinct = node.args.get("distinct")
+    if distinct is not None and distinct.args.get("on"):
+        raise RefusedError(Code.UNSUPPORTED_OPERATOR, "DISTINCT ON is not supported")
+    return distinct is not None
+
+
+def _ordinal(written: exp.Literal, fields: Sequence[Field]) -> exp.Expr:
+    position = int(written.name) if written.name.isdecimal() else 0
+    if not 1 <= position <= len(fields):
+        raise RefusedError(Code.UNREADABLE, f"GROUP BY {written.name}: the SELECT list has {len(fields)} columns")
+    return fields[position - 1].value.copy()
+
+
+def _group_by_all(fields: Sequence[Field]) -> ir.Grouping | None:
+    keys = [item.value for item in fields if not list(functions.aggregates(item.value))]
+    for item in fields:
+        calls = list(functions.aggregates(item.value))
+        below = {id(column) for call in calls for column in call.find_all(exp.Column)}
+        bare = [column for column in item.value.find_all(exp.Column) if id(column) not in below]
+        if calls and any(column not in keys for column in bare):
+            message = "GROUP BY ALL with a column that mixes aggregates and others: write the keys"
+            raise RefusedError(Code.UNSUPPORTED_OPERATOR, message)
+    return ir.Grouping(tuple(dict.fromkeys(keys))) if keys else None
+
+
+def _with_named_windows(node: exp.Select) -> exp.Select:
+    """Write named windows out where they are used."""
+    named = {fold(item.name): item for item in node.args.get("windows") or ()}
+    if not any(isinstance(item.args.get("alias"), exp.Identifier) for item in node.find_all(exp.Window)):
+        return node
+    result = node.copy()
+    for window in list(result.find_all(exp.Window)):
+        alias = window.args.get("alias")
+        if alias is None or window.find_ancestor(exp.Select) is not result:
+            continue
+        definition = named.get(fold(alias.name))
+        own = any(window.args.get(name) for name in ("partition_by", "order", "spec"))
+        if definition is None or own or definition.args.get("alias"):
+            raise RefusedError(Code.UNSUPPORTED_OPERATOR, f"window {alias.name}: write it out where it is used")
+        window.set("alias", None)
+        for name in ("partition_by", "order", "spec"):
+            value = definition.args.get(name)
+            copied = [item.copy() for item in value] if isinstance(value, list) else value and value.copy()
+            window.set(name, copied)
+    return result

@@ -1,0 +1,80 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Strategy B for rows: of each row value that came or went, the stored copies and the change give the new copies.
+
+Right for linear queries only. The query itself is not run, which pays where its joins are dear.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from sqlglot import exp
+
+from airflow_mv.plan.incremental import ir
+from airflow_mv.plan.incremental.append import copies, weighted
+from airflow_mv.plan.incremental.keys import is_not_null
+from airflow_mv.plan.incremental.model import WEIGHT, Code, Merged, RefusedError
+from airflow_mv.plan.incremental.render import sql
+from airflow_mv.plan.incremental.replace import is_comparable
+from airflow_mv.plan.incremental.stable import check_certain
+from airflow_mv.plan.incremental.telescope import Context
+
+
+def merged_rows(tree: ir.Tree, output: Sequence[tuple[str, str]], *, broadcast: bool) -> Merged:
+    """Return how to merge, with all columns as keys.
+
+    Args:
+        tree: The view's query.
+        output: Name and Spark type of each of its columns.
+        broadcast: Whether to hint that the change is small.
+
+    Raises:
+        RefusedError: An operator is not linear, a column cannot be compared, or nothing has changed.
+    """
+    for name, kind in output:
+        if not is_comparable(kind):
+            raise RefusedError(Code.NO_KEYS, f"column {name} of type {kind} cannot be compared")
+    context = Context()
+    terms = weighted(tree, context)
+    check_certain(tree, [kind for _, kind in output])
+    if not terms:
+        raise RefusedError(Code.NOT_LINEAR, "no base table has changed")
+    names = [name for name, _ in output]
+    changes = ir.union(terms, [*names, WEIGHT])
+    return Merged(
+        keys=tuple(names),
+        signed=sql(_summed(changes, output, context.fresh("change"), exp.NEQ), broadcast=broadcast),
+        template=sql(_combined(output, context)),
+        not_null=tuple(isinstance(tree, ir.Block) and is_not_null(tree, index) for index in range(len(names))),
+    )
+
+
+def _combined(output: Sequence[tuple[str, str]], context: Context) -> ir.Block:
+    stored = ir.Block(
+        (*_columns(output, "__rows"), ir.Output(WEIGHT, ir.one())), (ir.Relation("__rows", ir.Named("__stored")),)
+    )
+    change = ir.Block(
+        (*_columns(output, "__rows"), ir.Output(WEIGHT, ir.weight("__rows"))),
+        (ir.Relation("__rows", ir.Named("__delta")),),
+    )
+    summed = _summed(ir.union([stored, change]), output, "__both", exp.GT)
+    return ir.Block(
+        _columns(output, "__merged"),
+        (ir.Relation("__merged", summed),),
+        laterals=(copies(ir.weight("__merged"), context),),
+    )
+
+
+def _summed(rows: ir.Tree, output: Sequence[tuple[str, str]], alias: str, test: type[exp.Binary]) -> ir.Block:
+    """Return each row value once, with the sum of its weights, where that passes a test against 0."""
+    total = exp.Sum(this=ir.weight(alias))
+    return ir.Block(
+        (*_columns(output, alias), ir.Output(WEIGHT, exp.cast(total, "INT"))),
+        (ir.Relation(alias, rows),),
+        grouping=ir.Grouping(tuple(ir.column(alias, name) for name, _ in output)),
+        having=test(this=total.copy(), expression=exp.Literal.number(0)),
+    )
+
+
+def _columns(output: Sequence[tuple[str, str]], alias: str) -> tuple[ir.Output, ...]:
+    return tuple(ir.Output(name, ir.column(alias, name)) for name, _ in output)

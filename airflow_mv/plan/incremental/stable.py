@@ -1,0 +1,228 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which columns come out the same whenever a query runs again on the same rows.
+
+Rows are found again in storage by their keys, so a key must not be a column that another run may
+give another value: a floating sum (the order of the rows decides its last digits), a value chosen
+among several (``first``, ``max_by`` of a tie), a number given to rows that tie. A condition on a
+chosen value changes which rows there are, and is refused. A condition on a number such as
+``row_number() = 1`` is fine, but then the row's other columns are chosen values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from enum import Flag, auto
+from functools import reduce
+from operator import or_
+
+from sqlglot import exp
+
+from airflow_mv.plan.incremental import functions, ir
+from airflow_mv.plan.incremental.model import Code, RefusedError
+from airflow_mv.plan.incremental.subqueries import aggregated, has_windows
+
+
+class Doubt(Flag):
+    """Why a column may come out otherwise."""
+
+    NONE = 0
+    #: An aggregate that is exact unless its type is floating.
+    SUMMED = auto()
+    #: Computed from such an aggregate: its type tells nothing.
+    INEXACT = auto()
+    #: A number given to rows that may tie.
+    NUMBER = auto()
+    #: Beside such a number: which of the tied rows has it is open.
+    BESIDE = auto()
+    #: A choice among several right values.
+    CHOSEN = auto()
+
+
+_UNSURE = Doubt.CHOSEN | Doubt.NUMBER
+
+_Names = Mapping[tuple[str, str], Doubt]
+
+
+def doubts(tree: ir.Tree, outer: _Names | None = None) -> tuple[Doubt, ...]:
+    """Return the doubts about each column of a query.
+
+    Args:
+        tree: The query.
+        outer: The doubts about outer columns that it may name.
+
+    Raises:
+        RefusedError: Which rows there are depends on a choice.
+    """
+    if isinstance(tree, ir.Compound):
+        left, right = doubts(tree.left, outer), doubts(tree.right, outer)
+        joined = tuple(one | other for one, other in zip(left, right, strict=True))
+        if tree.operator != "UNION" and any(doubt & Doubt.CHOSEN for doubt in joined):
+            raise _refused(f"{tree.operator} of a value that is chosen among several")
+        return joined
+    return _Block(tree, outer or {}).doubts()
+
+
+def certain(tree: ir.Tree, kinds: Sequence[str]) -> list[bool]:
+    """Return for each column of a query whether another run gives it the same values.
+
+    Args:
+        tree: The query.
+        kinds: Spark types of its columns.
+
+    Raises:
+        RefusedError: Which rows there are depends on a choice.
+    """
+    return [
+        not doubt & (_UNSURE | Doubt.INEXACT) and not (Doubt.SUMMED in doubt and is_floating(kind))
+        for doubt, kind in zip(doubts(tree), kinds, strict=True)
+    ]
+
+
+def check_certain(tree: ir.Tree, kinds: Sequence[str]) -> None:
+    """Refuse a query of which a row that went may not be found in storage.
+
+    Args:
+        tree: The query.
+        kinds: Spark types of its columns.
+
+    Raises:
+        RefusedError: Another run may give a column other values.
+    """
+    for name, is_certain in zip(ir.names(tree), certain(tree, kinds), strict=True):
+        if not is_certain:
+            raise _refused(f"column {name} has a value that is chosen among several, or an inexact sum")
+
+
+def is_floating(kind: str) -> bool:
+    """Whether the order of additions decides the last digits of a type's values."""
+    return "float" in kind.lower() or "double" in kind.lower()
+
+
+class _Block:
+    """One SELECT and the doubts about the columns that its expressions name."""
+
+    def __init__(self, block: ir.Block, outer: _Names) -> None:
+        self.block = block
+        self.names: dict[tuple[str, str], Doubt] = dict(outer)
+        for relation in block.relations:
+            if isinstance(relation.source, ir.Block | ir.Compound):
+                pairs = zip(ir.names(relation.source), doubts(relation.source), strict=True)
+                self.names |= {(relation.alias, name): doubt for name, doubt in pairs}
+
+    def doubts(self) -> tuple[Doubt, ...]:
+        """Return the doubts about the outputs, having looked at the conditions."""
+        self._condition_numbers()
+        for condition in self._conditions():
+            if self._of(condition) & Doubt.CHOSEN:
+                raise _refused(f"{condition.sql(dialect='spark')[:60]} tests a value that is chosen among several")
+        found = [self._of(output.value) for output in self.block.outputs]
+        if has_windows(self.block):
+            found = self._beside(found)
+        return tuple(found)
+
+    def _conditions(self) -> Iterator[exp.Expr]:
+        block = self.block
+        yield from (item for item in (block.where, block.having) if item is not None)
+        yield from (relation.on for relation in block.relations if relation.on is not None)
+        yield from block.laterals
+        yield from block.grouping.keys if block.grouping is not None else ()
+        for output in block.outputs:
+            for window in functions.windows(output.value):
+                yield from window.args.get("partition_by") or ()
+
+    def _condition_numbers(self) -> None:
+        """Make choices of what stands beside a number that a condition tests, and the other way round."""
+        tested: dict[str, Doubt] = {}
+        for condition in self._conditions():
+            for column in condition.find_all(exp.Column):
+                doubt = self.names.get((column.table, column.name), Doubt.NONE)
+                tested[column.table] = tested.get(column.table, Doubt.NONE) | doubt
+        for alias in {alias for nested in self.block.nested for alias in nested.outer}:
+            found = [doubt for (owner, _), doubt in self.names.items() if owner == alias]
+            tested[alias] = reduce(or_, found, tested.get(alias, Doubt.NONE))
+        for (alias, name), doubt in list(self.names.items()):
+            seen = tested.get(alias, Doubt.NONE)
+            other = (Doubt.BESIDE in doubt and Doubt.NUMBER in seen) or (Doubt.NUMBER in doubt and Doubt.BESIDE in seen)
+            if other:
+                self.names[alias, name] = doubt | Doubt.CHOSEN
+
+    def _of(self, value: exp.Expr) -> Doubt:
+        """Return the doubts about an expression."""
+        inner = value.unnest()
+        if isinstance(inner, exp.Column):
+            return self.names.get((inner.table, inner.name), Doubt.NONE)
+        if isinstance(inner, exp.Window):
+            return self._window(inner)
+        if functions.is_aggregate(inner):
+            return self._aggregate(inner)
+        result = Doubt.NONE
+        for child in inner.iter_expressions():
+            result |= self._of(child)
+        for nested in self.block.nested if isinstance(inner, exp.Anonymous) else ():
+            if nested.mark == inner.name:
+                found = doubts(nested.tree, self.names)
+                result |= found[0] if nested.kind == "SCALAR" else _tested(found)
+        if Doubt.SUMMED in result:
+            result |= Doubt.INEXACT
+        return _mixed(result)
+
+    def _aggregate(self, call: exp.Expr) -> Doubt:
+        below = Doubt.NONE
+        for child in call.iter_expressions():
+            below |= self._of(child)
+        if Doubt.NUMBER in below:
+            below |= Doubt.CHOSEN
+        below &= ~(Doubt.NUMBER | Doubt.BESIDE)
+        if functions.is_arbitrary(call):
+            return below | Doubt.CHOSEN
+        return below if functions.is_exact(call) else below | Doubt.SUMMED
+
+    def _window(self, window: exp.Window) -> Doubt:
+        call = functions.window_function(window)
+        result = self._aggregate(call) if not functions.is_numbering(call) else Doubt.NONE
+        for child in window.iter_expressions():
+            result |= Doubt.CHOSEN if child is not window.this and self._of(child) & Doubt.CHOSEN else Doubt.NONE
+        order = window.args.get("order")
+        if order is None or functions.is_rank(call) or self._is_total(window):
+            total = order is not None and not functions.is_rank(call)
+            return result & ~Doubt.CHOSEN if total else result
+        if functions.is_numbering(call):
+            return result | Doubt.NUMBER
+        spec = window.args.get("spec")
+        by_rows = spec is not None and (spec.args.get("kind") or "").upper() == "ROWS"
+        return result | Doubt.CHOSEN if by_rows else result
+
+    def _is_total(self, window: exp.Window) -> bool:
+        """Whether rows that tie are the same in all columns that the block shows."""
+        if self.block.laterals or aggregated(self.block):
+            return False
+        order = [item.this for item in window.args["order"].expressions]
+        listed = [*order, *(window.args.get("partition_by") or ())]
+        shown = [column for output in self.block.outputs for column in output.value.find_all(exp.Column)]
+        asked = [item for output in self.block.outputs for item in ir.marks(output.value, self.block)]
+        return not asked and all(column in listed for column in shown)
+
+    def _beside(self, found: list[Doubt]) -> list[Doubt]:
+        """Mark the columns beside a number, but for the keys that all rows of a partition share."""
+        if not any(Doubt.NUMBER in doubt for doubt in found):
+            return found
+        windows = [window for output in self.block.outputs for window in functions.windows(output.value)]
+        lists = [window.args.get("partition_by") or [] for window in windows]
+        result = []
+        for output, doubt in zip(self.block.outputs, found, strict=True):
+            is_key = all(output.value in keys for keys in lists)
+            result.append(doubt if is_key or Doubt.NUMBER in doubt else doubt | Doubt.BESIDE)
+        return result
+
+
+def _tested(found: tuple[Doubt, ...]) -> Doubt:
+    return Doubt.CHOSEN if any(doubt & Doubt.CHOSEN for doubt in found) else Doubt.NONE
+
+
+def _mixed(doubt: Doubt) -> Doubt:
+    both = Doubt.NUMBER in doubt and Doubt.BESIDE in doubt
+    return doubt | Doubt.CHOSEN if both else doubt
+
+
+def _refused(what: str) -> RefusedError:
+    return RefusedError(Code.NOT_DETERMINISTIC, f"{what}: another run may give other rows")

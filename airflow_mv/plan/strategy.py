@@ -1,0 +1,340 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Find the way to refresh a view from what changed: append, merge, replace the affected keys, or not at all.
+
+Each way is right wherever the algebra (:mod:`airflow_mv.plan.incremental`) allows it; which one runs is a
+matter of cost. What is not taken is told with its reason.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from airflow_mv.plan.changes import DIFFERABLE, Kind, Range
+from airflow_mv.plan.cost import SMALL_STORAGE, BaseCost, Estimate, incremental_cost
+from airflow_mv.plan.freshness import Code, Reason
+from airflow_mv.plan.incremental import Appended, BaseRelation, Comparison, Merged, Query, Refusal, Replaced
+from airflow_mv.plan.planner import Mode
+from airflow_mv.plan.query import NestedView
+from airflow_mv.script import (
+    STAGING_CATALOG,
+    DeltaStep,
+    DeterminismStep,
+    MergeAdditiveStep,
+    ReplaceKeysStep,
+    SqlStep,
+    Step,
+    temporary,
+)
+from airflow_mv.spec.identifiers import Identifier, quote
+
+#: A change that is broadcast to all tasks.
+_SMALL_ROWS, _SMALL_BYTES = 200_000, 32 * 1024 * 1024
+_KEEPS_ROWS = frozenset({Kind.UNCHANGED, Kind.REPLACED})
+
+
+@dataclass(frozen=True, slots=True)
+class Base:
+    """A base table between the recorded refresh and the next one.
+
+    Args:
+        identifier: The table.
+        sql: How Spark names it, quoted.
+        columns: Name and Spark type of each column now.
+        recorded: The snapshot that the stored rows are of; ``None`` for no rows.
+        target: The snapshot to get to; ``None`` likewise.
+        range: What happened between the two.
+        total_bytes: Bytes of its files now.
+        kept: Columns that were there at the recorded snapshot too, by the same id and type.
+        added_may_match: Whether a row that was appended may pass one of several filters, by its file's statistics;
+            ``None`` where rows did not only come by appends.
+    """
+
+    identifier: Identifier
+    sql: str
+    columns: tuple[tuple[str, str], ...]
+    recorded: int | None
+    target: int | None
+    range: Range
+    total_bytes: int
+    kept: frozenset[str]
+    added_may_match: Callable[[Sequence[tuple[Comparison, ...]]], bool] | None = None
+
+    @property
+    def changed(self) -> bool:
+        """Whether rows may have changed."""
+        return self.range.kind not in _KEEPS_ROWS
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """The storage table as an incremental refresh finds it.
+
+    Args:
+        tables: Quoted name that the script writes to, by mode.
+        columns: Its columns, in order.
+        bytes: Bytes of its files.
+    """
+
+    tables: Mapping[Mode, str]
+    columns: tuple[str, ...]
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A way to refresh from the changes.
+
+    Args:
+        mode: The way.
+        steps: What Spark does, after the storage table is registered.
+        reasons: Why this way, and why none that is cheaper.
+        estimate: What it is expected to take.
+    """
+
+    mode: Mode
+    steps: tuple[Step, ...]
+    reasons: tuple[Reason, ...]
+    estimate: Estimate
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """A view to be refreshed from changes.
+
+    Args:
+        view: For messages.
+        sql: Its query.
+        default_catalog: The catalog of names with one or two parts.
+        default_namespace: The namespace of names with one part.
+        views: The nested plain views.
+        output: Name and Spark type of each of the view's columns.
+        pinned: The query with every base table at its target snapshot, columns named as the view's.
+        bases: Its base tables.
+        stored: The storage table.
+    """
+
+    view: str
+    sql: str
+    default_catalog: str
+    default_namespace: tuple[str, ...]
+    views: Mapping[Identifier, NestedView]
+    output: tuple[tuple[str, str], ...]
+    pinned: str
+    bases: tuple[Base, ...]
+    stored: Stored
+
+
+def candidate(question: Question) -> Candidate | tuple[Reason, ...]:
+    """Return the cheapest way to refresh a view from what changed, or the reasons why there is none."""
+    broken = tuple(reason for base in question.bases if (reason := _broken(base)) is not None)
+    if broken:
+        return broken
+    relations = {base.identifier: _relation(number, base) for number, base in enumerate(question.bases)}
+    query = Query.analyse(
+        question.sql,
+        tuple(relations.values()),
+        output=question.output,
+        default_catalog=question.default_catalog,
+        default_namespace=question.default_namespace,
+        views=question.views,
+    )
+    if isinstance(query, Refusal):
+        return (_told(query),)
+    changed_columns = _changed_columns(question.bases, query)
+    if changed_columns:
+        return changed_columns
+    unseen = _unseen(question.bases, query)
+    if unseen is not None:
+        return unseen
+    return _Candidates(question, query, relations).cheapest()
+
+
+@dataclass(frozen=True, slots=True)
+class _Candidates:
+    """The ways that one question allows."""
+
+    question: Question
+    query: Query
+    relations: Mapping[Identifier, BaseRelation]
+
+    def cheapest(self) -> Candidate | tuple[Reason, ...]:
+        refused: list[Reason] = []
+        for way in (self._append, self._merge, self._merge_rows, self._replace_keys):
+            found = way()
+            if isinstance(found, Candidate):
+                return Candidate(found.mode, found.steps, (*found.reasons, *refused), found.estimate)
+            refused.append(_told(found))
+        return tuple(refused)
+
+    def _append(self) -> Candidate | Refusal:
+        one_by_one = all(_row_by_row(base.range) for base in self.question.bases if base.changed)
+        found = self.query.append(consolidated=not one_by_one, broadcast=self._small)
+        if not isinstance(found, Appended):
+            return found
+        statement = "\nUNION ALL\n".join(found.terms)
+        insert = SqlStep(f"INSERT INTO {self.question.stored.tables[Mode.APPEND]}\n{statement}")
+        text = "rows were only added, and each adds rows of its own to the view"
+        return self._candidate(Mode.APPEND, (*self._relations(statement), insert), text)
+
+    def _merge(self) -> Candidate | Refusal:
+        text = "the changed groups' aggregates follow from the stored ones and the change"
+        return self._merged(self.query.merge(broadcast=self._small), text, weighted=False)
+
+    def _merge_rows(self) -> Candidate | Refusal:
+        text = "how often each changed row is in the view follows from the stored rows and the change"
+        return self._merged(self.query.merge_rows(broadcast=self._small), text, weighted=True)
+
+    def _merged(self, found: Merged | Refusal, text: str, *, weighted: bool) -> Candidate | Refusal:
+        if not isinstance(found, Merged):
+            return found
+        step = MergeAdditiveStep(
+            table=self.question.stored.tables[Mode.MERGE],
+            columns=self.question.stored.columns,
+            keys=found.keys,
+            changes=found.signed,
+            combine=found.template,
+            not_null=_never_null(found),
+            how=self._how,
+            weighted=weighted,
+        )
+        return self._candidate(Mode.MERGE, (*self._relations(found.signed), step), text)
+
+    def _replace_keys(self) -> Candidate | Refusal:
+        found = self.query.replace_keys(broadcast=self._small)
+        if not isinstance(found, Replaced):
+            return found
+        unless = found.affected_unless_constants or ""
+        step = ReplaceKeysStep(
+            table=self.question.stored.tables[Mode.REPLACE_KEYS],
+            query=self.question.pinned,
+            columns=self.question.stored.columns,
+            affected=found.affected,
+            keys=found.keys,
+            not_null=_never_null(found),
+            how=self._how,
+            constants=found.constants,
+            affected_unless=unless,
+        )
+        keys = ", ".join(found.keys)
+        text = f"the rows of the affected keys ({keys}) are recomputed and replaced"
+        relations = self._relations("\n".join((found.affected, unless, *found.constants)))
+        return self._candidate(Mode.REPLACE_KEYS, (*relations, step), text)
+
+    @property
+    def _how(self) -> str:
+        return "overwrite" if self.question.stored.bytes <= SMALL_STORAGE else "delete"
+
+    @property
+    def _small(self) -> bool:
+        """Whether the whole change fits into the memory of every task."""
+        changed = [cost for cost in base_costs(self.question.bases) if cost.range is not None]
+        rows = sum(cost.changed_rows for cost in changed)
+        return rows <= _SMALL_ROWS and sum(cost.changed_bytes for cost in changed) <= _SMALL_BYTES
+
+    def _candidate(self, mode: Mode, steps: Sequence[Step], text: str) -> Candidate:
+        costs = base_costs(self.question.bases)
+        estimate = incremental_cost(str(mode), costs, storage_bytes=self.question.stored.bytes)
+        probe = DeterminismStep(self.question.pinned)
+        return Candidate(mode, (probe, *steps), (Reason(Code.INCREMENTAL, text),), estimate)
+
+    def _relations(self, statement: str) -> tuple[Step, ...]:
+        """Make the relations that a statement reads, and no others."""
+        steps: list[Step] = []
+        for base in self.question.bases:
+            relation = self.relations[base.identifier]
+            columns = self.query.used_columns.get(base.identifier, ())
+            for version, snapshot in (("new", base.target), ("old", base.recorded)):
+                if f"{relation.name}__{version}`" in statement:
+                    steps.append(_pinned(relation, version, base, columns, snapshot))
+            uses = statement.count(f"{relation.name}__delta`")
+            if uses:
+                steps.append(_delta(relation, base, columns, uses))
+        return tuple(steps)
+
+
+def base_costs(bases: Sequence[Base]) -> tuple[BaseCost, ...]:
+    """Return base tables as an estimate sees them."""
+    return tuple(BaseCost(base.identifier, base.range if base.changed else None, base.total_bytes) for base in bases)
+
+
+def _relation(number: int, base: Base) -> BaseRelation:
+    return BaseRelation(
+        identifier=base.identifier,
+        name=f"{STAGING_CATALOG}-t{number}",
+        columns=base.columns,
+        changed=base.changed,
+        appended_only=base.range.kind == Kind.APPENDED,
+    )
+
+
+def _pinned(relation: BaseRelation, version: str, base: Base, columns: Sequence[str], snapshot: int | None) -> SqlStep:
+    selected = ", ".join(quote(column) for column in columns) or "1 AS `__none`"
+    reference = snapshot if snapshot is not None else base.target if base.target is not None else base.recorded
+    pinned = base.sql if reference is None else f"{base.sql} VERSION AS OF {reference}"
+    nothing = " WHERE FALSE" if snapshot is None else ""
+    view = temporary(f"{relation.name.removeprefix(STAGING_CATALOG + '-')}__{version}")
+    return SqlStep(f"CREATE OR REPLACE TEMPORARY VIEW {view} AS\nSELECT {selected} FROM {pinned}{nothing}")
+
+
+def _delta(relation: BaseRelation, base: Base, columns: Sequence[str], uses: int) -> DeltaStep:
+    return DeltaStep(
+        view=temporary(f"{relation.name.removeprefix(STAGING_CATALOG + '-')}__delta"),
+        table=base.sql,
+        start=base.recorded,
+        end=base.target,
+        columns=tuple(columns),
+        kind="append" if base.range.only_appends else "diff",
+        uses=uses,
+    )
+
+
+def _broken(base: Base) -> Reason | None:
+    """Why the change of a table cannot be had."""
+    kind = base.range.kind
+    if not base.changed or kind in DIFFERABLE:
+        return None
+    if kind == Kind.EXPIRED:
+        text = f"{base.identifier}: the snapshot that the stored rows are of has expired; keep it with a tag, or longer"
+        return Reason(Code.SNAPSHOT_EXPIRED, text)
+    if kind == Kind.RECREATED:
+        return Reason(Code.BASE_RECREATED, f"{base.identifier} is another table than the one that was read")
+    return Reason(Code.BASE_CHANGED, f"{base.identifier}: how it changed cannot be told from its metadata")
+
+
+def _changed_columns(bases: Sequence[Base], query: Query) -> tuple[Reason, ...]:
+    """Name the tables of which the query reads a column that was another one at the recorded snapshot."""
+    reasons = []
+    for base in bases:
+        changed = [column for column in query.used_columns.get(base.identifier, ()) if column not in base.kept]
+        if changed:
+            text = f"{base.identifier}: the query reads columns that changed since: {', '.join(changed)}"
+            reasons.append(Reason(Code.SCHEMA_CHANGED, text))
+    return tuple(reasons)
+
+
+def _row_by_row(change: Range) -> bool:
+    """Whether each added row stands for itself: where files were compacted, too, equal ones may come as one."""
+    return change.only_appends and "replace" not in dict(change.operations)
+
+
+def _never_null(found: Merged | Replaced) -> tuple[str, ...]:
+    return tuple(key for key, never in zip(found.keys, found.not_null, strict=True) if never)
+
+
+def _unseen(bases: Sequence[Base], query: Query) -> Candidate | None:
+    """A change of which no row can pass the query's filters leaves the rows as they are: no Spark at all."""
+    filters = query.filters
+    reasons = []
+    for base in (item for item in bases if item.changed):
+        wanted = filters.get(base.identifier, [()])
+        if base.added_may_match is None or base.added_may_match(wanted):
+            return None
+        told = " or ".join(" and ".join(map(str, comparisons)) for comparisons in wanted)
+        text = f"{base.identifier}: by its files' statistics no added row passes {told}"
+        reasons.append(Reason(Code.FILTERED_OUT, text))
+    return Candidate(Mode.FAST_FORWARD, (), tuple(reasons), Estimate("fast-forward", 0.1, 0, 0))
+
+
+def _told(refusal: Refusal) -> Reason:
+    return Reason(Code(str(refusal.code)), refusal.message)

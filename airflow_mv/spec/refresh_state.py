@@ -1,0 +1,145 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the draft "Materialized View Spec" (apache/iceberg#11041) says of a refresh, in a snapshot's summary.
+
+The draft is not merged and its words have changed. What is written here is the text of June 2026, behind the
+name of a dialect; what is read are the older spellings, too: ``refresh-version-id`` for the view's version
+(2024), and the two lists ``source-table-states`` and ``source-view-states`` for ``source-states`` (2024 to 2025).
+Our own record in the storage table's property stays what decides: this is for other engines.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+
+from airflow_mv.errors import ConfigurationError, InvalidIdentifierError, InvalidMetadataError
+from airflow_mv.spec.identifiers import Identifier
+from airflow_mv.spec.materialized_view import BaseTable, NestedViewVersion, NonEmpty
+from airflow_mv.spec.stored import Int, Long, StoredModel, decode_text
+
+#: Key in the summary of a storage table's snapshot.
+REFRESH_STATE_KEY = "refresh-state"
+#: View property: the dialect that is written, or ``none``.
+REFRESH_STATE_PROPERTY = "airflow-mv.refresh-state"
+DIALECTS = ("2026-06",)
+DEFAULT_DIALECT = DIALECTS[-1]
+_NONE = "none"
+_NO_SNAPSHOT = -1
+
+
+class SourceTable(StoredModel):
+    """A base table at the snapshot that was read."""
+
+    type: Literal["table"] = "table"
+    name: NonEmpty
+    namespace: tuple[str, ...]
+    uuid: NonEmpty
+    snapshot_id: Long
+    catalog: str | None = None
+    """``None`` means the materialized view's own."""
+    ref: str | None = None
+    """``None`` means ``main``."""
+
+
+class SourceView(StoredModel):
+    """A plain view at the version that was expanded."""
+
+    type: Literal["view"] = "view"
+    name: NonEmpty
+    namespace: tuple[str, ...]
+    uuid: NonEmpty
+    version_id: Int
+    catalog: str | None = None
+
+
+class RefreshState(StoredModel):
+    """One refresh as the draft tells it."""
+
+    view_version_id: Int
+    refresh_start_timestamp_ms: Long
+    source_states: tuple[Annotated[SourceTable | SourceView, Field(discriminator="type")], ...]
+
+
+def refresh_state(
+    *,
+    version_id: int,
+    started_ms: int,
+    tables: Iterable[BaseTable],
+    nested_views: Sequence[NestedViewVersion],
+    catalog: str,
+) -> RefreshState:
+    """Return a refresh in the draft's words.
+
+    Args:
+        version_id: The view's version.
+        started_ms: When the refresh began, ms since the epoch.
+        tables: The base tables as they are read. One that was never written has no snapshot to name, and one whose
+            uuid nobody knows cannot be told: neither is listed.
+        nested_views: The plain views that the query is expanded through.
+        catalog: The view's catalog; it is not written out.
+    """
+    states: list[dict[str, Any]] = []
+    for table in tables:
+        uuid = table.properties.get("table-uuid")
+        if uuid is not None and table.snapshot_reference != _NO_SNAPSHOT:
+            named = _named(table.identifier, catalog)
+            states.append({"type": "table", **named, "uuid": uuid, "snapshot-id": table.snapshot_reference})
+    states += [
+        {"type": "view", **_named(view.identifier, catalog), "uuid": view.uuid, "version-id": view.version_id}
+        for view in nested_views
+    ]
+    document = {"view-version-id": version_id, "refresh-start-timestamp-ms": started_ms, "source-states": states}
+    return RefreshState.read(document, source=REFRESH_STATE_KEY)
+
+
+def write(state: RefreshState, dialect: str, *, view: str) -> str | None:
+    """Return the summary's text, or ``None`` for the dialect ``none``.
+
+    Raises:
+        ConfigurationError: There is no such dialect.
+    """
+    if dialect == _NONE:
+        return None
+    if dialect not in DIALECTS:
+        raise ConfigurationError(
+            f"view {view}: the property {REFRESH_STATE_PROPERTY} is {dialect!r}; it may be {', '.join(DIALECTS)} or "
+            f"{_NONE}"
+        )
+    return json.dumps(state.document(), separators=(",", ":"))
+
+
+def parse(text: str, *, source: str) -> RefreshState:
+    """Read the summary's text, in any of the known spellings.
+
+    Raises:
+        InvalidMetadataError: Names ``source`` and the field.
+    """
+    document = dict(decode_text(text, source=source))
+    if "view-version-id" not in document and "refresh-version-id" in document:
+        document["view-version-id"] = document.pop("refresh-version-id")
+    if "source-states" not in document:
+        document["source-states"] = _joined(document, source)
+    return RefreshState.read(document, source=source)
+
+
+def _joined(document: dict[str, Any], source: str) -> list[Any]:
+    """Make one list of the two that older drafts had."""
+    states: list[Any] = []
+    for kind in ("table", "view"):
+        part = document.pop(f"source-{kind}-states", [])
+        if not isinstance(part, list) or not all(isinstance(item, dict) for item in part):
+            raise InvalidMetadataError(f"{source}: field 'source-{kind}-states': a list of objects is wanted")
+        states += [{"type": kind, **item} for item in part]
+    return states
+
+
+def _named(text: str, catalog: str) -> dict[str, Any]:
+    try:
+        name = Identifier.parse(text)
+    except InvalidIdentifierError as error:
+        raise InvalidMetadataError(f"{REFRESH_STATE_KEY}: {error}") from None
+    other = {"catalog": name.catalog} if name.catalog != catalog else {}
+    return {"name": name.name, "namespace": list(name.namespace), **other}

@@ -1,0 +1,109 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Change which snapshots a table's metadata holds: drop old ones, make an earlier one current.
+
+Pure functions on decoded metadata files, so that fields nobody here knows are kept. Source: Iceberg
+``format/spec.md``, "Snapshot Retention Policy" and the ``snapshot-log`` of "Table Metadata Fields".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any
+
+from airflow_mv.spec.materialized_view import is_staging_branch
+from airflow_mv.spec.table import TableMetadata
+
+CURRENT = "current"
+NAMED = "named"
+YOUNG = "young"
+#: Why a snapshot stays.
+REASONS = (CURRENT, NAMED, YOUNG)
+
+
+def kept_snapshots(table: TableMetadata, *, not_current_since_ms: int) -> dict[int, str]:
+    """Say which snapshots stay, and why; every other one may be dropped.
+
+    Args:
+        table: The table.
+        not_current_since_ms: A snapshot stays that was current later than this, or was made later. Age counts
+            from when another one took its place: until then, readers were given it.
+
+    Returns:
+        :data:`CURRENT`, :data:`NAMED` (by a tag or branch) or :data:`YOUNG`, by snapshot id.
+    """
+    ended = _last_current_ms(table)
+    named = {ref.snapshot_id for ref in table.refs.values()}
+    kept = {}
+    for snapshot in table.snapshots:
+        identity = snapshot.snapshot_id
+        if identity == table.head:
+            kept[identity] = CURRENT
+        elif identity in named:
+            kept[identity] = NAMED
+        elif ended[identity] > not_current_since_ms:
+            kept[identity] = YOUNG
+    return kept
+
+
+def dead_branches(table: TableMetadata, *, current: Collection[int | None], not_current_since_ms: int) -> list[str]:
+    """Name the staging branches that no running refresh can be at any more.
+
+    Args:
+        table: The table.
+        current: The snapshots that a refresh starts its branch from now: one that is there still may be starting.
+        not_current_since_ms: Age counts from the branch's last snapshot or, where a run has written none, from when
+            another snapshot took the place of the one that it started from: its refresh can never be published then.
+    """
+    ended = _last_current_ms(table)
+    return sorted(
+        name
+        for name, ref in table.refs.items()
+        if ref.type == "branch"
+        and is_staging_branch(name)
+        and ref.snapshot_id not in current
+        and ended.get(ref.snapshot_id, 0) <= not_current_since_ms
+    )
+
+
+def _last_current_ms(table: TableMetadata) -> dict[int, int]:
+    """Return when another snapshot took the place of each, or when it was made."""
+    ended = {item.snapshot_id: item.timestamp_ms for item in table.snapshots}
+    for entry, following in zip(table.snapshot_log, table.snapshot_log[1:], strict=False):
+        ended[entry.snapshot_id] = max(ended.get(entry.snapshot_id, 0), following.timestamp_ms)
+    return ended
+
+
+def without_snapshots(document: dict[str, Any], dropped: Collection[int]) -> dict[str, Any]:
+    """Return table metadata without some snapshots, nor what tells of them.
+
+    Args:
+        document: A decoded metadata file; not changed.
+        dropped: Ids of snapshots, none of them current, tagged or branched.
+    """
+    changed = dict(document)
+    for name in ("snapshots", "statistics", "partition-statistics"):
+        if name in document:
+            changed[name] = [item for item in document[name] if item["snapshot-id"] not in dropped]
+    history = document.get("snapshot-log", [])
+    gaps = [number for number, entry in enumerate(history) if entry["snapshot-id"] in dropped]
+    # A log with a hole would answer "as of" questions wrongly: the specification ends it at the hole.
+    return {**changed, "snapshot-log": history[gaps[-1] + 1 :] if gaps else history}
+
+
+def with_head(document: dict[str, Any], snapshot_id: int, *, now_ms: int) -> dict[str, Any]:
+    """Return table metadata whose current snapshot is one that it holds already.
+
+    Args:
+        document: A decoded metadata file; not changed.
+        snapshot_id: The snapshot.
+        now_ms: For the snapshot log; the file's own last update wins over an older clock.
+    """
+    time_ms = max(now_ms, int(document.get("last-updated-ms", 0)))
+    refs = document.get("refs", {})
+    main = {"type": "branch", **refs.get("main", {}), "snapshot-id": snapshot_id}
+    return {
+        **document,
+        "current-snapshot-id": snapshot_id,
+        "refs": {**refs, "main": main},
+        "snapshot-log": [*document.get("snapshot-log", []), {"timestamp-ms": time_ms, "snapshot-id": snapshot_id}],
+    }

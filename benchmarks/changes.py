@@ -1,0 +1,97 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Copies of TPC-H's tables in each table format, and changes of a given size to them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from benchmarks.tpch import CATALOG, DATA, TABLES
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+#: Table properties by variant: how rows are deleted.
+VARIANTS: Mapping[str, Mapping[str, str]] = {
+    "v2-cow": {"format-version": "2"},
+    "v2-mor": {
+        "format-version": "2",
+        **{f"write.{verb}.mode": "merge-on-read" for verb in ("delete", "update", "merge")},
+    },
+    "v3-mor": {
+        "format-version": "3",
+        **{f"write.{verb}.mode": "merge-on-read" for verb in ("delete", "update", "merge")},
+    },
+}
+#: Order keys of TPC-H leave gaps and end below this times the scale factor.
+_KEYS = 6_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Tables:
+    """A variant's own copies of the tables.
+
+    Args:
+        variant: One of :data:`VARIANTS`.
+        scale: TPC-H scale factor.
+    """
+
+    variant: str
+    scale: float
+
+    @property
+    def namespace(self) -> str:
+        """Where they are."""
+        return f"bench_{self.variant.replace('-', '_')}"
+
+    def name(self, table: str) -> str:
+        """A table's full name."""
+        return f"{CATALOG}.{self.namespace}.{table}"
+
+    def copy(self, spark: SparkSession) -> None:
+        """Make the copies anew."""
+        properties = ", ".join(f"'{key}' = '{value}'" for key, value in VARIANTS[self.variant].items())
+        for table in TABLES:
+            spark.sql(
+                f"CREATE OR REPLACE TABLE {self.name(table)} USING iceberg TBLPROPERTIES ({properties}) "
+                f"AS SELECT * FROM {CATALOG}.{DATA}.{table}"
+            )
+
+    def sql(self, view: str) -> str:
+        """A view's query over the copies."""
+        return view.replace(f"{CATALOG}.{DATA}.", f"{CATALOG}.{self.namespace}.")
+
+    # -- changes: a share of orders, and their lineitems ---------------------------------------------
+
+    def append(self, spark: SparkSession, share: float, number: int) -> None:
+        """Insert copies of a share of the orders and of their lineitems under new keys.
+
+        Args:
+            spark: The session.
+            share: 0 to 1.
+            number: Distinguishes one change from the next.
+        """
+        shift = int(_KEYS * self.scale * 4) * number
+        for table, key in (("orders", "o_orderkey"), ("lineitem", "l_orderkey")):
+            columns = [column for column in spark.table(self.name(table)).columns if column != key]
+            spark.sql(
+                f"INSERT INTO {self.name(table)} ({key}, {', '.join(columns)}) "
+                f"SELECT {key} + {shift}, {', '.join(columns)} FROM {CATALOG}.{DATA}.{table} "
+                f"WHERE {_chosen(key, share, number)}"
+            )
+
+    def mix(self, spark: SparkSession, share: float, number: int) -> None:
+        """Delete half of a share of the orders with their lineitems, and update the other half's lineitems."""
+        deleted, updated = _chosen("{}", share / 2, 2 * number), _chosen("{}", share / 2, 2 * number + 1)
+        for table, key in (("orders", "o_orderkey"), ("lineitem", "l_orderkey")):
+            spark.sql(f"DELETE FROM {self.name(table)} WHERE {deleted.format(key)}")
+        spark.sql(
+            f"UPDATE {self.name('lineitem')} SET l_quantity = l_quantity + 1, l_extendedprice = l_extendedprice * 1.01 "
+            f"WHERE {updated.format('l_orderkey')}"
+        )
+
+
+def _chosen(key: str, share: float, number: int) -> str:
+    """Return a predicate that holds for about this share of the keys, another one for each number."""
+    return f"pmod(xxhash64({key}, {number}), 1000000) < {round(share * 1_000_000)}"

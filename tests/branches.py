@@ -1,0 +1,55 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Branches of a table, as Spark makes and writes them, with pyiceberg alone."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+
+import pyarrow as pa
+from pyiceberg.exceptions import CommitFailedException, RESTError
+from pyiceberg.table import Table
+from pyiceberg.table.refs import SnapshotRefType
+from pyiceberg.table.update import AssertTableUUID, RemoveSnapshotRefUpdate, SetSnapshotRefUpdate, TableUpdate
+
+
+def create_branch(table: Table, branch: str, start: int | None) -> None:
+    """Create a branch, of an empty table with an empty snapshot, as Spark does."""
+
+    def change(now: Table) -> Iterable[TableUpdate]:
+        if start is not None:
+            return [SetSnapshotRefUpdate(ref_name=branch, type=SnapshotRefType.BRANCH, snapshot_id=start)]
+        # A transaction would refuse: pyiceberg itself starts a table on its main branch only.
+        return now.transaction().update_snapshot(branch=branch).fast_append()._commit()[0]
+
+    _commit(table, change)
+
+
+def overwrite_branch(table: Table, branch: str, rows: pa.Table, summary: dict[str, str]) -> None:
+    """Replace the rows of a branch."""
+
+    def change(now: Table) -> Iterable[TableUpdate]:
+        transaction = now.transaction()
+        empty = now.scan().use_ref(branch).count() == 0
+        (transaction.append if empty else transaction.overwrite)(rows, snapshot_properties=summary, branch=branch)
+        return transaction._updates
+
+    _commit(table, change)
+
+
+def drop_branch(table: Table, branch: str) -> None:
+    """Drop a branch or a tag."""
+    _commit(table, lambda _: [RemoveSnapshotRefUpdate(ref_name=branch)])
+
+
+def _commit(table: Table, change: Callable[[Table], Iterable[TableUpdate]]) -> None:
+    """Commit a change that nobody else makes, however often others come between."""
+    for _ in range(100):
+        now = table.catalog.load_table(table.name())
+        with suppress(CommitFailedException, RESTError, ValueError):
+            table.catalog.commit_table(now, (AssertTableUUID(uuid=now.metadata.table_uuid),), tuple(change(now)))
+            return
+        time.sleep(random.uniform(0.01, 0.1))
+    raise AssertionError(f"others kept changing {table.name()}")

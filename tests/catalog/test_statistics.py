@@ -1,0 +1,121 @@
+# SPDX-License-Identifier: Apache-2.0
+"""File statistics say "no row can match" only where none does."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Iterator
+from datetime import date, timedelta
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pyiceberg.catalog.sql import SqlCatalog
+
+from airflow_mv.catalog.files import MetadataFiles
+from airflow_mv.catalog.statistics import added_rows_may_match
+from airflow_mv.plan.incremental import Comparison
+
+OPERATORS: dict[str, Callable[[Any, Any], bool]] = {
+    "=": operator.eq, "<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge,
+}  # fmt: skip
+COLUMNS = pa.schema(
+    [
+        ("n", pa.int64()),
+        ("price", pa.decimal128(9, 2)),
+        ("day", pa.date32()),
+        ("word", pa.string()),
+        ("x", pa.float64()),
+    ]
+)
+days = st.integers(0, 20).map(lambda number: date(2026, 1, 1) + timedelta(days=number))
+prices = st.integers(-300, 300).map(lambda number: Decimal(number).scaleb(-2))
+words = st.text(max_size=20)
+rows = st.fixed_dictionaries(
+    {
+        "n": st.none() | st.integers(-5, 5),
+        "price": st.none() | prices,
+        "day": st.none() | days,
+        "word": st.none() | words,
+        "x": st.none() | st.floats(-1, 1),
+    }
+)
+comparisons = st.one_of(
+    st.tuples(st.just("n"), st.integers(-6, 6), st.just("number")),
+    st.tuples(st.just("price"), prices, st.just("number")),
+    st.tuples(st.just("day"), days, st.just("date")),
+    st.tuples(st.just("word"), words, st.just("text")),
+    st.tuples(st.just("x"), st.floats(-1, 1), st.just("number")),
+)
+filters = st.lists(st.tuples(comparisons, st.sampled_from(list(OPERATORS))), min_size=1, max_size=3)
+
+
+@pytest.fixture(scope="module")
+def catalog(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SqlCatalog]:
+    folder: Path = tmp_path_factory.mktemp("statistics")
+    found = SqlCatalog("lake", uri="sqlite://", warehouse=f"file://{folder}", init_catalog_tables="true")
+    found.create_namespace("s")
+    yield found
+    found.engine.dispose()
+
+
+def may_match(catalog: SqlCatalog, stored: list[dict[str, Any]], *wanted: tuple[Comparison, ...]) -> bool:
+    """Whether an appended file with these rows may hold one that passes a filter."""
+    if catalog.table_exists("s.t"):
+        catalog.drop_table("s.t")
+    table = catalog.create_table("s.t", COLUMNS)
+    table.append(pa.Table.from_pylist(stored, COLUMNS))
+    snapshot = table.current_snapshot()
+    assert snapshot is not None
+    return added_rows_may_match(MetadataFiles({}), table.metadata_location, {snapshot.snapshot_id}, wanted)
+
+
+def passes(row: dict[str, Any], wanted: list[tuple[tuple[str, Any, str], str]]) -> bool:
+    return all(row[name] is not None and OPERATORS[symbol](row[name], value) for (name, value, _), symbol in wanted)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(rows, min_size=1, max_size=4), filters)
+def test_no_row_that_passes_is_ever_ruled_out(
+    catalog: SqlCatalog, stored: list[dict[str, Any]], wanted: list[tuple[tuple[str, Any, str], str]]
+) -> None:
+    """A change that is skipped wrongly is a wrong view for ever."""
+    told = tuple(Comparison(name, symbol, str(value), kind) for (name, value, kind), symbol in wanted)  # type: ignore[arg-type]
+    if not may_match(catalog, stored, told):
+        assert not any(passes(row, wanted) for row in stored)
+
+
+def test_what_the_bounds_rule_out_is_ruled_out(catalog: SqlCatalog) -> None:
+    row = {"n": 3, "price": Decimal("1.50"), "day": date(2026, 1, 5), "word": "b", "x": 0.5}
+    for out in (
+        Comparison("n", ">", "3", "number"),
+        Comparison("price", "<", "1.50", "number"),
+        Comparison("day", ">=", "2026-01-06", "date"),
+        Comparison("word", "=", "a", "text"),
+    ):
+        assert not may_match(catalog, [row], (out,)), out
+        assert may_match(catalog, [row], (out,), (Comparison("n", "=", "3", "number"),)), "one filter of two is passed"
+
+
+@pytest.mark.parametrize(
+    "comparison",
+    [
+        Comparison("x", ">", "9", "number"),
+        Comparison("n", "=", "1.5", "number"),
+        Comparison("n", "=", "7", "text"),
+        Comparison("day", "=", "no day", "date"),
+        Comparison("gone", "=", "1", "number"),
+    ],
+    ids=str,
+)
+def test_what_spark_would_convert_or_a_file_cannot_tell_may_match(catalog: SqlCatalog, comparison: Comparison) -> None:
+    row = {"n": 3, "price": Decimal(1), "day": date(2026, 1, 5), "word": "b", "x": 0.5}
+    assert may_match(catalog, [row], (comparison,))
+
+
+def test_a_filter_without_any_comparison_rules_nothing_out(catalog: SqlCatalog) -> None:
+    assert may_match(catalog, [{"n": 1, "price": None, "day": None, "word": None, "x": None}], ())

@@ -1,0 +1,170 @@
+# SPDX-License-Identifier: Apache-2.0
+"""maintain, rollback and drop --purge as a user calls them. None of them starts Spark."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from airflow_mv.planning import plan_refresh
+from airflow_mv.refresh import stage
+from tests.builders import Lake, lake
+from tests.cli.support import call
+from tests.engine.support import reload_configuration
+from tests.protocol.upkeep import files, folder_of, grow_old, local, orphans
+
+VIEW = "lake.sales.daily"
+KEYS = {
+    "view",
+    "dry_run",
+    "expired_snapshots",
+    "kept_snapshots",
+    "dropped_branches",
+    "deleted_files",
+    "deleted_bytes",
+    "kept_files",
+    "files",
+}
+
+
+@pytest.fixture
+def home(tmp_path: Path, sqlite_uri: str, warehouse: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Lake]:
+    """A lake that the command line finds, too: a view with three refreshes and one that nobody published."""
+    settings = {"TYPE": "sql", "URI": sqlite_uri, "WAREHOUSE": f"file://{warehouse}"}
+    with monkeypatch.context() as patch:
+        for key, value in settings.items():
+            patch.setenv(f"PYICEBERG_CATALOG__LAKE__{key}", value)
+        reload_configuration()
+        with lake(sqlite_uri, warehouse) as found:
+            found.table()
+            found.view()
+            for number in range(3):
+                found.append((10 + number, "east", number))
+                found.refresh()
+            found.append()
+            stage(found.catalog, plan_refresh(found.catalog, VIEW), found.stager)
+            yield found
+    reload_configuration()
+
+
+def test_maintenance_expires_and_collects_what_is_old(home: Lake) -> None:
+    grow_old(folder_of(home))
+    left, before = orphans(home), files(folder_of(home))
+    (document,) = call("maintain", VIEW, "--json").json
+    assert set(document) == KEYS
+    assert document["view"] == VIEW
+    assert not document["dry_run"]
+    assert document["expired_snapshots"] == []  # made today
+    assert document["kept_snapshots"]["current"] == 1
+    assert document["kept_snapshots"]["young"] > 0
+    assert {str(local(item)) for item in document["files"]} == left
+    assert document["deleted_files"] == len(left)
+    assert document["deleted_bytes"] > 0
+    assert orphans(home) == set()
+    (document,) = call("maintain", VIEW, "--older-than", "0s", "--json").json
+    assert document["kept_snapshots"] == {"current": 1, "named": 0, "young": 0}
+    assert document["kept_files"]["young"] == 0
+    assert len(files(folder_of(home))) < len(before - left)
+    assert len(home.read()) == 3
+
+
+def test_a_dry_run_says_what_would_go_and_why_the_rest_stays(home: Lake) -> None:
+    before, location = files(folder_of(home)), home.storage().location
+    done = call("maintain", VIEW, "--older-than", "0s", "--dry-run")
+    assert done.code == 0
+    lines = done.stdout.splitlines()
+    assert lines[0] == VIEW
+    assert lines[1].startswith("  snapshots would be expired: ")
+    assert lines[1].endswith("kept: 1 current")
+    assert lines[2].startswith("  would be deleted: ")
+    assert lines[2].endswith(" needed, 0 too young")
+    named = {str(local(line.strip())) for line in lines[3:]}
+    assert orphans(home) <= named <= before
+    assert files(folder_of(home)) == before
+    assert home.storage().location == location
+
+
+def test_nothing_young_goes_by_default(home: Lake) -> None:
+    before = files(folder_of(home))
+    (document,) = call("maintain", VIEW, "--json").json
+    assert document["deleted_files"] == 0
+    assert document["kept_files"]["young"] == len(orphans(home)) > 0
+    assert files(folder_of(home)) == before
+
+
+def test_several_views_are_maintained_at_once(home: Lake) -> None:
+    home.view("other")
+    documents = call("maintain", VIEW, "lake.sales.other", "--json").json
+    assert [document["view"] for document in documents] == [VIEW, "lake.sales.other"]
+
+
+@pytest.mark.parametrize("age", ["", "3", "d", "-3d", "3.5d", "3 d", "3days", "1h30m", "٣d", "9999999d", "3D"])
+def test_an_age_that_is_none_is_wrong_usage(home: Lake, age: str) -> None:
+    """A guess could delete what a running refresh needs."""
+    before = files(folder_of(home))
+    done = call("maintain", VIEW, "--older-than", age)
+    assert done.code == 2
+    assert "write a whole number and a unit, such as 3d, 12h, 30m or 0s" in " ".join(done.stderr.split())
+    assert files(folder_of(home)) == before
+
+
+@pytest.mark.parametrize("age", ["0s", "90s", "30m", "12h", "3d", "999999d"])
+def test_every_age_that_is_one_is_taken(home: Lake, age: str) -> None:
+    assert call("maintain", VIEW, "--older-than", age, "--dry-run", "--json").code == 0
+
+
+def test_a_view_with_a_missing_file_is_an_error_in_one_line_and_nothing_goes(home: Lake) -> None:
+    grow_old(folder_of(home))
+    next(iter(local(home.storage().table.location).glob("data/*.parquet"))).unlink()
+    before = files(folder_of(home))
+    for path in local(home.storage().table.location).glob("data/*.parquet"):
+        path.unlink()
+        before.discard(str(path))
+    done = call("maintain", VIEW, "--json")
+    assert done.code == 1
+    assert VIEW in done.error
+    assert "does not exist. Nothing was deleted" in done.error
+    assert files(folder_of(home)) == before
+
+
+def test_a_rollback_needs_a_recorded_refresh(home: Lake) -> None:
+    done = call("rollback", VIEW, "--to", "nothing")
+    assert done.code == 1
+    assert "has no refresh with id nothing" in done.error
+    assert call("rollback", VIEW).code == 2
+
+
+def test_a_rollback_makes_an_earlier_refresh_current(home: Lake) -> None:
+    home.view("travelling", time_travel=True)
+    first = home.refresh("sales.travelling").refresh_id
+    home.append()
+    home.refresh("sales.travelling")
+    name = "lake.sales.travelling"
+    document = call("rollback", name, "--to", str(first), "--json").json
+    assert set(document) == {"view", "refresh_id", "snapshot_id", "outcome"}
+    assert document["outcome"] == "rolled-back"
+    assert call("rollback", name, "--to", str(first), "--json").json["outcome"] == "already-current"
+    records = call("history", name, "--json").json
+    assert [record["refresh_id"] for record in records if record["current"]] == [first]
+    assert call("status", name, "--check").code == 3
+    assert call("rollback", name, "--to", str(first)).stdout == f"{name}  already-current  {first}\n"
+
+
+def test_a_purge_takes_every_file_of_the_view_and_no_other(home: Lake, warehouse: Path) -> None:
+    folder = folder_of(home)
+    own, everything = files(folder), files(warehouse)
+    document = call("drop", VIEW, "--purge", "--yes", "--json").json
+    assert document["dropped"]
+    assert document["deleted_files"] == len(own)
+    assert not folder.exists()
+    assert files(warehouse) == everything - own
+    assert call("drop", VIEW, "--purge", "--yes").code == 1
+
+
+def test_a_drop_without_purge_leaves_the_files(home: Lake) -> None:
+    folder = folder_of(home)
+    own = files(folder)
+    assert call("drop", VIEW, "--yes").stdout == f"dropped {VIEW}\n"
+    assert files(folder) == own

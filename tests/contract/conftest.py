@@ -1,0 +1,38 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The catalogs and layouts that one contract is for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.builders import Lake, lake
+
+#: Fixture of the address, and layout, of each home of views.
+HOMES = {
+    "sqlite-pointed": ("sqlite_uri", "pointed"),
+    "sqlite-registered": ("sqlite_uri", "registered"),
+    "postgres-pointed": ("postgres_uri", "pointed"),
+    "postgres-registered": ("postgres_uri", "registered"),
+    "rest": ("rest_uri", "registered"),
+}
+_MARKS = {"postgres_uri": [pytest.mark.postgres], "rest_uri": [pytest.mark.rest]}
+
+
+@pytest.fixture(params=[pytest.param(name, marks=_MARKS.get(fixture, [])) for name, (fixture, _) in HOMES.items()])
+def every_home(request: pytest.FixtureRequest, warehouse: Path) -> Iterator[Lake]:
+    """An empty lake in each catalog and layout."""
+    fixture, layout = HOMES[request.param]
+    with lake(str(request.getfixturevalue(fixture)), warehouse, layout=layout) as found:  # type: ignore[arg-type]
+        yield found
+
+
+@pytest.fixture(
+    params=[pytest.param(name, marks=_MARKS.get(HOMES[name][0], [])) for name in HOMES if "pointed" not in name]
+)
+def registered_home(request: pytest.FixtureRequest, warehouse: Path) -> Iterator[Lake]:
+    """An empty lake in each catalog, in the registered layout."""
+    with lake(str(request.getfixturevalue(HOMES[request.param][0])), warehouse, layout="registered") as found:
+        yield found

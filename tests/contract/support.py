@@ -1,0 +1,35 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the tests of the one contract share."""
+
+from __future__ import annotations
+
+from airflow_mv.plan.planner import RefreshPlan
+from airflow_mv.planning import RefreshOptions, plan_refresh
+from airflow_mv.refresh import stage
+from airflow_mv.script import Outcome
+from tests.builders import Lake
+
+VIEW = "sales.daily"
+NORTH, SOUTH = {"region": "north", "orders": 2, "amount": 15}, {"region": "south", "orders": 1, "amount": 20}
+EAST = {"region": "east", "orders": 1, "amount": 7}
+
+
+def staged(home: Lake, options: RefreshOptions | None = None) -> tuple[RefreshPlan, Outcome | None]:
+    """A refresh of which only the publication is missing."""
+    plan = plan_refresh(home.catalog, VIEW, options)
+    return plan, stage(home.catalog, plan, home.stager)
+
+
+def where(outcome: Outcome | None) -> str | None:
+    return outcome.staged if outcome else None
+
+
+def ids(home: Lake) -> list[str]:
+    state = home.storage().state
+    return [record.refresh_id for record in state.refreshes] if state else []
+
+
+def left_over(home: Lake) -> list[str]:
+    """Branches and tags of the storage table that the next refresh has no use for."""
+    storage = home.storage()
+    return [name for name in storage.table.refs if name != "main" and not name.startswith("airflow_mv_at_")]

@@ -1,0 +1,229 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a view and its refreshes do in every catalog and layout: one contract, asked of all of them alike."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+import pytest
+
+from airflow_mv.commit import PublishOutcome, publish
+from airflow_mv.create import Definition, create, drop
+from airflow_mv.errors import (
+    AlreadyExistsError,
+    NotFoundError,
+    StaleViewError,
+    ViewNotFoundError,
+)
+from airflow_mv.plan.freshness import State
+from airflow_mv.plan.planner import Mode
+from airflow_mv.reading import read_arrow, readable
+from airflow_mv.refresh import refresh
+from airflow_mv.spec.identifiers import quote
+from airflow_mv.spec.view import with_view_properties
+from airflow_mv.status import history, status, stored_metadata
+from tests.builders import QUERY, Lake
+from tests.contract.support import EAST, NORTH, SOUTH, VIEW, ids, left_over, staged, where
+from tests.faults import (
+    Clock,
+)
+
+
+@pytest.fixture
+def home(every_home: Lake) -> Lake:
+    every_home.table()
+    every_home.view()
+    return every_home
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+# -- views -------------------------------------------------------------------------------------
+
+
+def test_a_view_is_created_found_listed_and_dropped(every_home: Lake) -> None:
+    every_home.table()
+    assert not every_home.catalog.exists(VIEW)
+    view = every_home.view()
+    assert every_home.catalog.exists(VIEW)
+    loaded = every_home.catalog.load(VIEW)
+    assert (loaded.layout, loaded.metadata.sql(view=VIEW)) == (every_home.layout, QUERY)
+    assert loaded.metadata.schema_.names == ("region", "orders", "amount")
+    assert every_home.catalog.list("sales") == every_home.catalog.list() == [view]
+    drop(every_home.catalog, VIEW)
+    assert not every_home.catalog.exists(VIEW)
+    assert every_home.iceberg.list_tables("sales") == [("sales", "orders")]
+    with pytest.raises(ViewNotFoundError, match="daily"):
+        drop(every_home.catalog, VIEW)
+
+
+def test_names_that_need_quoting_work_throughout(every_home: Lake) -> None:
+    every_home.table()
+    view = every_home.view(quote("a b-c ☃ `q`"))
+    assert every_home.catalog.list("sales") == [view]
+    assert every_home.refresh(view).outcome == "refreshed"
+    assert every_home.read(view) == [NORTH, SOUTH]
+
+
+def test_a_name_that_is_taken_is_refused_and_leaves_no_table(home: Lake) -> None:
+    home.table("other")
+    tables = home.iceberg.list_tables("sales")
+    with pytest.raises(AlreadyExistsError, match="daily"):
+        home.view()
+    with pytest.raises(AlreadyExistsError, match=r"a table .*other"):
+        home.view("other")
+    assert home.iceberg.list_tables("sales") == tables
+
+
+def test_a_namespace_that_does_not_exist_is_named(home: Lake) -> None:
+    with pytest.raises(NotFoundError, match="nowhere"):
+        home.catalog.list("nowhere")
+    with pytest.raises(ViewNotFoundError, match="nothing"):
+        home.catalog.load("sales.nothing")
+
+
+def test_a_property_changes_without_a_new_version(home: Lake) -> None:
+    view = home.catalog.load(VIEW)
+    assert home.catalog.replace(view, with_view_properties(view.metadata, {"comment": "été ☃"}))
+    now = home.catalog.load(VIEW)
+    assert now.metadata.properties == {**view.metadata.properties, "comment": "été ☃"}
+    assert now.metadata.current_version == view.metadata.current_version
+    assert home.catalog.replace(now, with_view_properties(now.metadata, {}, removed=["comment"]))
+    assert home.catalog.load(VIEW).metadata.properties == view.metadata.properties
+
+
+@pytest.mark.parametrize(
+    ("sql", "rows"),
+    [
+        ("SELECT region, count(*) AS orders, max(amount) AS amount FROM lake.sales.orders GROUP BY region", 2),
+        ("SELECT id, region FROM lake.sales.orders", 3),
+    ],
+    ids=["same columns", "other columns"],
+)
+def test_a_replaced_view_has_a_new_version_and_its_old_rows_are_not_served(home: Lake, sql: str, rows: int) -> None:
+    home.refresh()
+    before = home.catalog.load(VIEW).metadata
+    create(home.catalog, VIEW, Definition(sql), stager=home.stager, replace=True)
+    replaced = home.catalog.load(VIEW)
+    assert replaced.metadata.current_version_id == 2
+    assert replaced.metadata.view_uuid == before.view_uuid
+    with pytest.raises(StaleViewError):
+        readable(home.catalog, VIEW)
+    home.refresh()
+    assert len(home.read()) == rows
+    assert len([name for name in home.iceberg.list_tables("sales") if "storage" in name[-1]]) <= 1
+
+
+def test_the_same_query_again_keeps_version_and_rows(home: Lake) -> None:
+    home.refresh()
+    before = home.storage()
+    create(home.catalog, VIEW, Definition(QUERY, allow_stale_data=True), stager=home.stager, replace=True)
+    view = home.catalog.load(VIEW)
+    assert (view.metadata.current_version_id, view.materialized.allow_stale_data) == (1, True)
+    assert home.storage().state == before.state
+    assert status(home.catalog, VIEW).state == State.FRESH
+
+
+def test_a_plain_view_becomes_a_materialized_one(every_home: Lake) -> None:
+    every_home.table()
+    every_home.plain_view("plain", "SELECT id, region AS r FROM lake.sales.orders", ["number", "region"])
+    wanted = Definition(None, layout=every_home.layout)
+    create(every_home.catalog, "sales.plain", wanted, stager=every_home.stager)
+    every_home.refresh("sales.plain")
+    assert every_home.read("sales.plain")[0] == {"number": 1, "region": "north"}
+
+
+# -- a refresh ---------------------------------------------------------------------------------
+
+
+def test_rows_are_seen_only_after_the_publication(home: Lake) -> None:
+    plan, outcome = staged(home)
+    assert home.read() == []
+    assert status(home.catalog, VIEW).state == State.NEVER_REFRESHED
+    assert publish(home.catalog, plan, where(outcome)).outcome == PublishOutcome.COMMITTED
+    assert home.read() == [NORTH, SOUTH]
+    assert status(home.catalog, VIEW).state == State.FRESH
+    assert left_over(home) == []
+
+
+def test_our_own_readers_get_what_others_get(home: Lake) -> None:
+    home.refresh()
+    found = readable(home.catalog, VIEW)
+    assert sorted(read_arrow(home.catalog, found).rows()) == [list(row.values()) for row in home.read()]
+
+
+def test_a_fresh_view_is_left_alone(home: Lake) -> None:
+    home.refresh()
+    before = home.storage().location
+    assert home.refresh().outcome == "fresh"
+    assert home.storage().location == before
+
+
+def test_refresh_after_refresh_leaves_one_record_and_nothing_over(home: Lake) -> None:
+    for _ in range(3):
+        home.append()
+        home.refresh()
+    assert len(ids(home)) == 1
+    assert left_over(home) == []
+    assert home.read() == [{**EAST, "orders": 3, "amount": 21}, NORTH, SOUTH]
+
+
+def test_an_empty_result_is_a_refresh_too(every_home: Lake) -> None:
+    every_home.table(rows=None)
+    every_home.view(sql="SELECT id, region FROM lake.sales.orders WHERE id > 5")
+    assert every_home.refresh().outcome == "refreshed"
+    assert every_home.read() == []
+    assert status(every_home.catalog, VIEW).state == State.FRESH
+
+
+def test_compaction_of_a_base_table_is_a_fast_forward(home: Lake) -> None:
+    home.refresh()
+    head = home.compact()
+    done = home.refresh()
+    assert (done.mode, len(home.stager.refreshes)) == (Mode.FAST_FORWARD, 1)
+    assert home.storage().state.current.snapshots == {"lake.sales.orders": head}  # type: ignore[union-attr]
+    assert home.read() == [NORTH, SOUTH]
+
+
+def test_a_view_on_a_view_reads_the_rows_of_its_refresh(home: Lake) -> None:
+    home.view("top", "SELECT sum(amount) AS total FROM lake.sales.daily")
+    done = refresh(home.catalog, ["sales.top", VIEW], stager=home.stager)
+    assert [result.outcome for result in done] == ["refreshed", "refreshed"]
+    assert home.read("sales.top") == [{"total": 35}]
+    home.append()
+    assert status(home.catalog, "sales.top").state == State.FRESH
+    home.refresh()
+    assert status(home.catalog, "sales.top").state == State.STALE
+    home.refresh("sales.top")
+    assert home.read("sales.top") == [{"total": 42}]
+
+
+def test_the_stored_documents_can_be_shown(home: Lake) -> None:
+    home.refresh()
+    shown = stored_metadata(home.catalog, VIEW)
+    assert shown["layout"] == home.layout
+    assert shown["metadata"]["view-uuid"] == home.catalog.load(VIEW).metadata.view_uuid
+    assert shown["storage_table_metadata"]["current-snapshot-id"] == home.storage().table.head
+
+
+# -- time travel -------------------------------------------------------------------------------
+
+
+def test_every_refresh_stays_readable_with_time_travel(every_home: Lake) -> None:
+    every_home.table()
+    every_home.view(time_travel=True)
+    first = every_home.refresh()
+    between = datetime.now(UTC)
+    every_home.append()
+    every_home.refresh()
+    every_home.compact()
+    every_home.refresh()
+    assert [item["mode"] for item in history(every_home.catalog, VIEW)] == ["full", "full", "fast-forward"]
+    for past in ({"refresh_id": first.refresh_id}, {"as_of": between}):
+        found = readable(every_home.catalog, VIEW, **past)  # type: ignore[arg-type]
+        assert sorted(read_arrow(every_home.catalog, found).rows()) == [["north", 2, 15], ["south", 1, 20]]
+    tags = {name for name in every_home.storage().table.refs if name.startswith("refresh-")}
+    assert tags == {f"refresh-{name}" for name in ids(every_home)}

@@ -1,0 +1,275 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A refresh is published once or not at all, in every catalog and layout: lost answers, races, deaths, replacements."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+
+import pytest
+
+from airflow_mv.commit import PublishOutcome, publish
+from airflow_mv.create import Definition, create, drop
+from airflow_mv.errors import (
+    ViewNotFoundError,
+)
+from airflow_mv.plan.freshness import State
+from airflow_mv.plan.planner import Mode, RefreshPlan
+from airflow_mv.planning import plan_refresh
+from airflow_mv.refresh import find_staged, refresh
+from airflow_mv.spec.view import with_view_properties
+from airflow_mv.status import status
+from tests.builders import DuckStager, Lake
+from tests.contract.support import EAST, NORTH, SOUTH, VIEW, ids, left_over, staged, where
+from tests.faults import (
+    Clock,
+    FaultyCatalog,
+    StoppedError,
+    after,
+    arrive_late,
+    lose_answer_after,
+    lose_answer_before,
+    stop_after,
+    stop_before,
+)
+
+
+@pytest.fixture
+def home(every_home: Lake) -> Lake:
+    every_home.table()
+    every_home.view()
+    return every_home
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+# -- exactly once ------------------------------------------------------------------------------
+
+
+def test_publishing_twice_publishes_once(home: Lake, clock: Clock) -> None:
+    plan, outcome = staged(home)
+    first = publish(home.catalog, plan, where(outcome), effects=clock.effects)
+    second = publish(home.catalog, plan, where(outcome), effects=clock.effects)
+    assert (first.outcome, second.outcome) == (PublishOutcome.COMMITTED, PublishOutcome.ALREADY_COMMITTED)
+    assert first.storage_table_location == second.storage_table_location == home.storage().location
+
+
+def sends(catalog: FaultyCatalog) -> int:
+    return len(catalog.sent) + len(catalog.commits)
+
+
+def test_a_lost_answer_after_the_change_is_not_published_twice(home: Lake, clock: Clock) -> None:
+    plan, outcome = staged(home)
+    catalog = FaultyCatalog(home.iceberg, lose_answer_after())
+    assert publish(catalog, plan, where(outcome), effects=clock.effects).outcome == PublishOutcome.COMMITTED
+    assert sends(catalog) == 1
+    assert ids(home) == [plan.refresh_id]
+    assert home.read() == [NORTH, SOUTH]
+
+
+def test_a_lost_answer_before_the_change_is_sent_again_unchanged(home: Lake, clock: Clock) -> None:
+    plan, outcome = staged(home)
+    catalog = FaultyCatalog(home.iceberg, lose_answer_before(), lose_answer_before())
+    assert publish(catalog, plan, where(outcome), effects=clock.effects).outcome == PublishOutcome.COMMITTED
+    assert sends(catalog) == 3
+    assert all(change == catalog.commits[0] for change in catalog.commits)
+    assert ids(home) == [plan.refresh_id]
+
+
+def test_a_change_that_arrives_late_lands_once(home: Lake, clock: Clock) -> None:
+    plan, outcome = staged(home)
+    catalog = FaultyCatalog(home.iceberg, arrive_late)
+    assert publish(catalog, plan, where(outcome), effects=clock.effects).outcome == PublishOutcome.COMMITTED
+    assert ids(home) == [plan.refresh_id]
+    assert home.read() == [NORTH, SOUTH]
+
+
+def test_a_change_that_arrives_after_another_refresh_is_not_done(home: Lake, clock: Clock) -> None:
+    plan, outcome = staged(home)
+
+    def another() -> None:
+        home.append()
+        home.refresh()
+
+    catalog = FaultyCatalog(home.iceberg, arrive_late)
+    effects = replace(clock.effects, sleep=lambda _: another())
+    assert publish(catalog, plan, where(outcome), effects=effects).outcome == PublishOutcome.SUPERSEDED
+    before = home.storage()
+    catalog.arrive()
+    assert home.storage() == before
+    assert home.read() == [EAST, NORTH, SOUTH]
+
+
+@pytest.mark.parametrize(
+    ("stop", "ending"),
+    [(stop_before, PublishOutcome.COMMITTED), (stop_after, PublishOutcome.ALREADY_COMMITTED)],
+)
+def test_a_process_that_dies_at_the_change_is_followed_up_by_the_next(
+    home: Lake, clock: Clock, stop: object, ending: PublishOutcome
+) -> None:
+    plan, outcome = staged(home)
+    with pytest.raises(StoppedError):
+        publish(FaultyCatalog(home.iceberg, stop), plan, where(outcome), effects=clock.effects)  # type: ignore[arg-type]
+    restored = RefreshPlan.from_dict(plan.to_dict())
+    assert publish(home.catalog, restored, where(outcome), effects=clock.effects).outcome == ending
+    assert ids(home) == [plan.refresh_id]
+
+
+def test_a_retry_publishes_what_was_staged_and_stages_nothing(home: Lake) -> None:
+    plan, _ = staged(home)
+    again = plan_refresh(home.catalog, VIEW)
+    assert again.refresh_id == plan.refresh_id
+    assert home.refresh().outcome == "refreshed"
+    assert len(home.stager.refreshes) == 1
+    assert home.read() == [NORTH, SOUTH]
+    assert left_over(home) == []
+
+
+def test_what_a_failed_job_left_is_not_taken_up(home: Lake) -> None:
+    plan = plan_refresh(home.catalog, VIEW)
+    assert plan.script is not None
+    half = replace(plan, script=replace(plan.script, steps=plan.script.steps[:1]))
+    assert half.script is not None
+    home.stager(half.script)
+    assert find_staged(home.catalog, plan) is None
+    home.refresh()
+    assert home.read() == [NORTH, SOUTH]
+    home.append()
+    home.refresh()
+    assert left_over(home) == []
+
+
+def test_a_lost_fast_forward_is_not_published_twice(home: Lake, clock: Clock) -> None:
+    home.refresh()
+    home.compact()
+    plan, _ = staged(home)
+    assert plan.mode == Mode.FAST_FORWARD
+    catalog = FaultyCatalog(home.iceberg, lose_answer_after())
+    assert publish(catalog, plan, None, effects=clock.effects).outcome == PublishOutcome.COMMITTED
+    assert publish(home.catalog, plan, None, effects=clock.effects).outcome == PublishOutcome.ALREADY_COMMITTED
+
+
+def test_of_two_fast_forwards_from_one_state_one_is_done(home: Lake, clock: Clock) -> None:
+    """Neither moves the rows: it is the record alone that tells them apart."""
+    home.refresh()
+    home.compact()
+    plan, _ = staged(home)
+    other = replace(plan, refresh_id="another-one", records=plan.records)
+
+    def first() -> None:
+        publish(home.catalog, other, None, effects=clock.effects)
+
+    published = publish(FaultyCatalog(home.iceberg, after(first)), plan, None, effects=clock.effects)
+    assert published.outcome == PublishOutcome.SUPERSEDED
+    assert ids(home) == ["another-one"]
+
+
+# -- meanwhile ---------------------------------------------------------------------------------
+
+
+def test_an_unrelated_property_of_the_view_survives_without_a_recompute(home: Lake, clock: Clock) -> None:
+    plan, outcome = staged(home)
+
+    def comment() -> None:
+        view = home.catalog.load(VIEW)
+        assert home.catalog.replace(view, with_view_properties(view.metadata, {"comment": "by someone else"}))
+
+    published = publish(FaultyCatalog(home.iceberg, after(comment)), plan, where(outcome), effects=clock.effects)
+    assert published.outcome == PublishOutcome.COMMITTED
+    assert home.catalog.load(VIEW).metadata.properties["comment"] == "by someone else"
+    assert (ids(home), len(home.stager.refreshes)) == ([plan.refresh_id], 1)
+
+
+def test_a_later_refresh_supersedes_ours_and_nothing_of_ours_stays(home: Lake, clock: Clock) -> None:
+    plan, outcome = staged(home)
+
+    def another() -> None:
+        home.append()
+        home.refresh()
+
+    published = publish(FaultyCatalog(home.iceberg, after(another)), plan, where(outcome), effects=clock.effects)
+    assert published.outcome == PublishOutcome.SUPERSEDED
+    assert home.read() == [EAST, NORTH, SOUTH]
+    assert left_over(home) == []
+
+
+def test_an_older_refresh_is_planned_over_again(home: Lake, clock: Clock) -> None:
+    older, first = staged(home)
+    home.append()
+    newer, second = staged(home)
+    assert publish(home.catalog, older, where(first), effects=clock.effects).outcome == PublishOutcome.COMMITTED
+    assert publish(home.catalog, newer, where(second), effects=clock.effects).outcome == PublishOutcome.REPLAN
+    assert left_over(home) == []
+    assert home.refresh().outcome == "refreshed"
+    assert home.read() == [EAST, NORTH, SOUTH]
+
+
+def test_two_runs_of_one_refresh_publish_once(home: Lake, clock: Clock) -> None:
+    """A zombie driver stages the same refresh beside its successor."""
+    plan, first = staged(home)
+    assert plan.script is not None
+    second = home.stager(plan.script)
+    assert where(first) != where(second)
+    assert publish(home.catalog, plan, where(second), effects=clock.effects).outcome == PublishOutcome.COMMITTED
+    assert publish(home.catalog, plan, where(first), effects=clock.effects).outcome == PublishOutcome.ALREADY_COMMITTED
+    assert home.read() == [NORTH, SOUTH]
+    assert left_over(home) == []
+
+
+@pytest.mark.parametrize("columns", ["region, count(*) AS orders, max(amount) AS amount", "count(*) AS orders"])
+def test_a_view_that_was_replaced_meanwhile_is_planned_again(home: Lake, clock: Clock, columns: str) -> None:
+    plan, outcome = staged(home)
+    sql = f"SELECT {columns} FROM lake.sales.orders" + (" GROUP BY region" if "region" in columns else "")
+    create(home.catalog, VIEW, Definition(sql), stager=home.stager, replace=True)
+    assert publish(home.catalog, plan, where(outcome), effects=clock.effects).outcome == PublishOutcome.REPLAN
+    assert ids(home) == []
+    assert left_over(home) == []
+    assert home.refresh().outcome == "refreshed"
+    assert status(home.catalog, VIEW).state == State.FRESH
+
+
+def test_a_change_on_its_way_while_the_view_was_replaced_lands_nowhere(home: Lake, clock: Clock) -> None:
+    """After "plan again" a late copy must not publish rows of the old definition."""
+    plan, outcome = staged(home)
+    catalog = FaultyCatalog(home.iceberg, arrive_late)
+    sql = "SELECT region, count(*) AS orders, max(amount) AS amount FROM lake.sales.orders GROUP BY region"
+
+    def redefine(_: float) -> None:
+        create(home.catalog, VIEW, Definition(sql), stager=home.stager, replace=True)
+
+    effects = replace(clock.effects, sleep=redefine)
+    assert publish(catalog, plan, where(outcome), effects=effects).outcome == PublishOutcome.REPLAN
+    catalog.arrive()
+    assert ids(home) == []
+    assert home.read() == []
+
+
+def test_a_dropped_view_is_not_found(home: Lake, clock: Clock) -> None:
+    plan, outcome = staged(home)
+    drop(home.catalog, VIEW)
+    with pytest.raises(ViewNotFoundError, match=r"sales\.daily"):
+        publish(home.catalog, plan, where(outcome), effects=clock.effects)
+
+
+def test_a_view_that_was_dropped_and_created_again_is_another_view(home: Lake, clock: Clock) -> None:
+    plan, outcome = staged(home)
+    drop(home.catalog, VIEW)
+    home.view()
+    with pytest.raises(ViewNotFoundError, match="created again"):
+        publish(home.catalog, plan, where(outcome), effects=clock.effects)
+    assert ids(home) == []
+
+
+def test_refreshers_at_once_lose_and_double_nothing(home: Lake) -> None:
+    def one(_: int) -> str:
+        return refresh(home.catalog, [VIEW], stager=DuckStager(home.catalog, home.iceberg))[0].outcome
+
+    with ThreadPoolExecutor(4) as pool:
+        outcomes = list(pool.map(one, range(4)))
+    assert set(outcomes) <= {"refreshed", "already-committed", "superseded", "fresh"}
+    assert outcomes.count("refreshed") >= 1
+    assert home.read() == [NORTH, SOUTH]
+    assert len(ids(home)) == 1

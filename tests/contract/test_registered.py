@@ -1,0 +1,279 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What only a storage table in the catalog can meet: other writers, other owners, other engines' words."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from airflow_mv.commit import PublishOutcome, publish
+from airflow_mv.create import Definition, create, drop
+from airflow_mv.errors import (
+    ConfigurationError,
+    InvalidMetadataError,
+    JobError,
+    NotFoundError,
+    StaleViewError,
+    UnsupportedError,
+)
+from airflow_mv.plan.freshness import Code, State
+from airflow_mv.plan.planner import Mode
+from airflow_mv.planning import plan_refresh
+from airflow_mv.reading import read_arrow, readable
+from airflow_mv.refresh import stage
+from airflow_mv.spec.materialized_view import STORAGE_TABLE_PROPERTY, STORAGE_TABLE_UUID_PROPERTY, current_tag
+from airflow_mv.spec.refresh_state import REFRESH_STATE_KEY, REFRESH_STATE_PROPERTY, parse
+from airflow_mv.spec.view import with_view_properties
+from airflow_mv.status import status
+from tests.branches import drop_branch
+from tests.builders import ORDERS, QUERY, Lake, orders
+from tests.faults import Clock, FaultyCatalog, after
+
+VIEW = "sales.daily"
+ROWS = [{"region": "north", "orders": 2, "amount": 15}, {"region": "south", "orders": 1, "amount": 20}]
+
+
+@pytest.fixture
+def home(registered_home: Lake) -> Lake:
+    registered_home.table()
+    registered_home.view()
+    return registered_home
+
+
+def name_of(home: Lake) -> tuple[str, ...]:
+    name = home.catalog.load(VIEW).storage_table
+    assert name is not None
+    return (*name.namespace, name.name)
+
+
+def codes(home: Lake) -> list[Code]:
+    return [reason.code for reason in status(home.catalog, VIEW).reasons]
+
+
+def scribble(home: Lake) -> None:
+    """Another program writes rows into the storage table."""
+    table = home.iceberg.load_table(name_of(home))
+    table.append(table.scan().to_arrow())
+
+
+# -- other writers -----------------------------------------------------------------------------
+
+
+def test_rows_of_others_make_the_view_stale_and_the_next_refresh_takes_them_away(home: Lake) -> None:
+    home.refresh()
+    scribble(home)
+    assert status(home.catalog, VIEW).state == State.STALE
+    assert Code.STORAGE_CHANGED in codes(home)
+    with pytest.raises(StaleViewError, match="others write to it"):
+        readable(home.catalog, VIEW)
+    assert home.refresh().mode == Mode.FULL
+    assert home.read() == ROWS
+    assert status(home.catalog, VIEW).state == State.FRESH
+
+
+def test_a_reader_who_may_have_stale_rows_gets_the_refresh_s_and_not_those_of_others(home: Lake) -> None:
+    create(home.catalog, VIEW, Definition(QUERY, allow_stale_data=True), stager=home.stager, replace=True)
+    home.refresh()
+    scribble(home)
+    rows = read_arrow(home.catalog, readable(home.catalog, VIEW)).rows()
+    assert sorted(rows) == [list(row.values()) for row in ROWS]
+
+
+def test_a_storage_table_that_was_rolled_back_is_refreshed_again(home: Lake) -> None:
+    home.refresh()
+    before = home.storage().table.head
+    home.append()
+    home.refresh()
+    assert before is not None
+    with home.iceberg.load_table(name_of(home)).manage_snapshots() as manage:
+        manage.rollback_to_snapshot(before)
+    assert Code.STORAGE_CHANGED in codes(home)
+    home.refresh()
+    assert len(home.read()) == 3
+    assert status(home.catalog, VIEW).state == State.FRESH
+
+
+def test_without_the_current_tag_nothing_is_believed(home: Lake) -> None:
+    home.refresh()
+    state = home.storage().state
+    assert state is not None
+    drop_branch(home.iceberg.load_table(name_of(home)), current_tag(state.current_refresh_id))
+    assert Code.STORAGE_CHANGED in codes(home)
+    home.refresh()
+    assert (status(home.catalog, VIEW).state, home.read()) == (State.FRESH, ROWS)
+
+
+def test_a_property_or_branch_of_others_is_kept_and_disturbs_nothing(home: Lake) -> None:
+    plan = plan_refresh(home.catalog, VIEW)
+    outcome = stage(home.catalog, plan, home.stager)
+    assert outcome is not None
+
+    def meanwhile() -> None:
+        table = home.iceberg.load_table(name_of(home))
+        with table.transaction() as transaction:
+            transaction.set_properties({"theirs": "kept"})
+        table = home.iceberg.load_table(name_of(home))
+        table.manage_snapshots().create_branch(table.snapshots()[0].snapshot_id, "theirs").commit()
+
+    catalog = FaultyCatalog(home.iceberg, after(meanwhile))
+    assert publish(catalog, plan, outcome.staged, effects=Clock().effects).outcome == PublishOutcome.COMMITTED
+    storage = home.storage()
+    assert storage.table.properties["theirs"] == "kept"
+    assert "theirs" in storage.table.refs
+    assert home.read() == ROWS
+
+
+def test_rows_of_others_that_come_during_a_refresh_are_not_mixed_with_ours(home: Lake) -> None:
+    home.refresh()
+    home.append()
+    plan = plan_refresh(home.catalog, VIEW)
+    outcome = stage(home.catalog, plan, home.stager)
+    assert outcome is not None
+    catalog = FaultyCatalog(home.iceberg, after(lambda: scribble(home)))
+    assert publish(catalog, plan, outcome.staged, effects=Clock().effects).outcome == PublishOutcome.REPLAN
+    home.refresh()
+    assert len(home.read()) == 3
+
+
+# -- the staged rows ---------------------------------------------------------------------------
+
+
+def test_a_branch_that_someone_dropped_is_staged_again_by_a_retry(home: Lake) -> None:
+    plan = plan_refresh(home.catalog, VIEW)
+    outcome = stage(home.catalog, plan, home.stager)
+    assert outcome is not None
+    assert outcome.branch is not None
+    drop_branch(home.iceberg.load_table(name_of(home)), outcome.branch)
+    with pytest.raises(JobError, match=r"daily__storage_.*run the refresh again|Run the refresh again"):
+        publish(home.catalog, plan, outcome.staged, effects=Clock().effects)
+    assert home.read() == []
+    home.refresh()
+    assert home.read() == ROWS
+
+
+def test_a_staged_snapshot_without_its_files_is_never_published(home: Lake) -> None:
+    """Java's ``JdbcCatalog`` deletes the files of a commit whose answer was lost, although it may have landed."""
+    plan = plan_refresh(home.catalog, VIEW)
+    outcome = stage(home.catalog, plan, home.stager)
+    assert outcome is not None
+    storage = home.storage()
+    snapshot = storage.table.find(storage.table.refs[outcome.branch or ""].snapshot_id)
+    assert snapshot is not None
+    Path(str(snapshot.manifest_list).removeprefix("file:").replace("///", "/")).unlink()
+    with pytest.raises(JobError, match="lost its files"):
+        publish(home.catalog, plan, outcome.staged, effects=Clock().effects)
+    assert (home.read(), outcome.branch in home.storage().table.refs) == ([], False)
+    home.refresh()
+    assert home.read() == ROWS
+
+
+def test_a_branch_of_another_refresh_is_refused(home: Lake) -> None:
+    first = plan_refresh(home.catalog, VIEW)
+    outcome = stage(home.catalog, first, home.stager)
+    home.append()
+    second = plan_refresh(home.catalog, VIEW)
+    assert outcome is not None
+    with pytest.raises(InvalidMetadataError, match="is not of refresh"):
+        publish(home.catalog, second, outcome.staged, effects=Clock().effects)
+    assert home.read() == []
+
+
+# -- other owners ------------------------------------------------------------------------------
+
+
+def test_a_dropped_storage_table_is_named_and_a_replace_makes_a_new_one(home: Lake) -> None:
+    home.refresh()
+    home.iceberg.drop_table(name_of(home))
+    for call in (status, plan_refresh):
+        with pytest.raises(NotFoundError, match=r"lake\.sales\.daily.*daily__storage_.*--replace"):
+            call(home.catalog, VIEW)
+    create(home.catalog, VIEW, Definition(QUERY), stager=home.stager, replace=True)
+    home.refresh()
+    assert home.read() == ROWS
+
+
+def test_another_table_of_the_name_is_never_taken_for_the_storage_table(home: Lake) -> None:
+    home.refresh()
+    name = name_of(home)
+    home.iceberg.drop_table(name)
+    home.iceberg.create_table(name, schema=ORDERS).append(orders([(1, "theirs", 1)]))
+    with pytest.raises(NotFoundError, match="is not its storage table"):
+        home.refresh()
+    create(home.catalog, VIEW, Definition(QUERY), stager=home.stager, replace=True)
+    home.refresh()
+    assert home.read() == ROWS
+    assert home.iceberg.load_table(name).scan().count() == 1
+
+
+def test_a_view_cannot_name_a_table_that_is_not_its_own(home: Lake) -> None:
+    """Or whoever may write a view could have any table overwritten, with the rights of who refreshes it."""
+    home.refresh()
+    home.view("other")
+    before = home.load().metadata
+    for victim in (home.load(), home.iceberg.load_table(name_of(home))):
+        view = home.catalog.load("sales.other")
+        named = {
+            STORAGE_TABLE_PROPERTY: ".".join(victim.name()),
+            STORAGE_TABLE_UUID_PROPERTY: str(victim.metadata.table_uuid),
+        }
+        assert home.catalog.replace(view, with_view_properties(view.metadata, named))
+        with pytest.raises(InvalidMetadataError, match=r"sales\.other.*does not say that it is this view's"):
+            home.refresh("sales.other")
+        drop(home.catalog, "sales.other")
+        home.view("other")
+    assert (home.load().metadata, home.read()) == (before, ROWS)
+
+
+def test_a_storage_table_s_name_that_is_none_is_a_typed_error(home: Lake) -> None:
+    view = home.catalog.load(VIEW)
+    assert home.catalog.replace(view, with_view_properties(view.metadata, {STORAGE_TABLE_PROPERTY: "a..b"}))
+    with pytest.raises(InvalidMetadataError, match=STORAGE_TABLE_PROPERTY):
+        status(home.catalog, VIEW)
+
+
+def test_a_layout_that_the_view_does_not_have_is_refused(home: Lake) -> None:
+    with pytest.raises(UnsupportedError, match=r"pointed|registered"):
+        create(home.catalog, VIEW, Definition(QUERY, layout="pointed"), stager=home.stager, replace=True)
+
+
+# -- other engines' words ----------------------------------------------------------------------
+
+
+def test_each_refresh_is_told_in_the_draft_s_words(home: Lake) -> None:
+    home.plain_view("plain", "SELECT * FROM lake.sales.orders")
+    home.view("top", "SELECT id FROM lake.sales.plain")
+    home.refresh("sales.top")
+    storage = home.storage("sales.top")
+    snapshot = storage.table.find(storage.table.head or 0)
+    assert snapshot is not None
+    state = parse(snapshot.summary[REFRESH_STATE_KEY], source="summary")
+    table, view = (source.document() for source in state.source_states)
+    assert table == {
+        "type": "table",
+        "name": "orders",
+        "namespace": ["sales"],
+        "uuid": str(home.load().metadata.table_uuid),
+        "snapshot-id": home.head(),
+    }
+    plain = home.catalog.load("sales.plain").metadata
+    assert view == {
+        "type": "view",
+        "name": "plain",
+        "namespace": ["sales"],
+        "uuid": plain.view_uuid,
+        "version-id": plain.current_version_id,
+    }
+
+
+def test_the_draft_s_words_can_be_left_out_and_others_are_refused(registered_home: Lake) -> None:
+    home = registered_home
+    home.table()
+    home.view(properties={REFRESH_STATE_PROPERTY: "none"})
+    home.refresh()
+    assert all(REFRESH_STATE_KEY not in item.summary for item in home.storage().table.snapshots)
+    view = home.catalog.load(VIEW)
+    home.catalog.replace(view, with_view_properties(view.metadata, {REFRESH_STATE_PROPERTY: "2099-01"}))
+    home.append()
+    with pytest.raises(ConfigurationError, match=r"2099-01.*2026-06"):
+        home.refresh()

@@ -1,0 +1,231 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What becomes of a REST server's answers, good and bad. The server is a stub: a real one does not lie on demand."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import pytest
+from pyiceberg.catalog import load_catalog
+
+from airflow_mv.catalog import MaterializedViewCatalog
+from airflow_mv.catalog.rest import view_updates
+from airflow_mv.create import Definition, create
+from airflow_mv.errors import (
+    AlreadyExistsError,
+    CatalogUnavailableError,
+    CommitStateUnknownError,
+    ConfigurationError,
+    InvalidMetadataError,
+    MaterializedViewError,
+    UnsupportedError,
+    ViewNotFoundError,
+)
+from airflow_mv.spec.view import ViewMetadata, new_view, replace_version, with_view_properties
+
+CANARY = "canary-91c2-token"
+VIEWS = [
+    "GET /v1/{prefix}/namespaces/{namespace}/views",
+    "GET /v1/{prefix}/namespaces/{namespace}/views/{view}",
+    "POST /v1/{prefix}/namespaces/{namespace}/views",
+    "POST /v1/{prefix}/namespaces/{namespace}/views/{view}",
+    "DELETE /v1/{prefix}/namespaces/{namespace}/views/{view}",
+]
+TABLES = ["GET /v1/{prefix}/namespaces/{namespace}", "GET /v1/{prefix}/namespaces/{namespace}/tables/{table}"]
+COLUMNS = {"type": "struct", "fields": [{"id": 1, "name": "n", "required": False, "type": "long"}]}
+
+
+def metadata(**properties: str) -> ViewMetadata:
+    return new_view(
+        view_uuid="uuid",
+        location="s3://b/v",
+        schema=COLUMNS,
+        sql="SELECT 1 AS n",
+        default_catalog="lake",
+        default_namespace=("sales",),
+        properties=properties,
+        summary={},
+        now_ms=1,
+    )
+
+
+@dataclass
+class Server:
+    """Answers by method and the last part of the path."""
+
+    address: str = ""
+    endpoints: list[str] = field(default_factory=lambda: [*VIEWS, *TABLES])
+    answers: dict[str, tuple[int, Any]] = field(default_factory=dict)
+    bodies: list[dict[str, Any]] = field(default_factory=list)
+
+    def answer(self, method: str, path: str) -> tuple[int, Any]:
+        if path.startswith("/v1/config"):
+            return 200, {"defaults": {}, "overrides": {}, "endpoints": self.endpoints}
+        missing = {"error": {"message": "not there", "type": "NoSuchViewException", "code": 404}}
+        return self.answers.get(f"{method} {path.rsplit('/', 1)[-1]}", (404, missing))
+
+    def open(self, **properties: str) -> MaterializedViewCatalog:
+        return MaterializedViewCatalog(
+            load_catalog("lake", type="rest", uri=self.address, **{"token": CANARY, **properties})
+        )
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    state = Server()
+
+    class Handler(BaseHTTPRequestHandler):
+        def _answer(self) -> None:
+            length = int(self.headers.get("Content-Length", 0))
+            if length:
+                state.bodies.append(json.loads(self.rfile.read(length)))
+            status, document = state.answer(self.command, self.path)
+            text = document if isinstance(document, bytes) else json.dumps(document).encode()
+            self.send_response(status)
+            self.send_header("Content-Length", str(len(text)))
+            self.end_headers()
+            self.wfile.write(text)
+
+        do_GET = do_POST = do_DELETE = do_HEAD = _answer
+
+        def log_message(self, *_: object) -> None:
+            """Say nothing."""
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as running:
+        state.address = f"http://127.0.0.1:{running.server_port}"
+        thread = threading.Thread(target=running.serve_forever, args=(0.05,))
+        thread.start()
+        yield state
+        running.shutdown()
+        thread.join()
+
+
+def refusal(status: int, message: str = "because") -> tuple[int, Any]:
+    return status, {"error": {"message": message, "type": "SomeException", "code": status}}
+
+
+def found(**properties: str) -> tuple[int, Any]:
+    return 200, {"metadata-location": "s3://b/v/metadata/1.json", "metadata": metadata(**properties).document()}
+
+
+def test_a_server_without_views_is_told_plainly_and_still_serves_base_tables(server: Server) -> None:
+    server.endpoints = TABLES
+    catalog = server.open()
+    assert not catalog.holds_views
+    for call in (catalog.load, catalog.exists, catalog.drop):
+        with pytest.raises(UnsupportedError, match=r"'lake' has no views.*Base tables may be there"):
+            call("sales.v")
+    with pytest.raises(UnsupportedError, match="has no views"):
+        create(catalog, "sales.v", Definition("SELECT 1 AS n"), stager=lambda _: pytest.fail("a job was started"))
+    assert catalog.locate([catalog.identify("sales.t")]) == {}
+
+
+def test_the_pointed_layout_is_refused_where_no_pointer_can_be_swapped(server: Server) -> None:
+    wanted = Definition("SELECT 1 AS n", layout="pointed")
+    with pytest.raises(UnsupportedError, match=r"'pointed'.*use the layout 'registered'"):
+        create(server.open(), "sales.v", wanted, stager=lambda _: pytest.fail("a job was started"))
+
+
+@pytest.mark.parametrize(
+    ("answer", "error"),
+    [
+        (refusal(401, f"bad token {CANARY}"), ConfigurationError),
+        (refusal(403), ConfigurationError),
+        (refusal(400), UnsupportedError),
+        (refusal(500), CatalogUnavailableError),
+        (refusal(503), CatalogUnavailableError),
+        ((502, b"<html>bad gateway</html>"), CatalogUnavailableError),
+        ((200, b"<html>hello</html>"), InvalidMetadataError),
+        ((200, {}), InvalidMetadataError),
+        ((200, {"metadata-location": "s3://b/x", "metadata": {"format-version": 9}}), InvalidMetadataError),
+    ],
+)
+def test_a_bad_answer_to_a_look_is_a_typed_error_without_secrets(
+    server: Server, answer: tuple[int, Any], error: type[MaterializedViewError]
+) -> None:
+    server.answers["GET v"] = answer
+    catalog = server.open()
+    with pytest.raises(error, match=r"sales\.v") as caught:
+        catalog.load("sales.v")
+    assert CANARY not in str(caught.value)
+
+
+def test_a_server_that_is_gone_is_unavailable(server: Server) -> None:
+    catalog = server.open()
+    catalog._catalog.uri = "http://user:canary-91c2-token@127.0.0.1:9"  # type: ignore[attr-defined]
+    with pytest.raises(CatalogUnavailableError) as caught:
+        catalog.load("sales.v")
+    assert CANARY not in str(caught.value)
+    with pytest.raises(CatalogUnavailableError) as caught:
+        catalog.locate([catalog.identify("sales.t")])
+    assert CANARY not in str(caught.value)
+
+
+def test_a_view_that_is_not_there_is_not_found(server: Server) -> None:
+    catalog = server.open()
+    assert not catalog.exists("sales.v")
+    for call in (catalog.load, catalog.drop):
+        with pytest.raises(ViewNotFoundError, match=r"sales\.v"):
+            call("sales.v")
+
+
+def test_a_name_that_is_taken_says_by_what(server: Server) -> None:
+    server.answers["POST views"] = refusal(409)
+    catalog = server.open()
+    with pytest.raises(AlreadyExistsError, match="a table"):
+        catalog.create("sales.v", metadata())
+    server.answers["GET v"] = found()
+    with pytest.raises(AlreadyExistsError, match="a view"):
+        catalog.create("sales.v", metadata())
+
+
+@pytest.mark.parametrize("status", [500, 502, 503, 504])
+def test_a_replacement_without_an_answer_is_unknown_and_a_refused_one_is_not_done(server: Server, status: int) -> None:
+    server.answers["GET v"] = found()
+    catalog = server.open()
+    view = catalog.load("sales.v")
+    changed = with_view_properties(view.metadata, {"comment": "new"})
+    server.answers["POST v"] = refusal(status)
+    with pytest.raises(CommitStateUnknownError, match=r"sales\.v"):
+        catalog.replace(view, changed)
+    server.answers["POST v"] = refusal(409)
+    assert not catalog.replace(view, changed)
+    server.answers["POST v"] = refusal(404)
+    with pytest.raises(ViewNotFoundError):
+        catalog.replace(view, changed)
+    server.answers["POST v"] = found(comment="new")
+    assert catalog.replace(view, changed)
+    assert server.bodies[-1] == {
+        "requirements": [{"type": "assert-view-uuid", "uuid": "uuid"}],
+        "updates": [{"action": "set-properties", "updates": {"comment": "new"}}],
+    }
+
+
+def test_only_what_differs_is_sent() -> None:
+    """Whatever else someone changes meanwhile stays."""
+    old = metadata(a="1", b="2")
+    redefined = replace_version(
+        with_view_properties(old, {"a": "3"}, removed=["b"]),
+        schema={"type": "struct", "fields": [{"id": 1, "name": "m", "required": False, "type": "string"}]},
+        sql="SELECT 'x' AS m",
+        default_catalog="lake",
+        default_namespace=("sales",),
+        summary={},
+        now_ms=2,
+    )
+    actions = view_updates(old, redefined)
+    assert [action["action"] for action in actions] == [
+        "add-schema",
+        "add-view-version",
+        "set-current-view-version",
+        "set-properties",
+        "remove-properties",
+    ]
+    assert actions[1]["view-version"]["schema-id"] == actions[2]["view-version-id"] == -1
+    assert (actions[3]["updates"], actions[4]["removals"]) == ({"a": "3"}, ["b"])
+    assert view_updates(old, old) == []

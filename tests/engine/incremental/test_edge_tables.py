@@ -1,0 +1,210 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The edges of an incremental refresh around the tables: their history, their schema, and who else writes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+import pytest
+
+from airflow_mv.errors import RefreshRefusedError
+from airflow_mv.plan.freshness import Reason
+from airflow_mv.plan.planner import RefreshPlan
+from airflow_mv.script import MergeAdditiveStep, Outcome, ReplaceKeysStep, Script
+from tests.engine.incremental.checking import check, recorded, stored
+from tests.engine.incremental.playing import ALWAYS
+from tests.engine.incremental.test_edges import mode_after, table, view
+from tests.engine.support import Lake
+
+COUNTS = "SELECT k, count(*) AS c, sum(n) AS t, count(n) AS cn FROM r GROUP BY k"
+MOST = "SELECT k, max(n) AS m FROM r GROUP BY k"
+
+
+def codes(reasons: Iterable[Reason]) -> list[str]:
+    """Return the codes of a plan's or a result's reasons."""
+    return [str(reason.code) for reason in reasons]
+
+
+@pytest.fixture
+def counted(lake: Lake) -> Lake:
+    """A lake with a base table and a view of it."""
+    table(lake, "r", "k int, n int", "(1, 1), (1, 2), (2, 3)")
+    view(lake, COUNTS)
+    return lake
+
+
+def _expire(lake: Lake) -> None:
+    catalog = lake.catalog.name
+    lake.run(
+        f"CALL {catalog}.system.expire_snapshots(table => '{lake.namespace}.r', "
+        "older_than => TIMESTAMP '2999-01-01 00:00:00', retain_last => 1)"
+    )
+
+
+def test_an_expired_snapshot_leaves_the_full_refresh_and_says_so(counted: Lake) -> None:
+    """The change since then cannot be told: the policy decides between full, an error and nothing."""
+    counted.run("INSERT INTO {ns}.r VALUES (3, 1)")
+    _expire(counted)
+
+    with pytest.raises(RefreshRefusedError, match=r"has expired; keep it with a tag"):
+        counted.refresh("v", on_fallback="fail")
+    skipped = counted.refresh("v", on_fallback="skip")
+    assert (skipped.outcome, skipped.rows_written, codes(skipped.reasons)[-1]) == ("skipped", 0, "SKIPPED")
+    assert len(counted.rows("v")) == 2
+    full = counted.refresh("v", on_fallback="full")
+    assert (full.mode, codes(full.reasons)[-1]) == ("full", "SNAPSHOT_EXPIRED")
+    check(counted, "v", COUNTS, in_duckdb=True)
+    assert mode_after(counted, COUNTS, "DELETE FROM {ns}.r WHERE k = 3") == "merge"
+
+
+def test_a_table_that_was_dropped_and_made_again_is_read_in_full(counted: Lake) -> None:
+    """Its snapshots have nothing to do with the recorded ones."""
+    counted.run("DROP TABLE {ns}.r")
+    table(counted, "r", "k int, n int", "(1, 1), (7, 2)")
+
+    with pytest.raises(RefreshRefusedError, match="is another table than the one that was read"):
+        counted.refresh("v", on_fallback="fail")
+    assert counted.refresh("v", on_fallback="full").mode == "full"
+    check(counted, "v", COUNTS, in_duckdb=True)
+
+
+def test_a_replaced_table_is_the_same_table_with_other_rows(counted: Lake) -> None:
+    """CREATE OR REPLACE keeps the table's identity: whatever way is taken, the rows are right."""
+    counted.run("CREATE OR REPLACE TABLE {ns}.r USING iceberg AS SELECT 1 AS k, 9 AS n")
+
+    counted.refresh("v", on_fallback="full")
+    check(counted, "v", COUNTS, in_duckdb=True)
+    assert counted.rows("v") == [(1, 1, 9, 1)]
+
+
+def test_another_type_of_a_column_that_the_view_reads_is_no_change_of_rows(counted: Lake) -> None:
+    """The stored rows are of the old type: only what does not read the column goes on incrementally."""
+    view(counted, "SELECT k, count(*) AS c FROM r GROUP BY k", "keys")
+    counted.run("ALTER TABLE {ns}.r ALTER COLUMN n TYPE bigint", "INSERT INTO {ns}.r VALUES (2, 5)")
+
+    assert mode_after(counted, "SELECT k, count(*) AS c FROM r GROUP BY k", name="keys") == "merge"
+    with pytest.raises(RefreshRefusedError, match="the query reads columns that changed since: n"):
+        counted.refresh("v", on_fallback="fail")
+    assert codes(counted.refresh("v", on_fallback="full").reasons)[-1] == "SCHEMA_CHANGED"
+    check(counted, "v", COUNTS, in_duckdb=False)
+
+
+def test_a_column_that_is_dropped_and_added_again_is_another_column(counted: Lake) -> None:
+    """By its name nothing happened: by its id all of its values are gone."""
+    counted.run("ALTER TABLE {ns}.r DROP COLUMN n", "ALTER TABLE {ns}.r ADD COLUMN n int")
+    counted.run("INSERT INTO {ns}.r (k, n) VALUES (2, 5)")
+
+    assert counted.refresh("v", on_fallback="full").mode == "full"
+    check(counted, "v", COUNTS, in_duckdb=True)
+
+
+def test_a_new_column_that_the_view_does_not_read_is_no_reason_to_start_over(counted: Lake) -> None:
+    """Also where the new column changes, and nothing else does."""
+    assert mode_after(counted, COUNTS, "ALTER TABLE {ns}.r ADD COLUMN more int") == "noop"
+    assert mode_after(counted, COUNTS, "INSERT INTO {ns}.r VALUES (2, 5, 1)") == "merge"
+    assert mode_after(counted, COUNTS, "UPDATE {ns}.r SET more = 7") == "merge"
+
+
+def test_a_roll_back_takes_the_rows_of_the_view_back(counted: Lake) -> None:
+    """The difference of the two snapshots is read backwards."""
+    first = counted.snapshot("r")
+    assert mode_after(counted, COUNTS, "INSERT INTO {ns}.r VALUES (2, 5)", "DELETE FROM {ns}.r WHERE k = 1") == "merge"
+    back = f"CALL {counted.catalog.name}.system.rollback_to_snapshot('{counted.namespace}.r', {first})"
+    assert mode_after(counted, COUNTS, back) == "merge"
+    assert counted.rows("v") == [(1, 2, 3, 2), (2, 1, 3, 1)]
+
+
+def test_more_affected_keys_than_are_held_at_hand_end_in_a_full_refresh(counted: Lake) -> None:
+    """The job finds out: the mode that counts is the one that ran, and the policy holds for the job, too."""
+    view(counted, MOST, "most")
+    counted.run("UPDATE {ns}.r SET n = n + 1")
+
+    def with_few_keys(script: Script) -> Outcome:
+        steps = tuple(
+            replace(step, most_keys=1) if isinstance(step, ReplaceKeysStep | MergeAdditiveStep) else step
+            for step in script.steps
+        )
+        return counted.stager(replace(script, steps=steps))
+
+    with pytest.raises(RefreshRefusedError, match="as the job found out"):
+        counted.refresh("most", on_fallback="fail", stager=with_few_keys)
+    assert counted.refresh("most", on_fallback="skip", stager=with_few_keys).outcome == "skipped"
+    assert counted.rows("most") == [(1, 2), (2, 3)]
+    for name, sql in (("v", COUNTS), ("most", MOST)):
+        result = counted.refresh(name, on_fallback="full", stager=with_few_keys)
+        assert (result.mode, codes(result.reasons)[-1]) == ("full", "INCREMENTAL_UNAVAILABLE")
+        check(counted, name, sql, in_duckdb=True)
+
+
+def test_a_storage_table_that_others_write_to_is_computed_anew(lake: Lake) -> None:
+    """Rows that are not the view's would stay for ever if the change were laid over them."""
+    table(lake, "r", "k int, n int", "(1, 1), (2, 3)")
+    view(lake, COUNTS, layout="registered")
+    name = lake.catalog.load_storage(lake.view("v")).name
+    assert name is not None
+    lake.run(f"INSERT INTO {name.sql()} VALUES (99, 1, 1, 1)", "INSERT INTO {ns}.r VALUES (2, 5)")
+
+    result = lake.refresh("v", on_fallback="full")
+    assert (result.mode, "STORAGE_CHANGED" in codes(result.reasons)) == ("full", True)
+    check(lake, "v", COUNTS, in_duckdb=True)
+    assert mode_after(lake, COUNTS, "DELETE FROM {ns}.r WHERE n = 5") == "merge"
+
+
+@pytest.mark.parametrize("layout", ["pointed", "registered"])
+def test_a_materialized_view_over_another_is_incremental_over_incremental(lake: Lake, layout: str) -> None:
+    """The storage table of the lower one is a base table as any other, also where it was rewritten whole."""
+    table(lake, "r", "k int, n int", "(1, 1), (1, 2), (2, 3)")
+    view(lake, COUNTS, layout=layout)
+    lake.create(
+        "top",
+        "SELECT c, count(*) AS groups, sum(t) AS t, count(t) AS ct FROM {ns}.v GROUP BY c",
+        refresh_strategy="incremental",
+        properties=ALWAYS,
+        layout=layout,
+    )
+    lake.refresh("v", "top")
+    for change, rows in (
+        ("INSERT INTO {ns}.r VALUES (2, 4), (3, 1)", [(1, 1, 1, 1), (2, 2, 10, 2)]),
+        ("DELETE FROM {ns}.r WHERE n < 2", [(1, 1, 2, 1), (2, 1, 7, 1)]),
+    ):
+        lake.run(change)
+        result = lake.refresh("v", "top", on_fallback="fail")
+        assert result.mode == "merge"
+        assert stored(lake, "top").num_rows == len(rows)
+        assert sorted(tuple(row.values()) for row in stored(lake, "top").to_pylist()) == rows
+
+
+def test_a_nested_plain_view_is_seen_through(lake: Lake) -> None:
+    """Its base table's change is the view's change; another definition of it is a new start."""
+    table(lake, "r", "k int, n int", "(1, 1), (1, 2), (2, 3)")
+    lake.run("CREATE VIEW {ns}.plain AS SELECT k, n + 1 AS n FROM {ns}.r WHERE n > 1")
+    lake.create(
+        "v",
+        "SELECT k, count(*) AS c, sum(n) AS t, count(n) AS cn FROM {ns}.plain GROUP BY k",
+        refresh_strategy="incremental",
+        properties=ALWAYS,
+    )
+    lake.refresh("v")
+    lake.run("INSERT INTO {ns}.r VALUES (2, 4), (3, 1)")
+    assert lake.refresh("v", on_fallback="fail").mode == "merge"
+    assert lake.rows("v") == [(1, 1, 3, 1), (2, 2, 9, 2)]
+    lake.run("CREATE OR REPLACE VIEW {ns}.plain AS SELECT k, n FROM {ns}.r")
+    assert lake.refresh("v", on_fallback="full").mode == "full"
+    assert lake.rows("v") == [(1, 2, 3, 2), (2, 2, 7, 2), (3, 1, 1, 1)]
+
+
+def test_a_commit_during_the_refresh_belongs_to_the_next_one(counted: Lake) -> None:
+    """Both sides of the change are pinned: a later row is in neither."""
+
+    def meanwhile(_: RefreshPlan) -> None:
+        counted.run("INSERT INTO {ns}.r VALUES (2, 100)", "DELETE FROM {ns}.r WHERE n = 1")
+
+    counted.run("INSERT INTO {ns}.r VALUES (2, 5)")
+    seen = counted.snapshot("r")
+    result = counted.refresh("v", on_fallback="fail", on_plan=meanwhile)
+    assert (result.mode, recorded(counted, "v")[counted("r")]) == ("merge", seen)
+    check(counted, "v", COUNTS, in_duckdb=True)
+    assert counted.rows("v") == [(1, 2, 3, 2), (2, 2, 8, 2)]
+    assert mode_after(counted, COUNTS) == "merge"
+    assert counted.rows("v") == [(1, 1, 2, 1), (2, 3, 108, 3)]

@@ -1,0 +1,215 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The edges of an incremental refresh, each by hand: values, keys and whole tables."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from airflow_mv.errors import InvalidQueryError
+from tests.engine.incremental.checking import check, stored
+from tests.engine.incremental.histories import VARIANTS
+from tests.engine.incremental.playing import ALWAYS
+from tests.engine.support import Lake
+
+MERGE_ON_READ = ", ".join(f"'write.{verb}.mode' = 'merge-on-read'" for verb in ("delete", "update", "merge"))
+
+
+def table(lake: Lake, name: str, columns: str, rows: str | None = None, *, version: int = 2) -> None:
+    """Create a base table whose rows are deleted without a rewrite of files."""
+    lake.run(
+        f"CREATE TABLE {{ns}}.{name} ({columns}) USING iceberg "
+        f"TBLPROPERTIES ('format-version' = '{version}', {MERGE_ON_READ})"
+    )
+    if rows:
+        lake.run(f"INSERT INTO {{ns}}.{name} VALUES {rows}")
+
+
+def view(lake: Lake, sql: str, name: str = "v", **definition: Any) -> None:
+    """Create a view over r, s and u, and refresh it."""
+    lake.create(name, _full(sql), refresh_strategy="incremental", properties=ALWAYS, **definition)
+    lake.refresh(name)
+
+
+def _full(sql: str) -> str:
+    for known in ("r", "s", "u"):
+        sql = sql.replace(f"FROM {known} ", f"FROM {{ns}}.{known} ").replace(f"JOIN {known} ", f"JOIN {{ns}}.{known} ")
+    return sql
+
+
+def mode_after(lake: Lake, sql: str, *changes: str, name: str = "v") -> str:
+    """Change the base tables, refresh without falling back, compare, and return the mode."""
+    lake.run(*changes)
+    mode = lake.refresh(name, on_fallback="fail").mode
+    check(lake, name, sql, in_duckdb=False)
+    return str(mode)
+
+
+def test_a_null_is_a_key_as_any_other(lake: Lake) -> None:
+    """NULL = NULL is not true: a group of NULL that were joined by ``=`` would be stored twice."""
+    table(lake, "r", "k string, n int", "(NULL, 1), ('a', 1), (NULL, 2)")
+    sql = "SELECT k, count(*) AS c, sum(n) AS t, count(n) AS cn FROM r GROUP BY k"
+    most = "SELECT k, max(n) AS m FROM r GROUP BY k"
+    view(lake, sql)
+    view(lake, most, "most")
+    change = "INSERT INTO {ns}.r VALUES (NULL, 7)"
+
+    assert mode_after(lake, sql, change) == "merge"
+    assert mode_after(lake, most, name="most") == "merge"
+    assert lake.rows("v") == [("a", 1, 1, 1), (None, 3, 10, 3)]
+    assert mode_after(lake, sql, "DELETE FROM {ns}.r WHERE n = 7") == "merge"
+    assert mode_after(lake, most, name="most") == "replace-keys"
+    assert lake.rows("most") == [("a", 1), (None, 2)]
+
+
+def test_a_group_that_loses_its_last_row_disappears(lake: Lake) -> None:
+    """By the visible count where the stored row is patched, and where it is computed again."""
+    table(lake, "r", "k string, n int", "('a', 1), ('b', NULL), ('b', 2)")
+    patched = "SELECT k, count(*) AS c, sum(n) AS t, count(n) AS cn FROM r GROUP BY k"
+    anew = "SELECT k, min(n) AS m FROM r GROUP BY k"
+    view(lake, patched)
+    view(lake, anew, "anew")
+
+    assert mode_after(lake, patched, "DELETE FROM {ns}.r WHERE k = 'a' OR n = 2") == "merge"
+    assert mode_after(lake, anew, name="anew") == "replace-keys"
+    assert lake.rows("v") == [("b", 1, None, 0)]
+    assert lake.rows("anew") == [("b", None)]
+
+
+@pytest.mark.parametrize("kind", ["bigint", "decimal(38, 0)"])
+def test_a_sum_that_overflows_is_what_a_recompute_makes_of_it(lake: Lake, kind: str) -> None:
+    """Stored and changed rows together are too large for the type, but what remains is not."""
+    huge = "9223372036854775807" if kind == "bigint" else "99999999999999999999999999999999999999"
+    table(lake, "r", f"k int, n {kind}", f"(1, {huge}), (2, 5)")
+    sql = "SELECT k, count(*) AS c, sum(n) AS t, count(n) AS cn FROM r GROUP BY k"
+    view(lake, sql)
+    lake.run("INSERT INTO {ns}.r VALUES (2, 1)", f"UPDATE {{ns}}.r SET n = {huge} - 1 WHERE k = 1")
+
+    result = lake.refresh("v", on_fallback="full")
+    check(lake, "v", sql, in_duckdb=False)
+    assert result.outcome == "refreshed"
+    assert [int(row[2]) for row in lake.rows("v")] == [int(huge) - 1, 6]
+
+
+def test_a_sum_that_overflows_for_good_fails_as_a_recompute_does(lake: Lake) -> None:
+    """The job falls back to the recompute, which cannot be had either: the old rows stay."""
+    table(lake, "r", "k int, n bigint", "(1, 9223372036854775807), (2, 5)")
+    sql = "SELECT k, count(*) AS c, sum(n) AS t, count(n) AS cn FROM r GROUP BY k"
+    view(lake, sql)
+    lake.run("INSERT INTO {ns}.r VALUES (1, 1)")
+
+    with pytest.raises(Exception, match="OVERFLOW"):
+        lake.refresh("v", on_fallback="full")
+    assert [row[2] for row in lake.rows("v")] == [9223372036854775807, 5]
+    assert mode_after(lake, sql, "DELETE FROM {ns}.r WHERE n = 1") in ("merge", "replace-keys", "fast-forward")
+
+
+def test_nan_and_negative_zero_do_not_stay_behind(lake: Lake) -> None:
+    """NaN - NaN is NaN: a floating sum is never patched, its group is computed again."""
+    table(lake, "r", "k int, f double", "(1, double('NaN')), (1, 0.1), (1, 0.2), (2, -0.0), (3, 0.5)")
+    sums = "SELECT k, sum(f) AS t, count(*) AS c, count(f) AS cf FROM r GROUP BY k"
+    keys = "SELECT f, count(*) AS c FROM r GROUP BY f"
+    rows = "SELECT f FROM r WHERE k < 9"
+    view(lake, sums)
+    view(lake, keys, "keys")
+    view(lake, rows, "rows")
+    change = ("DELETE FROM {ns}.r WHERE isnan(f)", "INSERT INTO {ns}.r VALUES (2, 0.0), (4, double('NaN'))")
+
+    assert mode_after(lake, sums, *change) == "replace-keys"
+    assert mode_after(lake, keys, name="keys") in ("merge", "replace-keys")
+    assert mode_after(lake, rows, name="rows") in ("merge", "replace-keys")
+    assert next(row for row in lake.rows("v") if row[0] == 1)[1] == pytest.approx(0.3)
+
+
+def test_a_self_join_sees_changes_on_both_of_its_sides(lake: Lake) -> None:
+    """Rows that came together join each other once; rows that went together too."""
+    table(lake, "r", "k int, n int", "(1, 1), (1, 2), (2, 1), (NULL, 1)")
+    sql = "SELECT x.k, x.n, y.n AS m FROM r x JOIN r y ON x.k = y.k"
+    outer = "SELECT x.k, x.n, y.n AS m FROM r x LEFT JOIN r y ON x.n = y.k"
+    view(lake, sql)
+    view(lake, outer, "o")
+
+    assert mode_after(lake, sql, "INSERT INTO {ns}.r VALUES (1, 3), (2, 2)") == "append"
+    assert mode_after(lake, outer, name="o") == "replace-keys"
+    change = "MERGE INTO {ns}.r t USING (SELECT 1 AS k) u ON t.k = u.k WHEN MATCHED AND t.n = 1 THEN DELETE "
+    assert mode_after(lake, sql, change + "WHEN MATCHED THEN UPDATE SET k = 2") == "merge"
+    assert mode_after(lake, outer, name="o") == "replace-keys"
+
+
+def test_an_aggregate_over_an_empty_table_keeps_its_one_row(lake: Lake) -> None:
+    """From nothing to something and back: the row is always there."""
+    table(lake, "r", "n int")
+    sql = "SELECT count(*) AS c, sum(n) AS t, count(n) AS cn FROM r "
+    most = "SELECT max(n) AS m, count(DISTINCT n) AS d FROM r "
+    view(lake, sql)
+    view(lake, most, "most")
+    assert (lake.rows("v"), lake.rows("most")) == ([(0, None, 0)], [(None, 0)])
+
+    modes = [mode_after(lake, sql, "INSERT INTO {ns}.r VALUES (3), (NULL)"), mode_after(lake, most, name="most")]
+    assert (lake.rows("v"), lake.rows("most")) == ([(2, 3, 1)], [(3, 1)])
+    modes += [mode_after(lake, sql, "DELETE FROM {ns}.r"), mode_after(lake, most, name="most")]
+    assert (lake.rows("v"), lake.rows("most")) == ([(0, None, 0)], [(None, 0)])
+    assert "full" not in modes
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_a_table_that_loses_all_of_its_rows_takes_those_of_the_views_along(lake: Lake, variant: str) -> None:
+    """And new rows after that make new ones."""
+    version, how = VARIANTS[variant]
+    lake.run(
+        f"CREATE TABLE {{ns}}.r (k int, n int) USING iceberg "
+        f"TBLPROPERTIES ('format-version' = '{version}', 'write.delete.mode' = '{how}')",
+        "INSERT INTO {ns}.r VALUES (1, 1), (1, 2), (2, 3)",
+    )
+    rows, groups = (
+        "SELECT k, n FROM r WHERE n > 0",
+        "SELECT k, count(*) AS c, sum(n) AS t, count(n) AS cn FROM r GROUP BY k",
+    )
+    view(lake, rows)
+    view(lake, groups, "groups")
+
+    for change in ("DELETE FROM {ns}.r WHERE n < 99", "INSERT INTO {ns}.r VALUES (1, 1)"):
+        assert mode_after(lake, rows, change) != "full"
+        assert mode_after(lake, groups, name="groups") != "full"
+    assert (lake.rows("v"), lake.rows("groups")) == ([(1, 1)], [(1, 1, 1, 1)])
+
+
+def test_a_view_that_pins_a_snapshot_of_its_own_is_refused_when_it_is_made(lake: Lake) -> None:
+    """One table at two snapshots is two tables to the algebra and one to the record: it must not come so far."""
+    table(lake, "r", "k int, n int", "(1, 1), (2, 2)")
+    was = f"{{ns}}.r VERSION AS OF {lake.snapshot('r')} was"
+    with pytest.raises(InvalidQueryError, match="time travel in the query"):
+        view(lake, f"SELECT now.k, now.n - was.n AS grown FROM r now JOIN {was} ON now.k = was.k")
+
+
+def test_a_second_refresh_does_nothing(lake: Lake) -> None:
+    """What is fresh starts no job, and what was merged is not merged again."""
+    table(lake, "r", "k int", "(1), (1)")
+    sql = "SELECT k, count(*) AS c FROM r GROUP BY k"
+    view(lake, sql)
+    assert mode_after(lake, sql, "INSERT INTO {ns}.r VALUES (1)") == "merge"
+    jobs = len(lake.scripts)
+
+    assert lake.refresh("v").mode == "noop"
+    assert len(lake.scripts) == jobs
+    assert lake.rows("v") == [(1, 3)]
+
+
+def test_columns_that_cannot_be_compared_are_carried_along(lake: Lake) -> None:
+    """Maps are never keys: rows that hold them can be appended, and else a key beside them is needed."""
+    table(lake, "r", "k int, m map<string, int>", "(1, map('a', 1)), (2, NULL)")
+    rows, keyed = (
+        "SELECT k, m FROM r WHERE k > 0",
+        "SELECT k, m, row_number() OVER (PARTITION BY k ORDER BY k) AS n FROM r",
+    )
+    view(lake, rows)
+    view(lake, keyed, "keyed")
+
+    assert mode_after(lake, rows, "INSERT INTO {ns}.r VALUES (3, map('b', 2))") == "append"
+    assert mode_after(lake, keyed, name="keyed") == "replace-keys"
+    lake.run("DELETE FROM {ns}.r WHERE k = 1")
+    assert mode_after(lake, keyed, name="keyed") == "replace-keys"
+    assert lake.refresh("v", on_fallback="full").mode in ("full", "replace-keys")
+    assert stored(lake, "v").num_rows == 2
+    check(lake, "v", rows, in_duckdb=False)

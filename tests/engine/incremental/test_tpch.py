@@ -1,0 +1,61 @@
+# SPDX-License-Identifier: Apache-2.0
+"""TPC-H's queries as incremental views in Spark: after each sort of change their rows are the recompute's."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from benchmarks.tpch_modes import CHANGES, Refreshed, generate, make_tables, play
+from tests.engine.fixtures import new_lake
+from tests.engine.incremental.checking import differences, stored
+from tests.engine.incremental.histories import VARIANTS
+from tests.engine.support import Lake, multiset
+from tests.incremental.tpch import QUERIES
+
+_PAGE = Path(__file__).parents[3] / "docs" / "incremental-tpch.md"
+#: One of each sort: additive, semi-join, global, outer join below two aggregations, subquery over the changed table.
+FEW = (1, 4, 6, 13, 18)
+
+
+def _played(
+    lake: Lake, folder: Path, variant: str, queries: tuple[int, ...], changes: tuple[str, ...]
+) -> list[Refreshed]:
+    generate(folder, 0.01)
+    version, mode = VARIANTS[variant]
+    properties = {f"write.{verb}.mode": mode for verb in ("delete", "update", "merge")}
+    namespace = f"{lake.catalog.name}.{lake.namespace}"
+    make_tables(lake.spark, namespace, folder, {"format-version": str(version), **properties})
+    lake.run(f"USE {namespace}")
+
+    def check(number: int) -> None:
+        expected = multiset(lake.spark.sql(QUERIES[number]).toArrow())
+        assert not (told := differences(expected, multiset(stored(lake, f"q{number}")))), f"Q{number}: {told}"
+
+    try:
+        return play(lake.catalog, lake.namespace, lake.run, lake.stager, queries, check, changes)
+    finally:
+        lake.spark.catalog.setCurrentCatalog("spark_catalog")
+
+
+def test_queries_of_each_sort_are_refreshed_from_what_changed(lake: Lake, tmp_path: Path) -> None:
+    """Orders and their lineitems came and went: none of these is computed in full."""
+    found = _played(lake, tmp_path, "v2-merge-on-read", FEW, ("orders come and go",))
+    assert {row.query for row in found if row.mode != "full"} == set(FEW)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_all_queries_equal_their_recompute(lake_folder: Path, tmp_path: Path, variant: str) -> None:
+    """After each sort of change; and they take the modes that the page tells."""
+    found = _played(new_lake(lake_folder), tmp_path, variant, tuple(QUERIES), tuple(CHANGES))
+    told = re.findall(r"^\| Q(\d+) \| (.*) \|$", _PAGE.read_text(), re.MULTILINE)
+    page = {
+        (int(number), change): mode
+        for number, row in told
+        for change, mode in zip(CHANGES, row.split(" | "), strict=True)
+    }
+    assert {(row.query, row.change): row.mode for row in found} == page

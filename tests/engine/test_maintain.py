@@ -1,0 +1,65 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What maintenance leaves is what Spark reads: Java's reader judges the metadata, and its files are all counted."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+
+from airflow_mv.catalog.reach import snapshot_files
+from airflow_mv.maintenance import maintain
+from airflow_mv.rollback import rollback
+from tests.engine.support import Lake
+
+TOTALS = "SELECT region, sum(amount) AS amount FROM {ns}.orders GROUP BY region"
+NOW = timedelta(0)
+
+
+def stored(lake: Lake, name: str) -> list[tuple[object, ...]]:
+    """The view's current rows, by Spark, from the metadata file that the view names."""
+    location = lake.catalog.load_storage(lake.catalog.load(lake(name))).location
+    return sorted(tuple(row) for row in lake.spark.read.format("iceberg").load(location).collect())
+
+
+def test_spark_reads_what_expiry_and_rollback_wrote(lake: Lake) -> None:
+    """Java checks more of a metadata file than pyiceberg: refs, snapshot log and times have to agree."""
+    lake.table("orders", "region varchar, amount bigint", "('north', 1)")
+    lake.create("totals", TOTALS, time_travel=True)
+    first = lake.refresh("totals").refresh_id
+    lake.insert("orders", "('south', 2)")
+    second = lake.refresh("totals").refresh_id
+    rollback(lake.catalog, lake("totals"), str(first))
+    maintain(lake.catalog, lake("totals"), older_than=NOW)
+    assert stored(lake, "totals") == [("north", 1)]
+    rollback(lake.catalog, lake("totals"), str(second))
+    assert stored(lake, "totals") == [("north", 1), ("south", 2)]
+    rollback(lake.catalog, lake("totals"), str(first))
+    assert lake.refresh("totals").outcome == "refreshed"
+    assert stored(lake, "totals") == [("north", 1), ("south", 2)]
+
+
+@pytest.mark.parametrize("version", [2, 3])
+def test_delete_files_and_statistics_of_spark_are_needed(lake: Lake, version: int) -> None:
+    """Position deletes (v2), deletion vectors in Puffin files (v3) and statistics are part of what a table needs."""
+    lake.table("orders", "region varchar, amount bigint", "('north', 1), ('south', 2), ('east', 3)")
+    lake.create("totals", TOTALS)
+    lake.refresh("totals")
+    storage = lake.catalog.load_storage(lake.catalog.load(lake("totals")))
+    name = f"{lake.catalog.name}.{lake.namespace}.aside"
+    modes = "'write.delete.mode'='merge-on-read', 'write.distribution-mode'='none'"
+    location = f"{storage.table.location}/aside{version}"
+    lake.run(
+        f"CREATE TABLE {name} USING iceberg LOCATION '{location}' TBLPROPERTIES "
+        f"('format-version'='{version}', {modes}) AS SELECT /*+ COALESCE(1) */ * FROM {{ns}}.orders",
+        f"DELETE FROM {name} WHERE region = 'south'",
+        f"CALL {lake.catalog.name}.system.compute_table_stats(table => '{lake.namespace}.aside')",
+    )
+    table = lake.files.load_table((lake.namespace, "aside"))
+    found = set(snapshot_files(lake.catalog, type(storage)(table.metadata_location, storage.table, None)))
+    on_disk = {file.location for file in lake.catalog.files.list(location) if not file.location.endswith(".crc")}
+    assert on_disk - found == {file for file in on_disk if file.endswith(".metadata.json")}
+    assert {file for file in found if not file.startswith(location)} == set()
+    deletes = [file for file in found if file.endswith("-deletes.puffin" if version == 3 else "-deletes.parquet")]
+    assert deletes
+    assert any(file.endswith(".stats") for file in found)

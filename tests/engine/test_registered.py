@@ -1,0 +1,191 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The registered layout with real Spark, in a SQL catalog and behind a REST server."""
+
+from __future__ import annotations
+
+import os
+import uuid
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from airflow_mv.catalog import MaterializedViewCatalog
+from airflow_mv.create import drop
+from airflow_mv.errors import JobError
+from airflow_mv.job.session import with_catalogs
+from airflow_mv.plan.freshness import State
+from airflow_mv.reading import read
+from airflow_mv.spec.refresh_state import REFRESH_STATE_KEY, parse
+from airflow_mv.stagers import settings_of
+from airflow_mv.verify import verify
+from tests.cli.support import call
+from tests.engine.support import Lake, no_spark, reload_configuration
+from tests.services import RestServers, rest_properties
+
+DAILY = "SELECT day, sum(amount) AS amount FROM {ns}.orders GROUP BY day"
+
+
+@pytest.fixture
+def behind_rest(request: pytest.FixtureRequest, lake: Lake, tmp_path: Path) -> Iterator[Lake]:
+    servers: RestServers = request.getfixturevalue("rest_jvm")
+    name = f"rest{uuid.uuid4().hex[:8]}"
+    with servers.serve(f"sqlite:///{tmp_path}/catalog.db", tmp_path / "warehouse") as address:
+        own = {
+            f"PYICEBERG_CATALOG__{name.upper()}__{key.upper()}": text for key, text in rest_properties(address).items()
+        }
+        os.environ.update(own)
+        reload_configuration()
+        catalog = MaterializedViewCatalog(name)
+        settings = settings_of(catalog)
+        found = Lake(with_catalogs(lake.spark, {**settings.confs, **settings.secrets}), catalog, "sales")
+        found.files.create_namespace("sales")
+        yield found
+        for key in own:
+            del os.environ[key]
+        reload_configuration()
+
+
+@pytest.fixture(params=["sqlite", pytest.param("rest", marks=pytest.mark.rest)])
+def home(request: pytest.FixtureRequest, lake: Lake) -> Lake:
+    """A lake with a base table of two commits."""
+    found: Lake = request.getfixturevalue("behind_rest") if request.param == "rest" else lake
+    found.table("orders", "day integer, amount bigint", "(1, 10), (1, 20)", "(2, 30)")
+    return found
+
+
+@pytest.fixture
+def served(behind_rest: Lake) -> Lake:
+    """The same, behind a REST server only."""
+    behind_rest.table("orders", "day integer, amount bigint", "(1, 10), (1, 20)", "(2, 30)")
+    return behind_rest
+
+
+def create(home: Lake, name: str = "daily", sql: str = DAILY, **definition: Any) -> str:
+    """A view in the registered layout; its storage table's name for Spark."""
+    view = home.create(name, sql, layout="registered", **definition)
+    assert view.storage_table is not None
+    return view.storage_table.sql()
+
+
+def rows(home: Lake, sql: str) -> list[tuple[Any, ...]]:
+    return sorted(tuple(row) for row in home.sql(sql).collect())
+
+
+def refs(home: Lake, name: str = "daily") -> list[str]:
+    return sorted(home.catalog.load_storage(home.view(name)).table.refs)
+
+
+def test_a_view_lives_through_create_refresh_read_verify_replace_and_drop(home: Lake) -> None:
+    table = create(home, partition_by=["bucket(2, day)"])
+    assert rows(home, f"SELECT * FROM {table}") == []
+    assert home.status("daily").state == State.NEVER_REFRESHED
+
+    done = home.refresh("daily")
+    assert (done.outcome, done.rows_written) == ("refreshed", 2)
+    assert rows(home, f"SELECT * FROM {table}") == [(1, 30), (2, 30)]
+    assert sorted(map(tuple, read(home.spark, home("daily"), catalog=home.catalog).collect())) == [(1, 30), (2, 30)]
+    assert home.refresh("daily", stager=no_spark).outcome == "fresh"
+
+    home.insert("orders", "(3, 1)")
+    assert home.status("daily").state == State.STALE
+    home.refresh("daily")
+    assert rows(home, f"SELECT * FROM {table}") == [(1, 30), (2, 30), (3, 1)]
+    assert verify(home.catalog, home("daily"), session=lambda: home.spark).equal
+
+    home.create("daily", "SELECT count(*) AS days FROM {ns}.orders", replace=True)
+    home.refresh("daily")
+    assert list(map(tuple, read(home.spark, home("daily"), catalog=home.catalog).collect())) == [(4,)]
+    drop(home.catalog, home("daily"))
+    assert [name for _, name in home.files.list_tables(home.namespace)] == ["orders"]
+    assert not home.catalog.exists(home("daily"))
+
+
+def test_the_snapshot_tells_the_refresh_in_the_draft_s_words(served: Lake) -> None:
+    before = datetime.now(UTC).timestamp() * 1000
+    create(served)
+    served.refresh("daily")
+    storage = served.catalog.load_storage(served.view("daily"))
+    snapshot = storage.table.find(storage.table.head or 0)
+    assert snapshot is not None
+    state = parse(snapshot.summary[REFRESH_STATE_KEY], source="summary")
+    assert (state.view_version_id, state.refresh_start_timestamp_ms >= before) == (1, True)
+    base = served.files.load_table((served.namespace, "orders"))
+    (source,) = [source.document() for source in state.source_states]
+    assert source == {
+        "type": "table",
+        "name": "orders",
+        "namespace": [served.namespace],
+        "uuid": str(base.metadata.table_uuid),
+        "snapshot-id": served.snapshot("orders"),
+    }
+
+
+def test_an_empty_base_table_makes_an_empty_refresh(served: Lake) -> None:
+    served.table("nothing", "day integer, amount bigint")
+    table = create(served, sql=DAILY.replace("orders", "nothing"))
+    assert served.refresh("daily").outcome == "refreshed"
+    assert served.status("daily").state == State.FRESH
+    assert rows(served, f"SELECT * FROM {table}") == []
+
+
+def test_a_view_on_a_view_is_computed_from_the_published_rows(home: Lake) -> None:
+    create(home)
+    top = create(home, "top", "SELECT max(amount) AS most FROM {ns}.daily")
+    home.refresh("daily", "top")
+    assert rows(home, f"SELECT * FROM {top}") == [(30,)]
+    home.insert("orders", "(1, 100)")
+    home.refresh("daily", "top")
+    assert rows(home, f"SELECT * FROM {top}") == [(130,)]
+
+
+def test_a_job_that_fails_leaves_no_branch_and_publishes_nothing(home: Lake) -> None:
+    table = create(home, sql="SELECT day, 10 / (amount - 20) AS ratio FROM {ns}.orders")
+    with pytest.raises(JobError, match="DIVIDE_BY_ZERO"):
+        home.refresh("daily")
+    assert refs(home) == []
+    assert rows(home, f"SELECT * FROM {table}") == []
+
+
+def test_every_refresh_can_be_read_again(served: Lake) -> None:
+    table = create(served, time_travel=True)
+    first = served.refresh("daily")
+    served.insert("orders", "(3, 1)")
+    served.refresh("daily")
+    tag = f"refresh-{first.refresh_id}"
+    assert rows(served, f"SELECT * FROM {table} VERSION AS OF '{tag}'") == [(1, 30), (2, 30)]
+    assert len([name for name in refs(served) if name.startswith("refresh-")]) == 2
+
+
+def test_spark_s_own_compaction_and_writes_of_others_are_told_apart(served: Lake) -> None:
+    table = create(served, partition_by=["bucket(2, day)"])
+    served.refresh("daily")
+    served.insert("orders", "(3, 1)")
+    served.refresh("daily")
+    served.run(
+        f"CALL {served.catalog.name}.system.rewrite_data_files(table => '{table.split('.', 1)[1]}', "
+        "options => map('rewrite-all', 'true'))"
+    )
+    assert served.status("daily").state == State.FRESH
+    served.run(f"INSERT INTO {table} VALUES (9, 9)")
+    assert served.status("daily").state == State.STALE
+    served.refresh("daily")
+    assert rows(served, f"SELECT * FROM {table}") == [(1, 30), (2, 30), (3, 1)]
+    assert served.status("daily").state == State.FRESH
+
+
+def test_the_command_line_does_it_all(served: Lake) -> None:
+    sql = DAILY.replace("{ns}", f"{served.catalog.name}.{served.namespace}")
+    made = call("create", served("daily"), "--sql", sql, "--layout", "registered", "--refresh", "--json").json
+    assert (made["outcome"], made["rows_written"]) == ("refreshed", 2)
+    shown = call("show", served("daily"), "--json").json
+    table = served.view("daily").storage_table
+    assert (shown["layout"], shown["storage_table"]) == ("registered", str(table))
+    assert call("status", served("daily"), "--check", "--json").json[0]["state"] == "fresh"
+    assert sorted(call("read", served("daily"), "--json").json["rows"]) == [[1, 30], [2, 30]]
+    assert call("verify", served("daily"), "--json").json["equal"]
+    assert len(call("history", served("daily"), "--json").json) == 1
+    assert call("drop", served("daily"), "--yes", "--json").json["dropped"]
+    assert not served.catalog.exists(served("daily"))

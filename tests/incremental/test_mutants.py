@@ -1,0 +1,144 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A test of the tests: with one rule broken, the comparison with the recompute fails."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from random import Random
+from typing import Any
+
+import pytest
+from sqlglot import exp
+
+from airflow_mv.plan.incremental import additive, append, changed, ir, merge, subqueries, telescope
+from tests.incremental.lab import Lab
+from tests.incremental.queries import TABLES
+from tests.incremental.test_fuzz import Mismatch, Tally, refresh_repeatedly
+
+CASES = 400
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """One broken rule, and views that need the rule."""
+
+    views: tuple[str, ...]
+    break_rule: Callable[[pytest.MonkeyPatch], None]
+    #: A change that shows it soon.
+    start: int = 0
+
+
+def _replace(module: Any, name: str, value: Any) -> Callable[[pytest.MonkeyPatch], None]:
+    return lambda monkeypatch: monkeypatch.setattr(module, name, value)
+
+
+def _only_new(position: int, index: int) -> ir.Version:
+    return "new"
+
+
+def _equal(left: exp.Expr, right: exp.Expr) -> exp.Expr:
+    return exp.EQ(this=exp.Paren(this=left.copy()), expression=exp.Paren(this=right.copy()))
+
+
+def _without_full_pad(join: ir.JoinKind, position: int, index: int) -> tuple[ir.JoinKind, str]:
+    kind, lost = _changed_join(join, position, index)
+    return kind, "" if join == "FULL" else lost
+
+
+def _last_relation_only(block: ir.Block, *arguments: Any) -> Iterator[tuple[int, ir.Block]]:
+    terms = list(_relation_terms(block, *arguments))
+    yield from terms[-1:]
+
+
+def _sums_floats(kind: str) -> bool:
+    return False
+
+
+_changed_join = telescope._changed_join
+_relation_terms = changed.relation_terms
+
+MUTANTS = {
+    "no NULL-padded copy of a left join": Mutant(
+        ("SELECT x.a AS o1, y.b AS o2 FROM r x LEFT JOIN s y ON x.a = y.a",),
+        _replace(telescope, "_with_pad", lambda block, *rest: block),
+    ),
+    "no NULL-padded copy of a full join": Mutant(
+        ("SELECT x.a AS o1, y.b AS o2 FROM r x FULL JOIN s y ON x.a = y.a",),
+        _replace(telescope, "_changed_join", _without_full_pad),
+    ),
+    "all other relations new": Mutant(
+        ("SELECT x.a AS o1, y.b AS o2 FROM r x JOIN s y ON x.a = y.a",),
+        _replace(telescope, "version_beside", _only_new),
+    ),
+    "one term for a table that is read twice": Mutant(
+        ("SELECT x.a AS o1, y.b AS o2 FROM r x JOIN r y ON x.a = y.b",),
+        _replace(changed, "relation_terms", _last_relation_only),
+    ),
+    "only the new version of a group": Mutant(
+        ("SELECT count(*) AS o1 FROM r GROUP BY a",),
+        _replace(changed, "VERSIONS", ("new",)),
+    ),
+    "IN without NULL": Mutant(
+        ("SELECT x.a AS o1 FROM r x WHERE x.b NOT IN (SELECT y.b FROM s y)",),
+        _replace(subqueries, "_is_null", lambda value: exp.false()),
+    ),
+    "keys compared with =": Mutant(
+        ("SELECT count(*) AS o1, sum(b) AS o2 FROM r GROUP BY a",),
+        _replace(ir, "same", _equal),
+    ),
+    "a subquery above the groups forgotten": Mutant(
+        ("SELECT a AS o1, count(*) AS o2 FROM r GROUP BY a HAVING count(*) >= (SELECT count(*) / 6 FROM s)",),
+        _replace(changed, "above", lambda block: []),
+    ),
+    "only the subquery's new value": Mutant(
+        ("SELECT a AS o1, (SELECT max(b) FROM s WHERE s.a = r.a) AS o2 FROM r",),
+        _replace(subqueries, "_versions", lambda block, nested: ("new",)),
+    ),
+    "merge: groups never end": Mutant(
+        ("SELECT a AS o1, count(*) AS o2 FROM r GROUP BY a",),
+        _replace(merge, "_end_of_group", lambda columns: None),
+    ),
+    "merge: a sum of nothing is 0": Mutant(
+        ("SELECT a AS o1, count(*) AS o2, sum(b) AS o3, count(b) AS o4 FROM r GROUP BY a",),
+        _replace(additive.Part, "is_sum", False),
+        start=20,
+    ),
+    "merge: floats subtracted": Mutant(
+        ("SELECT a AS o1, count(*) AS o2, sum(b / 10.0D) AS o3, count(b / 10.0D) AS o4 FROM r GROUP BY a",),
+        _replace(additive, "_needs_copies", _sums_floats),
+    ),
+    "merge: a minimum forgets": Mutant(
+        ("SELECT a AS o1, count(*) AS o2, min(b) AS o3 FROM r GROUP BY a",),
+        _replace(merge, "_only_appended", lambda relations: True),
+    ),
+    "append: copies count once": Mutant(
+        ("SELECT a AS o1 FROM r",),
+        _replace(append, "one_by_one", lambda term, context: term),
+        start=135,
+    ),
+    "append: a row of the optional side": Mutant(
+        ("SELECT x.a AS o1, y.b AS o2 FROM r x LEFT JOIN s y ON x.a = y.a",),
+        _replace(append, "check_linear", lambda block, index: None),
+    ),
+}
+
+
+def _caught(lab: Lab, mutant: Mutant) -> str | None:
+    for seed in range(mutant.start, CASES):
+        try:
+            refresh_repeatedly(lab, mutant.views[seed % len(mutant.views)], Random(seed), Tally())
+        except Mismatch as error:
+            return str(error)
+    return None
+
+
+@pytest.mark.parametrize("name", MUTANTS)
+def test_a_broken_rule_is_noticed(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The views pass with the rule and fail without it."""
+    lab = Lab(TABLES)
+    mutant = MUTANTS[name]
+    for seed in range(3):
+        refresh_repeatedly(lab, mutant.views[seed % len(mutant.views)], Random(seed), Tally())
+    mutant.break_rule(monkeypatch)
+    assert _caught(lab, mutant) is not None

@@ -1,0 +1,221 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Names mean what they mean in Spark; what is in doubt is refused, with a reason."""
+
+from __future__ import annotations
+
+import pytest
+
+from airflow_mv.plan.incremental import BaseRelation, Code, Query, Refusal, Replaced
+from airflow_mv.plan.query import NestedView
+from airflow_mv.spec.identifiers import Identifier
+
+
+def identifier(name: str) -> Identifier:
+    return Identifier("lake", ("db",), name)
+
+
+RELATIONS = (
+    BaseRelation(identifier("r"), "t0", (("a", "int"), ("b", "int"), ("C", "int"), ("m", "map<string,int>")), True),
+    BaseRelation(identifier("s"), "t1", (("a", "int"), ("f", "double"), ("d", "struct<x:int,y:struct<z:int>>")), True),
+    BaseRelation(identifier("u"), "t2", (("a", "int"), ("xs", "array<int>")), False),
+)
+VIEWS = {
+    identifier("v"): NestedView(
+        identifier("v"), "SELECT a, count(*) FROM r GROUP BY a", ("k", "n"), "lake", ("db",), 1, "uuid"
+    )
+}
+
+
+def analyse(sql: str, columns: int | list[tuple[str, str]]) -> Query | Refusal:
+    output = [(f"o{index}", "int") for index in range(columns)] if isinstance(columns, int) else columns
+    return Query.analyse(sql, RELATIONS, output=output, default_catalog="lake", default_namespace=("db",), views=VIEWS)
+
+
+@pytest.mark.parametrize(
+    ("sql", "columns", "expected"),
+    [
+        ("SELECT A FROM r", 1, None),
+        ("SELECT a, c FROM r", 2, "SELECT `r`.`a` AS `o0`, `r`.`C` AS `o1` FROM `t0__new` AS `r`"),
+        ("SELECT lake.db.r.a, db.r.b, r.C FROM r", 3, None),
+        ("SELECT d.x, s.d.y.z FROM s", 2, "SELECT `s`.`d`.`x` AS `o0`, `s`.`d`.`y`.`z` AS `o1` FROM `t1__new` AS `s`"),
+        (
+            "SELECT b + 1 AS z, z * 2 AS y FROM r",
+            2,
+            "SELECT `r`.`b` + 1 AS `o0`, (`r`.`b` + 1) * 2 AS `o1` FROM `t0__new` AS `r`",
+        ),
+        (
+            "SELECT a FROM r JOIN u USING (a)",
+            1,
+            "SELECT `r`.`a` AS `o0` FROM `t0__new` AS `r` JOIN `t2__new` AS `u` ON `r`.`a` = `u`.`a`",
+        ),
+        (
+            "SELECT * EXCEPT (m, C) FROM r NATURAL FULL JOIN u",
+            3,
+            "SELECT COALESCE(`r`.`a`, `u`.`a`) AS `o0`, `r`.`b` AS `o1`, `u`.`xs` AS `o2` "
+            "FROM `t0__new` AS `r` FULL JOIN `t2__new` AS `u` ON `r`.`a` = `u`.`a`",
+        ),
+        (
+            "SELECT k, n FROM v",
+            2,
+            "SELECT `v`.`a` AS `o0`, `v`.`_c1` AS `o1` FROM (SELECT `r`.`a` AS `a`, COUNT(*) AS `_c1` "
+            "FROM `t0__new` AS `r` GROUP BY `r`.`a`) AS `v`",
+        ),
+        (
+            "SELECT to_json(struct(B, a)) FROM r",
+            1,
+            "SELECT TO_JSON(STRUCT(`r`.`b` AS `B`, `r`.`a` AS `a`)) AS `o0` FROM `t0__new` AS `r`",
+        ),
+        (
+            "SELECT x.a, y.a FROM r x JOIN r y ON x.a = y.b, u x2",
+            2,
+            "SELECT `x`.`a` AS `o0`, `y`.`a` AS `o1` FROM `t0__new` AS `x` JOIN `t0__new` AS `y` ON `x`.`a` = `y`.`b` "
+            "CROSS JOIN `t2__new` AS `x2`",
+        ),
+        (
+            "SELECT a FROM r WHERE EXISTS (SELECT 1 FROM s r WHERE r.a = b)",
+            1,
+            "SELECT `r`.`a` AS `o0` FROM `t0__new` AS `r` WHERE EXISTS(SELECT 1 AS `one` FROM `t1__new` AS `r_2` "
+            "WHERE `r_2`.`a` = `r`.`b`)",
+        ),
+        (
+            "SELECT parse_json(a), listagg(b), first(b, true) FROM r GROUP BY parse_json(a)",
+            3,
+            "SELECT PARSE_JSON(`r`.`a`) AS `o0`, LISTAGG(`r`.`b`, '') AS `o1`, FIRST(`r`.`b`) IGNORE NULLS AS `o2` "
+            "FROM `t0__new` AS `r` GROUP BY PARSE_JSON(`r`.`a`)",
+        ),
+        (
+            "SELECT 2 AS two, count(*) FROM r GROUP BY 1",
+            2,
+            "SELECT 2 AS `o0`, COUNT(*) AS `o1` FROM `t0__new` AS `r` GROUP BY CAST(2 AS INT)",
+        ),
+        (
+            "SELECT transform(xs, x -> x + a) FROM u",
+            1,
+            "SELECT TRANSFORM(`u`.`xs`, `x` -> `x` + `u`.`a`) AS `o0` FROM `t2__new` AS `u`",
+        ),
+    ],
+)
+def test_a_name_means_what_it_means_in_spark(sql: str, columns: int, expected: str | None) -> None:
+    """Case, qualifiers, struct fields, aliases of the same SELECT, joined columns, nested views, shadowed names."""
+    query = analyse(sql, columns)
+    assert isinstance(query, Query), query
+    if expected is not None:
+        assert query.new_query == expected
+
+
+@pytest.mark.parametrize(
+    ("sql", "columns", "code"),
+    [
+        ("SELECT a FROM r JOIN s ON r.a = s.a", 1, Code.UNRESOLVED_NAME),
+        ("SELECT nothing FROM r", 1, Code.UNRESOLVED_NAME),
+        ("SELECT a FROM elsewhere", 1, Code.UNRESOLVED_NAME),
+        ("SELECT r.* FROM r JOIN u USING (a)", 4, Code.UNRESOLVED_NAME),
+        ("SELECT max(b) AS b, a FROM r GROUP BY a HAVING b > 1", 2, Code.UNRESOLVED_NAME),
+        ("SELECT a FROM r LIMIT 3", 1, Code.UNSUPPORTED_OPERATOR),
+        ("SELECT a FROM r OFFSET 3", 1, Code.UNSUPPORTED_OPERATOR),
+        ("SELECT a FROM (SELECT a FROM r ORDER BY b LIMIT 3)", 1, Code.UNSUPPORTED_OPERATOR),
+        ("SELECT a FROM r TABLESAMPLE (10 PERCENT)", 1, Code.UNSUPPORTED_OPERATOR),
+        ("WITH RECURSIVE t AS (SELECT 1 AS a) SELECT a FROM t", 1, Code.UNSUPPORTED_OPERATOR),
+        ("SELECT * FROM r PIVOT (sum(b) FOR a IN (1, 2))", 4, Code.UNSUPPORTED_OPERATOR),
+        ("SELECT r.a FROM r, LATERAL (SELECT max(f) FROM s WHERE s.a = r.a) x", 1, Code.UNSUPPORTED_OPERATOR),
+        ("SELECT r.a FROM r, s RIGHT JOIN u ON s.a = u.a", 1, Code.UNSUPPORTED_OPERATOR),
+        ("SELECT any(b > 1) FROM r", 1, Code.UNSUPPORTED_OPERATOR),
+        ("SELECT a FROM r WHERE a = ANY (SELECT a FROM s)", 1, Code.UNSUPPORTED_OPERATOR),
+        ("SELECT date_trunc(C, d) FROM r", 1, Code.UNSUPPORTED_OPERATOR),
+        ("SELECT percentile(a, 0.5, b) FROM r", 1, Code.UNSUPPORTED_OPERATOR),
+        ("SELECT array_size(xs) FROM u", 1, Code.UNSUPPORTED_OPERATOR),
+        ("SELECT rand() FROM r", 1, Code.NOT_DETERMINISTIC),
+        ("SELECT a FROM r WHERE b < current_date", 1, Code.NOT_DETERMINISTIC),
+        ("SELECT a, now() FROM r", 2, Code.NOT_DETERMINISTIC),
+        ("SELECT a, localtimestamp FROM r", 2, Code.NOT_DETERMINISTIC),
+        ("SELECT unix_timestamp() FROM r", 1, Code.NOT_DETERMINISTIC),
+        ("SELECT my_function(a) FROM r", 1, Code.UNKNOWN_FUNCTION),
+        ("SELECT db.my_function(a) FROM r", 1, Code.UNKNOWN_FUNCTION),
+        ("SELECT a, b FROM r", 1, Code.UNREADABLE),
+        ("SELECT FROM", 1, Code.UNREADABLE),
+    ],
+)
+def test_what_is_in_doubt_is_refused(sql: str, columns: int, code: Code) -> None:
+    """With a code for programs and a sentence for people."""
+    refusal = analyse(sql, columns)
+    assert isinstance(refusal, Refusal)
+    assert refusal.code == code, refusal
+    assert refusal.message
+
+
+@pytest.mark.parametrize(
+    ("sql", "output", "expected"),
+    [
+        ("SELECT a, m FROM r", [("a", "int"), ("m", "map<string,int>")], ("a",)),
+        ("SELECT m FROM r", [("m", "map<string,int>")], Code.NO_KEYS),
+        ("SELECT sum(f) AS t, count(*) AS n FROM s GROUP BY a", [("t", "double"), ("n", "bigint")], ("n",)),
+        ("SELECT sum(f) AS t FROM s GROUP BY a", [("t", "double")], Code.NO_KEYS),
+        ("SELECT a, first(b) AS f FROM r GROUP BY a", [("a", "int"), ("f", "int")], ("a",)),
+        ("SELECT f FROM (SELECT first(b) AS f FROM r GROUP BY a) WHERE f > 1", [("f", "int")], Code.NOT_DETERMINISTIC),
+        (
+            "SELECT a, b FROM (SELECT *, row_number() OVER (PARTITION BY a ORDER BY C) AS n FROM r) WHERE n = 1",
+            [("a", "int"), ("b", "int")],
+            ("a",),
+        ),
+        (
+            "SELECT b FROM (SELECT *, row_number() OVER (PARTITION BY a ORDER BY C) AS n FROM r) WHERE n = 1",
+            [("b", "int")],
+            Code.NO_KEYS,
+        ),
+        (
+            "SELECT a FROM (SELECT *, row_number() OVER (PARTITION BY a ORDER BY C) AS n FROM r) WHERE n = 1 AND b = 2",
+            [("a", "int")],
+            Code.NOT_DETERMINISTIC,
+        ),
+        ("SELECT count(*) OVER () AS n FROM r", [("n", "bigint")], Code.WHOLE_RESULT),
+        ("SELECT k FROM v WHERE n > 1", [("k", "int")], ("k",)),
+    ],
+)
+def test_keys_are_columns_that_another_run_gives_the_same_values(
+    sql: str, output: list[tuple[str, str]], expected: tuple[str, ...] | Code
+) -> None:
+    """A floating sum or the choice of a tie is no key: the stored row would not be found again."""
+    query = analyse(sql, output)
+    assert isinstance(query, Query), query
+    replaced = query.replace_keys()
+    if isinstance(replaced, Replaced):
+        assert replaced.keys == expected
+    else:
+        assert replaced.code == expected
+
+
+def test_a_column_that_nothing_reads_is_not_used() -> None:
+    """A change in it is no change of the view, even where a derived table has it."""
+    query = analyse("WITH t AS (SELECT * FROM r) SELECT a, count(*) AS n FROM t GROUP BY a", 2)
+    assert isinstance(query, Query)
+    assert query.used_columns[identifier("r")] == ("a",)
+    assert query.used_columns[identifier("s")] == ()
+
+
+def test_a_key_that_a_condition_compares_is_never_null() -> None:
+    """Then ``=`` finds the same rows as ``<=>``, and engines prune by it."""
+    query = analyse("SELECT r.a, r.b FROM r JOIN s ON r.a = s.a WHERE s.f > 1", 2)
+    assert isinstance(query, Query)
+    replaced = query.replace_keys()
+    assert isinstance(replaced, Replaced)
+    assert replaced.not_null == (True, False)
+
+
+def test_many_nested_views_are_refused_before_they_fill_the_memory() -> None:
+    """Each view reads the one below twice: written out they double at each level."""
+    views = {}
+    for level in range(1, 12):
+        below = "r" if level == 1 else f"v{level - 1}"
+        sql = f"SELECT x.a FROM {below} x JOIN {below} y ON x.a = y.a"
+        name = identifier(f"v{level}")
+        views[name] = NestedView(name, sql, ("a",), "lake", ("db",), 1, "uuid")
+    refusal = Query.analyse(
+        "SELECT a FROM v11",
+        RELATIONS,
+        output=[("a", "int")],
+        default_catalog="lake",
+        default_namespace=("db",),
+        views=views,
+    )
+    assert isinstance(refusal, Refusal)
+    assert refusal.code == Code.TOO_LARGE

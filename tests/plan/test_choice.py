@@ -1,0 +1,147 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which mode a view's state calls for, and why."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import pytest
+
+from airflow_mv.errors import RefreshRefusedError
+from airflow_mv.plan.choice import Choice, FallbackPolicy, Policy, Ways, choose
+from airflow_mv.plan.cost import Estimate
+from airflow_mv.plan.freshness import BaseTableChange, Code, Freshness, Reason, State
+from airflow_mv.plan.planner import Mode
+from airflow_mv.plan.strategy import Candidate
+
+REASON = {
+    State.FRESH: Code.FRESH,
+    State.STALE: Code.BASE_CHANGED,
+    State.NEVER_REFRESHED: Code.NEVER_REFRESHED,
+    State.DEFINITION_CHANGED: Code.DEFINITION_CHANGED,
+}
+
+
+def freshness(state: State, *, moved: bool = False) -> Freshness:
+    change = BaseTableChange("lake.s.o", "iceberg-metastore", 1, 2, moved=moved, changed=state == State.STALE)
+    code = Code.ONLY_REPLACED if moved and state == State.FRESH else REASON[state]
+    return Freshness(state, (Reason(code, "because"),), (change,))
+
+
+def chosen(
+    state: State,
+    strategy: Literal["full", "incremental"],
+    *,
+    moved: bool = False,
+    forced: bool = False,
+    on_fallback: FallbackPolicy = "full",
+    max_full_bytes: int | None = None,
+    incremental: Candidate | None = None,
+) -> Choice:
+    return choose(
+        freshness(state, moved=moved),
+        strategy=strategy,
+        forced=forced,
+        policy=Policy(on_fallback, max_full_bytes),
+        view="lake.s.v",
+        ways=lambda: Ways(incremental or (DEPENDENT,), FULL),
+    )
+
+
+DEPENDENT = Reason(Code.NOT_LINEAR, "rows depend on each other")
+FULL = Estimate("full", 4.0, 1_000_000, 10)
+
+
+def merge(seconds: float) -> Candidate:
+    """An incremental way that is expected to take so long."""
+    why = Reason(Code.INCREMENTAL, "the groups follow from the change")
+    return Candidate(Mode.MERGE, (), (why,), Estimate("merge", seconds, 1000, 10))
+
+
+# -- the mode ----------------------------------------------------------------------------------
+
+STRATEGIES: list[Literal["full", "incremental"]] = ["full", "incremental"]
+POLICIES: list[FallbackPolicy] = ["full", "fail", "skip"]
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize("policy", POLICIES)
+def test_a_fresh_view_needs_nothing_and_a_compacted_base_only_a_new_record(
+    strategy: Literal["full", "incremental"], policy: FallbackPolicy
+) -> None:
+    assert chosen(State.FRESH, strategy, on_fallback=policy).mode == Mode.NOOP
+    ahead = chosen(State.FRESH, strategy, moved=True, on_fallback=policy)
+    assert (ahead.mode, [item.code for item in ahead.reasons]) == (Mode.FAST_FORWARD, [Code.ONLY_REPLACED])
+
+
+@pytest.mark.parametrize("state", REASON)
+@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize("policy", POLICIES)
+def test_a_forced_refresh_is_full_whatever_the_state_and_policy(
+    state: State, strategy: Literal["full", "incremental"], policy: FallbackPolicy
+) -> None:
+    choice = chosen(state, strategy, forced=True, on_fallback=policy)
+    assert (choice.mode, choice.reasons[0].code) == (Mode.FULL, Code.FORCED)
+    assert Code.FRESH not in [item.code for item in choice.reasons]
+
+
+@pytest.mark.parametrize("state", [State.STALE, State.NEVER_REFRESHED, State.DEFINITION_CHANGED])
+@pytest.mark.parametrize("policy", POLICIES)
+def test_the_full_strategy_recomputes_and_knows_no_fallback(state: State, policy: FallbackPolicy) -> None:
+    choice = chosen(state, "full", on_fallback=policy)
+    assert choice.mode == Mode.FULL
+    assert [item.code for item in choice.reasons] == [REASON[state], Code.STRATEGY_FULL]
+
+
+@pytest.mark.parametrize("state", [State.NEVER_REFRESHED, State.DEFINITION_CHANGED])
+@pytest.mark.parametrize("policy", POLICIES)
+def test_an_incremental_view_begins_with_a_full_refresh_and_that_is_no_fallback(
+    state: State, policy: FallbackPolicy
+) -> None:
+    """There is nothing to add to: the policy is about avoidable recomputing."""
+    choice = chosen(state, "incremental", on_fallback=policy)
+    assert (choice.mode, [item.code for item in choice.reasons]) == (Mode.FULL, [REASON[state]])
+
+
+def test_an_incremental_view_that_must_be_recomputed_says_so() -> None:
+    choice = chosen(State.STALE, "incremental")
+    assert choice.mode == Mode.FULL
+    assert codes(choice) == [Code.BASE_CHANGED, Code.INCREMENTAL_UNAVAILABLE, Code.NOT_LINEAR]
+
+
+def codes(choice: Choice) -> list[Code]:
+    return [item.code for item in choice.reasons]
+
+
+def test_the_cheaper_way_is_taken_and_both_estimates_are_told() -> None:
+    cheap, dear = chosen(State.STALE, "incremental", incremental=merge(1)), merge(5)
+    assert (cheap.mode, codes(cheap)) == (Mode.MERGE, [Code.BASE_CHANGED, Code.INCREMENTAL, Code.COST])
+    assert [item.mode for item in cheap.estimates] == ["merge", "full"]
+    full = chosen(State.STALE, "incremental", incremental=dear)
+    assert (full.mode, codes(full)) == (Mode.FULL, [Code.BASE_CHANGED, Code.COST])
+    assert "5.0 s" in full.reasons[-1].message
+    assert "4.0 s" in full.reasons[-1].message
+
+
+@pytest.mark.parametrize("policy", ["fail", "skip"])
+def test_who_allows_no_full_refresh_gets_the_incremental_one_at_any_cost(policy: FallbackPolicy) -> None:
+    assert chosen(State.STALE, "incremental", incremental=merge(50), on_fallback=policy).mode == Mode.MERGE
+
+
+def test_a_budget_refuses_a_recompute_before_spark_starts_but_not_an_incremental_way() -> None:
+    """A full refresh that nobody expected may read a table of years."""
+    with pytest.raises(RefreshRefusedError, match=r"976\.6 KiB.*max_full_bytes allows 1000 B.*rows depend"):
+        chosen(State.STALE, "incremental", max_full_bytes=1000)
+    assert chosen(State.STALE, "incremental", max_full_bytes=1000, incremental=merge(50)).mode == Mode.MERGE
+    assert chosen(State.STALE, "incremental", max_full_bytes=1_000_000).mode == Mode.FULL
+    assert chosen(State.NEVER_REFRESHED, "incremental", max_full_bytes=1000).mode == Mode.FULL
+
+
+def test_the_policy_fail_refuses_and_says_how_to_allow_it() -> None:
+    with pytest.raises(RefreshRefusedError, match=r"lake\.s\.v.*on_fallback='full'"):
+        chosen(State.STALE, "incremental", on_fallback="fail")
+
+
+def test_the_policy_skip_leaves_the_view_as_it_is_and_says_so() -> None:
+    choice = chosen(State.STALE, "incremental", on_fallback="skip")
+    assert (choice.mode, choice.reasons[-1].code) == (Mode.NOOP, Code.SKIPPED)

@@ -1,0 +1,222 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What others do between any two steps of a refresh: each is a function of the world."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from datetime import timedelta
+
+from airflow_mv.spec.materialized_view import (
+    PROPERTY,
+    STORAGE_OF_PROPERTY,
+    STORAGE_TABLE_PROPERTY,
+    STORAGE_TABLE_UUID_PROPERTY,
+    TIME_TRAVEL_PROPERTY,
+)
+from airflow_mv.spec.view import new_view, replace_version, with_view_properties
+from tests.protocol.simulation.bases import BaseTable
+from tests.protocol.simulation.checks import files_of
+from tests.protocol.simulation.workers import Process, columns, query
+from tests.protocol.simulation.world import BASES, GRACE, MINUTE, STORAGE, VIEW, Row, World
+
+Actor = Callable[[World], object]
+
+
+# -- base tables --------------------------------------------------------------------------------------
+
+
+def _some_base(world: World) -> BaseTable:
+    return world.bases[world.pick(BASES)]
+
+
+def append(world: World) -> None:
+    """Someone appends to a base table."""
+    _some_base(world).commit(world, "append")
+
+
+def overwrite(world: World) -> None:
+    """Someone changes rows of a base table."""
+    _some_base(world).commit(world, "overwrite")
+
+
+def compact(world: World) -> bool:
+    """Someone compacts a base table: another snapshot, the same rows."""
+    base = _some_base(world)
+    if base.snapshots:
+        base.commit(world, "replace")
+    return bool(base.snapshots)
+
+
+def expire_base(world: World) -> bool:
+    """Someone expires a base table's snapshots but the current one."""
+    return _some_base(world).expire(world)
+
+
+def roll_back_base(world: World) -> bool:
+    """Someone rolls a base table back."""
+    return _some_base(world).roll_back(world)
+
+
+def recreate_base(world: World) -> None:
+    """Someone drops a base table and creates another of its name."""
+    _some_base(world).recreate(world)
+
+
+def forget_base_files(world: World) -> bool:
+    """A base table's own maintenance deletes its old metadata files."""
+    return _some_base(world).forget_files(world)
+
+
+# -- the view -----------------------------------------------------------------------------------------
+
+
+def replace_view(world: World) -> bool:
+    """Someone gives the view another definition, with other columns."""
+    if VIEW not in world.rows:
+        return False
+    loaded = world.catalog.load(VIEW)
+    number = max(version.version_id for version in loaded.metadata.versions) + 1
+    # Other columns need another storage table in the registered layout: that is no change of this one.
+    wider = number % 2 == 0 and not world.registered
+    replaced = replace_version(
+        loaded.metadata, schema=columns(wider=wider), sql=query(number, wider=wider),
+        default_catalog="lake", default_namespace=("s",), summary={}, now_ms=world.now,
+    )  # fmt: skip
+    return world.catalog.replace(loaded, replaced)
+
+
+def comment(world: World) -> bool:
+    """Someone comments on the view."""
+    return _set(world, "comment", str(world.now))
+
+
+def turn_time_travel(world: World) -> bool:
+    """Someone turns time travel on or off."""
+    if VIEW not in world.rows:
+        return False
+    on = world.catalog.load(VIEW).metadata.properties.get(TIME_TRAVEL_PROPERTY) == "true"
+    return _set(world, TIME_TRAVEL_PROPERTY, "false" if on else "true")
+
+
+def _set(world: World, key: str, value: str) -> bool:
+    if VIEW not in world.rows:
+        return False
+    loaded = world.catalog.load(VIEW)
+    return world.catalog.replace(loaded, with_view_properties(loaded.metadata, {key: value}))
+
+
+def create_view(world: World) -> bool:
+    """Someone creates the view, with an empty storage table; each has its own uuid and folder."""
+    if VIEW in world.rows:
+        return False
+    world.views += 1
+    folder = f"s3://w/v-{world.views}"
+    storage = f"{folder}-storage" if world.registered else f"{folder}/storage"
+    start = f"{storage}/metadata/00000-start.metadata.json"
+    world.put(start, json.dumps(_storage(storage, world.now)).encode())
+    if world.registered:
+        world.rows[STORAGE] = Row(start, "TABLE")
+    view = new_view(
+        view_uuid=f"view-{world.views}", location=folder, schema=columns(wider=False), sql=query(1, wider=False),
+        default_catalog="lake", default_namespace=("s",), properties=_properties(world, storage, start), summary={},
+        now_ms=world.now,
+    )  # fmt: skip
+    world.catalog.create(VIEW, view)
+    world.ledger.view_created()
+    return True
+
+
+def _properties(world: World, storage: str, start: str) -> dict[str, str]:
+    named = {STORAGE_TABLE_PROPERTY: STORAGE.within_catalog, STORAGE_TABLE_UUID_PROPERTY: storage}
+    return {
+        PROPERTY: json.dumps({"storage-table-location": start}),
+        TIME_TRAVEL_PROPERTY: world.pick(("true", "false")),
+        **(named if world.registered else {}),
+    }
+
+
+def drop_view(world: World) -> bool:
+    """Someone drops the view, and its storage table where the catalog holds it; the files stay."""
+    world.rows.pop(STORAGE, None)
+    return world.rows.pop(VIEW, None) is not None
+
+
+def recreate_view(world: World) -> None:
+    """Someone drops the view and creates another of its name."""
+    drop_view(world)
+    create_view(world)
+
+
+def _storage(location: str, now_ms: int) -> dict[str, object]:
+    return {
+        "format-version": 2, "table-uuid": location, "location": location, "last-sequence-number": 0,
+        "last-updated-ms": now_ms, "current-schema-id": 0, "schemas": [columns(wider=False)],
+        "current-snapshot-id": None, "snapshots": [], "snapshot-log": [], "metadata-log": [], "refs": {},
+        "properties": {STORAGE_OF_PROPERTY: VIEW.within_catalog},
+    }  # fmt: skip
+
+
+# -- those who look after the view, step by step --------------------------------------------------------
+
+
+def collecting(process: Process) -> None:
+    """Collect the files that nothing reaches."""
+    from airflow_mv.maintenance import collect_orphans
+
+    world = process.world
+    found = collect_orphans(world.catalog, VIEW, older_than=timedelta(milliseconds=world.grace), files_of=files_of)
+    world.events["files collected"] += len(found.files)
+
+
+def expiring(process: Process) -> None:
+    """Expire the storage table's old snapshots."""
+    from airflow_mv.maintenance import expire
+
+    expire(process.world.catalog, VIEW, older_than=timedelta(minutes=1), effects=process.effects)
+
+
+def rolling_back(process: Process) -> None:
+    """Roll the view back to a refresh that its history holds."""
+    from airflow_mv.rollback import rollback
+
+    state = process.world.catalog.load_storage(process.world.catalog.load(VIEW)).state
+    older = [record for record in state.refreshes if record != state.current] if state else []
+    if older:
+        rollback(process.world.catalog, VIEW, older[-1].refresh_id, effects=process.effects)
+
+
+def start_collecting(world: World) -> None:
+    """Someone starts to collect orphans."""
+    world.processes.append(Process(world, "collect", collecting, world.some_skew()))
+
+
+def start_expiring(world: World) -> None:
+    """Someone starts to expire the storage table's snapshots."""
+    world.processes.append(Process(world, "expire", expiring, world.some_skew()))
+
+
+def start_rolling_back(world: World) -> None:
+    """Someone starts to roll the view back."""
+    world.processes.append(Process(world, "roll back", rolling_back, world.some_skew()))
+
+
+# -- the surroundings -----------------------------------------------------------------------------------
+
+
+def catalog_down(world: World) -> None:
+    """The catalog's database is away for a while."""
+    world.down_until = world.now + world.random.randint(0, MINUTE)
+
+
+def night(world: World) -> None:
+    """Hours pass: whoever runs is timed out."""
+    world.pass_time(2 * GRACE)
+
+
+#: What happens how often, in a thousand steps.
+ACTORS: dict[Actor, int] = {
+    append: 25, overwrite: 5, compact: 20, expire_base: 8, roll_back_base: 8, recreate_base: 2, forget_base_files: 8,
+    replace_view: 5, comment: 10, turn_time_travel: 4, recreate_view: 1, drop_view: 1,
+    catalog_down: 2, night: 2, start_collecting: 8, start_expiring: 5, start_rolling_back: 5,
+}  # fmt: skip

@@ -1,0 +1,110 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Base tables and what others do to them."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from airflow_mv.plan.freshness import NO_SNAPSHOT
+from airflow_mv.spec.identifiers import Identifier
+
+if TYPE_CHECKING:
+    from tests.protocol.simulation.world import World
+
+
+@dataclass
+class BaseTable:
+    """A base table under one name; its history outlives what the table's metadata retains.
+
+    Args:
+        identifier: Its name.
+        uuid: A table that is dropped and created again has another one.
+        snapshots: The retained snapshots by id, oldest first.
+        head: The current one, or :data:`NO_SNAPSHOT`.
+        heads: Every head that the name has ever had, in order.
+        rows: What a snapshot's rows are, by snapshot: a compaction has its parent's.
+        files: How many metadata files were written.
+    """
+
+    identifier: Identifier
+    uuid: int = 0
+    snapshots: dict[int, dict[str, Any]] = field(default_factory=dict)
+    head: int = NO_SNAPSHOT
+    heads: list[int] = field(default_factory=lambda: [NO_SNAPSHOT])
+    rows: dict[int, int] = field(default_factory=lambda: {NO_SNAPSHOT: 0})
+    files: int = 0
+
+    @property
+    def location(self) -> str:
+        """The table's folder."""
+        return f"s3://w/{self.identifier.name}-{self.uuid}"
+
+    def commit(self, world: World, operation: str) -> None:
+        """Someone adds a snapshot: ``append``, ``overwrite``, or ``replace`` for a compaction."""
+        number = world.next_snapshot()
+        parent = None if self.head == NO_SNAPSHOT else self.head
+        self.snapshots[number] = {
+            "snapshot-id": number, "sequence-number": number, "timestamp-ms": world.now,
+            **({"parent-snapshot-id": parent} if parent else {}), "summary": {"operation": operation},
+        }  # fmt: skip
+        self.rows[number] = self.rows[self.head] if operation == "replace" else number
+        self._move(world, number)
+
+    def roll_back(self, world: World) -> bool:
+        """Someone makes an older, retained snapshot current again; whether there is one."""
+        parent = self.snapshots.get(self.head, {}).get("parent-snapshot-id")
+        if parent not in self.snapshots:
+            return False
+        self._move(world, parent)
+        return True
+
+    def expire(self, world: World) -> bool:
+        """Someone forgets every snapshot but the current one; whether there were others."""
+        kept = {number: item for number, item in self.snapshots.items() if number == self.head}
+        if len(kept) == len(self.snapshots):
+            return False
+        self.snapshots = kept
+        self._write(world)
+        return True
+
+    def recreate(self, world: World) -> None:
+        """Someone drops the table and creates another one of its name, without rows."""
+        self.uuid += 1
+        self.snapshots = {}
+        self._move(world, NO_SNAPSHOT)
+
+    def forget_files(self, world: World) -> bool:
+        """The table's own maintenance deletes the metadata files before the current one."""
+        current = world.rows[self.identifier].location
+        old = [name for name in world.files if name.startswith(f"s3://w/{self.identifier.name}-") and name != current]
+        for name in old:
+            del world.files[name]
+        return bool(old)
+
+    def _move(self, world: World, head: int) -> None:
+        self.head = head
+        self.heads.append(head)
+        self._write(world)
+
+    def _write(self, world: World) -> None:
+        from tests.protocol.simulation.world import Row
+
+        self.files += 1
+        name = f"{self.location}/metadata/{self.files:05d}.metadata.json"
+        world.put(name, json.dumps(self._document(world)).encode())
+        row = world.rows.get(self.identifier)
+        world.rows[self.identifier] = Row(name, "TABLE", row.location if row else None)
+
+    def _document(self, world: World) -> dict[str, Any]:
+        return {
+            "format-version": 2,
+            "table-uuid": f"{self.identifier.name}-{self.uuid}",
+            "location": self.location,
+            "last-updated-ms": world.now,
+            "current-schema-id": 0,
+            "schemas": [],
+            "current-snapshot-id": None if self.head == NO_SNAPSHOT else self.head,
+            "snapshots": list(self.snapshots.values()),
+        }

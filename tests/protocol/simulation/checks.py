@@ -1,0 +1,282 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is true at any time, and who said what: the invariants of the commit protocol, asked at every change."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any
+
+import greenlet
+
+from airflow_mv.catalog import LoadedStorage, LoadedView
+from airflow_mv.errors import MetadataFileNotFoundError
+from airflow_mv.plan.planner import Mode, RefreshPlan
+from airflow_mv.results import RefreshResult
+from airflow_mv.spec.identifiers import Identifier
+from airflow_mv.spec.materialized_view import RefreshRecord, parse_storage_state
+from airflow_mv.spec.table import parse_table
+from tests.protocol.simulation.world import BASES, MINUTE, STORAGE, VIEW, Violation, World
+
+#: Which head of its history each base table was at: what a refresher saw, as the truth tells it.
+Seen = dict[Identifier, int]
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """The view and its storage table together."""
+
+    view: LoadedView
+    storage: LoadedStorage
+
+    @property
+    def record(self) -> RefreshRecord | None:
+        """The current refresh."""
+        return self.storage.state.current if self.storage.state else None
+
+
+@dataclass
+class Ledger:
+    """Knows every refresh that landed and every claim that was made.
+
+    Args:
+        world: Where it all happens.
+        landed: The refresh ids that were published, in order, each with the view's uuid.
+        refuted: The refresh ids of which someone said that they will never be published.
+        records: Every refresh that was ever current, in order.
+        landed_before: How many refreshes had been current when a storage metadata file became current.
+        seen: The base tables' states that each running try has seen last.
+        plans: What each running try's plan was made from: the base tables' states, and how many refreshes.
+        position: Where in the base tables' histories the current rows are.
+    """
+
+    world: World
+    landed: list[str] = field(default_factory=list)
+    refuted: set[str] = field(default_factory=set)
+    records: list[RefreshRecord] = field(default_factory=list)
+    landed_before: dict[str, int] = field(default_factory=dict)
+    seen: dict[greenlet.greenlet, Seen] = field(default_factory=dict)
+    plans: dict[greenlet.greenlet, tuple[Seen, int]] = field(default_factory=dict)
+    position: Seen = field(default_factory=lambda: dict.fromkeys(BASES, 0))
+    _reach: dict[tuple[str, str], frozenset[str]] = field(default_factory=dict)
+
+    def view_created(self) -> None:
+        """Another view begins: nothing of it was refreshed."""
+        state = self.state()
+        assert state is not None
+        self.landed_before[state.storage.location] = len(self.records)
+        self.position = dict.fromkeys(BASES, 0)
+
+    # -- the pointer -------------------------------------------------------------------------------
+
+    def state(self) -> State | None:
+        """Return what the pointer leads to, or ``None`` where the view is dropped."""
+        with self.world.at_once():
+            if VIEW not in self.world.rows:
+                return None
+            view = self.world.catalog.load(VIEW)
+            return State(view, self.world.catalog.load_storage(view))
+
+    def before_swap(self, base: str) -> State:
+        """Check where a swap starts from."""
+        if self.world.rows[VIEW].location != base:
+            raise Violation("I1: the swap did not start from the current pointer")
+        state = self.state()
+        assert state is not None
+        return state
+
+    def after_swap(self, before: State, role: str) -> None:
+        """Check what a change of the pointer left."""
+        try:
+            after, live = self.state(), self.live()
+        except MetadataFileNotFoundError as error:
+            raise Violation(f"I2: the pointer leads to a missing file: {error}") from None
+        assert after is not None
+        for name in live:
+            if name not in self.world.files:
+                raise Violation(f"I2: a live file is missing: {name}")
+        _check_clock(before, after)
+        _check_size(after)
+        if after.storage.location != before.storage.location:
+            self._storage_changed(before, after, role)
+            self.landed_before[after.storage.location] = len(self.records)
+
+    def _storage_changed(self, before: State, after: State, role: str) -> None:
+        if before.storage.location not in {entry.metadata_file for entry in after.storage.table.metadata_log}:
+            raise Violation("I1: the storage table does not follow from the one before")
+        if after.record is None:
+            if before.record is None and before.storage.table.head == after.storage.table.head:
+                return  # a branch of the table: nobody reads it
+            raise Violation("I8: the storage table changed without a record")
+        known = {record.refresh_id for record in before.storage.state.refreshes} if before.storage.state else set()
+        if after.record.refresh_id not in known:
+            self._refreshed(before, after, after.record)
+        elif role == "roll back":
+            self.position = dict.fromkeys(BASES, 0)
+            self.records.append(after.record)
+            self._check_content(after, after.record)
+            self.world.events["view rolled back"] += 1
+        elif before.storage.table.head != after.storage.table.head or before.record != after.record:
+            raise Violation("I1: maintenance changed the rows or their record")
+        else:
+            self._check_content(after, after.record)
+            self.world.events["storage table expired"] += role == "expire"
+
+    def _refreshed(self, before: State, after: State, record: RefreshRecord) -> None:
+        if record.refresh_id in self.landed:
+            raise Violation("I3: a refresh landed twice")
+        if record.refresh_id in self.refuted:
+            raise Violation("I5: a refresh that was called impossible landed")
+        # A table's commit cannot require the view's version: there a reader checks the record instead.
+        if record.version_id != after.view.metadata.current_version_id and not self.world.registered:
+            raise Violation("I9: rows of another definition than the view's")
+        if before.record and _input(before.record) == _input(record):
+            raise Violation("I3: two refreshes in a row from the same input")
+        self._check_content(after, record)
+        self._check_direction(record)
+        self.landed.append(record.refresh_id)
+        self.records.append(record)
+        self.world.events[f"refreshed: {record.mode}"] += 1
+
+    def _check_content(self, after: State, record: RefreshRecord) -> None:
+        snapshot = after.storage.table.find(after.storage.table.head or 0)
+        content = json.loads(snapshot.summary["content"]) if snapshot else None
+        if content is None or content["version"] != record.version_id:
+            raise Violation(f"I6: rows of {content}, recorded as of version {record.version_id}")
+        for base in BASES:
+            pinned, recorded = content["pins"][str(base)], record.snapshots[str(base)]
+            if self.rows(base, pinned) != self.rows(base, recorded):
+                raise Violation(f"I6: rows of {content['pins']}, recorded {record.snapshots}")
+
+    def _check_direction(self, record: RefreshRecord) -> None:
+        for base in BASES:
+            heads, recorded = self.world.bases[base].heads, record.snapshots[str(base)]
+            later = [place for place in range(self.position[base], len(heads)) if heads[place] == recorded]
+            if not later:
+                raise Violation(f"I7: {base} went back to {recorded}")
+            self.position[base] = later[0]
+
+    def rows(self, base: Identifier, snapshot: int) -> int | None:
+        """What the rows of a base table's snapshot are."""
+        return self.world.bases[base].rows.get(snapshot)
+
+    # -- files -------------------------------------------------------------------------------------
+
+    def live(self) -> frozenset[str]:
+        """Return every file that a reader of the view needs."""
+        row, table = self.world.rows.get(VIEW), self.world.rows.get(STORAGE)
+        if row is None:
+            return frozenset()
+        key = (row.location, table.location if table else "")
+        if key not in self._reach:
+            state = self.state()
+            assert state is not None
+            names = {row.location, state.storage.location, *files_of(self.world.catalog, state.storage)}
+            self._reach[key] = frozenset(names)
+        return self._reach[key]
+
+    def deleted(self, location: str) -> None:
+        """Check that a file that was deleted is no live one."""
+        if location in self.live():
+            raise Violation(f"I2: a live file was deleted: {location}")
+        if not location.startswith("s3://w/v"):
+            raise Violation(f"I11: a file of someone else was deleted: {location}")
+
+    # -- claims ------------------------------------------------------------------------------------
+
+    def bases_were_seen(self) -> None:
+        """Note what the running try sees of the base tables."""
+        self.seen[greenlet.getcurrent()] = {base: len(self.world.bases[base].heads) - 1 for base in BASES}
+
+    def planned(self, plan: RefreshPlan, before: RefreshPlan | None) -> None:
+        """Check a new plan; the one before in the same try was given up for it."""
+        if before is not None:
+            self.world.events["planned again"] += 1
+            # A table's commit of another try may come just after the view got another definition.
+            redefined = self.world.registered and before.version_id != plan.version_id
+            if not redefined:
+                self.refuted.add(before.refresh_id)
+            if not redefined and self._is_recorded(before.refresh_id):
+                raise Violation("I5: a refresh that is recorded was given up")
+        self.world.events[f"planned: {plan.mode}"] += 1
+        for reason in plan.reasons:
+            self.world.events[f"reason: {reason.code}"] += 1
+        seen = self.seen[greenlet.getcurrent()]
+        self.plans[greenlet.getcurrent()] = (seen, self.landed_before[plan.storage_table_location])
+        for record in plan.records:
+            base = Identifier.parse(record.identifier)
+            if record.snapshot_reference != self.world.bases[base].heads[seen[base]]:
+                raise Violation(f"I15: planned {record.snapshot_reference} of {base}, which was not current")
+        if plan.mode == Mode.NOOP:
+            self._check_noop(plan)
+
+    def _is_recorded(self, refresh_id: str) -> bool:
+        state = self.state()
+        records = state.storage.state.refreshes if state and state.storage.state else ()
+        return any(record.refresh_id == refresh_id for record in records)
+
+    def _check_noop(self, plan: RefreshPlan) -> None:
+        location = plan.storage_table_location
+        table = parse_table(self.world.files[location].data, source=location)
+        state = parse_storage_state(table.properties, view=str(VIEW), location=location)
+        if (
+            state is None
+            or state.current.version_id != plan.version_id
+            or any(state.current.snapshots[record.identifier] != record.snapshot_reference for record in plan.records)
+        ):
+            raise Violation("I4: a stale view was called fresh")
+
+    def ended(self, plan: RefreshPlan, result: RefreshResult) -> None:
+        """Check what a task reports as its success."""
+        self.world.events[f"ended: {result.outcome}"] += 1
+        if result.outcome in ("refreshed", "already-committed") and plan.refresh_id not in self.landed:
+            raise Violation("I4: success was reported for a refresh that has not landed")
+        if result.outcome == "superseded" and not self._superseded(plan):
+            raise Violation("I4: superseded by rows that are older")
+
+    def _superseded(self, plan: RefreshPlan) -> bool:
+        """Whether some refresh since the plan has read every base table at least as late."""
+        seen, earlier = self.plans[greenlet.getcurrent()]
+
+        def covers(theirs: RefreshRecord) -> bool:
+            return theirs.version_id == plan.version_id and all(
+                theirs.snapshots[str(base)] in self.world.bases[base].heads[place:] for base, place in seen.items()
+            )
+
+        return any(covers(record) for record in self.records[earlier:])
+
+
+def files_of(catalog: Any, storage: LoadedStorage) -> list[str]:
+    """List every file that the snapshots of a storage table reach."""
+    found = []
+    for snapshot in storage.table.snapshots:
+        listing = snapshot.summary["files"]
+        found += [listing, *json.loads(catalog.files.read(listing, what="manifest list"))]
+    return found
+
+
+def _input(record: RefreshRecord) -> tuple[Any, ...]:
+    tables = {
+        (item.identifier, item.snapshot_reference, item.properties.get("table-uuid")) for item in record.base_tables
+    }
+    return record.version_id, tables
+
+
+def _check_clock(before: State, after: State) -> None:
+    """Times never go back, whoever's clock wrote them, by more than Iceberg's own readers forgive."""
+    table = after.storage.table
+    for log in (table.metadata_log, table.snapshot_log):
+        times = [*(entry.timestamp_ms for entry in log), table.last_updated_ms]
+        if any(later < earlier - MINUTE for earlier, later in pairwise(times)):
+            raise Violation("I15: a time in the storage table's metadata goes back")
+    times = [entry.timestamp_ms for entry in after.view.metadata.version_log]
+    if times != sorted(times):
+        raise Violation("I15: a time in the view's metadata goes back")
+
+
+def _check_size(after: State) -> None:
+    """What a view's metadata holds does not grow with every refresh."""
+    view = after.view.metadata
+    if len(view.versions) > 10 or len(view.schemas) > 10 or len(after.storage.table.metadata_log) > 100:
+        raise Violation("I25: the metadata grows without bounds")

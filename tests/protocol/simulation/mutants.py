@@ -1,0 +1,400 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Planted faults: wrong protocols that trusted systems had, or could have. A simulation that misses one has rotted.
+
+Each takes the world of a schedule and a patch that ends with the test.
+"""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from airflow_mv import commit, expiry, maintenance, planning, refresh
+from airflow_mv.catalog.catalog import next_number
+from airflow_mv.catalog.files import join
+from airflow_mv.commit import Verdict
+from airflow_mv.errors import CommitConflictError, CommitStateUnknownError
+from airflow_mv.layouts import RegisteredAttempt, pointed
+from airflow_mv.script import Outcome, Script
+from airflow_mv.spec.identifiers import Identifier
+from airflow_mv.spec.materialized_view import PROPERTY
+from airflow_mv.spec.view import ViewMetadata, parse_view
+from tests.protocol.simulation.actors import Actor, night, start_collecting, start_expiring, start_rolling_back
+from tests.protocol.simulation.workers import Spark
+from tests.protocol.simulation.world import BASES, GRACE, STORAGE, World
+
+Patch = pytest.MonkeyPatch
+Swap = Callable[[Identifier, str, str], bool]
+
+
+# -- the answer to the swap ----------------------------------------------------------------------------
+
+
+def unknown_is_conflict(world: World, patch: Patch) -> None:
+    """No answer is taken for "it did not land": the files are deleted (pyiceberg behind a JdbcCatalog)."""
+    original = _swap(world)
+
+    def swap(view: Identifier, base: str, new: str) -> bool:
+        try:
+            return original(view, base, new)
+        except CommitStateUnknownError:
+            _give_up(world, new)
+
+    patch.setattr(world.catalog, "swap", swap)
+
+
+def client_pool_resends_the_swap(world: World, patch: Patch) -> None:
+    """The connection pool sends the swap again, its second answer is believed (Iceberg's JdbcClientPool)."""
+    original = _swap(world)
+
+    def swap(view: Identifier, base: str, new: str) -> bool:
+        try:
+            return original(view, base, new)
+        except CommitStateUnknownError:
+            if original(view, base, new):
+                return True
+            _give_up(world, new)
+
+    patch.setattr(world.catalog, "swap", swap)
+
+
+def blind_retry_with_a_new_identity(world: World, patch: Patch) -> None:
+    """No answer: the same rows are published again on whatever is there, under another refresh id."""
+    original = _swap(world)
+
+    def swap(view: Identifier, base: str, new: str) -> bool:
+        try:
+            return original(view, base, new)
+        except CommitStateUnknownError:
+            return original(view, *_under_another_name(world, view, new))
+
+    patch.setattr(world.catalog, "swap", swap)
+
+
+def still_at_base_so_it_failed(world: World, patch: Patch) -> None:
+    """No answer, and the pointer is at the base: so it failed, the files are deleted. It may land yet."""
+    original = _swap(world)
+
+    def swap(view: Identifier, base: str, new: str) -> bool:
+        try:
+            return original(view, base, new)
+        except CommitStateUnknownError:
+            if world.catalog.load(view).metadata_location != base:
+                raise
+            _give_up(world, new)
+
+    patch.setattr(world.catalog, "swap", swap)
+
+
+def rowcount_ignored(world: World, patch: Patch) -> None:
+    """Whether a row matched is not looked at (iceberg-rust #384)."""
+    original = _swap(world)
+    patch.setattr(world.catalog, "swap", lambda *arguments: original(*arguments) or True)
+
+
+def blind_write(world: World, patch: Patch) -> None:
+    """The swap has no base condition."""
+    world.catalog._pointers.blind = True  # type: ignore[union-attr]
+
+
+def base_read_just_before_the_swap(world: World, patch: Patch) -> None:
+    """The swap's base is not the one that the plan was made from (trino #31257)."""
+    original = _swap(world)
+
+    def swap(view: Identifier, base: str, new: str) -> bool:
+        return original(view, world.catalog.load(view).metadata_location, new)
+
+    patch.setattr(world.catalog, "swap", swap)
+
+
+def no_matched_row_is_a_proof(world: World, patch: Patch) -> None:
+    """An amendment's swap that matched no row did not land: its file is deleted. A proxy had sent it twice."""
+
+    def replace(view: Any, metadata: ViewMetadata) -> bool:
+        new = world.catalog.write_metadata(metadata, number=next_number(view.metadata_location))
+        matched = world.catalog.swap(view.identifier, view.metadata_location, new)
+        if not matched:
+            world.catalog.files.delete(new)
+        return matched
+
+    patch.setattr(world.catalog, "replace", replace)
+
+
+# -- names -----------------------------------------------------------------------------------------------
+
+
+def metadata_named_by_version_number(world: World, patch: Patch) -> None:
+    """Two writers take one file name."""
+    files: Any = world.catalog.files
+    patch.setattr(files, "write_once", False)
+
+    def write_metadata(metadata: ViewMetadata, *, number: int) -> str:
+        location = join(metadata.location, "metadata", f"{number:05d}.metadata.json")
+        files.write(location, metadata.to_bytes())
+        return location
+
+    patch.setattr(world.catalog, "write_metadata", write_metadata)
+
+
+def refresh_id_per_try(world: World, patch: Patch) -> None:
+    """A refresh id that is not derived from the input: no retry finds what the one before has staged."""
+    patch.setattr(planning, "refresh_id", lambda **_: str(uuid.uuid4()))
+
+
+# -- judging ---------------------------------------------------------------------------------------------
+
+
+def nobody_looks_whether_it_landed(world: World, patch: Patch) -> None:
+    """An earlier try that landed is not seen."""
+    patch.setattr(commit, "has_landed", lambda *_: False)
+
+
+def any_storage_state_will_do(world: World, patch: Patch) -> None:
+    """A staged refresh goes onto any newer state of the storage table."""
+    _judge(patch, lambda verdict, *_: Verdict.READY if verdict in (Verdict.SUPERSEDED, Verdict.REPLAN) else verdict)
+
+
+def a_new_definition_does_not_matter(world: World, patch: Patch) -> None:
+    """The view's definition changed while it was refreshed, and nobody minds."""
+
+    def judge(verdict: Verdict, plan: Any, view: Any, storage: Any) -> Verdict:
+        same = storage.base == plan.storage_base
+        return Verdict.READY if verdict == Verdict.REPLAN and same else verdict
+
+    _judge(patch, judge)
+
+
+def superseded_by_whoever_was_later(world: World, patch: Patch) -> None:
+    """Another refresh was published later than ours was planned: so its rows are newer."""
+    patch.setattr(commit, "_covers", lambda *_: True)
+
+
+def superseded_by_rows_that_were_rolled_back(world: World, patch: Patch) -> None:
+    """A base table's snapshot that comes after ours counts as newer, though the table was rolled back from it."""
+
+    def at_or_after(catalog: Any, theirs: Any, ours: Any) -> bool:
+        return bool(theirs.snapshot_reference >= ours.snapshot_reference)
+
+    patch.setattr(commit, "_at_or_after", at_or_after)
+
+
+# -- what is recorded ------------------------------------------------------------------------------------
+
+
+def recorded_snapshots_are_not_those_that_were_read(world: World, patch: Patch) -> None:
+    """The job reads whatever is current when it runs."""
+    original = Spark._read
+
+    def read(self: Spark, text: str) -> dict[str, int] | None:
+        found = original(self, text)
+        return found and {str(base): world.bases[base].head for base in BASES}
+
+    patch.setattr(Spark, "_read", read)
+
+
+def staged_rows_of_another_state_are_published(world: World, patch: Patch) -> None:
+    """The outcome of a job is left at a place that every refresh of the view shares."""
+    original = planning.full_refresh
+
+    def full_refresh(**arguments: Any) -> Script:
+        folder = arguments["storage"].location
+        return original(**{**arguments, "outcome_location": join(folder, "staged", "latest.json")})
+
+    def find_staged(catalog: Any, plan: Any) -> Outcome | None:
+        text = catalog.files.read_text(plan.script.outcome_location)
+        return Outcome.from_json(text) if text else None
+
+    patch.setattr(planning, "full_refresh", full_refresh)
+    patch.setattr(refresh, "find_staged", find_staged)
+    patch.setattr(pointed, "_check_staged", lambda *_: None)
+
+
+def times_by_the_own_clock(world: World, patch: Patch) -> None:
+    """Metadata gets the writer's own time, though another host's clock was ahead."""
+    original = pointed.with_properties
+
+    def with_properties(document: dict[str, Any], **arguments: Any) -> dict[str, Any]:
+        return {**original(document, **arguments), "last-updated-ms": arguments["now_ms"]}
+
+    patch.setattr(pointed, "with_properties", with_properties)
+
+
+# -- maintenance -----------------------------------------------------------------------------------------
+
+
+def collection_without_grace(world: World, patch: Patch) -> None:
+    """What nothing reaches now is deleted now."""
+    world.grace = 0
+
+
+def collection_by_a_skewed_clock(world: World, patch: Patch) -> None:
+    """A file's age is taken by the clock of the collecting host, which is ahead."""
+    files: Any = world.catalog.files
+    original = files.now_ms
+    patch.setattr(files, "now_ms", lambda base: original(base) + 2 * GRACE)
+
+
+def collection_trusts_its_first_look(world: World, patch: Patch) -> None:
+    """What was published while the files were listed does not count."""
+    original = maintenance._reach
+    reached: list[Any] = []
+
+    def reach(*arguments: Any) -> Any:
+        reached.append(original(*arguments))
+        return reached[-1]
+
+    patch.setattr(maintenance, "_reach", reach)
+    patch.setattr(maintenance, "_state", lambda *_: reached[-1].state)
+    # Nobody takes up what is about to be collected: that alone makes such a publication rare.
+    patch.setattr(refresh, "_may_be_collected", lambda *_: False)
+
+
+def expiry_drops_the_current_snapshot(world: World, patch: Patch) -> None:
+    """The newest snapshot is kept: after a rollback that is another than the current one."""
+    original = expiry.kept_snapshots
+
+    def kept(table: Any, **arguments: Any) -> dict[int, str]:
+        newest = max(((item.sequence_number, item.snapshot_id) for item in table.snapshots), default=(0, 0))[1]
+        return {number: why for number, why in original(table, **arguments).items() if number == newest}
+
+    patch.setattr(expiry, "kept_snapshots", kept)
+
+
+#: Each with what others then do more often than usual.
+MUTANTS: dict[Callable[[World, Patch], None], tuple[Actor, ...]] = dict.fromkeys((
+    unknown_is_conflict,
+    client_pool_resends_the_swap,
+    blind_retry_with_a_new_identity,
+    blind_write,
+    rowcount_ignored,
+    refresh_id_per_try,
+    collection_without_grace,
+    collection_by_a_skewed_clock,
+    base_read_just_before_the_swap,
+    metadata_named_by_version_number,
+    still_at_base_so_it_failed,
+    nobody_looks_whether_it_landed,
+    any_storage_state_will_do,
+    a_new_definition_does_not_matter,
+    superseded_by_whoever_was_later,
+    superseded_by_rows_that_were_rolled_back,
+    recorded_snapshots_are_not_those_that_were_read,
+    staged_rows_of_another_state_are_published,
+    times_by_the_own_clock,
+), ()) | {
+    no_matched_row_is_a_proof: (start_expiring, start_rolling_back),
+    collection_trusts_its_first_look: (start_collecting, night),
+    expiry_drops_the_current_snapshot: (start_expiring, start_rolling_back),
+}  # fmt: skip
+
+
+# -- the registered layout -----------------------------------------------------------------------------
+
+
+def commit_without_requirements(world: World, patch: Patch) -> None:
+    """The commit to the storage table requires nothing of it."""
+    world.catalog.tables.checks = False  # type: ignore[attr-defined]
+
+
+def unknown_commit_is_conflict(world: World, patch: Patch) -> None:
+    """No answer to the table's commit: the files of the staged snapshot are deleted (Iceberg's JdbcCatalog)."""
+    tables: Any = world.catalog.tables
+    original = tables.commit
+
+    def commit_table(name: Identifier, uuid: str, change: Any) -> str | None:
+        try:
+            return original(name, uuid, change)
+        except CommitStateUnknownError:
+            table = json.loads(world.files[world.rows[STORAGE].location].data)
+            for snapshot in table["snapshots"]:
+                if snapshot["snapshot-id"] in change.tags.values():
+                    world.catalog.files.delete(snapshot["summary"]["files"])
+            raise CommitConflictError("the commit did not land") from None
+
+    patch.setattr(tables, "commit", commit_table)
+
+
+def refused_commit_is_done(world: World, patch: Patch) -> None:
+    """A refusal of the table's commit is taken for a success."""
+    original = RegisteredAttempt.send
+    patch.setattr(RegisteredAttempt, "send", lambda *args: original(*args) or "somewhere")
+
+
+def main_and_tag_are_not_required(world: World, patch: Patch) -> None:
+    """The commit requires its own branch only: not the state that the refresh was planned on."""
+    change = RegisteredAttempt._change
+
+    def weaker(self: RegisteredAttempt, *args: Any) -> Any:
+        found = change(self, *args)
+        wanted = {ref: item for ref, item in found.requires.items() if not ref.startswith(("main", "airflow_mv_at_"))}
+        return replace(found, requires=wanted)
+
+    patch.setattr(RegisteredAttempt, "_change", weaker)
+
+
+REGISTERED_MUTANTS: tuple[Callable[[World, Patch], None], ...] = (
+    commit_without_requirements,
+    unknown_commit_is_conflict,
+    recorded_snapshots_are_not_those_that_were_read,
+    superseded_by_whoever_was_later,
+    any_storage_state_will_do,
+    nobody_looks_whether_it_landed,
+    refused_commit_is_done,
+    main_and_tag_are_not_required,
+)
+
+
+# -- what they share -------------------------------------------------------------------------------------
+
+
+def _swap(world: World) -> Swap:
+    return world.catalog.swap
+
+
+def _judge(patch: Patch, change: Callable[..., Verdict]) -> None:
+    original = commit.judge
+
+    def judge(plan: Any, view: Any, storage: Any, ours: Any, **more: Any) -> Verdict:
+        return change(original(plan, view, storage, ours, **more), plan, view, storage)
+
+    patch.setattr(commit, "judge", judge)
+
+
+def _named(world: World, view_location: str) -> tuple[ViewMetadata, str]:
+    """The metadata that a swap would install, and the storage metadata file that it names."""
+    data = world.catalog.files.read(view_location, what="view")
+    metadata = parse_view(data, view="v", location=view_location)
+    return metadata, json.loads(metadata.properties[PROPERTY])["storage-table-location"]
+
+
+def _give_up(world: World, new: str) -> Any:
+    """Delete what a swap would have installed, and say that it will not come."""
+    for location in (new, _named(world, new)[1]):
+        world.catalog.files.delete(location)
+    raise CommitConflictError("the swap did not land")
+
+
+def _under_another_name(world: World, view: Identifier, new: str) -> tuple[str, str]:
+    """Write what a swap would have installed once more, with another refresh id, on top of what is there."""
+    loaded = world.catalog.load(view)
+    metadata, storage_location = _named(world, new)
+    document = json.loads(world.catalog.files.read(storage_location, what="storage"))
+    record = json.loads(document["properties"][PROPERTY])
+    other = str(uuid.uuid4())
+    for item in record["refreshes"]:
+        if item["refresh-id"] == record["current-refresh-id"]:
+            item["refresh-id"] = other
+    record["current-refresh-id"] = other
+    document["properties"][PROPERTY] = json.dumps(record)
+    again = join(document["location"], "metadata", f"{next_number(storage_location):05d}-{other}.metadata.json")
+    world.catalog.files.write(again, json.dumps(document).encode())
+    settings = {**json.loads(metadata.properties[PROPERTY]), "storage-table-location": again}
+    changed = ViewMetadata.read(
+        {**metadata.document(), "properties": {**metadata.properties, PROPERTY: json.dumps(settings)}}, source="again"
+    )
+    return loaded.metadata_location, world.catalog.write_metadata(changed, number=next_number(loaded.metadata_location))

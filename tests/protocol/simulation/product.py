@@ -1,0 +1,72 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The product as a simulation runs it: pure parsers remember what they have parsed, and few tries are enough."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from functools import partial
+from typing import Any
+
+import pytest
+
+from airflow_mv import commit, maintenance, refresh
+from airflow_mv.catalog import confinement, files
+from airflow_mv.plan import query
+from airflow_mv.spec import materialized_view, table, view
+from tests.protocol.simulation.world import GRACE
+
+_PURE: tuple[Callable[..., Any], ...] = (
+    view.parse_view,
+    table.parse_table,
+    materialized_view.parse_settings,
+    materialized_view.parse_storage_state,
+    query.parse_query,
+    query.references,
+    files.check_location,
+    confinement.allowed_folders,
+    confinement.check_confined,
+)
+
+
+#: How often a publication looks: to give up has to happen, too.
+TRIES = 3
+
+
+@contextmanager
+def simulating() -> Iterator[None]:
+    """While this is open, every module of the product parses the same bytes only once, and gives up early."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(refresh, "publish_staged", partial(commit.publish, tries=TRIES))
+        patch.setattr(maintenance, "DEFAULT_GRACE", timedelta(milliseconds=GRACE))
+        for original in _PURE:
+            remembered = _remembering(original)
+            for name, module in list(sys.modules.items()):
+                if name.startswith("airflow_mv") and getattr(module, original.__name__, None) is original:
+                    patch.setattr(module, original.__name__, remembered)
+        yield
+
+
+def _remembering(original: Callable[..., Any]) -> Callable[..., Any]:
+    known: dict[Any, Any] = {}
+
+    def parse(*given: Any, **more: Any) -> Any:
+        key = (*map(_key, given), *more.values())
+        if key not in known:
+            if len(known) > _MANY:
+                known.clear()
+            known[key] = original(*given, **more)
+        return known[key]
+
+    return parse
+
+
+_MANY = 20_000
+
+
+def _key(value: Any) -> Any:
+    if isinstance(value, query.Query):
+        return value.text
+    return tuple(sorted(value.items())) if isinstance(value, dict) else value

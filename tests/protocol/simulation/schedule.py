@@ -1,0 +1,152 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One seed is one schedule: who goes on, what fails, and what others do in between."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from random import Random
+
+from airflow_mv.catalog.loaded import Layout
+from airflow_mv.plan.planner import Mode
+from airflow_mv.planning import plan_refresh
+from tests.protocol.simulation.actors import ACTORS, Actor, collecting, create_view
+from tests.protocol.simulation.bases import BaseTable
+from tests.protocol.simulation.workers import Process, Task, refresher
+from tests.protocol.simulation.world import BASES, GRACE, LATE, SECOND, TRY_LIMIT, VIEW, Violation, World
+
+STEPS = 300
+#: How often a call of a kind strays, against the others.
+_FAULTY = {"swap": 15.0, "commit": 8.0, "delete": 4.0}
+
+
+@dataclass(frozen=True, slots=True)
+class Weather:
+    """What one schedule is like: each seed has its own mixture, so that rare things also come often.
+
+    Args:
+        tasks: How many tasks refresh the view.
+        faults: How many calls of a hundred stray.
+        actors: What others do, with how often in a thousand steps.
+        skewed: Whether the hosts' clocks differ.
+        pace: How long a call takes at most, in milliseconds.
+    """
+
+    tasks: int
+    faults: float
+    actors: tuple[tuple[Actor, int], ...]
+    skewed: bool
+    pace: int = 10 * SECOND
+
+    @classmethod
+    def of(cls, chance: Random, favoured: tuple[Actor, ...] = ()) -> Weather:
+        """Choose; what is favoured comes more often."""
+        often = {actor: 5 if actor in favoured else chance.choice((0, 1, 1, 3)) for actor in ACTORS}
+        return cls(
+            tasks=chance.randint(1, 4),
+            faults=chance.choice((0.0, 0.3, 1.0, 4.0)),
+            actors=tuple((actor, weight * often[actor]) for actor, weight in ACTORS.items()),
+            skewed=chance.random() < 0.3,
+            pace=chance.choice((2, 10, 10, 60)) * SECOND,
+        )
+
+
+def new_world(seed: int, fate: Callable[[World, str, tuple[str, ...]], str], *, layout: Layout = "pointed") -> World:
+    """A lake with two base tables and a view over them that was never refreshed."""
+    world = World(seed, fate, registered=layout == "registered")
+    for identifier in BASES:
+        world.bases[identifier] = BaseTable(identifier)
+        world.bases[identifier].commit(world, "append")
+    create_view(world)
+    return world
+
+
+def simulate(
+    seed: int,
+    *,
+    prepare: Callable[[World], object] | None = None,
+    weather: Weather | None = None,
+    layout: Layout = "pointed",
+) -> World:
+    """Run one schedule to its end; afterwards, without faults, the view must become fresh.
+
+    Raises:
+        Violation: An invariant does not hold.
+    """
+    weather = weather or Weather.of(Random(seed))
+    rate = weather.faults / 100
+
+    def fate(world: World, kind: str, fates: tuple[str, ...]) -> str:
+        strays = rate and world.random.random() < rate * _FAULTY.get(kind, 1.0)
+        return world.pick(fates) if strays else "done"
+
+    world = new_world(seed, fate, layout=layout)
+    world.skewed = weather.skewed
+    world.events["clocks differ"] += weather.skewed
+    if prepare:
+        prepare(world)
+    tasks = [Task(world) for _ in range(weather.tasks)]
+    others, weights = zip(*weather.actors, strict=True)
+    often = sum(weights) / 1000
+    for _ in range(STEPS):
+        world.pass_time(int(world.random.random() * weather.pace))
+        if VIEW not in world.rows and world.random.random() < 0.1:
+            act(world, create_view)
+        elif world.random.random() < often:
+            act(world, world.random.choices(others, weights)[0])
+        else:
+            _go_on(world, tasks)
+    settle(world, [process for task in tasks for process in task.running])
+    return world
+
+
+def act(world: World, actor: Actor) -> None:
+    """Let someone else do something, and note whether it came to anything."""
+    if actor(world) is not False:
+        world.events[actor.__name__] += 1
+
+
+def _go_on(world: World, tasks: list[Task]) -> None:
+    if world.processes and world.random.random() < 0.4:
+        process = world.pick(world.processes)
+        process.step()
+        world.processes = [item for item in world.processes if not item.over]
+        return
+    task = world.pick(tasks)
+    if task.running and task.tries < task.limit and world.random.random() < 0.01:
+        # Its heartbeat was lost: the scheduler starts the next try while this one goes on.
+        task.start()
+    task.step()
+
+
+def settle(world: World, running: list[Process]) -> None:
+    """Let what is late arrive, kill the rest, end all faults: then one refresh makes the view fresh."""
+    for process in (*running, *world.processes):
+        process.kill()
+    world.pass_time(LATE + TRY_LIMIT)
+    world.fate, world.down_until = (lambda *_: "done"), 0
+    create_view(world)
+    last = Process(world, "refresh", refresher)
+    while not last.over:
+        last.step()
+    if last.failed:
+        raise Violation(f"I13: without faults and contenders a refresh fails: {last.failed}")
+    if plan_refresh(world.catalog, VIEW).mode != Mode.NOOP:
+        raise Violation("I4: after a refresh without contenders the view is stale")
+    _check_garbage(world)
+
+
+def _check_garbage(world: World) -> None:
+    """Long after, a collection leaves only what readers need, the latest pointer's and what the history names."""
+    world.pass_time(2 * GRACE)
+    collect = Process(world, "collect", collecting)
+    while not collect.over:
+        collect.step()
+    state = world.ledger.state()
+    assert state is not None
+    kept = {*world.ledger.live(), *(entry.metadata_file for entry in state.storage.table.metadata_log)}
+    kept.add(world.rows[VIEW].previous or "")
+    own = (f"{state.view.metadata.location}/", f"{state.storage.table.location}/")
+    left = [name for name in world.files if name.startswith(own) and name not in kept]
+    if collect.failed or left:
+        raise Violation(f"I12: a collection left {left[:3]} ({collect.failed})")

@@ -1,0 +1,166 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The real catalog over rows and files in memory. Every call is a step of the scheduler's."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+import greenlet
+
+from airflow_mv.catalog import MaterializedViewCatalog
+from airflow_mv.catalog.listing import StoredFile
+from airflow_mv.catalog.sql import VIEW as VIEW_KIND
+from airflow_mv.errors import (
+    AlreadyExistsError,
+    CatalogUnavailableError,
+    CommitStateUnknownError,
+    MetadataFileNotFoundError,
+)
+from airflow_mv.spec.identifiers import Identifier
+from tests.protocol.simulation.tables import SimulatedTables
+from tests.protocol.simulation.world import BASES, Row, Violation, World
+
+
+class SimulatedCatalog(MaterializedViewCatalog):
+    """The real catalog over a world's rows and files."""
+
+    def __init__(self, world: World) -> None:
+        self.name = "lake"
+        self.properties = {}
+        self.files = cast("Any", SimulatedFiles(world))
+        self._pointers = cast("Any", SimulatedPointers(world))
+        self.tables = cast("Any", SimulatedTables(world))
+        self._others = {"lake": self}
+
+
+@dataclass
+class SimulatedPointers:
+    """Rows of a catalog's database.
+
+    Args:
+        world: Where they are.
+        blind: A planted fault: the swap forgets its base.
+    """
+
+    world: World
+    blind: bool = False
+
+    def get(self, view: Identifier) -> tuple[str | None, str | None]:
+        def look() -> tuple[str | None, str | None]:
+            row = self.world.rows.get(view)
+            return (None, None) if row is None else (row.location, row.kind)
+
+        return cast("Any", self.world.call("get", look, CatalogUnavailableError))
+
+    def locate(self, identifiers: Sequence[Identifier]) -> dict[Identifier, tuple[str, str]]:
+        def look() -> dict[Identifier, tuple[str, str]]:
+            if BASES[0] in identifiers or BASES[1] in identifiers:
+                self.world.ledger.bases_were_seen()
+            rows = {item: self.world.rows.get(item) for item in identifiers}
+            return {item: (row.location, row.kind) for item, row in rows.items() if row}
+
+        return cast("Any", self.world.call("locate", look, CatalogUnavailableError))
+
+    def insert(self, view: Identifier, location: str) -> None:
+        def apply() -> None:
+            if view in self.world.rows:
+                raise AlreadyExistsError(f"a view {view} exists")
+            self.world.rows[view] = Row(location, VIEW_KIND)
+
+        self.world.call("insert", apply, CatalogUnavailableError)
+
+    def delete(self, view: Identifier) -> bool:
+        return bool(
+            self.world.call("drop", lambda: self.world.rows.pop(view, None) is not None, CatalogUnavailableError)
+        )
+
+    def previous(self, view: Identifier) -> str | None:
+        def look() -> str | None:
+            row = self.world.rows.get(view)
+            return row.previous if row else None
+
+        return cast("Any", self.world.call("get", look, CatalogUnavailableError))
+
+    def locations(self) -> list[tuple[str, str]]:
+        def look() -> list[tuple[str, str]]:
+            return [(str(name), row.location) for name, row in self.world.rows.items()]
+
+        return cast("Any", self.world.call("locate", look, CatalogUnavailableError))
+
+    def swap(self, view: Identifier, base: str, new: str) -> bool:
+        role = self.world.roles.get(greenlet.getcurrent(), "someone")
+
+        def apply() -> bool:
+            row = self.world.rows.get(view)
+            if row is None or (row.location != base and not self.blind):
+                self.world.events["swap refused"] += 1
+                return False
+            before = self.world.ledger.before_swap(base)
+            self.world.rows[view] = Row(new, row.kind, row.location)
+            self.world.ledger.after_swap(before, role)
+            return True
+
+        return bool(self.world.call("swap", apply, CommitStateUnknownError, "late", "late", "re-sent"))
+
+
+@dataclass
+class SimulatedFiles:
+    """A file store.
+
+    Args:
+        world: Where the files are.
+        write_once: Whether a name that is taken is a fault; a planted fault sets it off.
+    """
+
+    world: World
+    write_once: bool = True
+
+    def read(self, location: str, *, what: str) -> bytes:
+        def get() -> bytes:
+            if location not in self.world.files:
+                raise MetadataFileNotFoundError(f"{what}: {location}")
+            return self.world.files[location].data
+
+        return cast("bytes", self.world.call("read", get, CatalogUnavailableError))
+
+    def read_text(self, location: str) -> str | None:
+        try:
+            return self.read(location, what="file").decode()
+        except MetadataFileNotFoundError:
+            return None
+
+    def write(self, location: str, data: bytes) -> None:
+        def put() -> None:
+            if self.write_once and location in self.world.files:
+                raise Violation(f"I10: {location} is written twice")
+            self.world.put(location, data)
+
+        self.world.call("write", put, CatalogUnavailableError)
+
+    def replace_text(self, location: str, text: str) -> None:
+        self.world.call("write", lambda: self.world.leave(location, text), OSError)
+
+    def delete(self, location: str) -> None:
+        def remove() -> None:
+            self.world.files.pop(location, None)
+            self.world.ledger.deleted(location)
+
+        self.world.call("delete", remove, OSError)
+
+    def exists(self, location: str, *, what: str) -> bool:
+        return bool(self.world.call("read", lambda: location in self.world.files, CatalogUnavailableError))
+
+    def list(self, base: str) -> Iterator[StoredFile]:
+        def look() -> list[StoredFile]:
+            return [
+                StoredFile(name, len(file.data), file.modified_ms)
+                for name, file in self.world.files.items()
+                if name.startswith(base.rstrip("/") + "/")
+            ]
+
+        yield from self.world.call("list", look, CatalogUnavailableError)
+
+    def now_ms(self, base: str) -> int:
+        return int(self.world.call("write", lambda: self.world.now, CatalogUnavailableError))

@@ -1,0 +1,155 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The registered layout: a storage table of the catalog, commits that check what they require, and Spark's branches."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import greenlet
+
+from airflow_mv.catalog.tables import TableChange
+from airflow_mv.errors import CatalogUnavailableError, CommitStateUnknownError, NotFoundError
+from airflow_mv.script import Outcome, Script
+from airflow_mv.spec.identifiers import Identifier
+from airflow_mv.spec.materialized_view import COMPLETE_KEY, REFRESH_ID_KEY
+from tests.protocol.simulation.world import STORAGE, World
+
+Document = dict[str, Any]
+_KEPT_FILES = 100
+
+
+@dataclass
+class SimulatedTables:
+    """Commits to a table: what is required is checked, and all is done at once, or nothing.
+
+    Args:
+        world: Where the tables are.
+        checks: Whether requirements are checked; a planted fault sets it off.
+    """
+
+    world: World
+    checks: bool = True
+
+    def commit(self, name: Identifier, uuid: str, change: TableChange) -> str | None:
+        def apply(document: Document) -> Document | None:
+            refs = document["refs"]
+            required = {
+                ref: item and item["snapshot-id"] for ref, item in ((ref, refs.get(ref)) for ref in change.requires)
+            }
+            if document["table-uuid"] != uuid or (self.checks and required != dict(change.requires)):
+                self.world.events["commit refused"] += 1
+                return None
+            for kind, wanted in (("branch", change.branches), ("tag", change.tags)):
+                refs = {**refs, **{ref: {"snapshot-id": item, "type": kind} for ref, item in wanted.items()}}
+            refs = {ref: item for ref, item in refs.items() if ref not in change.removes}
+            return {
+                **document,
+                "refs": refs,
+                "snapshots": [item for item in document["snapshots"] if item["snapshot-id"] not in change.drops],
+                "properties": {**document["properties"], **change.properties},
+            }
+
+        return self.change(name, apply, "late", "late", "re-sent")
+
+    def change(self, name: Identifier, make: Callable[[Document], Document | None], *fates: str) -> str | None:
+        """Change a table at once; ``None`` where that was refused."""
+        role = self.world.roles.get(greenlet.getcurrent(), "someone")
+
+        def apply() -> str | None:
+            row = self.world.rows.get(name)
+            if row is None:
+                raise NotFoundError(f"there is no table {name}")
+            changed = make(json.loads(self.world.files[row.location].data))
+            if changed is None:
+                return None
+            before = self.world.ledger.state()
+            row.previous, row.location = row.location, self._write(row.location, changed)
+            if before is not None:
+                self.world.ledger.after_swap(before, role)
+            return row.location
+
+        found = self.world.call("commit", apply, CommitStateUnknownError, *fates)
+        return str(found) if found else None
+
+    def _write(self, location: str, document: Document) -> str:
+        logged = {"metadata-file": location, "timestamp-ms": document["last-updated-ms"]}
+        main = document["refs"].get("main")
+        changed = {
+            **document,
+            "last-updated-ms": max(self.world.now, document["last-updated-ms"]),
+            "current-snapshot-id": main["snapshot-id"] if main else None,
+            "metadata-log": [*document["metadata-log"], logged][-_KEPT_FILES:],
+        }
+        new = f"{document['location']}/metadata/{self.world.next_snapshot():05d}-table.metadata.json"
+        self.world.put(new, json.dumps(changed).encode())
+        return new
+
+    def drop_branch(self, name: Identifier, branch: str) -> None:
+        def apply(document: Document) -> Document | None:
+            if branch not in document["refs"]:
+                return None
+            return {**document, "refs": {ref: item for ref, item in document["refs"].items() if ref != branch}}
+
+        try:
+            self.change(name, apply)
+        except NotFoundError:
+            return
+
+    def has_file(self, name: Identifier, location: str) -> bool:
+        return bool(self.world.call("read", lambda: location in self.world.files, CatalogUnavailableError))
+
+
+def stage_on_branch(
+    world: World, script: Script, content: str, base: int | None, write: Callable[[str], str]
+) -> Outcome:
+    """Do what Spark does: make a branch of this run's own, write the rows, and say on it that all is written.
+
+    Args:
+        world: Where.
+        script: What was asked.
+        content: The rows.
+        base: The snapshot that the branch starts from.
+        write: Writes the files of a table; gives the one that lists them.
+    """
+    branch = f"{script.branch}_{world.random.getrandbits(32):08x}"
+    tables: Any = world.catalog.tables
+
+    opened: Document = {}
+
+    def create(document: Document) -> Document | None:
+        if base is not None and all(item["snapshot-id"] != base for item in document["snapshots"]):
+            return None
+        opened.update(document)
+        ref = {branch: {"snapshot-id": base, "type": "branch"}} if base is not None else {}
+        return {**document, "refs": {**document["refs"], **ref}}
+
+    def insert(document: Document) -> Document | None:
+        if document["table-uuid"] != opened["table-uuid"]:
+            return None
+        number = document["last-sequence-number"] + 1
+        summary = {"operation": "overwrite", "content": content, "files": listing}
+        snapshot = {
+            "snapshot-id": world.next_snapshot(),
+            "sequence-number": number,
+            "timestamp-ms": world.now,
+            **({"parent-snapshot-id": base} if base is not None else {}),
+            "summary": {**summary, REFRESH_ID_KEY: script.refresh_id, COMPLETE_KEY: "true"},
+        }
+        ref = {branch: {"snapshot-id": snapshot["snapshot-id"], "type": "branch"}}
+        return {
+            **document,
+            "last-sequence-number": number,
+            "snapshots": [*document["snapshots"], snapshot],
+            "refs": {**document["refs"], **ref},
+        }
+
+    if tables.change(STORAGE, create) is None:
+        return Outcome(script.refresh_id, None, error="Cannot find snapshot")
+    listing = write(opened["location"])
+    location = tables.change(STORAGE, insert)
+    if location is None:
+        return Outcome(script.refresh_id, None, error="Table UUID does not match")
+    return Outcome(script.refresh_id, location, rows_written=1, branch=branch)

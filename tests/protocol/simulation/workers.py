@@ -1,0 +1,283 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Who works on the view: Spark, the tries of a scheduler's tasks, and those who look after it."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import greenlet
+
+from airflow_mv.commit import Effects
+from airflow_mv.errors import InvalidMetadataError, MaterializedViewError
+from airflow_mv.plan.freshness import NO_SNAPSHOT
+from airflow_mv.plan.planner import RefreshPlan
+from airflow_mv.refresh import refresh
+from airflow_mv.results import RefreshResult
+from airflow_mv.script import Outcome, Script
+from airflow_mv.spec.identifiers import Identifier
+from tests.protocol.simulation.tables import stage_on_branch
+from tests.protocol.simulation.world import MINUTE, TRY_LIMIT, VIEW, Job, Killed, Violation, World
+
+_REGISTERED = re.compile(r"metadata_file => '([^']+)'")
+_PINNED = re.compile(r"`lake`\.`s`\.`(\w)` (?:VERSION AS OF (\d+)|TABLESAMPLE \(0 ROWS\))")
+_START = re.compile(r"CREATE BRANCH \S+ AS OF VERSION (\d+)")
+_VERSION = re.compile(r"/\* version (\d+) \*/")
+
+
+def query(version: int, *, wider: bool) -> str:
+    """The view's SQL; the comment tells the rows' version to whoever runs it."""
+    more = ", 0 AS more" if wider else ""
+    return f"SELECT k{more} FROM lake.s.a UNION ALL SELECT k{more} FROM lake.s.b /* version {version} */"
+
+
+def columns(*, wider: bool) -> dict[str, Any]:
+    """The columns of the rows."""
+    names = ["k", "more"] if wider else ["k"]
+    fields = [
+        {"id": number, "name": name, "required": False, "type": "int"} for number, name in enumerate(names, start=1)
+    ]
+    return {"type": "struct", "schema-id": 0, "fields": fields}
+
+
+@dataclass
+class Spark:
+    """Does what a script says: reads the registered file and the pinned snapshots, writes the next file.
+
+    Args:
+        world: Where.
+        process: Whoever submits scripts; the driver runs on the same host.
+    """
+
+    world: World
+    process: Process
+
+    def __call__(self, script: Script) -> Outcome:
+        plan = self.process.plan
+        assert plan is not None
+        job = (*script.statements, *(record.properties["table-uuid"] for record in plan.records))
+        self._check_needed(job)
+        self.process.submitted.add(script.refresh_id)
+        try:
+            return self._run(script, job)
+        except (OSError, MaterializedViewError) as error:
+            return Outcome(script.refresh_id, None, error=str(error))
+
+    def _check_needed(self, job: Job) -> None:
+        for location, left_at in self.world.staged.get(job, {}).items():
+            if left_at < self.process.planned_at and self.world.is_staged(location):
+                raise Violation("a refresh that is staged is computed again")
+
+    def _run(self, script: Script, job: Job) -> Outcome:
+        files, text = self.world.catalog.files, "\n".join(script.statements)
+        if script.branch is not None:
+            return self._stage_on_branch(script, text)
+        location = _REGISTERED.search(text)[1]  # type: ignore[index]
+        document = json.loads(files.read(location, what="registered file"))
+        now = self.process.now_ms()
+        if now < document["last-updated-ms"] - MINUTE:
+            return Outcome(script.refresh_id, None, error="Invalid update timestamp: the driver's clock is behind")
+        pins = self._read(text)
+        if pins is None:
+            return Outcome(script.refresh_id, None, error="Cannot find snapshot")
+        version = int(_VERSION.search(text)[1])  # type: ignore[index]
+        content = json.dumps({"pins": pins, "version": version})
+        staged = self._staged(document, location, content, now)
+        if "CREATE OR REPLACE TABLE" in text:
+            staged |= {"schemas": [columns(wider=" AS more" in text)], "snapshot-log": staged["snapshot-log"][-1:]}
+        name = f"{document['location']}/metadata/{self._number(location):05d}-{self._token()}.metadata.json"
+        files.write(name, json.dumps(staged).encode())
+        self.world.left_by[script.outcome_location or ""] = job
+        return Outcome(script.refresh_id, name, rows_written=1)
+
+    def _stage_on_branch(self, script: Script, text: str) -> Outcome:
+        pins = self._read(text)
+        if pins is None:
+            return Outcome(script.refresh_id, None, error="Cannot find snapshot")
+        content = json.dumps({"pins": pins, "version": int(_VERSION.search(text)[1])})  # type: ignore[index]
+        start = _START.search(text)
+        return stage_on_branch(
+            self.world, script, content, int(start[1]) if start else None, lambda folder: self._write(folder, content)
+        )
+
+    def _write(self, folder: str, content: str) -> str:
+        """Write the data of a snapshot, and the file that lists it."""
+        data, listing = f"{folder}/data/{self._token()}.parquet", f"{folder}/metadata/snap-{self._token()}.avro"
+        self.world.catalog.files.write(data, content.encode())
+        self.world.catalog.files.write(listing, json.dumps([data]).encode())
+        return listing
+
+    def _read(self, text: str) -> dict[str, int] | None:
+        """Read the pinned snapshots of the base tables as they are by now."""
+        pins = {f"lake.s.{name}": int(snapshot or NO_SNAPSHOT) for name, snapshot in _PINNED.findall(text)}
+        located = self.world.catalog.locate([Identifier.parse(name) for name in pins])
+        for identifier, place in located.items():
+            table = json.loads(self.world.catalog.files.read(place.metadata_location, what="base table"))
+            retained = {item["snapshot-id"] for item in table["snapshots"]}
+            if pins[str(identifier)] not in retained | {NO_SNAPSHOT}:
+                self.world.events["pinned snapshot was gone"] += 1
+                return None
+        return pins
+
+    def _staged(self, document: dict[str, Any], registered: str, content: str, now: int) -> dict[str, Any]:
+        listing = self._write(document["location"], content)
+        number = document["last-sequence-number"] + 1
+        snapshot = {
+            "snapshot-id": self.world.next_snapshot(),
+            "sequence-number": number,
+            "timestamp-ms": now,
+            "summary": {"operation": "overwrite", "content": content, "files": listing},
+        }
+        logged = {"metadata-file": registered, "timestamp-ms": document["last-updated-ms"]}
+        return {
+            **document,
+            "last-sequence-number": number,
+            "last-updated-ms": now,
+            "snapshots": [*document["snapshots"], snapshot],
+            "snapshot-log": [
+                *document["snapshot-log"], {"timestamp-ms": now, "snapshot-id": snapshot["snapshot-id"]},
+            ],
+            "current-snapshot-id": snapshot["snapshot-id"],
+            "metadata-log": [*document["metadata-log"], logged],
+        }  # fmt: skip
+
+    def _token(self) -> str:
+        return f"{self.world.random.getrandbits(64):016x}"
+
+    def _number(self, location: str) -> int:
+        return int(location.rsplit("/", 1)[-1].split("-", 1)[0]) + 1
+
+
+@dataclass(eq=False)
+class Process:
+    """One process of someone's: it goes on from call to call until it ends, is killed, or is too old.
+
+    Args:
+        world: Where.
+        role: What it does.
+        body: Does it.
+        skew: How far its host's clock is from the store's.
+        started: When it was started.
+        failed: How it failed.
+        plan: The refresh that it last planned.
+        planned_at: The tick of that.
+        submitted: The refreshes that it had Spark compute.
+        killed: Whether it was killed from outside.
+    """
+
+    world: World
+    role: str
+    body: Callable[[Process], None]
+    skew: int = 0
+    started: int = 0
+    failed: str | None = None
+    plan: RefreshPlan | None = None
+    planned_at: int = 0
+    submitted: set[str] = field(default_factory=set)
+    killed: bool = False
+
+    def __post_init__(self) -> None:
+        self.started = self.world.now
+        self.greenlet = greenlet.greenlet(self._run)
+        self.world.roles[self.greenlet] = self.role
+
+    @property
+    def effects(self) -> Effects:
+        """The outside world as this process's host shows it."""
+        return Effects(now_ms=self.now_ms, sleep=lambda _: None, jitter=self.world.random.random)
+
+    def now_ms(self) -> int:
+        """The clock of this host."""
+        return self.world.now + self.skew
+
+    @property
+    def over(self) -> bool:
+        """Whether it ended."""
+        return self.killed or bool(self.greenlet.dead)
+
+    @property
+    def calls_next(self) -> str | None:
+        """What it is about to call; ``None`` before it has begun."""
+        return self.world.next_call.get(self.greenlet)
+
+    @property
+    def too_old(self) -> bool:
+        """Whether the scheduler's patience is at its end."""
+        return self.world.now - self.started > TRY_LIMIT
+
+    def step(self) -> None:
+        """Go on to the next call; who runs for too long is killed instead."""
+        if self.too_old:
+            self.world.events[f"{self.role}: timed out"] += 1
+            self.kill()
+        else:
+            self.greenlet.switch()
+
+    def kill(self) -> None:
+        """Kill -9."""
+        self.killed = True
+        if self.greenlet:
+            self.greenlet.throw(Killed)
+
+    def _run(self) -> None:
+        self.failed = "killed"
+        try:
+            self.body(self)
+            self.failed = None
+        except Killed:
+            pass
+        except InvalidMetadataError as error:
+            raise Violation(f"I2: someone reads what makes no sense: {error}") from error
+        except (MaterializedViewError, OSError) as error:
+            self.failed = type(error).__name__
+        finally:
+            if self.failed:
+                self.world.events[f"{self.role} failed: {self.failed}"] += 1
+
+
+def refresher(process: Process) -> None:
+    """Refresh the view, as one try of a task does, and say how it ended."""
+    world = process.world
+
+    def planned(plan: RefreshPlan) -> None:
+        world.ledger.planned(plan, process.plan)
+        process.plan, process.planned_at = plan, world.ticks
+
+    spark = Spark(world, process)
+    result: RefreshResult = refresh(world.catalog, [VIEW], stager=spark, on_plan=planned, effects=process.effects)[0]
+    assert process.plan is not None
+    world.ledger.ended(process.plan, result)
+    if process.plan.script and result.outcome == "refreshed" and result.refresh_id not in process.submitted:
+        world.events["staged rows of an earlier try published"] += 1
+
+
+@dataclass
+class Task:
+    """A task of a scheduler: tries until one succeeds, then runs again; tries may overlap."""
+
+    world: World
+    tries: int = 0
+    running: list[Process] = field(default_factory=list)
+    #: How long until it gives up.
+    limit: int = 4
+
+    def start(self) -> None:
+        """Start another try."""
+        if self.running:
+            self.world.events["overlapping tries"] += 1
+        self.tries += 1
+        self.running.append(Process(self.world, "refresh", refresher, self.world.some_skew()))
+
+    def step(self) -> None:
+        """Let one of the tries go on, or start one."""
+        if not self.running:
+            self.start()
+        process = self.world.pick(self.running)
+        process.step()
+        if process.over:
+            self.running.remove(process)
+            if process.failed is None or self.tries >= self.limit:
+                self.tries = 0

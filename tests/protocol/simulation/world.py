@@ -1,0 +1,244 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A lake in memory: catalog rows, files, a clock, base tables, and a scheduler's hand in every call."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import greenlet
+
+from airflow_mv.errors import NotFoundError
+from airflow_mv.spec.identifiers import Identifier
+from tests.protocol.simulation.bases import BaseTable
+
+if TYPE_CHECKING:
+    from tests.protocol.simulation.checks import Ledger
+    from tests.protocol.simulation.stores import SimulatedCatalog
+    from tests.protocol.simulation.workers import Process
+
+VIEW = Identifier("lake", ("s",), "v")
+#: The storage table's name, in the registered layout.
+STORAGE = Identifier("lake", ("s",), "v__storage")
+BASES = tuple(Identifier("lake", ("s",), name) for name in ("a", "b"))
+
+T = TypeVar("T")
+
+SECOND = 1_000
+MINUTE = 60 * SECOND
+#: Whoever runs longer than this is killed by the scheduler (``execution_timeout``), and no swap arrives later
+#: than ``LATE`` after it was sent: the grace of a collection must be more than twice as long as both.
+TRY_LIMIT = 30 * MINUTE
+LATE = 5 * MINUTE
+GRACE = 75 * MINUTE
+#: How far a worker's clock may be from the store's.
+SKEW = 10 * MINUTE
+
+
+#: What Spark is asked, and of which base tables: two jobs that are equal give the same rows.
+Job = tuple[str, ...]
+
+#: Most files are written once: what happens around a call to them seldom matters, so not each is a step.
+ATTENTION = {"read": 0.25, "write": 0.5, "delete": 0.4}
+
+
+class Violation(AssertionError):
+    """An invariant does not hold."""
+
+
+class Killed(BaseException):
+    """The process dies here: nothing catches it, no `finally` of ours may count."""
+
+
+@dataclass(slots=True)
+class Row:
+    """A row of the catalog's table."""
+
+    location: str
+    kind: str
+    previous: str | None = None
+
+
+@dataclass(slots=True)
+class File:
+    """A file of the store, with the store's own time."""
+
+    data: bytes
+    modified_ms: int
+
+
+@dataclass
+class World:
+    """Everything that is outside of a refresher.
+
+    Args:
+        seed: Of all chances.
+        fate: Decides what becomes of a call, from its kind and the fates that it may have.
+        now: The store's clock, milliseconds since the epoch.
+        down_until: Until when the catalog does not answer.
+        late: Swaps on their way, with the time when they arrive.
+        events: How often what happened.
+        roles: What each running process does.
+        next_call: What each running process calls next.
+        processes: The running processes that are no task's try.
+        left_by: The job that the outcome at a location is of.
+        staged: Where the outcomes of a job were left, with the last tick when.
+        ticks: How many calls were made.
+        skewed: Whether hosts' clocks differ.
+        registered: Whether the storage table is a table of the catalog.
+        attention: How often a call of a kind is a step of its own.
+        grace: How old an orphan must be to be collected.
+    """
+
+    seed: int
+    fate: Callable[[World, str, tuple[str, ...]], str]
+    now: int = 1_700_000_000_000
+    down_until: int = 0
+    files: dict[str, File] = field(default_factory=dict)
+    rows: dict[Identifier, Row] = field(default_factory=dict)
+    bases: dict[Identifier, BaseTable] = field(default_factory=dict)
+    late: list[tuple[int, Callable[[], Any]]] = field(default_factory=list)
+    events: Counter[str] = field(default_factory=Counter)
+    roles: dict[greenlet.greenlet, str] = field(default_factory=dict)
+    next_call: dict[greenlet.greenlet, str] = field(default_factory=dict)
+    processes: list[Process] = field(default_factory=list)
+    left_by: dict[str, Job] = field(default_factory=dict)
+    staged: dict[Job, dict[str, int]] = field(default_factory=dict)
+    snapshots: int = 0
+    views: int = 0
+    ticks: int = 0
+    skewed: bool = False
+    registered: bool = False
+    attention: Mapping[str, float] = field(default_factory=lambda: ATTENTION)
+    grace: int = GRACE
+    catalog: SimulatedCatalog = field(init=False)
+    ledger: Ledger = field(init=False)
+    _applying: bool = False
+
+    def __post_init__(self) -> None:
+        from tests.protocol.simulation.checks import Ledger
+        from tests.protocol.simulation.stores import SimulatedCatalog
+
+        self.random = random.Random(self.seed)
+        self.main = greenlet.getcurrent()
+        self.catalog = SimulatedCatalog(self)
+        self.ledger = Ledger(self)
+
+    # -- one call to the outside -------------------------------------------------------------------
+
+    def call(self, kind: str, apply: Callable[[], Any], error: type[Exception], *more: str) -> Any:
+        """Let the scheduler decide the fate of a call. What a call does is one step, its checks included.
+
+        Args:
+            kind: What is called.
+            apply: Does it.
+            error: What the caller sees where there is no answer.
+            more: Fates beyond the usual ones: ``late``, ``re-sent``.
+        """
+        if self._applying or greenlet.getcurrent() is self.main:
+            return apply()
+        if self.random.random() >= self.attention.get(kind, 1.0):
+            return self._apply(apply)
+        self.next_call[greenlet.getcurrent()] = kind
+        self.main.switch()
+        self.ticks += 1
+        if kind in _OF_THE_CATALOG and self.now < self.down_until:
+            self.events["catalog down"] += 1
+            raise error("the catalog is down")
+        fate = self.fate(self, kind, (*_FATES, *more))
+        if fate == "done":
+            return self._apply(apply)
+        self.events[f"{kind}: {fate}"] += 1
+        return self._stray(fate, apply, error)
+
+    def _stray(self, fate: str, apply: Callable[[], Any], error: type[Exception]) -> Any:
+        if fate == "late":
+            self.late.append((self.now + self.random.randint(0, LATE), apply))
+        elif fate in ("lost after", "killed after"):
+            self._apply(apply)
+        elif fate == "re-sent":
+            # A pool's reconnect sends the statement once more: the answer is the second one's.
+            self._apply(apply)
+            return self._apply(apply)
+        raise Killed if fate.startswith("killed") else error("no answer")
+
+    def _apply(self, apply: Callable[[], Any]) -> Any:
+        self._applying = True
+        try:
+            return apply()
+        finally:
+            self._applying = False
+
+    @contextmanager
+    def at_once(self) -> Iterator[None]:
+        """Whatever is called in here happens in one step, without a fault."""
+        before, self._applying = self._applying, True
+        try:
+            yield
+        finally:
+            self._applying = before
+
+    # -- time --------------------------------------------------------------------------------------
+
+    def pass_time(self, milliseconds: int) -> None:
+        """Let time pass; what was late may arrive."""
+        self.now += milliseconds
+        if not self.late:
+            return
+        due = [apply for when, apply in self.late if when <= self.now]
+        self.late = [item for item in self.late if item[0] > self.now]
+        for apply in due:
+            self.events["late swap landed" if _lands(apply) else "late swap came too late"] += 1
+
+    # -- files -------------------------------------------------------------------------------------
+
+    def put(self, location: str, data: bytes) -> None:
+        """Write a file at once."""
+        self.files[location] = File(data, self.now)
+
+    def leave(self, location: str, text: str) -> None:
+        """Write a working file; note it where it is a job's outcome."""
+        self.put(location, text.encode())
+        if location in self.left_by:
+            self.staged.setdefault(self.left_by[location], {})[location] = self.ticks
+
+    def is_staged(self, outcome_location: str) -> bool:
+        """Whether an outcome and all that it names is there, and half of the grace left until it is collected."""
+        outcome = self.files.get(outcome_location)
+        if outcome is None or self.now - outcome.modified_ms >= GRACE // 2:
+            return False
+        named = json.loads(outcome.data)["metadata_location"]
+        if named not in self.files:
+            return False
+        listing = json.loads(self.files[named].data)["snapshots"][-1]["summary"]["files"]
+        return listing in self.files and all(name in self.files for name in json.loads(self.files[listing].data))
+
+    def pick(self, items: Sequence[T]) -> T:
+        """Return one of some items."""
+        return items[int(self.random.random() * len(items))]
+
+    def some_skew(self) -> int:
+        """How far the clock of a host is from the store's."""
+        return self.pick((-SKEW, 0, 0, SKEW)) if self.skewed else 0
+
+    def next_snapshot(self) -> int:
+        """Return a snapshot id that nobody else has."""
+        self.snapshots += 1
+        return self.snapshots
+
+
+def _lands(apply: Callable[[], Any]) -> bool:
+    """Whether what was late still finds what it would change."""
+    try:
+        return bool(apply())
+    except NotFoundError:
+        return False
+
+
+_FATES = ("lost before", "lost after", "killed before", "killed after")
+_OF_THE_CATALOG = frozenset({"get", "locate", "swap", "commit", "insert", "drop"})

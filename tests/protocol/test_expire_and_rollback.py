@@ -1,0 +1,381 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Expiry, rollback and purge: metadata-only changes that go through the same swap as a refresh."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from pyiceberg.table import StaticTable
+
+from airflow_mv.commit import publish
+from airflow_mv.create import Definition, create
+from airflow_mv.errors import (
+    CommitConflictError,
+    CommitStateUnknownError,
+    RefreshNotFoundError,
+    UnsupportedError,
+    ViewNotFoundError,
+)
+from airflow_mv.maintenance import collect_orphans, expire, maintain
+from airflow_mv.planning import plan_refresh
+from airflow_mv.purge import purge
+from airflow_mv.refresh import stage
+from airflow_mv.rollback import rollback
+from airflow_mv.spec.view import with_view_properties
+from airflow_mv.status import history, status
+from tests.builders import FIRST, QUERY, Lake, exists, lake, metadata_files
+from tests.faults import Clock, Fault, FaultyCatalog, after, arrive_late, lose_answer_after, lose_answer_before
+from tests.protocol.upkeep import NOW, VIEW, files, folder_of, grow_old, orphans, read_all
+
+DAY = 86_400_000
+
+
+@pytest.fixture
+def home(sqlite_uri: str, warehouse: Path) -> Iterator[Lake]:
+    with lake(sqlite_uri, warehouse) as found:
+        found.table()
+        yield found
+
+
+@pytest.fixture(params=["sqlite_uri", "postgres_uri"])
+def anywhere(request: pytest.FixtureRequest, warehouse: Path) -> Iterator[Lake]:
+    """A lake on each kind of database, where the swap is what matters."""
+    with lake(request.getfixturevalue(request.param), warehouse) as found:
+        found.table()
+        yield found
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+def refreshed(home: Lake, times: int, **definition: object) -> list[str]:
+    """A view that was refreshed a few times; the ids of its refreshes."""
+    home.view(**definition)
+    ids = []
+    for number in range(times):
+        if number:
+            home.append((10 + number, "east", number))
+        ids.append(str(home.refresh().refresh_id))
+    return ids
+
+
+def snapshot_ids(home: Lake) -> set[int]:
+    return {snapshot.snapshot_id for snapshot in home.storage().table.snapshots}
+
+
+# -- expire ------------------------------------------------------------------------------------
+
+
+def test_expiry_keeps_the_current_snapshot_and_drops_the_others(home: Lake) -> None:
+    refreshed(home, 3)
+    rows, before = home.read(), home.storage()
+    done = expire(home.catalog, VIEW, older_than=NOW)
+    assert snapshot_ids(home) == {before.table.head}
+    assert set(done.snapshot_ids) == {item.snapshot_id for item in before.table.snapshots} - {before.table.head}
+    assert home.read() == rows
+    assert home.storage().state == before.state
+    assert status(home.catalog, VIEW).to_dict()["state"] == "fresh"
+    assert expire(home.catalog, VIEW, older_than=NOW).snapshot_ids == ()
+
+
+def test_expiry_keeps_what_tags_and_branches_name(home: Lake) -> None:
+    """A recorded history is what its tags name: time travel goes on."""
+    ids = refreshed(home, 3, time_travel=True)
+    expire(home.catalog, VIEW, older_than=NOW)
+    tags = {name: ref.snapshot_id for name, ref in home.storage().table.refs.items() if ref.type == "tag"}
+    assert set(tags) == {f"refresh-{item}" for item in ids}
+    assert set(tags.values()) == snapshot_ids(home)
+    assert [len(rows) for rows in read_all(home).values()] == [2, 3, 3]
+
+
+def test_age_counts_from_when_another_snapshot_took_the_place(home: Lake) -> None:
+    """A monthly view's last state is a month old at the moment it is replaced, and readers still hold it."""
+    refreshed(home, 2)
+    document = json.loads(home.catalog.files.read(home.storage().location, what="file"))
+    first, *_, last = document["snapshots"]
+    first["timestamp-ms"] -= 30 * DAY
+    document["snapshot-log"][0]["timestamp-ms"] -= 30 * DAY
+    rewrite(home, document)
+    assert expire(home.catalog, VIEW, older_than=timedelta(days=1)).snapshot_ids == ()
+    document = json.loads(home.catalog.files.read(home.storage().location, what="file"))
+    for entry in document["snapshot-log"][1:]:
+        entry["timestamp-ms"] -= 2 * DAY
+    rewrite(home, document)
+    assert first["snapshot-id"] in expire(home.catalog, VIEW, older_than=timedelta(days=1)).snapshot_ids
+    assert last["snapshot-id"] in snapshot_ids(home)
+
+
+def rewrite(home: Lake, document: dict[str, object]) -> None:
+    """Someone else edits the storage table's metadata file in place."""
+    home.catalog.files.replace_text(home.storage().location, json.dumps(document))
+
+
+def test_what_expiry_does_not_know_stays(home: Lake) -> None:
+    """Unknown fields, properties and refs are others': only what tells of dropped snapshots goes."""
+    refreshed(home, 2)
+    document = json.loads(home.catalog.files.read(home.storage().location, what="file"))
+    gone, kept = document["snapshots"][0]["snapshot-id"], document["snapshots"][-1]["snapshot-id"]
+    statistics = [
+        {"snapshot-id": item, "statistics-path": f"{home.storage().table.location}/metadata/{item}.stats"}
+        for item in (gone, kept)
+    ]
+    rewrite(home, {**document, "from-the-future": {"a": [1]}, "partition-statistics": statistics})
+    expire(home.catalog, VIEW, older_than=NOW)
+    after_it = json.loads(home.catalog.files.read(home.storage().location, what="file"))
+    assert after_it["from-the-future"] == {"a": [1]}
+    assert after_it["partition-statistics"] == statistics[1:]
+    assert after_it["snapshot-log"] == document["snapshot-log"][-1:]
+    changed = {"snapshots", "snapshot-log", "partition-statistics", "metadata-log", "last-updated-ms"}
+    assert {key: value for key, value in after_it.items() if key not in {*changed, "from-the-future"}} == {
+        key: value for key, value in document.items() if key not in changed
+    }
+
+
+def test_a_dry_run_of_maintenance_changes_nothing_and_counts_the_same(home: Lake) -> None:
+    refreshed(home, 3)
+    grow_old(folder_of(home))
+    before = files(folder_of(home))
+    dry = maintain(home.catalog, VIEW, older_than=NOW, dry_run=True).to_dict()
+    assert files(folder_of(home)) == before
+    real = maintain(home.catalog, VIEW, older_than=NOW).to_dict()
+    assert real["expired_snapshots"] == dry["expired_snapshots"] != []
+    # A real run moves the pointer, which frees the view metadata file before the one before.
+    assert set(dry["files"]) <= set(real["files"])
+    assert len(real["files"]) - len(dry["files"]) <= 1
+    assert orphans(home) == set()
+    assert read_all(home)
+
+
+def test_maintenance_leaves_one_snapshot_and_no_orphan(home: Lake) -> None:
+    """Disk use follows the rows, not the number of refreshes."""
+    refreshed(home, 3)
+    rows = home.read()
+    maintain(home.catalog, VIEW, older_than=NOW)
+    assert orphans(home) == set()
+    assert len(snapshot_ids(home)) == 1
+    assert home.read() == rows
+    home.append()
+    assert home.refresh().outcome == "refreshed"
+
+
+# -- expiry and refreshes at once --------------------------------------------------------------
+
+
+def test_a_refresh_that_was_staged_before_an_expiry_plans_again(home: Lake, clock: Clock) -> None:
+    """Its metadata still names the dropped snapshots, whose files may be gone."""
+    refreshed(home, 2)
+    home.append()
+    plan = plan_refresh(home.catalog, VIEW)
+    outcome = stage(home.catalog, plan, home.stager)
+    assert outcome is not None
+    expire(home.catalog, VIEW, older_than=NOW)
+    collect_orphans(home.catalog, VIEW, older_than=NOW)
+    published = publish(home.catalog, plan, outcome.metadata_location, effects=clock.effects)
+    assert published.outcome == "replan"
+    assert home.refresh().outcome == "refreshed"
+    assert len(home.read()) == 3
+    assert read_all(home)
+
+
+def test_an_expiry_that_loses_to_a_refresh_is_made_anew(anywhere: Lake, clock: Clock) -> None:
+    refreshed(anywhere, 2)
+    old = snapshot_ids(anywhere) - {anywhere.storage().table.head}
+
+    def refresh_first() -> None:
+        anywhere.append((99, "west", 1))
+        anywhere.refresh()
+
+    catalog = FaultyCatalog(anywhere.iceberg, after(refresh_first))
+    expire(catalog, VIEW, older_than=NOW, effects=clock.effects)
+    assert anywhere.storage().table.head in snapshot_ids(anywhere)
+    assert not old & snapshot_ids(anywhere)
+    assert {row["region"] for row in anywhere.read()} == {"north", "south", "east", "west"}
+
+
+@pytest.mark.parametrize("fault", [lose_answer_after(), lose_answer_before(), arrive_late])
+def test_an_expiry_whose_answer_is_lost_is_settled(anywhere: Lake, clock: Clock, fault: Fault) -> None:
+    """It is looked for before it is sent again; whichever copy lands, it lands once."""
+    refreshed(anywhere, 2)
+    expire(FaultyCatalog(anywhere.iceberg, fault), VIEW, older_than=NOW, effects=clock.effects)
+    assert len(snapshot_ids(anywhere)) == 1
+    locations = [entry.metadata_file for entry in anywhere.storage().table.metadata_log]
+    assert len(locations) == len(set(locations))
+    assert len(anywhere.read()) == 3
+
+
+def test_an_expiry_in_doubt_deletes_nothing(home: Lake, clock: Clock) -> None:
+    refreshed(home, 2)
+    before = files(folder_of(home))
+    catalog = FaultyCatalog(home.iceberg, *[lose_answer_before()] * 9)
+    with pytest.raises(CommitStateUnknownError, match=r"sales\.daily"):
+        expire(catalog, VIEW, older_than=NOW, effects=clock.effects)
+    assert before < files(folder_of(home))
+    assert len(snapshot_ids(home)) > 1
+    assert expire(home.catalog, VIEW, older_than=NOW).snapshot_ids
+
+
+def test_an_expiry_that_never_wins_says_so_and_leaves_no_file(home: Lake, clock: Clock) -> None:
+    refreshed(home, 2)
+    before = metadata_files(home.storage().table.location)
+
+    def comment() -> None:
+        loaded = home.catalog.load(VIEW)
+        assert home.catalog.replace(loaded, with_view_properties(loaded.metadata, {"comment": str(clock.effects)}))
+
+    catalog = FaultyCatalog(home.iceberg, *[after(comment)] * 8)
+    with pytest.raises(CommitConflictError, match="nothing was published"):
+        expire(catalog, VIEW, older_than=NOW, effects=clock.effects)
+    assert metadata_files(home.storage().table.location) == before
+
+
+# -- rollback ----------------------------------------------------------------------------------
+
+
+def test_a_rollback_brings_back_rows_and_record_and_the_next_refresh_moves_on(home: Lake) -> None:
+    """I7: only an explicit rollback goes back; afterwards the view is stale, and says so."""
+    first, second, third = refreshed(home, 3, time_travel=True)
+    rows = home.read()
+    done = rollback(home.catalog, VIEW, first)
+    assert done.changed
+    assert sum(int(row["orders"]) for row in home.read()) == len(FIRST)
+    assert status(home.catalog, VIEW).to_dict()["state"] == "stale"
+    assert [item["refresh_id"] for item in history(home.catalog, VIEW)] == [first, second, third]
+    assert [item["current"] for item in history(home.catalog, VIEW)] == [True, False, False]
+    result = home.refresh()
+    assert result.outcome == "refreshed"
+    assert result.refresh_id not in {first, second, third}
+    assert home.read() == rows
+
+
+def test_a_rollback_can_be_taken_back(home: Lake) -> None:
+    first, second = refreshed(home, 2, time_travel=True)
+    rows = home.read()
+    rollback(home.catalog, VIEW, first)
+    rollback(home.catalog, VIEW, second)
+    assert home.read() == rows
+    assert status(home.catalog, VIEW).to_dict()["state"] == "fresh"
+
+
+def test_a_rollback_done_twice_is_done_once(home: Lake) -> None:
+    first, _ = refreshed(home, 2, time_travel=True)
+    rollback(home.catalog, VIEW, first)
+    location = home.storage().location
+    assert not rollback(home.catalog, VIEW, first).changed
+    assert home.storage().location == location
+
+
+@pytest.mark.parametrize("fault", [lose_answer_after(), lose_answer_before(), arrive_late])
+def test_a_rollback_whose_answer_is_lost_is_done_once(anywhere: Lake, clock: Clock, fault: Fault) -> None:
+    first, _ = refreshed(anywhere, 2, time_travel=True)
+    assert rollback(FaultyCatalog(anywhere.iceberg, fault), VIEW, first, effects=clock.effects).changed
+    head = anywhere.storage().table.snapshot_log[-1].snapshot_id
+    assert [entry.snapshot_id for entry in anywhere.storage().table.snapshot_log].count(head) == 2
+    assert len(anywhere.read()) == 2
+
+
+def test_a_refresh_that_was_staged_before_a_rollback_does_not_undo_it_unplanned(home: Lake, clock: Clock) -> None:
+    first, _ = refreshed(home, 2, time_travel=True)
+    home.append()
+    plan = plan_refresh(home.catalog, VIEW)
+    outcome = stage(home.catalog, plan, home.stager)
+    assert outcome is not None
+    rollback(home.catalog, VIEW, first)
+    assert publish(home.catalog, plan, outcome.metadata_location, effects=clock.effects).outcome == "replan"
+    assert len(home.read()) == 2
+
+
+def forget_tag(home: Lake, refresh_id: str) -> None:
+    document = json.loads(home.catalog.files.read(home.storage().location, what="file"))
+    del document["refs"][f"refresh-{refresh_id}"]
+    rewrite(home, document)
+    expire(home.catalog, VIEW, older_than=NOW)
+
+
+def redefine(home: Lake, refresh_id: str) -> None:
+    definition = Definition(QUERY.replace("sum", "max"), time_travel=True)
+    create(home.catalog, VIEW, definition, stager=home.stager, replace=True)
+
+
+@pytest.mark.parametrize(
+    ("prepare", "says"),
+    [(forget_tag, "have expired"), (redefine, r"is of version 1 of the view, which is at version 2")],
+)
+def test_a_rollback_to_what_cannot_be_had_is_refused(
+    home: Lake, prepare: Callable[[Lake, str], None], says: str
+) -> None:
+    first, _ = refreshed(home, 2, time_travel=True)
+    prepare(home, first)
+    before = home.storage().location
+    with pytest.raises(RefreshNotFoundError, match=says):
+        rollback(home.catalog, VIEW, first)
+    assert home.storage().location == before
+
+
+def test_a_rollback_to_an_unknown_refresh_names_the_way_to_the_known_ones(home: Lake) -> None:
+    first, second = refreshed(home, 2)
+    with pytest.raises(RefreshNotFoundError, match=r"1 recorded; `airflow-mv history.*--time-travel"):
+        rollback(home.catalog, VIEW, first)
+    assert not rollback(home.catalog, VIEW, second).changed
+
+
+def test_what_was_changed_by_hand_reads_as_the_specification_says(home: Lake) -> None:
+    """pyiceberg validates what it opens: refs, log and current snapshot agree."""
+    first, *_ = refreshed(home, 3, time_travel=True)
+    rollback(home.catalog, VIEW, first)
+    expire(home.catalog, VIEW, older_than=NOW)
+    metadata = StaticTable.from_metadata(home.storage().location).metadata
+    assert metadata.current_snapshot_id == metadata.refs["main"].snapshot_id == metadata.snapshot_log[-1].snapshot_id
+    assert {entry.snapshot_id for entry in metadata.snapshot_log} <= {item.snapshot_id for item in metadata.snapshots}
+    times = [entry.timestamp_ms for entry in metadata.snapshot_log]
+    assert times == sorted(times)
+
+
+# -- purge -------------------------------------------------------------------------------------
+
+
+def test_a_purge_leaves_nothing_of_the_view_and_all_of_the_rest(home: Lake, warehouse: Path) -> None:
+    refreshed(home, 2)
+    home.view("other")
+    folder, base = folder_of(home), home.load().metadata_location
+    others = files(warehouse) - files(folder)
+    done = purge(home.catalog, VIEW)
+    assert not home.catalog.exists(VIEW)
+    assert not folder.exists()
+    assert files(warehouse) == others
+    assert exists(base)
+    assert len(done.files) > 5
+
+
+def test_a_purge_of_a_folder_that_holds_another_table_drops_nothing(home: Lake) -> None:
+    refreshed(home, 1)
+    home.iceberg.create_table("sales.inside", schema=home.load().schema(), location=f"file://{folder_of(home)}/inside")
+    with pytest.raises(UnsupportedError, match=r"sales\.inside"):
+        purge(home.catalog, VIEW)
+    assert home.catalog.exists(VIEW)
+    assert len(home.read()) == 2
+
+
+def test_a_refresh_of_a_view_that_is_purged_meanwhile_publishes_nothing(home: Lake, clock: Clock) -> None:
+    refreshed(home, 1)
+    home.append()
+    plan = plan_refresh(home.catalog, VIEW)
+    outcome = stage(home.catalog, plan, home.stager)
+    assert outcome is not None
+    purge(home.catalog, VIEW)
+    with pytest.raises(ViewNotFoundError):
+        publish(home.catalog, plan, outcome.metadata_location, effects=clock.effects)
+
+
+# -- the other layout --------------------------------------------------------------------------
+
+
+def test_a_purge_takes_a_storage_table_in_the_catalog_along(home: Lake) -> None:
+    refreshed(home, 2, layout="registered")
+    own = files(folder_of(home))
+    assert len(purge(home.catalog, VIEW).files) == len(own)

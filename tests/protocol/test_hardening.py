@@ -1,0 +1,305 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Narrow gaps of the protocol: who published it, files that stay, places that are not ours, answers that are lost."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.io.pyarrow import PyArrowFileIO
+
+from airflow_mv.commit import PublishOutcome, publish
+from airflow_mv.create import Definition, create, drop
+from airflow_mv.errors import CommitStateUnknownError, InvalidMetadataError
+from airflow_mv.maintenance import DEFAULT_GRACE, collect_orphans, expire
+from airflow_mv.operators.handover import ship
+from airflow_mv.planning import plan_refresh
+from airflow_mv.refresh import find_staged, stage
+from airflow_mv.refresh import publish as publish_plan
+from airflow_mv.script import Outcome
+from airflow_mv.spec.view import with_view_properties
+from tests.builders import QUERY, Lake, exists, lake
+from tests.faults import Clock, FaultyCatalog, after, lose_answer_after
+from tests.protocol.upkeep import NOW, VIEW, files, folder_of, grow_old, local
+
+
+@pytest.fixture(params=["pointed", "registered"])
+def either(request: pytest.FixtureRequest, sqlite_uri: str, warehouse: Path) -> Iterator[Lake]:
+    with lake(sqlite_uri, warehouse, layout=request.param) as found:
+        found.table()
+        yield found
+
+
+@pytest.fixture
+def home(sqlite_uri: str, warehouse: Path) -> Iterator[Lake]:
+    with lake(sqlite_uri, warehouse) as found:
+        found.table()
+        yield found
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+# -- whose refresh it is -----------------------------------------------------------------------
+
+
+def test_a_refresh_that_another_process_published_is_not_reported_as_ours(either: Lake, clock: Clock) -> None:
+    """Two tries of one task publish the same staged rows; both have sent their change, one has landed."""
+    either.view()
+    plan = plan_refresh(either.catalog, VIEW)
+    outcome = stage(either.catalog, plan, either.stager)
+    assert outcome is not None
+    catalog = FaultyCatalog(either.iceberg, after(lambda: publish(either.catalog, plan, outcome.staged)))
+    ended = publish_plan(catalog, plan, outcome, effects=clock.effects)
+    assert ended is not None
+    assert (ended.outcome, ended.rows_written) == ("already-committed", 0)
+    assert len(catalog.sent) + len(catalog.commits) == 1
+
+
+def test_our_own_refresh_is_known_below_a_later_one_that_took_its_record(either: Lake, clock: Clock) -> None:
+    either.view()
+
+    def another() -> None:
+        either.append()
+        either.refresh()
+
+    plan = plan_refresh(either.catalog, VIEW)
+    outcome = stage(either.catalog, plan, either.stager)
+    assert outcome is not None
+    catalog = FaultyCatalog(either.iceberg, lose_answer_after(another))
+    assert publish(catalog, plan, outcome.staged, effects=clock.effects).outcome == PublishOutcome.COMMITTED
+
+
+# -- a file that cannot be deleted -------------------------------------------------------------
+
+
+@pytest.fixture
+def undeletable(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
+    """From when it is called, the store lets nobody delete."""
+
+    def refuse(io: PyArrowFileIO, location: object) -> None:
+        raise OSError(30, "Read-only file system", str(location))
+
+    return lambda: monkeypatch.setattr(PyArrowFileIO, "delete", refuse)
+
+
+def comment(home: Lake) -> None:
+    view = home.catalog.load(VIEW)
+    assert home.catalog.replace(view, with_view_properties(view.metadata, {"comment": "theirs"}))
+
+
+def test_a_needless_view_file_that_cannot_be_deleted_does_not_end_a_publication(
+    home: Lake, clock: Clock, undeletable: Callable[[], None]
+) -> None:
+    home.view()
+    plan = plan_refresh(home.catalog, VIEW)
+    outcome = stage(home.catalog, plan, home.stager)
+    assert outcome is not None
+
+    def meanwhile() -> None:
+        comment(home)
+        undeletable()
+
+    catalog = FaultyCatalog(home.iceberg, after(meanwhile))
+    assert publish(catalog, plan, outcome.staged, effects=clock.effects).outcome == PublishOutcome.COMMITTED
+    assert exists(catalog.sent[0][1])
+    assert len(home.read()) == 2
+
+
+def test_a_needless_view_file_that_cannot_be_deleted_does_not_end_an_expiry(
+    home: Lake, clock: Clock, undeletable: Callable[[], None]
+) -> None:
+    home.view()
+    home.refresh()
+    home.append()
+    home.refresh()
+
+    def meanwhile() -> None:
+        comment(home)
+        undeletable()
+
+    catalog = FaultyCatalog(home.iceberg, after(meanwhile))
+    clock_is_read = home.catalog.files.now_ms  # it deletes its small file, before anything else
+    now = clock_is_read(home.catalog.load(VIEW).metadata.location)
+    catalog.files.now_ms = lambda base: now + 1  # type: ignore[method-assign]
+    assert expire(catalog, VIEW, older_than=NOW, effects=clock.effects).snapshot_ids
+    assert len(home.storage().table.snapshots) == 1
+
+
+# -- places that are not ours ------------------------------------------------------------------
+
+
+def staged_elsewhere(home: Lake, warehouse: Path, location: str) -> str:
+    """A staged metadata file in another folder of the warehouse; the same as the real one."""
+    moved = warehouse / "elsewhere" / "metadata" / "00001-moved.metadata.json"
+    moved.parent.mkdir(parents=True)
+    moved.write_bytes(home.catalog.files.read(location, what="file"))
+    return f"file://{moved}"
+
+
+def test_a_staged_file_outside_of_the_storage_table_is_refused(home: Lake, warehouse: Path, clock: Clock) -> None:
+    """The job says where it is, and is not believed: below the warehouse is not enough."""
+    home.view()
+    plan = plan_refresh(home.catalog, VIEW)
+    outcome = stage(home.catalog, plan, home.stager)
+    assert outcome is not None
+    moved = staged_elsewhere(home, warehouse, str(outcome.metadata_location))
+    with pytest.raises(InvalidMetadataError, match="not in the storage table's folder"):
+        publish(home.catalog, plan, moved, effects=clock.effects)
+    assert home.storage().state is None
+
+
+def test_a_staged_table_that_lies_elsewhere_is_refused_and_nothing_is_written_there(
+    home: Lake, warehouse: Path, clock: Clock
+) -> None:
+    """Its ``location`` is where the next metadata file would be written."""
+    home.view()
+    plan = plan_refresh(home.catalog, VIEW)
+    outcome = stage(home.catalog, plan, home.stager)
+    assert outcome is not None
+    location = str(outcome.metadata_location)
+    document = json.loads(home.catalog.files.read(location, what="file"))
+    for other in (f"file://{warehouse}/elsewhere", f"{document['location']}-2", f"{document['location']}/../x"):
+        home.catalog.files.replace_text(location, json.dumps({**document, "location": other}))
+        before = files(warehouse)
+        with pytest.raises(InvalidMetadataError, match="'location'"):
+            publish(home.catalog, plan, location, effects=clock.effects)
+        assert files(warehouse) == before
+
+
+def test_an_outcome_that_names_a_file_elsewhere_is_staged_over_again(home: Lake, warehouse: Path) -> None:
+    home.view()
+    plan = plan_refresh(home.catalog, VIEW)
+    outcome = stage(home.catalog, plan, home.stager)
+    assert outcome is not None
+    assert plan.script is not None
+    moved = staged_elsewhere(home, warehouse, str(outcome.metadata_location))
+    foreign = Outcome(plan.refresh_id, moved, rows_written=1)
+    home.catalog.files.replace_text(str(plan.script.outcome_location), foreign.to_json())
+    assert find_staged(home.catalog, plan) is None
+    assert home.refresh().outcome == "refreshed"
+
+
+# -- lost answers to create and drop -----------------------------------------------------------
+
+
+class Line:
+    """The line to the database: the answer to the next change is lost, once.
+
+    Args:
+        home: Whose database.
+        statement: The change.
+        when: ``before`` or ``after`` it is committed, or ``twice``: the statement is sent again after it was.
+        number: Which of the statements that begin so.
+    """
+
+    def __init__(self, home: Lake, statement: str, when: str, *, number: int = 1) -> None:
+        assert isinstance(home.iceberg, SqlCatalog)
+        dialect = home.iceberg.engine.dialect
+        self._execute, self._commit = dialect.do_execute, dialect.do_commit
+        self._statement, self._when = statement, when
+        self._left, self._committing = number, False
+        dialect.do_execute = self.execute  # type: ignore[method-assign]
+        dialect.do_commit = self.commit  # type: ignore[method-assign]
+
+    def execute(self, cursor: Any, statement: str, *rest: Any) -> None:
+        self._execute(cursor, statement, *rest)
+        self._left -= statement.startswith(self._statement)
+        if self._left != 0 or not statement.startswith(self._statement):
+            return
+        self._committing = True
+        if self._when == "twice":
+            cursor.connection.commit()
+            self._execute(cursor, statement, *rest)
+
+    def commit(self, connection: Any) -> None:
+        lost, self._committing = self._committing, False
+        if lost and self._when == "before":
+            raise sqlite3.OperationalError("the server has gone away (a test's fault)")
+        self._commit(connection)
+        if lost and self._when == "after":
+            raise sqlite3.OperationalError("the server has gone away (a test's fault)")
+
+
+@pytest.mark.parametrize("when", ["after", "twice"])
+def test_a_view_whose_row_is_there_counts_as_created(either: Lake, when: str) -> None:
+    """The answer to the COMMIT is lost, or the statement comes twice and finds its own row."""
+    # pyiceberg adds the row of a storage table in the catalog first.
+    Line(either, "INSERT INTO iceberg_tables", when, number=2 if either.layout == "registered" else 1)
+    created = create(either.catalog, VIEW, Definition(QUERY), stager=either.stager)
+    assert exists(created.metadata_location)
+    assert either.catalog.load(VIEW) == created
+    assert either.refresh().outcome == "refreshed"
+
+
+def test_a_view_that_may_be_created_later_says_so_and_nothing_is_deleted(home: Lake, warehouse: Path) -> None:
+    Line(home, "INSERT INTO iceberg_tables", "before")
+    with pytest.raises(CommitStateUnknownError, match=r"may or may not have been created.*airflow-mv show lake\.sales"):
+        create(home.catalog, VIEW, Definition(QUERY), stager=home.stager)
+    (left,) = [path for path in files(warehouse / "sales") if "/daily-" in path and "/storage-" not in path]
+    assert left.endswith(".metadata.json")
+    home.view()
+    assert home.refresh().outcome == "refreshed"
+
+
+def test_a_view_whose_row_is_gone_counts_as_dropped(either: Lake) -> None:
+    """So its storage table is taken out of the catalog, too."""
+    either.view()
+    storage = either.storage().name
+    Line(either, "DELETE FROM iceberg_tables", "after")
+    drop(either.catalog, VIEW)
+    assert not either.catalog.exists(VIEW)
+    assert storage is None or not either.iceberg.table_exists((*storage.namespace, storage.name))
+
+
+def test_a_view_that_may_be_dropped_later_says_so(home: Lake) -> None:
+    home.view()
+    Line(home, "DELETE FROM iceberg_tables", "before")
+    with pytest.raises(CommitStateUnknownError, match=r"sales\.daily.*may or may not have been dropped: drop it again"):
+        drop(home.catalog, VIEW)
+    drop(home.catalog, VIEW)
+    assert not home.catalog.exists(VIEW)
+
+
+# -- the job package ---------------------------------------------------------------------------
+
+
+@pytest.fixture
+def folder(home: Lake) -> str:
+    """Where a view's job package is put."""
+    home.view()
+    home.refresh()
+    return f"{home.storage().table.location}/staged"
+
+
+def test_the_job_package_is_shipped_once_for_each_content(home: Lake, folder: str) -> None:
+    assert ship(home.catalog, folder) == ship(home.catalog, folder)
+
+
+def test_a_job_package_that_nears_the_grace_is_shipped_anew_and_outlives_a_collection(home: Lake, folder: str) -> None:
+    """A collection may have listed the old files just before: the new ones have names of their own."""
+    first = ship(home.catalog, folder)
+    grow_old(local(folder), seconds=DEFAULT_GRACE.total_seconds() / 2 - 60)
+    assert ship(home.catalog, folder) == first
+    grow_old(local(folder), seconds=120)
+    second = ship(home.catalog, folder)
+    assert not set(first) & set(second)
+    grow_old(folder_of(home), seconds=DEFAULT_GRACE.total_seconds() / 2 - 60)
+    collect_orphans(home.catalog, VIEW)
+    assert [exists(location) for location in (*first, *second)] == [False, False, True, True]
+
+
+def test_half_a_job_package_is_never_handed_on(home: Lake, folder: str) -> None:
+    """A worker that died while it wrote has left the name taken."""
+    _, package = ship(home.catalog, folder)
+    whole = local(package).read_bytes()
+    local(package).write_bytes(whole[: len(whole) // 2])
+    _, again = ship(home.catalog, folder)
+    assert local(again).read_bytes() == whole

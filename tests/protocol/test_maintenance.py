@@ -1,0 +1,389 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Collection of orphans: everything needless goes in the end, and never anything that is needed, young or foreign."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from airflow_mv.catalog import LoadedStorage, MaterializedViewCatalog
+from airflow_mv.catalog.reach import snapshot_files
+from airflow_mv.errors import (
+    InvalidMetadataError,
+    MaterializedViewError,
+    MetadataFileNotFoundError,
+    NotMaterializedError,
+    UnsupportedError,
+    ViewNotFoundError,
+)
+from airflow_mv.maintenance import DEFAULT_GRACE, collect_orphans
+from tests.builders import Lake, lake
+from tests.protocol.upkeep import (
+    VIEW,
+    files,
+    folder_of,
+    grow_old,
+    kill,
+    leave_staged,
+    local,
+    lose_answer,
+    lose_race,
+    needed,
+    orphans,
+    plan_again,
+    read_all,
+    staged,
+)
+
+
+@pytest.fixture
+def home(sqlite_uri: str, warehouse: Path) -> Iterator[Lake]:
+    with lake(sqlite_uri, warehouse) as found:
+        found.table()
+        found.view()
+        yield found
+
+
+# -- everything needless goes ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("history", [kill, lose_race, plan_again, lose_answer, leave_staged])
+def test_after_the_grace_nothing_needless_is_left_and_every_snapshot_reads(
+    home: Lake, history: Callable[[Lake], None]
+) -> None:
+    """I12: whatever refreshes leave behind, a collection after the grace takes all of it."""
+    home.refresh()
+    home.append()
+    history(home)
+    before = read_all(home)
+    grow_old(folder_of(home))
+    left = orphans(home)
+    assert left
+    collected = collect_orphans(home.catalog, VIEW)
+    assert {str(local(file.location)) for file in collected.files} == left
+    assert collected.size_bytes > 0
+    assert orphans(home) == set()
+    assert read_all(home) == before
+    assert collect_orphans(home.catalog, VIEW).files == ()
+
+
+def test_after_a_collection_the_view_goes_on(home: Lake) -> None:
+    home.refresh()
+    home.append()
+    staged(home)
+    grow_old(folder_of(home))
+    collect_orphans(home.catalog, VIEW)
+    assert home.refresh().outcome == "refreshed"
+    assert len(home.read()) == 3
+
+
+def test_a_view_that_was_never_refreshed_is_collected_too(home: Lake) -> None:
+    grow_old(folder_of(home))
+    collect_orphans(home.catalog, VIEW)
+    assert orphans(home) == set()
+    assert home.refresh().outcome == "refreshed"
+
+
+def test_a_checksum_goes_with_its_file(home: Lake) -> None:
+    """Spark writes one beside each local file; nothing names it."""
+    home.refresh()
+    home.append()
+    staged(home)
+    left = {Path(path) for path in orphans(home)}
+    for path in map(Path, files(folder_of(home))):
+        path.with_name(f".{path.name}.crc").write_bytes(b"crc")
+    grow_old(folder_of(home))
+    collect_orphans(home.catalog, VIEW)
+    assert all(path.with_name(f".{path.name}.crc").exists() for path in map(Path, needed(home)))
+    assert not any(path.with_name(f".{path.name}.crc").exists() for path in left)
+
+
+# -- nothing young -----------------------------------------------------------------------------
+
+
+def test_nothing_younger_than_the_grace_goes(home: Lake) -> None:
+    home.refresh()
+    home.append()
+    _, resume = staged(home)
+    grow_old(folder_of(home), seconds=DEFAULT_GRACE.total_seconds() - 60)
+    before = files(folder_of(home))
+    collected = collect_orphans(home.catalog, VIEW)
+    assert collected.files == ()
+    assert collected.kept_young == len(orphans(home)) > 0
+    assert files(folder_of(home)) == before
+    resume()
+    assert len(home.read()) == 3
+
+
+@pytest.mark.parametrize("days", [-30, 30])
+def test_the_host_s_clock_decides_nothing(home: Lake, monkeypatch: pytest.MonkeyPatch, days: int) -> None:
+    """I15: only the store's clock says how old a file is, so a host a month off deletes the same."""
+    home.refresh()
+    home.append()
+    home.refresh()
+    old = folder_of(home) / "old.parquet"
+    old.write_bytes(b"rows")
+    grow_old(old)
+    young = orphans(home) - {str(old)}
+    assert young
+    offset, seconds, nanoseconds = days * 86_400, time.time, time.time_ns
+    monkeypatch.setattr(time, "time", lambda: seconds() + offset)
+    monkeypatch.setattr(time, "time_ns", lambda: nanoseconds() + offset * 10**9)
+    assert [local(file.location) for file in collect_orphans(home.catalog, VIEW).files] == [old]
+    assert orphans(home) == young
+
+
+def test_a_refresh_that_was_resumed_while_files_were_counted_keeps_its_files(home: Lake) -> None:
+    """Its staged files are old and unreached when the pointer is first read; the pointer moves before the deletion."""
+    home.refresh()
+    home.append()
+    _, resume = staged(home)
+    grow_old(folder_of(home))
+    waiting = [resume]
+
+    def count_and_resume(catalog: MaterializedViewCatalog, storage: LoadedStorage) -> Iterable[str]:
+        found = list(snapshot_files(catalog, storage))
+        if waiting:
+            waiting.pop()()
+        return found
+
+    collect_orphans(home.catalog, VIEW, files_of=count_and_resume)
+    assert len(home.read()) == 3
+    assert read_all(home)
+
+
+def test_a_staged_refresh_is_not_resumed_when_its_files_near_the_grace(home: Lake) -> None:
+    """A collection could take them while they are published: such a refresh is staged again."""
+    _, _ = staged(home)
+    grow_old(folder_of(home), seconds=DEFAULT_GRACE.total_seconds() / 2 - 60)
+    home.refresh()
+    assert len(home.stager.refreshes) == 1
+    home.append()
+    staged(home)
+    grow_old(folder_of(home), seconds=DEFAULT_GRACE.total_seconds() / 2 + 60)
+    home.refresh()
+    assert len(home.stager.refreshes) == 3
+    assert len(home.read()) == 3
+
+
+# -- nothing foreign ---------------------------------------------------------------------------
+
+
+def test_files_outside_the_view_s_folder_stay(home: Lake, warehouse: Path) -> None:
+    home.view("other")
+    beside = warehouse / "sales" / "notes.txt"
+    beside.write_text("mine")
+    beside.with_name(f"{folder_of(home).name}-beside").mkdir()
+    home.refresh()
+    home.append()
+    staged(home)
+    grow_old(warehouse)
+    own = files(folder_of(home))
+    others = files(warehouse) - own
+    collect_orphans(home.catalog, VIEW)
+    assert files(warehouse) - own == others
+    assert files(folder_of(home)) < own
+
+
+def test_symbolic_links_lead_nowhere(home: Lake, tmp_path: Path) -> None:
+    """I19: neither what a link names nor what is below it is deleted."""
+    precious = tmp_path / "precious"
+    precious.mkdir()
+    (precious / "rows.parquet").write_bytes(b"rows")
+    home.refresh()
+    (folder_of(home) / "elsewhere").symlink_to(precious)
+    (folder_of(home) / "one.parquet").symlink_to(precious / "rows.parquet")
+    grow_old(precious, folder_of(home))
+    collect_orphans(home.catalog, VIEW)
+    assert (precious / "rows.parquet").exists()
+    assert (folder_of(home) / "one.parquet").is_symlink()
+
+
+def test_a_folder_that_becomes_a_link_after_it_was_listed_is_left(home: Lake, tmp_path: Path) -> None:
+    precious = tmp_path / "precious"
+    home.refresh()
+    doomed = folder_of(home) / "doomed"
+    doomed.mkdir()
+    (doomed / "rows.parquet").write_bytes(b"rows")
+    grow_old(folder_of(home))
+
+    def move(catalog: MaterializedViewCatalog, storage: LoadedStorage) -> Iterable[str]:
+        if not precious.exists():
+            doomed.rename(precious)
+            doomed.symlink_to(precious)
+        return snapshot_files(catalog, storage)
+
+    collect_orphans(home.catalog, VIEW, files_of=move)
+    assert (precious / "rows.parquet").exists()
+
+
+def test_a_warehouse_behind_a_link_is_one_place(sqlite_uri: str, warehouse: Path, tmp_path: Path) -> None:
+    """The same file under two spellings is needed under both."""
+    link = tmp_path / "link"
+    link.symlink_to(warehouse)
+    with lake(sqlite_uri, link) as home:
+        home.table()
+        home.view()
+        home.refresh()
+        home.append()
+        staged(home)
+        grow_old(folder_of(home))
+        assert collect_orphans(home.catalog, VIEW).files
+        assert len(home.read()) == 2
+
+
+@pytest.mark.parametrize("name", ["a#b.parquet", "a?b.parquet", "a;b.parquet", " a.parquet "])
+def test_a_name_that_no_location_can_spell_is_left(home: Lake, name: str) -> None:
+    """pyiceberg would cut it to the name of another file, and delete that one."""
+    home.refresh()
+    (folder_of(home) / name).write_bytes(b"rows")
+    (folder_of(home) / name.split("b")[0][:1]).write_bytes(b"rows")
+    grow_old(folder_of(home))
+    collect_orphans(home.catalog, VIEW)
+    assert (folder_of(home) / name).exists()
+
+
+def test_a_folder_that_holds_another_table_is_not_touched(home: Lake) -> None:
+    home.refresh()
+    home.iceberg.create_table("sales.inside", schema=home.load().schema(), location=f"file://{folder_of(home)}/inside")
+    staged_files = files(folder_of(home))
+    with pytest.raises(UnsupportedError, match=r"lake\.sales\.daily.*lake\.sales\.inside"):
+        collect_orphans(home.catalog, VIEW, older_than=timedelta(0))
+    assert files(folder_of(home)) == staged_files
+
+
+def test_a_view_that_needs_files_elsewhere_is_not_touched(home: Lake, warehouse: Path) -> None:
+    home.refresh()
+    before = files(warehouse)
+
+    def elsewhere(catalog: MaterializedViewCatalog, storage: LoadedStorage) -> Iterable[str]:
+        yield from snapshot_files(catalog, storage)
+        yield home.load().metadata_location
+
+    with pytest.raises(UnsupportedError, match="not below"):
+        collect_orphans(home.catalog, VIEW, older_than=timedelta(0), files_of=elsewhere)
+    assert files(warehouse) == before
+
+
+# -- when in doubt, nothing --------------------------------------------------------------------
+
+
+def reachable(home: Lake, kind: str) -> Path:
+    """A file of a kind that the view needs."""
+    return Path(next(path for path in sorted(needed(home)) if kind in path.rsplit("/", 1)[-1]))
+
+
+@pytest.mark.parametrize("kind", ["snap-", "-m0.avro", ".parquet"])
+def test_a_needed_file_that_is_missing_stops_everything(home: Lake, kind: str) -> None:
+    """I2: what cannot be followed to its end may need any file."""
+    home.refresh()
+    home.append()
+    staged(home)
+    reachable(home, kind).unlink()
+    grow_old(folder_of(home))
+    before = files(folder_of(home))
+    with pytest.raises(MetadataFileNotFoundError, match="does not exist"):
+        collect_orphans(home.catalog, VIEW)
+    assert files(folder_of(home)) == before
+
+
+@pytest.mark.parametrize("kind", ["snap-", "-m0.avro"])
+@pytest.mark.parametrize("content", [b"", b"Obj\x01", b"\x00" * 500, b"no Avro at all"])
+def test_a_needed_file_that_is_broken_stops_everything(home: Lake, kind: str, content: bytes) -> None:
+    home.refresh()
+    home.append()
+    staged(home)
+    reachable(home, kind).write_bytes(content)
+    grow_old(folder_of(home))
+    before = files(folder_of(home))
+    with pytest.raises(InvalidMetadataError, match="cannot be read"):
+        collect_orphans(home.catalog, VIEW)
+    assert files(folder_of(home)) == before
+
+
+def test_a_manifest_that_was_cut_between_two_blocks_stops_everything(home: Lake) -> None:
+    """It reads without an error, and would make a live file look needless."""
+    home.refresh()
+    home.append()
+    staged(home)
+    manifest = reachable(home, "-m0.avro")
+    sync = manifest.read_bytes()[-16:]
+    manifest.write_bytes(manifest.read_bytes().split(sync)[0] + sync)
+    grow_old(folder_of(home))
+    before = files(folder_of(home))
+    with pytest.raises(InvalidMetadataError, match="holds 0 files, its list says 1"):
+        collect_orphans(home.catalog, VIEW)
+    assert files(folder_of(home)) == before
+
+
+def test_a_view_that_was_dropped_and_created_again_meanwhile_stops_everything(home: Lake, warehouse: Path) -> None:
+    home.refresh()
+    counted: list[set[str]] = []
+
+    def drop_and_create(catalog: MaterializedViewCatalog, storage: LoadedStorage) -> Iterable[str]:
+        found = list(snapshot_files(catalog, storage))
+        home.catalog.drop(VIEW)
+        home.view()
+        counted.append(files(warehouse))
+        return found
+
+    with pytest.raises(ViewNotFoundError, match="created again"):
+        collect_orphans(home.catalog, VIEW, older_than=timedelta(0), files_of=drop_and_create)
+    assert files(warehouse) == counted[0]
+
+
+def test_a_plain_view_is_refused(home: Lake) -> None:
+    home.plain_view("plain", "SELECT * FROM lake.sales.orders")
+    with pytest.raises(NotMaterializedError):
+        collect_orphans(home.catalog, "sales.plain", older_than=timedelta(0))
+
+
+def test_a_dry_run_deletes_nothing_and_lists_the_same(home: Lake) -> None:
+    home.refresh()
+    home.append()
+    staged(home)
+    grow_old(folder_of(home))
+    before = files(folder_of(home))
+    dry = collect_orphans(home.catalog, VIEW, dry_run=True)
+    assert files(folder_of(home)) == before
+    real = collect_orphans(home.catalog, VIEW)
+    assert dry.files == real.files != ()
+    assert before - files(folder_of(home)) == {str(local(file.location)) for file in real.files}
+
+
+def test_a_deletion_that_stops_halfway_is_finished_by_the_next_one(home: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a refresh would be resumed by goes first, so that none is resumed whose files are gone."""
+    home.refresh()
+    home.append()
+    staged(home)
+    grow_old(folder_of(home))
+    delete, left = home.catalog.files.delete, [1, 1]
+
+    def tire(location: str) -> None:
+        if not location.endswith(".tmp") and not left:
+            raise OSError("the store is away")
+        if not location.endswith(".tmp"):
+            left.pop()
+        delete(location)
+
+    monkeypatch.setattr(home.catalog.files, "delete", tire)
+    with pytest.raises(MaterializedViewError, match="did not answer"):
+        collect_orphans(home.catalog, VIEW)
+    monkeypatch.undo()
+    assert list((local(home.storage().table.location) / "staged").iterdir()) == []
+    home.refresh()
+    assert len(home.stager.refreshes) == 3
+    grow_old(folder_of(home))
+    collect_orphans(home.catalog, VIEW)
+    assert orphans(home) == set()
+
+
+def test_a_collection_before_the_first_look_leaves_no_file_of_its_own(home: Lake) -> None:
+    """The store's clock is asked with a file, which is gone afterwards."""
+    before = files(folder_of(home))
+    collect_orphans(home.catalog, VIEW)
+    assert files(folder_of(home)) == before

@@ -1,0 +1,166 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Random histories of refreshes, deaths, expiries, rollbacks and collections: always readable, nothing left over."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
+
+from airflow_mv.create import Definition, create
+from airflow_mv.errors import RefreshNotFoundError
+from airflow_mv.maintenance import collect_orphans, expire
+from airflow_mv.refresh import refresh
+from airflow_mv.rollback import rollback
+from airflow_mv.status import history
+from tests.builders import QUERY, Lake, lake
+from tests.faults import FaultyCatalog, StoppedError, lose_answer_after, stop_after, stop_before
+from tests.protocol.upkeep import LONG, VIEW, folder_of, grow_old, orphans, read_all, staged
+
+
+class Histories(RuleBasedStateMachine):
+    """What users, workers and schedulers do to one view, in any order; time passes only where a rule says so."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.folder = Path(tempfile.mkdtemp(prefix="airflow-mv-histories-"))
+        (self.folder / "warehouse").mkdir()
+        self.lake = lake(f"sqlite:///{self.folder}/catalog.db", self.folder / "warehouse")
+        self.home: Lake = self.lake.__enter__()
+        self.number = 0
+        self.rows: dict[str, list[dict[str, object]]] = {}
+
+    def teardown(self) -> None:
+        """After the grace nothing is left over, and everything that was kept reads."""
+        try:
+            grow_old(folder_of(self.home))
+            before = read_all(self.home)
+            collect_orphans(self.home.catalog, VIEW)
+            assert orphans(self.home) == set()
+            assert read_all(self.home) == before
+        finally:
+            self.lake.__exit__(None, None, None)
+            shutil.rmtree(self.folder)
+
+    @initialize(time_travel=st.booleans())
+    def make(self, time_travel: bool) -> None:
+        self.home.table()
+        self.home.view(time_travel=time_travel)
+
+    @rule()
+    def change(self) -> None:
+        """Someone commits to the base table."""
+        self.number += 1
+        self.home.append((100 + self.number, "east", self.number))
+
+    @rule()
+    def refresh(self) -> None:
+        """A refresh, maybe one that resumes what was staged."""
+        result = self.home.refresh()
+        if result.outcome == "refreshed" and result.refresh_id:
+            self.rows[result.refresh_id] = self.home.read()
+
+    @rule(fault=st.sampled_from([stop_before, stop_after]))
+    def die(self, fault: object) -> None:
+        """A worker dies around the swap."""
+        self.change()
+        with pytest.raises(StoppedError):
+            refresh(FaultyCatalog(self.home.iceberg, fault), [VIEW], stager=self.home.stager)  # type: ignore[arg-type]
+
+    @rule()
+    def lose_answer(self) -> None:
+        """The answer to a swap is lost."""
+        self.change()
+        refresh(FaultyCatalog(self.home.iceberg, lose_answer_after()), [VIEW], stager=self.home.stager)
+
+    @rule()
+    def leave_staged(self) -> None:
+        """A refresh is staged, and nobody publishes it."""
+        self.change()
+        staged(self.home)
+
+    @rule()
+    def redefine(self) -> None:
+        """Someone gives the view another query of the same columns."""
+        self.number += 1
+        travel = self.home.catalog.load(VIEW).metadata.properties["airflow-mv.time-travel"] == "true"
+        definition = Definition(f"{QUERY} /* {self.number} */", time_travel=travel)
+        create(self.home.catalog, VIEW, definition, stager=self.home.stager, replace=True)
+
+    @rule(seconds=st.sampled_from([3600, LONG / 2, LONG]))
+    def wait(self, seconds: float) -> None:
+        """Time passes."""
+        grow_old(folder_of(self.home), seconds=seconds)
+
+    @rule(days=st.sampled_from([0, 3]))
+    def expire(self, days: int) -> None:
+        """Old snapshots are dropped; the rows stay."""
+        rows = self.home.read()
+        expire(self.home.catalog, VIEW, older_than=timedelta(days=days))
+        assert self.home.read() == rows
+
+    @rule()
+    def collect(self) -> None:
+        """Orphans are collected."""
+        before = read_all(self.home)
+        collect_orphans(self.home.catalog, VIEW)
+        assert read_all(self.home) == before
+
+    @precondition(lambda self: self.rows)
+    @rule(data=st.data())
+    def roll_back(self, data: st.DataObject) -> None:
+        """Someone goes back to a refresh, if it can still be had."""
+        wanted = data.draw(st.sampled_from(sorted(self.rows)))
+        known = {item["refresh_id"] for item in history(self.home.catalog, VIEW)}
+        try:
+            rollback(self.home.catalog, VIEW, wanted)
+        except RefreshNotFoundError:
+            version = self.home.catalog.load(VIEW).metadata.current_version_id
+            records = {item["refresh_id"]: item for item in history(self.home.catalog, VIEW)}
+            assert wanted not in known or records[wanted]["version_id"] != version
+        else:
+            assert self.home.read() == self.rows[wanted]
+
+    @invariant()
+    def everything_reads(self) -> None:
+        """I2: what the pointer leads to is there."""
+        if self.home.catalog.exists(VIEW):
+            self.home.read()
+
+
+def explore(examples: int, steps: int) -> None:
+    """Run random histories."""
+    run_state_machine_as_test(  # type: ignore[no-untyped-call]
+        Histories,
+        settings=settings(
+            max_examples=examples,
+            stateful_step_count=steps,
+            deadline=None,
+            suppress_health_check=list(HealthCheck),
+            print_blob=True,
+            database=None,
+        ),
+    )
+
+
+def test_any_history_stays_readable_and_leaves_nothing_over() -> None:
+    explore(6, 12)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+def test_any_of_many_histories_stays_readable_and_leaves_nothing_over() -> None:
+    explore(300, 30)

@@ -1,0 +1,319 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Expiry, branches of dead drivers, orphans and rollback where the storage table is a table of the catalog."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from airflow_mv.commit import publish
+from airflow_mv.errors import CommitStateUnknownError, RefreshNotFoundError
+from airflow_mv.maintenance import expire, maintain
+from airflow_mv.plan.planner import RefreshPlan
+from airflow_mv.planning import plan_refresh
+from airflow_mv.refresh import stage
+from airflow_mv.rollback import rollback
+from airflow_mv.script import Outcome
+from airflow_mv.spec.materialized_view import current_tag, staging_branch
+from airflow_mv.status import history, status
+from tests.branches import create_branch
+from tests.builders import FIRST, Lake, lake
+from tests.faults import Clock, Fault, FaultyCatalog, Send, after, arrive_late, lose_answer_after, lose_answer_before
+from tests.protocol.upkeep import NOW, VIEW, files, grow_old
+
+DAY = timedelta(days=1)
+FAULTS = [lose_answer_after(), lose_answer_before(), arrive_late]
+
+
+@pytest.fixture(params=["sqlite_uri", pytest.param("rest_uri", marks=pytest.mark.rest)])
+def home(request: pytest.FixtureRequest, warehouse: Path) -> Iterator[Lake]:
+    with lake(request.getfixturevalue(request.param), warehouse, layout="registered") as found:
+        found.table()
+        yield found
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+def refreshed(home: Lake, times: int, **definition: object) -> list[str]:
+    """A view that was refreshed a few times; the ids of its refreshes."""
+    home.view(**definition)
+    ids = []
+    for number in range(times):
+        if number:
+            home.append((10 + number, "east", number))
+        ids.append(str(home.refresh().refresh_id))
+    return ids
+
+
+def staged(home: Lake) -> tuple[RefreshPlan, Outcome]:
+    """A driver has staged its rows, and its worker has died."""
+    plan = plan_refresh(home.catalog, VIEW)
+    outcome = stage(home.catalog, plan, home.stager)
+    assert outcome is not None
+    return plan, outcome
+
+
+def empty_branch(home: Lake) -> str:
+    """A driver has died, or still works, before its first row."""
+    storage, plan = home.storage(), plan_refresh(home.catalog, VIEW)
+    assert storage.name is not None
+    branch = f"{staging_branch(plan.refresh_id)}_0123abcd"
+    table = home.iceberg.load_table((*storage.name.namespace, storage.name.name))
+    create_branch(table, branch, storage.table.head)
+    return branch
+
+
+def snapshot_ids(home: Lake) -> set[int]:
+    return {snapshot.snapshot_id for snapshot in home.storage().table.snapshots}
+
+
+def path(location: str) -> str:
+    return re.sub(r"^file:/+", "/", location)
+
+
+def folders(home: Lake) -> list[Path]:
+    return [Path(path(place)) for place in (home.catalog.load(VIEW).metadata.location, home.storage().table.location)]
+
+
+def orphans(home: Lake) -> set[str]:
+    """The files that nothing needs, by pyiceberg's own reading of the table."""
+    storage = home.storage()
+    assert storage.name is not None
+    table = home.iceberg.load_table((*storage.name.namespace, storage.name.name))
+    found = {home.catalog.load(VIEW).metadata_location, table.metadata_location}
+    found |= {entry.metadata_file for entry in table.metadata.metadata_log}
+    for snapshot in table.snapshots():
+        found.add(snapshot.manifest_list)
+        for manifest in snapshot.manifests(table.io):
+            found.add(manifest.manifest_path)
+            found |= {entry.data_file.file_path for entry in manifest.fetch_manifest_entry(table.io)}
+    there = {file for folder in folders(home) for file in files(folder)}
+    # Java leaves a checksum beside each file.
+    return {file for file in there if not file.endswith(".crc")} - {path(location) for location in found}
+
+
+# -- expiry and dead drivers -------------------------------------------------------------------
+
+
+def test_maintenance_leaves_one_snapshot_no_branch_and_no_orphan(home: Lake) -> None:
+    """Disk use follows the rows: not the number of refreshes, nor that of drivers that died."""
+    ids = refreshed(home, 3)
+    home.append()
+    _, outcome = staged(home)
+    rows = home.read()
+    dry = maintain(home.catalog, VIEW, older_than=NOW, dry_run=True).to_dict()
+    assert outcome.branch in home.storage().table.refs
+    done = maintain(home.catalog, VIEW, older_than=NOW).to_dict()
+    assert done["expired_snapshots"] == dry["expired_snapshots"] != []
+    assert done["dropped_branches"] == dry["dropped_branches"] == [outcome.branch]
+    assert set(dry["files"]) <= set(done["files"])
+    storage = home.storage()
+    assert set(storage.table.refs) == {"main", current_tag(ids[-1])}
+    assert snapshot_ids(home) == {storage.table.head}
+    assert orphans(home) == set()
+    assert home.read() == rows
+    assert home.refresh().outcome == "refreshed"
+    assert len(home.read()) == 3
+
+
+def test_what_is_young_or_named_stays_and_a_staged_refresh_is_published_after_it(home: Lake, clock: Clock) -> None:
+    """Neither the branch of a live driver nor what it was planned on is touched."""
+    ids = refreshed(home, 2, time_travel=True)
+    home.append()
+    plan, outcome = staged(home)
+    before = home.storage().table
+    assert not expire(home.catalog, VIEW, older_than=DAY)
+    assert home.storage().table == before
+    own = home.storage().name
+    assert own is not None
+    theirs = home.iceberg.load_table((*own.namespace, own.name))
+    theirs.manage_snapshots().create_tag(theirs.snapshots()[0].snapshot_id, "theirs").commit()
+    for folder in folders(home):
+        grow_old(folder)
+    maintain(home.catalog, VIEW, older_than=DAY)
+    assert publish(home.catalog, plan, outcome.staged, effects=clock.effects).outcome == "committed"
+    maintain(home.catalog, VIEW, older_than=NOW)
+    kept = {"main", current_tag(plan.refresh_id), "theirs", *(f"refresh-{item}" for item in (*ids, plan.refresh_id))}
+    assert set(home.storage().table.refs) == kept
+    assert orphans(home) == set()
+
+
+def test_a_branch_that_was_just_made_is_dropped_only_when_its_refresh_can_not_be_published_any_more(home: Lake) -> None:
+    """It holds no snapshot of its own, and the one that it starts from may be old."""
+    refreshed(home, 1)
+    home.append()
+    branch = empty_branch(home)
+    maintain(home.catalog, VIEW, older_than=NOW)
+    assert branch in home.storage().table.refs
+    home.refresh()
+    maintain(home.catalog, VIEW, older_than=DAY)
+    home.append((77, "west", 1))
+    home.refresh()
+    maintain(home.catalog, VIEW, older_than=NOW)
+    assert branch not in home.storage().table.refs
+    assert len(snapshot_ids(home)) == 1
+    assert orphans(home) == set()
+
+
+def test_a_driver_that_died_before_the_first_refresh_leaves_nothing_either(home: Lake) -> None:
+    home.view()
+    staged(home)
+    maintain(home.catalog, VIEW, older_than=NOW)
+    assert (snapshot_ids(home), set(home.storage().table.refs), orphans(home)) == (set(), set(), set())
+    assert home.refresh().outcome == "refreshed"
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_an_expiry_whose_answer_is_lost_is_done_once(home: Lake, clock: Clock, fault: Fault) -> None:
+    refreshed(home, 2)
+    catalog = FaultyCatalog(home.iceberg, fault)
+    assert expire(catalog, VIEW, older_than=NOW, effects=clock.effects).snapshot_ids
+    catalog.arrive()
+    assert len(snapshot_ids(home)) == 1
+    assert len(home.read()) == 3
+
+
+def test_an_expiry_in_doubt_says_so(home: Lake, clock: Clock) -> None:
+    refreshed(home, 2)
+    catalog = FaultyCatalog(home.iceberg, *[lose_answer_before()] * 9)
+    with pytest.raises(CommitStateUnknownError, match=r"sales\.daily"):
+        expire(catalog, VIEW, older_than=NOW, effects=clock.effects)
+    assert len(snapshot_ids(home)) > 1
+
+
+def test_an_expiry_that_loses_to_a_refresh_is_made_anew(home: Lake, clock: Clock) -> None:
+    refreshed(home, 2)
+
+    def refresh_first() -> None:
+        home.append((99, "west", 1))
+        home.refresh()
+
+    catalog = FaultyCatalog(home.iceberg, after(refresh_first))
+    expire(catalog, VIEW, older_than=NOW, effects=clock.effects)
+    assert home.storage().table.head in snapshot_ids(home)
+    assert {row["region"] for row in home.read()} == {"north", "south", "east", "west"}
+
+
+def test_two_expiries_at_once_do_not_trip_over_each_other(home: Lake, clock: Clock) -> None:
+    """The second one finds gone what it meant to drop."""
+    refreshed(home, 3)
+    catalog = FaultyCatalog(home.iceberg, after(lambda: expire(home.catalog, VIEW, older_than=NOW)))
+    expire(catalog, VIEW, older_than=NOW, effects=clock.effects)
+    assert len(snapshot_ids(home)) == 1
+
+
+# -- rollback ----------------------------------------------------------------------------------
+
+
+def test_a_rollback_brings_back_rows_and_record_and_can_be_taken_back(home: Lake) -> None:
+    first, second, third = refreshed(home, 3, time_travel=True)
+    rows = home.read()
+    assert rollback(home.catalog, VIEW, first).changed
+    assert not rollback(home.catalog, VIEW, first).changed
+    assert sum(int(row["orders"]) for row in home.read()) == len(FIRST)
+    assert status(home.catalog, VIEW).to_dict()["state"] == "stale"
+    assert [item["current"] for item in history(home.catalog, VIEW)] == [True, False, False]
+    assert [item["refresh_id"] for item in history(home.catalog, VIEW)] == [first, second, third]
+    assert rollback(home.catalog, VIEW, third).changed
+    assert home.read() == rows
+    assert status(home.catalog, VIEW).to_dict()["state"] == "fresh"
+    rollback(home.catalog, VIEW, second)
+    assert home.refresh().outcome == "refreshed"
+    assert home.read() == rows
+    tags = [name for name in home.storage().table.refs if name.startswith("airflow_mv_at_")]
+    assert len(tags) == 1
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_rollback_whose_answer_is_lost_is_done_once(home: Lake, clock: Clock, fault: Fault) -> None:
+    first, _ = refreshed(home, 2, time_travel=True)
+    catalog = FaultyCatalog(home.iceberg, fault)
+    assert rollback(catalog, VIEW, first, effects=clock.effects).changed
+    done = home.storage()
+    catalog.arrive()
+    assert home.storage() == done
+    assert len(home.read()) == 2
+
+
+def kept_copy(copies: list[Send]) -> Fault:
+    """The commit is done, and a copy of it stays on the wire."""
+
+    def fault(_: FaultyCatalog, send: Send) -> object:
+        copies.append(send)
+        return send()
+
+    return fault
+
+
+def test_a_copy_of_a_rollback_that_comes_after_it_was_taken_back_is_refused(home: Lake) -> None:
+    """Everything is where it was before the rollback, but for the name of the current tag."""
+    first, second = refreshed(home, 2, time_travel=True)
+    copies: list[Send] = []
+    rollback(FaultyCatalog(home.iceberg, kept_copy(copies)), VIEW, first)
+    rollback(home.catalog, VIEW, second)
+    before = home.storage()
+    assert copies.pop()() is None
+    assert home.storage() == before
+
+
+def test_a_copy_of_a_fast_forward_that_comes_after_a_rollback_is_refused(home: Lake, clock: Clock) -> None:
+    """It stages no branch that would tell it from what is there."""
+    first = refreshed(home, 1, time_travel=True)[0]
+    home.compact()
+    copies: list[Send] = []
+    catalog = FaultyCatalog(home.iceberg, kept_copy(copies))
+    plan = plan_refresh(home.catalog, VIEW)
+    assert plan.script is None
+    publish(catalog, plan, None, effects=clock.effects)
+    rollback(home.catalog, VIEW, first)
+    before = home.storage()
+    assert copies.pop()() is None
+    assert home.storage() == before
+    assert home.refresh().outcome == "refreshed"
+    assert status(home.catalog, VIEW).to_dict()["state"] == "fresh"
+
+
+def test_a_refresh_that_was_staged_before_a_rollback_does_not_undo_it_unplanned(home: Lake, clock: Clock) -> None:
+    first, _ = refreshed(home, 2, time_travel=True)
+    home.append()
+    plan, outcome = staged(home)
+    rollback(home.catalog, VIEW, first)
+    assert publish(home.catalog, plan, outcome.staged, effects=clock.effects).outcome == "replan"
+    assert len(home.read()) == 2
+
+
+def test_a_rollback_that_loses_to_a_refresh_is_made_anew(home: Lake, clock: Clock) -> None:
+    first, _ = refreshed(home, 2, time_travel=True)
+
+    def refresh_first() -> None:
+        home.append((99, "west", 1))
+        home.refresh()
+
+    assert rollback(FaultyCatalog(home.iceberg, after(refresh_first)), VIEW, first, effects=clock.effects).changed
+    assert len(home.read()) == 2
+    assert len(history(home.catalog, VIEW)) == 3
+
+
+def test_a_rollback_to_the_current_refresh_takes_away_the_rows_of_others(home: Lake) -> None:
+    (only,) = refreshed(home, 1)
+    rows, own = home.read(), home.storage().name
+    assert own is not None
+    theirs = home.iceberg.load_table((*own.namespace, own.name))
+    theirs.append(theirs.scan().to_arrow())
+    assert len(home.read()) == 2 * len(rows)
+    assert rollback(home.catalog, VIEW, only).changed
+    assert home.read() == rows
+    assert status(home.catalog, VIEW).to_dict()["state"] == "fresh"
+
+
+def test_a_rollback_to_rows_that_have_expired_is_refused(home: Lake) -> None:
+    first, _ = refreshed(home, 2)
+    with pytest.raises(RefreshNotFoundError, match="1 recorded"):
+        rollback(home.catalog, VIEW, first)

@@ -1,0 +1,131 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What maintenance is judged by: an own walk over folders and metadata, and files that grow old."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from datetime import timedelta
+from functools import partial
+from pathlib import Path
+
+import pytest
+from pyiceberg.table import StaticTable
+
+from airflow_mv.commit import publish
+from airflow_mv.create import Definition, create
+from airflow_mv.maintenance import DEFAULT_GRACE
+from airflow_mv.planning import plan_refresh
+from airflow_mv.refresh import refresh, stage
+from tests.builders import QUERY, Lake
+from tests.faults import FaultyCatalog, StoppedError, after, lose_answer_after, stop_after, stop_before
+
+VIEW = "sales.daily"
+#: Longer than the grace.
+LONG = DEFAULT_GRACE.total_seconds() + 3600
+#: No grace at all.
+NOW = timedelta(0)
+
+
+def grow_old(*paths: Path, seconds: float = LONG) -> None:
+    """Let files look as if they had been written earlier."""
+    for path in paths:
+        for file in path.rglob("*") if path.is_dir() else [path]:
+            if file.is_file() and not file.is_symlink():
+                moment = file.stat().st_mtime - seconds
+                os.utime(file, (moment, moment))
+
+
+def files(folder: Path) -> set[str]:
+    """Every file below a folder."""
+    return {str(path) for path in folder.rglob("*") if path.is_file()}
+
+
+def folder_of(home: Lake, view: str = VIEW) -> Path:
+    """The folder of a view."""
+    return local(home.catalog.load(view).metadata.location)
+
+
+def local(location: str) -> Path:
+    """The path of a location."""
+    return Path(location.removeprefix("file://"))
+
+
+def needed(home: Lake, view: str = VIEW) -> set[str]:
+    """Every file that the view's pointer leads to, by pyiceberg's own reading."""
+    loaded = home.catalog.load(view)
+    table = StaticTable.from_metadata(home.catalog.load_storage(loaded).location)
+    found = {loaded.metadata_location, table.metadata_location}
+    found |= {entry.metadata_file for entry in table.metadata.metadata_log}
+    for snapshot in table.snapshots():
+        found.add(snapshot.manifest_list)
+        for manifest in snapshot.manifests(table.io):
+            found.add(manifest.manifest_path)
+            found |= {entry.data_file.file_path for entry in manifest.fetch_manifest_entry(table.io)}
+    previous = home.catalog.previous_location(loaded.identifier)
+    return {str(local(location)) for location in (*found, *([previous] if previous else []))}
+
+
+def orphans(home: Lake, view: str = VIEW) -> set[str]:
+    """The files in the view's folder that nothing needs."""
+    return files(folder_of(home, view)) - needed(home, view)
+
+
+def read_all(home: Lake, view: str = VIEW) -> dict[int, list[dict[str, object]]]:
+    """The rows of every retained snapshot; each of its files is opened."""
+    table = StaticTable.from_metadata(home.storage(view).location)
+    return {
+        snapshot.snapshot_id: sorted(table.scan(snapshot_id=snapshot.snapshot_id).to_arrow().to_pylist(), key=str)
+        for snapshot in table.snapshots()
+    }
+
+
+# -- what refreshes leave behind ---------------------------------------------------------------
+
+
+def staged(home: Lake) -> tuple[str, Callable[[], object]]:
+    """A refresh that was staged and not published, by a worker that died; and how to resume it."""
+    plan = plan_refresh(home.catalog, VIEW)
+    outcome = stage(home.catalog, plan, home.stager)
+    assert outcome is not None
+    assert outcome.metadata_location is not None
+    return outcome.metadata_location, partial(publish, home.catalog, plan, outcome.metadata_location)
+
+
+def kill(home: Lake) -> None:
+    """Two workers die: before the swap, and after it."""
+    with pytest.raises(StoppedError):
+        refresh(FaultyCatalog(home.iceberg, stop_before), [VIEW], stager=home.stager)
+    home.append()
+    with pytest.raises(StoppedError):
+        refresh(FaultyCatalog(home.iceberg, stop_after), [VIEW], stager=home.stager)
+
+
+def lose_race(home: Lake) -> None:
+    """The winner covers the loser, which is superseded."""
+
+    def win() -> None:
+        home.append()
+        home.refresh()
+
+    winner = after(win)
+    assert refresh(FaultyCatalog(home.iceberg, winner), [VIEW], stager=home.stager)[0].outcome == "superseded"
+
+
+def plan_again(home: Lake) -> None:
+    """The definition changes while a refresh is on its way."""
+
+    def redefine() -> None:
+        create(home.catalog, VIEW, Definition(QUERY.replace("sum", "max")), stager=home.stager, replace=True)
+
+    assert refresh(FaultyCatalog(home.iceberg, after(redefine)), [VIEW], stager=home.stager)[0].outcome == "refreshed"
+
+
+def lose_answer(home: Lake) -> None:
+    """The answer to the swap is lost."""
+    refresh(FaultyCatalog(home.iceberg, lose_answer_after()), [VIEW], stager=home.stager)
+
+
+def leave_staged(home: Lake) -> None:
+    """A worker dies before it publishes."""
+    staged(home)

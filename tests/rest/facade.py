@@ -1,0 +1,385 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Iceberg's REST view routes, answered by our view writer and our swap: what the compatibility kit is run on.
+
+For tests only. Every other route goes on to Iceberg's own server over the same database. Only what a REST
+catalog does and we never do is done here with SQL: to rename a view.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+from pyiceberg.catalog.sql import IcebergTables, SqlCatalog
+from sqlalchemy import update
+from sqlalchemy.exc import IntegrityError
+
+from airflow_mv.catalog import LoadedView, MaterializedViewCatalog
+from airflow_mv.catalog.sql import VIEW, SqlPointers, stored_namespace
+from airflow_mv.errors import (
+    AlreadyExistsError,
+    InvalidMetadataError,
+    NotFoundError,
+    UnsupportedError,
+    ViewNotFoundError,
+)
+from airflow_mv.spec.identifiers import Identifier
+from airflow_mv.spec.view import ViewMetadata, new_view, replace_version, roll_back, with_view_properties
+
+_TRIES = 20
+_LAST_ADDED = -1
+_SEPARATOR = "\x1f"
+
+Document = dict[str, Any]
+
+
+class RestError(Exception):
+    """What a client is answered: a status, the name of Java's exception, and its message."""
+
+    def __init__(self, status: HTTPStatus, kind: str, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+        self.kind = kind
+
+
+def bad_request(message: str) -> RestError:
+    """An error of the client."""
+    return RestError(HTTPStatus.BAD_REQUEST, "IllegalArgumentException", message)
+
+
+class Changes:
+    """The updates of one commit request, applied to a view's metadata in their order.
+
+    Args:
+        view: The metadata that they are applied to.
+    """
+
+    def __init__(self, view: ViewMetadata) -> None:
+        self.view = view
+        self._schemas: dict[int, Document] = {schema.schema_id: schema.document() for schema in view.schemas}
+        self._versions: dict[int, Document] = {}
+
+    def apply(self, updates: Sequence[Mapping[str, Any]]) -> ViewMetadata:
+        """Return the changed metadata."""
+        for item in updates:
+            action = str(item["action"])
+            method: Callable[[Mapping[str, Any]], None] | None = getattr(self, f"_{action.replace('-', '_')}", None)
+            if method is None:
+                raise bad_request(f"Cannot convert metadata update action from json: {action}")
+            method(item)
+        return self.view
+
+    def _assign_uuid(self, item: Mapping[str, Any]) -> None:
+        if item["uuid"] != self.view.view_uuid:
+            raise bad_request("Cannot reassign uuid")
+
+    def _upgrade_format_version(self, item: Mapping[str, Any]) -> None:
+        if item["format-version"] != self.view.format_version:
+            raise bad_request(f"Unsupported format version: {item['format-version']}")
+
+    def _set_location(self, item: Mapping[str, Any]) -> None:
+        self.view = ViewMetadata.read({**self.view.document(), "location": item["location"]}, source="set-location")
+
+    def _set_properties(self, item: Mapping[str, Any]) -> None:
+        self.view = with_view_properties(self.view, item["updates"])
+
+    def _remove_properties(self, item: Mapping[str, Any]) -> None:
+        self.view = with_view_properties(self.view, {}, removed=item["removals"])
+
+    def _add_schema(self, item: Mapping[str, Any]) -> None:
+        self._schemas[item["schema"]["schema-id"]] = item["schema"]
+        self._schemas[_LAST_ADDED] = item["schema"]
+
+    def _add_view_version(self, item: Mapping[str, Any]) -> None:
+        version = item["view-version"]
+        self._versions[version["version-id"]] = version
+        self._versions[_LAST_ADDED] = version
+
+    def _set_current_view_version(self, item: Mapping[str, Any]) -> None:
+        version = self._versions.get(item["view-version-id"])
+        if version is None:
+            self.view = roll_back(self.view, item["view-version-id"], now_ms=now_ms())
+            return
+        if version["schema-id"] not in self._schemas:
+            raise bad_request(f"Cannot add version with unknown schema: {version['schema-id']}")
+        self.view = replace_version(
+            self.view, schema=self._schemas[version["schema-id"]], now_ms=now_ms(), **definition(version)
+        )
+
+
+class ViewRoutes:
+    """The view routes over one SQL catalog, each a method that returns the answer's document.
+
+    Args:
+        iceberg: The catalog whose tables hold the views.
+    """
+
+    def __init__(self, iceberg: SqlCatalog) -> None:
+        self._catalog = MaterializedViewCatalog(iceberg)
+        self._pointers = SqlPointers(iceberg)
+        self._namespace_exists = iceberg.namespace_exists
+
+    def list(self, namespace: str) -> Document:
+        """List the views of a namespace."""
+        views = self._catalog.list(parts(namespace))
+        return {"identifiers": [{"namespace": view.namespace, "name": view.name} for view in views]}
+
+    def load(self, view: Identifier) -> Document:
+        """Load a view."""
+        return answer(self._catalog.load(view))
+
+    def create(self, namespace: str, request: Document) -> Document:
+        """Create a view."""
+        view = self.identifier(namespace, request["name"])
+        metadata = new_view(
+            view_uuid=str(uuid.uuid4()),
+            location=request.get("location") or self._catalog.new_location(view),
+            schema=request["schema"],
+            properties=request.get("properties") or {},
+            now_ms=now_ms(),
+            **definition(request["view-version"]),
+        )
+        return answer(self._catalog.create(view, metadata))
+
+    def commit(self, view: Identifier, request: Document) -> Document:
+        """Apply a request's updates: on a moved pointer again, on top of what is there then."""
+        for _ in range(_TRIES):
+            base = self._catalog.load(view)
+            check(base.metadata, request.get("requirements") or ())
+            changed = Changes(base.metadata).apply(request["updates"])
+            if changed == base.metadata or self._catalog.replace(base, changed):
+                return self.load(view)
+        raise RestError(HTTPStatus.CONFLICT, "CommitFailedException", f"Cannot commit {named(view)}: it kept changing")
+
+    def drop(self, view: Identifier) -> None:
+        """Drop a view."""
+        self._catalog.drop(view)
+
+    def register(self, namespace: str, request: Document) -> Document:
+        """Add a row for a metadata file that is there."""
+        view = self.identifier(namespace, request["name"])
+        loaded = self._catalog.load_at(view, request["metadata-location"])
+        self._pointers.insert(view, loaded.metadata_location)
+        return answer(loaded)
+
+    def rename(self, request: Document) -> None:
+        """Give a view another name."""
+        source, target = (
+            self.identifier(_SEPARATOR.join(request[key]["namespace"]), request[key]["name"])
+            for key in ("source", "destination")
+        )
+        if not self._catalog.exists(source):
+            raise ViewNotFoundError(named(source))
+        if not self._namespace_exists(target.namespace):
+            raise NotFoundError(f"Namespace does not exist: {'.'.join(target.namespace)}")
+        statement = (
+            update(IcebergTables)
+            .where(
+                IcebergTables.catalog_name == self._catalog.name,
+                IcebergTables.table_namespace == stored_namespace(source.namespace),
+                IcebergTables.table_name == source.name,
+                IcebergTables.iceberg_type == VIEW,
+            )
+            .values(table_namespace=stored_namespace(target.namespace), table_name=target.name)
+        )
+        try:
+            with self._pointers.engine.begin() as connection:
+                connection.execute(statement)
+        except IntegrityError:
+            kind = "View" if self._catalog.exists(target) else "Table"
+            message = f"Cannot rename {named(source)} to {named(target)}. {kind} already exists"
+            raise RestError(HTTPStatus.CONFLICT, "AlreadyExistsException", message) from None
+
+    def identifier(self, namespace: str, name: str) -> Identifier:
+        """A view's identifier, from a namespace as a path has it."""
+        return Identifier(self._catalog.name, parts(namespace), name)
+
+    def taken(self, view: Identifier) -> str:
+        """Say what holds a name, in Java's words."""
+        exists = self._catalog.exists(view)
+        return (
+            f"View already exists: {named(view)}" if exists else f"Table with same name already exists: {named(view)}"
+        )
+
+
+def now_ms() -> int:
+    """The time."""
+    return time.time_ns() // 1_000_000
+
+
+def parts(namespace: str) -> tuple[str, ...]:
+    """A namespace as a path has it, in parts."""
+    return tuple(namespace.split(_SEPARATOR))
+
+
+def named(view: Identifier) -> str:
+    """A view's name as Java writes it, without the catalog."""
+    return ".".join((*view.namespace, view.name))
+
+
+def answer(view: LoadedView) -> Document:
+    """What a client is told of a view."""
+    return {"metadata-location": view.metadata_location, "metadata": view.metadata.document(), "config": {}}
+
+
+def check(view: ViewMetadata, requirements: Sequence[Mapping[str, Any]]) -> None:
+    """Refuse a commit whose requirements do not hold; there is one kind of them."""
+    for requirement in requirements:
+        if requirement["type"] != "assert-view-uuid" or requirement["uuid"] != view.view_uuid:
+            message = f"Requirement failed: UUID does not match: expected {view.view_uuid}: {requirement}"
+            raise RestError(HTTPStatus.CONFLICT, "CommitFailedException", message)
+
+
+def definition(version: Mapping[str, Any]) -> Document:
+    """A request's view version, as the arguments of our own functions."""
+    texts: dict[str, str] = {}
+    for item in version["representations"]:
+        dialect = item["dialect"].lower()
+        if dialect in map(str.lower, texts):
+            raise bad_request(f"Invalid view version: Cannot add multiple queries for dialect {dialect}")
+        texts[item["dialect"]] = item["sql"]
+    return {
+        "sql": texts,
+        "default_catalog": version.get("default-catalog"),
+        "default_namespace": tuple(version["default-namespace"]),
+        "summary": version.get("summary") or {},
+    }
+
+
+@contextmanager
+def facade(iceberg: SqlCatalog, upstream: str) -> Iterator[str]:
+    """Yield the address of the façade.
+
+    Args:
+        iceberg: The catalog whose views it serves.
+        upstream: The address of Iceberg's server over the same catalog, for all other routes.
+    """
+
+    class Handler(_Handler):
+        routes = ViewRoutes(iceberg)
+        other = urlsplit(upstream).netloc
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}"
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+class _Handler(BaseHTTPRequestHandler):
+    routes: ViewRoutes
+    other: str
+    protocol_version = "HTTP/1.1"
+    timeout = 60
+    # Head and body in one packet, or each answer waits for the other side's acknowledgement.
+    wbufsize = -1
+    disable_nagle_algorithm = True
+
+    def do_GET(self) -> None:
+        self._answer()
+
+    do_HEAD = do_POST = do_DELETE = do_GET
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Keep the tests' output calm."""
+
+    def _answer(self) -> None:
+        body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        route = self._route([unquote(part) for part in urlsplit(self.path).path.strip("/").split("/")])
+        if route is None:
+            self._forward(body)
+            return
+        try:
+            document = route(json.loads(body) if body else {})
+        except RestError as error:
+            self._send(error.status, {"message": str(error), "type": error.kind})
+            return
+        self._send(HTTPStatus.OK if document is not None else HTTPStatus.NO_CONTENT, document)
+
+    def _route(self, path: list[str]) -> Callable[[Document], Document | None] | None:
+        routes = self.routes
+        match (self.command, *path):
+            case "GET", "v1", "namespaces", namespace, "views":
+                return lambda _: self._named(None, namespace, lambda: routes.list(namespace))
+            case "POST", "v1", "namespaces", namespace, "views":
+                return lambda request: self._named(
+                    request["name"], namespace, lambda: routes.create(namespace, request)
+                )
+            case "POST", "v1", "namespaces", namespace, "register-view":
+                return lambda request: self._named(
+                    request["name"], namespace, lambda: routes.register(namespace, request)
+                )
+            case "POST", "v1", "views", "rename":
+                return lambda request: self._renamed(request)
+            case method, "v1", "namespaces", namespace, "views", name:
+                view = routes.identifier(namespace, name)
+                calls: dict[str, Callable[[Document], Document | None]] = {
+                    "GET": lambda _: routes.load(view),
+                    "HEAD": lambda _: routes.load(view) and None,
+                    "POST": lambda request: routes.commit(view, request),
+                    "DELETE": lambda _: routes.drop(view),
+                }
+                return lambda request: self._named(name, namespace, lambda: calls[method](request))
+        return None
+
+    def _renamed(self, request: Document) -> None:
+        source = request["source"]
+        self._named(source["name"], _SEPARATOR.join(source["namespace"]), lambda: self.routes.rename(request))
+
+    def _named(self, name: str | None, namespace: str, call: Callable[[], Document | None]) -> Document | None:
+        """Call, and say our errors in Java's words."""
+        dotted = ".".join((*parts(namespace), name or ""))
+        try:
+            return call()
+        except ViewNotFoundError:
+            raise RestError(HTTPStatus.NOT_FOUND, "NoSuchViewException", f"View does not exist: {dotted}") from None
+        except NotFoundError as error:
+            raise RestError(HTTPStatus.NOT_FOUND, "NoSuchNamespaceException", str(error)) from None
+        except AlreadyExistsError:
+            message = self.routes.taken(self.routes.identifier(namespace, name or ""))
+            raise RestError(HTTPStatus.CONFLICT, "AlreadyExistsException", message) from None
+        except (InvalidMetadataError, UnsupportedError) as error:
+            raise bad_request(str(error)) from None
+
+    def _send(self, status: HTTPStatus, document: Document | None) -> None:
+        content = b"" if document is None else document
+        if status >= HTTPStatus.BAD_REQUEST:
+            content = {"error": {**document, "code": int(status)}}
+        data = content if isinstance(content, bytes) else json.dumps(content).encode()
+        self._write(int(status), {"Content-Type": "application/json"}, data)
+
+    def _forward(self, body: bytes) -> None:
+        connection = http.client.HTTPConnection(self.other, timeout=60)
+        try:
+            headers = {key: value for key, value in self.headers.items() if key.lower() != "host"}
+            connection.request(self.command, self.path, body or None, headers)
+            response = connection.getresponse()
+            kept = {
+                key: value
+                for key, value in response.getheaders()
+                if key.lower() in ("content-type", "etag", "content-encoding")
+            }
+            self._write(response.status, kept, response.read())
+        finally:
+            connection.close()
+
+    def _write(self, status: int, headers: Mapping[str, str], data: bytes) -> None:
+        self.send_response(status)
+        for key, value in headers.items():
+            self.send_header(key, value)
+        self.send_header("Content-Length", str(len(data)))
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(data)

@@ -1,0 +1,190 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The Java side of the tests: its jars from Maven, its classes compiled once, both in the user's cache.
+
+``python -m tests.rest.java`` prepares them; with ``--check`` it only tells, by its exit code, whether they are there.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+_HERE = Path(__file__).parent
+_POM = _HERE / "pom.xml"
+_SOURCES = sorted((_HERE / "src").glob("*.java"))
+_MAVEN_SECONDS = 600
+_STOP_SECONDS = 20
+#: Iceberg's and Hadoop's chatter is no use in a test's output.
+_QUIET = ("-Dorg.slf4j.simpleLogger.defaultLogLevel=warn", "-Dorg.slf4j.simpleLogger.logFile=System.err")
+
+
+class ServiceUnavailableError(Exception):
+    """A server can neither be found nor started here. The message says what to install."""
+
+
+def java_command(main: str, *args: str, options: tuple[str, ...] = ()) -> list[str]:
+    """Return the command that runs a Java main class with the tests' class path.
+
+    Args:
+        main: The class's name.
+        args: Its arguments.
+        options: Options of the JVM, such as system properties.
+
+    Raises:
+        ServiceUnavailableError: Java or Maven is not installed, or Maven could not fetch the jars.
+    """
+    java, folder = _program("java"), prepared()
+    path = os.pathsep.join((str(folder / "classes"), (folder / "classpath").read_text()))
+    return [java, "-Xmx512m", "-XX:+UseSerialGC", *_QUIET, *options, "-cp", path, main, *args]
+
+
+class JavaProcess:
+    """A JVM that answers each line of its standard input with one line; it ends with its input.
+
+    Args:
+        process: The JVM.
+        log: Where its standard error goes.
+    """
+
+    def __init__(self, process: subprocess.Popen[str], log: Path) -> None:
+        self._process = process
+        self._log = log
+        self._one_at_a_time = threading.Lock()
+
+    def ask(self, order: str) -> str:
+        """Give an order and wait for the answer.
+
+        Raises:
+            ServiceUnavailableError: The JVM has ended.
+        """
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        with self._one_at_a_time:
+            try:
+                self._process.stdin.write(f"{order}\n")
+                self._process.stdin.flush()
+                answer = self._process.stdout.readline()
+            except OSError:
+                answer = ""
+        if not answer:
+            raise ServiceUnavailableError(f"the JVM has ended: {self._log.read_text()[-3000:]}")
+        return answer.strip()
+
+
+@contextmanager
+def java_process(main: str) -> Iterator[JavaProcess]:
+    """Yield a running Java main class that takes orders.
+
+    Raises:
+        ServiceUnavailableError: Java or Maven is not installed, or the jars cannot be fetched.
+    """
+    command = java_command(main)
+    folder = Path(tempfile.mkdtemp(prefix="airflow-mv-java-"))
+    log, pipe = folder / "errors.log", subprocess.PIPE
+    try:
+        with (
+            log.open("w") as errors,
+            subprocess.Popen(
+                command, cwd=folder, stdin=pipe, stdout=pipe, stderr=errors, text=True, encoding="utf-8"
+            ) as process,
+        ):
+            try:
+                yield JavaProcess(process, log)
+            finally:
+                _end(process)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _end(process: subprocess.Popen[str]) -> None:
+    assert process.stdin is not None
+    try:
+        process.stdin.close()
+        process.wait(_STOP_SECONDS)
+    except (OSError, subprocess.TimeoutExpired):
+        process.kill()
+
+
+def prepared() -> Path:
+    """Return the folder with the class path and the compiled classes, made where it is not there yet."""
+    folder = _folder()
+    if is_prepared(folder):
+        return folder
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    new = Path(tempfile.mkdtemp(prefix="new-", dir=folder.parent))
+    try:
+        _resolve(new / "classpath")
+        _compile((new / "classpath").read_text(), new / "classes")
+        try:
+            new.rename(folder)
+        except OSError:
+            if not is_prepared(folder):  # another process may have made the same meanwhile
+                raise
+    finally:
+        shutil.rmtree(new, ignore_errors=True)
+    return folder
+
+
+def is_prepared(folder: Path) -> bool:
+    """Whether nothing is left to do, and the jars are still in Maven's cache."""
+    found = folder / "classpath"
+    return found.is_file() and all(Path(jar).is_file() for jar in found.read_text().split(os.pathsep))
+
+
+def _folder() -> Path:
+    """Named after what is in it, so that a change makes another one."""
+    content = hashlib.sha256()
+    for path in (_POM, *_SOURCES):
+        content.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    return cache / "airflow-mv" / f"java-{content.hexdigest()[:16]}"
+
+
+def _resolve(target: Path) -> None:
+    goal = "dependency:build-classpath"
+    _run([_program("mvn"), "-q", "-B", "-f", str(_POM), goal, f"-Dmdep.outputFile={target}"], "Maven found no jars")
+
+
+def _compile(class_path: str, target: Path) -> None:
+    # The compiler as a module: a runtime without the program `javac` has it, too.
+    compiler = [_program("java"), "-m", "jdk.compiler/com.sun.tools.javac.Main"]
+    sources = [str(path) for path in _SOURCES]
+    _run([*compiler, "-nowarn", "-proc:none", "-cp", class_path, "-d", str(target), *sources], "javac failed")
+
+
+def _run(command: list[str], problem: str) -> None:
+    done = subprocess.run(command, capture_output=True, text=True, timeout=_MAVEN_SECONDS, check=False)
+    if done.returncode:
+        raise ServiceUnavailableError(f"{problem}: {(done.stdout + done.stderr)[-3000:]}")
+
+
+def _program(name: str) -> str:
+    home = os.environ.get("JAVA_HOME")
+    if name == "java" and home:
+        return str(Path(home) / "bin" / "java")
+    found = shutil.which(name)
+    if found is None:
+        package = {"java": "openjdk-17-jre-headless", "mvn": "maven"}[name]
+        raise ServiceUnavailableError(
+            f"the program `{name}` is missing, so no REST catalog can be started: install your system's package "
+            f"(Debian, Ubuntu: apt-get install {package})"
+        )
+    return found
+
+
+if __name__ == "__main__":
+    if sys.argv[1:] == ["--check"]:
+        sys.exit(not is_prepared(_folder()))
+    try:
+        prepared()
+    except ServiceUnavailableError as error:
+        sys.exit(str(error))

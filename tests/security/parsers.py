@@ -1,0 +1,309 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A process of its own that feeds one parser, with limits on memory, time, network, files and imports.
+
+``python -m tests.security.parsers NAME SEED COUNT`` prints a JSON document with what went wrong and the extremes.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import resource
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from airflow_mv.errors import MaterializedViewError
+from airflow_mv.plan.cost import Estimate
+from airflow_mv.plan.freshness import BaseTableChange
+from airflow_mv.plan.planner import RefreshPlan
+from airflow_mv.script import CreateStorageStep, Outcome, Script, SqlStep
+from airflow_mv.spec.identifiers import Identifier
+from airflow_mv.spec.materialized_view import PROPERTY, parse_settings, parse_storage_state, property_text
+from airflow_mv.spec.table import ancestors, parse_table, snapshots_between
+from airflow_mv.spec.view import parse_view, with_view_properties
+from tests.security.mutations import ODD_TEXTS, Mutator
+
+MEMORY_BYTES = 256 * 1024 * 1024
+DATA = Path(__file__).parent.parent / "spec" / "data"
+LONGEST_MESSAGE = 2500
+#: Beyond this only the reading is timed, not the writing and reading again.
+LARGE = 1024 * 1024
+#: What no parser does. ``open`` is among them: a parser is given bytes.
+FORBIDDEN = ("socket.", "subprocess.", "os.system", "os.exec", "os.posix_spawn", "import", "open", "urllib.")
+
+SCRIPT = Script(
+    "lake.sales.daily",
+    "6f1c",
+    "`airflow_mv_staging`.`staged`.`storage`",
+    (
+        CreateStorageStep("`a`.`b`", "SELECT 1", "file:///w/s", ("days(`d`)",), (("format-version", "2"),)),
+        SqlStep("INSERT OVERWRITE t\nSELECT '{{ 7*7 }}'"),
+    ),
+    "file:///w/s/staged/6f1c.json",
+    (("spark.sql.session.timeZone", "UTC"),),
+    1,
+)
+OUTCOME = Outcome("6f1c", "file:///w/s/metadata/1.json", 7, (0.5, 1.25), None, None, False, "app-1")
+PLAN = {
+    "view": "lake.sales.daily",
+    "mode": "full",
+    "state": "stale",
+    "reasons": [{"code": "BASE_CHANGED", "message": "moved"}],
+    "refresh_id": "6f1c",
+    "view_uuid": "u-1",
+    "version_id": 1,
+    "metadata_location": "file:///w/v/metadata/1.json",
+    "storage_table_location": "file:///w/s/metadata/1.json",
+    "storage_base": "file:///w/s/metadata/1.json",
+    "storage_table": "lake.sales.daily_storage",
+    "base_tables": [
+        BaseTableChange("lake.sales.orders", "iceberg-metastore", 7, 8, moved=True, changed=True).to_dict()
+    ],
+    "estimates": [Estimate("full", 1.5, 1000, 3).to_dict()],
+    "skips": False,
+    "records": [{"type": "iceberg-metastore", "identifier": "lake.sales.orders", "snapshot-reference": 7}],
+    "nested_views": [{"identifier": "lake.sales.v", "uuid": "u-2", "version-id": 2}],
+    "statements": [],
+    "script": json.loads(SCRIPT.to_json()),
+}
+SETTINGS = {"storage-table-location": "file:///w/s/metadata/1.json", "allow-stale-data": True, "x-other": [1, {}]}
+TABLE = {
+    "format-version": 2,
+    "table-uuid": "t-1",
+    "location": "file:///w/s",
+    "last-sequence-number": 3,
+    "last-updated-ms": 500,
+    "current-schema-id": 1,
+    "schemas": [{"type": "struct", "schema-id": 1, "fields": [{"id": 1, "name": "n", "type": "long"}]}],
+    "default-spec-id": 0,
+    "partition-specs": [{"spec-id": 0, "fields": [{"source-id": 1, "transform": "identity", "name": "n"}]}],
+    "properties": {"owner": "x", "write.metadata.previous-versions-max": "3"},
+    "current-snapshot-id": 4,
+    "snapshots": [
+        {"snapshot-id": 2, "timestamp-ms": 200, "summary": {"operation": "append"}, "manifest-list": "file:///w/m"},
+        {"snapshot-id": 4, "parent-snapshot-id": 2, "timestamp-ms": 400, "summary": {"operation": "overwrite"}},
+    ],
+    "snapshot-log": [{"snapshot-id": 2, "timestamp-ms": 200}, {"snapshot-id": 4, "timestamp-ms": 400}],
+    "metadata-log": [{"metadata-file": "file:///w/s/0.json", "timestamp-ms": 100}],
+    "refs": {"main": {"snapshot-id": 4, "type": "branch"}, "month": {"snapshot-id": 2, "type": "tag"}},
+}
+
+
+def _view(data: bytes) -> None:
+    view = parse_view(data, view="lake.sales.daily", location="file:///w/v/1.json")
+    if len(data) < LARGE:
+        again = parse_view(with_view_properties(view, {}).to_bytes(), view="v", location="again")
+        assert again == view, "written and read again it is another view"
+    view.sql(view="lake.sales.daily")
+    parse_settings(view.properties, view="v", location="file:///w/v/1.json")
+
+
+def _table(data: bytes) -> None:
+    table = parse_table(data, source="view lake.sales.daily, storage table file file:///w/s/1.json")
+    snapshots_between(table, 2, table.head)
+    assert len(list(ancestors(table, table.head))) <= len(table.snapshots)
+    assert all(isinstance(name, str) for name in table.column_names)
+    parse_storage_state(table.properties, view="v", location="file:///w/s/1.json")
+
+
+def _text(data: bytes) -> str:
+    try:
+        return data.decode("utf-8", "surrogatepass")
+    except UnicodeDecodeError:
+        return data.decode("latin-1")
+
+
+def _settings(data: bytes) -> None:
+    text = _text(data)
+    read = parse_settings({PROPERTY: text}, view="lake.sales.daily", location="file:///w/v/1.json")
+    if read is not None and len(data) < LARGE:
+        assert parse_settings({PROPERTY: property_text(read)}, view="v", location="again") == read
+
+
+def _state(data: bytes) -> None:
+    text = _text(data)
+    read = parse_storage_state({PROPERTY: text}, view="lake.sales.daily", location="file:///w/s/1.json")
+    if read is not None and len(data) < LARGE:
+        assert parse_storage_state({PROPERTY: property_text(read)}, view="v", location="again") == read
+
+
+def _identifier(data: bytes) -> None:
+    name = Identifier.parse(_text(data), default_catalog="lake", default_namespace=("sales",))
+    assert Identifier.parse(str(name)) == Identifier.parse(name.sql()) == name
+
+
+def _script(data: bytes) -> None:
+    read = Script.from_json(_text(data))
+    assert Script.from_json(read.to_json()) == read
+    assert all(isinstance(text, str) for text in read.statements)
+
+
+def _outcome(data: bytes) -> None:
+    read = Outcome.from_json(_text(data))
+    assert Outcome.from_json(read.to_json()) == read
+
+
+def _plan(data: bytes) -> None:
+    try:
+        document = json.loads(_text(data))
+    except (ValueError, RecursionError):
+        return  # Airflow's own reading of an XCom
+    read = RefreshPlan.from_dict(document)
+    assert RefreshPlan.from_dict(json.loads(json.dumps(read.to_dict()))).refresh_id == read.refresh_id
+
+
+def _documents(name: str) -> list[Any]:
+    file = {"view": ("view_java", "view_draft_1", "view_draft_2"), "state": ("storage_state",)}
+    files = [json.loads((DATA / f"{item}.json").read_text()) for item in file.get(name, ())]
+    state = json.loads((DATA / "storage_state.json").read_text())
+    return {
+        "view": [*files, {**files[0], "properties": {PROPERTY: json.dumps(SETTINGS)}} if files else None],
+        "table": [TABLE, {**TABLE, "properties": {PROPERTY: json.dumps(state)}}, {**TABLE, "format-version": 1}],
+        "settings": [SETTINGS],
+        "state": files,
+        "script": [json.loads(SCRIPT.to_json())],
+        "outcome": [json.loads(OUTCOME.to_json())],
+        "plan": [PLAN],
+    }[name]
+
+
+PARSERS: dict[str, Callable[[bytes], None]] = {
+    "view": _view,
+    "table": _table,
+    "settings": _settings,
+    "state": _state,
+    "identifier": _identifier,
+    "script": _script,
+    "outcome": _outcome,
+    "plan": _plan,
+}
+
+
+def _names(mutator: Mutator, count: int) -> Iterator[bytes]:
+    pieces = (
+        *ODD_TEXTS,
+        "lake",
+        "sales",
+        ".",
+        ".",
+        "`",
+        "``",
+        "-",
+        "%2e",
+        "\x1f",
+        "..",
+        "/",
+        "\\",
+        "x" * 256,
+        "SELECT",
+    )
+    for _ in range(count):
+        text = "".join(mutator.random.choices(pieces, k=mutator.random.randint(1, 9)))
+        yield text.encode("utf-8", "surrogatepass")
+
+
+def _heavy(name: str) -> Iterator[bytes]:
+    """The few inputs that are large: each must still be done within the limits."""
+    if name == "identifier":
+        yield from (b"a." * 5_000_000, b"`" * 10_000_000, b"a" * 10_000_000)
+        return
+    document = _documents(name)[0]
+    ten = "x" * (10 * 1024 * 1024)
+    yield gzip.compress(b" " * (1 << 28), compresslevel=1)
+    yield b"[" * 1_000_000
+    yield b'{"a":' * 200_000
+    yield json.dumps({**document, "comment": ten}).encode()
+    yield json.dumps({**document, ten: 1}).encode()
+    yield json.dumps({**document, "format-version": ten}).encode()
+    if name == "view":
+        versions = [{**document["versions"][0], "version-id": number} for number in range(1, 10_001)]
+        yield json.dumps({**document, "versions": versions}).encode()
+        representation = [{"type": "sql", "sql": ten, "dialect": "spark"}]
+        yield json.dumps(
+            {**document, "versions": [{**document["versions"][0], "representations": representation}]}
+        ).encode()
+    if name == "table":
+        snapshots = [{"snapshot-id": n, "parent-snapshot-id": n - 1, "timestamp-ms": n} for n in range(1, 50_001)]
+        yield json.dumps({**document, "snapshots": snapshots, "current-snapshot-id": 50_000}).encode()
+    if name == "state":
+        record = document["refreshes"][0]
+        records = [{**record, "refresh-id": f"r{number}"} for number in range(10_000)]
+        yield json.dumps({"refreshes": records, "current-refresh-id": "r7"}).encode()
+
+
+def inputs(name: str, seed: int, count: int) -> Iterator[bytes]:
+    """All inputs of one run: the real documents, the large ones, and variants."""
+    mutator = Mutator(seed)
+    if name == "identifier":
+        yield from (b"lake.sales.daily", *_heavy(name), *_names(mutator, count))
+        return
+    documents = _documents(name)
+    yield from (json.dumps(document).encode() for document in documents)
+    yield from _heavy(name)
+    for number in range(count):
+        yield mutator.variant(documents[number % len(documents)])
+
+
+def feed(name: str, seed: int, count: int) -> dict[str, Any]:
+    """Feed a parser and say what went wrong."""
+    parser, wrong, slowest, read, refused = PARSERS[name], [], 0.0, 0, 0
+    watching = _watch()
+    for number, data in enumerate(inputs(name, seed, count)):
+        started = time.process_time()
+        try:
+            with _limited(watching):
+                parser(data)
+            read += 1
+        except MaterializedViewError as error:
+            refused += 1
+            if len(str(error)) > LONGEST_MESSAGE:
+                wrong.append(f"input {number}: a message of {len(str(error))} characters: {str(error)[:200]}")
+        except BaseException as error:  # noqa: BLE001 (whatever it is, it is told)
+            wrong.append(f"input {number}: {type(error).__name__}: {str(error)[:200]}: {data[:120]!r}")
+        seconds = time.process_time() - started
+        wrong += [f"input {number}: {event}" for event in watching[1:]]
+        watching.clear()
+        slowest = max(slowest, seconds)
+        if seconds > 1:
+            wrong.append(f"input {number}: took {seconds:.2f} s: {data[:60]!r}, {len(data)} bytes")
+    return {"seed": seed, "read": read, "refused": refused, "slowest": round(slowest, 3), "wrong": wrong[:20]}
+
+
+def _watch() -> list[str]:
+    """Note forbidden events in the list that is returned, while its first item is ``on``."""
+    noted: list[str] = []
+
+    def hook(event: str, arguments: Any) -> None:
+        if noted[:1] == ["on"] and event.startswith(FORBIDDEN):
+            noted.append(f"{event} {str(arguments)[:100]}")
+
+    sys.addaudithook(hook)
+    return noted
+
+
+@contextmanager
+def _limited(watching: list[str]) -> Iterator[None]:
+    """Let what runs here take :data:`MEMORY_BYTES` more than is taken now, and watch it."""
+    pages = int(Path("/proc/self/statm").read_text().split()[0])
+    limit = pages * resource.getpagesize() + MEMORY_BYTES
+    resource.setrlimit(resource.RLIMIT_AS, (limit, resource.RLIM_INFINITY))
+    watching[:] = ["on"]
+    try:
+        yield
+    finally:
+        watching[:1] = ["off"]
+        resource.setrlimit(resource.RLIMIT_AS, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+
+
+def main() -> None:
+    name, seed, count = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+    PARSERS[name](next(inputs(name, seed, 0)))  # what is imported lazily is imported now
+    print(json.dumps(feed(name, seed, count)))
+
+
+if __name__ == "__main__":
+    main()

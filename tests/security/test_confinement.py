@@ -1,0 +1,190 @@
+# SPDX-License-Identifier: Apache-2.0
+"""I19: what a view names is read, written and deleted only below folders that the catalog's owner has chosen."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pyiceberg.catalog
+import pytest
+from pyiceberg.utils.config import Config
+
+from airflow_mv.catalog.confinement import ALLOWED, allowed_folders, check_confined
+from airflow_mv.errors import InvalidMetadataError, UnsupportedError
+from tests.cli.support import call
+from tests.security.conftest import VIEW, Shop, error_of, refused_or_works
+
+POINTER = "s3://bucket/wh/sales/daily/metadata/00001-x.metadata.json"
+S3 = {"warehouse": "s3://bucket/wh"}
+
+
+@pytest.mark.parametrize(
+    "location",
+    [
+        "s3://bucket/wh/sales/daily/storage/metadata/1.json",
+        "s3a://bucket/wh/x",
+        "s3n://bucket/wh/x",
+        "s3://bucket/wh",
+        "s3://other/storage/x",
+    ],
+)
+def test_i19_what_is_in_the_warehouse_beside_the_view_or_listed_is_let_through(location: str) -> None:
+    """However the scheme of one store is spelled."""
+    folders = allowed_folders({**S3, ALLOWED: "gs://x/y, s3://other/storage"}, POINTER)
+    check_confined(location, folders, what="view v")
+
+
+@pytest.mark.parametrize(
+    "location",
+    [
+        "s3://bucket/other/x",
+        "s3://bucket/wh2/x",
+        "s3://bucket/wh-old/x",
+        "s3://BUCKET/wh/x",
+        "s3://bucket2/wh/x",
+        "s3://user@bucket/wh/x",
+        "s3://bucket//wh/x",
+        "s3://bucket/wh/../other/x",
+        "s3://bucket/wh/%2e%2e/x",
+        "s3://bucket/wh/%2E%2e%2fx",
+        "gs://bucket/wh/x",
+        "hdfs://bucket/wh/x",
+        "file:///wh/x",
+        "/wh/x",
+        "http://bucket/wh/x",
+        "https://169.254.169.254/wh",
+        "s3://bucket/wh/x ",
+        "wh/x",
+        "",
+    ],
+)
+def test_i19_what_leads_elsewhere_is_refused(location: str) -> None:
+    """Other buckets, other stores, look-alike folders, and every spelling of the way up."""
+    with pytest.raises(InvalidMetadataError, match="view v"):
+        check_confined(location, allowed_folders(S3, POINTER), what="view v")
+
+
+def test_i19_the_root_of_a_disk_or_a_mere_name_is_no_allowed_folder() -> None:
+    """A REST catalog's warehouse is a name; and below ``/`` lies everything."""
+    assert allowed_folders({"warehouse": "prod"}, POINTER) == ("s3://bucket/wh/sales/daily",)
+    assert allowed_folders({"warehouse": "file:///"}, "/metadata/x.json") == ()
+    assert allowed_folders({ALLOWED: "file:///, /, ../x, http://h/x"}, "/metadata/x.json") == ()
+    assert allowed_folders({"warehouse": "s3://bucket"}, POINTER)[0] == "s3://bucket"
+
+
+@contextmanager
+def a_link(at: Path, to: Path) -> Iterator[None]:
+    at.symlink_to(to)
+    yield
+    at.unlink()
+
+
+def test_i19_a_symbolic_link_does_not_lead_out_and_one_to_the_warehouse_leads_in(tmp_path: Path) -> None:
+    """Where a link stands does not matter: where it leads to does."""
+    inside, outside = tmp_path / "wh", tmp_path / "outside"
+    for folder in (inside, outside):
+        folder.mkdir()
+    folders = allowed_folders({"warehouse": inside.as_uri()}, f"{inside}/v/metadata/1.json")
+    with a_link(inside / "link", outside), pytest.raises(InvalidMetadataError, match="lies outside"):
+        check_confined(f"{inside}/link/x.json", folders, what="view v")
+    with a_link(tmp_path / "way-in", inside):
+        check_confined(f"file://{tmp_path}/way-in/x.json", folders, what="view v")
+
+
+# ------------------------------------------------------------------------- through the entry points
+
+
+def outside(shop: Shop) -> Path:
+    """A folder outside of the warehouse, with the storage table's files in it."""
+    folder = shop.folder / "outside"
+    (folder / "metadata").mkdir(parents=True)
+    document = {**shop.storage_document, "location": folder.as_uri()}
+    (folder / "metadata" / "00001-x.metadata.json").write_text(json.dumps(document))
+    return folder
+
+
+STORAGE_LOCATIONS = {
+    "a password file": ("file:///etc/passwd", "lies outside of this catalog's folders"),
+    "a password file, no scheme": ("/etc/passwd", "lies outside"),
+    "the cloud's credentials": ("http://169.254.169.254/latest/meta-data/iam", "scheme 'http' are not read"),
+    "a local service": ("http://127.0.0.1:8080/", "scheme 'http' are not read"),
+    "another bucket": ("s3://salaries/metadata/1.json", "lies outside"),
+    "another store": ("hdfs://namenode:8020/x", "lies outside"),
+    "up": ("file:///w/../etc/passwd", "leads out of its folder"),
+    "up, escaped": ("file:///w/%2e%2e/etc/passwd", "leads out of its folder"),
+    "a process's own files": ("file:///proc/self/environ", "lies outside"),
+    "relative": ("metadata/1.json", "not an absolute location"),
+}
+
+
+@pytest.mark.parametrize("way", STORAGE_LOCATIONS)
+def test_i19_a_storage_table_elsewhere_is_refused_before_it_is_read(shop: Shop, way: str) -> None:
+    """The location is a view's property: who may write the view must not choose what we read."""
+    location, message = STORAGE_LOCATIONS[way]
+    shop.with_settings({"storage-table-location": location})
+    errors = refused_or_works("status", "refresh", "read")
+    assert len(errors) == 3
+    for error in errors:
+        assert VIEW in error
+        assert message in error
+        assert "root:" not in error
+
+
+def test_i19_the_error_says_how_an_owner_allows_it_and_then_it_works(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another engine may keep its storage tables in a folder of their own."""
+    folder = outside(shop)
+    shop.with_settings({"storage-table-location": f"{folder.as_uri()}/metadata/00001-x.metadata.json"})
+    assert "list its folder in the catalog property 'airflow-mv.allowed-locations'" in refused_or_works("status")[0]
+    monkeypatch.setenv("PYICEBERG_CATALOG__LAKE__AIRFLOW_MV__ALLOWED_LOCATIONS", folder.as_uri())
+    monkeypatch.setattr(pyiceberg.catalog, "_ENV_CONFIG", Config())
+    assert refused_or_works("status", "plan", "history") == []
+
+
+def test_i19_a_storage_table_that_would_have_its_files_written_elsewhere_is_refused(shop: Shop) -> None:
+    """The file lies in the warehouse, but its ``location`` is where new files would go."""
+    folder = outside(shop)
+    shop.with_storage({**shop.storage_document, "location": folder.as_uri()})
+    before = sorted(folder.rglob("*"))
+    for error in refused_or_works("status", "refresh"):
+        assert "lies outside of this catalog's folders" in error
+    assert sorted(folder.rglob("*")) == before
+
+
+def test_i19_a_link_in_the_warehouse_does_not_lead_a_view_out(shop: Shop) -> None:
+    """A local warehouse that others may write to."""
+    folder = outside(shop)
+    with a_link(shop.folder / "warehouse" / "link", folder):
+        shop.with_settings(
+            {"storage-table-location": f"file://{shop.folder}/warehouse/link/metadata/00001-x.metadata.json"}
+        )
+        for error in refused_or_works("status", "refresh", "read"):
+            assert "lies outside" in error
+
+
+def test_i19_turning_a_plain_view_that_lies_elsewhere_into_a_materialized_one_writes_nothing_there(shop: Shop) -> None:
+    """Its ``location`` is from whoever made it."""
+    plain = shop.lake.plain_view("plain", "SELECT * FROM lake.sales.orders")
+    folder = outside(shop)
+    moved = {**plain.metadata.document(), "location": folder.as_uri()}
+    shop.point(shop.put(moved, "plain.metadata.json"), "plain")
+    before = sorted(folder.rglob("*"))
+    from airflow_mv.create import Definition, create
+
+    with pytest.raises((InvalidMetadataError, UnsupportedError), match="outside of this catalog's folders"):
+        create(shop.lake.catalog, "lake.sales.plain", Definition(None), stager=shop.lake.stager)
+    assert sorted(folder.rglob("*")) == before
+
+
+def test_i19_dropping_a_view_deletes_nothing_outside(shop: Shop) -> None:
+    """Whatever its metadata says."""
+    folder = outside(shop)
+    before = sorted(folder.rglob("*"))
+    shop.with_view({**shop.document, "location": folder.as_uri()})
+    ended = call("drop", VIEW, "--yes", "--json")
+    assert ended.code == 0 or error_of(ended)
+    assert sorted(folder.rglob("*")) == before

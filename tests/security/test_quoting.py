@@ -1,0 +1,128 @@
+# SPDX-License-Identifier: Apache-2.0
+"""I23: whatever an identifier's parts are, the SQL that we build with them parses to exactly these parts."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+import sqlglot
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pyspark.sql import SparkSession
+from sqlglot import exp
+
+from airflow_mv.plan.query import NestedView, PinnedTable, base_tables, expand_view, pin_query, string_literal
+from airflow_mv.plan.statements import create_storage, renamed
+from airflow_mv.script import CreateStorageStep
+from airflow_mv.script import quote as script_quote
+from airflow_mv.spec.identifiers import Identifier, quote
+from tests.engine.fixtures import lake, lake_folder, spark
+from tests.security.mutations import ODD_TEXTS
+
+__all__ = ["lake", "lake_folder", "spark"]
+
+parts = st.text(st.characters(exclude_categories=("Cc", "Cs")), min_size=1, max_size=60)
+odd = st.text(st.sampled_from("`'\".;-/*\\ ${}()%a\u202e\u00e9"), min_size=1, max_size=12)
+names = parts | odd
+identifiers = st.builds(Identifier, names, st.lists(names, min_size=1, max_size=3).map(tuple), names)
+#: Plain words around them: an odd name of a table must leave the rest of the statement what it is.
+QUERY = "SELECT a.x, 'it''s' AS y FROM {} AS a WHERE a.z > 1"
+
+
+def _tables(sql: str) -> list[tuple[str, ...]]:
+    tree = sqlglot.parse_one(sql, dialect="spark")
+    return [tuple(part.name for part in table.parts) for table in tree.find_all(exp.Table)]
+
+
+@settings(max_examples=200, deadline=None)
+@given(identifiers, st.integers(0, 2**63 - 1) | st.none())
+def test_i23_a_pinned_query_reads_exactly_the_table_that_was_named(name: Identifier, snapshot_id: int | None) -> None:
+    """The name goes in quoted by its owner and comes out quoted by us: one table, these parts, nothing else."""
+    sql = QUERY.format(name.sql())
+    if "${" in sql:
+        return  # refused, since Spark would put a setting there
+    found = base_tables(sql, default_catalog="c", default_namespace=("n",), load_view=lambda _: None, view="v")
+    assert found.tables == (name,)
+    tables = {name: PinnedTable(name, snapshot_id)}
+    pinned = pin_query(sql, default_catalog="c", default_namespace=("n",), tables=tables, views={}, view="v")
+    assert _tables(pinned) == [name.parts]
+    assert pinned.endswith("AS a WHERE a.z > 1")
+    assert pinned.count(name.sql()) == 1
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(names, min_size=1, max_size=4, unique=True), names)
+def test_i23_column_names_stay_names(columns: list[str], view: str) -> None:
+    """Columns of a nested view and of a view are someone else's words."""
+    for sql in (renamed("SELECT 1", columns), f"SELECT * FROM {expand_view('SELECT 1', tuple(columns), view)}"):
+        alias = next(sqlglot.parse_one(sql, dialect="spark").find_all(exp.TableAlias))
+        assert [column.name for column in alias.args["columns"]] == columns
+    assert script_quote(view) == quote(view)
+
+
+@settings(max_examples=200, deadline=None)
+@given(names)
+def test_i23_text_in_a_statement_stays_text(text: str) -> None:
+    """Locations and property values."""
+    literal = sqlglot.parse_one(f"SELECT {string_literal(text)} AS a, 1 AS b", dialect="spark")
+    assert [item.alias for item in literal.expressions] == ["a", "b"]
+    assert len(list(literal.find_all(exp.Literal))) == 2
+
+
+def test_i23_a_default_namespace_of_any_name_is_quoted() -> None:
+    """It comes from the view's metadata, never through the check of the query's text."""
+    name = Identifier("c", ("${env:HOME}", "a`; DROP TABLE t--"), "orders")
+    tables = {name: PinnedTable(name, 7)}
+    pinned = pin_query(
+        "SELECT * FROM orders", default_catalog="c", default_namespace=name.namespace, tables=tables, views={}, view="v"
+    )
+    assert pinned == "SELECT * FROM `c`.`${env:HOME}`.`a``; DROP TABLE t--`.`orders` VERSION AS OF 7"
+    script = create_storage(
+        view="v", query=pinned, columns=None, location="file:///w", partition_by=[], nested={}, token="t"
+    )
+    assert ("spark.sql.variable.substitute", "false") in script.confs
+    assert isinstance(script.steps[-1], CreateStorageStep)
+
+
+def _odd_names() -> list[str]:
+    choice = random.Random(23)
+    alphabet = "`'\".;-/*\\ ${}()%aZ\u202e\u00e9\u0301\U0001f600\u2028"
+    made = ["".join(choice.choices(alphabet, k=choice.randrange(1, 20))) for _ in range(200)]
+    ranges = ["".join(map(chr, range(start, start + 60))) for start in range(0xA0, 0x600, 60)]
+    plain = [text for text in ODD_TEXTS if text and text.isprintable() and len(text) < 256]
+    return [*made, *ranges, *plain, "select", "__airflow__", "$snapshots", "x" * 255]
+
+
+def test_i23_spark_itself_parses_every_odd_name_to_exactly_its_parts(spark: SparkSession) -> None:
+    """The parser that counts; ``${…}`` in a name is a name where our jobs run."""
+    parser = spark._jsparkSession.sessionState().sqlParser()
+    before = spark.conf.get("spark.sql.variable.substitute")
+    spark.conf.set("spark.sql.variable.substitute", "false")
+    try:
+        for name in _odd_names():
+            identifier = Identifier("lake", (name, "n"), name)
+            found = parser.parseMultipartIdentifier(identifier.sql())
+            assert [found.apply(index) for index in range(found.size())] == ["lake", name, "n", name]
+        columns = list(dict.fromkeys(_odd_names()))
+        selected = ", ".join(f"{number} AS {quote(column)}" for number, column in enumerate(columns))
+        assert spark.sql(f"SELECT {selected}").columns == columns
+    finally:
+        spark.conf.set("spark.sql.variable.substitute", str(before))
+
+
+@pytest.mark.parametrize("name", ["`", "a`.`b", "x` VERSION AS OF 1 --", "a`) UNION ALL SELECT * FROM `secret"])
+def test_i23_a_name_cannot_end_itself(name: str) -> None:
+    """Spelled out: the ways in which one would try."""
+    identifier = Identifier("c", ("n",), name)
+    assert _tables(f"SELECT * FROM {identifier.sql()}") == [("c", "n", name)]
+    nested = NestedView(identifier, "SELECT 1 AS a", (name,), "c", ("n",), 1, "u")
+    sql = pin_query(
+        f"SELECT * FROM {identifier.sql()}",
+        default_catalog="c",
+        default_namespace=("n",),
+        tables={},
+        views={identifier: nested},
+        view="v",
+    )
+    assert _tables(sql) == []

@@ -1,0 +1,178 @@
+# SPDX-License-Identifier: Apache-2.0
+"""I18: whatever is stored, reading it ends in a value or in one of our errors, within a second and 256 MiB.
+
+Each parser runs in a process of its own (:mod:`tests.security.parsers`), which watches for network, files and imports.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import text
+
+from airflow_mv.errors import MaterializedViewError
+from airflow_mv.spec.identifiers import Identifier
+from tests.builders import Lake, lake
+from tests.security.mutations import ODD_TEXTS, Mutator
+from tests.security.parsers import PARSERS
+
+ROOT = Path(__file__).parents[2]
+SEED = int(os.environ.get("AIRFLOW_MV_FUZZ_SEED", "20261121"))
+
+
+def fuzzed(name: str, seed: int, count: int) -> dict[str, Any]:
+    """Run the process of one parser; its report."""
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.security.parsers", name, str(seed), str(count)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=280,
+        check=False,
+    )
+    assert done.returncode == 0, f"{name}, seed {seed}: {done.stderr[-2000:]}"
+    report: dict[str, Any] = json.loads(done.stdout)
+    return report
+
+
+def test_i18_every_parser_ends_in_a_value_or_in_one_of_our_errors() -> None:
+    """Real files, large ones, and 400 broken or hostile variants of each kind of document."""
+    with ThreadPoolExecutor(2) as pool:
+        reports = dict(zip(PARSERS, pool.map(lambda name: fuzzed(name, SEED, 400), PARSERS), strict=True))
+    assert {name: report["wrong"] for name, report in reports.items()} == {name: [] for name in PARSERS}
+    # A fuzzer that is always refused, or never, tests nothing.
+    assert all(report["read"] > 3 and report["refused"] > 100 for report in reports.values()), reports
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", PARSERS)
+def test_i18_ten_thousand_inputs_of_each_parser_end_in_a_value_or_in_one_of_our_errors(name: str) -> None:
+    """The long run; another seed by ``AIRFLOW_MV_FUZZ_SEED``."""
+    report = fuzzed(name, SEED, 10_000)
+    print(f"{name}: {report}")
+    assert report["wrong"] == [], f"seed {SEED}"
+
+
+def test_i18_the_watch_sees_an_import_a_file_a_socket_and_too_much_memory() -> None:
+    """Positive control: a parser that does what none may do is found out."""
+    code = """
+import json, socket, sys
+from tests.security import parsers
+def import_(data):
+    import wave
+def file(data):
+    open('/dev/null').close()
+def connect(data):
+    socket.socket().close()
+def fill(data):
+    bytearray(1 << 29)
+found = {}
+for act in (import_, file, connect, fill):
+    parsers.PARSERS['settings'] = act
+    found[act.__name__] = parsers.feed('settings', 1, 1)['wrong'][:1]
+print(json.dumps(found))
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60, check=True
+    )
+    found = json.loads(done.stdout)
+    expected = {"import_": "import", "file": "open", "connect": "socket.", "fill": "MemoryError"}
+    assert all(expected[name] in wrong[0] for name, wrong in found.items()), found
+
+
+# ---------------------------------------------------------------------------------- catalog rows
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Iterator[Lake]:
+    (tmp_path / "w").mkdir()
+    with lake(f"sqlite:///{tmp_path}/catalog.db", tmp_path / "w") as found:
+        found.table()
+        found.view()
+        found.refresh()
+        yield found
+
+
+def _fuzz_rows(home: Lake, seed: int, count: int) -> tuple[int, int]:
+    """Change the view's row at random and look at it; how often that worked and was refused."""
+    random = Mutator(seed).random
+    good = dict(_row(home))
+    pools = {
+        "metadata_location": (
+            *_local(ODD_TEXTS),
+            good["metadata_location"],
+            "x" * 1500,
+            "file:///",
+            None,
+            "/",
+            "//h/x",
+        ),
+        "table_namespace": (*ODD_TEXTS, "sales", "sales", "a..b", ".", "x" * 300),
+        "table_name": (*ODD_TEXTS, "daily", "daily", "DAILY", "a.b"),
+        "iceberg_type": (None, "VIEW", "VIEW", "TABLE", "view", "", "MATERIALIZED"),
+        "catalog_name": ("lake", "lake", "lake", "LAKE", "other", ""),
+    }
+    ended = [0, 0]
+    for _ in range(count):
+        row = {key: random.choice(pools[key]) if random.random() < 0.4 else good[key] for key in pools}
+        try:
+            parameters = {key: value.replace("\ud800", "?") if value else value for key, value in row.items()}
+            with home.iceberg.engine.begin() as connection:
+                connection.execute(_UPDATE, {**parameters, "id": good["rowid"]})
+        except UnicodeEncodeError:
+            continue
+        ended[_looked_at(home, row)] += 1
+    return ended[0], ended[1]
+
+
+_UPDATE = text(
+    "UPDATE iceberg_tables SET metadata_location = :metadata_location, table_namespace = :table_namespace, "
+    "table_name = :table_name, iceberg_type = :iceberg_type, catalog_name = :catalog_name WHERE rowid = :id"
+)
+
+
+def _row(home: Lake) -> dict[str, Any]:
+    with home.iceberg.engine.connect() as connection:
+        query = text("SELECT rowid, * FROM iceberg_tables WHERE iceberg_type = 'VIEW'")
+        return dict(connection.execute(query).mappings().one())
+
+
+def _local(texts: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(text for text in texts if not text.startswith("s3://b/x"))
+
+
+def _looked_at(home: Lake, row: dict[str, Any]) -> int:
+    messages = []
+    for look in (
+        lambda: home.catalog.list(),
+        lambda: home.catalog.load(Identifier("lake", tuple(row["table_namespace"].split(".")), row["table_name"])),
+        lambda: home.catalog.load("lake.sales.daily"),
+        lambda: home.catalog.locate([Identifier("lake", ("sales",), "daily")]),
+    ):
+        try:
+            look()
+        except MaterializedViewError as error:
+            messages.append(str(error))
+    assert all(len(message) < 2500 for message in messages)
+    return bool(messages)
+
+
+def test_i18_every_catalog_row_is_listed_loaded_or_refused_by_one_of_our_errors(home: Lake) -> None:
+    """Rows are written by every engine that shares the database, and by hand."""
+    worked, refused = _fuzz_rows(home, SEED, 400)
+    assert worked > 20
+    assert refused > 100
+
+
+@pytest.mark.slow
+def test_i18_ten_thousand_catalog_rows_are_listed_loaded_or_refused_by_one_of_our_errors(home: Lake) -> None:
+    """The long run."""
+    print(f"catalog row: seed {SEED}: {_fuzz_rows(home, SEED, 10_000)}")

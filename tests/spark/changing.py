@@ -1,0 +1,166 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tables with a random history, the brute-force change between two of their snapshots, and equality deletes."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from airflow_mv.job.delta import make_delta
+from airflow_mv.job.work import Work
+from airflow_mv.script import Delta, DeltaStep, temporary
+
+#: Format version and write mode of a table.
+LAYOUTS = [(2, "copy-on-write"), (2, "merge-on-read"), (3, "copy-on-write"), (3, "merge-on-read")]
+COLUMNS = ("id", "k", "x y", "b", "m", "s")
+VIEW = temporary("change")
+_ROWS = """SELECT id, if(id % 9 = 0, null, cast(id % 4 AS int)), concat('r', id % 3), encode(string(id % 2), 'UTF-8'),
+    map('a', cast(id % 2 AS int), 'b', 1), struct(cast(id % 2 AS int), array(cast(id AS int))) FROM range({}, {})"""
+
+
+@dataclass(frozen=True)
+class Table:
+    """An Iceberg table and a session."""
+
+    spark: SparkSession
+    name: str
+
+    def run(self, *statements: str) -> None:
+        """Run statements; ``{t}`` stands for the table."""
+        for statement in statements:
+            self.spark.sql(statement.replace("{t}", self.name)).collect()
+
+    @property
+    def snapshots(self) -> list[int]:
+        """The snapshots that exist, oldest first."""
+        rows = self.spark.sql(f"SELECT snapshot_id FROM {self.name}.snapshots ORDER BY committed_at").collect()
+        return [row[0] for row in rows]
+
+    @property
+    def head(self) -> int:
+        """The current snapshot."""
+        return int(self.spark.sql(f"SELECT snapshot_id FROM {self.name}.refs WHERE name = 'main'").collect()[0][0])
+
+    def at(self, snapshot: int | None, columns: Sequence[str]) -> Counter[str]:
+        """The rows of a snapshot."""
+        if snapshot is None:
+            return Counter()
+        items = ", ".join(f"`{column}`" for column in columns)
+        rows = self.spark.sql(f"SELECT {items} FROM {self.name} VERSION AS OF {snapshot}").collect()
+        return Counter(plain(row) for row in rows)
+
+    def delta(
+        self, start: int | None, end: int | None, columns: Sequence[str] = ("id", "k"), kind: str = "diff", **more: Any
+    ) -> tuple[dict[str, int], Delta]:
+        """The change as a delta step gives it, and its facts."""
+        work = Work(self.spark)
+        try:
+            make_delta(work, DeltaStep(VIEW, self.name, start, end, tuple(columns), kind, **more))
+            found: Counter[str] = Counter()
+            for row in self.spark.sql(f"SELECT * FROM {VIEW}").collect():
+                found[plain(row[:-1])] += row[-1]
+            return {row: count for row, count in found.items() if count}, work.deltas[0]
+        finally:
+            work.close()
+
+    def change(self, start: int | None, end: int | None, columns: Sequence[str] = ("id", "k")) -> dict[str, int]:
+        """The change by brute force."""
+        old, new = self.at(start, columns), self.at(end, columns)
+        return {row: new[row] - old[row] for row in {*old, *new} if new[row] != old[row]}
+
+
+def plain(row: Sequence[Any]) -> str:
+    """A row as text; maps in one order."""
+    return repr([sorted(value.items()) if isinstance(value, dict) else value for value in row])
+
+
+@pytest.fixture(autouse=True)
+def few_partitions(spark: SparkSession) -> Iterator[None]:
+    """Small data: a shuffle into 200 partitions would be most of a test."""
+    spark.conf.set("spark.sql.shuffle.partitions", "2")
+    yield
+    spark.conf.unset("spark.sql.shuffle.partitions")
+
+
+def make_table(
+    spark: SparkSession, name: str, layout: tuple[int, str], columns: str, partitioned_by: str = ""
+) -> Table:
+    """Create an empty table."""
+    version, mode = layout
+    modes = ", ".join(f"'write.{operation}.mode' = '{mode}'" for operation in ("delete", "update", "merge"))
+    partitioning = f"PARTITIONED BY ({partitioned_by})" if partitioned_by else ""
+    spark.sql(
+        f"CREATE TABLE {name} ({columns}) USING iceberg {partitioning} "
+        f"TBLPROPERTIES ('format-version' = '{version}', {modes})"
+    ).collect()
+    return Table(spark, name)
+
+
+def random_history(spark: SparkSession, name: str, layout: tuple[int, str], seed: int, changes: int) -> Table:
+    """Create a table and change it in random ways: its rows repeat, have nulls, and come back."""
+    chance = random.Random(seed)
+    columns = "id BIGINT, k INT, `x y` STRING, b BINARY, m MAP<STRING, INT>, s STRUCT<a: INT, c: ARRAY<INT>>"
+    table = make_table(spark, name, layout, columns, chance.choice(["", "k", "bucket(2, id)"]))
+    first = chance.randrange(30)
+    table.run(f"INSERT INTO {{t}} {_ROWS.format(first, first + 20)}")
+    for _ in range(changes):
+        table.run(*_change(table, chance))
+    return table
+
+
+def _change(table: Table, chance: random.Random) -> list[str]:
+    first, by = chance.randrange(30), chance.randrange(3, 9)
+    catalog, _, rest = table.name.partition(".")
+    kept = chance.choice(table.snapshots)
+    insert = f"INSERT INTO {{t}} {_ROWS.format(first, first + 12)}"
+    return chance.choice(
+        [
+            [insert],
+            [f"DELETE FROM {{t}} WHERE id % {by} = {chance.randrange(3)}"],
+            ["DELETE FROM {t} WHERE k = 2"],
+            [f"UPDATE {{t}} SET `x y` = concat(`x y`, 'u') WHERE id % {by} = 1"],
+            [f"INSERT OVERWRITE {{t}} SELECT * FROM {{t}} WHERE id % {by} <> 3"],
+            [f"CALL {catalog}.system.rewrite_data_files(table => '{rest}', options => map('rewrite-all', 'true'))"],
+            [f"CALL {catalog}.system.set_current_snapshot('{rest}', {kept})", insert],
+            [
+                "MERGE INTO {t} t USING (SELECT DISTINCT id FROM {t} WHERE id % 5 = 2) u ON t.id = u.id "
+                "WHEN MATCHED AND t.k = 1 THEN DELETE WHEN MATCHED THEN UPDATE SET `x y` = 'M'"
+            ],
+        ]
+    )
+
+
+def delete_by_equality(table: Table, **values: Any) -> None:
+    """Commit an equality delete as Flink writes it; Spark never does."""
+    spark: Any = table.spark
+    jvm = spark._jvm
+    java = jvm.org.apache.iceberg.spark.Spark3Util.loadIcebergTable(spark._jsparkSession, table.name)
+    schema = java.schema().select(_java_list(jvm, list(values)))
+    record = jvm.org.apache.iceberg.data.GenericRecord.create(schema)
+    for name, value in values.items():
+        record.setField(name, value)
+    ids = spark.sparkContext._gateway.new_array(jvm.int, len(values))
+    for number, name in enumerate(values):
+        ids[number] = schema.findField(name).fieldId()
+    file = java.io().newOutputFile(f"{java.location()}/data/equality-{jvm.java.util.UUID.randomUUID()}.parquet")
+    builder = getattr(jvm.org.apache.iceberg.data, "GenericFileWriterFactory$Builder")(java)
+    builder = builder.dataSchema(java.schema()).equalityFieldIds(ids).equalityDeleteRowSchema(schema)
+    factory = builder.deleteFileFormat(jvm.org.apache.iceberg.FileFormat.PARQUET).build()
+    encrypted = jvm.org.apache.iceberg.encryption.EncryptedFiles.plainAsEncryptedOutput(file)
+    writer = factory.newEqualityDeleteWriter(encrypted, java.spec(), None)
+    writer.write(record)
+    writer.close()
+    java.newRowDelta().addDeletes(writer.toDeleteFile()).commit()
+
+
+def _java_list(jvm: Any, items: Sequence[str]) -> Any:
+    found = jvm.java.util.ArrayList()
+    for item in items:
+        found.add(item)
+    return found

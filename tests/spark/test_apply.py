@@ -1,0 +1,303 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The stored rows of affected keys are replaced, exactly, in each way of writing; and what cannot go on falls back."""
+
+from __future__ import annotations
+
+import uuid
+from collections import Counter
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import pytest
+from pyiceberg.table import StaticTable
+from pyspark.sql import SparkSession
+
+from airflow_mv.job.run import run
+from airflow_mv.script import (
+    STAGING_CATALOG,
+    DeltaStep,
+    MergeAdditiveStep,
+    Outcome,
+    ReplaceKeysStep,
+    Script,
+    SqlStep,
+    Step,
+    temporary,
+)
+from tests.spark.changing import few_partitions, plain
+from tests.spark.conftest import TABLE, Lake
+
+__all__ = ["few_partitions"]  # a fixture
+
+VIEW = temporary("base")
+EACH_WAY = pytest.mark.parametrize("how", ["merge", "delete", "overwrite"])
+BOTH_MODES = pytest.mark.parametrize("mode", ["copy-on-write", "merge-on-read"])
+
+
+@dataclass
+class Home:
+    """A base table ``base(id, g, h, x)``, a view over it, and the view's staged rows from run to run."""
+
+    spark: SparkSession
+    lake: Lake
+    sql: str = ""
+    stored: str = ""
+    seen: int | None = None
+    outcomes: list[Outcome] = field(default_factory=list)
+
+    @property
+    def base(self) -> str:
+        return f"{self.lake.name}.sales.base"
+
+    def change(self, *statements: str) -> None:
+        for statement in statements:
+            self.spark.sql(statement.replace("{t}", self.base)).collect()
+
+    def head(self) -> int:
+        refs = f"SELECT snapshot_id FROM {self.base}.refs WHERE name = 'main'"
+        return int(self.spark.sql(refs).collect()[0][0])
+
+    def query(self, snapshot: int | None = None) -> str:
+        return self.sql.replace("{t}", f"{self.base} VERSION AS OF {snapshot or self.head()}")
+
+    def start(self, sql: str, mode: str = "copy-on-write", **creation: Any) -> None:
+        """Create the storage table and fill it."""
+        self.sql = sql
+        modes = tuple((f"write.{operation}.mode", mode) for operation in ("merge", "delete", "update"))
+        created = run(self.spark, self.lake.creation(self.query(), properties=modes, **creation), report=silent)
+        assert created.metadata_location is not None, created.error
+        self.stored = created.metadata_location
+        filled = self.run(SqlStep(f"INSERT OVERWRITE {TABLE}\n{self.query()}"), incremental=False)
+        assert (filled.mode, filled.error) == ("full", None)
+
+    def delta(self, *columns: str, **more: Any) -> DeltaStep:
+        return DeltaStep(VIEW, self.base, self.seen, self.head(), columns, **more)
+
+    def run(self, *steps: Step, incremental: bool = True, fallback: tuple[Step, ...] = ()) -> Outcome:
+        """Run steps on the stored rows; they are the stored rows from now on."""
+        register = SqlStep(
+            f"CALL `{STAGING_CATALOG}`.system.register_table("
+            f"table => 'staged.storage', metadata_file => '{self.stored}')"
+        )
+        name = f"{self.lake.name}.sales.daily"
+        script = Script(name, str(uuid.uuid4()), TABLE, (register, *steps), incremental=incremental, fallback=fallback)
+        outcome = run(self.spark, Script.from_json(script.to_json()), report=silent)
+        self.outcomes.append(outcome)
+        if outcome.metadata_location is not None:
+            self.stored, self.seen = outcome.metadata_location, self.head()
+        return outcome
+
+    def rows(self) -> Counter[str]:
+        """The stored rows, by the metadata file alone."""
+        table = self.spark.read.format("iceberg").load(self.stored)
+        return Counter(plain(list(row)) for row in table.collect())
+
+    def recomputed(self) -> Counter[str]:
+        return Counter(plain(list(row)) for row in self.spark.sql(self.query()).collect())
+
+    def full(self) -> tuple[Step, ...]:
+        return (SqlStep(f"INSERT OVERWRITE {TABLE}\n{self.query()}"),)
+
+
+def silent(line: str) -> None:
+    """Progress that nobody reads."""
+
+
+@pytest.fixture
+def home(spark: SparkSession, lake: Lake) -> Home:
+    made = Home(spark, lake)
+    made.change(
+        "CREATE TABLE {t} (id BIGINT, g STRING, h INT, x BIGINT) USING iceberg TBLPROPERTIES ('format-version' = '2')",
+        "INSERT INTO {t} SELECT id, if(id % 5 = 0, null, concat('g', id % 5)), cast(id % 3 AS int), id FROM range(30)",
+    )
+    return made
+
+
+GROUPED = "SELECT g, h, count(DISTINCT x) AS n, max(x) AS top FROM {t} GROUP BY g, h"
+CHANGES = (
+    "INSERT INTO {t} VALUES (100, NULL, 1, 7), (101, 'new', NULL, 8), (102, NULL, NULL, 9)",
+    "DELETE FROM {t} WHERE g = 'g1' AND h = 1",
+    "UPDATE {t} SET g = 'g2' WHERE id IN (3, 4)",
+)
+
+
+def by_groups(home: Home, how: str, **more: Any) -> ReplaceKeysStep:
+    columns = ("g", "h", "n", "top")
+    return ReplaceKeysStep(TABLE, home.query(), columns, f"SELECT g, h FROM {VIEW}", ("g", "h"), how=how, **more)
+
+
+@BOTH_MODES
+@EACH_WAY
+def test_affected_groups_are_recomputed_with_nulls_new_moved_and_vanished_ones(home: Home, how: str, mode: str) -> None:
+    """After each change the stored rows are what a recompute gives, as a multiset."""
+    home.start(GROUPED, mode)
+    for change in CHANGES:
+        home.change(change)
+        outcome = home.run(home.delta("g", "h"), by_groups(home, how))
+        assert outcome.error is None, outcome.error
+        assert (outcome.mode, outcome.way) == ("incremental", how)
+        assert home.rows() == home.recomputed(), change
+    assert home.outcomes[-2].keys == 1, "one group has vanished"
+
+
+@EACH_WAY
+def test_rows_that_repeat_are_replaced_by_their_values(home: Home, how: str) -> None:
+    """A view without a key: all of its columns are one, and a row may be there several times."""
+    home.start("SELECT g, h FROM {t} WHERE id < 200")
+    home.change("INSERT INTO {t} SELECT id, 'g1', 1, 0 FROM range(50, 53)", "DELETE FROM {t} WHERE id IN (0, 15, 51)")
+    affected = f"SELECT g, h FROM {VIEW}"
+    step = ReplaceKeysStep(TABLE, home.query(), ("g", "h"), affected, ("g", "h"), how=how)
+    outcome = home.run(home.delta("g", "h", where="id < 200"), step)
+    assert (outcome.error, outcome.mode) == (None, "incremental")
+    assert home.rows() == home.recomputed()
+
+
+def test_nothing_affected_writes_nothing_and_says_so(home: Home) -> None:
+    """The storage table keeps its snapshot; the refresh still holds for the new base snapshots."""
+    home.start(GROUPED)
+    before = home.stored
+    home.change("UPDATE {t} SET x = x WHERE id = 3")
+    outcome = home.run(home.delta("g", "h", "x"), by_groups(home, "merge"))
+    assert (outcome.error, outcome.mode, outcome.way, outcome.keys) == (None, "incremental", "none", 0)
+    assert (outcome.metadata_location, outcome.rows_written) == (before, 0)
+
+
+def test_too_many_keys_fall_back_to_the_full_statement_in_the_same_job(home: Home) -> None:
+    """The recorded mode is the one that ran; without a fallback the run ends with the reason."""
+    home.start(GROUPED)
+    home.change("UPDATE {t} SET x = x + 1")
+    step = by_groups(home, "merge", most_keys=3)
+    ended = home.run(home.delta("g", "h", "x"), step)
+    assert (ended.mode, ended.fallback, ended.metadata_location) == ("none", "too-many-keys", None)
+    outcome = home.run(home.delta("g", "h", "x"), step, fallback=home.full())
+    assert (outcome.mode, outcome.fallback, outcome.way) == ("full", "too-many-keys", "statement")
+    assert outcome.fallback_reason == "more than 3 keys are affected"
+    assert home.rows() == home.recomputed()
+
+
+@pytest.mark.parametrize("how", ["merge", "delete"])
+def test_partitions_without_an_affected_key_keep_their_files(home: Home, how: str) -> None:
+    """The keys are plain predicates, too, by which Iceberg skips partitions and files."""
+    home.start(GROUPED, partition_by=("`g`",))
+    before = files_of(home)
+    home.change("UPDATE {t} SET x = 1000 WHERE g = 'g3' AND h = 2")
+    outcome = home.run(home.delta("g", "h", "x"), by_groups(home, how))
+    assert outcome.error is None, outcome.error
+    assert home.rows() == home.recomputed()
+    kept = {partition for partition, path in before if (partition, path) in files_of(home)}
+    assert kept == {partition for partition, _ in before} - {"g3"}
+
+
+def files_of(home: Home) -> set[tuple[Any, str]]:
+    tasks = StaticTable.from_metadata(home.stored).scan().plan_files()
+    return {(task.file.partition[0], task.file.file_path) for task in tasks}
+
+
+def test_keys_of_every_type_prune_and_match(home: Home) -> None:
+    """A value is written into a predicate; a wrong literal would skip the row that must go."""
+    home.start(
+        "SELECT id, date_add(DATE'1969-12-25', h) AS d, timestamp_micros(x * 1000003 - 5) AS t, "
+        "timestamp_ntz'2024-03-31 02:30:00.000001' AS z, cast(x AS decimal(20, 3)) / 7 AS n, "
+        "concat(g, '?''\\\\') AS s, x > 10 AS b, x / 3D AS f, encode(g, 'UTF-8') AS y FROM {t}"
+    )
+    home.change("UPDATE {t} SET x = x + 1 WHERE id IN (0, 11, 17)")
+    names = ("id", "d", "t", "z", "n", "s", "b", "f", "y")
+    both = f"SELECT {{}} FROM {home.base} VERSION AS OF {{}}"
+    columns = home.sql.partition("SELECT ")[2].partition(" FROM {t}")[0]
+    changed = [both.format(columns, snapshot) for snapshot in (home.seen, home.head())]
+    affected = " UNION ALL ".join(f"({query} WHERE id IN (SELECT id FROM {VIEW}))" for query in changed)
+    step = ReplaceKeysStep(TABLE, home.query(), names, affected, names)
+    outcome = home.run(home.delta("id", "x"), step)
+    assert (outcome.error, outcome.mode, outcome.keys) == (None, "incremental", 6)
+    assert home.rows() == home.recomputed()
+
+
+def test_a_key_that_cannot_be_compared_falls_back(home: Home) -> None:
+    """A MAP has no equality."""
+    home.start("SELECT map(g, h) AS m, id FROM {t} WHERE g IS NOT NULL")
+    home.change("DELETE FROM {t} WHERE id = 1")
+    affected = f"SELECT map(g, h), id FROM {VIEW} WHERE g IS NOT NULL"
+    step = ReplaceKeysStep(TABLE, home.query(), ("m", "id"), affected, ("m", "id"))
+    outcome = home.run(home.delta("g", "h", "id"), step, fallback=home.full())
+    assert (outcome.mode, outcome.fallback) == ("full", "key-type")
+
+
+@pytest.mark.parametrize(("changed", "fallback"), [(False, None), (True, "constant-changed")])
+def test_a_constant_that_changed_falls_back(home: Home, changed: bool, fallback: str | None) -> None:
+    """A scalar subquery that every row depends on, at both snapshots."""
+    home.start("SELECT g, h, (SELECT max(h) FROM {t}) AS top FROM {t}")
+    home.change("DELETE FROM {t} WHERE id = 1")
+    constant = f"SELECT {str(changed).lower()}"
+    step = ReplaceKeysStep(TABLE, home.query(), ("g", "h", "top"), "SELECT 1/0, 1/0", ("g", "h"))
+    step = replace(step, constants=(constant, "SELECT false"), affected_unless=f"SELECT g, h FROM {VIEW}")
+    outcome = home.run(home.delta("g", "h"), step, fallback=home.full())
+    assert (outcome.error, outcome.fallback) == (None, fallback)
+    assert home.rows() == home.recomputed()
+
+
+def test_without_a_key_all_rows_are_one_group(home: Home) -> None:
+    """An aggregate over all rows: one row, which never goes."""
+    home.start("SELECT count(*) AS n, max(x) AS top FROM {t}")
+    step = ReplaceKeysStep(TABLE, "", ("n", "top"), f"SELECT 1 FROM {VIEW}", ())
+    for change in ("INSERT INTO {t} VALUES (1, 'a', 1, 999)", "DELETE FROM {t}"):
+        home.change(change)
+        outcome = home.run(home.delta("x"), replace(step, query=home.query()))
+        assert (outcome.error, outcome.way) == (None, "overwrite")
+        assert home.rows() == home.recomputed()
+
+
+# ------------------------------------------------------------------------------------ additive merges
+
+SUMS = "SELECT g, count(*) AS n, sum(x) AS total, min(h) AS low FROM {t} GROUP BY g"
+
+
+def added(home: Home, how: str = "merge", keys: tuple[str, ...] = ("g",)) -> MergeAdditiveStep:
+    group = "GROUP BY g" if keys else ""
+    changes = f"SELECT {'g, ' if keys else ''}sum(__w) AS n, sum(__w * x) AS total, min(h) AS low FROM {VIEW} {group}"
+    combine = (
+        f"SELECT * FROM (SELECT {'g, ' if keys else ''}sum(n) AS n, sum(total) AS total, min(low) AS low "
+        f"FROM (SELECT * FROM `__stored` UNION ALL SELECT * FROM `__delta`) {group}) {'WHERE n <> 0' if keys else ''}"
+    )
+    return MergeAdditiveStep(TABLE, (*keys, "n", "total", "low"), keys, changes, combine, how=how)
+
+
+@BOTH_MODES
+@EACH_WAY
+def test_sums_are_added_and_a_group_without_rows_goes(home: Home, how: str, mode: str) -> None:
+    """Groups with a NULL key, new ones and vanished ones."""
+    home.start(SUMS, mode)
+    for change in (
+        "INSERT INTO {t} VALUES (100, NULL, 1, 7), (101, 'new', 0, 8)",
+        "DELETE FROM {t} WHERE g = 'g1'",
+    ):
+        home.change(change)
+        outcome = home.run(home.delta("g", "h", "x"), added(home, how))
+        assert (outcome.error, outcome.mode, outcome.way) == (None, "incremental", how)
+        assert home.rows() == home.recomputed()
+
+
+def test_a_sum_over_all_rows_is_added_to_the_one_row(home: Home) -> None:
+    """Also where no row is left: the row stays."""
+    home.start("SELECT count(*) AS n, sum(x) AS total, min(h) AS low FROM {t}")
+    home.change("INSERT INTO {t} VALUES (1, 'a', -5, 999)")
+    outcome = home.run(home.delta("g", "h", "x"), added(home, keys=()))
+    assert (outcome.error, outcome.way) == (None, "overwrite")
+    assert home.rows() == home.recomputed()
+
+
+def test_an_overflow_on_the_way_falls_back_and_so_does_a_session_without_ansi(home: Home) -> None:
+    """The full sum fits; minus the smallest number does not. Without ANSI it would wrap silently."""
+    smallest = "cast('-9223372036854775808' AS bigint)"
+    home.change(f"INSERT INTO {{t}} VALUES (200, 'o', 1, {smallest})")
+    home.start(SUMS)
+    home.change("DELETE FROM {t} WHERE id = 200")
+    outcome = home.run(home.delta("g", "h", "x"), added(home), fallback=home.full())
+    assert (outcome.error, outcome.mode, outcome.fallback) == (None, "full", "overflow")
+    assert home.rows() == home.recomputed()
+    home.change("DELETE FROM {t} WHERE id = 2")
+    home.spark.conf.set("spark.sql.ansi.enabled", "false")
+    try:
+        outcome = home.run(home.delta("g", "h", "x"), added(home), fallback=home.full())
+    finally:
+        home.spark.conf.unset("spark.sql.ansi.enabled")
+    assert (outcome.mode, outcome.fallback) == ("full", "ansi-off")

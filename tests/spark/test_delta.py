@@ -1,0 +1,291 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The change of a table between two snapshots is exact, whatever happened between them, and reads only what changed."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import random
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from pyiceberg.catalog.sql import SqlCatalog
+from pyspark.sql import SparkSession
+
+from airflow_mv.errors import IncrementalRefusedError
+from airflow_mv.job.delta import check_deterministic
+from airflow_mv.job.run import run
+from airflow_mv.job.work import Work
+from airflow_mv.script import (
+    STAGING_CATALOG,
+    DeltaStep,
+    DeterminismStep,
+    Outcome,
+    ReplaceKeysStep,
+    Script,
+    SqlStep,
+    temporary,
+)
+from tests.spark.changing import COLUMNS, LAYOUTS, VIEW, delete_by_equality, few_partitions, make_table, random_history
+from tests.spark.conftest import TABLE, Lake, make_lake, rows_of
+from tests.spark.processes import ROOT, connect_server, environment
+
+__all__ = ["few_partitions"]  # a fixture
+
+V2, V3 = (2, "merge-on-read"), (3, "merge-on-read")
+EACH_LAYOUT = pytest.mark.parametrize("layout", LAYOUTS, ids=lambda layout: f"v{layout[0]}-{layout[1]}")
+
+
+@EACH_LAYOUT
+def test_the_change_between_any_two_snapshots_is_the_difference_of_their_rows(
+    spark: SparkSession, lake: Lake, layout: tuple[int, str]
+) -> None:
+    """Deletes, updates, merges, compaction, overwrites and rollbacks, forwards and backwards in time."""
+    table = random_history(spark, f"{lake.name}.sales.h", layout, seed=2, changes=5)
+    pairs = list(itertools.permutations([None, *table.snapshots], 2))
+    for start, end in random.Random(5).sample(pairs, 8):
+        assert table.delta(start, end, COLUMNS)[0] == table.change(start, end, COLUMNS), (start, end)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(6))
+@EACH_LAYOUT
+def test_the_change_is_exact_in_many_histories(
+    spark: SparkSession, lake: Lake, layout: tuple[int, str], seed: int
+) -> None:
+    """All ordered pairs, of all columns and of two."""
+    table = random_history(spark, f"{lake.name}.sales.h", layout, seed=100 + seed, changes=7)
+    for start, end in itertools.permutations([None, *table.snapshots], 2):
+        for columns in (COLUMNS, ("k", "x y")):
+            assert table.delta(start, end, columns)[0] == table.change(start, end, columns), (start, end)
+
+
+@pytest.mark.parametrize("layout", [V2, V3], ids=["v2", "v3"])
+def test_equality_deletes_are_seen(spark: SparkSession, lake: Lake, layout: tuple[int, str]) -> None:
+    """Flink writes upserts so; Iceberg's own changelog refuses them."""
+    table = make_table(spark, f"{lake.name}.sales.e", layout, "id BIGINT, k INT")
+    table.run("INSERT INTO {t} SELECT id, cast(id % 3 AS int) FROM range(9)")
+    delete_by_equality(table, k=1)
+    table.run("INSERT INTO {t} VALUES (1, 1), (20, 1)", "DELETE FROM {t} WHERE id = 5")
+    for start, end in itertools.permutations(table.snapshots, 2):
+        assert table.delta(start, end)[0] == table.change(start, end)
+    first, second, *_ = table.snapshots
+    assert table.delta(first, second)[1].ways == ("deleted",)
+
+
+def test_files_that_both_snapshots_read_alike_are_not_read(spark: SparkSession, lake: Lake) -> None:
+    """An append costs the appended file; a delete by position reads the one file that it hits."""
+    table = make_table(spark, f"{lake.name}.sales.f", V3, "id BIGINT, k INT")
+    table.run(*(f"INSERT INTO {{t}} SELECT /*+ COALESCE(1) */ id, 1 FROM range({n}, {n + 10})" for n in (0, 100, 200)))
+    table.run("DELETE FROM {t} WHERE id = 3")
+    _, second, third, last = table.snapshots
+    appended, deleted = table.delta(second, third)[1], table.delta(third, last)[1]
+    assert (appended.ways, appended.old_tasks, appended.new_tasks, appended.rows_read) == (("diff",), 0, 1, 10)
+    assert (deleted.ways, deleted.old_tasks, deleted.new_tasks, deleted.rows) == (("deleted",), 1, 1, 1)
+    assert appended.new_bytes < deleted.new_bytes + deleted.old_bytes
+
+
+def test_compaction_alone_is_no_change(spark: SparkSession, lake: Lake) -> None:
+    """All files are others and all rows are the same."""
+    for layout in (V2, V3):
+        table = make_table(spark, f"{lake.name}.sales.c{layout[0]}", layout, "id BIGINT, k INT")
+        table.run(*(f"INSERT INTO {{t}} SELECT id, 1 FROM range({n}, {n + 10})" for n in (0, 5)))
+        before = table.head
+        table.run(
+            f"CALL {lake.name}.system.rewrite_data_files("
+            f"table => 'sales.c{layout[0]}', options => map('rewrite-all', 'true'))"
+        )
+        assert table.head != before
+        found, facts = table.delta(before, table.head)
+        assert (found, facts.rows, facts.rows_read) == ({}, 0, 40)
+
+
+def test_changes_that_the_view_cannot_see_cancel(spark: SparkSession, lake: Lake) -> None:
+    """Other columns than the view's, and rows that its filter drops."""
+    table = make_table(spark, f"{lake.name}.sales.u", V2, "id BIGINT, k INT, note STRING")
+    table.run("INSERT INTO {t} SELECT id, cast(id % 3 AS int), 'a' FROM range(9)")
+    before = table.head
+    table.run("UPDATE {t} SET note = 'b' WHERE k = 1", "DELETE FROM {t} WHERE id IN (2, 3)")
+    assert table.delta(before, table.head)[0] == {"[2, 2]": -1, "[3, 0]": -1}
+    assert table.delta(before, table.head, where="id > 2 AND note <> 'c'")[0] == {"[3, 0]": -1}
+    assert table.delta(before, table.head, columns=())[0] == {"[]": -2}
+
+
+def test_without_java_the_rows_of_both_snapshots_are_compared(spark: SparkSession, lake: Lake) -> None:
+    """What a session over Spark Connect does, here by request."""
+    table = random_history(spark, f"{lake.name}.sales.v", V2, seed=11, changes=3)
+    start, *_, end = table.snapshots
+    found, facts = table.delta(start, end, COLUMNS, kind="values")
+    assert found == table.change(start, end, COLUMNS)
+    assert facts.ways == ("values",)
+
+
+# -------------------------------------------------------------------------------------- columns, names
+
+
+def test_columns_that_changed_their_meaning_are_refused_and_others_are_not(spark: SparkSession, lake: Lake) -> None:
+    """A file that nobody touched has other values now: no diff of files can see that."""
+    table = make_table(spark, f"{lake.name}.sales.s", V2, "id INT, k INT, s STRUCT<a: INT>")
+    table.run("INSERT INTO {t} SELECT cast(id AS int), 1, struct(1) FROM range(5)")
+    before = table.head
+    table.run("ALTER TABLE {t} ADD COLUMN extra STRING", "ALTER TABLE {t} ALTER COLUMN id TYPE BIGINT")
+    table.run("ALTER TABLE {t} DROP COLUMN k", "ALTER TABLE {t} ADD COLUMN k INT")
+    table.run("ALTER TABLE {t} ADD COLUMN s.b INT", "DELETE FROM {t} WHERE id = 3")
+    assert table.delta(before, table.head, ("id",))[0] == {"[3]": -1}
+    for column in ("extra", "k", "s"):
+        with pytest.raises(IncrementalRefusedError, match=f"column {column}") as refused:
+            table.delta(before, table.head, (column,))
+        assert refused.value.code == "schema-changed"
+
+
+def test_an_appended_row_is_read_with_the_columns_of_the_snapshot_not_of_today(spark: SparkSession, lake: Lake) -> None:
+    """The native scan of appends reads today's columns: a column that has another name since is no longer there."""
+    table = make_table(spark, f"{lake.name}.sales.a", V2, "id BIGINT, k INT")
+    table.run("INSERT INTO {t} VALUES (1, 1)", "INSERT INTO {t} VALUES (2, 2)")
+    start, end = table.snapshots
+    assert table.delta(start, end, kind="append")[1].ways == ("append",)
+    table.run("ALTER TABLE {t} RENAME COLUMN k TO renamed")
+    assert table.delta(start, end, kind="append")[0] == {"[2, 2]": 1}
+
+
+def test_values_that_cannot_be_compared_are_refused_only_where_they_must_be(spark: SparkSession, lake: Lake) -> None:
+    """A VARIANT has no equality: rows that only came or only went need none."""
+    table = make_table(spark, f"{lake.name}.sales.w", V3, "id BIGINT, v VARIANT")
+    table.run("INSERT INTO {t} SELECT id, parse_json(string(id)) FROM range(5)")
+    before = table.head
+    table.run("INSERT INTO {t} SELECT 9, parse_json('9')")
+    middle = table.head
+    table.run("UPDATE {t} SET v = parse_json('0') WHERE id = 1")
+    assert table.delta(before, middle, ("id", "v"))[1].rows_read == 1
+    with pytest.raises(IncrementalRefusedError, match="column v") as refused:
+        table.delta(before, table.head, ("id", "v"))
+    assert refused.value.code == "column-type"
+    assert table.delta(before, table.head, ("id",))[0] == {"[9]": 1}
+
+
+def test_names_may_be_odd(spark: SparkSession, lake: Lake) -> None:
+    """Every name goes through quoting."""
+    spark.sql(f"CREATE NAMESPACE {lake.name}.`odd ns`").collect()
+    table = make_table(spark, f"{lake.name}.`odd ns`.`a ``t`", V2, "`x``y.z` INT, `select` INT")
+    table.run("INSERT INTO {t} VALUES (1, 1), (2, 2)")
+    before = table.head
+    table.run("UPDATE {t} SET `select` = 3 WHERE `x``y.z` = 1")
+    assert table.delta(before, table.head, ("x`y.z", "select"))[0] == {"[1, 1]": -1, "[1, 3]": 1}
+
+
+def test_an_expired_snapshot_is_named(spark: SparkSession, lake: Lake) -> None:
+    """Its files may be gone: the planner's fallback decides."""
+    table = make_table(spark, f"{lake.name}.sales.x", V2, "id BIGINT, k INT")
+    table.run("INSERT INTO {t} VALUES (1, 1)")
+    with pytest.raises(IncrementalRefusedError, match="snapshot 17 has expired") as refused:
+        table.delta(17, table.head)
+    assert refused.value.code == "snapshot-missing"
+
+
+# --------------------------------------------------------------------------------------- inside a run
+
+
+def whole_run(lake: Lake, *statements: str, start: int | None = None) -> Script:
+    """Create a storage table, make the delta of the orders, run statements."""
+    (create,) = lake.creation(f"SELECT day, amount, 0 AS w FROM {lake.name}.sales.orders").steps
+    step = DeltaStep(VIEW, f"{lake.name}.sales.orders", lake.first_snapshot, start, ("day", "amount"))
+    return Script(f"{lake.name}.sales.daily", "r", TABLE, (create, step, *map(SqlStep, statements)), incremental=True)
+
+
+def silent(line: str) -> None:
+    """Progress that nobody reads."""
+
+
+def test_a_script_reads_its_delta_by_name_and_leaves_nothing_in_the_session(spark: SparkSession, lake: Lake) -> None:
+    """Neither after success nor after failure: a session may live for months."""
+    (head,) = spark.sql(f"SELECT snapshot_id FROM {lake.name}.sales.orders.refs").collect()
+    script = whole_run(lake, f"INSERT INTO {TABLE} SELECT * FROM {VIEW}", start=head[0])
+    script = Script.from_json(script.to_json())
+    outcome = run(spark, script, report=silent)
+    assert rows_of(outcome) == [("b", 5, 1)]
+    assert (outcome.mode, [delta.ways for delta in outcome.deltas]) == ("incremental", [("diff",)])
+    assert type(outcome).from_json(outcome.to_json()) == outcome
+
+    failed = run(spark, whole_run(lake, "SELECT raise_error('no')", start=head[0]), report=silent)
+    assert (failed.mode, failed.metadata_location) == ("none", None)
+    work = Work(spark)
+    assert work._table_cache().size() == 0
+    assert [view.name for view in spark.catalog.listTables() if STAGING_CATALOG in view.name] == []
+
+
+@pytest.mark.parametrize("word", ["rand()", "uuid()", "current_timestamp()", "current_date()", "now()"])
+def test_a_query_that_gives_other_rows_each_time_is_refused(spark: SparkSession, lake: Lake, word: str) -> None:
+    """Half of the stored rows would be of one time and half of another."""
+    query = f"SELECT day, count(*) FROM {lake.name}.sales.orders WHERE {word} IS NOT NULL GROUP BY day"
+    with pytest.raises(IncrementalRefusedError) as refused:
+        check_deterministic(Work(spark), DeterminismStep(query))
+    assert refused.value.code == "not-deterministic"
+    check_deterministic(Work(spark), DeterminismStep(lake.query()))
+
+
+def test_a_refusal_runs_the_fallback_in_the_same_job_or_ends_it(spark: SparkSession, lake: Lake) -> None:
+    """What is recorded is the mode that ran, and why."""
+    full = SqlStep(f"INSERT OVERWRITE {TABLE} SELECT day, amount, 1 FROM {lake.name}.sales.orders")
+    (create,) = lake.creation(f"SELECT day, amount, 0 AS w FROM {lake.name}.sales.orders").steps
+    steps = (create, DeterminismStep("SELECT rand()"), SqlStep("SELECT raise_error('not reached')"))
+    script = Script(f"{lake.name}.sales.daily", "r", TABLE, steps, incremental=True, fallback=(full,))
+    outcome = run(spark, Script.from_json(script.to_json()), report=silent)
+    assert (outcome.mode, outcome.fallback, outcome.rows_written) == ("full", "not-deterministic", 3)
+    ended = run(spark, Script(script.view, "r", TABLE, steps, incremental=True), report=silent)
+    assert (ended.mode, ended.fallback, ended.metadata_location) == ("none", "not-deterministic", None)
+    assert "other rows each time" in (ended.error or "")
+    assert not ended.query_error
+
+
+def test_temporary_names_are_a_runs_own() -> None:
+    """The run gives the staging catalog a name of its own, and these with it."""
+    assert temporary("a `b") == f"`{STAGING_CATALOG}-a ``b`"
+
+
+CONNECT_CLIENT = """
+import json, sys
+from airflow_mv.job.run import run
+from airflow_mv.job.session import open_session
+from airflow_mv.script import Script
+task = json.load(sys.stdin)
+spark = open_session(task["confs"], remote=task["remote"])
+print("OUTCOME", run(spark, Script.from_json(task["script"]), report=print).to_json())
+print("LEFT", [view.name for view in spark.catalog.listTables()])
+spark.stop()
+"""
+
+
+@pytest.mark.cluster
+def test_over_spark_connect_the_change_comes_from_the_rows_and_keys_are_replaced(tmp_path: Path) -> None:
+    """There is no Java to plan files with; the same script does the same."""
+    lake = make_lake(tmp_path)
+    confs = lake.settings.session_confs()
+    (create,) = lake.creation().steps
+    with connect_server(tmp_path, confs) as remote:
+        orders = SqlCatalog(lake.name, **lake.properties).load_table("sales.orders")
+        head = orders.metadata.current_snapshot_id
+        steps = (
+            create,
+            SqlStep(f"INSERT OVERWRITE {TABLE}\n{lake.query(lake.first_snapshot)}"),
+            DeltaStep(VIEW, f"{lake.name}.sales.orders", lake.first_snapshot, head, ("day",)),
+            ReplaceKeysStep(TABLE, lake.query(head or 0), ("day", "amount"), f"SELECT day FROM {VIEW}", ("day",)),
+        )
+        script = Script(f"{lake.name}.sales.daily", "r", TABLE, steps, incremental=True)
+        client = subprocess.run(
+            [sys.executable, "-c", CONNECT_CLIENT],
+            input=json.dumps({"confs": confs, "script": script.to_json(), "remote": remote}),
+            cwd=ROOT,
+            env=environment(),
+            capture_output=True,
+            text=True,
+            timeout=120,
+        )
+    assert client.returncode == 0, client.stderr[-3000:]
+    lines = client.stdout.splitlines()
+    outcome = next(Outcome.from_json(line[8:]) for line in lines if line.startswith("OUTCOME "))
+    assert rows_of(outcome) == [("a", 10), ("b", 25)]
+    assert (outcome.mode, outcome.way, outcome.keys) == ("incremental", "merge", 1)
+    assert [delta.ways for delta in outcome.deltas] == [("values",)]
+    assert "LEFT []" in lines

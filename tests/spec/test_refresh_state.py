@@ -1,0 +1,115 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The draft's ``refresh-state``: what we write, and every spelling that was ever in use."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from airflow_mv.errors import ConfigurationError, InvalidMetadataError
+from airflow_mv.spec.materialized_view import BaseTable, NestedViewVersion
+from airflow_mv.spec.refresh_state import DEFAULT_DIALECT, RefreshState, parse, refresh_state, write
+
+TABLE = {"type": "table", "name": "events", "namespace": ["sales", "eu"], "uuid": "t-1", "snapshot-id": 2**62}
+VIEW = {"type": "view", "name": "plain", "namespace": ["sales"], "uuid": "v-1", "version-id": 3}
+NOW = {"view-version-id": 1, "refresh-start-timestamp-ms": 1_573_518_435_000, "source-states": [TABLE, VIEW]}
+
+
+def base(identifier: str, snapshot: int = 7, uuid: str | None = "t-1") -> BaseTable:
+    properties = {"table-uuid": uuid} if uuid else {}
+    document = {
+        "type": "iceberg-metastore",
+        "identifier": identifier,
+        "snapshot-reference": snapshot,
+        "properties": properties,
+    }
+    return BaseTable.read(document, source="test")
+
+
+def made(*tables: BaseTable, views: tuple[NestedViewVersion, ...] = ()) -> RefreshState:
+    return refresh_state(version_id=4, started_ms=5, tables=tables, nested_views=views, catalog="lake")
+
+
+def test_what_is_written_is_the_draft_s_document() -> None:
+    plain = NestedViewVersion.read({"identifier": "lake.s.v", "uuid": "v-1", "version-id": 2}, source="test")
+    text = write(made(base("lake.`s`.`odd name`"), base("other.a.b.c"), views=(plain,)), DEFAULT_DIALECT, view="v")
+    assert json.loads(text or "") == {
+        "view-version-id": 4,
+        "refresh-start-timestamp-ms": 5,
+        "source-states": [
+            {"type": "table", "name": "odd name", "namespace": ["s"], "uuid": "t-1", "snapshot-id": 7},
+            {
+                "type": "table",
+                "name": "c",
+                "namespace": ["a", "b"],
+                "catalog": "other",
+                "uuid": "t-1",
+                "snapshot-id": 7,
+            },
+            {"type": "view", "name": "v", "namespace": ["s"], "uuid": "v-1", "version-id": 2},
+        ],
+    }
+
+
+def test_a_table_that_cannot_be_told_is_left_out() -> None:
+    """The draft wants a uuid and a snapshot of each; a list that lacks one reads as "not determined"."""
+    assert made(base("lake.s.t", uuid=None), base("lake.s.u", snapshot=-1)).source_states == ()
+
+
+def test_nothing_is_written_where_none_is_asked_for() -> None:
+    assert write(made(), "none", view="v") is None
+    with pytest.raises(ConfigurationError, match=r"view v.*airflow-mv\.refresh-state.*'1999'.*2026-06"):
+        write(made(), "1999", view="v")
+
+
+@pytest.mark.parametrize(
+    "spelled",
+    [
+        NOW,
+        {"refresh-version-id": 1, **{key: item for key, item in NOW.items() if key != "view-version-id"}},
+        {
+            "refresh-version-id": 1,
+            "refresh-start-timestamp-ms": 1_573_518_435_000,
+            "source-table-states": [{key: item for key, item in TABLE.items() if key != "type"}],
+            "source-view-states": [{key: item for key, item in VIEW.items() if key != "type"}],
+        },
+        {
+            "view-version-id": 1,
+            "refresh-start-timestamp-ms": 1_573_518_435_000,
+            "source-table-states": [TABLE],
+            "source-view-states": [VIEW],
+        },
+    ],
+    ids=["june 2026", "2024 version id", "2024 two lists", "2025 two lists"],
+)
+def test_every_spelling_reads_alike(spelled: dict[str, Any]) -> None:
+    assert parse(json.dumps(spelled), source="s") == RefreshState.read(NOW, source="s")
+
+
+def test_sources_may_be_missing_altogether() -> None:
+    """The draft's reference parser takes that for "none were tracked"."""
+    assert parse('{"view-version-id": 1, "refresh-start-timestamp-ms": 2}', source="s").source_states == ()
+
+
+@pytest.mark.parametrize(
+    ("changed", "field"),
+    [
+        ({"view-version-id": "1"}, "view-version-id"),
+        ({"source-states": [{**TABLE, "uuid": ""}]}, "uuid"),
+        ({"source-states": [{**TABLE, "snapshot-id": 2**63}]}, "snapshot-id"),
+        ({"source-states": [{**VIEW, "type": "MATERIALIZED_VIEW"}]}, "source-states"),
+        ({"source-states": 1}, "source-states"),
+        ({"refresh-start-timestamp-ms": None}, "refresh-start-timestamp-ms"),
+    ],
+)
+def test_what_is_none_of_them_is_named(changed: dict[str, Any], field: str) -> None:
+    with pytest.raises(InvalidMetadataError, match=f"summary of x.*{field}"):
+        parse(json.dumps({**NOW, **changed}), source="summary of x")
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{", "null", '{"source-table-states": {}}', '{"source-view-states": [1]}'])
+def test_what_is_no_document_is_a_typed_error(text: str) -> None:
+    with pytest.raises(InvalidMetadataError, match="summary"):
+        parse(text, source="summary")

@@ -1,0 +1,153 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The history of a view's pointer, written down by the database itself, and what must hold of it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import pyarrow as pa
+from pyiceberg.table import StaticTable
+from sqlalchemy import Engine, text
+
+from airflow_mv.catalog import LoadedStorage, LoadedView
+from airflow_mv.spec.materialized_view import RefreshRecord
+from tests.builders import Lake
+
+_TABLE = (
+    "CREATE TABLE pointer_history (number {serial}, name varchar(255), before varchar(1000), now varchar(1000), "
+    "base varchar(1000))"
+)
+_NOTE = (
+    "INSERT INTO pointer_history (name, before, now, base) VALUES (OLD.table_name, OLD.metadata_location, "
+    "NEW.metadata_location, NEW.previous_metadata_location)"
+)
+_SQLITE = (
+    _TABLE.format(serial="INTEGER PRIMARY KEY AUTOINCREMENT"),
+    f"CREATE TRIGGER note AFTER UPDATE ON iceberg_tables WHEN NEW.iceberg_type = 'VIEW' BEGIN {_NOTE}; END",
+)
+_POSTGRES = (
+    _TABLE.format(serial="serial PRIMARY KEY"),
+    f"CREATE FUNCTION note() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN {_NOTE}; RETURN NEW; END $$",
+    "CREATE TRIGGER note AFTER UPDATE ON iceberg_tables FOR EACH ROW WHEN (NEW.iceberg_type = 'VIEW') "
+    "EXECUTE FUNCTION note()",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """One change of a view's pointer, as a trigger saw it.
+
+    Args:
+        before: Where the pointer was.
+        now: Where it was moved.
+        base: Where the mover said that it was.
+    """
+
+    before: str
+    now: str
+    base: str
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """What readers got between two moves."""
+
+    view: LoadedView
+    storage: LoadedStorage
+
+    @property
+    def record(self) -> RefreshRecord | None:
+        """The refresh that the rows are of."""
+        return self.storage.state.current if self.storage.state else None
+
+
+def watch(engine: Engine) -> None:
+    """Have the database write down every move of a view's pointer from now on."""
+    with engine.begin() as connection:
+        for statement in _SQLITE if engine.dialect.name == "sqlite" else _POSTGRES:
+            connection.execute(text(statement))
+
+
+def moves(engine: Engine, name: str = "daily") -> list[Move]:
+    """Every move since :func:`watch`, oldest first."""
+    query = text("SELECT before, now, base FROM pointer_history WHERE name = :name ORDER BY number")
+    with engine.connect() as connection:
+        return [Move(*row) for row in connection.execute(query, {"name": name})]
+
+
+def checked(lake: Lake, name: str = "daily", *, base: str = "orders") -> list[State]:
+    """Check a view's whole history, and return what readers got at each time.
+
+    Nothing lost: each move started where the one before had ended, from the base that its mover named. Nothing
+    doubled: file names and refresh ids are unique. Nothing missing: every file is there and can be read. No step
+    back: a refresh never holds older base snapshots than the one before. Content: the rows of every refresh are
+    the query's at the snapshots that it recorded.
+    """
+    view = lake.catalog.identify(f"sales.{name}")
+    found = moves(lake.iceberg.engine, name)
+    assert [move for move in found if move.base != move.before] == []
+    assert [pair for pair in pairwise(found) if pair[0].now != pair[1].before] == []
+    locations = [found[0].before, *(move.now for move in found)] if found else []
+    assert [name for name, count in Counter(locations).items() if count > 1] == []
+    assert not found or lake.catalog.load(view).metadata_location == locations[-1]
+    states = [_state(lake, name, location) for location in locations]
+    published = _published(states)
+    _check_identity(published)
+    _check_order(lake, published, base)
+    for state in published:
+        check_content(lake, state, base)
+    return states
+
+
+def _state(lake: Lake, name: str, location: str) -> State:
+    view = lake.catalog.load_at(lake.catalog.identify(f"sales.{name}"), location)
+    return State(view, lake.catalog.load_storage(view))
+
+
+def _published(states: list[State]) -> list[State]:
+    """The states that a refresh made: those whose storage table is another than before."""
+    for before, now in pairwise(states):
+        log = {entry.metadata_file for entry in now.storage.table.metadata_log}
+        # A refresh is computed on the state before it, and on no other.
+        assert now.storage.location == before.storage.location or before.storage.location in log
+    return [now for before, now in pairwise(states) if now.storage.location != before.storage.location]
+
+
+def _check_identity(published: list[State]) -> None:
+    ids = Counter(state.record.refresh_id for state in published if state.record)
+    assert [refresh_id for refresh_id, count in ids.items() if count > 1] == [], "a refresh was published twice"
+    assert sum(ids.values()) == len(published)
+
+
+def _check_order(lake: Lake, published: list[State], base: str) -> None:
+    numbers = {item.snapshot_id: item.sequence_number for item in lake.load(base).metadata.snapshots}
+    seen = [numbers[snapshot_of(state)] for state in published]
+    assert seen == sorted(seen), "a refresh went back to an older base snapshot"
+
+
+def snapshot_of(state: State) -> int:
+    """The base snapshot that a state's rows are of."""
+    assert state.record
+    (snapshot_id,) = state.record.snapshots.values()
+    return snapshot_id
+
+
+def check_content(lake: Lake, state: State, base: str = "orders") -> None:
+    """The stored rows are those of the query, as another engine computes them."""
+    stored = StaticTable.from_metadata(state.storage.location).scan().to_arrow()
+    assert counted(stored) == expected(lake, base, snapshot_of(state))
+
+
+def expected(lake: Lake, base: str, snapshot_id: int) -> Counter[tuple[Any, ...]]:
+    """The rows of the usual query at a base snapshot."""
+    rows = lake.load(base).scan(snapshot_id=snapshot_id).to_arrow()
+    grouped = rows.group_by("region").aggregate([("id", "count"), ("amount", "sum")])
+    return counted(grouped.select(["region", "id_count", "amount_sum"]))
+
+
+def counted(rows: pa.Table) -> Counter[tuple[Any, ...]]:
+    """Rows as a multiset."""
+    return Counter(tuple(row.values()) for row in rows.to_pylist())

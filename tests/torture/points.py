@@ -1,0 +1,208 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every call that a refresh makes to the outside, as a point where its process can be struck.
+
+Nothing in the package knows of it: the database driver's calls and the file store's are wrapped in the process that
+is going to die.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from pyiceberg.io.pyarrow import PyArrowFile, PyArrowFileIO
+from sqlalchemy import Engine
+
+from airflow_mv.catalog import MaterializedViewCatalog
+from airflow_mv.script import Outcome, Script
+
+BEFORE, AMID, AFTER = "before", "amid", "after"
+_STATEMENTS = {
+    "SELECT iceberg_tables.metadata_location": "pointer read",
+    "SELECT iceberg_tables.table_namespace": "look-up of base tables",
+    "UPDATE iceberg_tables": "swap",
+}
+_READS = {
+    "view": "view metadata read",
+    "storage table file": "storage metadata read",
+    "staged storage table file": "staged metadata read",
+    "table": "base metadata read",
+    "file": "outcome read",
+}
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Point:
+    """One moment of a refresh.
+
+    Args:
+        call: What is called.
+        number: Which of the calls of this kind, from 1.
+        phase: ``before``, ``amid`` (half of a file is written) or ``after``.
+    """
+
+    call: str
+    number: int
+    phase: str
+
+    def __str__(self) -> str:
+        return f"{self.phase} {self.call} {self.number}"
+
+
+class Points:
+    """Sees every point go by, and acts at those that it was given something for.
+
+    Args:
+        actions: What to do where; an action may end this process, raise, or do as somebody else.
+    """
+
+    def __init__(self, actions: dict[Point, Callable[[], object]]) -> None:
+        self.actions = actions
+        self.seen: list[Point] = []
+        self._counts: Counter[str] = Counter()
+        self._on = True
+        self._staging = False
+        self._committing = False
+
+    @contextmanager
+    def off(self) -> Iterator[None]:
+        """What happens in here is somebody else's doing."""
+        before, self._on = self._on, False
+        try:
+            yield
+        finally:
+            self._on = before
+
+    @contextmanager
+    def around(self, call: str) -> Iterator[Callable[[], None]]:
+        """Mark a call's begin and its successful end; yields what marks its middle."""
+        self._counts[call] += self._on
+        number = self._counts[call]
+        self._reach(Point(call, number, BEFORE))
+        yield lambda: self._reach(Point(call, number, AMID))
+        self._reach(Point(call, number, AFTER))
+
+    def _reach(self, point: Point) -> None:
+        if not self._on:
+            return
+        self.seen.append(point)
+        if (action := self.actions.get(point)) is not None:
+            action()
+
+    # -- what is wrapped ------------------------------------------------------------------------
+
+    def stager(self, stager: Callable[[Script], Outcome]) -> Callable[[Script], Outcome]:
+        """Wrap what runs scripts."""
+
+        def stage(script: Script) -> Outcome:
+            self._staging = True
+            try:
+                with self.around("job"):
+                    return stager(script)
+            finally:
+                self._staging = False
+
+        return stage
+
+    def catalog(self, catalog: MaterializedViewCatalog, engine: Engine) -> MaterializedViewCatalog:
+        """Wrap a catalog's database and its reads; writes are wrapped by :meth:`files`."""
+        execute, commit = engine.dialect.do_execute, engine.dialect.do_commit
+
+        def do_execute(cursor: Any, statement: str, *rest: Any) -> None:
+            call = next((name for text, name in _STATEMENTS.items() if statement.startswith(text)), None)
+            if call is None or not self._on:
+                return execute(cursor, statement, *rest)
+            with self.around(call):
+                execute(cursor, statement, *rest)
+            self._committing = call == "swap"
+            return None
+
+        def do_commit(connection: Any) -> None:
+            if not self._committing or not self._on:
+                return commit(connection)
+            self._committing = False
+            with self.around("commit of the swap"):
+                commit(connection)
+            return None
+
+        engine.dialect.do_execute = do_execute  # type: ignore[method-assign]
+        engine.dialect.do_commit = do_commit  # type: ignore[method-assign]
+        read = catalog.files.read
+
+        def named_read(location: str, *, what: str) -> bytes:
+            kind = what.rsplit(", ", 1)[-1]
+            with self.around(_READS.get(kind) or _READS.get(what.split(" ", 1)[0], "other read")):
+                return read(location, what=what)
+
+        catalog.files.read = named_read  # type: ignore[method-assign]
+        return catalog
+
+    def files(self) -> None:
+        """Wrap the file store of this process, for good."""
+        create, delete = PyArrowFile.create, PyArrowFileIO.delete
+
+        def watched_create(file: PyArrowFile, overwrite: bool = False) -> Any:
+            if not self._on:
+                return create(file, overwrite)
+            around = self.around(f"{self._role(file.location)} write")
+            amid = around.__enter__()
+            return _Stream(create(file, overwrite), amid, lambda: around.__exit__(None, None, None))
+
+        def watched_delete(io: PyArrowFileIO, location: Any) -> None:
+            with self.around(f"delete of a {self._role(str(location))} file"):
+                delete(io, location)
+
+        PyArrowFile.create = watched_create  # type: ignore[method-assign]
+        PyArrowFileIO.delete = watched_delete  # type: ignore[method-assign]
+
+    def _role(self, location: str) -> str:
+        if "/staged/" in location:
+            return "outcome"
+        if "/data/" in location:
+            return "data"
+        if location.endswith(".avro"):
+            return "manifest list" if "/snap-" in location else "manifest"
+        if re.search(r"/storage-[^/]+/metadata/", location):
+            return "staged metadata" if self._staging else "storage metadata"
+        return "view metadata"
+
+
+class _Stream:
+    """A file that is being written; its first half may be all that there ever is."""
+
+    def __init__(self, stream: Any, amid: Callable[[], None], written: Callable[[], object]) -> None:
+        self._stream = stream
+        self._amid: Callable[[], None] | None = amid
+        self._written = written
+        self.closed = False
+
+    def write(self, data: Any) -> int:
+        whole = bytes(data)
+        rest = whole
+        if self._amid is not None:
+            self._stream.write(whole[: len(whole) // 2])
+            self._stream.flush()
+            amid, self._amid = self._amid, None
+            amid()
+            rest = whole[len(whole) // 2 :]
+        self._stream.write(rest)
+        return len(whole)
+
+    def close(self) -> None:
+        if not self.closed:
+            self.closed = True
+            self._stream.close()
+            self._written()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+    def __enter__(self) -> _Stream:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()

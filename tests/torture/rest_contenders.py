@@ -1,0 +1,70 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Processes that refresh a view through a REST server, at once with many others."""
+
+from __future__ import annotations
+
+import json
+import time
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+from airflow_mv.errors import MaterializedViewError
+from airflow_mv.plan.planner import RefreshPlan
+from airflow_mv.refresh import publish, refresh
+from airflow_mv.script import Outcome
+from tests.builders import lake
+
+VIEW = "sales.daily"
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """What a contender shall do in a round.
+
+    Args:
+        at: When, on the machine's monotonic clock.
+        staged: A plan and its outcome as JSON, to be published as they are; ``None`` has each plan and stage, too.
+    """
+
+    at: float
+    staged: tuple[str, str] | None
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """How one refresh ended, in the words of who did it.
+
+    Args:
+        outcome: That of the result, ``replan`` where a staged one was no longer right, or the class of the error.
+        refresh_id: The refresh that it names.
+        seconds: From the signal to the end.
+        error: The message.
+    """
+
+    outcome: str
+    refresh_id: str | None
+    seconds: float
+    error: str = ""
+
+
+def contend(address: str, warehouse: str, orders: Connection) -> None:
+    """Refresh when it is ordered, until there is no order more."""
+    with lake(address, Path(warehouse)) as home:
+        while (order := orders.recv()) is not None:
+            time.sleep(max(0.0, order.at - time.monotonic()))
+            started = time.monotonic()
+            try:
+                if order.staged is None:
+                    result = refresh(home.catalog, [VIEW], stager=home.stager)[0]
+                else:
+                    plan, outcome = order.staged
+                    found = publish(home.catalog, RefreshPlan.from_dict(json.loads(plan)), Outcome.from_json(outcome))
+                    if found is None:
+                        orders.send(Report("replan", None, time.monotonic() - started))
+                        continue
+                    result = found
+            except MaterializedViewError as error:
+                orders.send(Report(type(error).__name__, None, time.monotonic() - started, str(error)))
+            else:
+                orders.send(Report(result.outcome, result.refresh_id, time.monotonic() - started))

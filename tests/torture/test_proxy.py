@@ -1,0 +1,259 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The connection to PostgreSQL breaks in each statement, at each moment: nobody is told what is not so.
+
+iceberg #2317, #4686, #13867, polaris #5459, duckdb-iceberg #1120: a commit that landed was reported as failed, and its
+files were deleted.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
+from dataclasses import dataclass
+from itertools import product
+from pathlib import Path
+
+import pytest
+from pyiceberg.catalog.sql import SqlCatalog
+from sqlalchemy import create_engine, make_url, text
+
+from airflow_mv.catalog import MaterializedViewCatalog
+from airflow_mv.create import Definition, create, drop
+from airflow_mv.errors import (
+    AlreadyExistsError,
+    CatalogUnavailableError,
+    CommitStateUnknownError,
+    MaterializedViewError,
+    ViewNotFoundError,
+)
+from airflow_mv.spec.view import with_view_properties
+from tests.builders import QUERY, DuckStager, Lake, exists, lake
+from tests.torture.history import checked, moves, watch
+from tests.torture.points import AFTER, BEFORE, Point, Points
+from tests.torture.proxy import Fault, Moment, Proxy, proxy
+from tests.torture.struck import HASTY
+
+VIEW = "sales.daily"
+POINTER, LOOK_UP = b"SELECT iceberg_tables.metadata_location", b"SELECT iceberg_tables.table_namespace"
+SWAP, INSERT, DELETE = b"UPDATE iceberg_tables", b"INSERT INTO iceberg_tables", b"DELETE FROM iceberg_tables"
+#: A read has no COMMIT.
+READS = [Moment.BEFORE, Moment.APPLIED]
+LANDED = {Moment.COMMITTED, Moment.LATE}
+PSYCOPG2, PSYCOPG = "postgresql+psycopg2", "postgresql+psycopg"
+
+
+@dataclass(frozen=True)
+class Both:
+    """A lake over a good connection, and the same lake through the proxy."""
+
+    good: Lake
+    bad: Lake
+    proxy: Proxy
+
+    def break_at(self, statement: bytes, moment: Moment, number: int = 1) -> Fault:
+        """Arm the proxy."""
+        self.proxy.fault = Fault(statement, moment, number)
+        return self.proxy.fault
+
+
+@pytest.fixture
+def both(request: pytest.FixtureRequest, postgres_uri: str, warehouse: Path) -> Iterator[Both]:
+    url = make_url(postgres_uri)
+    driver = getattr(request, "param", PSYCOPG2)
+    with lake(postgres_uri, warehouse) as good, proxy(str(url.host), url.port or 5432) as running:
+        good.table()
+        through = url.set(drivername=driver, host="127.0.0.1", port=running.port)
+        iceberg = SqlCatalog(
+            "lake", uri=through.render_as_string(hide_password=False), warehouse=good.iceberg.properties["warehouse"]
+        )
+        catalog = MaterializedViewCatalog(iceberg)
+        watch(good.iceberg.engine)
+        yield Both(good, Lake(iceberg, catalog, DuckStager(catalog, iceberg)), running)
+        iceberg.engine.dispose()
+
+
+def published_once(lake: Lake) -> None:
+    """The view is fresh, by one move of the pointer, and all of its history is there."""
+    checked(lake)
+    assert len(moves(lake.iceberg.engine)) == 1
+    assert lake.refresh().outcome == "fresh"
+
+
+@pytest.mark.parametrize("both", [PSYCOPG2, PSYCOPG], indirect=True)
+@pytest.mark.parametrize("moment", list(Moment))
+def test_a_swap_whose_connection_breaks_is_settled_by_itself(both: Both, moment: Moment) -> None:
+    """Whether it landed or not, the refresh is told the truth: it is published, by this very refresh."""
+    both.good.view()
+    fault = both.break_at(SWAP, moment)
+    assert both.bad.refresh(effects=HASTY).outcome == "refreshed"
+    assert fault.happened
+    published_once(both.good)
+
+
+@pytest.mark.parametrize("moment", list(Moment))
+def test_a_swap_whose_catalog_stays_away_is_unknown_and_the_retry_settles_it(both: Both, moment: Moment) -> None:
+    """Nothing is deleted in doubt."""
+    both.good.view()
+    both.break_at(SWAP, moment)
+    seen = both.bad.catalog.load
+
+    def load(view: object) -> object:
+        if both.proxy.fault and both.proxy.fault.happened:
+            raise CatalogUnavailableError("the catalog stays away (a test's fault)")
+        return seen(view)  # type: ignore[arg-type]
+
+    both.bad.catalog.load = load  # type: ignore[method-assign, assignment]
+    with pytest.raises(CommitStateUnknownError):
+        both.bad.refresh(effects=HASTY)
+    time.sleep(1.0 if moment == Moment.LATE else 0)
+    landed = moves(both.good.iceberg.engine) != []
+    assert landed == (moment in LANDED)
+    assert both.good.refresh().outcome == ("fresh" if landed else "refreshed")
+    assert len(both.good.stager.refreshes) == 0  # what was staged is used
+    published_once(both.good)
+
+
+@pytest.mark.parametrize(
+    ("statement", "number", "moment"),
+    [*product([POINTER], [1, 2], READS), *product([LOOK_UP], [1], READS)],
+)
+def test_a_look_that_gets_no_answer_is_a_typed_error_or_is_repeated(
+    both: Both, statement: bytes, number: int, moment: Moment
+) -> None:
+    """While planning it ends the try; while publishing it is asked again, for rows exist by then."""
+    both.good.view()
+    fault = both.break_at(statement, moment, number)
+    if number == 1:
+        with pytest.raises(CatalogUnavailableError) as caught:
+            both.bad.refresh(effects=HASTY)
+        assert caught.value.retryable
+        assert moves(both.good.iceberg.engine) == []
+    assert both.bad.refresh(effects=HASTY).outcome == "refreshed"
+    assert fault.happened
+    published_once(both.good)
+
+
+@pytest.mark.parametrize("moment", list(Moment))
+def test_the_row_of_a_new_view_whose_connection_breaks_is_there_whole_or_not_at_all(both: Both, moment: Moment) -> None:
+    """Whose row is seen afterwards was created; of any other the error says that nobody knows. No file is deleted."""
+    fault = both.break_at(INSERT, moment)
+    with nullcontext() if moment == Moment.COMMITTED else pytest.raises(CommitStateUnknownError):
+        create(both.bad.catalog, VIEW, Definition(QUERY), stager=both.bad.stager)
+    assert fault.happened
+    time.sleep(1.0 if moment == Moment.LATE else 0)
+    assert both.good.catalog.exists(VIEW) == (moment in LANDED)
+    if moment in LANDED:
+        with pytest.raises(AlreadyExistsError):
+            create(both.good.catalog, VIEW, Definition(QUERY), stager=both.good.stager)
+    else:
+        create(both.good.catalog, VIEW, Definition(QUERY), stager=both.good.stager)
+    assert both.good.refresh().outcome == "refreshed"
+    published_once(both.good)
+
+
+@pytest.mark.parametrize("moment", list(Moment))
+def test_the_drop_of_a_view_whose_connection_breaks_happens_whole_or_not_at_all(both: Both, moment: Moment) -> None:
+    """A row that is seen to be gone was dropped; who was told that nobody knows may try again."""
+    both.good.view()
+    fault = both.break_at(DELETE, moment)
+    with nullcontext() if moment == Moment.COMMITTED else pytest.raises(CommitStateUnknownError):
+        drop(both.bad.catalog, VIEW)
+    assert fault.happened
+    time.sleep(1.0 if moment == Moment.LATE else 0)
+    assert both.good.catalog.exists(VIEW) == (moment not in LANDED)
+    if moment in LANDED:
+        with pytest.raises(ViewNotFoundError):
+            drop(both.good.catalog, VIEW)
+    else:
+        drop(both.good.catalog, VIEW)
+    assert both.good.load().scan().count() == 3  # the base table's row stays
+
+
+@pytest.mark.parametrize("moment", list(Moment))
+def test_a_change_of_properties_whose_connection_breaks_is_unknown_and_its_file_stays(
+    both: Both, moment: Moment
+) -> None:
+    """It sends one swap only: whoever asked for it asks again."""
+    both.good.view()
+    view = both.bad.catalog.load(VIEW)
+    both.break_at(SWAP, moment)
+    with pytest.raises(CommitStateUnknownError):
+        both.bad.catalog.replace(view, with_view_properties(view.metadata, {"comment": "changed"}))
+    time.sleep(1.0 if moment == Moment.LATE else 0)
+    now = both.good.catalog.load(VIEW)
+    assert (now.metadata.properties.get("comment") == "changed") == (moment in LANDED)
+    assert exists(now.metadata_location)
+
+
+# -- the server's side -------------------------------------------------------------------------
+
+
+def end_backends(uri: str) -> None:
+    """What an administrator or a failover does to every connection of the database."""
+    engine = create_engine(uri)
+    query = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = :name AND pid <> pg_backend_pid()"
+    with engine.connect() as connection:
+        connection.execute(text(query), {"name": make_url(uri).database})
+    engine.dispose()
+
+
+@pytest.mark.parametrize("phase", [BEFORE, AFTER])
+@pytest.mark.parametrize("call", ["pointer read", "look-up of base tables", "swap", "commit of the swap"])
+def test_a_backend_that_is_ended_amid_a_refresh_loses_nothing(
+    postgres_uri: str, warehouse: Path, call: str, phase: str
+) -> None:
+    """pg_terminate_backend just before or after each statement (iceberg #17829: the dead connection is used again)."""
+    with lake(postgres_uri, warehouse) as home:
+        home.table()
+        home.view()
+        watch(home.iceberg.engine)
+        points = Points({Point(call, 1, phase): lambda: end_backends(postgres_uri)})
+        points.catalog(home.catalog, home.iceberg.engine)
+        outcomes = [tried(home) for _ in range(3)]
+        assert outcomes[-1] == "fresh"
+        assert "refreshed" in outcomes
+        assert set(outcomes) <= {"fresh", "refreshed", "CatalogUnavailableError"}
+        published_once(home)
+
+
+def tried(lake: Lake) -> str:
+    """How one try to refresh ended."""
+    try:
+        return lake.refresh(effects=HASTY).outcome
+    except MaterializedViewError as error:
+        return type(error).__name__
+
+
+def test_a_row_that_another_session_holds_delays_a_swap_and_no_more(postgres_uri: str, warehouse: Path) -> None:
+    """Someone's open transaction on the row: the swap waits for it and lands once."""
+    with lake(postgres_uri, warehouse) as home:
+        home.table()
+        home.view()
+        watch(home.iceberg.engine)
+        results: list[str] = []
+        refreshing = threading.Thread(target=lambda: results.append(home.refresh(effects=HASTY).outcome))
+        holder = create_engine(postgres_uri)
+        with holder.begin() as connection:
+            connection.execute(text("SELECT * FROM iceberg_tables WHERE table_name = 'daily' FOR UPDATE"))
+            refreshing.start()
+            _until(lambda: _waiting(home) > 0)
+            assert results == []
+        refreshing.join(30)
+        holder.dispose()
+        assert results == ["refreshed"]
+        published_once(home)
+
+
+def _waiting(lake: Lake) -> int:
+    with lake.iceberg.engine.connect() as connection:
+        found = connection.execute(text("SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'"))
+        return int(found.scalar_one())
+
+
+def _until(look: Callable[[], bool], seconds: float = 30) -> None:
+    deadline = time.monotonic() + seconds
+    while not look():
+        assert time.monotonic() < deadline, "it has not happened in time"
+        time.sleep(0.01)

@@ -1,0 +1,121 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Many processes refresh one view at once: nothing is lost, nothing is doubled, and what each is told is true."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from multiprocessing.connection import Connection
+from multiprocessing.context import ForkServerContext
+from typing import Any
+
+import pytest
+
+from tests.builders import Lake
+from tests.torture.history import State, checked, snapshot_of, watch
+from tests.torture.victims import Order, Place, Report, contend
+
+SIZES = [
+    pytest.param(16, 5, id="16x5"),
+    pytest.param(64, 20, id="64x20", marks=[pytest.mark.slow, pytest.mark.timeout(1800)]),
+]
+
+
+@contextmanager
+def contenders(processes: ForkServerContext, lake: Lake, count: int) -> Iterator[list[Connection]]:
+    """Start refreshing processes; what they are told and what they answer goes over a connection each."""
+    together = processes.Barrier(count)
+    with ExitStack() as stack:
+        ends = []
+        for number in range(count):
+            here, there = processes.Pipe()
+            process = processes.Process(target=contend, args=(Place.of(lake), number, together, there))
+            process.start()
+            stack.callback(process.join, 30)
+            stack.callback(process.terminate)
+            stack.callback(here.close)
+            there.close()
+            ends.append(here)
+        yield ends
+        for end in ends:
+            end.send(None)
+
+
+def one_round(lake: Lake, ends: list[Connection], number: int, choice: random.Random) -> tuple[int, list[Report]]:
+    """All refresh at once while base table and view go on changing; the snapshot that each had to reach.
+
+    In every other round one stages and all publish it at the same moment; in the others each stages for itself.
+    """
+    snapshot = lake.append((number, choice.choice(["north", "east", "west"]), number))
+    at = time.monotonic() + 0.5 + len(ends) / 64 if number % 2 else None
+    for end in ends:
+        end.send(Order(number, at))
+    if choice.random() < 0.5:
+        time.sleep(choice.random() * 0.5)
+        lake.append((number, "late", 1))
+    for end in ends:
+        assert end.poll(120), "a refresh has not ended in time"
+    return snapshot, [end.recv() for end in ends]
+
+
+def check_reports(lake: Lake, states: list[State], rounds: list[tuple[int, list[Report]]]) -> None:
+    """Whatever a process was told is so, in the history that the database wrote down."""
+    numbers = {item.snapshot_id: item.sequence_number for item in lake.load().metadata.snapshots}
+    by_file = {state.storage.location: state for state in states if state.record}
+    ids = {state.record.refresh_id for state in states if state.record}
+    for snapshot, reports in rounds:
+        for report in reports:
+            assert report.outcome in ("refreshed", "already-committed", "superseded", "fresh"), report
+            assert report.refresh_id in ids
+            readers_get = by_file[report.storage_table_location]
+            assert numbers[snapshot_of(readers_get)] >= numbers[snapshot]
+
+
+@pytest.mark.parametrize(("count", "rounds"), SIZES)
+def test_no_refresh_is_lost_or_doubled_in_a_race(
+    home: Lake,
+    processes: ForkServerContext,
+    seed: int,
+    figures: Callable[..., None],
+    count: int,
+    rounds: int,
+) -> None:
+    """Each round brings a new base snapshot. Some refreshes are forced, some contenders set properties beside it.
+
+    trino #31257, iceberg-rust #384, delta #1410: a commit lost or its rows twice.
+    """
+    watch(home.iceberg.engine)
+    choice = random.Random(seed)
+    with contenders(processes, home, count) as ends:
+        started = time.monotonic()
+        told = [one_round(home, ends, number, choice) for number in range(1, rounds + 1)]
+        seconds = time.monotonic() - started
+    home.refresh()  # of a base snapshot that came too late for the last round
+    states = checked(home)
+    check_reports(home, states, told)
+    assert len(states) > rounds
+    figures(**summary([report for _, reports in told for report in reports], states, seconds), seed=seed)
+
+
+def summary(reports: list[Report], states: list[State], seconds: float) -> dict[str, Any]:
+    """The figures of a race."""
+    publishing = sorted(report.seconds for report in reports)
+    comments = [report.commented for report in reports if report.commented]
+    swaps, matched = sum(report.swaps for report in reports), sum(report.matched for report in reports)
+    return {
+        "refreshes": len(reports),
+        **Counter(report.outcome for report in reports),
+        "comments": len(comments),
+        "moves_of_the_pointer": len(states) - 1,
+        "swaps": swaps,
+        "conflicts": swaps - matched,
+        "most_tries": max(1 + report.waits for report in reports),
+        "most_tries_of_a_comment": max(comments),
+        "seconds": seconds,
+        "moves/s": (len(states) - 1) / seconds,
+        "p50_of_a_publish_in_s": publishing[len(publishing) // 2],
+        "p99_of_a_publish_in_s": publishing[int(len(publishing) * 0.99)],
+    }

@@ -1,0 +1,138 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A task's process is killed at different moments under the real scheduler, whose own retry ends the refresh."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+from pyiceberg.catalog import load_catalog
+
+from airflow_mv.catalog import MaterializedViewCatalog
+from airflow_mv.catalog.catalog import next_number
+from airflow_mv.demo.check import check
+from airflow_mv.demo.data import append_month
+from airflow_mv.demo.home import CATALOG, DemoHome
+from airflow_mv.demo.local_airflow import local_airflow
+from airflow_mv.status import status
+from tests.airflow.deployment import Deployment, processes, until
+
+pytestmark = [pytest.mark.airflow, pytest.mark.slow, pytest.mark.timeout(1800)]
+
+VIEW = "lake.nyc.route_month"
+#: Where a first try waits to be killed.
+MOMENTS = ("at-start", "planned", "staged", "before-the-swap", "after-the-swap", "at-the-end")
+PREPARE = "from airflow_mv.demo import home, run; run.prepare(home.DemoHome.default(), range(1, 2))"
+DAGS = f"""
+import os
+import time
+from datetime import timedelta
+from pathlib import Path
+
+from airflow.sdk import DAG
+from airflow_mv import commit, refresh
+from airflow_mv.catalog import MaterializedViewCatalog
+from airflow_mv.operators import RefreshMaterializedViewOperator
+
+CONF = {{"spark.sql.shuffle.partitions": "2", "spark.ui.enabled": "false"}}
+
+
+class Waits(RefreshMaterializedViewOperator):
+    def wait(self, moment):
+        marker = Path(os.environ["AIRFLOW_MV_DEMO_HOME"], f"waits-{{moment}}")
+        if moment == self.task_id and not marker.exists():
+            marker.write_text(str(os.getpid()))
+            time.sleep(600)
+
+    def around(self, owner, name, before, after):
+        original = getattr(owner, name)
+
+        def call(*args, **kwargs):
+            self.wait(before)
+            result = original(*args, **kwargs)
+            self.wait(after)
+            return result
+
+        setattr(owner, name, call)
+
+    def execute(self, context):
+        self.wait("at-start")
+        self.around(refresh, "plan_refresh", None, "planned")
+        self.around(refresh, "publish_staged", "staged", None)
+        self.around(MaterializedViewCatalog, "swap", "before-the-swap", "after-the-swap")
+        result = super().execute(context)
+        self.wait("at-the-end")
+        return result
+
+
+for moment in {MOMENTS}:
+    with DAG(moment, schedule=None):
+        Waits(task_id=moment, view="{VIEW}", conf=CONF, retries=1, retry_delay=timedelta(seconds=1))
+"""
+
+
+@pytest.fixture(scope="module")
+def deployment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]:
+    """Airflow in a folder of its own, one month of flights, and views that were never refreshed."""
+    home = DemoHome(tmp_path_factory.mktemp("workers"))
+    dags = home.folder / "dags"
+    dags.mkdir()
+    (dags / "moments.py").write_text(DAGS)
+    environment = {**os.environ, **home.environment(), "AIRFLOW_MV_DEMO_HOME": str(home.folder)}
+    preparing = subprocess.Popen([sys.executable, "-c", PREPARE], env=environment)
+    settings = {
+        "TMPDIR": str(home.folder),  # a killed worker leaves its files there
+        "AIRFLOW_MV_DEMO_HOME": str(home.folder),
+        "AIRFLOW__CORE__DAGS_ARE_PAUSED_AT_CREATION": "False",
+        "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_ALL_ADMINS": "False",
+        "AIRFLOW__WORKERS__SOCKET_CLEANUP_TIMEOUT": "3",
+    }
+    try:
+        with local_airflow(home, dags=dags, port=0, settings=settings) as airflow:
+            assert preparing.wait(600) == 0
+            until(lambda: airflow.call("GET", "/api/v2/dags")["total_entries"] == len(MOMENTS))
+            iceberg = load_catalog(CATALOG, **home.catalog_properties)
+            yield Deployment(airflow, home, iceberg, MaterializedViewCatalog(iceberg))
+    finally:
+        preparing.kill()
+        preparing.wait()
+    assert processes(home) == []
+
+
+@pytest.mark.parametrize("moment", MOMENTS)
+def test_a_task_process_that_is_killed_costs_a_retry_and_is_published_once(
+    deployment: Deployment, figures: Callable[..., None], moment: str
+) -> None:
+    """One move of the pointer, one asset event, and each outcome as it was; airflow #17479, #36090, #42553."""
+    months = range(1, MOMENTS.index(moment) + 3)
+    for month in months:
+        append_month(deployment.iceberg, month)
+    before = deployment.catalog.load(VIEW)
+    marker = Path(deployment.home.folder, f"waits-{moment}")
+    deployment.start(moment, "killed")
+    psutil.Process(int(until(lambda: marker.exists() and marker.read_text()))).kill()
+    states = deployment.ended(moment, "killed")
+
+    assert states == {moment: "success"}, deployment.said()
+    instance = deployment.airflow.call("GET", f"/api/v2/dags/{moment}/dagRuns/killed/taskInstances/{moment}")
+    assert instance["try_number"] == 2
+    result = deployment.value(moment, "killed", moment)
+    published = moment in ("after-the-swap", "at-the-end")
+    assert result["outcome"] == ("already-committed" if published else "refreshed")
+    after = deployment.catalog.load(VIEW)
+    assert next_number(after.metadata_location) == next_number(before.metadata_location) + 1
+    assert deployment.catalog.load_storage(after).state.current_refresh_id == result["refresh_id"]
+    assert status(deployment.catalog, VIEW).state == "fresh"
+    assert check(deployment.catalog, months, views=["route_month"])["route_month"] > 0
+    assert deployment.events(moment, "killed")[moment]["refresh_id"] == result["refresh_id"]
+    jobs = [
+        sum("Spark-Submit cmd" in line for line in deployment.log(moment, "killed", moment, attempt))
+        for attempt in (1, 2)
+    ]
+    assert jobs == ([0, 1] if moment in ("at-start", "planned") else [1, 0])
+    figures(outcome=result["outcome"], jobs=jobs)

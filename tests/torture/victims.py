@@ -1,0 +1,200 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Processes that refresh a view again and again, at once with many others."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from multiprocessing.synchronize import Barrier
+
+from pyiceberg.catalog.sql import SqlCatalog
+
+from airflow_mv.catalog import MaterializedViewCatalog
+from airflow_mv.commit import Effects
+from airflow_mv.errors import MaterializedViewError
+from airflow_mv.planning import RefreshOptions
+from airflow_mv.refresh import refresh
+from airflow_mv.script import Outcome, Script
+from airflow_mv.spec.identifiers import Identifier
+from airflow_mv.spec.view import with_view_properties
+from tests.builders import DuckStager, Lake
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a view is: what another process needs to open its lake.
+
+    Args:
+        uri: The catalog's database.
+        warehouse: Its folder.
+        view: The view's last name.
+        base: That of its base table.
+    """
+
+    uri: str
+    warehouse: str
+    view: str = "daily"
+    base: str = "orders"
+
+    @classmethod
+    def of(cls, lake: Lake, view: str = "daily", base: str = "orders") -> Place:
+        """The place of a view in a lake that is open here."""
+        return cls(lake.iceberg.properties["uri"], lake.iceberg.properties["warehouse"], view, base)
+
+    @property
+    def name(self) -> str:
+        """The view's name."""
+        return f"sales.{self.view}"
+
+    def open(self) -> SqlCatalog:
+        """Open the catalog, with an engine of this process's own."""
+        return SqlCatalog("lake", uri=self.uri, warehouse=self.warehouse)
+
+    @contextmanager
+    def lake(self) -> Iterator[Lake]:
+        """Open the lake."""
+        iceberg = self.open()
+        catalog = MaterializedViewCatalog(iceberg)
+        try:
+            yield Lake(iceberg, catalog, DuckStager(catalog, iceberg))
+        finally:
+            iceberg.engine.dispose()
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """What a contender shall do in a round.
+
+    Args:
+        number: The round.
+        at: When all publish what one of them has staged, on the machine's monotonic clock; ``None`` has each plan,
+            stage and publish as fast as it can.
+    """
+
+    number: int
+    at: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """How one refresh ended, in the words of who did it.
+
+    Args:
+        number: The round.
+        outcome: That of the result, or the class of the error.
+        refresh_id: The refresh that it names.
+        storage_table_location: The storage metadata file that it names.
+        swaps: Swaps that were sent.
+        matched: Swaps that were answered by yes.
+        waits: Waits between two looks at the catalog.
+        seconds: From the staged rows to the end.
+        commented: Tries that a comment on the view took, where this contender set one.
+        error: The message.
+    """
+
+    number: int
+    outcome: str
+    refresh_id: str | None
+    storage_table_location: str
+    swaps: int
+    matched: int
+    waits: int
+    seconds: float
+    commented: int = 0
+    error: str = ""
+
+
+class CountingCatalog(MaterializedViewCatalog):
+    """Counts the swaps."""
+
+    sent = 0
+    matched = 0
+
+    def swap(self, view: Identifier, base: str, new: str) -> bool:
+        """Swap, and count."""
+        self.sent += 1
+        matched = super().swap(view, base, new)
+        self.matched += matched
+        return matched
+
+
+def contend(place: Place, number: int, together: Barrier, orders: Connection) -> None:
+    """Refresh the view once for every order that comes, until ``None`` does.
+
+    Args:
+        place: The lake.
+        number: This contender. Every fourth sets a comment on the view, too, and every fourth forces its refreshes.
+        together: All contenders start a round at once.
+        orders: Orders come in, reports go out.
+    """
+    iceberg = place.open()
+    while (order := orders.recv()) is not None:
+        together.wait(120)
+        orders.send(_Contender(iceberg, place.name, number, order).run())
+    iceberg.engine.dispose()
+
+
+class _Contender:
+    def __init__(self, iceberg: SqlCatalog, view: str, number: int, order: Order) -> None:
+        self.view = view
+        self.number = number
+        self.order = order
+        self.catalog = CountingCatalog(iceberg)
+        self.stager = DuckStager(self.catalog, iceberg)
+        self.waits: list[float] = []
+        self.staged = 0.0
+
+    def run(self) -> Report:
+        commented = (
+            comment(self.catalog, self.view, f"{self.number} in round {self.order.number}")
+            if self.number % 4 == 1
+            else 0
+        )
+        self.staged = time.monotonic()
+        try:
+            (result,) = refresh(
+                self.catalog,
+                [self.view],
+                stager=self._stage,
+                options=RefreshOptions(full=self.number % 4 == 2),
+                on_plan=self._planned,
+                effects=Effects(sleep=self._sleep),
+            )
+        except MaterializedViewError as error:
+            return self._report(type(error).__name__, None, "", commented, str(error))
+        return self._report(result.outcome, result.refresh_id, result.storage_table_location, commented)
+
+    def _planned(self, _: object) -> None:
+        if self.number > 0:
+            self._wait()
+        self.staged = time.monotonic()
+
+    def _stage(self, script: Script) -> Outcome:
+        outcome = self.stager(script)
+        self.staged = time.monotonic()
+        return outcome
+
+    def _wait(self) -> None:
+        if self.order.at is not None:
+            time.sleep(max(0.0, self.order.at - time.monotonic()))
+
+    def _sleep(self, seconds: float) -> None:
+        self.waits.append(seconds)
+        time.sleep(seconds)
+
+    def _report(self, outcome: str, refresh_id: str | None, location: str, commented: int, error: str = "") -> Report:
+        seconds = time.monotonic() - self.staged
+        counts = self.catalog.sent, self.catalog.matched, len(self.waits)
+        return Report(self.order.number, outcome, refresh_id, location, *counts, seconds, commented, error)
+
+
+def comment(catalog: MaterializedViewCatalog, name: str, text: str, *, tries: int = 1000) -> int:
+    """Set the view's comment amid whatever others do; how many tries it took."""
+    for number in range(1, tries + 1):
+        view = catalog.load(name)
+        if catalog.replace(view, with_view_properties(view.metadata, {"comment": text})):
+            return number
+    raise AssertionError(f"the comment {text!r} never got through")

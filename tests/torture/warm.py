@@ -1,0 +1,19 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a refresh imports only when it gets there, imported before processes are forked; no thread is started."""
+
+from __future__ import annotations
+
+import rich.console
+import rich.table
+import sqlglot
+from sqlalchemy import create_engine
+
+import tests.torture.struck
+import tests.torture.victims
+from tests.builders import QUERY
+
+LOADED = rich.console, rich.table, tests.torture.struck, tests.torture.victims
+
+for _uri in ("sqlite://", "postgresql+psycopg2://"):
+    create_engine(_uri)
+sqlglot.transpile(QUERY, read="spark", write="duckdb")
