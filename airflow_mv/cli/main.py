@@ -141,8 +141,8 @@ def status(
 
 @main.command()
 @click.argument("view")
-@how
 @common
+@how
 def plan(*, view: str, options: RefreshOptions, as_json: bool, conn_id: str | None) -> None:
     """Show what a refresh would do, and why. Reads metadata only."""
     from airflow_mv.planning import plan_refresh
@@ -157,9 +157,9 @@ def plan(*, view: str, options: RefreshOptions, as_json: bool, conn_id: str | No
 
 @main.command()
 @click.argument("views", nargs=-1, required=True)
-@how
 @sparked
 @common
+@how
 def refresh(
     *,
     views: tuple[str, ...],
