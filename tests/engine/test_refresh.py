@@ -241,15 +241,18 @@ def test_an_incremental_view_says_what_it_does_where_only_a_recompute_helps(dail
     """The caller may want neither the cost nor the surprise."""
     daily.create("grows", DAILY.replace("daily", "grows"), refresh_strategy="incremental")
     daily.refresh("grows")
-    first = daily.files.load_table((daily.namespace, "orders")).snapshots()[0].snapshot_id
-    daily.run(f"CALL lake.system.rollback_to_snapshot('{daily.namespace}.orders', {first})")
+    orders = (daily.namespace, "orders")
+    recorded = daily.files.load_table(orders).current_snapshot()
+    assert recorded is not None
+    daily.insert("orders", "(3, 1)")
+    daily.files.load_table(orders).maintenance.expire_snapshots().by_id(recorded.snapshot_id).commit()
 
-    with pytest.raises(RefreshRefusedError, match=r"grows would have to be recomputed in full"):
+    with pytest.raises(RefreshRefusedError, match=r"grows would have to be recomputed in full.*expired"):
         daily.refresh("grows", on_fallback="fail", stager=no_spark)
     assert daily.refresh("grows", on_fallback="skip", stager=no_spark).outcome == "skipped"
     assert daily.rows("grows") == [(1, 30), (2, 30)]
     assert daily.refresh("grows").mode == "full"
-    assert daily.rows("grows") == [(1, 30)]
+    assert daily.rows("grows") == [(1, 30), (2, 30), (3, 1)]
 
 
 def test_views_are_named_once_each(daily: Lake) -> None:

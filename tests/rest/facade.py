@@ -168,6 +168,9 @@ class ViewRoutes:
         """Add a row for a metadata file that is there."""
         view = self.identifier(namespace, request["name"])
         loaded = self._catalog.load_at(view, request["metadata-location"])
+        if self._pointers.get(view)[0] is not None:
+            # The product's own locations are fresh, so there the same location is the same creation.
+            raise AlreadyExistsError(f"{view} exists already")
         self._pointers.insert(view, loaded.metadata_location)
         return answer(loaded)
 

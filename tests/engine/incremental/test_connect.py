@@ -68,7 +68,7 @@ def test_views_are_refreshed_from_changes_over_spark_connect(tmp_path: Path) -> 
         for name, sql in zip(names, queries.values(), strict=True):
             run("create", name, "--sql", sql, "--refresh-strategy", "incremental", "--refresh")
         insert("c", 7)
-        assert modes("fail") == ("append", "replace-keys")
+        assert modes("fail") == ("append", "merge")
         assert _rows(lake, "rows") == [("a", 10), ("b", 5), ("b", 20), ("c", 7)]
         assert _rows(lake, "most") == [("a", 10), ("b", 20), ("c", 7)]
 
