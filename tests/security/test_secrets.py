@@ -197,6 +197,8 @@ def test_i20_no_secret_is_in_the_message_of_a_connection_that_fails(
     properties = {key: value.replace("{}", password.url) for key, value in FAILING[way].items()}
     properties |= {item.place: item.text for item in canaries if item.place in KEYS}
     (tmp_path / ".pyiceberg.yaml").write_text(yaml.safe_dump({"catalog": {"lake": properties}}))
+    for name in [name for name in os.environ if name.startswith("PYICEBERG_CATALOG__")]:
+        monkeypatch.delenv(name)  # other tests' catalogs of this process
     monkeypatch.setenv("PYICEBERG_HOME", str(tmp_path))
     monkeypatch.setattr(pyiceberg.catalog, "_ENV_CONFIG", Config())
     for arguments in (("status", VIEW, "-v"), ("refresh", VIEW, "--json", "-v"), ("doctor", "lake")):
