@@ -32,10 +32,12 @@ from airflow_mv.errors import (
     ViewNotFoundError,
 )
 from airflow_mv.layouts import Attempt, Figures, PointedAttempt, RegisteredAttempt, Staged
-from airflow_mv.plan.freshness import NO_SNAPSHOT, TABLE_UUID, Code
+from airflow_mv.plan.freshness import NO_SNAPSHOT, TABLE_UUID
 from airflow_mv.plan.planner import RefreshPlan
+from airflow_mv.plan.reasons import Code
 from airflow_mv.spec.identifiers import Identifier
 from airflow_mv.spec.materialized_view import REFRESH_ID_KEY, BaseTable, NestedViewVersion, RefreshRecord
+from airflow_mv.spec.parts import Part, parts_in, parts_of
 from airflow_mv.spec.table import ancestors
 
 log = logging.getLogger(__name__)
@@ -82,6 +84,10 @@ class Effects:
     sleep: Callable[[float], None] = time.sleep
     jitter: Callable[[], float] = random.random
 
+    def wait(self, number: int) -> None:
+        """Back off after the try of this number, the first being 1: longer each time, up to about 3 s."""
+        self.sleep(min(0.05 * 2**number, 3.0) * (0.5 + self.jitter()))
+
 
 def publish(
     catalog: MaterializedViewCatalog,
@@ -126,7 +132,7 @@ def publish(
             unanswered.append(str(error))
             log.warning("Try %d of %d to publish %s: %s", number, tries, plan.refresh_id, error)
         if number < tries:
-            effects.sleep(min(0.05 * 2**number, 3.0) * (0.5 + effects.jitter()))
+            effects.wait(number)
     if not unanswered:
         # The last no is no proof either.
         verdict, _, storage = _look(catalog, plan, attempt.ours)
@@ -151,8 +157,8 @@ def judge(
     nothing                                              ``READY``
     only the view's other properties or comment          ``READY``: rebase, no recompute
     this very refresh is there                           ``LANDED``
-    another refresh, at or after our base snapshots      ``SUPERSEDED``
-    another refresh, older; the view's definition        ``REPLAN``
+    another refresh: our rows at or after our snapshots  ``SUPERSEDED``
+    another one, older or of other rows; the definition  ``REPLAN``
     ===================================================  ==========================
 
     Args:
@@ -195,12 +201,17 @@ def _look(
 
 
 def _covers(catalog: MaterializedViewCatalog, plan: RefreshPlan, record: RefreshRecord) -> bool:
-    """Whether another refresh read every base table at our snapshot or at a later one."""
+    """Whether all rows that our refresh is for are of our base snapshots or of later ones."""
     if record.version_id != plan.version_id or any(reason.code == Code.FORCED for reason in plan.reasons):
         return False
     if _versions(record.nested_views) != _versions(plan.nested_views):
         return False
-    theirs = {table.identifier: table for table in record.base_tables}
+    parts = parts_of(record) if plan.interval is None else parts_in(record, plan.interval)
+    return all(part.computed and _part_covers(catalog, plan, part) for part in parts)
+
+
+def _part_covers(catalog: MaterializedViewCatalog, plan: RefreshPlan, part: Part) -> bool:
+    theirs = {table.identifier: table for table in part.base_tables}
     return all(
         ours.identifier in theirs and _at_or_after(catalog, theirs[ours.identifier], ours) for ours in plan.records
     )

@@ -13,6 +13,7 @@ from typing import Any, Literal
 from airflow_mv import __version__
 from airflow_mv.catalog import Layout, LoadedView, MaterializedViewCatalog
 from airflow_mv.catalog.files import join
+from airflow_mv.checks import CHECKS_PROPERTY, Check, property_of, stored_checks
 from airflow_mv.commit import Effects
 from airflow_mv.errors import (
     AlreadyExistsError,
@@ -20,6 +21,7 @@ from airflow_mv.errors import (
     InvalidMetadataError,
     InvalidQueryError,
     JobError,
+    MaterializedViewError,
     NotFoundError,
     NotMaterializedError,
     UnsupportedError,
@@ -27,8 +29,11 @@ from airflow_mv.errors import (
 from airflow_mv.layouts.new_storage import NewStorage, discarded_on_failure
 from airflow_mv.observe import load_plain_view, observe_tables, require_readable
 from airflow_mv.plan.query import Dependencies, base_tables, partition_transform
+from airflow_mv.plan.stars import spelled_out
 from airflow_mv.plan.statements import create_storage, pinned
 from airflow_mv.planning import same_columns
+from airflow_mv.planning.checks import require_fitting
+from airflow_mv.planning.spelling import schemas_of, spelled_dependencies
 from airflow_mv.script import Outcome, Script
 from airflow_mv.spec.identifiers import Identifier
 from airflow_mv.spec.materialized_view import (
@@ -57,6 +62,7 @@ class Definition:
         time_travel: Whether each refresh stays in the history, with its own tagged snapshot.
         partition_by: Partition transforms of the storage table, e.g. ``days(ts)``.
         properties: More view properties.
+        checks: What must hold of the rows of every refresh before they are published: the view's own checks.
         layout: ``pointed``: the view names the storage table's metadata file. ``registered``: the storage table is
             a table of the catalog, for any engine to read by its name. ``None`` takes what the catalog does best.
     """
@@ -68,6 +74,7 @@ class Definition:
     partition_by: Sequence[str] = ()
     properties: Mapping[str, str] = field(default_factory=dict)
     layout: Layout | None = None
+    checks: Sequence[Check] = ()
 
     def view_properties(self, storage: NewStorage, kept: ViewSettings | None = None) -> dict[str, str]:
         """Return the properties that make a view a materialized one, with a storage table of its own."""
@@ -86,7 +93,13 @@ class Definition:
         }
         settings = ViewSettings.read(document, source=PROPERTY)
         travel = {TIME_TRAVEL_PROPERTY: "true" if self.time_travel else "false"}
-        return {**self.properties, PROPERTY: property_text(settings), **travel}
+        return {**self.given_properties, PROPERTY: property_text(settings), **travel}
+
+    @property
+    def given_properties(self) -> dict[str, str]:
+        """The properties that are asked for, the checks among them."""
+        checks = (*stored_checks(self.properties, view="to be created"), *self.checks)
+        return {**self.properties, **({CHECKS_PROPERTY: property_of(checks)} if checks else {})}
 
     def layout_for(self, catalog: MaterializedViewCatalog, existing: LoadedView | None) -> Layout:
         """Return the layout that a view gets, or has.
@@ -207,6 +220,7 @@ def _redefine(
     sql = (definition.sql or existing.metadata.sql(view=str(view))).strip().rstrip(";")
     if sql == existing.metadata.sql(view=str(view)):
         log.info("The query of %s is the same: its version stays %d", view, existing.metadata.current_version_id)
+        require_fitting(definition.given_properties, view=str(view), columns=existing.metadata.schema_.names)
         if _storage_has(catalog, existing, existing.metadata.schema_.fields):
             return _publish_properties(catalog, existing, definition.properties_on)
         return _retired(catalog, existing, _materialize(catalog, existing, definition, stager))
@@ -289,7 +303,7 @@ def _new_storage(
 ) -> NewStorage:
     """Have Spark make an empty storage table below a view's location; no view names it yet."""
     token = uuid.uuid4().hex
-    query, nested = _resolved(catalog, sql, context, view)
+    query, nested = _resolved(catalog, sql, columns, context, view)
     name = None
     if definition.layout == "registered":
         name = Identifier(view.catalog, view.namespace, f"{view.name[:200]}__storage_{token[:8]}")
@@ -309,11 +323,17 @@ def _new_storage(
         kind = InvalidQueryError if outcome.query_error else JobError
         raise kind(f"view {view}: {outcome.error or 'the job ended without a storage table'}")
     table = catalog.load_table(name, location=outcome.metadata_location, what=f"view {view}, storage table")
-    return NewStorage(outcome.metadata_location, table, name, view)
+    storage = NewStorage(outcome.metadata_location, table, name, view)
+    try:
+        require_fitting(definition.given_properties, view=str(view), columns=columns or storage.columns)
+    except MaterializedViewError:
+        storage.discard(catalog)
+        raise
+    return storage
 
 
 def _resolved(
-    catalog: MaterializedViewCatalog, sql: str, context: Identifier, view: Identifier
+    catalog: MaterializedViewCatalog, sql: str, columns: Sequence[str] | None, context: Identifier, view: Identifier
 ) -> tuple[str, dict[str, str]]:
     """Return the query with every name resolved and pinned, so that Spark sees what a refresh will see."""
     dependencies: Dependencies = base_tables(
@@ -325,6 +345,18 @@ def _resolved(
     )
     tables, storages = observe_tables(catalog, dependencies.tables, None)
     require_readable(view, tables)
+    schemas = schemas_of(catalog, tables)
+    dependencies = spelled_dependencies(dependencies, schemas)
+    if columns is not None:
+        sql = spelled_out(
+            sql,
+            columns=columns,
+            default_catalog=context.catalog,
+            default_namespace=context.namespace,
+            views={item.identifier: item for item in dependencies.views},
+            schemas=schemas,
+            view=str(view),
+        )
     return pinned(
         sql,
         default_catalog=context.catalog,

@@ -69,6 +69,10 @@ class SnapshotNotFoundError(NotFoundError):
     """No such snapshot, ref or point in time is retained."""
 
 
+class PinError(NotFoundError):
+    """What a run has pinned is gone, or is not what the view reads. The run has to pin again."""
+
+
 class RefreshNotFoundError(NotFoundError):
     """The view's history holds no refresh of this id."""
 
@@ -109,9 +113,24 @@ class JobError(MaterializedViewError):
 
 
 class CheckFailedError(MaterializedViewError):
-    """A comparison found a difference."""
+    """A check did not hold: of a refresh's rows before they are published, or of stored rows against others.
+
+    Args:
+        message: For people.
+        results: What came of the checks that failed, each an ``airflow_mv.staged_checks.CheckResult``.
+    """
 
     exit_code = 4
+
+    def __init__(self, message: str, results: tuple[object, ...] = ()) -> None:
+        super().__init__(message)
+        self.results = results
+
+
+class AlertError(MaterializedViewError):
+    """An alert could not be delivered, or that could not be noted. It is tried again."""
+
+    retryable = True
 
 
 class CommitError(MaterializedViewError):

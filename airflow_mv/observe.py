@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
 
@@ -15,15 +15,15 @@ from airflow_mv.plan.freshness import (
     METADATA_LOCATION,
     NO_SNAPSHOT,
     TABLE_UUID,
-    Code,
     Freshness,
     ObservedTable,
-    Reason,
     State,
     assess,
 )
 from airflow_mv.plan.query import Dependencies, NestedView, base_tables
+from airflow_mv.plan.reasons import Code, Reason
 from airflow_mv.spec.identifiers import Identifier
+from airflow_mv.spec.interval import Interval
 from airflow_mv.spec.materialized_view import BaseTable, NestedViewVersion, RefreshRecord
 from airflow_mv.spec.table import TableMetadata, snapshot_as_of
 
@@ -41,6 +41,7 @@ class Observation:
         nested_storages: Of each base table that is a materialized view the storage table: its metadata file, or its
             name in the catalog.
         freshness: The verdict.
+        interval: The rows that the verdict is on; ``None`` for all.
     """
 
     view: LoadedView
@@ -50,6 +51,7 @@ class Observation:
     tables: tuple[ObservedTable, ...]
     nested_storages: dict[Identifier, str | Identifier]
     freshness: Freshness
+    interval: Interval | None = None
 
     @property
     def record(self) -> RefreshRecord | None:
@@ -85,18 +87,31 @@ def observe(
     loaded = view if isinstance(view, LoadedView) else catalog.load(view)
     storage = catalog.load_storage(loaded)
     sql = loaded.metadata.sql(view=str(loaded.identifier))
-    dependencies = dependencies_of(catalog, loaded, sql)
+    located: dict[Identifier, Located] = {}
+    dependencies = dependencies_of(catalog, loaded, sql, pins=pins, located=located)
     record = storage.state.current if storage.state else None
-    tables, nested = observe_tables(catalog, dependencies.tables, record, as_of=as_of, pins=pins)
+    tables, nested = observe_tables(catalog, dependencies.tables, record, as_of=as_of, pins=pins, located=located)
+    unjudged = Freshness(State.UNKNOWN, (), ())
+    observation = Observation(loaded, storage, sql, dependencies, tables, nested, unjudged)
+    return replace(observation, freshness=freshness_of(observation))
+
+
+def freshness_of(observation: Observation, interval: Interval | None = None) -> Freshness:
+    """Judge the rows of a view that was looked at.
+
+    Args:
+        observation: The look.
+        interval: Only these rows; by default all.
+    """
+    storage = observation.storage
     freshness = assess(
-        record,
-        version_id=loaded.metadata.current_version_id,
-        nested_views=tuple(_version(item) for item in dependencies.views),
-        observed=tables,
+        observation.record,
+        version_id=observation.view.metadata.current_version_id,
+        nested_views=observation.nested_views,
+        observed=observation.tables,
+        interval=interval,
     )
-    if not storage.intact:
-        freshness = _without_rows_of_its_own(freshness, storage)
-    return Observation(loaded, storage, sql, dependencies, tables, nested, freshness)
+    return freshness if storage.intact else _without_rows_of_its_own(freshness, storage)
 
 
 def _without_rows_of_its_own(freshness: Freshness, storage: LoadedStorage) -> Freshness:
@@ -110,28 +125,55 @@ def _without_rows_of_its_own(freshness: Freshness, storage: LoadedStorage) -> Fr
     return replace(freshness, state=State.STALE, reasons=(why, *freshness.reasons))
 
 
-def dependencies_of(catalog: MaterializedViewCatalog, view: LoadedView, sql: str) -> Dependencies:
-    """Return the base tables and nested plain views of a view's query."""
+def dependencies_of(
+    catalog: MaterializedViewCatalog,
+    view: LoadedView,
+    sql: str,
+    *,
+    pins: Mapping[Identifier, ObservedTable] | None = None,
+    located: dict[Identifier, Located] | None = None,
+) -> Dependencies:
+    """Return the base tables and nested plain views of a view's query.
+
+    Args:
+        catalog: Where it is.
+        view: The view.
+        sql: Its query.
+        pins: Names that are known to be base tables.
+        located: Gets where the names of base tables lead, so that nobody has to ask again.
+    """
+
+    def load(identifier: Identifier) -> NestedView | None:
+        return None if pins and identifier in pins else load_plain_view(catalog, identifier, located)
+
     return base_tables(
         sql,
         default_catalog=view.default_catalog,
         default_namespace=view.metadata.current_version.default_namespace,
-        load_view=lambda identifier: load_plain_view(catalog, identifier),
+        load_view=load,
         view=str(view.identifier),
     )
 
 
-def load_plain_view(catalog: MaterializedViewCatalog, identifier: Identifier) -> NestedView | None:
-    """Return a nested plain view, or ``None`` for a name that is a table, a materialized view or nothing."""
+def load_plain_view(
+    catalog: MaterializedViewCatalog, identifier: Identifier, located: dict[Identifier, Located] | None = None
+) -> NestedView | None:
+    """Return a nested plain view, or ``None`` for a name that is a table, a materialized view or nothing.
+
+    Args:
+        catalog: Where the look begins.
+        identifier: The name.
+        located: Gets where a name leads that is of no plain view.
+    """
     try:
         home = catalog.other(identifier.catalog)
-        located = home.locate([identifier]).get(identifier)
+        place = home.locate([identifier]).get(identifier)
     except CatalogNotFoundError:
         return None
-    if located is None or located.kind != "view":
-        return None
-    loaded = home.open_view(identifier, located)
-    if loaded.settings is not None:
+    loaded = home.open_view(identifier, place) if place and place.kind == "view" else None
+    if loaded is None or loaded.settings is not None:
+        if place is not None and located is not None:
+            located[identifier] = place
         return None
     version = loaded.metadata.current_version
     return NestedView(
@@ -152,39 +194,46 @@ def observe_tables(
     *,
     as_of: datetime | None = None,
     pins: dict[Identifier, ObservedTable] | None = None,
+    located: Mapping[Identifier, Located] | None = None,
 ) -> tuple[tuple[ObservedTable, ...], dict[Identifier, str | Identifier]]:
-    """Look at base tables: one catalog query, and a metadata file only where a pointer has moved.
+    """Look at base tables: one catalog query at most, and a metadata file only where a pointer has moved.
 
     Returns:
         The tables, and of each that is a materialized view the storage table: its metadata file, or its name in
         the catalog.
     """
     wanted = tuple(identifiers)
-    known = {table.identifier: table for table in record.base_tables} if record and not as_of else {}
+    # Where parts of the rows are of several snapshots, the file has to tell what happened since each of them.
+    single = record is not None and not as_of and not (record.intervals or record.only_intervals)
+    known = {table.identifier: table for table in record.base_tables} if record and single else {}
     pinned = {} if pins is None else pins
-    located = _locate(catalog, tuple(identifier for identifier in wanted if identifier not in pinned))
+    asked = tuple(name for name in wanted if name not in pinned)
+    # Several tables take one query: answers from different moments may be of states that never were there together.
+    alone = asked[0] if len(asked) == 1 and located and asked[0] in located else None
+    places = {alone: located[alone]} if located and alone else _locate(catalog, asked)
     storages: dict[Identifier, str | Identifier] = {}
     tables = []
     for identifier in wanted:
         table = pinned.get(identifier)
         if table is None:
-            table = _look(catalog, identifier, located[identifier], known.get(str(identifier)), storages, as_of)
+            table = _look(catalog, identifier, places[identifier], known.get(str(identifier)), storages, as_of)
             # A materialized view that the same run refreshes first must be read as that refresh left it.
             if identifier not in storages:
                 pinned[identifier] = table
         elif _lacks_history(table, known.get(str(identifier))):
             table = pinned[identifier] = _with_history(catalog, identifier, table)
+        if table.storage is not None:
+            storages[identifier] = table.storage
         tables.append(table)
     return tuple(tables), storages
 
 
 def _lacks_history(pinned: ObservedTable, recorded: BaseTable | None) -> bool:
-    """Whether a table was pinned by its pointer alone, for another view, and this record is of other rows."""
+    """Whether a table was pinned by its pointer alone, for another view, and this view has not read just that."""
     return (
         pinned.table is None
         and pinned.metadata_location is not None
-        and recorded is not None
-        and recorded.properties.get(METADATA_LOCATION) != pinned.metadata_location
+        and (recorded is None or recorded.properties.get(METADATA_LOCATION) != pinned.metadata_location)
     )
 
 
@@ -210,9 +259,8 @@ def _look(
         place = _through_materialized_view(catalog, identifier, place, storages)
         if recorded and recorded.properties.get(METADATA_LOCATION) == place.metadata_location:
             head = None if recorded.snapshot_reference == NO_SNAPSHOT else recorded.snapshot_reference
-            return ObservedTable(
-                str(identifier), place.metadata_location, head, None, recorded.properties.get(TABLE_UUID)
-            )
+            uuid = recorded.properties.get(TABLE_UUID)
+            return ObservedTable(str(identifier), place.metadata_location, head, place.table, uuid)
         return _read(catalog, identifier, place, as_of)
     except MetadataFileNotFoundError as error:
         return ObservedTable(str(identifier), error=str(error))

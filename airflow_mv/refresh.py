@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
-from airflow_mv.catalog import MaterializedViewCatalog
+from airflow_mv.catalog import LoadedStorage, MaterializedViewCatalog
 from airflow_mv.catalog.confinement import check_confined
 from airflow_mv.commit import Effects, PublishOutcome
 from airflow_mv.commit import publish as publish_staged
@@ -24,16 +24,19 @@ from airflow_mv.errors import (
     RefreshRefusedError,
 )
 from airflow_mv.layouts import Figures
-from airflow_mv.maintenance import oldest_lasting_ms
 from airflow_mv.observe import dependencies_of
-from airflow_mv.plan.freshness import Code, Reason
+from airflow_mv.plan.order import in_order
 from airflow_mv.plan.planner import Mode, RefreshPlan
+from airflow_mv.plan.reasons import FOUND_OUT, Code, Reason
 from airflow_mv.planning import Pins, RefreshOptions, plan_refresh
+from airflow_mv.planning.checks import has_passed, judge, require_passed
+from airflow_mv.planning.intervals import Kept
 from airflow_mv.results import RefreshResult
 from airflow_mv.script import Outcome, Script
 from airflow_mv.spec.identifiers import Identifier
-from airflow_mv.spec.materialized_view import COMPLETE_KEY, REFRESH_ID_KEY, staging_branch
-from airflow_mv.spec.table import ancestors
+from airflow_mv.spec.materialized_view import COMPLETE_KEY, FALLBACK_KEY, REFRESH_ID_KEY, staging_branch
+from airflow_mv.spec.table import Snapshot, ancestors
+from airflow_mv.upkeep.maintenance import oldest_lasting_ms
 
 log = logging.getLogger(__name__)
 
@@ -41,6 +44,8 @@ log = logging.getLogger(__name__)
 Stager = Callable[[Script], Outcome]
 
 _MAX_PLANS = 6
+#: Refreshes of other intervals move the storage table too, and each of them only once: a backfill runs many at a time.
+_MAX_INTERVAL_PLANS = 40
 
 
 def stage(catalog: MaterializedViewCatalog, plan: RefreshPlan, stager: Stager) -> Outcome | None:
@@ -59,6 +64,7 @@ def stage(catalog: MaterializedViewCatalog, plan: RefreshPlan, stager: Stager) -
     Raises:
         InvalidQueryError: The fault lies in the view's SQL.
         RefreshRefusedError: The job cannot go on incrementally, and may not recompute.
+        CheckFailedError: The staged rows have not passed the checks.
         JobError: Spark failed; a retry may succeed.
     """
     if plan.script is None:
@@ -77,9 +83,11 @@ def stage(catalog: MaterializedViewCatalog, plan: RefreshPlan, stager: Stager) -
         kind = InvalidQueryError if outcome.query_error else JobError
         raise kind(f"view {plan.view}: the Spark job failed, nothing was published: {reason}")
     location = plan.script.outcome_location
-    # A submitted driver has left it there already; a branch tells by itself.
-    if location is not None and outcome.branch is None and catalog.files.read_text(location) != outcome.to_json():
+    # A submitted driver has left it there already; a branch tells by itself, but not whether its rows are good.
+    telling = outcome.branch is not None and plan.script.checks is None
+    if location is not None and not telling and catalog.files.read_text(location) != outcome.to_json():
         catalog.files.replace_text(location, outcome.to_json())
+    judge(plan, outcome)
     return outcome
 
 
@@ -103,7 +111,8 @@ def find_staged(catalog: MaterializedViewCatalog, plan: RefreshPlan) -> Outcome 
         return None
     try:
         outcome = Outcome.from_json(text)
-        if outcome.refresh_id != plan.refresh_id or outcome.error or outcome.metadata_location is None:
+        whole = outcome.refresh_id == plan.refresh_id and not outcome.error and has_passed(plan.script, outcome)
+        if not whole or outcome.metadata_location is None:
             return None
         home = str(location).rpartition("/staged/")[0]
         check_confined(outcome.metadata_location, (home,), what=f"view {plan.view}, staged storage table file")
@@ -128,6 +137,7 @@ def _staged_branch(catalog: MaterializedViewCatalog, plan: RefreshPlan) -> Outco
     """Find a branch that a run of this refresh has written whole: its snapshots say so."""
     storage = catalog.load_storage(catalog.load(plan.view))
     prefix = f"{staging_branch(plan.refresh_id)}_"
+    checked = _checked_branch(catalog, plan)
     for name, ref in storage.table.refs.items():
         head = storage.table.find(ref.snapshot_id) if name.startswith(prefix) else None
         if head is None or (head.summary.get(REFRESH_ID_KEY), head.summary.get(COMPLETE_KEY)) != (
@@ -135,10 +145,44 @@ def _staged_branch(catalog: MaterializedViewCatalog, plan: RefreshPlan) -> Outco
             "true",
         ):
             continue
-        own = [item for item in ancestors(storage.table, head.snapshot_id) if item.summary.get(REFRESH_ID_KEY)]
-        written = sum(item.count("added-records") for item in own if item.summary[REFRESH_ID_KEY] == plan.refresh_id)
-        return Outcome(plan.refresh_id, storage.location, rows_written=written, branch=name)
+        found = _branch_outcome(storage, head, name)
+        if checked is not None and checked.branch == name:
+            found = replace(found, checks=checked.checks, checks_digest=checked.checks_digest)
+        if has_passed(plan.script, found):
+            return found
     return None
+
+
+def _checked_branch(catalog: MaterializedViewCatalog, plan: RefreshPlan) -> Outcome | None:
+    """Return the outcome that says which branch of this refresh was checked, and what came of it."""
+    if plan.script is None or plan.script.checks is None or plan.script.outcome_location is None:
+        return None
+    text = catalog.files.read_text(plan.script.outcome_location)
+    try:
+        outcome = Outcome.from_json(text) if text else None
+    except InvalidMetadataError:
+        return None
+    return outcome if outcome and outcome.refresh_id == plan.refresh_id and not outcome.error else None
+
+
+def _branch_outcome(storage: LoadedStorage, head: Snapshot, branch: str) -> Outcome:
+    """Return what a run has done, as far as its snapshots tell it."""
+    identity = head.summary[REFRESH_ID_KEY]
+    line = ancestors(storage.table, head.snapshot_id)
+    own = [item for item in line if item.summary.get(REFRESH_ID_KEY) == identity]
+    written, *deleted = (
+        sum(item.count(key) for item in own) for key in ("added-records", "deleted-records", "added-position-deletes")
+    )
+    fallback, _, reason = head.summary.get(FALLBACK_KEY, "").partition(": ")
+    return Outcome(
+        refresh_id=identity,
+        metadata_location=storage.location,
+        rows_written=written,
+        rows_deleted=sum(deleted),
+        fallback=fallback or None,
+        fallback_reason=reason or None,
+        branch=branch,
+    )
 
 
 def publish(
@@ -150,12 +194,15 @@ def publish(
         ``None`` where the refresh has to be planned again; nothing of it was published then.
 
     Raises:
+        CheckFailedError: What was staged has not passed the plan's checks.
         CommitConflictError, CommitStateUnknownError: See :func:`airflow_mv.commit.publish`.
     """
     if outcome is not None:
         plan = _as_it_ran(plan, outcome)
     if plan.mode == Mode.NOOP:
         return _unchanged(catalog, plan)
+    if outcome is not None:
+        require_passed(plan, outcome)
     published = publish_staged(
         catalog,
         plan,
@@ -180,7 +227,15 @@ def publish(
         rows_written=outcome.rows_written if committed and outcome else 0,
         seconds=0.0,
         snapshots=tuple((item.identifier, item.snapshot_reference) for item in plan.records),
+        lag_seconds=_lag_seconds(plan) if committed else None,
+        interval=plan.interval,
+        checks=outcome.checks if outcome else (),
     )
+
+
+def _lag_seconds(plan: RefreshPlan) -> float | None:
+    since = plan.behind_since_ms
+    return None if since is None else round(max(0.0, time.time() - since / 1000), 3)
 
 
 def _as_it_ran(plan: RefreshPlan, outcome: Outcome) -> RefreshPlan:
@@ -188,7 +243,7 @@ def _as_it_ran(plan: RefreshPlan, outcome: Outcome) -> RefreshPlan:
     if outcome.fallback is None:
         return plan
     code = Code.SKIPPED if outcome.metadata_location is None else Code.INCREMENTAL_UNAVAILABLE
-    why = Reason(code, f"the job found out: {outcome.fallback_reason}")
+    why = Reason(code, f"{FOUND_OUT}: {outcome.fallback_reason}")
     mode = Mode.NOOP if outcome.metadata_location is None else Mode.FULL
     return replace(plan, mode=mode, reasons=(*plan.reasons, why))
 
@@ -204,6 +259,7 @@ def _figures(plan: RefreshPlan, outcome: Outcome) -> Figures:
         rows_changed=sum(delta.rows or 0 for delta in deltas) if deltas else None,
         rows_deleted=None if plan.mode == Mode.FULL else outcome.rows_deleted,
         bytes_read=sum(delta.old_bytes + delta.new_bytes for delta in deltas) if deltas else None,
+        checks=tuple(result.record() for result in outcome.checks) or None,
         **taught,
     )
 
@@ -214,6 +270,7 @@ def refresh(
     *,
     stager: Stager,
     options: RefreshOptions | None = None,
+    pins: Pins | None = None,
     on_plan: Callable[[RefreshPlan], None] | None = None,
     effects: Effects | None = None,
 ) -> list[RefreshResult]:
@@ -224,6 +281,8 @@ def refresh(
         views: Their names.
         stager: Runs the scripts; an in-process session serves all views with one Spark application.
         options: How to refresh.
+        pins: Base tables that were pinned before (:mod:`airflow_mv.planning.pins`); by default several views pin
+            their own.
         on_plan: Told each plan before it is carried out.
         effects: Clock, sleep and jitter.
 
@@ -232,7 +291,8 @@ def refresh(
     """
     identifiers = [catalog.identify(view) for view in views]
     ordered = in_dependency_order(catalog, identifiers) if len(identifiers) > 1 else identifiers
-    pins: Pins | None = {} if len(identifiers) > 1 else None
+    if pins is None and len(identifiers) > 1:
+        pins = {}
     return [
         _refresh_one(catalog, view, stager, options or RefreshOptions(), pins, on_plan, effects) for view in ordered
     ]
@@ -245,14 +305,7 @@ def in_dependency_order(catalog: MaterializedViewCatalog, views: Sequence[Identi
         loaded = catalog.load(view)
         tables = dependencies_of(catalog, loaded, loaded.metadata.sql(view=str(view))).tables
         reads[view] = set(tables) & set(views) - {view}
-    ordered: list[Identifier] = []
-    while waiting := [view for view in reads if view not in ordered]:
-        ready = [view for view in waiting if reads[view] <= set(ordered)]
-        if not ready:
-            names = ", ".join(str(view) for view in waiting)
-            raise InvalidQueryError(f"these materialized views read each other in a circle: {names}")
-        ordered.append(ready[0])
-    return ordered
+    return in_order(reads)
 
 
 def _refresh_one(
@@ -264,15 +317,21 @@ def _refresh_one(
     on_plan: Callable[[RefreshPlan], None] | None,
     effects: Effects | None,
 ) -> RefreshResult:
-    started = time.monotonic()
-    for _ in range(_MAX_PLANS):
-        plan = plan_refresh(catalog, view, options, pins=pins)
+    started, kept = time.monotonic(), None
+    most = _MAX_PLANS if options.interval is None else _MAX_INTERVAL_PLANS
+    for number in range(1, most + 1):
+        plan = plan_refresh(catalog, view, options, pins=pins, kept=kept)
         if on_plan:
             on_plan(plan)
-        result = publish(catalog, plan, stage(catalog, plan, stager), effects=effects)
+        outcome = stage(catalog, plan, stager)
+        result = publish(catalog, plan, outcome, effects=effects)
         if result is not None:
             return replace(result, seconds=time.monotonic() - started)
-    raise CommitConflictError(f"view {view} changed {_MAX_PLANS} times while it was refreshed; nothing was published")
+        log.info("Round %d of at most %d for %s ended without a publication", number, most, view)
+        if options.interval is not None:
+            kept = Kept(plan, outcome) if outcome is not None else kept
+            (effects or Effects()).wait(number)
+    raise CommitConflictError(f"view {view} changed {most} times while it was refreshed; nothing was published")
 
 
 def _unchanged(catalog: MaterializedViewCatalog, plan: RefreshPlan) -> RefreshResult:
@@ -289,4 +348,5 @@ def _unchanged(catalog: MaterializedViewCatalog, plan: RefreshPlan) -> RefreshRe
         rows_written=0,
         seconds=0.0,
         snapshots=tuple(record.snapshots.items()) if record else (),
+        interval=plan.interval,
     )

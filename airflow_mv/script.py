@@ -8,13 +8,12 @@ named steps are the few things plain SQL cannot say. No secret is ever part of a
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass, fields
-from types import UnionType
-from typing import Any, TypeVar, get_args, get_origin, get_type_hints
+from dataclasses import asdict, dataclass
+from typing import Any
 
+from airflow_mv.documents import json_object, json_objects, read
 from airflow_mv.errors import InvalidMetadataError
-
-_Document = TypeVar("_Document")
+from airflow_mv.staged_checks import CheckResult, StagedChecks
 
 #: Spark catalog that holds a storage table while a job works on it; nobody else sees it.
 STAGING_CATALOG = "airflow_mv_staging"
@@ -104,7 +103,7 @@ class DeltaStep:
         columns = ", ".join(quote(column) for column in (*self.columns, WEIGHT))
         where = f" where {self.where}" if self.where else ""
         span = f"{self.start or 'nothing'} to {self.end or 'nothing'}"
-        return f"CREATE TEMPORARY VIEW {self.view} ({columns}) AS <{self.kind} of {self.table}, {span}{where}>"
+        return f"CREATE TEMPORARY VIEW {self.view} ({columns}) AS\n<{self.kind} of {self.table}, {span}{where}>"
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,6 +204,7 @@ class Script:
         incremental: Whether ``steps`` bring the stored rows from the recorded snapshots to the new ones.
         fallback: Steps to run instead when one of ``steps`` finds that it cannot go on; without any the run ends.
         branch: The branch of a storage table that the statements write to; each run puts its own suffix behind it.
+        checks: What is asked of the rows when all is staged.
     """
 
     view: str
@@ -217,6 +217,7 @@ class Script:
     incremental: bool = False
     fallback: tuple[Step, ...] = ()
     branch: str | None = None
+    checks: StagedChecks | None = None
 
     @property
     def is_staged(self) -> bool:
@@ -226,7 +227,8 @@ class Script:
     @property
     def statements(self) -> tuple[str, ...]:
         """The steps as text, as they run; a run gives the staging catalog a name of its own behind this one."""
-        return tuple(step.describe() for step in self.steps)
+        asked = (self.checks.describe(),) if self.checks else ()
+        return (*(step.describe() for step in self.steps), *asked)
 
     def to_json(self) -> str:
         """Serialise; :meth:`from_json` reads it back equal."""
@@ -242,10 +244,11 @@ class Script:
         Raises:
             InvalidMetadataError: The text is not such a document.
         """
-        document = _object(text, "script")
+        document = json_object(text, "script")
         for name in ("steps", "fallback"):
-            document[name] = [_step(raw) for raw in _objects(document.get(name, []), "script", name)]
-        return _read(cls, document, "script")
+            document[name] = [_step(raw) for raw in json_objects(document.get(name, []), "script", name)]
+        document["checks"] = StagedChecks.read(document.get("checks"))
+        return read(cls, document, "script")
 
 
 @dataclass(frozen=True, slots=True)
@@ -262,7 +265,7 @@ class Delta:
         old_bytes: Bytes of the first.
         new_bytes: Bytes of the second.
         rows_read: Rows in these files by their metadata; ``None`` where the files are not known.
-        rows: Rows of the net change, gone and come; ``None`` where they were not counted.
+        rows: Rows of the net change, gone and come, or those of files that only came; ``None`` if neither is known.
     """
 
     table: str
@@ -296,6 +299,8 @@ class Outcome:
         keys: Affected keys or changed groups, where they were counted.
         deltas: What was read of each changed base table.
         branch: The branch of the storage table that holds the staged rows, in the registered layout.
+        checks: What came of the checks of the staged rows.
+        checks_digest: The digest of these checks; empty where none were run.
     """
 
     refresh_id: str
@@ -314,6 +319,8 @@ class Outcome:
     keys: int | None = None
     deltas: tuple[Delta, ...] = ()
     branch: str | None = None
+    checks: tuple[CheckResult, ...] = ()
+    checks_digest: str = ""
 
     @property
     def staged(self) -> str | None:
@@ -331,62 +338,19 @@ class Outcome:
         Raises:
             InvalidMetadataError: The text is not such a document (a half-written file).
         """
-        document = _object(text, "outcome")
-        deltas = _objects(document.get("deltas", []), "outcome", "deltas")
-        return _read(cls, {**document, "deltas": [_read(Delta, delta, "outcome") for delta in deltas]}, "outcome")
-
-
-def _object(text: str, what: str) -> dict[str, Any]:
-    try:
-        document = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise InvalidMetadataError(f"not a document of kind {what}: {str(error)[:200] or 'too deep'}") from None
-    if not isinstance(document, dict):
-        raise InvalidMetadataError(f"not a document of kind {what}: no JSON object")
-    return document
-
-
-def _objects(value: object, what: str, name: str) -> list[dict[str, Any]]:
-    if not isinstance(value, list) or not all(isinstance(raw, dict) for raw in value):
-        raise InvalidMetadataError(f"not a {what} document: field {name!r}")
-    return value
+        document = json_object(text, "outcome")
+        for name, kind in (("deltas", Delta), ("checks", CheckResult)):
+            found = json_objects(document.get(name, []), "outcome", name)
+            document[name] = [read(kind, raw, "outcome") for raw in found]
+        return read(cls, document, "outcome")
 
 
 def _step(raw: dict[str, Any]) -> Step:
     kind = raw.get("step")
     if not isinstance(kind, str) or kind not in _STEPS:
         raise InvalidMetadataError("not a script document: field 'step' of a step")
-    step: Step = _read(_STEPS[kind], {key: value for key, value in raw.items() if key != "step"}, "script")
+    step: Step = read(_STEPS[kind], {key: value for key, value in raw.items() if key != "step"}, "script")
     return step
-
-
-def _read(cls: type[_Document], document: dict[str, Any], what: str) -> _Document:
-    """Make a dataclass of a JSON object, each field of exactly its type: the text may come from anyone."""
-    types = get_type_hints(cls)
-    try:
-        values = {key: _tuples(value) for key, value in document.items()}
-        for item in fields(cls):  # type: ignore[arg-type]
-            if item.name in values and not _fits(values[item.name], types[item.name]):
-                raise InvalidMetadataError(f"not a document of kind {what}: field {item.name!r}")
-        return cls(**values)
-    except (TypeError, RecursionError) as error:
-        raise InvalidMetadataError(f"not a document of kind {what}: {str(error)[:200]}") from None
-
-
-def _fits(value: object, kind: Any) -> bool:
-    if get_origin(kind) is UnionType:
-        return any(_fits(value, item) for item in get_args(kind))
-    if get_origin(kind) is tuple:
-        items = get_args(kind)
-        if not isinstance(value, tuple):
-            return False
-        wanted = items[:1] * len(value) if items[-1] is Ellipsis else items
-        return len(value) == len(wanted) and all(map(_fits, value, wanted))
-    return type(value) in ((int, float) if kind is float else (kind,))
-
-
-def _tuples(value: Any) -> Any:
-    return tuple(_tuples(item) for item in value) if isinstance(value, list) else value
 
 
 def temporary(name: str) -> str:

@@ -9,22 +9,35 @@ from typing import Any
 from airflow_mv.catalog import MaterializedViewCatalog
 from airflow_mv.errors import InvalidMetadataError, InvalidQueryError, NotFoundError, UnsupportedError
 from airflow_mv.observe import observe
-from airflow_mv.plan.freshness import Code, ObservedTable, Reason, State
+from airflow_mv.plan.freshness import ObservedTable, State
+from airflow_mv.plan.reasons import Code, Reason
+from airflow_mv.planning.intervals import narrowed
 from airflow_mv.results import ViewStatus, timestamp
 from airflow_mv.spec.identifiers import Identifier
+from airflow_mv.spec.interval import Span
 
 
-def status(catalog: MaterializedViewCatalog, view: str | Identifier) -> ViewStatus:
+def status(catalog: MaterializedViewCatalog, view: str | Identifier, *, interval: Span | None = None) -> ViewStatus:
     """Say how a view stands to its base tables. Reads metadata only.
+
+    Args:
+        catalog: Where it is.
+        view: The view.
+        interval: Only the rows of this stretch of time are asked about.
 
     Raises:
         ViewNotFoundError, NotMaterializedError, InvalidMetadataError, MetadataFileNotFoundError: See there.
     """
-    return ViewStatus(observe(catalog, view))
+    observation = observe(catalog, view)
+    return ViewStatus(observation if interval is None else narrowed(observation, interval))
 
 
 def statuses(
-    catalog: MaterializedViewCatalog, views: Iterable[Identifier], *, listed: bool = False
+    catalog: MaterializedViewCatalog,
+    views: Iterable[Identifier],
+    *,
+    listed: bool = False,
+    interval: Span | None = None,
 ) -> list[dict[str, Any]]:
     """Return the freshness documents of several views; a base table that they share is looked at once.
 
@@ -33,6 +46,7 @@ def statuses(
         views: Their names.
         listed: Nobody named them: leave plain views out instead of refusing them, and report a view whose
             metadata is broken as ``unknown``, so that it does not hide the others.
+        interval: Only the rows of this stretch of time are asked about.
     """
     pins: dict[Identifier, ObservedTable] = {}
     documents = []
@@ -41,7 +55,8 @@ def statuses(
             loaded = catalog.load(view)
             if listed and loaded.settings is None:
                 continue
-            documents.append(ViewStatus(observe(catalog, loaded, pins=pins)).to_dict())
+            observation = observe(catalog, loaded, pins=pins)
+            documents.append(ViewStatus(narrowed(observation, interval) if interval else observation).to_dict())
         except (InvalidMetadataError, InvalidQueryError, NotFoundError, UnsupportedError) as error:
             if not listed:
                 raise
@@ -83,7 +98,9 @@ def history(catalog: MaterializedViewCatalog, view: str | Identifier) -> list[di
             ],
             "refreshed_at": timestamp(record.refreshed_at_ms),
             "rows_written": record.rows_written,
+            "checks": [dict(check) for check in record.checks],
             "current": record.refresh_id == state.current_refresh_id,
+            "interval": record.interval.interval.to_dict() if record.interval else None,
         }
         for record in state.refreshes
     ]

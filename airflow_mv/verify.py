@@ -11,8 +11,13 @@ from airflow_mv.catalog import MaterializedViewCatalog
 from airflow_mv.errors import StaleViewError, UnsupportedError
 from airflow_mv.observe import Observation, observe
 from airflow_mv.plan.freshness import NO_SNAPSHOT, State
+from airflow_mv.plan.intervals import condition
 from airflow_mv.plan.statements import pinned, renamed
-from airflow_mv.spec.identifiers import Identifier, quote
+from airflow_mv.planning.spelling import with_own_columns
+from airflow_mv.script import quote
+from airflow_mv.spec.identifiers import Identifier
+from airflow_mv.spec.materialized_view import RefreshRecord
+from airflow_mv.spec.parts import parts_of
 from airflow_mv.stagers import stored_rows
 
 if TYPE_CHECKING:
@@ -83,7 +88,7 @@ def verify(
         raise UnsupportedError(
             f"view {name} reads the materialized view {nested}: verify that one, then this view's query"
         )
-    query = renamed(_pinned(observation, record.snapshots), observation.view.metadata.schema_.names)
+    query = _recomputed(with_own_columns(catalog, observation), record)
     spark = session()
     stored = _comparable(stored_rows(spark, observation.storage, observation.storage.rows_snapshot))
     recomputed = _comparable(spark.sql(query))
@@ -94,6 +99,26 @@ def verify(
         only_stored=_first(stored.exceptAll(recomputed)),
         only_recomputed=_first(recomputed.exceptAll(stored)),
     )
+
+
+def _recomputed(observation: Observation, record: RefreshRecord) -> str:
+    """Return a query for what should be stored: each part of the rows at the snapshots that it was computed from."""
+    fields, rest = observation.view.metadata.schema_.fields, "TRUE"
+    by_origin: dict[tuple[tuple[str, int], ...], list[str]] = {}
+    for part in parts_of(record):
+        if part.interval is not None:
+            by_origin.setdefault(part.origin, []).append(f"({condition(part.interval, fields)})")
+    if by_origin:
+        within = " OR ".join(text for texts in by_origin.values() for text in texts)
+        rest = f"NOT coalesce({within}, FALSE)"
+    parts = [(dict(origin), " OR ".join(texts)) for origin, texts in by_origin.items()]
+    # Rows in no interval of a view that was only refreshed by intervals: there must be none.
+    whole = (record.snapshots, "FALSE" if record.only_intervals else rest)
+    names = observation.view.metadata.schema_.names
+    queries = [
+        f"{renamed(_pinned(observation, snapshots), names)}\nWHERE {where}" for snapshots, where in [whole, *parts]
+    ]
+    return "\nUNION ALL\n".join(queries)
 
 
 def _pinned(observation: Observation, snapshots: dict[str, int]) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import logging
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from pyiceberg.catalog import Catalog
@@ -64,11 +64,14 @@ class MaterializedViewCatalog:
         self.tables = StorageTables(self._catalog)
         restrain(self._catalog)
         self._others: dict[str, MaterializedViewCatalog] = {self.name: self}
+        #: Opens other catalogs by their names; those that are not here are of pyiceberg's configuration.
+        self.openers: Mapping[str, Callable[[], MaterializedViewCatalog]] = {}
 
     def other(self, name: str) -> MaterializedViewCatalog:
         """Return the catalog that a base table's first name part means; this one for its own name."""
         if name not in self._others:
-            self._others[name] = MaterializedViewCatalog(name)
+            opener = self.openers.get(name)
+            self._others[name] = opener() if opener else MaterializedViewCatalog(name)
         return self._others[name]
 
     @property

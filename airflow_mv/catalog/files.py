@@ -18,6 +18,7 @@ from airflow_mv.errors import (
     CatalogUnavailableError,
     ConfigurationError,
     InvalidMetadataError,
+    MaterializedViewError,
     MetadataFileNotFoundError,
 )
 from airflow_mv.spec.stored import MAX_BYTES
@@ -185,6 +186,18 @@ def named(location: str, what: str) -> Iterator[None]:
         raise CatalogUnavailableError(f"{what}: the store of {location} did not answer: {error}") from None
     except (ValueError, ImportError) as error:
         raise ConfigurationError(f"{what}: {location} cannot be opened: {type(error).__name__}: {error}") from None
+
+
+@contextmanager
+def parsed(location: str, what: str) -> Iterator[None]:
+    """Turn what pyiceberg stumbles over in a broken file into our errors too, see :func:`named`."""
+    with named(location, what):
+        try:
+            yield
+        except (OSError, ImportError, MaterializedViewError):
+            raise
+        except Exception as error:  # noqa: BLE001 (broken Avro raises whatever it stumbles over)
+            raise InvalidMetadataError(f"{what}: {location} cannot be read: {type(error).__name__}: {error}") from None
 
 
 def _size(file: InputFile, location: str) -> int:

@@ -11,7 +11,7 @@ from pyiceberg.io import FileIO
 from pyiceberg.manifest import ManifestFile, read_manifest_list
 
 from airflow_mv.catalog.catalog import MaterializedViewCatalog
-from airflow_mv.catalog.files import named
+from airflow_mv.catalog.files import parsed
 from airflow_mv.catalog.loaded import LoadedStorage
 from airflow_mv.errors import InvalidMetadataError
 from airflow_mv.spec.snapshots import without_snapshots
@@ -79,13 +79,8 @@ def _read(
     catalog: MaterializedViewCatalog, location: str, what: str, read: Callable[[FileIO, str], Iterable[Any]]
 ) -> list[Any]:
     io = catalog.files.io(location, what=what)
-    with named(location, what):
-        try:
-            return list(read(io, location))
-        except (OSError, ImportError):
-            raise
-        except Exception as error:  # noqa: BLE001 (broken Avro raises whatever it stumbles over)
-            raise InvalidMetadataError(f"{what}: {location} cannot be read: {type(error).__name__}: {error}") from None
+    with parsed(location, what):
+        return list(read(io, location))
 
 
 def _entries(document: dict[str, Any], name: str, source: str) -> list[dict[str, Any]]:

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from datetime import date
+from datetime import date, datetime, timedelta
 from decimal import Decimal, InvalidOperation
 from typing import Any, Protocol
 
@@ -20,10 +20,20 @@ from pyiceberg.expressions import (
 from pyiceberg.expressions.visitors import _InclusiveMetricsEvaluator
 from pyiceberg.manifest import ManifestContent, ManifestEntryStatus
 from pyiceberg.schema import Schema
-from pyiceberg.serializers import FromInputFile
-from pyiceberg.types import DateType, DecimalType, IntegerType, LongType, StringType
+from pyiceberg.table import StaticTable
+from pyiceberg.types import (
+    DateType,
+    DecimalType,
+    IcebergType,
+    IntegerType,
+    LongType,
+    StringType,
+    TimestampType,
+    TimestamptzType,
+)
 
-from airflow_mv.catalog.files import MetadataFiles
+from airflow_mv.catalog.files import MetadataFiles, parsed
+from airflow_mv.catalog.untrusted import static_table
 
 _EXPRESSIONS: Mapping[str, Callable[..., BooleanExpression]] = {
     "=": EqualTo,
@@ -32,6 +42,7 @@ _EXPRESSIONS: Mapping[str, Callable[..., BooleanExpression]] = {
     ">": GreaterThan,
     ">=": GreaterThanOrEqual,
 }
+_EPOCH = datetime(1970, 1, 1)  # noqa: DTZ001 (as the format counts)
 #: More manifests than this are not looked through: a Spark job costs less.
 _MOST_MANIFESTS = 50
 
@@ -53,7 +64,7 @@ class Comparison(Protocol):
 
     @property
     def kind(self) -> str:
-        """``number``, ``text`` or ``date``."""
+        """``number``, ``text``, ``date`` or ``timestamp`` (without a zone, in UTC)."""
 
 
 def added_rows_may_match(
@@ -69,18 +80,28 @@ def added_rows_may_match(
         location: A metadata file of the table that knows the snapshots.
         snapshots: The appending snapshots.
         filters: Filters; a row that passes one of them matters.
+
+    Raises:
+        InvalidMetadataError: The metadata file, a manifest list or a manifest cannot be read.
+        MetadataFileNotFoundError: One of them is gone.
     """
     if not all(filters):
         return True
-    io = files.io(location, what="table metadata file")
-    table = FromInputFile.table_metadata(io.new_input(location))
-    expressions = [_expression(comparisons, table.schema()) for comparisons in filters]
+    what = "table metadata file"
+    with parsed(location, what):
+        table = static_table(files, location, what=what)
+        return _may_match(table, snapshots, filters)
+
+
+def _may_match(table: StaticTable, snapshots: Collection[int], filters: Sequence[Sequence[Comparison]]) -> bool:
+    schema, io = table.schema(), table.io
+    expressions = [_expression(comparisons, schema) for comparisons in filters]
     if None in expressions:
         return True
-    tests = [_InclusiveMetricsEvaluator(table.schema(), item) for item in expressions if item is not None]
+    tests = [_InclusiveMetricsEvaluator(schema, item) for item in expressions if item is not None]
     manifests = [
         manifest
-        for snapshot in table.snapshots
+        for snapshot in table.snapshots()
         if snapshot.snapshot_id in snapshots
         for manifest in snapshot.manifests(io)
         if manifest.content == ManifestContent.DATA and manifest.added_snapshot_id == snapshot.snapshot_id
@@ -120,8 +141,15 @@ def _value(comparison: Comparison, schema: Schema) -> Any:
             return scaled if scaled == value else None
         if isinstance(kind, StringType) and comparison.kind == "text":
             return comparison.value
-        if isinstance(kind, DateType) and comparison.kind == "date":
-            return date.fromisoformat(comparison.value)
+        return _time(comparison, kind)
     except (ValueError, InvalidOperation):
         return None
+
+
+def _time(comparison: Comparison, kind: IcebergType) -> Any:
+    if isinstance(kind, DateType) and comparison.kind == "date":
+        return date.fromisoformat(comparison.value)
+    if isinstance(kind, TimestampType | TimestamptzType) and comparison.kind == "timestamp":
+        moment = datetime.fromisoformat(comparison.value)
+        return None if moment.tzinfo else (moment - _EPOCH) // timedelta(microseconds=1)
     return None

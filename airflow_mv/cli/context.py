@@ -19,8 +19,10 @@ import click
 from rich.console import Console
 
 from airflow_mv.catalog import MaterializedViewCatalog
+from airflow_mv.checks import read_checks
 from airflow_mv.errors import ConfigurationError, InvalidIdentifierError, MaterializedViewError
 from airflow_mv.spec.identifiers import Identifier, split
+from airflow_mv.spec.interval import Span
 from airflow_mv.stagers import InProcessStager
 
 out = Console(highlight=False, soft_wrap=True, emoji=False)
@@ -81,19 +83,26 @@ def sparked(command: Command) -> Command:
 def how(command: Command) -> Command:
     """Add what says how to refresh, and give the command ``options``."""
 
+    @with_checks
+    @with_interval
     @functools.wraps(command)
     def with_options(
-        *, as_of: str | None, full: bool, on_fallback: Any, max_full_bytes: int | None, **rest: Any
-    ) -> Any:
+        *, as_of: str | None, full: bool, on_fallback: Any, max_full_bytes: int | None, interval: Any, checks: Any,
+        max_snapshots: int | None, **rest: Any,
+    ) -> Any:  # fmt: skip
         from airflow_mv.planning import RefreshOptions
 
-        options = RefreshOptions(parse_time(as_of), full, on_fallback, max_full_bytes)
+        options = RefreshOptions(
+            parse_time(as_of), full, on_fallback, max_full_bytes, interval, checks, max_snapshots=max_snapshots
+        )
         return command(options=options, **rest)
 
     policies = click.Choice(["full", "fail", "skip"])
     fallback = "Where an incremental view must be recomputed; by default what the view says, else full."
     budget = "Refuse such a recompute where it would read more bytes of base table files."
+    bound = "New base commits that an incremental refresh reads at most; the rest is for the next one."
     for option in (
+        click.option("--max-snapshots", type=click.IntRange(min=1), help=bound),
         click.option("--max-full-bytes", type=click.IntRange(min=0), help=budget),
         click.option("--on-fallback", type=policies, help=fallback),
         click.option("--full", is_flag=True, help="Recompute although nothing may have changed."),
@@ -101,6 +110,33 @@ def how(command: Command) -> Command:
     ):
         with_options = option(with_options)
     return with_options
+
+
+def with_checks(command: Command) -> Command:
+    """Add ``--check``, and give the command ``checks``."""
+
+    @functools.wraps(command)
+    def with_read(*, checks: tuple[str, ...], **rest: Any) -> Any:
+        return command(checks=read_checks(list(checks), source="--check"), **rest)
+
+    what = "What must hold of the new rows before they are published: a condition, a query over {rows}, or JSON."
+    return click.option("--check", "checks", multiple=True, metavar="TEXT", help=what)(with_read)
+
+
+def with_interval(command: Command) -> Command:
+    """Add ``--interval START END`` and ``--interval-column``, and give the command ``interval``."""
+
+    @functools.wraps(command)
+    def with_span(*, interval: tuple[str, str] | None, interval_column: str | None, **rest: Any) -> Any:
+        if interval is None and interval_column is not None:
+            raise click.UsageError("--interval-column needs --interval START END")
+        start, end = (parse_time(text) for text in interval) if interval else (None, None)
+        return command(interval=Span(start, end, interval_column) if start and end else None, **rest)
+
+    column = "A date, timestamp or timestamptz of the view; by default its property airflow-mv.interval-column."
+    with_span = click.option("--interval-column", metavar="COLUMN", help=column)(with_span)
+    which = "Only the rows of this time, ISO 8601, the end excluded."
+    return click.option("--interval", nargs=2, metavar="START END", help=which)(with_span)
 
 
 def open_catalog(views: Sequence[str], conn_id: str | None) -> tuple[MaterializedViewCatalog, list[Identifier]]:

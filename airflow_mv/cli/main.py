@@ -23,12 +23,16 @@ from airflow_mv.cli.context import (
     print_json,
     sparked,
     stager_for,
+    with_checks,
+    with_interval,
     with_json,
 )
 from airflow_mv.cli.maintain import drop, maintain, rollback
+from airflow_mv.cli.pinned import pin, pins_of, with_pins
 
 if TYPE_CHECKING:
     from airflow_mv.planning import RefreshOptions
+    from airflow_mv.spec.interval import Span
 
 _STALE = 3
 _DIFFERENT = 4
@@ -63,6 +67,7 @@ def main() -> None:
 @click.option("--refresh", "and_refresh", is_flag=True, help="Refresh it at once.")
 @sparked
 @common
+@with_checks
 def create(
     *,
     view: str,
@@ -111,6 +116,7 @@ def create(
     help="All materialized views, of one catalog or of every one that is configured.",
 )
 @click.option("--check", is_flag=True, help="End with 3 if a view is not fresh.")
+@with_interval
 @common
 def status(
     *,
@@ -118,6 +124,7 @@ def status(
     namespace: str | None,
     whole: str | None,
     check: bool,
+    interval: Span | None,
     as_json: bool,
     conn_id: str | None,
 ) -> None:
@@ -126,8 +133,10 @@ def status(
 
     if sum((bool(views), namespace is not None, whole is not None)) != 1:
         raise click.UsageError("name views, or --namespace CATALOG.NAMESPACE, or --all [CATALOG]")
+    if interval is not None and not views:
+        raise click.UsageError("--interval is asked of views that are named")
     if views:
-        documents = statuses(*open_catalog(views, conn_id))
+        documents = statuses(*open_catalog(views, conn_id), interval=interval)
     else:
         scopes = open_namespace(namespace, conn_id) if namespace is not None else open_whole(whole or "", conn_id)
         documents = [item for catalog, space in scopes for item in statuses(catalog, catalog.list(space), listed=True)]
@@ -141,14 +150,15 @@ def status(
 
 @main.command()
 @click.argument("view")
+@with_pins
 @common
 @how
-def plan(*, view: str, options: RefreshOptions, as_json: bool, conn_id: str | None) -> None:
+def plan(*, view: str, options: RefreshOptions, pins: Path | None, as_json: bool, conn_id: str | None) -> None:
     """Show what a refresh would do, and why. Reads metadata only."""
     from airflow_mv.planning import plan_refresh
 
     catalog, (identifier,) = open_catalog([view], conn_id)
-    document = plan_refresh(catalog, identifier, options).to_dict()
+    document = plan_refresh(catalog, identifier, options, pins=pins_of(catalog, [identifier], pins)).to_dict()
     if as_json:
         print_json(document)
     else:
@@ -157,6 +167,7 @@ def plan(*, view: str, options: RefreshOptions, as_json: bool, conn_id: str | No
 
 @main.command()
 @click.argument("views", nargs=-1, required=True)
+@with_pins
 @sparked
 @common
 @how
@@ -164,6 +175,7 @@ def refresh(
     *,
     views: tuple[str, ...],
     options: RefreshOptions,
+    pins: Path | None,
     master: str | None,
     remote: str | None,
     as_json: bool,
@@ -175,7 +187,8 @@ def refresh(
     catalog, identifiers = open_catalog(views, conn_id)
     stager = stager_for(catalog, master, remote)
     show_plan = None if as_json else render.plan_line
-    results = refresh_views(catalog, identifiers, stager=stager, options=options, on_plan=show_plan)
+    given = pins_of(catalog, identifiers, pins)
+    results = refresh_views(catalog, identifiers, stager=stager, options=options, pins=given, on_plan=show_plan)
     documents = [result.to_dict() for result in results]
     if as_json:
         print_json(documents)
@@ -301,7 +314,7 @@ def demo(*, home: Path | None) -> None:
     run(DemoHome(home.resolve()) if home else DemoHome.default())
 
 
-for _command in (maintain, rollback, drop):
+for _command in (maintain, rollback, drop, pin):
     main.add_command(_command)
 
 

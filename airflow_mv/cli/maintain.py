@@ -45,7 +45,7 @@ def maintain(
     *, views: tuple[str, ...], older_than: timedelta, dry_run: bool, as_json: bool, conn_id: str | None
 ) -> None:
     """Expire old snapshots of storage tables, and delete the files that no metadata reaches."""
-    from airflow_mv.maintenance import maintain as maintain_view
+    from airflow_mv.upkeep.maintenance import maintain as maintain_view
 
     catalog, identifiers = open_catalog(views, conn_id)
     documents = []
@@ -64,7 +64,7 @@ def maintain(
 @common
 def rollback(*, view: str, refresh_id: str, as_json: bool, conn_id: str | None) -> None:
     """Make the rows of an earlier recorded refresh current again; the next refresh moves on from there."""
-    from airflow_mv.rollback import rollback as roll_back
+    from airflow_mv.upkeep.rollback import rollback as roll_back
 
     catalog, (identifier,) = open_catalog([view], conn_id)
     document = roll_back(catalog, identifier, refresh_id).to_dict()
@@ -82,7 +82,7 @@ def rollback(*, view: str, refresh_id: str, as_json: bool, conn_id: str | None) 
 def drop(*, view: str, purge: bool, as_json: bool, conn_id: str | None) -> None:
     """Remove a materialized view from the catalog; its files stay, unless they are purged."""
     from airflow_mv.create import drop as drop_view
-    from airflow_mv.purge import purge as purge_view
+    from airflow_mv.upkeep.purge import purge as purge_view
 
     catalog, (identifier,) = open_catalog([view], conn_id)
     document: dict[str, Any] = {"view": str(identifier), "dropped": True}

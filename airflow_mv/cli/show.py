@@ -33,24 +33,46 @@ def statuses(documents: Sequence[Mapping[str, Any]]) -> None:
         out.print("no materialized views")
     for document in documents:
         when = f"  refreshed {document['refreshed_at'][:19]}Z" if document["refreshed_at"] else ""
-        out.print(f"{_escape(document['view'])}  {_coloured(document['state'])}[dim]{when}[/dim]")
+        out.print(f"{_escape(document['view'])}  {_coloured(document['state'])}[dim]{when}[/dim]{_scope(document)}")
         for reason in document["reasons"]:
             out.print(f"  {_reason(reason)}")
 
 
 def plan(document: Mapping[str, Any]) -> None:
     """Print a plan: mode, reasons, base tables and the statements as they would run."""
-    out.print(f"{_escape(document['view'])}  [bold]{document['mode']}[/bold]  [dim]{document['refresh_id']}[/dim]")
+    out.print(
+        f"{_escape(document['view'])}  [bold]{document['mode']}[/bold]{_scope(document)}  "
+        f"[dim]{document['refresh_id']}[/dim]"
+    )
     for reason in document["reasons"]:
         out.print(f"  {_reason(reason)}")
     for change in document["base_tables"]:
         if change["moved"]:
             out.print(f"  {_escape(change['identifier'])}  {_change(change)}")
+    for estimate in document["estimates"]:
+        out.print(f"  expected: {_escape(_estimate(estimate))}")
     if not document["statements"]:
         out.print("  [dim]no Spark job[/dim]")
     for number, statement in enumerate(document["statements"], 1):
         out.print(f"\n[dim]-- {number} of {len(document['statements'])}[/dim]")
         out.print(visible(statement), markup=False)
+
+
+def _scope(document: Mapping[str, Any]) -> str:
+    """Name the rows that a document is on, where they are not all."""
+    interval = document.get("interval")
+    if interval is None:
+        return ""
+    return f"  {_escape(interval['column'])} in \\[{interval['start']}, {interval['end']})"
+
+
+def _estimate(estimate: Mapping[str, Any]) -> str:
+    """Say what one way is expected to take, and whether the view's own refreshes have corrected that."""
+    taught = f", as its refreshes take {estimate['factor']:.1f} times what their bytes tell"
+    told = f"{estimate['mode']:12}  {estimate['seconds']:6.1f} s  reading {human(estimate['bytes_read'])}"
+    counts = estimate["rows_changed"] and estimate["mode"] != "full"
+    rows = f", {estimate['rows_changed']:,} changed rows" if counts else ""
+    return f"{told}{rows}{taught if estimate['factor'] != 1 else ''}"
 
 
 def _change(change: Mapping[str, Any]) -> str:
@@ -73,9 +95,15 @@ def result(document: Mapping[str, Any]) -> None:
     """Print how a refresh ended."""
     rows = f"  {document['rows_written']:,} rows" if document["rows_written"] else ""
     out.print(
-        f"{_escape(document['view'])}  {_coloured(document['outcome'])}  {document['mode']}{rows}  "
+        f"{_escape(document['view'])}  {_coloured(document['outcome'])}  {document['mode']}{_scope(document)}{rows}  "
         f"{document['seconds']:.1f} s  [dim]{document['refresh_id']}[/dim]"
     )
+    if checks := document["checks"]:
+        out.print(f"  {sum(check['result'] == 'passed' for check in checks)} of {len(checks)} checks passed")
+    for check in checks:
+        if check["result"] != "passed":
+            told = f"{check['name']}: wanted {check['expected']}; found {check['observed']}"
+            out.print(f"  [yellow]{check['result']}[/yellow]  {_escape(told)}")
 
 
 def history(documents: Sequence[Mapping[str, Any]]) -> None:
@@ -91,7 +119,8 @@ def history(documents: Sequence[Mapping[str, Any]]) -> None:
             item["mode"],
             "" if item["rows_written"] is None else f"{item['rows_written']:,}",
             item["version_id"],
-            ", ".join(f"{base['identifier']}@{base['snapshot_reference']}" for base in item["base_tables"]),
+            ", ".join(f"{base['identifier']}@{base['snapshot_reference']}" for base in item["base_tables"])
+            + (f"; {item['interval']['start'][:19]} to {item['interval']['end'][:19]}" if item["interval"] else ""),
         )
         for item in documents
     ]

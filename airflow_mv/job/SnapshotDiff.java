@@ -14,6 +14,7 @@ import org.apache.iceberg.PartitionSpec;
 import org.apache.iceberg.PartitionSpecParser;
 import org.apache.iceberg.Schema;
 import org.apache.iceberg.SchemaParser;
+import org.apache.iceberg.Snapshot;
 import org.apache.iceberg.StaticTableOperations;
 import org.apache.iceberg.Table;
 import org.apache.iceberg.TableMetadata;
@@ -79,6 +80,30 @@ public class SnapshotDiff {
   /** Whether a read that cannot be pinned gives the columns of the end. */
   public boolean currentSchemaIsOfEnd() {
     return table.schema().sameSchema(SnapshotUtil.schemaFor(table, end.longValue()));
+  }
+
+  /** Files, bytes and rows that the appends after the start added, by their summaries; null where one does not say. */
+  public List appended() {
+    long[] sums = new long[3];
+    String[] keys = new String[] {"added-data-files", "added-files-size", "added-records"};
+    Snapshot snapshot = table.snapshot(end.longValue());
+    while (snapshot != null && snapshot.snapshotId() != start.longValue()) {
+      if ("append".equals(snapshot.operation())) {
+        for (int i = 0; i < keys.length; i++) {
+          String value = (String) snapshot.summary().get(keys[i]);
+          if (value == null && !"0".equals(snapshot.summary().get("added-data-files"))) {
+            return null;
+          }
+          sums[i] += value == null ? 0 : Long.parseLong(value);
+        }
+      }
+      snapshot = snapshot.parentId() == null ? null : table.snapshot(snapshot.parentId().longValue());
+    }
+    List found = new ArrayList();
+    for (int i = 0; i < sums.length; i++) {
+      found.add(Long.valueOf(sums[i]));
+    }
+    return found;
   }
 
   /** Plan both snapshots and keep what differs. */

@@ -111,7 +111,8 @@ class _Keys:
         _check_comparable([types[key] for key in step.keys])
         found = work.at_hand(frame.distinct() if isinstance(step, ReplaceKeysStep) else frame, step.most_keys)
         if found is None:
-            raise IncrementalRefusedError("too-many-keys", f"more than {step.most_keys} keys are affected")
+            message = f"more than {step.most_keys} keys are affected, or more bytes of them than the driver may hold"
+            raise IncrementalRefusedError("too-many-keys", message)
         local, work.keys = found
         work.view(self.view, local)
         work.way = step.how if work.keys else "none"

@@ -7,7 +7,7 @@ snapshot has, minus those that only the old one has. Files that both read with t
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
@@ -89,7 +89,7 @@ def _read(work: Work, step: DeltaStep) -> _Read:
         sign, snapshot = (-1, step.start) if step.end is None else (1, step.end)
         return _Read(_pinned(work, step, snapshot, sign), Delta(step.table, ("whole",)))
     if work.jvm is None:
-        return _append(work, step) if step.kind == "append" else _values(work, step)
+        return _append(work, step, _told_appends(work, step)) if step.kind == "append" else _values(work, step)
     if step.kind == "values":
         return _values(work, step)
     return _by_tasks(work, step, step.start, step.end)
@@ -110,9 +110,35 @@ def _values(work: Work, step: DeltaStep) -> _Read:
     return _Read(both, Delta(step.table, ("values",)), net=False)
 
 
-def _append(work: Work, step: DeltaStep) -> _Read:
+def _append(work: Work, step: DeltaStep, told: Sequence[int] | None) -> _Read:
+    """Read the files that were appended.
+
+    Args:
+        work: The run's.
+        step: The delta.
+        told: Files, bytes and rows that the snapshots' summaries tell.
+    """
     reader = work.spark.read.option("start-snapshot-id", str(step.start)).option("end-snapshot-id", str(step.end))
-    return _Read(_signed(reader.table(step.table), step, 1), Delta(step.table, ("append",)))
+    facts = Delta(step.table, ("append",))
+    if told is not None:
+        files, size, rows = told
+        facts = replace(facts, new_tasks=files, new_bytes=size, rows_read=rows, rows=rows)
+    return _Read(_signed(reader.table(step.table), step, 1), facts)
+
+
+def _told_appends(work: Work, step: DeltaStep) -> Sequence[int] | None:
+    """Return files, bytes and rows of the appends of a step, where no Java is at hand to walk its snapshots."""
+    keys = ("added-data-files", "added-files-size", "added-records")
+    wanted = ", ".join(f"coalesce(CAST(summary['{key}'] AS BIGINT), 0)" for key in keys)
+    rows = work.query(f"SELECT snapshot_id, parent_id, operation, {wanted} FROM {step.table}.snapshots").collect()
+    known = {row[0]: row for row in rows}
+    sums, snapshot = [0, 0, 0], step.end
+    while snapshot in known and snapshot != step.start:
+        row = known[snapshot]
+        if row[2] == "append":
+            sums = [total + added for total, added in zip(sums, row[3:], strict=True)]
+        snapshot = row[1]
+    return sums if snapshot == step.start else None
 
 
 def _signed(frame: DataFrame, step: DeltaStep, sign: int) -> DataFrame:
@@ -157,7 +183,7 @@ def _by_tasks(work: Work, step: DeltaStep, start: int, end: int) -> _Read:
     if (problem := diff.problem(list_of(work, step.columns))) is not None:
         raise IncrementalRefusedError("schema-changed", f"{step.table}: {problem}")
     if step.kind == "append" and diff.currentSchemaIsOfEnd():
-        return _append(work, step)
+        return _append(work, step, diff.appended())
     diff.plan()
     return _Tasks(work, step, diff, table).read()
 
@@ -189,6 +215,8 @@ class _Tasks:
         frame = parts[0]
         for part in parts[1:]:
             frame = frame.unionAll(part)
+        if self.ways == ["diff"] and not self.gone.size():
+            facts = replace(facts, rows=facts.rows_read)
         return _Read(frame, facts, net=len(parts) == 1, sized=self.ways == ["diff"])
 
     def _facts(self) -> Delta:
@@ -229,16 +257,21 @@ class _Tasks:
 
     def _by_lineage(self) -> Iterator[DataFrame]:
         table = self.diff.reading(self.version)
-        old, new = self.work.staged(table, self.gone), self.work.staged(table, self.come)
+        old, new = (self._mattering(self.work.staged(table, tasks)) for tasks in (self.gone, self.come))
         ids = [_ROW_ID, _ROW_VERSION]
         # Ids are a few bytes a row: where few differ, no other column is shuffled.
         both = old.select(*ids, F.lit(-1).alias(WEIGHT)).unionAll(new.select(*ids, F.lit(1).alias(WEIGHT)))
         differ = both.groupBy(*ids).agg(F.sum(WEIGHT).alias(WEIGHT)).where(f"{WEIGHT} <> 0").select(*ids)
         with self.work.partitions_for(16 * self.diff.rows(self.gone)):
             few = self.work.at_hand(differ)
+        # Without the step's condition from here on: what is left of both has passed it.
         for here, there, sign in ((old, new, -1), (new, old, 1)):
             if few is not None:
                 changed = here.join(F.broadcast(few[0]), on=ids, how="left_semi")
             else:
                 changed = here.join(there.select(*ids), on=ids, how="left_anti")
-            yield _signed(changed, self.step, sign)
+            yield _signed(changed, replace(self.step, where=""), sign)
+
+    def _mattering(self, frame: DataFrame) -> DataFrame:
+        """Rows of one id and version are the same row: both sides have it, or neither, after the condition, too."""
+        return frame.where(self.step.where) if self.step.where else frame

@@ -16,10 +16,12 @@ from pyspark.logger import PySparkLogger
 from pyspark.sql import SparkSession
 
 from airflow_mv.errors import InvalidQueryError
+from airflow_mv.job.checks import checks_here, run_checks
 from airflow_mv.job.steps import COMPLETE, brief, run_steps
 from airflow_mv.job.storage import literal
 from airflow_mv.job.work import Work
 from airflow_mv.script import STAGING_CATALOG, STAGING_NAMESPACE, Outcome, Script, quote
+from airflow_mv.staged_checks import CheckResult
 
 _STAMP = "spark.sql.iceberg.snapshot-property.airflow-mv.refresh-id"
 _CATALOG = "spark.sql.catalog."
@@ -67,6 +69,7 @@ def run(spark: SparkSession, script: Script, *, report: Callable[[str], None] = 
             if idle is None and _stages(script):
                 _open_staging(spark, name, access)
             refused = run_steps(work, script, lambda text: _here(text, name), seconds, report)
+            checks = _check(work, script, name, report)
             return Outcome(
                 refresh_id=script.refresh_id,
                 metadata_location=_newest_metadata_file(spark, _here(script.table, name)),
@@ -74,6 +77,8 @@ def run(spark: SparkSession, script: Script, *, report: Callable[[str], None] = 
                 application_id=_application_id(spark),
                 branch=script.branch,
                 mode="full" if refused or not script.incremental else "incremental",
+                checks=checks,
+                checks_digest=script.checks.digest if script.checks else "",
                 **_written(spark, _here(script.table, name), script),
                 **work.found(refused),
             )
@@ -272,6 +277,13 @@ def _written(spark: SparkSession, table: str, script: Script) -> dict[str, Any]:
         for key in ("added-records", "deleted-records", "added-position-deletes")
     )
     return {"rows_written": added, "rows_deleted": sum(removed)}
+
+
+def _check(work: Work, script: Script, name: str, report: Callable[[str], None]) -> tuple[CheckResult, ...]:
+    """Check what was staged, if anything was: rows that stay as they are have readers already."""
+    if script.checks is None or work.way == "none":
+        return ()
+    return run_checks(work, checks_here(script.checks, lambda text: _here(text, name)), report)
 
 
 # ------------------------------------------------------------------------------------- the reason

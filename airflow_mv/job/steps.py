@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import fields, replace
 from functools import partial
 from typing import Any
@@ -35,7 +36,7 @@ from airflow_mv.script import (
 )
 
 #: What a row can make an expression of the query end with.
-_OF_VALUES = (
+OF_VALUES = (
     ArithmeticException,
     ArrayIndexOutOfBoundsException,
     DateTimeException,
@@ -44,6 +45,8 @@ _OF_VALUES = (
 )
 #: Set for a script's last statement: another run that finds its branch must know whether all have run.
 COMPLETE = "spark.sql.iceberg.snapshot-property.airflow-mv.complete"
+#: Set with the code and the reason while the fallback runs: that run must know what this one has done, too.
+FALLBACK = "spark.sql.iceberg.snapshot-property.airflow-mv.fallback"
 
 
 def run_steps(
@@ -76,7 +79,9 @@ def run_steps(
         work.way = "statement"
         if script.branch is not None:
             work.spark.conf.set(COMPLETE, "false")
-        _run_each(work, script, script.fallback, here, seconds, report)
+        told = f"{error.code}: {work.found(error)['fallback_reason']}"
+        with work.setting(FALLBACK, told) if script.branch is not None else nullcontext():
+            _run_each(work, script, script.fallback, here, seconds, report)
         return error
     return None
 
@@ -93,7 +98,7 @@ def _run_incremental(
         raise IncrementalRefusedError(
             "not-supported", f"Spark cannot run a statement of it: {_first(error)}"
         ) from error
-    except _OF_VALUES as error:
+    except OF_VALUES as error:
         if not script.incremental:
             raise
         # Old and new rows meet that were never there together: what fails on them may well be fine in the whole.

@@ -74,15 +74,23 @@ class Work:
     # --------------------------------------------------------------------------------------- results
 
     def at_hand(self, frame: DataFrame, most: int = AT_HAND) -> tuple[DataFrame, int] | None:
-        """Run a query and return its rows as a local relation with their number, or ``None`` if they are too many.
+        """Run a query and return its rows as a local relation with their number, or ``None`` if they are too much.
 
         What the driver holds costs no job when it is read, its exact size lets Spark broadcast it and push it
         through aggregates, and an empty one makes whole branches of a query vanish.
 
         Args:
             frame: The query.
-            most: Rows.
+            most: Rows; of what they hold, the session's ``spark.driver.maxResultSize`` is the most.
         """
+        try:
+            return self._at_hand(frame, most)
+        except Exception as error:
+            if "spark.driver.maxResultSize" in str(error):
+                return None
+            raise
+
+    def _at_hand(self, frame: DataFrame, most: int) -> tuple[DataFrame, int] | None:
         if self.jvm is None:
             table = frame.limit(most + 1).toArrow()
             local = self.spark.createDataFrame(table, schema=frame.schema)

@@ -5,11 +5,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 from airflow_mv.catalog import LoadedStorage, LoadedView
+from airflow_mv.plan.freshness import METADATA_LOCATION, NO_SNAPSHOT
 from airflow_mv.plan.planner import RefreshPlan
-from airflow_mv.spec.materialized_view import TIME_TRAVEL_PROPERTY, RefreshRecord, StorageState
+from airflow_mv.spec.materialized_view import TIME_TRAVEL_PROPERTY, BaseTable, RefreshRecord, StorageState
+from airflow_mv.spec.parts import Part, after, bounds
 from airflow_mv.spec.table import Snapshot
 
 _FACTORS = ("full-factor", "incremental-factor")
@@ -26,6 +28,7 @@ class Figures:
         bytes_read: Bytes of base table files read to know the change.
         full_factor: How many times its estimate a full refresh took.
         incremental_factor: The same of an incremental one.
+        checks: What came of the checks of the rows.
     """
 
     rows_written: int = 0
@@ -34,8 +37,9 @@ class Figures:
     bytes_read: int | None = None
     full_factor: float | None = None
     incremental_factor: float | None = None
+    checks: tuple[dict[str, str], ...] | None = None
 
-    def document(self, before: RefreshRecord | None) -> dict[str, int | float]:
+    def document(self, before: RefreshRecord | None) -> dict[str, Any]:
         """Return the record's fields; what an earlier refresh has taught about estimates is kept.
 
         Args:
@@ -114,16 +118,41 @@ def next_state(
         now_ms: The clock, read once for each publication.
     """
     plan = staged.plan
+    before = storage.state.current if storage.state else None
+    refreshed_at_ms = max(now_ms, storage.table.last_updated_ms)
     document = {
         "refresh-id": plan.refresh_id,
         "version-id": plan.version_id,
-        "base-tables": [record.document() for record in plan.records],
+        **_rows(plan, before, refreshed_at_ms),
         **({"sequence-number": snapshot.sequence_number} if snapshot else {}),
         **({"nested-views": [view.document() for view in plan.nested_views]} if plan.nested_views else {}),
         "mode": str(plan.mode),
         "reasons": [reason.to_dict() for reason in plan.reasons],
-        "refreshed-at-ms": max(now_ms, storage.table.last_updated_ms),
-        **staged.figures.document(storage.state.current if storage.state else None),
+        "refreshed-at-ms": refreshed_at_ms,
+        **staged.figures.document(before),
     }
     record = RefreshRecord.read(document, source=f"view {plan.view}, refresh record")
     return StorageState.after(storage.state, record, keep_history=keeps_history(view))
+
+
+def _rows(plan: RefreshPlan, before: RefreshRecord | None, refreshed_at_ms: int) -> dict[str, Any]:
+    """Return the fields that say which rows are of which snapshots."""
+    read = [record.document() for record in plan.records]
+    if plan.interval is None:
+        return {"base-tables": read}
+    new = Part(plan.interval, tuple(map(_without_location, plan.records)), plan.refresh_id, refreshed_at_ms)
+    whole = None if before is None or before.only_intervals else before.base_tables
+    never = [{**_without_location(record).document(), "snapshot-reference": NO_SNAPSHOT} for record in plan.records]
+    return {
+        "base-tables": never if whole is None else [table.document() for table in whole],
+        "interval": bounds(plan.interval),
+        "intervals": after(before, plan.interval, new),
+        **({"only-intervals": True} if whole is None else {}),
+    }
+
+
+def _without_location(table: BaseTable) -> BaseTable:
+    """A base table as an interval records it: there may be a thousand of them."""
+    document = table.document()
+    kept = {key: value for key, value in table.properties.items() if key != METADATA_LOCATION}
+    return BaseTable.read({**document, "properties": kept}, source=f"base table {table.identifier}")

@@ -37,6 +37,11 @@ class NewStorage:
         return list(self.table.current_schema["fields"])
 
     @property
+    def columns(self) -> list[str]:
+        """The names of its columns."""
+        return [str(field["name"]) for field in self.fields]
+
+    @property
     def view_properties(self) -> dict[str, str]:
         """What a view says of it beside the settings."""
         if self.name is None:

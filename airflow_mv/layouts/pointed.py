@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import uuid
+from typing import Any
 
 from airflow_mv.catalog import LoadedStorage, LoadedView, MaterializedViewCatalog
 from airflow_mv.catalog.catalog import next_number
@@ -17,7 +18,7 @@ from airflow_mv.catalog.files import check_location, discard, join
 from airflow_mv.errors import InvalidMetadataError
 from airflow_mv.layouts.attempt import Staged, keeps_history, next_state
 from airflow_mv.plan.planner import RefreshPlan
-from airflow_mv.spec.materialized_view import PROPERTY, property_text
+from airflow_mv.spec.materialized_view import PROPERTY, property_text, refresh_tag
 from airflow_mv.spec.stored import decode, encode
 from airflow_mv.spec.table import TableMetadata, parse_table, with_properties
 from airflow_mv.spec.view import with_view_properties
@@ -95,16 +96,45 @@ def _write_storage(catalog: MaterializedViewCatalog, view: LoadedView, storage: 
     snapshot = table.find(table.head) if table.head is not None else None
     state = next_state(staged, view, storage, snapshot, now_ms=now_ms)
     keep = keeps_history(view)
-    document = with_properties(
+    return write_next(
+        catalog,
+        table.location,
         decode(data, source=f"{what} {source}"),
         previous_location=source,
         updates={PROPERTY: property_text(state)},
-        tags={f"refresh-{plan.refresh_id}": table.head} if keep and table.head is not None else {},
+        tags={refresh_tag(plan.refresh_id): table.head} if keep and table.head is not None else {},
         now_ms=now_ms,
     )
-    name = f"{next_number(source):05d}-{uuid.uuid4()}.metadata.json"
-    location = join(table.location, "metadata", name)
-    catalog.files.write(location, encode(document))
+
+
+def write_next(
+    catalog: MaterializedViewCatalog,
+    folder: str,
+    document: dict[str, Any],
+    *,
+    previous_location: str,
+    updates: dict[str, str],
+    tags: dict[str, int],
+    now_ms: int,
+) -> str:
+    """Write a storage table's next metadata file, which counts for nothing until a view names it.
+
+    Args:
+        catalog: Where the view is.
+        folder: The table's location.
+        document: Its decoded metadata; for the others see :func:`airflow_mv.spec.table.with_properties`.
+        previous_location: The file that this one follows.
+        updates: Properties to set.
+        tags: Snapshot id by tag name to add.
+        now_ms: The clock.
+
+    Returns:
+        Its location.
+    """
+    written = with_properties(document, previous_location=previous_location, updates=updates, tags=tags, now_ms=now_ms)
+    name = f"{next_number(previous_location):05d}-{uuid.uuid4()}.metadata.json"
+    location = join(folder, "metadata", name)
+    catalog.files.write(location, encode(written))
     return location
 
 

@@ -21,6 +21,7 @@ from airflow_mv.spec.materialized_view import (
     REFRESH_ID_KEY,
     current_tag,
     property_text,
+    refresh_tag,
     staging_branch,
 )
 from airflow_mv.spec.table import Snapshot, ancestors
@@ -70,7 +71,7 @@ class RegisteredAttempt:
         self._stamps.add(state.current.refreshed_at_ms)
         self._snapshot_id = snapshot.snapshot_id
         before = storage.state.tag if storage.state else None
-        tags = [current_tag(plan.refresh_id), *([f"refresh-{plan.refresh_id}"] if keeps_history(view) else [])]
+        tags = [current_tag(plan.refresh_id), *([refresh_tag(plan.refresh_id)] if keeps_history(view) else [])]
         return TableChange(
             requires={
                 _MAIN: storage.table.head,

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from airflow_mv.spec.table import Snapshot, TableMetadata, ancestors, snapshots_between
+from airflow_mv.spec.table import Snapshot, TableMetadata, snapshots_between
 
 
 class Kind(StrEnum):
@@ -151,6 +151,11 @@ def _kind(snapshot: Snapshot) -> Kind:
     return Kind.APPENDED if only_added else Kind.REWRITTEN
 
 
+def changes_rows(snapshot: Snapshot) -> bool:
+    """Whether a snapshot may have other rows than its parent; compaction has not."""
+    return _kind(snapshot) != Kind.REPLACED
+
+
 def _is_empty(snapshot: Snapshot) -> bool:
     """Whether a commit added and removed nothing, and says so: a DELETE without a match."""
     touched = [key for key in snapshot.summary if key.startswith(("added-", "deleted-", "removed-"))]
@@ -165,21 +170,17 @@ def _broken(table: TableMetadata, old: int | None, new: int | None) -> Range:
     left = snapshots_between(table, new, old)
     if left is None:
         # Two branches of one history: what each did since they parted is not followed, all may have changed.
-        parted = Size(bytes_added=totals.total_bytes, bytes_removed=_totals(table, old).total_bytes)
-        size = _with_totals(parted, totals)
+        size = replace(totals, bytes_added=totals.total_bytes, bytes_removed=table.bytes_at(old))
     else:
         undone = _sizes(left, totals)
-        size = Size(
-            undone.rows_deleted,
-            undone.rows_added,
-            undone.bytes_removed,
-            undone.bytes_added,
-            undone.files_removed,
-            undone.files_added,
-            undone.partitions,
-            undone.bytes_touched,
-            totals.total_rows,
-            totals.total_bytes,
+        size = replace(
+            undone,
+            rows_added=undone.rows_deleted,
+            rows_deleted=undone.rows_added,
+            bytes_added=undone.bytes_removed,
+            bytes_removed=undone.bytes_added,
+            files_added=undone.files_removed,
+            files_removed=undone.files_added,
         )
     return Range(Kind.ROLLED_BACK, size=size, schema_changed=_schema_of(table, old) != _schema_of(table, new))
 
@@ -212,26 +213,9 @@ def _touched(moved: Sequence[Snapshot], totals: Size) -> int:
 
 
 def _totals(table: TableMetadata, snapshot_id: int | None) -> Size:
-    snapshot = table.find(snapshot_id) if snapshot_id is not None else None
-    if snapshot is None:
-        return Size()
-    return Size(total_rows=snapshot.count("total-records"), total_bytes=snapshot.count("total-files-size"))
-
-
-def _with_totals(size: Size, totals: Size) -> Size:
-    return Size(
-        bytes_added=size.bytes_added,
-        bytes_removed=size.bytes_removed,
-        total_rows=totals.total_rows,
-        total_bytes=totals.total_bytes,
-    )
+    return Size(total_rows=table.rows_at(snapshot_id), total_bytes=table.bytes_at(snapshot_id))
 
 
 def _schema_of(table: TableMetadata, snapshot_id: int | None) -> int | None:
     snapshot = table.find(snapshot_id) if snapshot_id is not None else None
     return snapshot.schema_id if snapshot is not None else None
-
-
-def is_ancestor(table: TableMetadata, older: int, newer: int | None) -> bool:
-    """Whether a snapshot is another one or an ancestor of it."""
-    return any(item.snapshot_id == older for item in ancestors(table, newer))

@@ -9,8 +9,9 @@ from typing import Literal, TypeVar
 
 from airflow_mv.errors import ConfigurationError, RefreshRefusedError
 from airflow_mv.plan.cost import Estimate, human
-from airflow_mv.plan.freshness import Code, Freshness, Reason, State
+from airflow_mv.plan.freshness import Freshness, State
 from airflow_mv.plan.planner import Mode
+from airflow_mv.plan.reasons import NOT_INCREMENTAL, Code, Reason
 from airflow_mv.plan.strategy import Candidate
 
 FallbackPolicy = Literal["full", "fail", "skip"]
@@ -18,7 +19,6 @@ FallbackPolicy = Literal["full", "fail", "skip"]
 ON_FALLBACK_PROPERTY = "airflow-mv.on-fallback"
 MAX_FULL_BYTES_PROPERTY = "airflow-mv.max-full-bytes"
 UP_TO_PROPERTY = "airflow-mv.incremental-up-to"
-
 
 _POLICIES: Mapping[str, FallbackPolicy] = {"full": "full", "fail": "fail", "skip": "skip"}
 _Value = TypeVar("_Value")
@@ -150,8 +150,7 @@ def choose(
     if strategy == "full":
         why = Reason(Code.STRATEGY_FULL, "the view's refresh strategy is full")
         return Choice(Mode.FULL, (*freshness.reasons, why))
-    first = freshness.state in (State.NEVER_REFRESHED, State.DEFINITION_CHANGED)
-    if first or any(reason.code == Code.STORAGE_CHANGED for reason in freshness.reasons):
+    if freshness.state in (State.NEVER_REFRESHED, State.DEFINITION_CHANGED):
         return Choice(Mode.FULL, freshness.reasons)
     found = ways()
     if isinstance(found.incremental, Candidate):
@@ -163,17 +162,18 @@ def _cheaper(freshness: Freshness, candidate: Candidate, full: Estimate, policy:
     within = policy.allows(full)
     dearer = candidate.estimate.seconds > full.seconds * policy.up_to
     if policy.on_fallback == "full" and within and dearer:
-        why = Reason(Code.COST, f"a full refresh is cheaper: {full} against {candidate.estimate}")
-        return Choice(Mode.FULL, (*freshness.reasons, why), None, (full, candidate.estimate))
-    against = "" if not dearer else "; a full refresh is not allowed" if within else "; a full refresh is too large"
-    why = Reason(Code.COST, f"{candidate.estimate} against {full}{against}")
+        why = Reason(Code.COST, f"full is expected to be cheaper: {full}, {candidate.estimate}")
+        dropped = tuple(reason for reason in candidate.reasons if reason.code != Code.INCREMENTAL)
+        return Choice(Mode.FULL, (*freshness.reasons, why, *dropped), None, (full, candidate.estimate))
+    against = "" if not dearer else "; full is not allowed" if within else "; full reads more than is allowed"
+    why = Reason(Code.COST, f"expected: {candidate.estimate}, {full}{against}")
     reasons = (*freshness.reasons, *candidate.reasons, why)
     return Choice(candidate.mode, reasons, candidate, (candidate.estimate, full))
 
 
 def _fallback(freshness: Freshness, refused: tuple[Reason, ...], full: Estimate, policy: Policy, view: str) -> Choice:
-    head = Reason(Code.INCREMENTAL_UNAVAILABLE, "the strategy is incremental, but this change is not: see why")
-    why = (*freshness.reasons, head, *refused)
+    head = Reason(Code.INCREMENTAL_UNAVAILABLE, NOT_INCREMENTAL)
+    why = (*freshness.reasons, head, *(reason for reason in refused if reason not in freshness.reasons))
     told = "; ".join(reason.message for reason in refused)
     if policy.on_fallback == "skip":
         skipped = Reason(Code.SKIPPED, "on_fallback is 'skip': the view stays as it is")

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a refresh will cost, estimated from metadata: enough to tell a cheap way from a dear one.
 
-The figures are of one class of machine (``benchmarks/README.md`` has the measurements); only their
-relation matters. What a view's last refreshes took against their estimates, once recorded, corrects the guess.
+The figures are of one class of machine; only their relation matters. What a view's last refreshes took against
+their estimates, once recorded, corrects the guess. ``python -m benchmarks incremental`` prints both side by side, and
+``benchmarks/README.md`` says how to set the figures anew by it.
 """
 
 from __future__ import annotations
@@ -13,7 +14,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from airflow_mv.plan.changes import Range
-from airflow_mv.spec.identifiers import Identifier
 
 #: Bytes of Parquet that two cores scan and filter in a second.
 _SCAN = 150e6
@@ -68,7 +68,7 @@ class Estimate:
         }
 
     def __str__(self) -> str:
-        return f"{self.mode} about {self.seconds:.1f} s ({human(self.bytes_read)})"
+        return f"{self.mode} {self.seconds:.1f} s for {human(self.bytes_read)}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,12 +76,10 @@ class BaseCost:
     """A base table as an estimate sees it.
 
     Args:
-        identifier: The table.
         range: What changed; ``None`` for one that did not.
         total_bytes: Bytes of its files now.
     """
 
-    identifier: Identifier
     range: Range | None
     total_bytes: int
 
@@ -94,6 +92,15 @@ class BaseCost:
         if self.range.only_appends:
             return size.bytes_added
         return min(size.bytes_added + size.bytes_removed + size.bytes_touched, 2 * max(self.total_bytes, 1))
+
+    @property
+    def shuffled_bytes(self) -> int:
+        """Bytes of the rows that are compared: all of files that only one snapshot has, the deleted ones of others."""
+        if self.range is None or self.range.only_appends:
+            return 0
+        size = self.range.size
+        deleted = size.bytes_touched * min(size.rows_deleted, size.total_rows) // max(size.total_rows, 1)
+        return min(size.bytes_added + size.bytes_removed + deleted, 2 * max(self.total_bytes, 1))
 
     @property
     def changed_rows(self) -> int:
@@ -130,8 +137,7 @@ def incremental_cost(mode: str, bases: Sequence[BaseCost], *, storage_bytes: int
         read += others + storage_bytes
     elif mode == "merge":
         read += storage_bytes
-    # A difference is shuffled once to cancel what both snapshots have.
-    shuffled = sum(base.changed_bytes for base in changed if base.range and not base.range.only_appends)
+    shuffled = sum(base.shuffled_bytes for base in changed)
     seconds = _FIXED[mode] + _FIXED_DELTA * len(changed) + read / _SCAN + shuffled / _COMPUTE
     return Estimate(mode, seconds, read, sum(base.changed_rows for base in changed))
 

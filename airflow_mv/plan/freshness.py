@@ -8,15 +8,22 @@ from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import Any
 
-from airflow_mv.plan.changes import UNCHANGED, Kind, Range, Size, between, is_ancestor
+from airflow_mv.documents import check_fields
+from airflow_mv.plan.changes import UNCHANGED, Kind, Range, Size, between
+from airflow_mv.plan.reasons import Code, Reason
+from airflow_mv.spec.identifiers import Identifier
+from airflow_mv.spec.interval import Interval
 from airflow_mv.spec.materialized_view import BaseTable, NestedViewVersion, RefreshRecord
-from airflow_mv.spec.table import TableMetadata
+from airflow_mv.spec.parts import Part, parts_in, parts_of
+from airflow_mv.spec.table import TableMetadata, is_ancestor
 
 #: Snapshot reference of a table that was never written.
 NO_SNAPSHOT = -1
 #: Keys in a recorded base table's properties.
 METADATA_LOCATION = "metadata-location"
 TABLE_UUID = "table-uuid"
+#: Stale intervals that are named one by one.
+_MOST_TOLD = 3
 
 
 class State(StrEnum):
@@ -27,57 +34,6 @@ class State(StrEnum):
     NEVER_REFRESHED = "never-refreshed"
     DEFINITION_CHANGED = "definition-changed"
     UNKNOWN = "unknown"
-
-
-class Code(StrEnum):
-    """Why: the same word in plan, log, command line, XCom and history."""
-
-    FRESH = "FRESH"
-    ONLY_REPLACED = "ONLY_REPLACED"
-    BASE_CHANGED = "BASE_CHANGED"
-    ROLLED_BACK = "ROLLED_BACK"
-    SNAPSHOT_EXPIRED = "SNAPSHOT_EXPIRED"
-    BASE_RECREATED = "BASE_RECREATED"
-    BASE_UNREADABLE = "BASE_UNREADABLE"
-    VIEW_UNREADABLE = "VIEW_UNREADABLE"
-    NEVER_REFRESHED = "NEVER_REFRESHED"
-    DEFINITION_CHANGED = "DEFINITION_CHANGED"
-    NESTED_VIEW_CHANGED = "NESTED_VIEW_CHANGED"
-    STORAGE_CHANGED = "STORAGE_CHANGED"
-    ALREADY_NEWER = "ALREADY_NEWER"
-    FORCED = "FORCED"
-    STRATEGY_FULL = "STRATEGY_FULL"
-    FILTERED_OUT = "FILTERED_OUT"
-    INCREMENTAL = "INCREMENTAL"
-    INCREMENTAL_UNAVAILABLE = "INCREMENTAL_UNAVAILABLE"
-    SCHEMA_CHANGED = "SCHEMA_CHANGED"
-    COST = "COST"
-    SKIPPED = "SKIPPED"
-    # What the algebra refuses, see plan/incremental.
-    UNREADABLE = "UNREADABLE"
-    UNRESOLVED_NAME = "UNRESOLVED_NAME"
-    UNSUPPORTED_OPERATOR = "UNSUPPORTED_OPERATOR"
-    UNKNOWN_FUNCTION = "UNKNOWN_FUNCTION"
-    NOT_DETERMINISTIC = "NOT_DETERMINISTIC"
-    TOO_LARGE = "TOO_LARGE"
-    NO_KEYS = "NO_KEYS"
-    NOT_LINEAR = "NOT_LINEAR"
-    NOT_APPEND_ONLY = "NOT_APPEND_ONLY"
-    NOT_ADDITIVE = "NOT_ADDITIVE"
-    NO_VISIBLE_COUNT = "NO_VISIBLE_COUNT"
-    WHOLE_RESULT = "WHOLE_RESULT"
-
-
-@dataclass(frozen=True, slots=True)
-class Reason:
-    """One reason: a code for machines, a sentence for people."""
-
-    code: Code
-    message: str
-
-    def to_dict(self) -> dict[str, str]:
-        """Return the JSON form."""
-        return {"code": str(self.code), "message": self.message}
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +47,8 @@ class ObservedTable:
         table: Its metadata; ``None`` where the pointer equals the recorded one and no file was opened.
         table_uuid: Its uuid, as far as it is known.
         error: Why it cannot be read, or ``None``.
+        storage: Of a materialized view that a run has pinned the storage table: its metadata file, or its name in
+            the catalog.
     """
 
     identifier: str
@@ -99,6 +57,7 @@ class ObservedTable:
     table: TableMetadata | None = None
     table_uuid: str | None = None
     error: str | None = None
+    storage: str | Identifier | None = None
 
     def record(self) -> BaseTable:
         """Return the base table record of a refresh that reads this snapshot."""
@@ -158,13 +117,43 @@ class BaseTableChange:
         """Read what :meth:`to_dict` wrote.
 
         Raises:
-            KeyError, TypeError, ValueError: If it is no such document.
+            InvalidMetadataError: A field is missing or of another type.
+            AttributeError, KeyError, TypeError, ValueError: It is no such document otherwise.
         """
+        check_fields(document, _KINDS, "plan")
         size = Size(**{field: document[field] for field in Size.__dataclass_fields__})
         operations = tuple(sorted(document["operations"].items()))
+        check_fields(document["operations"], dict.fromkeys(document["operations"], int), "plan")
         told = Range(Kind(document["change"]), operations, size, document["only_appends"], document["schema_changed"])
         names = ("identifier", "type", "recorded", "current", "moved", "changed")
         return cls(**{name: document[name] for name in names}, range=told)
+
+
+#: Types of the fields of :meth:`BaseTableChange.to_dict` that are taken as they are.
+_KINDS = {
+    **dict.fromkeys(("identifier", "type"), str),
+    **dict.fromkeys(("recorded", "current"), int | None),
+    **dict.fromkeys(("moved", "changed", "only_appends", "schema_changed"), bool),
+    **dict.fromkeys(Size.__dataclass_fields__, int),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class PartFreshness:
+    """How rows that are of one set of snapshots stand to the base tables.
+
+    Args:
+        part: The rows.
+        base_tables: What happened to the base tables since they were computed.
+    """
+
+    part: Part
+    base_tables: tuple[BaseTableChange, ...]
+
+    @property
+    def is_fresh(self) -> bool:
+        """Whether they were computed, and nothing has changed since."""
+        return self.part.computed and not any(change.changed for change in self.base_tables)
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,11 +163,14 @@ class Freshness:
     state: State
     reasons: tuple[Reason, ...]
     base_tables: tuple[BaseTableChange, ...]
+    parts: tuple[PartFreshness, ...] = ()
+    """Those of the rows that were looked at, where intervals were refreshed on their own."""
 
     @property
     def moved(self) -> bool:
         """Whether some recorded snapshot id is no longer the current one."""
-        return any(change.moved for change in self.base_tables)
+        changes = [*self.base_tables, *(change for part in self.parts for change in part.base_tables)]
+        return any(change.moved for change in changes)
 
 
 def assess(
@@ -187,6 +179,7 @@ def assess(
     version_id: int,
     nested_views: Sequence[NestedViewVersion],
     observed: Sequence[ObservedTable],
+    interval: Interval | None = None,
 ) -> Freshness:
     """Compare a recorded refresh with what is there now.
 
@@ -195,9 +188,9 @@ def assess(
         version_id: The view's current version.
         nested_views: The plain views that the query reads, as they are now.
         observed: The base tables that the query reads, as they are now.
+        interval: Only these rows are asked about.
     """
-    recorded = {table.identifier: table for table in record.base_tables} if record else {}
-    changes = tuple(compare(recorded.get(table.identifier), table) for table in observed)
+    changes = _compared(record.base_tables if record else (), observed)
     broken = tuple(change.reason for change in changes if change.reason and change.reason.code == Code.BASE_UNREADABLE)
     if broken:
         return Freshness(State.UNKNOWN, broken, changes)
@@ -207,11 +200,49 @@ def assess(
     definition = _definition_reasons(record, version_id, nested_views)
     if definition:
         return Freshness(State.DEFINITION_CHANGED, definition, changes)
+    if record.intervals or record.only_intervals:
+        return _of_parts(parts_of(record) if interval is None else parts_in(record, interval), changes, observed)
     reasons = tuple(change.reason for change in changes if change.reason)
     if any(change.changed for change in changes):
         return Freshness(State.STALE, reasons, changes)
     fresh = Reason(Code.FRESH, "every base table is at the snapshot that the last refresh read")
     return Freshness(State.FRESH, reasons or (fresh,), changes)
+
+
+def _of_parts(parts: Sequence[Part], rest: tuple[BaseTableChange, ...], observed: Sequence[ObservedTable]) -> Freshness:
+    """Judge rows that are of several sets of snapshots: they are fresh where all of them are."""
+    looked = tuple(
+        PartFreshness(part, rest if part.interval is None else _compared(part.base_tables, observed)) for part in parts
+    )
+    stale = [item for item in looked if not item.is_fresh]
+    changes = stale[0].base_tables if stale else looked[0].base_tables
+    if any(not item.part.computed for item in looked):
+        only = Reason(Code.INTERVALS, "rows that are in no refreshed interval were never computed")
+        state = State.NEVER_REFRESHED if all(not item.part.computed for item in looked) else State.STALE
+        return Freshness(state, (only, *_of_stale(stale)), changes, looked)
+    if stale:
+        return Freshness(State.STALE, _of_stale(stale), changes, looked)
+    fresh = Reason(Code.FRESH, "every base table is at the snapshots that the refreshes of these rows read")
+    moved = tuple(dict.fromkeys(change.reason for item in looked for change in item.base_tables if change.reason))
+    return Freshness(State.FRESH, moved[:_MOST_TOLD] or (fresh,), changes, looked)
+
+
+def _of_stale(stale: Sequence[PartFreshness]) -> tuple[Reason, ...]:
+    """Say of a few stale parts what happened, and how many there are."""
+    told = []
+    for item in [item for item in stale if item.part.computed][:_MOST_TOLD]:
+        rows = "rows in no interval" if item.part.interval is None else str(item.part.interval)
+        why = [change.reason for change in item.base_tables if change.reason]
+        told += [Reason(reason.code, f"{rows}: {reason.message}") for reason in why]
+    more = len([item for item in stale if item.part.computed]) - _MOST_TOLD
+    if more > 0:
+        told.append(Reason(Code.INTERVALS, f"{more} more intervals are stale"))
+    return tuple(told)
+
+
+def _compared(recorded: Sequence[BaseTable], observed: Sequence[ObservedTable]) -> tuple[BaseTableChange, ...]:
+    by_name = {table.identifier: table for table in recorded}
+    return tuple(compare(by_name.get(table.identifier), table) for table in observed)
 
 
 def compare(recorded: BaseTable | None, observed: ObservedTable) -> BaseTableChange:

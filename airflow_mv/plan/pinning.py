@@ -17,7 +17,8 @@ from sqlglot.dialects.spark import Spark
 from sqlglot.parsers.spark import SparkParser
 
 from airflow_mv.errors import InvalidIdentifierError, InvalidQueryError
-from airflow_mv.spec.identifiers import Identifier, quote
+from airflow_mv.script import quote
+from airflow_mv.spec.identifiers import Identifier
 
 MAX_QUERY_BYTES = 1024 * 1024
 

@@ -10,12 +10,16 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
 
+from airflow_mv.documents import check_fields, json_objects, read
 from airflow_mv.errors import InvalidIdentifierError, InvalidMetadataError
 from airflow_mv.plan.cost import Estimate
-from airflow_mv.plan.freshness import BaseTableChange, Code, Reason, State
+from airflow_mv.plan.freshness import BaseTableChange, State
+from airflow_mv.plan.reasons import Code, Reason
 from airflow_mv.script import Script
 from airflow_mv.spec.identifiers import Identifier
+from airflow_mv.spec.interval import Interval
 from airflow_mv.spec.materialized_view import BaseTable, NestedViewVersion
+from airflow_mv.staged_checks import StagedChecks
 
 #: Namespace of refresh ids.
 _REFRESH_IDS = uuid.UUID("6f2c2f0e-6a43-5d3c-9d9b-6e0f3f3f7a10")
@@ -55,6 +59,8 @@ class RefreshPlan:
         script: What Spark is asked, or ``None`` where no Spark job is needed.
         estimates: What the ways that were compared are expected to take, the chosen one first.
         skips: Whether the view stays as it is where the job finds that it cannot refresh incrementally.
+        interval: The rows that the refresh is for; ``None`` for the whole view.
+        behind_since_ms: When the first base commit was made that is not in the view, as far as that is known.
     """
 
     view: Identifier
@@ -74,6 +80,8 @@ class RefreshPlan:
     script: Script | None = None
     estimates: tuple[Estimate, ...] = ()
     skips: bool = False
+    interval: Interval | None = None
+    behind_since_ms: int | None = None
 
     @property
     def statements(self) -> tuple[str, ...]:
@@ -83,6 +91,10 @@ class RefreshPlan:
     def with_script(self, script: Script) -> RefreshPlan:
         """Return the plan with what Spark is asked."""
         return replace(self, script=script)
+
+    def with_checks(self, checks: StagedChecks | None) -> RefreshPlan:
+        """Return the plan with what must hold of the rows that its script stages."""
+        return self if self.script is None else replace(self, script=replace(self.script, checks=checks))
 
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON document; :meth:`from_dict` reads it back."""
@@ -105,6 +117,8 @@ class RefreshPlan:
             "nested_views": [view.document() for view in self.nested_views],
             "script": json.loads(self.script.to_json()) if self.script else None,
             "skips": self.skips,
+            "interval": self.interval.to_dict() if self.interval else None,
+            "behind_since_ms": self.behind_since_ms,
         }
 
     @classmethod
@@ -112,10 +126,14 @@ class RefreshPlan:
         """Read what :meth:`to_dict` wrote.
 
         Raises:
-            InvalidMetadataError: If it is no such document.
+            InvalidMetadataError: If it is no such document; the message names the field.
         """
+        check_fields(document, _KINDS, "plan")
         try:
             script = document["script"]
+            items = {name: json_objects(document[name], "plan", name) for name in _LISTS}
+            for reason in items["reasons"]:
+                check_fields(reason, {"message": str}, "plan")
             return cls(
                 view=Identifier.parse(document["view"]),
                 view_uuid=document["view_uuid"],
@@ -125,18 +143,29 @@ class RefreshPlan:
                 storage_base=document["storage_base"],
                 storage_table=Identifier.parse(name) if (name := document["storage_table"]) else None,
                 mode=Mode(document["mode"]),
-                reasons=tuple(Reason(Code(item["code"]), item["message"]) for item in document["reasons"]),
+                reasons=tuple(Reason(Code(item["code"]), item["message"]) for item in items["reasons"]),
                 refresh_id=document["refresh_id"],
-                records=tuple(BaseTable.read(item, source="plan") for item in document["records"]),
-                nested_views=tuple(NestedViewVersion.read(item, source="plan") for item in document["nested_views"]),
-                changes=tuple(BaseTableChange.from_dict(item) for item in document["base_tables"]),
+                records=tuple(BaseTable.read(item, source="plan") for item in items["records"]),
+                nested_views=tuple(NestedViewVersion.read(item, source="plan") for item in items["nested_views"]),
+                changes=tuple(BaseTableChange.from_dict(item) for item in items["base_tables"]),
                 state=State(document["state"]),
                 script=Script.from_json(json.dumps(script)) if script else None,
-                estimates=tuple(Estimate(**item) for item in document["estimates"]),
+                estimates=tuple(read(Estimate, item, "plan") for item in items["estimates"]),
                 skips=document["skips"],
+                interval=Interval.from_dict(stretch) if (stretch := document.get("interval")) else None,
+                behind_since_ms=document.get("behind_since_ms"),
             )
         except (KeyError, TypeError, ValueError, AttributeError, InvalidIdentifierError) as error:
             raise InvalidMetadataError(f"not a refresh plan: {type(error).__name__}: {error}") from None
+
+
+#: Types of the fields of :meth:`RefreshPlan.to_dict` that are taken as they are, and the fields that are lists.
+_KINDS = {
+    **dict.fromkeys(("view_uuid", "metadata_location", "storage_table_location", "storage_base", "refresh_id"), str),
+    "version_id": int,
+    "skips": bool,
+}
+_LISTS = ("reasons", "records", "nested_views", "base_tables", "estimates")
 
 
 def refresh_id(

@@ -17,7 +17,8 @@ from airflow_mv.plan.pinning import Reference as Reference
 from airflow_mv.plan.pinning import parse_query as parse_query
 from airflow_mv.plan.pinning import pin as pin
 from airflow_mv.plan.pinning import query_error, references, shorter_qualifiers, splice
-from airflow_mv.spec.identifiers import Identifier, quote
+from airflow_mv.script import quote
+from airflow_mv.spec.identifiers import Identifier
 
 MAX_VIEW_DEPTH = 64
 MAX_PINNED_CHARACTERS = 16 * 1024 * 1024

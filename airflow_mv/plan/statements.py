@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from airflow_mv.plan.query import Dependencies, PinnedTable, pin_query, string_literal
-from airflow_mv.script import STAGING_CATALOG, STAGING_NAMESPACE, CreateStorageStep, Script, SqlStep, Step
-from airflow_mv.spec.identifiers import Identifier, quote
+from airflow_mv.script import STAGING_CATALOG, STAGING_NAMESPACE, CreateStorageStep, Script, SqlStep, Step, quote
+from airflow_mv.spec.identifiers import Identifier
 from airflow_mv.spec.materialized_view import STORAGE_OF_PROPERTY, staging_branch
 from airflow_mv.spec.table import TableMetadata
 
@@ -111,11 +111,13 @@ class Work:
         steps: After the storage table is at hand.
         may_recompute: Whether the job may recompute all rows where it finds that it cannot go on.
         bytes_read: Bytes that the steps are expected to read.
+        incremental: Whether the job may find that it cannot go on, for reasons that are not the query's.
     """
 
     steps: tuple[Step, ...]
     may_recompute: bool
     bytes_read: int
+    incremental: bool = True
 
     @property
     def confs(self) -> tuple[tuple[str, str], ...]:
@@ -124,7 +126,7 @@ class Work:
         return () if partitions == _SPARKS_PARTITIONS else (("spark.sql.shuffle.partitions", str(partitions)),)
 
 
-def full_refresh(
+def pointed_refresh(
     *,
     view: str,
     refresh_id: str,
@@ -169,7 +171,7 @@ def _with_work(script: Script, recompute: Step, work: Work | None) -> Script:
         return replace(script, steps=(*script.steps, recompute))
     fallback = (recompute,) if work.may_recompute else ()
     steps, confs = (*script.steps, *work.steps), (*script.confs, *work.confs)
-    return replace(script, steps=steps, confs=confs, incremental=True, fallback=fallback)
+    return replace(script, steps=steps, confs=confs, incremental=work.incremental, fallback=fallback)
 
 
 def registered_refresh(
@@ -207,6 +209,29 @@ def registered_refresh(
     confs = (*_CONFS, *stamps)
     script = Script(view, refresh_id, table.sql(), steps, outcome_location, confs, len(nested), branch=branch)
     return _with_work(script, SqlStep(f"INSERT OVERWRITE {staged_storage(table, refresh_id)}\n{query}"), work)
+
+
+def interval_steps(table: str, *, query: str, columns: Sequence[str], where: str) -> tuple[Step, ...]:
+    """Return the steps that replace the rows of an interval.
+
+    Args:
+        table: The quoted name by which the refresh writes to the storage table.
+        query: A query with the view's columns by position.
+        columns: The view's column names, in order.
+        where: What just the rows of the interval pass.
+    """
+    rows = f"{renamed(query, columns)}\nWHERE {where}"
+    return SqlStep(f"DELETE FROM {table} WHERE {where}"), SqlStep(f"INSERT INTO {table}\n{rows}")
+
+
+def all_rows(table: str, snapshot: int | None = None) -> str:
+    """Return the query for all rows of a table, at a snapshot or as it is.
+
+    Args:
+        table: Its quoted name.
+        snapshot: The snapshot.
+    """
+    return f"SELECT * FROM {table}" if snapshot is None else f"SELECT * FROM {table} VERSION AS OF {snapshot}"
 
 
 def create_storage(

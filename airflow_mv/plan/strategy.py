@@ -12,10 +12,10 @@ from dataclasses import dataclass
 
 from airflow_mv.plan.changes import DIFFERABLE, Kind, Range
 from airflow_mv.plan.cost import SMALL_STORAGE, BaseCost, Estimate, incremental_cost
-from airflow_mv.plan.freshness import Code, Reason
-from airflow_mv.plan.incremental import Appended, BaseRelation, Comparison, Merged, Query, Refusal, Replaced
+from airflow_mv.plan.incremental import Appended, BaseRelation, Comparison, Merged, Query, Replaced
 from airflow_mv.plan.planner import Mode
 from airflow_mv.plan.query import NestedView
+from airflow_mv.plan.reasons import Code, Reason
 from airflow_mv.script import (
     STAGING_CATALOG,
     DeltaStep,
@@ -24,9 +24,10 @@ from airflow_mv.script import (
     ReplaceKeysStep,
     SqlStep,
     Step,
+    quote,
     temporary,
 )
-from airflow_mv.spec.identifiers import Identifier, quote
+from airflow_mv.spec.identifiers import Identifier
 
 #: A change that is broadcast to all tasks.
 _SMALL_ROWS, _SMALL_BYTES = 200_000, 32 * 1024 * 1024
@@ -139,8 +140,8 @@ def candidate(question: Question) -> Candidate | tuple[Reason, ...]:
         default_namespace=question.default_namespace,
         views=question.views,
     )
-    if isinstance(query, Refusal):
-        return (_told(query),)
+    if isinstance(query, Reason):
+        return (query,)
     changed_columns = _changed_columns(question.bases, query)
     if changed_columns:
         return changed_columns
@@ -160,14 +161,16 @@ class _Candidates:
 
     def cheapest(self) -> Candidate | tuple[Reason, ...]:
         refused: list[Reason] = []
-        for way in (self._append, self._merge, self._merge_rows, self._replace_keys):
+        merge = self._merge if self.query.is_grouped else self._merge_rows
+        ways = {Mode.APPEND: self._append, Mode.MERGE: merge, Mode.REPLACE_KEYS: self._replace_keys}
+        for mode, way in ways.items():
             found = way()
             if isinstance(found, Candidate):
                 return Candidate(found.mode, found.steps, (*found.reasons, *refused), found.estimate)
-            refused.append(_told(found))
+            refused.append(Reason(found.code, f"no {mode}: {found.message}"))
         return tuple(refused)
 
-    def _append(self) -> Candidate | Refusal:
+    def _append(self) -> Candidate | Reason:
         one_by_one = all(_row_by_row(base.range) for base in self.question.bases if base.changed)
         found = self.query.append(consolidated=not one_by_one, broadcast=self._small)
         if not isinstance(found, Appended):
@@ -177,15 +180,15 @@ class _Candidates:
         text = "rows were only added, and each adds rows of its own to the view"
         return self._candidate(Mode.APPEND, (*self._relations(statement), insert), text)
 
-    def _merge(self) -> Candidate | Refusal:
+    def _merge(self) -> Candidate | Reason:
         text = "the changed groups' aggregates follow from the stored ones and the change"
         return self._merged(self.query.merge(broadcast=self._small), text, weighted=False)
 
-    def _merge_rows(self) -> Candidate | Refusal:
+    def _merge_rows(self) -> Candidate | Reason:
         text = "how often each changed row is in the view follows from the stored rows and the change"
         return self._merged(self.query.merge_rows(broadcast=self._small), text, weighted=True)
 
-    def _merged(self, found: Merged | Refusal, text: str, *, weighted: bool) -> Candidate | Refusal:
+    def _merged(self, found: Merged | Reason, text: str, *, weighted: bool) -> Candidate | Reason:
         if not isinstance(found, Merged):
             return found
         step = MergeAdditiveStep(
@@ -200,7 +203,7 @@ class _Candidates:
         )
         return self._candidate(Mode.MERGE, (*self._relations(found.signed), step), text)
 
-    def _replace_keys(self) -> Candidate | Refusal:
+    def _replace_keys(self) -> Candidate | Reason:
         found = self.query.replace_keys(broadcast=self._small)
         if not isinstance(found, Replaced):
             return found
@@ -249,13 +252,14 @@ class _Candidates:
                     steps.append(_pinned(relation, version, base, columns, snapshot))
             uses = statement.count(f"{relation.name}__delta`")
             if uses:
-                steps.append(_delta(relation, base, columns, uses))
+                where = self.query.conditions.get(base.identifier, "")
+                steps.append(_delta(relation, base, columns, where, uses))
         return tuple(steps)
 
 
 def base_costs(bases: Sequence[Base]) -> tuple[BaseCost, ...]:
     """Return base tables as an estimate sees them."""
-    return tuple(BaseCost(base.identifier, base.range if base.changed else None, base.total_bytes) for base in bases)
+    return tuple(BaseCost(base.range if base.changed else None, base.total_bytes) for base in bases)
 
 
 def _relation(number: int, base: Base) -> BaseRelation:
@@ -277,7 +281,7 @@ def _pinned(relation: BaseRelation, version: str, base: Base, columns: Sequence[
     return SqlStep(f"CREATE OR REPLACE TEMPORARY VIEW {view} AS\nSELECT {selected} FROM {pinned}{nothing}")
 
 
-def _delta(relation: BaseRelation, base: Base, columns: Sequence[str], uses: int) -> DeltaStep:
+def _delta(relation: BaseRelation, base: Base, columns: Sequence[str], where: str, uses: int) -> DeltaStep:
     return DeltaStep(
         view=temporary(f"{relation.name.removeprefix(STAGING_CATALOG + '-')}__delta"),
         table=base.sql,
@@ -285,6 +289,7 @@ def _delta(relation: BaseRelation, base: Base, columns: Sequence[str], uses: int
         end=base.target,
         columns=tuple(columns),
         kind="append" if base.range.only_appends else "diff",
+        where=where,
         uses=uses,
     )
 
@@ -334,7 +339,3 @@ def _unseen(bases: Sequence[Base], query: Query) -> Candidate | None:
         text = f"{base.identifier}: by its files' statistics no added row passes {told}"
         reasons.append(Reason(Code.FILTERED_OUT, text))
     return Candidate(Mode.FAST_FORWARD, (), tuple(reasons), Estimate("fast-forward", 0.1, 0, 0))
-
-
-def _told(refusal: Refusal) -> Reason:
-    return Reason(Code(str(refusal.code)), refusal.message)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from airflow_mv.spec.identifiers import quote
+from airflow_mv.script import quote
 
 _NAMES = {
     "long": "bigint",

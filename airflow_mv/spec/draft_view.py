@@ -18,7 +18,8 @@ def lift_draft(raw: dict[str, Any], source: str) -> dict[str, Any]:
     versions = raw.get("versions")
     if not isinstance(versions, list):
         return raw
-    raw.setdefault("view-uuid", str(uuid.uuid5(uuid.NAMESPACE_URL, str(raw.get("location")))))
+    location = str(raw.get("location")).encode("utf-8", "replace").decode()  # half a surrogate pair has no bytes
+    raw.setdefault("view-uuid", str(uuid.uuid5(uuid.NAMESPACE_URL, location)))
     raw.setdefault("schemas", [{"type": "struct", "schema-id": 0, "fields": []}])
     for version in versions:
         if isinstance(version, dict):

@@ -11,6 +11,7 @@ import unicodedata
 from dataclasses import dataclass
 
 from airflow_mv.errors import InvalidIdentifierError
+from airflow_mv.script import quote
 
 MAX_PART_LENGTH = 255
 MAX_LENGTH = 64 * MAX_PART_LENGTH
@@ -96,11 +97,6 @@ class Identifier:
     def __str__(self) -> str:
         """The name for people and for :meth:`parse`: backticks only where needed."""
         return ".".join(part if _PLAIN.fullmatch(part) else quote(part) for part in self.parts)
-
-
-def quote(part: str) -> str:
-    """Put one part of a name, or a column's name, in backticks."""
-    return "`" + part.replace("`", "``") + "`"
 
 
 def split(text: str) -> tuple[str, ...]:

@@ -11,11 +11,13 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from typing import Annotated, Literal
+from itertools import pairwise
+from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
 from airflow_mv.errors import InvalidMetadataError
+from airflow_mv.spec.interval import Interval
 from airflow_mv.spec.stored import Int, Long, StoredModel, decode_text
 
 #: The property key, in the view's and in the storage table's properties.
@@ -30,6 +32,7 @@ STORAGE_OF_PROPERTY = "airflow-mv.storage-of"
 #: Snapshot summary: the refresh that wrote it, and whether that was its last statement.
 REFRESH_ID_KEY = "airflow-mv.refresh-id"
 COMPLETE_KEY = "airflow-mv.complete"
+FALLBACK_KEY = "airflow-mv.fallback"
 
 _STAGING_BRANCH = re.compile(r"airflow_mv_[0-9a-f]{8}(_[0-9a-f]{4}){3}_[0-9a-f]{12}_[0-9a-f]{8}", re.ASCII)
 
@@ -78,6 +81,42 @@ class BaseTable(StoredModel):
         return self
 
 
+class IntervalBounds(StoredModel):
+    """An interval of one column (ours)."""
+
+    column: NonEmpty
+    start_us: Long
+    """µs since the epoch, the first of it."""
+    end_us: Long
+    """µs since the epoch, the first after it."""
+
+    @model_validator(mode="after")
+    def _not_empty(self) -> Self:
+        try:
+            Interval.of_micros(self.column, self.start_us, self.end_us)
+        except OverflowError as error:
+            raise ValueError(f"a time is out of range: {error}") from None
+        return self
+
+    @property
+    def interval(self) -> Interval:
+        """The value."""
+        return Interval.of_micros(self.column, self.start_us, self.end_us)
+
+
+class RefreshedInterval(IntervalBounds):
+    """Rows that were refreshed on their own, and the snapshots they were computed from (ours)."""
+
+    refresh_id: NonEmpty
+    refreshed_at_ms: Long | None = None
+    base_tables: tuple[BaseTable, ...]
+
+    @property
+    def snapshots(self) -> dict[str, int]:
+        """Recorded snapshot reference by base table identifier."""
+        return {table.identifier: table.snapshot_reference for table in self.base_tables}
+
+
 class RefreshRecord(StoredModel):
     """One refresh operation and the snapshots it was computed from."""
 
@@ -107,6 +146,23 @@ class RefreshRecord(StoredModel):
     """Ours: how many times its estimate the view's last full refresh took."""
     incremental_factor: float | None = None
     """Ours: the same of its last incremental one."""
+    checks: tuple[Mapping[str, str], ...] = ()
+    """Ours: what came of the checks of the rows, as ``{"name", "result"}``, with ``observed`` where one failed."""
+    interval: IntervalBounds | None = None
+    """Ours: what this refresh was for, where it was not for the whole view."""
+    intervals: tuple[RefreshedInterval, ...] = ()
+    """Ours: the rows that are of other snapshots than ``base-tables``; they do not overlap."""
+    only_intervals: bool = False
+    """Ours: whether no rows but those of ``intervals`` were ever computed; then ``base-tables`` says -1 for each."""
+
+    @model_validator(mode="after")
+    def _one_line(self) -> Self:
+        parts = sorted((part.interval for part in self.intervals), key=lambda interval: interval.start)
+        if len({part.column for part in parts}) > 1:
+            raise ValueError("the intervals are of several columns")
+        if any(later.start < earlier.end for earlier, later in pairwise(parts)):
+            raise ValueError("two intervals overlap")
+        return self
 
     @property
     def snapshots(self) -> dict[str, int]:
@@ -179,6 +235,11 @@ class StorageState(StoredModel):
 def current_tag(refresh_id: str) -> str:
     """Return the tag that a refresh puts on its rows (registered layout): see :attr:`StorageState.tag`."""
     return f"airflow_mv_at_{refresh_id.replace('-', '_')}"
+
+
+def refresh_tag(refresh_id: str) -> str:
+    """Return the tag that keeps the rows of a refresh, where the view keeps its history."""
+    return f"refresh-{refresh_id}"
 
 
 def staging_branch(refresh_id: str) -> str:

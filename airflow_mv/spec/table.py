@@ -105,10 +105,29 @@ class TableMetadata(msgspec.Struct, frozen=True, rename="kebab"):
     @property
     def current_schema(self) -> dict[str, Any]:
         """The current schema as stored."""
-        for schema in self.schemas:
-            if schema.get("schema-id") == self.current_schema_id:
-                return schema
-        return self.schema or {"type": "struct", "fields": []}
+        return self._schema(self.current_schema_id) or self.schema or {"type": "struct", "fields": []}
+
+    def schema_at(self, snapshot_id: int | None) -> dict[str, Any]:
+        """Return the schema by which a snapshot is read: its own, or the current one for a table without rows."""
+        snapshot = None if snapshot_id is None else self.find(snapshot_id)
+        if snapshot is None or snapshot.schema_id is None:
+            return self.current_schema
+        return self._schema(snapshot.schema_id) or self.current_schema
+
+    def _schema(self, schema_id: int | None) -> dict[str, Any] | None:
+        return next((schema for schema in self.schemas if schema.get("schema-id") == schema_id), None)
+
+    def rows_at(self, snapshot_id: int | None) -> int:
+        """Return the rows of a snapshot's files, deleted ones that still lie in them included; 0 where unknown."""
+        return self._total("total-records", snapshot_id)
+
+    def bytes_at(self, snapshot_id: int | None) -> int:
+        """Return the bytes of a snapshot's files; 0 where unknown."""
+        return self._total("total-files-size", snapshot_id)
+
+    def _total(self, key: str, snapshot_id: int | None) -> int:
+        snapshot = None if snapshot_id is None else self.find(snapshot_id)
+        return 0 if snapshot is None else snapshot.count(key)
 
 
 _DECODER = msgspec.json.Decoder(TableMetadata)
@@ -217,6 +236,11 @@ def ancestors(table: TableMetadata, snapshot_id: int | None) -> Iterator[Snapsho
         snapshot = by_id[snapshot_id]
         yield snapshot
         snapshot_id = snapshot.parent_snapshot_id
+
+
+def is_ancestor(table: TableMetadata, older: int, newer: int | None) -> bool:
+    """Whether a snapshot is another one or a retained ancestor of it."""
+    return any(item.snapshot_id == older for item in ancestors(table, newer))
 
 
 def snapshots_between(table: TableMetadata, old: int | None, new: int | None) -> tuple[Snapshot, ...] | None:

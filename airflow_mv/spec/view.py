@@ -123,7 +123,9 @@ class ViewMetadata(StoredModel):
             )
         if texts:
             return texts.pop()
-        dialects = ", ".join(sorted(str(item.dialect) for item in self.current_version.representations)) or "none"
+        dialects = (
+            shown(", ".join(sorted(str(item.dialect) for item in self.current_version.representations))) or "none"
+        )
         raise InvalidMetadataError(
             f"view {view}, version {self.current_version_id}: no SQL in the dialect {DIALECT!r} (it has: {dialects})"
         )

@@ -8,12 +8,17 @@ from dataclasses import dataclass
 
 from sqlglot import exp
 
-from airflow_mv.plan.incremental.model import Code, RefusedError
+from airflow_mv.plan.incremental.model import RefusedError
+from airflow_mv.plan.reasons import Code
 
 _DECIMAL = re.compile(r"decimal\(\s*(\d+)\s*,\s*(\d+)\s*\)")
 _MAX_PRECISION = 38
+#: Holds each BIGINT. Its product with an INT has 31 digits: ten million times the largest is a sum that fits.
+_WIDER = "DECIMAL(20, 0)"
 #: Digits that a quotient must have beyond those shown, so that rounding twice cannot differ from once.
 _SPARE_DIGITS = 9
+#: Characters of an expression in a message.
+_SHOWN = 90
 _SEMIGROUPS = (exp.Min, exp.Max, exp.LogicalAnd, exp.LogicalOr, exp.BitwiseAndAgg, exp.BitwiseOrAgg)
 
 
@@ -26,6 +31,8 @@ class Part:
     argument: exp.Expr | None
     #: Each copy of a row must be a row of its own: a product with the weight might not fit.
     needs_copies: bool = False
+    #: The change is summed up in a wider type: what comes and goes may be more than what is left.
+    widened: bool = False
 
     @property
     def is_row_count(self) -> bool:
@@ -54,10 +61,12 @@ class Part:
             return exp.Sum(this=_case(argument, weight, zero))
         if not isinstance(self.call, exp.Sum):
             return type(self.call)(this=argument.copy())
+        if self.widened:
+            argument = _cast(argument, _WIDER)
         if self.needs_copies:
             came = exp.GT(this=weight.copy(), expression=zero)
             return exp.Sum(this=_case(came, argument, exp.Neg(this=argument.copy())))
-        return exp.Sum(this=exp.Mul(this=exp.Paren(this=argument.copy()), expression=exp.Paren(this=weight.copy())))
+        return exp.Sum(this=exp.Mul(this=argument.copy(), expression=weight.copy()))
 
     def combined(self, column: exp.Expr) -> exp.Expr:
         """Return the aggregate over the stored and the partial values."""
@@ -83,14 +92,16 @@ def part(value: exp.Expr, kind: str, *, appended_only: bool) -> Part:
             return Part(exp.CountIf(this=condition), condition)
         return Part(call, _filtered(argument, condition))
     if isinstance(call, exp.CountIf | exp.Sum) and not isinstance(call.this, exp.Distinct):
-        needs_copies = _needs_copies(kind) if isinstance(call, exp.Sum) else False
-        return Part(call, _filtered(argument, condition), needs_copies)
+        if not isinstance(call, exp.Sum):
+            return Part(call, _filtered(argument, condition))
+        widened = kind.lower() == "bigint"
+        return Part(call, _filtered(argument, condition), _needs_copies(kind), widened)
     if isinstance(call, _SEMIGROUPS) and not isinstance(call.this, exp.Distinct) and not call.args.get("having"):
         if appended_only:
             return Part(call, _filtered(argument, condition))
-        message = f"{_written(call)} cannot forget rows that went"
+        message = f"{written(call)} cannot forget rows that went"
         raise RefusedError(Code.NOT_ADDITIVE, message)
-    raise RefusedError(Code.NOT_ADDITIVE, f"{_written(value)} needs all rows of its group")
+    raise RefusedError(Code.NOT_ADDITIVE, f"{written(value)} needs all rows of its group")
 
 
 def average(total: tuple[exp.Expr, str], count: exp.Expr, kind: str) -> exp.Expr:
@@ -154,5 +165,8 @@ def _cast(value: exp.Expr, kind: str) -> exp.Expr:
     return exp.cast(value.copy(), exp.DataType.build(kind, dialect="spark"))
 
 
-def _written(call: exp.Expr) -> str:
-    return call.sql(dialect="spark")[:60]
+def written(value: exp.Expr) -> str:
+    """Return an expression as people write it: columns by their bare names, and not all of a long one."""
+    bare = value.transform(lambda node: exp.column(node.name) if isinstance(node, exp.Column) else node)
+    text = bare.sql(dialect="spark")
+    return text if len(text) <= _SHOWN else f"{text[: _SHOWN - 1]}…"

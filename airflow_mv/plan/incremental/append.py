@@ -10,11 +10,12 @@ from sqlglot import exp
 
 from airflow_mv.plan.incremental import ir
 from airflow_mv.plan.incremental.changed import no_rows
-from airflow_mv.plan.incremental.model import WEIGHT, Appended, BaseRelation, Code, RefusedError, Signed
+from airflow_mv.plan.incremental.model import WEIGHT, Appended, BaseRelation, RefusedError, Signed
 from airflow_mv.plan.incremental.render import sql
 from airflow_mv.plan.incremental.stable import check_certain
 from airflow_mv.plan.incremental.subqueries import aggregated, has_windows
 from airflow_mv.plan.incremental.telescope import Context, check_linear, relation_terms
+from airflow_mv.plan.reasons import Code
 
 
 def appended(tree: ir.Tree, relations: Sequence[BaseRelation], *, consolidated: bool, broadcast: bool) -> Appended:
@@ -78,7 +79,7 @@ def weighted(tree: ir.Tree, context: Context) -> list[ir.Block]:
         columns = (*ir.names(tree), WEIGHT)
         return [ir.named_block(term, columns) for side in sides for term in side]
     if aggregated(tree) or has_windows(tree) or tree.distinct:
-        raise RefusedError(Code.NOT_LINEAR, "GROUP BY, DISTINCT or a window: rows that are already there change")
+        raise RefusedError(Code.NOT_LINEAR, "GROUP BY, DISTINCT or a window: rows that are stored already change")
     return weighted_terms(tree, context)
 
 

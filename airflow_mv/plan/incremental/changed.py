@@ -16,10 +16,11 @@ from sqlglot import exp
 
 from airflow_mv.plan.incremental import ir
 from airflow_mv.plan.incremental.keys import common_partition, relaxed
-from airflow_mv.plan.incremental.model import Code, RefusedError
+from airflow_mv.plan.incremental.model import RefusedError
 from airflow_mv.plan.incremental.split import split
 from airflow_mv.plan.incremental.subqueries import above, aggregated, constant_changed, has_windows, subquery_terms
 from airflow_mv.plan.incremental.telescope import Context, relation_terms
+from airflow_mv.plan.reasons import Code
 
 #: Groups and partitions count in both versions: an old one may have vanished.
 VERSIONS: tuple[ir.Version, ...] = ("old", "new")

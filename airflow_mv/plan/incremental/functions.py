@@ -11,7 +11,8 @@ from collections.abc import Iterator
 
 from sqlglot import exp
 
-from airflow_mv.plan.incremental.model import Code, RefusedError
+from airflow_mv.plan.incremental.model import RefusedError
+from airflow_mv.plan.reasons import Code
 
 _AGGREGATES = frozenset(
     """

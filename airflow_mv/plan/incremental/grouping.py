@@ -9,7 +9,8 @@ from itertools import combinations, product
 from sqlglot import exp
 
 from airflow_mv.plan.incremental.ir import Grouping
-from airflow_mv.plan.incremental.model import Code, RefusedError
+from airflow_mv.plan.incremental.model import RefusedError
+from airflow_mv.plan.reasons import Code
 
 MAX_SETS = 64
 

@@ -13,14 +13,16 @@ from dataclasses import dataclass
 from sqlglot import exp
 
 from airflow_mv.plan.incremental import additive, functions, ir
+from airflow_mv.plan.incremental.additive import written
 from airflow_mv.plan.incremental.append import copies, weighted_terms
 from airflow_mv.plan.incremental.keys import is_not_null
-from airflow_mv.plan.incremental.model import BaseRelation, Code, Merged, RefusedError
+from airflow_mv.plan.incremental.model import BaseRelation, Merged, RefusedError
 from airflow_mv.plan.incremental.render import sql
 from airflow_mv.plan.incremental.replace import is_comparable
 from airflow_mv.plan.incremental.stable import doubts
 from airflow_mv.plan.incremental.subqueries import aggregated, has_windows
 from airflow_mv.plan.incremental.telescope import Context
+from airflow_mv.plan.reasons import Code
 
 
 def merged(
@@ -46,7 +48,7 @@ def merged(
     statement = _signed(tree, columns)
     combined = _combined(columns, appended_only=appended_only)
     if columns.keys and not appended_only and columns.row_count() is None:
-        message = "without a column count(*) the end of a group is not seen"
+        message = "without a column count(*) the end of a group is not seen: give the view one"
         raise RefusedError(Code.NO_VISIBLE_COUNT, message)
     return Merged(
         keys=tuple(output[index][0] for index in columns.keys),
@@ -108,8 +110,8 @@ class _Columns:
         for index, item in self.parts.items():
             if isinstance(item.call, exp.Count) and item.argument == argument:
                 return index
-        written = argument.sql(dialect="spark")[:60] if argument is not None else "*"
-        message = f"without a column count({written}) it is not seen when a sum has no values left"
+        shown = written(argument) if argument is not None else "*"
+        message = f"without a column count({shown}) it is not seen when a sum has no values left: give the view one"
         raise RefusedError(Code.NO_VISIBLE_COUNT, message)
 
 
@@ -143,9 +145,9 @@ def _signed(block: ir.Block, columns: _Columns) -> ir.Block:
         if index in columns.keys:
             value = ir.column(alias, f"__k{columns.keys[index]}")
         elif index in columns.parts:
-            value = columns.parts[index].partial(
-                ir.column(alias, f"__a{index}"), _factor(weight, kind, by_copy=by_copy)
-            )
+            item = columns.parts[index]
+            factor = _factor(weight, "INT" if isinstance(item.call, exp.Sum) else "BIGINT", by_copy=by_copy)
+            value = item.partial(ir.column(alias, f"__a{index}"), factor)
         outputs.append(ir.Output(name, value))
     grouping = ir.Grouping(tuple(ir.column(alias, f"__k{number}") for number in range(len(keys)))) if keys else None
     return ir.Block(
@@ -154,11 +156,11 @@ def _signed(block: ir.Block, columns: _Columns) -> ir.Block:
 
 
 def _factor(weight: exp.Expr, kind: str, *, by_copy: bool) -> exp.Expr:
-    """Return how often a row counts, of a type that leaves a product all of its digits."""
+    """Return how often a row counts, as an integer of a type."""
     if by_copy:
         came = exp.GT(this=weight.copy(), expression=exp.Literal.number(0))
         return exp.Case(ifs=[exp.If(this=came, true=ir.one())], default=exp.Neg(this=ir.one()))
-    return exp.cast(weight.copy(), "INT" if kind.lower().startswith("decimal") else "BIGINT")
+    return exp.cast(weight.copy(), kind)
 
 
 # --------------------------------------------------------------------------------------- combined
@@ -218,7 +220,7 @@ def _derived(columns: _Columns, index: int) -> exp.Expr:
         if isinstance(node, exp.Avg):
             return _average(columns, node, index)
         if functions.is_aggregate(node) or isinstance(node, exp.Column | exp.Anonymous | exp.Filter):
-            message = f"{node.sql(dialect='spark')[:60]} is not a column of the view, and other columns need it"
+            message = f"{written(node)} is not a column of the view, and other columns need it"
             raise RefusedError(Code.NOT_ADDITIVE, message)
         return None
 
@@ -233,5 +235,5 @@ def _average(columns: _Columns, node: exp.Avg, index: int) -> exp.Expr:
             count = ir.column("__merged", columns.name(columns.count_of(item.argument)))
             total = (ir.column("__merged", columns.name(other)), columns.output[other][1])
             return additive.average(total, count, columns.output[index][1])
-    written = node.this.sql(dialect="spark")[:60]
-    raise RefusedError(Code.NOT_ADDITIVE, f"avg({written}) needs columns sum({written}) and count({written})")
+    shown = written(node.this)
+    raise RefusedError(Code.NOT_ADDITIVE, f"avg({shown}) needs columns sum({shown}) and count({shown})")

@@ -4,37 +4,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from enum import StrEnum
 
+from airflow_mv.plan.reasons import Code, Reason
 from airflow_mv.spec.identifiers import Identifier
 
 #: The column of a change table that holds how many copies of a row came (+) or went (-).
 WEIGHT = "__w"
-
-
-class Code(StrEnum):
-    """Why a query, or one strategy for it, is refused."""
-
-    UNREADABLE = "UNREADABLE"
-    UNRESOLVED_NAME = "UNRESOLVED_NAME"
-    UNSUPPORTED_OPERATOR = "UNSUPPORTED_OPERATOR"
-    UNKNOWN_FUNCTION = "UNKNOWN_FUNCTION"
-    NOT_DETERMINISTIC = "NOT_DETERMINISTIC"
-    TOO_LARGE = "TOO_LARGE"
-    NO_KEYS = "NO_KEYS"
-    NOT_LINEAR = "NOT_LINEAR"
-    NOT_APPEND_ONLY = "NOT_APPEND_ONLY"
-    NOT_ADDITIVE = "NOT_ADDITIVE"
-    NO_VISIBLE_COUNT = "NO_VISIBLE_COUNT"
-    WHOLE_RESULT = "WHOLE_RESULT"
-
-
-@dataclass(frozen=True, slots=True)
-class Refusal:
-    """A typed reason and a sentence for people."""
-
-    code: Code
-    message: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,8 +95,8 @@ class Replaced:
 
 
 class RefusedError(Exception):
-    """Carries a refusal up to the public method that returns it; never leaves the package."""
+    """Carries the reason up to the public method that returns it; never leaves the package."""
 
     def __init__(self, code: Code, message: str) -> None:
         super().__init__(message)
-        self.refusal = Refusal(code, message)
+        self.reason = Reason(code, message)

@@ -9,18 +9,9 @@ from typing import TypeVar
 
 from airflow_mv.plan.incremental import ir
 from airflow_mv.plan.incremental.append import appended, signed
-from airflow_mv.plan.incremental.filters import Comparison, filters
+from airflow_mv.plan.incremental.filters import Comparison, conditions, filters
 from airflow_mv.plan.incremental.merge import merged
-from airflow_mv.plan.incremental.model import (
-    Appended,
-    BaseRelation,
-    Code,
-    Merged,
-    Refusal,
-    RefusedError,
-    Replaced,
-    Signed,
-)
+from airflow_mv.plan.incremental.model import Appended, BaseRelation, Merged, RefusedError, Replaced, Signed
 from airflow_mv.plan.incremental.prune import pruned
 from airflow_mv.plan.incremental.reading import read
 from airflow_mv.plan.incremental.relations import Environment
@@ -28,7 +19,10 @@ from airflow_mv.plan.incremental.render import sql as to_sql
 from airflow_mv.plan.incremental.replace import replaced
 from airflow_mv.plan.incremental.resolve import Resolver
 from airflow_mv.plan.incremental.rows import merged_rows
+from airflow_mv.plan.incremental.subqueries import aggregated
+from airflow_mv.plan.incremental.within import within
 from airflow_mv.plan.query import NestedView
+from airflow_mv.plan.reasons import Code, Reason
 from airflow_mv.spec.identifiers import Identifier
 
 _Plan = TypeVar("_Plan")
@@ -57,7 +51,7 @@ class Query:
         default_catalog: str,
         default_namespace: tuple[str, ...],
         views: Mapping[Identifier, NestedView],
-    ) -> Query | Refusal:
+    ) -> Query | Reason:
         """Read a query.
 
         Args:
@@ -79,8 +73,8 @@ class Query:
             tree = pruned(ir.named(tree, [name for name, _ in output]))
             return cls(
                 used_columns=resolver.used_columns(tree),
-                new_query=to_sql(ir.tree_at(tree, "new")),
-                old_query=to_sql(ir.tree_at(tree, "old")),
+                new_query=to_sql(ir.tree_at(tree, "new"), pretty=False),
+                old_query=to_sql(ir.tree_at(tree, "old"), pretty=False),
                 _tree=tree,
                 _output=tuple(output),
                 _relations=tuple(relations),
@@ -94,12 +88,31 @@ class Query:
         found = filters(self._tree)
         return {relation.identifier: found.get(relation.name, []) for relation in self._relations}
 
+    def filters_within(
+        self, column: str, start: str, end: str, kind: str
+    ) -> Mapping[Identifier, Sequence[tuple[Comparison, ...]]]:
+        """Return :attr:`filters` of the query for the rows of an interval; see :func:`within.within`."""
+        position = next(index for index, (name, _) in enumerate(self._output) if name == column)
+        found = filters(within(self._tree, position, start, end, kind))
+        return {relation.identifier: found.get(relation.name, []) for relation in self._relations}
+
+    @property
+    def conditions(self) -> Mapping[Identifier, str]:
+        """What the rows of some base tables must pass to matter, as SQL; see :func:`filters.conditions`."""
+        found = conditions(self._tree)
+        return {item.identifier: found[item.name] for item in self._relations if item.name in found}
+
+    @property
+    def is_grouped(self) -> bool:
+        """Whether its rows are groups, so that :meth:`merge` is for it, and else :meth:`merge_rows`."""
+        return isinstance(self._tree, ir.Block) and aggregated(self._tree)
+
     @property
     def output(self) -> tuple[tuple[str, str], ...]:
         """Name and Spark type of each column of the view."""
         return self._output
 
-    def append(self, *, consolidated: bool = True, broadcast: bool = False) -> Appended | Refusal:
+    def append(self, *, consolidated: bool = True, broadcast: bool = False) -> Appended | Reason:
         """Strategy A: rows only come, and only through operators that are linear.
 
         Args:
@@ -110,7 +123,7 @@ class Query:
             lambda: appended(self._tree, self._relations, consolidated=consolidated, broadcast=broadcast)
         )
 
-    def signed(self, *, broadcast: bool = False) -> Signed | Refusal:
+    def signed(self, *, broadcast: bool = False) -> Signed | Reason:
         """The change of the result as a signed bag, through operators that are linear.
 
         Args:
@@ -118,7 +131,7 @@ class Query:
         """
         return _unless_refused(lambda: signed(self._tree, self._output, broadcast=broadcast))
 
-    def merge(self, *, broadcast: bool = False) -> Merged | Refusal:
+    def merge(self, *, broadcast: bool = False) -> Merged | Reason:
         """Strategy B: aggregates that the stored row and the change alone determine.
 
         Args:
@@ -126,7 +139,7 @@ class Query:
         """
         return _unless_refused(lambda: merged(self._tree, self._output, self._relations, broadcast=broadcast))
 
-    def merge_rows(self, *, broadcast: bool = False) -> Merged | Refusal:
+    def merge_rows(self, *, broadcast: bool = False) -> Merged | Reason:
         """Strategy B for rows: the stored copies of each changed row value and the change give the new copies.
 
         Right where :meth:`signed` is. All columns are keys, and ``signed`` has a column ``__w`` more.
@@ -136,7 +149,7 @@ class Query:
         """
         return _unless_refused(lambda: merged_rows(self._tree, self._output, broadcast=broadcast))
 
-    def replace_keys(self, *, broadcast: bool = False) -> Replaced | Refusal:
+    def replace_keys(self, *, broadcast: bool = False) -> Replaced | Reason:
         """Strategy C: the keys of all rows that may have changed.
 
         Args:
@@ -145,10 +158,10 @@ class Query:
         return _unless_refused(lambda: replaced(self._tree, self._output, broadcast=broadcast))
 
 
-def _unless_refused(build: Callable[[], _Plan]) -> _Plan | Refusal:
+def _unless_refused(build: Callable[[], _Plan]) -> _Plan | Reason:
     try:
         return build()
     except RefusedError as error:
-        return error.refusal
+        return error.reason
     except RecursionError:
-        return Refusal(Code.TOO_LARGE, "the query is nested too deeply")
+        return Reason(Code.TOO_LARGE, "the query is nested too deeply")

@@ -9,8 +9,9 @@ from sqlglot import Token, TokenType, exp
 from sqlglot.dialects.spark import Spark
 
 from airflow_mv.errors import InvalidQueryError
-from airflow_mv.plan.incremental.model import Code, RefusedError
+from airflow_mv.plan.incremental.model import RefusedError
 from airflow_mv.plan.query import parse_query
+from airflow_mv.plan.reasons import Code
 
 #: Which argument of a function must be a string: sqlglot takes anything there for the name of a unit.
 _UNITS = {"date_trunc": 0, "trunc": 1}

@@ -11,10 +11,11 @@ from sqlglot import exp
 
 from airflow_mv.errors import InvalidIdentifierError
 from airflow_mv.plan.incremental import ir
-from airflow_mv.plan.incremental.model import Code, RefusedError
+from airflow_mv.plan.incremental.model import RefusedError
 from airflow_mv.plan.incremental.reading import read
 from airflow_mv.plan.incremental.scope import Field, Scope, Visible, fold
 from airflow_mv.plan.query import NestedView
+from airflow_mv.plan.reasons import Code
 from airflow_mv.spec.identifiers import Identifier
 
 if TYPE_CHECKING:

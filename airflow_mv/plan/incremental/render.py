@@ -8,17 +8,19 @@ from collections.abc import Callable
 from sqlglot import exp
 
 from airflow_mv.plan.incremental import ir
-from airflow_mv.plan.incremental.model import Code, RefusedError
+from airflow_mv.plan.incremental.model import RefusedError
+from airflow_mv.plan.reasons import Code
 
 MAX_BLOCKS = 3000
 
 
-def sql(tree: ir.Tree, *, broadcast: bool = False) -> str:
+def sql(tree: ir.Tree, *, broadcast: bool = False, pretty: bool = True) -> str:
     """Return a query as Spark SQL. Tables without a version are read at the new one.
 
     Args:
         tree: The query.
         broadcast: Whether to hint that the change and its keys are small.
+        pretty: Whether people read it, so that it has a line for each part.
 
     Raises:
         RefusedError: The query is too large.
@@ -28,7 +30,7 @@ def sql(tree: ir.Tree, *, broadcast: bool = False) -> str:
     query = render(tree)
     for hint in [] if broadcast else list(query.find_all(exp.Hint)):
         hint.pop()
-    return query.sql(dialect="spark", identify=True)
+    return query.sql(dialect="spark", identify=True, pretty=pretty)
 
 
 def _size(source: ir.Source, known: dict[int, int]) -> int:

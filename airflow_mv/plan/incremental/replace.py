@@ -11,10 +11,11 @@ from sqlglot import exp
 from airflow_mv.plan.incremental import ir
 from airflow_mv.plan.incremental.changed import changed
 from airflow_mv.plan.incremental.keys import is_not_null, visible_keys
-from airflow_mv.plan.incremental.model import Code, RefusedError, Replaced
+from airflow_mv.plan.incremental.model import RefusedError, Replaced
 from airflow_mv.plan.incremental.render import sql
 from airflow_mv.plan.incremental.stable import Doubt, doubts, is_floating
 from airflow_mv.plan.incremental.telescope import Context
+from airflow_mv.plan.reasons import Code
 
 _NOT_COMPARABLE = ("map<", "variant", "geometry", "geography")
 

@@ -9,10 +9,11 @@ from sqlglot import exp
 
 from airflow_mv.plan.incremental import functions, ir
 from airflow_mv.plan.incremental.grouping import grouping
-from airflow_mv.plan.incremental.model import BaseRelation, Code, RefusedError
+from airflow_mv.plan.incremental.model import BaseRelation, RefusedError
 from airflow_mv.plan.incremental.relations import Environment, FromClause, allow, unique, with_ctes
 from airflow_mv.plan.incremental.scope import Field, Scope, chain, fold
 from airflow_mv.plan.query import NestedView
+from airflow_mv.plan.reasons import Code
 from airflow_mv.spec.identifiers import Identifier
 
 MAX_BLOCKS = 400

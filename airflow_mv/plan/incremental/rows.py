@@ -13,11 +13,12 @@ from sqlglot import exp
 from airflow_mv.plan.incremental import ir
 from airflow_mv.plan.incremental.append import copies, weighted
 from airflow_mv.plan.incremental.keys import is_not_null
-from airflow_mv.plan.incremental.model import WEIGHT, Code, Merged, RefusedError
+from airflow_mv.plan.incremental.model import WEIGHT, Merged, RefusedError
 from airflow_mv.plan.incremental.render import sql
 from airflow_mv.plan.incremental.replace import is_comparable
 from airflow_mv.plan.incremental.stable import check_certain
 from airflow_mv.plan.incremental.telescope import Context
+from airflow_mv.plan.reasons import Code
 
 
 def merged_rows(tree: ir.Tree, output: Sequence[tuple[str, str]], *, broadcast: bool) -> Merged:

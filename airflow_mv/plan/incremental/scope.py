@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 from sqlglot import exp
 
 from airflow_mv.plan.incremental.functions import VOLATILE
-from airflow_mv.plan.incremental.model import Code, RefusedError
+from airflow_mv.plan.incremental.model import RefusedError
+from airflow_mv.plan.reasons import Code
 
 
 @dataclass(frozen=True, slots=True)

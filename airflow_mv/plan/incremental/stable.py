@@ -18,8 +18,9 @@ from operator import or_
 from sqlglot import exp
 
 from airflow_mv.plan.incremental import functions, ir
-from airflow_mv.plan.incremental.model import Code, RefusedError
+from airflow_mv.plan.incremental.model import RefusedError
 from airflow_mv.plan.incremental.subqueries import aggregated, has_windows
+from airflow_mv.plan.reasons import Code
 
 
 class Doubt(Flag):

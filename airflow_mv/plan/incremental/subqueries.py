@@ -9,8 +9,9 @@ from dataclasses import replace
 from sqlglot import exp
 
 from airflow_mv.plan.incremental import functions, ir
-from airflow_mv.plan.incremental.model import Code, RefusedError
+from airflow_mv.plan.incremental.model import RefusedError
 from airflow_mv.plan.incremental.telescope import Context
+from airflow_mv.plan.reasons import Code
 
 #: Gives the terms of a block's FROM and WHERE.
 Terms = Callable[[ir.Block, Context], list[ir.Block]]

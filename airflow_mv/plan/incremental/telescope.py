@@ -15,7 +15,8 @@ from itertools import count
 from sqlglot import exp
 
 from airflow_mv.plan.incremental import ir
-from airflow_mv.plan.incremental.model import Code, RefusedError
+from airflow_mv.plan.incremental.model import RefusedError
+from airflow_mv.plan.reasons import Code
 
 #: Gives the change of a relation with at least the named columns; ``None``: it never changes.
 Change = Callable[[ir.Relation, frozenset[str]], ir.Source | None]

@@ -10,11 +10,11 @@ from typing import Any
 
 import msgspec
 
-from airflow_mv.amend import Amended, Change, amend
 from airflow_mv.catalog import LoadedStorage, LoadedView, MaterializedViewCatalog, TableChange
 from airflow_mv.commit import Effects
 from airflow_mv.spec.identifiers import Identifier
 from airflow_mv.spec.snapshots import dead_branches, kept_snapshots, without_snapshots
+from airflow_mv.upkeep.amend import Amended, Change, amend
 
 log = logging.getLogger(__name__)
 
@@ -70,7 +70,7 @@ def expire(
         effects: Clock, sleep and jitter.
 
     Raises:
-        CommitConflictError, CommitStateUnknownError: See :func:`airflow_mv.amend.amend`.
+        CommitConflictError, CommitStateUnknownError: See :func:`airflow_mv.upkeep.amend.amend`.
     """
     identifier = catalog.identify(view)
     loaded = catalog.load(identifier)

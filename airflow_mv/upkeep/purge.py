@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from airflow_mv.catalog import MaterializedViewCatalog
 from airflow_mv.create import drop
-from airflow_mv.maintenance import Collected, delete_all
 from airflow_mv.spec.identifiers import Identifier
+from airflow_mv.upkeep.maintenance import Collected, delete_all
 
 
 def purge(catalog: MaterializedViewCatalog, view: str | Identifier) -> Collected:

@@ -13,12 +13,14 @@ from airflow_mv.observe import Observation
 from airflow_mv.plan.changes import DIFFERABLE, Kind, Range
 from airflow_mv.plan.choice import Ways
 from airflow_mv.plan.cost import Estimate, full_cost
-from airflow_mv.plan.freshness import BaseTableChange, Code, ObservedTable, Reason
+from airflow_mv.plan.freshness import BaseTableChange, ObservedTable
 from airflow_mv.plan.incremental import Comparison
 from airflow_mv.plan.planner import Mode
+from airflow_mv.plan.reasons import Code, Reason
 from airflow_mv.plan.statements import read_as, staged_storage
 from airflow_mv.plan.strategy import Base, Candidate, Question, Stored, base_costs, candidate
 from airflow_mv.plan.types import columns_of
+from airflow_mv.planning.spelling import metadata_of
 from airflow_mv.spec.identifiers import Identifier
 from airflow_mv.spec.materialized_view import RefreshRecord
 from airflow_mv.spec.table import TableMetadata, snapshots_between
@@ -32,7 +34,7 @@ def ways(
     *,
     pinned_query: str,
     same_schema: bool,
-    refresh_ids: Mapping[Mode, str],
+    refresh_id: Callable[[Mode], str],
 ) -> Ways:
     """Return the cheapest incremental way, or why there is none, and what a full refresh is expected to take.
 
@@ -41,7 +43,7 @@ def ways(
         observation: A look at a stale view.
         pinned_query: Its query with every base table at the snapshot to get to.
         same_schema: Whether the storage table's columns are the view's.
-        refresh_ids: The refresh's id in each mode.
+        refresh_id: Gives the refresh's id in a mode.
     """
     record = observation.record
     bases = tuple(_base(catalog, observation, table, record) for table in observation.tables)
@@ -51,6 +53,9 @@ def ways(
         return Ways((Reason(Code.SCHEMA_CHANGED, "the storage table's columns are not the view's"),), full)
     if not observation.storage.intact:
         return Ways(observation.freshness.reasons, full)
+    if record.intervals or record.only_intervals:
+        text = "its rows are of several snapshots, as intervals were refreshed on their own: a full refresh ends that"
+        return Ways((Reason(Code.INTERVALS, text),), full)
     loaded = observation.view
     question = Question(
         view=str(loaded.identifier),
@@ -61,7 +66,7 @@ def ways(
         output=columns_of({"fields": loaded.metadata.schema_.fields}),
         pinned=pinned_query,
         bases=bases,
-        stored=_stored(observation.storage, refresh_ids),
+        stored=_stored(observation.storage, refresh_id),
     )
     found = candidate(question)
     if isinstance(found, Candidate) and found.mode in _MODES:
@@ -81,18 +86,16 @@ def _bytes(tables: Sequence[ObservedTable]) -> int | None:
     for observed in tables:
         if observed.table is None:
             return None
-        head = observed.table.find(observed.head) if observed.head is not None else None
-        total += head.count("total-files-size") if head else 0
+        total += observed.table.bytes_at(observed.head)
     return total
 
 
-def _stored(storage: LoadedStorage, refresh_ids: Mapping[Mode, str]) -> Stored:
+def _stored(storage: LoadedStorage, refresh_id: Callable[[Mode], str]) -> Stored:
     table = storage.table
-    head = table.find(storage.rows_snapshot) if storage.rows_snapshot is not None else None
     return Stored(
-        tables={mode: staged_storage(storage.name, refresh_ids[mode]) for mode in _MODES},
+        tables={mode: staged_storage(storage.name, refresh_id(mode)) for mode in _MODES},
         columns=table.column_names,
-        bytes=head.count("total-files-size") if head else 0,
+        bytes=table.bytes_at(storage.rows_snapshot),
     )
 
 
@@ -100,10 +103,9 @@ def _base(
     catalog: MaterializedViewCatalog, observation: Observation, observed: ObservedTable, record: RefreshRecord | None
 ) -> Base:
     identifier = Identifier.parse(observed.identifier)
-    table = _metadata(catalog, identifier, observed)
+    table = metadata_of(catalog, observed)
     change = next(item for item in observation.freshness.base_tables if item.identifier == observed.identifier)
-    size = table.find(observed.head) if observed.head is not None else None
-    target = schema_at(table, observed.head)
+    target = table.schema_at(observed.head)
     return Base(
         identifier=identifier,
         sql=read_as(observation.nested_storages).get(identifier, identifier.sql()),
@@ -111,8 +113,8 @@ def _base(
         recorded=change.recorded,
         target=observed.head,
         range=_range(change, table) if record is not None else Range(Kind.UNKNOWN),
-        total_bytes=size.count("total-files-size") if size else 0,
-        kept=kept_columns(schema_at(table, change.recorded), target),
+        total_bytes=table.bytes_at(observed.head),
+        kept=kept_columns(table.schema_at(change.recorded), target),
         added_may_match=_statistics(catalog, identifier, observed, change, table),
     )
 
@@ -143,27 +145,6 @@ def _range(change: BaseTableChange, table: TableMetadata) -> Range:
     if gone and change.range.kind in DIFFERABLE:
         return replace(change.range, kind=Kind.EXPIRED)
     return change.range
-
-
-def _metadata(catalog: MaterializedViewCatalog, identifier: Identifier, observed: ObservedTable) -> TableMetadata:
-    """Return a base table's metadata; freshness opens no file of a table whose pointer has not moved."""
-    if observed.table is not None:
-        return observed.table
-    located = catalog.locate([identifier])[identifier]
-    if located.kind == "table":
-        return catalog.table_metadata(identifier, located)
-    home = catalog.other(identifier.catalog)
-    return home.load_storage(home.open_view(identifier, located)).table
-
-
-def schema_at(table: TableMetadata, snapshot_id: int | None) -> Mapping[str, Any]:
-    """Return the schema by which a snapshot is read: its own, or the current one for a table without rows."""
-    snapshot = table.find(snapshot_id) if snapshot_id is not None else None
-    if snapshot is not None and snapshot.schema_id is not None:
-        for schema in table.schemas:
-            if schema.get("schema-id") == snapshot.schema_id:
-                return schema
-    return table.current_schema
 
 
 def kept_columns(old: Mapping[str, Any], new: Mapping[str, Any]) -> frozenset[str]:

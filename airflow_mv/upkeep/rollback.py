@@ -8,14 +8,14 @@ import uuid
 from dataclasses import dataclass
 from typing import Any
 
-from airflow_mv.amend import Amended, Change, amend
 from airflow_mv.catalog import LoadedStorage, LoadedView, MaterializedViewCatalog, TableChange
 from airflow_mv.commit import Effects
 from airflow_mv.errors import RefreshNotFoundError
 from airflow_mv.spec.identifiers import Identifier
-from airflow_mv.spec.materialized_view import PROPERTY, StorageState, property_text
+from airflow_mv.spec.materialized_view import PROPERTY, StorageState, property_text, refresh_tag
 from airflow_mv.spec.snapshots import with_head
 from airflow_mv.spec.table import TableMetadata
+from airflow_mv.upkeep.amend import Amended, Change, amend
 
 log = logging.getLogger(__name__)
 
@@ -64,7 +64,7 @@ def rollback(
     Raises:
         RefreshNotFoundError: The history holds no such refresh, its rows have expired, or it is of another
             definition of the view.
-        CommitConflictError, CommitStateUnknownError: See :func:`airflow_mv.amend.amend`.
+        CommitConflictError, CommitStateUnknownError: See :func:`airflow_mv.upkeep.amend.amend`.
     """
     identifier = catalog.identify(view)
     target, rollback_id = 0, uuid.uuid4().hex
@@ -94,7 +94,7 @@ def rollback(
 
 def _table_change(storage: LoadedStorage, target: int, state: StorageState) -> TableChange:
     """Move ``main`` and the current tag, as publishing a refresh does, and with the same requirements."""
-    before, kept = storage.state.tag if storage.state else None, f"refresh-{state.current_refresh_id}"
+    before, kept = storage.state.tag if storage.state else None, refresh_tag(state.current_refresh_id)
     return TableChange(
         requires={
             "main": storage.table.head,
@@ -131,7 +131,7 @@ def _find(view: LoadedView, storage: LoadedStorage, refresh_id: str) -> tuple[St
 
 
 def _snapshot(table: TableMetadata, state: StorageState, refresh_id: str) -> int | None:
-    tag = table.refs.get(f"refresh-{refresh_id}")
+    tag = table.refs.get(refresh_tag(refresh_id))
     if tag is not None and table.find(tag.snapshot_id) is not None:
         return tag.snapshot_id
     number = state.find(refresh_id).sequence_number

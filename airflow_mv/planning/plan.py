@@ -4,23 +4,34 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
+from functools import cache, partial
 from typing import Any
 
 from airflow_mv.catalog import MaterializedViewCatalog
 from airflow_mv.catalog.files import join
-from airflow_mv.errors import UnsupportedError
-from airflow_mv.incremental import full_estimate, ways
+from airflow_mv.checks import Check
+from airflow_mv.errors import ConfigurationError, UnsupportedError
 from airflow_mv.observe import Observation, observe, require_readable
 from airflow_mv.plan.choice import Choice, FallbackPolicy, Policy, Ways, choose
 from airflow_mv.plan.cost import Estimate
-from airflow_mv.plan.freshness import NO_SNAPSHOT, Code, ObservedTable, Reason
+from airflow_mv.plan.freshness import NO_SNAPSHOT, ObservedTable, State
+from airflow_mv.plan.lag import lag
 from airflow_mv.plan.planner import Mode, RefreshPlan, refresh_id
-from airflow_mv.plan.statements import Work, full_refresh, pinned, registered_refresh
+from airflow_mv.plan.reasons import Code, Reason
+from airflow_mv.plan.statements import Work, pinned, pointed_refresh, registered_refresh
+from airflow_mv.planning.catch_up import up_to
+from airflow_mv.planning.checks import all_checks, checks_to_run, reads_staged_views
+from airflow_mv.planning.incremental import full_estimate, ways
+from airflow_mv.planning.intervals import Kept, choose_interval, interval_work, kept_rows, narrowed
+from airflow_mv.planning.spelling import with_own_columns
+from airflow_mv.planning.untouched import untouched
 from airflow_mv.script import Script
 from airflow_mv.spec.identifiers import Identifier
+from airflow_mv.spec.interval import Interval, Span
+from airflow_mv.spec.parts import Part, parts_in, parts_of
 from airflow_mv.spec.refresh_state import (
     DEFAULT_DIALECT,
     REFRESH_STATE_KEY,
@@ -28,10 +39,12 @@ from airflow_mv.spec.refresh_state import (
     refresh_state,
     write,
 )
-from airflow_mv.spec.table import TableMetadata, ancestors, snapshots_between
+from airflow_mv.spec.table import TableMetadata, is_ancestor, snapshots_between
 
 #: Base tables that a run has pinned.
 Pins = dict[Identifier, ObservedTable]
+#: What :func:`airflow_mv.plan.statements.pinned` returns.
+_Pinned = tuple[str, dict[str, str]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,12 +58,19 @@ class RefreshOptions:
             view's property ``airflow-mv.on-fallback`` says, else ``full``.
         max_full_bytes: Bytes of base table files that such a recompute may read, more is refused; by default the
             view's property ``airflow-mv.max-full-bytes``, else any number.
+        interval: Refresh only the rows of this stretch of time.
+        max_snapshots: New commits of the base tables that an incremental refresh reads at most; the rest is for the
+            next one.
+        checks: What must hold of the new rows before they are published, beside the view's own checks.
     """
 
     as_of: datetime | None = None
     full: bool = False
     on_fallback: FallbackPolicy | None = None
     max_full_bytes: int | None = None
+    interval: Span | None = None
+    checks: tuple[Check, ...] = ()
+    max_snapshots: int | None = None
 
 
 def plan_refresh(
@@ -59,6 +79,7 @@ def plan_refresh(
     options: RefreshOptions | None = None,
     *,
     pins: Pins | None = None,
+    kept: Kept | None = None,
 ) -> RefreshPlan:
     """Plan a refresh: what would run, and why. Reads metadata only.
 
@@ -67,36 +88,123 @@ def plan_refresh(
         view: The view.
         options: How to refresh.
         pins: See :func:`airflow_mv.observe.observe`.
+        kept: What an earlier round of the same refresh has staged; taken where only the storage table moved since.
 
     Raises:
         BaseTableNotFoundError: A base table cannot be read.
         RefreshRefusedError: The fallback policy forbids what would be needed.
+        ConfigurationError, InvalidQueryError: A check is not what it must be.
     """
     options = options or RefreshOptions()
     observation = observe(catalog, view, as_of=options.as_of, pins=pins)
     loaded = observation.view
     require_readable(loaded.identifier, observation.tables)
+    if options.full or options.interval is not None or observation.freshness.state != State.FRESH:
+        observation = with_own_columns(catalog, observation)
+    if options.interval is not None:
+        observation = narrowed(observation, options.interval)
     policy = Policy.of(
         loaded.metadata.properties,
         view=str(loaded.identifier),
         on_fallback=options.on_fallback,
         max_full_bytes=options.max_full_bytes,
     )
-    choice = choose(
-        observation.freshness,
-        strategy=loaded.materialized.refresh_strategy,
-        forced=options.full,
-        policy=policy,
-        view=str(loaded.identifier),
-        ways=lambda: _ways(catalog, observation),
-    )
-    chosen_in_the_past = options.as_of is not None or (pins is not None and not options.full)
+    observation, choice, queries = _chosen(catalog, observation, options, policy, pins=pins)
+    chosen_in_the_past = options.as_of is not None or pins is not None
     if chosen_in_the_past and (why := _older_than_recorded(catalog, observation)) is not None:
         choice = Choice(Mode.NOOP, (why,))
     plan = replace(_plan(observation, choice), skips=policy.on_fallback == "skip")
+    checks = all_checks(observation, options.checks)
+    asked = checks_to_run(observation, checks, plan.refresh_id)
     if plan.mode in (Mode.NOOP, Mode.FAST_FORWARD):
         return plan
-    return plan.with_script(_script(observation, plan.refresh_id, _work(choice, policy)))
+    if plan.interval is not None:
+        kept = None if reads_staged_views(observation, checks) else kept
+        return _of_interval(observation, plan.interval, plan, queries, kept).with_checks(asked)
+    script = _script(observation, queries(), plan.refresh_id, _work(choice, policy))
+    return plan.with_script(script).with_checks(asked)
+
+
+def _chosen(
+    catalog: MaterializedViewCatalog,
+    observation: Observation,
+    options: RefreshOptions,
+    policy: Policy,
+    *,
+    pins: Pins | None,
+) -> tuple[Observation, Choice, Callable[[], _Pinned]]:
+    """Choose, from the look at the view or from what a bounded number of base commits leaves of it."""
+    bounded = _bounded(observation, options, pins=pins)
+    if bounded is not None:
+        cut, why = bounded
+        of_cut = cache(partial(_pinned, cut))
+        choice = _choice(cut, options, policy, lambda: _ways(catalog, cut, of_cut()))
+        if choice.mode != Mode.FULL:
+            return cut, replace(choice, reasons=(*choice.reasons, why)), of_cut
+    queries = cache(partial(_pinned, observation))
+    if observation.interval is not None:
+        return observation, _interval_choice(catalog, observation, observation.interval, options), queries
+    choice = _choice(observation, options, policy, lambda: _ways(catalog, observation, queries()))
+    if options.max_snapshots is not None and choice.mode == Mode.FULL and not options.full:
+        # To recompute everything, and then be stale, would be the whole cost for half of the use.
+        why = Reason(Code.BOUNDED, "max_snapshots is not for a full refresh: that reads the base tables as they are")
+        choice = replace(choice, reasons=(*choice.reasons, why))
+    return observation, choice, queries
+
+
+def _bounded(
+    observation: Observation, options: RefreshOptions, *, pins: Pins | None
+) -> tuple[Observation, Reason] | None:
+    if options.max_snapshots is None:
+        return None
+    if options.max_snapshots < 1:
+        raise ConfigurationError(f"max_snapshots is {options.max_snapshots}; it must be at least 1")
+    if pins is not None:
+        raise ConfigurationError(
+            f"view {observation.view.identifier}: max_snapshots is for one view at a time: base tables that several "
+            "views are pinned to are read at these snapshots"
+        )
+    incremental = observation.view.materialized.refresh_strategy == "incremental"
+    if options.full or options.interval is not None or not incremental:
+        return None
+    return up_to(observation, options.max_snapshots)
+
+
+def _choice(observation: Observation, options: RefreshOptions, policy: Policy, ways: Callable[[], Ways]) -> Choice:
+    return choose(
+        observation.freshness,
+        strategy=observation.view.materialized.refresh_strategy,
+        forced=options.full,
+        policy=policy,
+        view=str(observation.view.identifier),
+        ways=ways,
+    )
+
+
+def _interval_choice(
+    catalog: MaterializedViewCatalog, observation: Observation, interval: Interval, options: RefreshOptions
+) -> Choice:
+    return choose_interval(
+        observation,
+        interval,
+        forced=options.full,
+        same_schema=_same_schema(observation),
+        untouched=lambda: untouched(catalog, observation, interval),
+    )
+
+
+def _of_interval(
+    observation: Observation, interval: Interval, plan: RefreshPlan, queries: Callable[[], _Pinned], kept: Kept | None
+) -> RefreshPlan:
+    """Give the plan of an interval its script."""
+    found = kept_rows(observation, plan, kept)
+    if found is not None:
+        why = Reason(Code.REBASED, "its rows are staged already: only the storage table has moved meanwhile")
+        plan = replace(plan, reasons=(*plan.reasons, why))
+    query = found or queries()
+    full = full_estimate(observation)
+    work = interval_work(observation, interval, query[0], plan.refresh_id, full.bytes_read if full else None)
+    return plan.with_script(_script(observation, query, plan.refresh_id, work))
 
 
 def _work(choice: Choice, policy: Policy) -> Work | None:
@@ -107,10 +215,10 @@ def _work(choice: Choice, policy: Policy) -> Work | None:
     return Work(choice.candidate.steps, may_recompute, max(choice.candidate.estimate.bytes_read, full.bytes_read))
 
 
-def _ways(catalog: MaterializedViewCatalog, observation: Observation) -> Ways:
-    query, _ = _pinned(observation)
-    ids = {mode: _identity(observation, mode) for mode in Mode}
-    return ways(catalog, observation, pinned_query=query, same_schema=_same_schema(observation), refresh_ids=ids)
+def _ways(catalog: MaterializedViewCatalog, observation: Observation, queries: _Pinned) -> Ways:
+    identity = partial(_identity, observation)
+    same = _same_schema(observation)
+    return ways(catalog, observation, pinned_query=queries[0], same_schema=same, refresh_id=identity)
 
 
 def _identity(observation: Observation, mode: Mode) -> str:
@@ -119,13 +227,13 @@ def _identity(observation: Observation, mode: Mode) -> str:
         version_id=observation.view.metadata.current_version_id,
         records=tuple(table.record() for table in observation.tables),
         nested_views=observation.nested_views,
-        scope=str(mode),
+        scope=f"{mode} {observation.interval}" if observation.interval else str(mode),
         storage_base=observation.storage.base,
     )
 
 
 def _plan(observation: Observation, choice: Choice) -> RefreshPlan:
-    loaded = observation.view
+    loaded, since = observation.view, lag(observation).since
     return RefreshPlan(
         view=loaded.identifier,
         view_uuid=loaded.metadata.view_uuid,
@@ -142,6 +250,8 @@ def _plan(observation: Observation, choice: Choice) -> RefreshPlan:
         changes=observation.freshness.base_tables,
         state=observation.freshness.state,
         estimates=_estimates(observation, choice),
+        interval=observation.interval,
+        behind_since_ms=None if since is None else int(since.timestamp() * 1000),
     )
 
 
@@ -152,7 +262,7 @@ def _estimates(observation: Observation, choice: Choice) -> tuple[Estimate, ...]
     return () if full is None else (full,)
 
 
-def _pinned(observation: Observation) -> tuple[str, dict[str, str]]:
+def _pinned(observation: Observation) -> _Pinned:
     loaded = observation.view
     return pinned(
         observation.sql,
@@ -165,9 +275,9 @@ def _pinned(observation: Observation) -> tuple[str, dict[str, str]]:
     )
 
 
-def _script(observation: Observation, identity: str, work: Work | None) -> Script:
+def _script(observation: Observation, queries: _Pinned, identity: str, work: Work | None) -> Script:
     loaded, storage = observation.view, observation.storage
-    query, nested = _pinned(observation)
+    query, nested = queries
     outcome_location = join(storage.table.location, "staged", f"{identity}.json")
     if storage.name is not None:
         _require_same_schema(observation)
@@ -182,7 +292,7 @@ def _script(observation: Observation, identity: str, work: Work | None) -> Scrip
             outcome_location=outcome_location,
             work=work,
         )
-    return full_refresh(
+    return pointed_refresh(
         view=str(loaded.identifier),
         refresh_id=identity,
         query=query,
@@ -198,12 +308,18 @@ def _script(observation: Observation, identity: str, work: Work | None) -> Scrip
 
 def _refresh_state(observation: Observation) -> dict[str, str]:
     """Return what the draft specification puts into the summary of a storage table's snapshot."""
-    loaded = observation.view
+    loaded, record = observation.view, observation.record
+    tables = tuple(table.record() for table in observation.tables)
+    if observation.interval is not None:
+        # Its readers know of whole refreshes only: for them nothing is newer than the last one.
+        if record is None or record.only_intervals:
+            return {}
+        tables = record.base_tables
     dialect = loaded.metadata.properties.get(REFRESH_STATE_PROPERTY, DEFAULT_DIALECT)
     state = refresh_state(
         version_id=loaded.metadata.current_version_id,
         started_ms=time.time_ns() // 1_000_000,
-        tables=[table.record() for table in observation.tables],
+        tables=tables,
         nested_views=observation.nested_views,
         catalog=loaded.identifier.catalog,
     )
@@ -245,18 +361,24 @@ def _older_than_recorded(catalog: MaterializedViewCatalog, observation: Observat
     record = observation.record
     if record is None or record.version_id != observation.view.metadata.current_version_id:
         return None
-    for observed in observation.tables:
-        recorded = record.snapshots.get(observed.identifier)
-        if recorded is None or recorded in (NO_SNAPSHOT, observed.head):
+    parts = parts_of(record) if observation.interval is None else parts_in(record, observation.interval)
+    for observed, recorded in [(item, snapshot) for item in observation.tables for snapshot in _held(item, parts)]:
+        if recorded in (NO_SNAPSHOT, observed.head):
             continue
         table = _knowing(catalog, observed, recorded)
         # A table that was rolled back has left the recorded snapshot: that is no later state, but another.
-        if table is None or all(item.snapshot_id != recorded for item in ancestors(table, table.head)):
+        if table is None or not is_ancestor(table, recorded, table.head):
             continue
         if snapshots_between(table, observed.head, recorded):
             text = f"the stored rows hold {observed.identifier} at {recorded} already, later than {observed.head}"
             return Reason(Code.ALREADY_NEWER, text)
     return None
+
+
+def _held(observed: ObservedTable, parts: Sequence[Part]) -> list[int]:
+    """Return the snapshots of a base table that parts of the stored rows are of."""
+    tables = [table for part in parts for table in part.base_tables]
+    return list(dict.fromkeys(item.snapshot_reference for item in tables if item.identifier == observed.identifier))
 
 
 def _knowing(catalog: MaterializedViewCatalog, observed: ObservedTable, recorded: int) -> TableMetadata | None:

@@ -22,11 +22,11 @@ from airflow_mv.catalog.listing import StoredFile, file_keys, leads_out
 from airflow_mv.catalog.reach import FilesOf, snapshot_files
 from airflow_mv.commit import Effects
 from airflow_mv.errors import MetadataFileNotFoundError, UnsupportedError, ViewNotFoundError
-from airflow_mv.expiry import DEFAULT_GRACE as DEFAULT_GRACE
-from airflow_mv.expiry import Expired as Expired
-from airflow_mv.expiry import expire as expire
 from airflow_mv.spec.identifiers import Identifier
 from airflow_mv.spec.snapshots import REASONS
+from airflow_mv.upkeep.expiry import DEFAULT_GRACE as DEFAULT_GRACE
+from airflow_mv.upkeep.expiry import Expired as Expired
+from airflow_mv.upkeep.expiry import expire as expire
 
 log = logging.getLogger(__name__)
 

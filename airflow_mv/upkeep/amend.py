@@ -9,14 +9,12 @@ before the change finds another storage state than it was planned on, and plans 
 from __future__ import annotations
 
 import logging
-import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 from airflow_mv.catalog import LoadedStorage, LoadedView, MaterializedViewCatalog, TableChange
-from airflow_mv.catalog.catalog import next_number
-from airflow_mv.catalog.files import discard, join
+from airflow_mv.catalog.files import discard
 from airflow_mv.commit import Effects, has_landed
 from airflow_mv.errors import (
     CatalogUnavailableError,
@@ -25,10 +23,10 @@ from airflow_mv.errors import (
     CommitStateUnknownError,
     ViewNotFoundError,
 )
+from airflow_mv.layouts.pointed import write_next
 from airflow_mv.spec.identifiers import Identifier
 from airflow_mv.spec.materialized_view import PROPERTY, property_text
-from airflow_mv.spec.stored import decode, encode
-from airflow_mv.spec.table import with_properties
+from airflow_mv.spec.stored import decode
 from airflow_mv.spec.view import with_view_properties
 
 log = logging.getLogger(__name__)
@@ -117,7 +115,7 @@ def amend(
             attempt.unanswered.append(str(error))
             log.warning("Try %d of %d to change %s: %s", number, tries, identifier, error)
         if number < tries:
-            effects.sleep(min(0.05 * 2**number, 3.0) * (0.5 + effects.jitter()))
+            effects.wait(number)
     raise _given_up(catalog, identifier, attempt, tries)
 
 
@@ -142,26 +140,20 @@ def _publish(
         changed = change.pointed(loaded, storage, document, now_ms)
         if changed is None:
             return False
-        attempt.storage_location = _write(catalog, storage, changed, now_ms)
+        attempt.storage_location = write_next(
+            catalog,
+            storage.table.location,
+            changed.document,
+            previous_location=storage.location,
+            updates=changed.properties,
+            tags={},
+            now_ms=now_ms,
+        )
         attempt.base = loaded.metadata_location
     settings = loaded.materialized.repointed(attempt.storage_location or "")
     metadata = with_view_properties(loaded.metadata, {PROPERTY: property_text(settings)})
     # Two swaps of one base name one storage file, and at most one of them matches: to send it again is safe.
     return True if catalog.replace(loaded, metadata) else None
-
-
-def _write(catalog: MaterializedViewCatalog, storage: LoadedStorage, changed: Amended, now_ms: int) -> str:
-    document = with_properties(
-        changed.document,
-        previous_location=storage.location,
-        updates=changed.properties,
-        tags={},
-        now_ms=now_ms,
-    )
-    name = f"{next_number(storage.location):05d}-{uuid.uuid4()}.metadata.json"
-    location = join(storage.table.location, "metadata", name)
-    catalog.files.write(location, encode(document))
-    return location
 
 
 def _discard(catalog: MaterializedViewCatalog, attempt: _Try) -> None:

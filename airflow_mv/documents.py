@@ -1,0 +1,103 @@
+# SPDX-License-Identifier: Apache-2.0
+"""JSON documents to frozen dataclasses, each field of exactly its type. Standard library only: ships to the driver."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import fields
+from types import UnionType
+from typing import Any, TypeVar, get_args, get_origin, get_type_hints
+
+from airflow_mv.errors import InvalidMetadataError
+
+_Document = TypeVar("_Document")
+
+
+def json_object(text: str, what: str) -> dict[str, Any]:
+    """Decode a JSON object.
+
+    Args:
+        text: The JSON text.
+        what: Names the kind of document, for messages.
+
+    Raises:
+        InvalidMetadataError: The text is no JSON object.
+    """
+    try:
+        document = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise InvalidMetadataError(f"not a document of kind {what}: {str(error)[:200] or 'too deep'}") from None
+    if not isinstance(document, dict):
+        raise InvalidMetadataError(f"not a document of kind {what}: no JSON object")
+    return document
+
+
+def json_objects(value: object, what: str, name: str) -> list[dict[str, Any]]:
+    """Check that a decoded value is a list of JSON objects.
+
+    Args:
+        value: The value.
+        what: The kind of document that it is in.
+        name: Its field there.
+
+    Raises:
+        InvalidMetadataError: It is something else.
+    """
+    if not isinstance(value, list) or not all(isinstance(raw, dict) for raw in value):
+        raise InvalidMetadataError(f"not a {what} document: field {name!r}")
+    return value
+
+
+def check_fields(document: Mapping[str, Any], kinds: Mapping[str, Any], what: str) -> None:
+    """Check fields of a decoded object that is made into something by hand.
+
+    Args:
+        document: The object.
+        kinds: The type of each field.
+        what: The kind of document, for messages.
+
+    Raises:
+        InvalidMetadataError: One of them is missing or of another type; the message names it.
+    """
+    for name, kind in kinds.items():
+        if name not in document or not _fits(document[name], kind):
+            raise InvalidMetadataError(f"not a {what} document: field {name!r}")
+
+
+def read(cls: type[_Document], document: dict[str, Any], what: str) -> _Document:
+    """Make a dataclass of a JSON object, each field of exactly its type: the text may come from anyone.
+
+    Args:
+        cls: The dataclass.
+        document: The object.
+        what: The kind of document, for messages.
+
+    Raises:
+        InvalidMetadataError: A field is missing, unknown or of another type.
+    """
+    types = get_type_hints(cls)
+    try:
+        values = {key: _tuples(value) for key, value in document.items()}
+        for item in fields(cls):  # type: ignore[arg-type]
+            if item.name in values and not _fits(values[item.name], types[item.name]):
+                raise InvalidMetadataError(f"not a document of kind {what}: field {item.name!r}")
+        return cls(**values)
+    except (TypeError, RecursionError) as error:
+        raise InvalidMetadataError(f"not a document of kind {what}: {str(error)[:200]}") from None
+
+
+def _fits(value: object, kind: Any) -> bool:
+    if get_origin(kind) is UnionType:
+        return any(_fits(value, item) for item in get_args(kind))
+    if get_origin(kind) is tuple:
+        items = get_args(kind)
+        if not isinstance(value, tuple):
+            return False
+        wanted = items[:1] * len(value) if items[-1] is Ellipsis else items
+        return len(value) == len(wanted) and all(map(_fits, value, wanted))
+    return type(value) in ((int, float) if kind is float else (kind,))
+
+
+def _tuples(value: Any) -> Any:
+    return tuple(_tuples(item) for item in value) if isinstance(value, list) else value

@@ -1,0 +1,139 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Check the rows that a job has staged, while nobody sees them.
+
+All checks in SQL are one aggregation; a further query fetches some of the rows that break a check.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from pyspark.errors import AnalysisException
+from pyspark.sql import DataFrame
+from pyspark.sql.types import BinaryType
+
+from airflow_mv.job.steps import OF_VALUES
+from airflow_mv.job.work import Work
+from airflow_mv.script import quote
+from airflow_mv.staged_checks import LONGEST_VALUE, MOST_ROWS, CheckResult, StagedCheck, StagedChecks
+
+#: What the SQL of a check can end with through no fault of Spark's: to try again is no help.
+_OF_SQL = (AnalysisException, *OF_VALUES)
+#: The same for its function.
+_OF_FUNCTION = (
+    *_OF_SQL,
+    ArithmeticError,
+    AssertionError,
+    AttributeError,
+    ImportError,
+    LookupError,
+    NameError,
+    TypeError,
+    ValueError,
+)
+
+
+def run_checks(work: Work, checks: StagedChecks, report: Callable[[str], None]) -> tuple[CheckResult, ...]:
+    """Compute the checks of a run.
+
+    Args:
+        work: The run's.
+        checks: What to check, with the run's own names.
+        report: Told a line for each check.
+
+    Returns:
+        A result for each check, in order. A check that cannot be computed has failed, with its problem.
+    """
+    asked = [check for check in checks.checks if not check.function]
+    verdicts = iter(_computed(work, checks, asked))
+    results = []
+    for check in checks.checks:
+        result = _called(work, checks, check) if check.function else next(verdicts)
+        if not result.passed and not result.problem and not result.columns and check.offending:
+            result = _with_rows(result, work.query(checks.over(check.offending)))
+        report(f"check {check.name!r}: {'passed' if result.passed else 'FAILED'}, {result.observed or result.problem}")
+        results.append(result)
+    return tuple(results)
+
+
+def checks_here(checks: StagedChecks, here: Callable[[str], str]) -> StagedChecks:
+    """Return the checks with the names that the run has given to what the script names.
+
+    Args:
+        checks: The script's.
+        here: Gives a text of the script the run's own names.
+    """
+    own = [
+        replace(check, observed=here(check.observed), passes=here(check.passes), offending=here(check.offending))
+        for check in checks.checks
+    ]
+    return replace(checks, rows=here(checks.rows), checks=tuple(own))
+
+
+def _computed(work: Work, checks: StagedChecks, asked: Sequence[StagedCheck]) -> list[CheckResult]:
+    """Compute checks in one aggregation, or where that fails each on its own: the others have a verdict, too."""
+    if not asked:
+        return []
+    try:
+        (row,) = work.query(checks.statement(tuple(asked))).collect()
+    except _OF_SQL as error:
+        if len(asked) == 1:
+            return [_result(asked[0], passed=False, problem=_reason(error))]
+        return [result for check in asked for result in _computed(work, checks, [check])]
+    return [
+        _result(
+            check, passed=row[2 * number + 1] is True, observed="NULL" if row[2 * number] is None else row[2 * number]
+        )
+        for number, check in enumerate(asked)
+    ]
+
+
+def _called(work: Work, checks: StagedChecks, check: StagedCheck) -> CheckResult:
+    """Call a check's function with the staged rows."""
+    module, _, path = check.function.partition(":")
+    try:
+        function = importlib.import_module(module)
+        for name in path.split("."):
+            function = getattr(function, name)
+        found = function(work.query(checks.over(check.offending)))  # type: ignore[operator]
+        if isinstance(found, bool):
+            return _result(check, passed=found, observed=str(found).lower())
+        # Classic and Connect sessions have frames of different classes, which share this one.
+        if isinstance(found, DataFrame):
+            broken = _with_rows(_result(check, passed=False), found)
+            count = len(broken.rows)
+            more = " or more" if count == MOST_ROWS else ""
+            return replace(broken, passed=count == 0, observed=f"rows that break it: {count}{more}")
+        raise TypeError(f"it returned {type(found).__name__}; it must return a truth value or a DataFrame")
+    except _OF_FUNCTION as error:
+        return _result(check, passed=False, problem=f"{type(error).__name__}: {_reason(error)}")
+
+
+def _with_rows(result: CheckResult, frame: DataFrame) -> CheckResult:
+    """Add some of the rows that broke a check, each value as text."""
+    columns = tuple(frame.columns)
+    numbered = frame.toDF(*(f"c{number}" for number in range(len(columns))))
+    texts = [
+        f"hex({quote(field.name)})"
+        if isinstance(field.dataType, BinaryType)
+        else f"CAST({quote(field.name)} AS STRING)"
+        for field in numbered.schema.fields
+    ]
+    rows = numbered.limit(MOST_ROWS).selectExpr(*texts).collect()
+    return replace(result, columns=columns, rows=tuple(tuple(map(_cut, row)) for row in rows))
+
+
+def _result(
+    check: StagedCheck, *, passed: bool, observed: str | None = None, problem: str | None = None
+) -> CheckResult:
+    return CheckResult(check.name, check.severity, passed, check.expected, _cut(observed), problem)
+
+
+def _cut(text: str | None) -> str | None:
+    return text if text is None or len(text) <= LONGEST_VALUE else f"{text[: LONGEST_VALUE - 1]}…"
+
+
+def _reason(error: Exception) -> str:
+    return " ".join(str(error).partition("JVM stacktrace:")[0].split())[:500]

@@ -1,0 +1,100 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Views whose ``*`` stood for fewer columns when they were made, with the columns written out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from airflow_mv.catalog import Located, MaterializedViewCatalog
+from airflow_mv.observe import Observation
+from airflow_mv.plan.freshness import ObservedTable
+from airflow_mv.plan.query import Dependencies
+from airflow_mv.plan.stars import spelled_out
+from airflow_mv.spec.identifiers import Identifier
+from airflow_mv.spec.table import TableMetadata
+
+Schemas = Callable[[Identifier], Sequence[tuple[str, ...]]]
+
+
+def with_own_columns(catalog: MaterializedViewCatalog, observation: Observation) -> Observation:
+    """Return a look at a view whose query, and the nested ones, give the views' own columns.
+
+    Args:
+        catalog: Where the view is.
+        observation: The look; base tables are opened only where a ``*`` stands for their columns.
+    """
+    schemas = schemas_of(catalog, observation.tables)
+    dependencies = spelled_dependencies(observation.dependencies, schemas)
+    loaded = observation.view
+    sql = spelled_out(
+        observation.sql,
+        columns=loaded.metadata.schema_.names,
+        default_catalog=loaded.default_catalog,
+        default_namespace=loaded.metadata.current_version.default_namespace,
+        views={view.identifier: view for view in dependencies.views},
+        schemas=schemas,
+        view=str(loaded.identifier),
+    )
+    return replace(observation, sql=sql, dependencies=dependencies)
+
+
+def spelled_dependencies(dependencies: Dependencies, schemas: Schemas) -> Dependencies:
+    """Return what a query reads, with the nested views' queries giving the nested views' own columns.
+
+    Args:
+        dependencies: What the query reads.
+        schemas: See :func:`schemas_of`.
+    """
+    views = {view.identifier: view for view in dependencies.views}
+    spelled = (
+        replace(
+            view,
+            sql=spelled_out(
+                view.sql,
+                columns=view.columns,
+                default_catalog=view.default_catalog,
+                default_namespace=view.default_namespace,
+                views=views,
+                schemas=schemas,
+                view=str(view.identifier),
+            ),
+        )
+        for view in dependencies.views
+    )
+    return replace(dependencies, views=tuple(spelled))
+
+
+def schemas_of(catalog: MaterializedViewCatalog, tables: Sequence[ObservedTable]) -> Schemas:
+    """Return what gives the columns that base tables have had: those at their snapshot first, then the newest.
+
+    Args:
+        catalog: Where the tables are.
+        tables: The tables.
+    """
+    observed = {Identifier.parse(table.identifier): table for table in tables}
+
+    def schemas(identifier: Identifier) -> Sequence[tuple[str, ...]]:
+        table = metadata_of(catalog, observed[identifier])
+        present = table.schema_at(observed[identifier].head)
+        there = {(field["name"], field.get("id")) for field in present.get("fields", [])}
+        found = [
+            tuple(str(field["name"]) for field in schema.get("fields", []) if (field["name"], field.get("id")) in there)
+            for schema in (present, *reversed(table.schemas))
+        ]
+        return list(dict.fromkeys(found))
+
+    return schemas
+
+
+def metadata_of(catalog: MaterializedViewCatalog, observed: ObservedTable) -> TableMetadata:
+    """Return a base table's metadata; freshness opens no file of a table whose pointer has not moved.
+
+    Args:
+        catalog: Where it is.
+        observed: The table, which can be read.
+    """
+    if observed.table is not None:
+        return observed.table
+    identifier = Identifier.parse(observed.identifier)
+    return catalog.table_metadata(identifier, Located("table", observed.metadata_location or ""))

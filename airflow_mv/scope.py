@@ -1,0 +1,209 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a run of a DAG refreshes, from the run's facts: the whole view, the view as of a time, or an interval of it.
+
+========================================  ==========================================  ===========================
+run                                       ``interval``                                ``as_of``
+========================================  ==========================================  ===========================
+any, with ``refresh_interval_start/end``  that stretch of time                        (not said by it)
+any, with ``refresh_as_of``               (not said by it)                            that time
+partitioned                               the partition                               the partition's end
+with a data interval                      the data interval                           its end
+with an empty one (``@daily``)            from the schedule's tick before to this one  its end
+neither (asset-triggered, manual)         refused, says what to give                  when the run was due to start
+========================================  ==========================================  ===========================
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta, tzinfo
+from typing import Any, Literal
+
+from airflow_mv.errors import ConfigurationError
+from airflow_mv.spec.interval import Span, after_unit, moved
+
+ScopeName = Literal["whole", "as_of", "interval"]
+
+#: A run's parameters: by them a manual run, or a backfill, says what it is for.
+FULL_PARAM = "refresh_full"
+AS_OF_PARAM = "refresh_as_of"
+START_PARAM = "refresh_interval_start"
+END_PARAM = "refresh_interval_end"
+
+#: How exact a partition's key is tells how long the partition is.
+_KEYS = (
+    (re.compile(r"\d{4}"), "%Y", "year"),
+    (re.compile(r"\d{4}-\d\d"), "%Y-%m", "month"),
+    (re.compile(r"\d{4}-\d\d-\d\d"), "%Y-%m-%d", "day"),
+    (re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d"), "%Y-%m-%dT%H", "hour"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class RunFacts:
+    """What is known of a run.
+
+    Args:
+        run_after: When it was due to start.
+        data_interval: Start and end, where the run has them.
+        partition_key: The partition that it is for.
+        partition_date: When that begins.
+        params: The run's parameters, those of its conf among them.
+        zone: The DAG's time zone: a day of it is a day of a date column.
+        tick: Returns the schedule's moment before (-1) or after (1) another one, ``None`` where it has no such.
+    """
+
+    run_after: datetime
+    data_interval: tuple[datetime, datetime] | None = None
+    partition_key: str | None = None
+    partition_date: datetime | None = None
+    params: Mapping[str, Any] = field(default_factory=dict)
+    zone: tzinfo = UTC
+    tick: Callable[[datetime, int], datetime | None] = lambda moment, direction: None  # noqa: ARG005
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """What a run refreshes.
+
+    Args:
+        interval: Only these rows; ``None`` for the whole view.
+        as_of: From the base tables as they were then; ``None`` as they are now.
+        full: Recompute although nothing may have changed.
+        why: Where that comes from, for the log.
+    """
+
+    interval: Span | None = None
+    as_of: datetime | None = None
+    full: bool = False
+    why: str = "the whole view"
+
+
+def scope_of(
+    facts: RunFacts, wanted: ScopeName, *, column: str | None = None, length: timedelta | None = None
+) -> Scope:
+    """Return what a run refreshes.
+
+    Args:
+        facts: The run's.
+        wanted: What the task is for.
+        column: The view's column that the interval is of; by default the one that the view names.
+        length: How long the interval is where the run tells only one end of it.
+
+    Raises:
+        ConfigurationError: The run does not tell an interval, or a parameter is not what it must be.
+    """
+    full = _truth(facts.params.get(FULL_PARAM))
+    as_of = _moment(facts, AS_OF_PARAM)
+    asked = _asked(facts, column)
+    if asked is not None:
+        return Scope(asked, as_of, full, f"the run's parameters: {asked}")
+    if wanted == "interval":
+        span, why = _interval(facts, length)
+        return Scope(Span(span[0], span[1], column), as_of, full, why)
+    if wanted == "as_of" and as_of is None:
+        end, why = _end(facts, length)
+        return Scope(None, end, full, why)
+    return Scope(None, as_of, full, "the whole view" if as_of is None else f"the run's parameters: as of {as_of}")
+
+
+def _interval(facts: RunFacts, length: timedelta | None) -> tuple[tuple[datetime, datetime | None], str]:
+    if facts.partition_key is not None or facts.partition_date is not None:
+        return _partition(facts, length), f"the run's partition {facts.partition_key or facts.partition_date}"
+    if facts.data_interval is None:
+        raise ConfigurationError(
+            "this run has no data interval and no partition, so it does not tell which rows to refresh: it was started "
+            f"by hand or by an asset. Give it {START_PARAM} and {END_PARAM} in its conf, start it with a logical date, "
+            "or set scope='whole' for such runs"
+        )
+    start, end = (moment.astimezone(facts.zone) for moment in facts.data_interval)
+    if start < end:
+        return (start, end), "the run's data interval"
+    if length is not None:
+        return (moved(end, -length), end), f"{length} up to the run's moment, which interval_length says"
+    before = facts.tick(end, -1)
+    if before is None:
+        raise ConfigurationError(
+            f"the run's data interval is empty (both ends are {end.isoformat()}) and its schedule tells no moment "
+            "before: set interval_length, or a timetable with data intervals such as CronDataIntervalTimetable"
+        )
+    return (before.astimezone(facts.zone), end), "from the schedule's moment before to the run's own"
+
+
+def _partition(facts: RunFacts, length: timedelta | None) -> tuple[datetime, datetime | None]:
+    start, unit = facts.partition_date, ""
+    if facts.partition_key is not None:
+        read, unit = _read_key(facts)
+        start = start or read
+    if start is None:
+        raise ConfigurationError(
+            f"the run's partition key {facts.partition_key!r} is no time: write keys like 2024-06-01, or give the run "
+            f"{START_PARAM} and {END_PARAM} in its conf"
+        )
+    start = start.astimezone(facts.zone)
+    if length is not None:
+        return start, moved(start, length)
+    if unit:
+        return start, after_unit(start, unit)
+    end = facts.tick(start, 1)
+    # Without any of these the storage table's own partitioning says how long it is.
+    return start, end.astimezone(facts.zone) if end else None
+
+
+def _read_key(facts: RunFacts) -> tuple[datetime | None, str]:
+    """Return when a partition begins, and how long its key says it is: a unit, or nothing."""
+    key = str(facts.partition_key)
+    for form, pattern, unit in _KEYS:
+        if form.fullmatch(key):
+            try:
+                return datetime.strptime(key.replace(" ", "T"), pattern).replace(tzinfo=facts.zone), unit
+            except ValueError:
+                return None, ""
+    try:
+        read = datetime.fromisoformat(key)
+    except ValueError:
+        return None, ""
+    return read if read.tzinfo else read.replace(tzinfo=facts.zone), ""
+
+
+def _end(facts: RunFacts, length: timedelta | None) -> tuple[datetime, str]:
+    if facts.partition_key is not None or facts.partition_date is not None:
+        end = _partition(facts, length)[1]
+        if end is not None:
+            return end, f"as of the end of the run's partition, {end.isoformat()}"
+    if facts.data_interval is not None:
+        return facts.data_interval[1], f"as of the end of the run's data interval, {facts.data_interval[1].isoformat()}"
+    return facts.run_after, f"as of when the run was due to start, {facts.run_after.isoformat()}"
+
+
+def _asked(facts: RunFacts, column: str | None) -> Span | None:
+    start, end = _moment(facts, START_PARAM), _moment(facts, END_PARAM)
+    if start is None and end is None:
+        return None
+    if start is None or end is None:
+        raise ConfigurationError(f"the run's conf has only one of {START_PARAM} and {END_PARAM}; give both")
+    return Span(start, end, column)
+
+
+def _moment(facts: RunFacts, name: str) -> datetime | None:
+    value = facts.params.get(name)
+    if value in (None, ""):
+        return None
+    try:
+        read = value if isinstance(value, datetime) else datetime.fromisoformat(str(value))
+    except ValueError:
+        raise ConfigurationError(
+            f"the run's conf has {name} = {value!r}, which is no point in time; write it like 2024-06-01T00:00:00+00:00"
+        ) from None
+    return read if read.tzinfo else read.replace(tzinfo=facts.zone)
+
+
+def _truth(value: Any) -> bool:
+    text = str(value).strip().lower()
+    if text in ("true", "1", "yes"):
+        return True
+    if text in ("false", "0", "no", "none", ""):
+        return False
+    raise ConfigurationError(f"the run's conf has {FULL_PARAM} = {value!r}; it must be true or false")

@@ -1,0 +1,123 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Stretches of time: as someone asks for one, and of one column of a view."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MICROSECOND = timedelta(microseconds=1)
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """A stretch of time as it is asked for.
+
+    Args:
+        start: Its first moment, an aware time.
+        end: The first moment after it; ``None`` for the end of the storage table's partition that starts there.
+        column: The view's column whose values count; by default the one that the view's property names.
+    """
+
+    start: datetime
+    end: datetime | None
+    column: str | None = None
+
+    def __str__(self) -> str:
+        return f"[{_shown(self.start)}, {_shown(self.end) if self.end else 'end of its partition'})"
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """The rows of a view of which one column lies in a stretch of time. NULL lies in none.
+
+    Args:
+        column: The column.
+        start: Its first moment, in UTC.
+        end: The first moment after it, in UTC.
+    """
+
+    column: str
+    start: datetime
+    end: datetime
+
+    @classmethod
+    def of_micros(cls, column: str, start_us: int, end_us: int) -> Interval:
+        """Return the interval between two times in µs since the epoch.
+
+        Raises:
+            ValueError, OverflowError: It is empty, or a time is none that can be written as a date.
+        """
+        start, end = (_EPOCH + timedelta(microseconds=value) for value in (start_us, end_us))
+        if start >= end:
+            raise ValueError(f"the interval from {start_us} to {end_us} is empty")
+        return cls(column, start, end)
+
+    @property
+    def start_us(self) -> int:
+        """Its start in µs since the epoch."""
+        return (self.start - _EPOCH) // _MICROSECOND
+
+    @property
+    def end_us(self) -> int:
+        """Its end in µs since the epoch."""
+        return (self.end - _EPOCH) // _MICROSECOND
+
+    def overlaps(self, other: Interval) -> bool:
+        """Whether some moment lies in both; they are of one column."""
+        return self.start < other.end and other.start < self.end
+
+    def without(self, other: Interval) -> tuple[Interval, ...]:
+        """Return what another interval of the column leaves of this one: none, one or two pieces."""
+        if not self.overlaps(other):
+            return (self,)
+        before = (replace(self, end=other.start),) if self.start < other.start else ()
+        after = (replace(self, start=other.end),) if other.end < self.end else ()
+        return (*before, *after)
+
+    def to_dict(self) -> dict[str, str]:
+        """Return the JSON form of plan, result and history; :meth:`from_dict` reads it back."""
+        return {"column": self.column, "start": self.start.isoformat(), "end": self.end.isoformat()}
+
+    @classmethod
+    def from_dict(cls, document: dict[str, str]) -> Interval:
+        """Read what :meth:`to_dict` wrote.
+
+        Raises:
+            KeyError, TypeError, ValueError: It is no such document.
+        """
+        start, end = (datetime.fromisoformat(document[key]).astimezone(UTC) for key in ("start", "end"))
+        if start >= end:
+            raise ValueError("an interval is empty")
+        return cls(str(document["column"]), start, end)
+
+    def __str__(self) -> str:
+        return f"{self.column} in [{_shown(self.start)}, {_shown(self.end)})"
+
+
+def moved(moment: datetime, length: timedelta) -> datetime:
+    """Return a moment later or earlier: by the calendar for whole days, by the clock for anything else."""
+    if length % timedelta(days=1):
+        return (moment.astimezone(UTC) + length).astimezone(moment.tzinfo)
+    return moment + length
+
+
+def after_unit(moment: datetime, unit: str) -> datetime:
+    """Return the beginning of the next year, month, day or hour.
+
+    Args:
+        moment: A moment, usually the beginning of one.
+        unit: Which.
+    """
+    if unit == "year":
+        return datetime(moment.year + 1, 1, 1, tzinfo=moment.tzinfo)
+    if unit == "month":
+        return datetime(moment.year + moment.month // 12, moment.month % 12 + 1, 1, tzinfo=moment.tzinfo)
+    return moved(moment, timedelta(days=1) if unit == "day" else timedelta(hours=1))
+
+
+def _shown(moment: datetime) -> str:
+    """Return a time, cut to the day where it is midnight in UTC."""
+    text = moment.isoformat()
+    return text.removesuffix("T00:00:00+00:00") if text.endswith("T00:00:00+00:00") else text
