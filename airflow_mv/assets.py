@@ -3,15 +3,22 @@
 
 from __future__ import annotations
 
-from urllib.parse import quote
+from typing import TYPE_CHECKING, Any
+from urllib.parse import SplitResult, quote, unquote, urlsplit
 
-from airflow.sdk import Asset
+from airflow.sdk import Asset, AssetAlias
 
 from airflow_mv.spec.identifiers import Identifier
+
+if TYPE_CHECKING:
+    from openlineage.client.event_v2 import Dataset as OpenLineageDataset
 
 #: Scheme of the assets' URIs. It names a catalog entry, not a place in a store.
 SCHEME = "iceberg-mv"
 GROUP = "materialized-view"
+_PARTS_BELOW_THE_CATALOG = 2
+#: Outlet of tasks that learn the view's name only when they run. Their events are events of the view's own asset.
+VIEWS_ALIAS = AssetAlias(name="materialized-views", group=GROUP)
 
 
 def materialized_view_asset(view: str) -> Asset:
@@ -29,3 +36,31 @@ def materialized_view_asset(view: str) -> Asset:
     identifier = Identifier.parse(view)
     path = "/".join(quote(part, safe="") for part in identifier.parts)
     return Asset(name=str(identifier), uri=f"{SCHEME}://{path}", group=GROUP)
+
+
+def checked_uri(uri: SplitResult) -> SplitResult:
+    """Check the URI of an asset that someone writes out; Airflow calls it wherever an asset is made.
+
+    Args:
+        uri: ``iceberg-mv://catalog/namespace/name``.
+
+    Raises:
+        ValueError: It names no view: an import error of the DAG.
+    """
+    if not uri.netloc or len([part for part in uri.path.split("/") if part]) < _PARTS_BELOW_THE_CATALOG:
+        raise ValueError(
+            f"{SCHEME} URIs are like {SCHEME}://catalog/namespace/name; better use materialized_view_asset"
+        )
+    return uri
+
+
+def openlineage_dataset(asset: Asset, _context: Any) -> OpenLineageDataset:
+    """Return what OpenLineage's provider tells of an asset that a task has as inlet or outlet.
+
+    A refresh tells more, by the view's location; this name is one of its symlinks.
+    """
+    from openlineage.client.event_v2 import Dataset
+
+    uri = urlsplit(asset.uri)
+    names = [unquote(part) for part in uri.path.strip("/").split("/")]
+    return Dataset(namespace=f"{SCHEME}://{unquote(uri.netloc)}", name=".".join(names))

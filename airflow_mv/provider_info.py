@@ -6,13 +6,44 @@ from __future__ import annotations
 from typing import Any
 
 _NAME = "Iceberg materialized views"
+_CONFIG: dict[str, Any] = {
+    "description": "Materialized views in Apache Iceberg.",
+    "options": {
+        "page_conn_ids": {
+            "description": (
+                "Connections (type iceberg) whose views the page in the UI shows, separated by commas. Where a "
+                "connection has no extra catalog_name, write conn_id:catalog, or the names that DAGs use are taken."
+            ),
+            "version_added": "0.1.0",
+            "type": "string",
+            "example": "iceberg_default, iceberg_reports:reports",
+            "default": "iceberg_default",
+        },
+        "page_cache_seconds": {
+            "description": "How old, in seconds, what the page in the UI shows of a catalog may be.",
+            "version_added": "0.1.0",
+            "type": "float",
+            "example": None,
+            "default": "10",
+        },
+        "spark_application_url": {
+            "description": (
+                "Where a Spark application is shown, with {application_id} in its place: Spark's history server, or "
+                "the cluster's own UI. Tasks that have run Spark link to it. Empty: no link."
+            ),
+            "version_added": "0.1.0",
+            "type": "string",
+            "example": "https://history.example.com/history/{application_id}/jobs/",
+            "default": "",
+        },
+    },
+}
 
 
 def get_provider_info() -> dict[str, Any]:
     """Return the provider's description. Airflow calls it through the entry point at every start: it imports nothing.
 
-    There is no connection type here: the ``iceberg`` and ``spark`` providers' own are used. There is no handler for
-    the assets' URIs either: they need no normalising.
+    There is no connection type here: the ``iceberg`` and ``spark`` providers' own are used.
     """
     return {
         "package-name": "airflow-mv",
@@ -25,6 +56,15 @@ def get_provider_info() -> dict[str, Any]:
         "sensors": [_modules("airflow_mv.sensors")],
         "hooks": [_modules("airflow_mv.hooks")],
         "triggers": [_modules("airflow_mv.triggers")],
+        "config": {"airflow_mv": _CONFIG},
+        "asset-uris": [
+            {
+                "schemes": ["iceberg-mv"],
+                "handler": "airflow_mv.assets.checked_uri",
+                "to_openlineage_converter": "airflow_mv.assets.openlineage_dataset",
+            }
+        ],
+        "extra-links": ["airflow_mv.links.MaterializedViewLink", "airflow_mv.links.SparkApplicationLink"],
     }
 
 

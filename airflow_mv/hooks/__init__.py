@@ -2,6 +2,7 @@
 """The door between Airflow and the rest: connections become catalogs and Spark targets, errors become Airflow's."""
 
 from airflow_mv.hooks.errors import airflow_errors as airflow_errors
+from airflow_mv.hooks.errors import task_errors as task_errors
 from airflow_mv.hooks.iceberg import DEFAULT_ICEBERG_CONN_ID as DEFAULT_ICEBERG_CONN_ID
 from airflow_mv.hooks.spark import DEFAULT_SPARK_CONN_ID as DEFAULT_SPARK_CONN_ID
 from airflow_mv.hooks.spark import SparkTarget as SparkTarget

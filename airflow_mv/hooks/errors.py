@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -10,10 +11,14 @@ from airflow.sdk.exceptions import AirflowFailException
 
 from airflow_mv.errors import MaterializedViewError
 
+log = logging.getLogger(__name__)
+
 
 @contextmanager
 def airflow_errors() -> Iterator[None]:
     """Turn errors that a retry cannot mend into Airflow's "fail without retry"; the others pass.
+
+    For tasks without this package's retry policy: sensors.
 
     Raises:
         AirflowFailException: In place of an error that is not retryable.
@@ -24,3 +29,20 @@ def airflow_errors() -> Iterator[None]:
         if error.retryable:
             raise
         raise AirflowFailException(f"{type(error).__name__}: {error}") from None
+
+
+class task_errors:
+    """Let errors of this package pass without the stack below them: the message says what to do, and where.
+
+    For tasks with :class:`airflow_mv.retries.MaterializedViewRetryPolicy`, which decides what becomes of them. The
+    whole stack is in the log at level DEBUG.
+    """
+
+    def __enter__(self) -> None:
+        """Begin."""
+
+    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
+        """Raise an error of this package again, from here."""
+        if isinstance(error, MaterializedViewError):
+            log.debug("where it was raised", exc_info=error)
+            raise error.with_traceback(None) from None

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 DEFAULT_ICEBERG_CONN_ID = "iceberg_default"
 #: Extra key of an ``iceberg`` connection: the name that Spark and the catalog's rows know it by.
 CATALOG_NAME = "catalog_name"
+#: Extra key of an ``iceberg`` connection: the connections of other catalogs that its views read, by catalog name.
+CATALOGS = "catalogs"
 _SQL_SCHEMES = frozenset({"sqlite", "postgresql", "postgres", "mysql", "mariadb", "mssql", "oracle"})
 
 
@@ -26,7 +28,7 @@ def iceberg_hook(given: Connection, name: str) -> IcebergHook:
     """Return the provider's hook for a completed connection, whose catalog has this name."""
     from airflow.providers.apache.iceberg.hooks.iceberg import IcebergHook
 
-    extra = {key: value for key, value in given.extra_dejson.items() if key != CATALOG_NAME}
+    extra = {key: value for key, value in given.extra_dejson.items() if key not in (CATALOG_NAME, CATALOGS)}
     connection = Connection(
         conn_id=name,
         conn_type=given.conn_type,
@@ -75,6 +77,21 @@ def completed(conn_id: str) -> Connection:
         password=given.password,
         extra=json.dumps(extra),
     )
+
+
+def other_catalogs(connection: Connection) -> dict[str, str]:
+    """Return the connections of other catalogs that a connection names, by catalog name.
+
+    Raises:
+        ConfigurationError: Its extra is no such mapping.
+    """
+    found = connection.extra_dejson.get(CATALOGS, {})
+    if not isinstance(found, dict) or not all(isinstance(value, str) and value for value in found.values()):
+        raise ConfigurationError(
+            f"connection {connection.conn_id!r}, extra {CATALOGS!r}: it must map names of catalogs to connections, "
+            'like {"raw": "iceberg_raw"}'
+        )
+    return found
 
 
 def _with_login(conn_id: str, uri: str, connection: Connection) -> str:

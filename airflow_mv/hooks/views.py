@@ -3,15 +3,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import closing
 from datetime import datetime
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow.sdk import BaseHook, Connection
 
 from airflow_mv.errors import CatalogUnavailableError, ConfigurationError, MaterializedViewError
-from airflow_mv.hooks.iceberg import CATALOG_NAME, DEFAULT_ICEBERG_CONN_ID, completed, iceberg_hook, mask
+from airflow_mv.hooks.iceberg import (
+    CATALOG_NAME,
+    DEFAULT_ICEBERG_CONN_ID,
+    completed,
+    iceberg_hook,
+    mask,
+    other_catalogs,
+)
 from airflow_mv.hooks.spark import DEFAULT_SPARK_CONN_ID, spark_target
 from airflow_mv.spec.identifiers import Identifier
 
@@ -23,7 +31,7 @@ if TYPE_CHECKING:
     from airflow_mv.catalog import MaterializedViewCatalog
     from airflow_mv.catalog.spark import SparkSettings
     from airflow_mv.plan.planner import RefreshPlan
-    from airflow_mv.planning import RefreshOptions
+    from airflow_mv.planning import Pins, RefreshOptions
     from airflow_mv.reading import ReadResult
     from airflow_mv.results import RefreshResult, ViewStatus
     from airflow_mv.script import Outcome
@@ -43,9 +51,14 @@ class MaterializedViewHook(BaseHook):
     * For a SQL catalog (``{"type": "sql", "uri": "postgresql://host/db", "warehouse": …}``) login and password of
       the connection go into the URI, so that no secret stands in the extra.
 
+    Base tables may be in other catalogs. The extra ``catalogs`` of the connection says which connection is for which,
+    as in ``{"raw": "iceberg_raw"}``; what neither it nor ``catalogs`` names is looked up in pyiceberg's own
+    configuration.
+
     Args:
         iceberg_conn_id: Connection of the catalog.
         spark_conn_id: Connection (``spark`` or ``spark_connect``) for what must be run in this process.
+        catalogs: Connections of other catalogs by catalog name; they go before those of the connection's extra.
     """
 
     conn_name_attr: ClassVar[str] = "iceberg_conn_id"
@@ -54,9 +67,13 @@ class MaterializedViewHook(BaseHook):
     hook_name: ClassVar[str] = "Iceberg materialized views"
 
     def __init__(
-        self, iceberg_conn_id: str = DEFAULT_ICEBERG_CONN_ID, spark_conn_id: str = DEFAULT_SPARK_CONN_ID
+        self,
+        iceberg_conn_id: str = DEFAULT_ICEBERG_CONN_ID,
+        spark_conn_id: str = DEFAULT_SPARK_CONN_ID,
+        catalogs: Mapping[str, str] | None = None,
     ) -> None:
         super().__init__()
+        self.catalogs = dict(catalogs or {})
         self.iceberg_conn_id = iceberg_conn_id
         self.spark_conn_id = spark_conn_id
         self._opened: dict[str, MaterializedViewCatalog] = {}
@@ -98,7 +115,10 @@ class MaterializedViewHook(BaseHook):
         if name not in self._opened:
             from airflow_mv.catalog import MaterializedViewCatalog
 
-            self._opened[name] = MaterializedViewCatalog(self.iceberg_catalog(name))
+            opened = MaterializedViewCatalog(self.iceberg_catalog(name))
+            connections = {**other_catalogs(self._completed()), **self.catalogs}
+            opened.openers = {other: partial(_open, other, conn_id) for other, conn_id in connections.items()}
+            self._opened[name] = opened
         return self._opened[name]
 
     def iceberg_catalog(self, name: str) -> Catalog:
@@ -158,11 +178,11 @@ class MaterializedViewHook(BaseHook):
 
         return status(self.catalog_for(view), self.identify(view))
 
-    def plan(self, view: str, options: RefreshOptions | None = None) -> RefreshPlan:
+    def plan(self, view: str, options: RefreshOptions | None = None, *, pins: Pins | None = None) -> RefreshPlan:
         """Plan a refresh; metadata only. See :func:`airflow_mv.planning.plan_refresh`."""
         from airflow_mv.planning import plan_refresh
 
-        return plan_refresh(self.catalog_for(view), self.identify(view), options)
+        return plan_refresh(self.catalog_for(view), self.identify(view), options, pins=pins)
 
     def publish(self, plan: RefreshPlan, outcome: Outcome | None) -> RefreshResult | None:
         """Publish a staged plan; ``None`` where it must be planned again. See :func:`airflow_mv.refresh.publish`."""
@@ -242,6 +262,10 @@ class MaterializedViewHook(BaseHook):
 
     def _iceberg_hook(self, name: str) -> IcebergHook:
         return iceberg_hook(self._completed(), name)
+
+
+def _open(name: str, conn_id: str) -> MaterializedViewCatalog:
+    return MaterializedViewHook(conn_id).catalog_named(name)
 
 
 class _Lazy:

@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from airflow.sdk import Context
 
+from airflow_mv.checks import as_documents, read_checks
 from airflow_mv.errors import AlreadyExistsError
-from airflow_mv.hooks import DEFAULT_ICEBERG_CONN_ID, DEFAULT_SPARK_CONN_ID, MaterializedViewHook, airflow_errors
+from airflow_mv.hooks import DEFAULT_ICEBERG_CONN_ID, DEFAULT_SPARK_CONN_ID, MaterializedViewHook, task_errors
+from airflow_mv.links import show_link
 from airflow_mv.operators.spark import MaterializedViewSparkOperator
 
 if TYPE_CHECKING:
@@ -35,6 +37,8 @@ class CreateMaterializedViewOperator(MaterializedViewSparkOperator):
         time_travel: Whether each refresh stays in the history.
         partition_by: Partition transforms of the storage table, e.g. ``days(ts)``.
         properties: More view properties.
+        checks: The view's own checks, which the rows of every refresh must pass before they are published
+            (templated); see :mod:`airflow_mv.checks`.
         layout: ``pointed`` or ``registered``; by default what the catalog does best.
         replace: Give an existing materialized view this definition.
         **kwargs: All that ``SparkSubmitOperator`` takes.
@@ -45,6 +49,7 @@ class CreateMaterializedViewOperator(MaterializedViewSparkOperator):
         "sql",
         "partition_by",
         "properties",
+        "checks",
     )
     template_fields_renderers: ClassVar[dict[str, str]] = {"sql": "sql"}
 
@@ -60,6 +65,7 @@ class CreateMaterializedViewOperator(MaterializedViewSparkOperator):
         time_travel: bool = False,
         partition_by: Sequence[str] = (),
         properties: Mapping[str, str] | None = None,
+        checks: Any = None,
         layout: Layout | None = None,
         replace: bool = False,
         **kwargs: Any,
@@ -71,6 +77,7 @@ class CreateMaterializedViewOperator(MaterializedViewSparkOperator):
         self.time_travel = time_travel
         self.partition_by = list(partition_by)
         self.properties = dict(properties or {})
+        self.checks = as_documents(checks)
         self.layout = layout
         self.replace = replace
 
@@ -78,15 +85,16 @@ class CreateMaterializedViewOperator(MaterializedViewSparkOperator):
         """Create the view if need be.
 
         Raises:
-            AirflowFailException: The query is wrong, or the name is taken by another definition.
+            InvalidQueryError, AlreadyExistsError: The query is wrong, or the name is taken by another definition.
             JobError: A retry may help.
         """
         from airflow_mv.create import Definition, create
         from airflow_mv.status import status
 
-        with airflow_errors():
+        with task_errors():
             hook = MaterializedViewHook(self.iceberg_conn_id, self.spark_conn_id)
             catalog, view = hook.catalog_for(self.view), hook.identify(self.view)
+            show_link(context, view)
             existing = catalog.load(view) if catalog.exists(view) else None
             if existing is not None and not self.replace:
                 self._require_same(existing)
@@ -100,6 +108,7 @@ class CreateMaterializedViewOperator(MaterializedViewSparkOperator):
                 partition_by=tuple(self.partition_by),
                 properties=self.properties,
                 layout=self.layout,
+                checks=read_checks(self.checks, source="checks"),
             )
             with self.stager(catalog, context) as stager:
                 loaded = create(catalog, view, definition, stager=stager, replace=self.replace)

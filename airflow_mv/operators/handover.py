@@ -10,9 +10,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from airflow_mv.errors import InvalidMetadataError, UnsupportedError
-from airflow_mv.maintenance import oldest_lasting_ms
+from airflow_mv.errors import ConfigurationError, InvalidMetadataError, UnsupportedError
+from airflow_mv.planning.checks import has_passed
 from airflow_mv.script import CreateStorageStep, Outcome, Script
+from airflow_mv.upkeep.maintenance import oldest_lasting_ms
 
 if TYPE_CHECKING:
     from airflow_mv.catalog import MaterializedViewCatalog
@@ -38,14 +39,29 @@ def write_script(catalog: MaterializedViewCatalog, script: Script) -> str:
 
     Returns:
         Its location.
+
+    Raises:
+        ConfigurationError: A check is a function that a driver elsewhere cannot import.
     """
+    _require_importable(script)
     outcome_location = str(script.outcome_location)
     left = read_outcome(catalog, script)
-    if left is not None and left.error is not None:
+    if left is not None and (left.error is not None or not has_passed(script, left)):
         catalog.files.delete(outcome_location)
     location = f"{outcome_location.removesuffix('.json')}.script.json"
     catalog.files.replace_text(location, script.to_json())
     return location
+
+
+def _require_importable(script: Script) -> None:
+    """A DAG file is a module of Airflow's own making: what is written in it, no other process can import."""
+    for check in script.checks.checks if script.checks else ():
+        if check.function.startswith(("__main__:", "unusual_prefix_")):
+            raise ConfigurationError(
+                f"view {script.view}, check {check.name!r}: its function is in the DAG file, which Spark's driver does "
+                "not have. Put it into a module, ship that with py_files, and name it 'module:function'; or use a "
+                "connection of type spark_connect, where checks run in the task"
+            )
 
 
 def read_outcome(catalog: MaterializedViewCatalog, script: Script) -> Outcome | None:

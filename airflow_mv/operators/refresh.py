@@ -5,21 +5,26 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import Context
 
-from airflow_mv.hooks import DEFAULT_ICEBERG_CONN_ID, DEFAULT_SPARK_CONN_ID, MaterializedViewHook, airflow_errors
+from airflow_mv.assets import VIEWS_ALIAS
+from airflow_mv.hooks import DEFAULT_ICEBERG_CONN_ID, DEFAULT_SPARK_CONN_ID, MaterializedViewHook, task_errors
+from airflow_mv.lineage import LineageOfRefresh
+from airflow_mv.links import show_link
+from airflow_mv.operators.options import RefreshingOperator
 from airflow_mv.operators.spark import MaterializedViewSparkOperator
-from airflow_mv.operators.task import announce, log_plan, log_result, refresh_options, view_outlet
+from airflow_mv.operators.task import announce, log_plan, log_result, plan_text, view_outlet
 
 if TYPE_CHECKING:
+    from airflow.sdk.definitions.mappedoperator import OperatorPartial
+
     from airflow_mv.plan.planner import RefreshPlan
     from airflow_mv.results import RefreshResult
 
 
-class RefreshMaterializedViewOperator(MaterializedViewSparkOperator):
+class RefreshMaterializedViewOperator(LineageOfRefresh, RefreshingOperator, MaterializedViewSparkOperator):
     """Make a materialized view fresh.
 
     What is done follows from the recorded refresh and the base tables' snapshots, so the task may run as often as
@@ -27,8 +32,8 @@ class RefreshMaterializedViewOperator(MaterializedViewSparkOperator):
     taken up where it stopped; one that died after publishing is found and not repeated.
 
     The task has the view's asset as an outlet (:func:`airflow_mv.assets.materialized_view_asset`) where ``view`` is
-    plain text. An event is made only when something was published; its extra holds refresh id, mode, base
-    snapshots and rows.
+    plain text, else and where it is mapped the alias of all of them (:data:`airflow_mv.assets.VIEWS_ALIAS`). An event
+    is made only when something was published; its extra holds refresh id, mode, base snapshots, rows and lag.
 
     Returns (XCom) the document of ``airflow-mv refresh``.
 
@@ -36,21 +41,17 @@ class RefreshMaterializedViewOperator(MaterializedViewSparkOperator):
         view: ``catalog.namespace.name`` (templated).
         iceberg_conn_id: Connection of type ``iceberg`` (templated).
         spark_conn_id: Connection of type ``spark`` or ``spark_connect`` (templated).
-        as_of: Read the base tables as they were then (templated), e.g. ``{{ data_interval_end }}``.
-        full: Recompute although nothing may have changed (templated).
-        on_fallback: ``full``, ``fail`` or ``skip``, where an incremental view must be recomputed (templated); by
-            default what the view's property ``airflow-mv.on-fallback`` says, else ``full``.
-        max_full_bytes: Bytes of base table files that such a recompute may read, more fails the task (templated).
-        **kwargs: All that ``SparkSubmitOperator`` takes (``conf``, ``packages``, ``executor_memory`` …).
+        **kwargs: The options of :class:`~airflow_mv.operators.options.RefreshingOperator` (``as_of``, ``full`` …), and
+            all that ``SparkSubmitOperator`` takes (``conf``, ``packages``, ``executor_memory`` …).
     """
 
     template_fields: Sequence[str] = (
         *MaterializedViewSparkOperator.template_fields,
-        "as_of",
-        "full",
-        "on_fallback",
-        "max_full_bytes",
+        *RefreshingOperator.option_fields,
+        "planned",
     )
+    #: What was planned at run time is shown among the rendered templates.
+    overwrite_rtif_after_execution = True
 
     def __init__(
         self,
@@ -58,42 +59,57 @@ class RefreshMaterializedViewOperator(MaterializedViewSparkOperator):
         view: str,
         iceberg_conn_id: str = DEFAULT_ICEBERG_CONN_ID,
         spark_conn_id: str = DEFAULT_SPARK_CONN_ID,
-        as_of: str | datetime | None = None,
-        full: bool | str = False,
-        on_fallback: str | None = None,
-        max_full_bytes: int | str | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(view=view, iceberg_conn_id=iceberg_conn_id, spark_conn_id=spark_conn_id, **kwargs)
-        self.as_of = as_of
-        self.full = full
-        self.on_fallback = on_fallback
-        self.max_full_bytes = max_full_bytes
+        self.planned: str | None = None
         named = {getattr(outlet, "uri", None) for outlet in self.outlets}
-        self.outlets = [*self.outlets, *(asset for asset in view_outlet(view) if asset.uri not in named)]
+        # Airflow knows no asset by name that only a mapped task instance has as its outlet.
+        if VIEWS_ALIAS not in self.outlets:
+            found = [outlet for outlet in view_outlet(view) if getattr(outlet, "uri", "") not in named]
+            self.outlets = [*self.outlets, *found]
+
+    @classmethod
+    def partial(cls, **kwargs: Any) -> OperatorPartial:
+        """Begin to map the task over views: ``.partial(task_id="refresh").expand(view=[…])``.
+
+        Each instance shows its view's name, and makes the event of its view's asset, through
+        :data:`airflow_mv.assets.VIEWS_ALIAS`.
+
+        Args:
+            **kwargs: As for the operator.
+        """
+        kwargs.setdefault("map_index_template", "{{ task.view }}")
+        kwargs["outlets"] = [*kwargs.get("outlets", ()), VIEWS_ALIAS]
+        mapped: OperatorPartial = super().partial(**kwargs)
+        return mapped
 
     def execute(self, context: Context) -> dict[str, Any]:  # type: ignore[override]
         """Refresh the view.
 
         Raises:
-            AirflowFailException: A retry cannot help: the SQL, the definition or a connection is wrong.
+            MaterializedViewError: ``retryable`` says whether another try may succeed, and the retry policy goes by it.
             JobError, CommitError: A retry may help.
         """
         from airflow_mv.refresh import refresh
 
-        with airflow_errors():
+        with task_errors():
             hook = MaterializedViewHook(self.iceberg_conn_id, self.spark_conn_id)
             catalog, view = hook.catalog_for(self.view), hook.identify(self.view)
-            options = refresh_options(self.as_of, self.full, self.on_fallback, self.max_full_bytes)
+            show_link(context, view)
+            options, pins = self.refresh_options(context), self.pinned(catalog, view)
             memory = _Memory(context)
 
             def told(plan: RefreshPlan) -> None:
                 log_plan(self.log, plan)
+                self.planned = plan_text(plan)
                 memory.keep(plan)
+                self.note_plan(catalog, plan)
 
             with self.stager(catalog, context) as stager:
-                (result,) = refresh(catalog, [view], stager=stager, options=options, on_plan=told)
+                (result,) = refresh(catalog, [view], stager=stager, options=options, pins=pins, on_plan=told)
         result = memory.settle(result)
+        self.note_result(result)
         log_result(self.log, result)
         announce(self, context, result)
         return result.to_dict()

@@ -15,13 +15,15 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
-from airflow.sdk import Context
+from airflow.sdk import Context, RetryPolicy
 from airflow.sdk.exceptions import AirflowException
 
 from airflow_mv.errors import ConfigurationError, JobError
 from airflow_mv.hooks import DEFAULT_ICEBERG_CONN_ID, DEFAULT_SPARK_CONN_ID, SparkTarget, spark_target
+from airflow_mv.links import MaterializedViewLink, SparkApplicationLink
 from airflow_mv.operators.handover import answerable, read_outcome, write_script
 from airflow_mv.operators.submission import Given, submission
+from airflow_mv.retries import DEFAULT_RETRY_POLICY
 from airflow_mv.script import Outcome, Script
 
 if TYPE_CHECKING:
@@ -50,6 +52,7 @@ class MaterializedViewSparkOperator(SparkSubmitOperator):
         spark_conn_id: Connection of type ``spark`` or ``spark_connect`` (templated).
         name: Name of the Spark application (templated).
         max_active_tis_per_dag: As for ``BaseOperator``.
+        retry_policy: As for ``BaseOperator``; by default :class:`airflow_mv.retries.MaterializedViewRetryPolicy`.
         **kwargs: All that ``SparkSubmitOperator`` takes, but for the application itself. ``packages=""`` adds no
             Maven packages: the cluster has the jars.
     """
@@ -62,6 +65,7 @@ class MaterializedViewSparkOperator(SparkSubmitOperator):
     )
     #: A view may well be named ``lake.reports.sql``: no field is ever taken for a file's name.
     template_ext: Sequence[str] = ()
+    operator_extra_links = (MaterializedViewLink(), SparkApplicationLink())
     ui_color: str = "#d9efe5"
 
     def __init__(
@@ -72,6 +76,7 @@ class MaterializedViewSparkOperator(SparkSubmitOperator):
         spark_conn_id: str = DEFAULT_SPARK_CONN_ID,
         name: str | None = None,
         max_active_tis_per_dag: int | None = 1,
+        retry_policy: RetryPolicy | None = DEFAULT_RETRY_POLICY,
         **kwargs: Any,
     ) -> None:
         for key in _OWN:
@@ -82,11 +87,14 @@ class MaterializedViewSparkOperator(SparkSubmitOperator):
             conn_id=spark_conn_id,
             name=name or f"airflow-mv {view}",
             max_active_tis_per_dag=max_active_tis_per_dag,
+            retry_policy=retry_policy,
             **kwargs,
         )
         self.view = view
         self.iceberg_conn_id = iceberg_conn_id
         self.spark_conn_id = spark_conn_id
+        #: The Spark application that ran for the view, once it has.
+        self.application_id: str | None = None
         self._target: SparkTarget | None = None
         self._session: InProcessStager | None = None
         self._scratch: Path | None = None
@@ -125,8 +133,11 @@ class MaterializedViewSparkOperator(SparkSubmitOperator):
             if self._target.missing:
                 self.log.warning(self._target.notice)
         if self._target.remote is not None:
-            return self._stage_over_connect(catalog, self._target.remote, script)
-        return self._submit(catalog, context, self._target, answerable(script))
+            outcome = self._stage_over_connect(catalog, self._target.remote, script)
+        else:
+            outcome = self._submit(catalog, context, self._target, answerable(script))
+        self.application_id = outcome.application_id
+        return outcome
 
     def _stage_over_connect(self, catalog: MaterializedViewCatalog, remote: str, script: Script) -> Outcome:
         from airflow_mv.stagers import InProcessStager
@@ -180,14 +191,16 @@ class MaterializedViewSparkOperator(SparkSubmitOperator):
             cluster=(self._deploy_mode or target.deploy_mode) == "cluster",
         )
         run = context["dag_run"].clear_number
+        # A job that succeeded under other checks has not answered these.
+        identity = f"{script.refresh_id}:{script.checks.digest[:8]}" if script.checks else script.refresh_id
         wanted: dict[str, Any] = {
             **submission(given, settings_of(catalog), target, self._scratch or Path()),
             "application_args": [location],
             "_conn_id": self.spark_conn_id,
             "_hook": None,
             # Airflow keeps task state over a clear, and calls a finished job of before "already succeeded".
-            "external_id_key": f"spark_job_id:{run}:{script.refresh_id}",
-            "_K8S_DRIVER_STATUS_KEY": f"k8s_driver_status:{run}:{script.refresh_id}",
+            "external_id_key": f"spark_job_id:{run}:{identity}",
+            "_K8S_DRIVER_STATUS_KEY": f"k8s_driver_status:{run}:{identity}",
         }
         before = {key: getattr(self, key) for key in wanted if key not in ("_hook", "external_id_key")}
         variables = {name: os.environ.pop(name) for name in _CONNECT_VARIABLES if name in os.environ}

@@ -6,17 +6,20 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from airflow.providers.standard.utils.skipmixin import SkipMixin
-from airflow.sdk import BaseOperator, Context
+from airflow.sdk import BaseOperator, Context, RetryPolicy
 from airflow.sdk.exceptions import AirflowFailException
 
 from airflow_mv.errors import JobError
-from airflow_mv.hooks import DEFAULT_ICEBERG_CONN_ID, MaterializedViewHook, airflow_errors
+from airflow_mv.hooks import DEFAULT_ICEBERG_CONN_ID, MaterializedViewHook, task_errors
+from airflow_mv.lineage import LineageOfRefresh
+from airflow_mv.links import MaterializedViewLink, show_link
 from airflow_mv.operators.handover import read_outcome, ship, write_script
-from airflow_mv.operators.task import announce, log_plan, log_result, plan_document, refresh_options
+from airflow_mv.operators.options import RefreshingOperator
+from airflow_mv.operators.task import announce, log_plan, log_result, plan_document
+from airflow_mv.retries import DEFAULT_RETRY_POLICY
 
 if TYPE_CHECKING:
     from airflow_mv.catalog import MaterializedViewCatalog
@@ -24,7 +27,7 @@ if TYPE_CHECKING:
     from airflow_mv.script import Outcome, Script
 
 
-class PlanRefreshOperator(BaseOperator, SkipMixin):
+class PlanRefreshOperator(RefreshingOperator, SkipMixin):
     """Plan a refresh, and leave all that any Spark submitter needs to run it.
 
     Script and job package are written beside the storage table, so the driver may run anywhere that reads the
@@ -38,16 +41,13 @@ class PlanRefreshOperator(BaseOperator, SkipMixin):
         view: ``catalog.namespace.name`` (templated).
         iceberg_conn_id: Connection of type ``iceberg`` (templated).
         spark_task_ids: Tasks that run the script: skipped where the plan needs no Spark job.
-        as_of: Read the base tables as they were then (templated).
-        full: Recompute although nothing may have changed (templated).
-        on_fallback: ``full``, ``fail`` or ``skip``, where an incremental view must be recomputed (templated); by
-            default what the view's property ``airflow-mv.on-fallback`` says, else ``full``.
-        max_full_bytes: Bytes of base table files that such a recompute may read, more fails the task (templated).
-        **kwargs: All that ``BaseOperator`` takes.
+        **kwargs: The options of :class:`~airflow_mv.operators.options.RefreshingOperator` (``as_of``, ``full`` …), and
+            all that ``BaseOperator`` takes.
     """
 
-    template_fields: Sequence[str] = ("view", "iceberg_conn_id", "as_of", "full", "on_fallback", "max_full_bytes")
+    template_fields: Sequence[str] = ("view", "iceberg_conn_id", *RefreshingOperator.option_fields)
     ui_color: str = "#d9efe5"
+    operator_extra_links = (MaterializedViewLink(),)
 
     def __init__(
         self,
@@ -55,30 +55,25 @@ class PlanRefreshOperator(BaseOperator, SkipMixin):
         view: str,
         iceberg_conn_id: str = DEFAULT_ICEBERG_CONN_ID,
         spark_task_ids: str | Sequence[str] = (),
-        as_of: str | datetime | None = None,
-        full: bool | str = False,
-        on_fallback: str | None = None,
-        max_full_bytes: int | str | None = None,
+        retry_policy: RetryPolicy | None = DEFAULT_RETRY_POLICY,
         **kwargs: Any,
     ) -> None:
-        super().__init__(**kwargs)
+        super().__init__(retry_policy=retry_policy, **kwargs)
         self.view = view
         self.iceberg_conn_id = iceberg_conn_id
         self.spark_task_ids = [spark_task_ids] if isinstance(spark_task_ids, str) else list(spark_task_ids)
-        self.as_of = as_of
-        self.full = full
-        self.on_fallback = on_fallback
-        self.max_full_bytes = max_full_bytes
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Plan.
 
         Raises:
-            AirflowFailException: There is nothing to plan from: no such view, a base table is gone …
+            NotFoundError: There is nothing to plan from: no such view, a base table is gone …
         """
-        with airflow_errors():
+        with task_errors():
             hook = MaterializedViewHook(self.iceberg_conn_id)
-            plan = hook.plan(self.view, refresh_options(self.as_of, self.full, self.on_fallback, self.max_full_bytes))
+            show_link(context, hook.identify(self.view))
+            pins = self.pinned(hook.catalog_for(self.view), hook.identify(self.view))
+            plan = hook.plan(self.view, self.refresh_options(context), pins=pins)
             log_plan(self.log, plan)
             document = plan.to_dict()
             if plan.script is not None:
@@ -109,7 +104,7 @@ class PlanRefreshOperator(BaseOperator, SkipMixin):
         }
 
 
-class CommitRefreshOperator(BaseOperator):
+class CommitRefreshOperator(LineageOfRefresh, BaseOperator):
     """Publish what a planned refresh's Spark job staged. Running it again publishes nothing twice.
 
     Returns (XCom) the document of ``airflow-mv refresh``. Name the view's asset
@@ -125,6 +120,7 @@ class CommitRefreshOperator(BaseOperator):
 
     template_fields: Sequence[str] = ("plan", "iceberg_conn_id")
     ui_color: str = "#d9efe5"
+    operator_extra_links = (MaterializedViewLink(),)
 
     def __init__(
         self,
@@ -132,11 +128,13 @@ class CommitRefreshOperator(BaseOperator):
         plan: Any,
         iceberg_conn_id: str = DEFAULT_ICEBERG_CONN_ID,
         trigger_rule: str = "none_failed",
+        retry_policy: RetryPolicy | None = DEFAULT_RETRY_POLICY,
         **kwargs: Any,
     ) -> None:
-        super().__init__(trigger_rule=trigger_rule, **kwargs)
+        super().__init__(trigger_rule=trigger_rule, retry_policy=retry_policy, **kwargs)
         self.plan = plan
         self.iceberg_conn_id = iceberg_conn_id
+        self.view: str | None = None
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Publish.
@@ -149,10 +147,13 @@ class CommitRefreshOperator(BaseOperator):
         from airflow_mv.refresh import stage
 
         started = time.monotonic()
-        with airflow_errors():
+        with task_errors():
             plan = _read_plan(plan_document(self.plan))
+            self.view = str(plan.view)
+            show_link(context, self.view)
             hook = MaterializedViewHook(self.iceberg_conn_id)
             catalog = hook.catalog_for(str(plan.view))
+            self.note_plan(catalog, plan)
             try:
                 outcome = stage(catalog, plan, _left_behind(catalog))
             except JobError as error:
@@ -163,6 +164,7 @@ class CommitRefreshOperator(BaseOperator):
                 f"{plan.view} changed after it was planned, so nothing was published: clear the plan task to plan again"
             )
         result = replace(result, seconds=time.monotonic() - started)
+        self.note_result(result)
         log_result(self.log, result)
         announce(self, context, result)
         return result.to_dict()

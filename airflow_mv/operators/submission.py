@@ -20,6 +20,16 @@ if TYPE_CHECKING:
 #: A task's log is read by people. Any of these may be set in ``conf``.
 _QUIET = {"spark.log.level": "ERROR", "spark.ui.showConsoleProgress": "false"}
 _JAVA_OPTIONS = "spark.driver.extraJavaOptions"
+#: Until `spark.log.level` counts, Spark logs by its own file, in the same form as here.
+_LOG4J = """\
+rootLogger.level = error
+rootLogger.appenderRef.stderr.ref = console
+appender.console.type = Console
+appender.console.name = console
+appender.console.target = SYSTEM_ERR
+appender.console.layout.type = PatternLayout
+appender.console.layout.pattern = %d{yy/MM/dd HH:mm:ss} %p %c{1}: %m%n%ex
+"""
 _EXTENSIONS = "spark.sql.extensions"
 _PACKAGES = "spark.jars.packages"
 _OWN_JARS = "spark.jars"
@@ -68,7 +78,7 @@ def submission(given: Given, settings: SparkSettings, target: SparkTarget, folde
     binary = spark_submit(given, target)
     secret = {key: value for key, value in given.conf.items() if is_secret(key, value)}
     plain = {key: value for key, value in given.conf.items() if key not in (*secret, _PACKAGES, _OWN_JARS)}
-    ours = {**_QUIET, **settings.confs, **_python(given), **_java(given)}
+    ours = {**_QUIET, **settings.confs, **_python(given), **_java(given, folder, binary)}
     if _EXTENSIONS in plain:
         plain[_EXTENSIONS] = _joined([settings.confs.get(_EXTENSIONS, ""), plain[_EXTENSIONS]])
     file = write_properties(folder, ours, {**settings.secrets, **secret})
@@ -148,9 +158,22 @@ def _python(given: Given) -> dict[str, str]:
     return {"spark.pyspark.driver.python": sys.executable}
 
 
-def _java(given: Given) -> dict[str, str]:
-    """Keep Derby's log file out of the working folder."""
-    return {} if _JAVA_OPTIONS in given.conf else {_JAVA_OPTIONS: "-Dderby.stream.error.file=/dev/null"}
+def _java(given: Given, folder: Path, binary: str) -> dict[str, str]:
+    """Keep Derby's log file out of the working folder, and Spark's first lines out of the task's log."""
+    if _JAVA_OPTIONS in given.conf:
+        return {}
+    options = ["-Dderby.stream.error.file=/dev/null"]
+    theirs = any(path.suffix != ".template" for path in _spark_conf_folder(given, binary).glob("log4j2.*"))
+    if not given.cluster and not theirs and not set(str(folder)) & set(" \t\"'\\"):
+        file = folder / "log4j2.properties"
+        file.write_text(_LOG4J, encoding="ascii")
+        options.append(f"-Dlog4j2.configurationFile={file.as_uri()}")
+    return {_JAVA_OPTIONS: " ".join(options)}
+
+
+def _spark_conf_folder(given: Given, binary: str) -> Path:
+    home = given.environment.get("SPARK_HOME") or str(Path(binary).resolve().parent.parent)
+    return Path(given.environment.get("SPARK_CONF_DIR") or Path(home, "conf"))
 
 
 def _add_users_file(file: Path, given: Given, binary: str) -> None:
@@ -166,8 +189,7 @@ def _add_users_file(file: Path, given: Given, binary: str) -> None:
             raise ConfigurationError(f"properties_file {given.properties_file!r} does not exist on this worker")
         file.write_text(f"{ours}\n{path.read_text(encoding='latin-1')}", encoding="latin-1")
         return
-    home = given.environment.get("SPARK_HOME") or str(Path(binary).resolve().parent.parent)
-    defaults = Path(given.environment.get("SPARK_CONF_DIR") or Path(home, "conf"), "spark-defaults.conf")
+    defaults = _spark_conf_folder(given, binary) / "spark-defaults.conf"
     if defaults.is_file():
         file.write_text(f"{defaults.read_text(encoding='latin-1')}\n{ours}", encoding="latin-1")
 

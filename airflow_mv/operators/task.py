@@ -1,94 +1,33 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the tasks share: options from templates, what the log says, the asset event."""
+"""What the tasks share: what the log says, the asset event."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from airflow.sdk import Asset, Context
+from airflow.sdk import Asset, AssetAlias, Context
 
-from airflow_mv.assets import materialized_view_asset
+from airflow_mv.assets import VIEWS_ALIAS, materialized_view_asset
 from airflow_mv.errors import ConfigurationError, InvalidIdentifierError
+from airflow_mv.plan.reasons import FOUND_OUT, fallback
 
 if TYPE_CHECKING:
     from airflow.sdk import BaseOperator
     from airflow.sdk.types import Logger
 
     from airflow_mv.plan.planner import RefreshPlan
-    from airflow_mv.planning import RefreshOptions
     from airflow_mv.results import RefreshResult
 
 #: Outcomes that gave the view's readers something new; only these make an asset event.
 PUBLISHED = frozenset({"refreshed", "already-committed"})
-_TRUE, _FALSE = frozenset({"true", "1", "yes"}), frozenset({"false", "0", "no", "none", ""})
 
 
-def refresh_options(as_of: Any, full: Any, on_fallback: Any, max_full_bytes: Any = None) -> RefreshOptions:
-    """Read rendered template fields.
-
-    Args:
-        as_of: A time, its text in ISO 8601 (without a zone: UTC), or nothing.
-        full: A truth value or its text.
-        on_fallback: ``full``, ``fail`` or ``skip``, or nothing.
-        max_full_bytes: A number, its text, or nothing.
-
-    Raises:
-        ConfigurationError: One of them is something else.
-    """
-    from airflow_mv.planning import RefreshOptions
-
-    if on_fallback not in ("full", "fail", "skip", "None", "", None):
-        raise ConfigurationError(f"on_fallback is {on_fallback!r}; it must be full, fail or skip")
-    policy = None if on_fallback in ("None", "", None) else on_fallback
-    return RefreshOptions(moment(as_of), truth(full), policy, _bytes(max_full_bytes))
-
-
-def _bytes(value: Any) -> int | None:
-    text = str(value)
-    if text in ("None", ""):
-        return None
-    if isinstance(value, bool) or not text.isdecimal():
-        raise ConfigurationError(f"max_full_bytes is {value!r}; it must be a number of bytes")
-    return int(text)
-
-
-def moment(value: Any) -> datetime | None:
-    """Read a point in time as a template leaves it.
-
-    Raises:
-        ConfigurationError: It is none.
-    """
-    if value is None or value == "":
-        return None
-    try:
-        read = value if isinstance(value, datetime) else datetime.fromisoformat(str(value))
-    except ValueError:
-        raise ConfigurationError(
-            f"as_of is {value!r}, which is no point in time. Write it like 2013-06-30T00:00:00+00:00, or as a template "
-            "that is set in this kind of run: {{ dag_run.run_after }} always is, {{ data_interval_end }} is not"
-        ) from None
-    return read if read.tzinfo else read.replace(tzinfo=UTC)
-
-
-def truth(value: Any) -> bool:
-    """Read a truth value as a template leaves it.
-
-    Raises:
-        ConfigurationError: It is none.
-    """
-    text = str(value).strip().lower()
-    if text not in _TRUE | _FALSE:
-        raise ConfigurationError(f"full is {value!r}; it must be true or false")
-    return text in _TRUE
-
-
-def view_outlet(view: Any) -> list[Asset]:
-    """Return the outlet of a task for a view, if its name is known when the DAG is read."""
+def view_outlet(view: Any) -> list[Asset | AssetAlias]:
+    """Return the outlet of a task for a view: an alias, where its name is known only at run time."""
     if not isinstance(view, str) or "{{" in view or "{%" in view:
-        return []
+        return [VIEWS_ALIAS]
     try:
         return [materialized_view_asset(view)]
     except InvalidIdentifierError:
@@ -97,9 +36,15 @@ def view_outlet(view: Any) -> list[Asset]:
 
 def log_plan(log: Logger, plan: RefreshPlan) -> None:
     """Say what is going to be done, why, and from which snapshots."""
-    log.info("Plan for %s: %s (the view is %s)", plan.view, plan.mode, plan.state)
+    if plan.interval is None:
+        log.info("Plan for %s: %s (the view is %s)", plan.view, plan.mode, plan.state)
+    else:
+        log.info("Plan for %s: %s of the rows with %s (they are %s)", plan.view, plan.mode, plan.interval, plan.state)
     for reason in plan.reasons:
         log.info("  because %s [%s]", reason.message, reason.code)
+    if (why := fallback(plan.reasons)) is not None:
+        done = "left as it is" if plan.script is None else "recomputed in full"
+        log.warning("%s is incremental, and is %s because of a fallback: %s", plan.view, done, why)
     if plan.script is None:
         log.info("  No Spark job is needed")
         return
@@ -108,8 +53,16 @@ def log_plan(log: Logger, plan: RefreshPlan) -> None:
         log.info("  reads %s at snapshot %s (%s)", change.identifier, _snapshot(change.current), before)
 
 
+def plan_text(plan: RefreshPlan) -> str:
+    """Return a plan as the rendered templates show it: the mode, why, and the statements as they run."""
+    reasons = [f"because {reason.message} [{reason.code}]" for reason in plan.reasons]
+    return "\n".join([f"{plan.mode} of {plan.view} (the view is {plan.state})", *reasons, *plan.statements])
+
+
 def log_result(log: Logger, result: RefreshResult) -> None:
     """Say how a refresh ended."""
+    if result.fallback is not None and result.fallback.startswith(FOUND_OUT):  # else the plan has said so
+        log.warning("%s is incremental, and was refreshed by %s: %s", result.view, result.mode, result.fallback)
     if result.outcome not in PUBLISHED:
         log.info("%s: %s, nothing was written; readers get refresh %s", result.view, result.outcome, result.refresh_id)
         return
@@ -122,6 +75,9 @@ def log_result(log: Logger, result: RefreshResult) -> None:
         result.seconds,
         result.refresh_id,
     )
+    if result.checks:
+        passed = sum(check.passed for check in result.checks)
+        log.info("  %d of %d checks passed before it was published", passed, len(result.checks))
 
 
 def announce(operator: BaseOperator, context: Context, result: RefreshResult) -> None:
@@ -131,6 +87,8 @@ def announce(operator: BaseOperator, context: Context, result: RefreshResult) ->
     then start every consumer for nothing, so its outlet is taken out of this run of the task.
     """
     asset = materialized_view_asset(str(result.view))
+    if VIEWS_ALIAS in operator.outlets and result.outcome in PUBLISHED:
+        context["outlet_events"][VIEWS_ALIAS].add(asset, extra=event_extra(result))
     mine = [outlet for outlet in operator.outlets if isinstance(outlet, Asset) and outlet.uri == asset.uri]
     if not mine:
         return
@@ -151,6 +109,9 @@ def event_extra(result: RefreshResult) -> dict[str, Any]:
         "outcome": result.outcome,
         "base_tables": {name: str(snapshot) for name, snapshot in result.snapshots},
         "rows_written": result.rows_written,
+        "lag_seconds": result.lag_seconds,
+        "seconds": round(result.seconds, 3),
+        "interval": result.interval.to_dict() if result.interval else None,
     }
 
 

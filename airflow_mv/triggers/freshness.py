@@ -4,19 +4,19 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Collection, Mapping
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
 from airflow_mv import errors
-from airflow_mv.errors import MaterializedViewError
+from airflow_mv.errors import ConfigurationError, MaterializedViewError
 from airflow_mv.hooks import DEFAULT_ICEBERG_CONN_ID, MaterializedViewHook
-
-if TYPE_CHECKING:
-    from airflow_mv.observe import Observation
+from airflow_mv.plan.lag import Readiness, lag, readiness
+from airflow_mv.spec.interval import Interval, Span
+from airflow_mv.triggers.connected import PUBLIC_MODULE, Connected
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +25,8 @@ class Look:
 
     Args:
         ready: Whether the view is as it was waited for.
-        status: The document of ``airflow-mv status``, with ``lag_seconds``; ``None`` after an error.
+        status: The document of ``airflow-mv status``, with ``readiness``, ``lag_seconds`` and ``behind_since``;
+            ``None`` after an error.
         error_class: Name of the error that ended the waiting, or ``None``.
         message: Its message.
     """
@@ -43,6 +44,11 @@ class Look:
     def from_dict(cls, document: Mapping[str, Any]) -> Look:
         """Read what :meth:`to_dict` wrote."""
         return cls(**document)
+
+    @classmethod
+    def failed(cls, error: MaterializedViewError) -> Look:
+        """Return the look that met an error: waiting goes on where that can mend it."""
+        return cls(ready=not error.retryable, error_class=type(error).__name__, message=str(error))
 
     def document(self) -> dict[str, Any]:
         """Return the status document.
@@ -64,63 +70,77 @@ class Look:
         """Say the state and why, in one line."""
         if self.status is None:
             return f"{self.error_class}: {self.message}"
-        lag = self.status["lag_seconds"]
-        behind = f", behind for {timedelta(seconds=round(lag))}" if lag else ""
+        lag_seconds = self.status["lag_seconds"]
+        behind = f", behind for {timedelta(seconds=round(lag_seconds))}" if lag_seconds else ""
         why = "; ".join(reason["message"] for reason in self.status["reasons"])
-        return f"{self.status['view']} is {self.status['state']}{behind}: {why}"
+        interval = self.status.get("interval")
+        rows = f", {Interval.from_dict(interval)}," if interval else ""
+        return f"{self.status['view']}{rows} is {self.status['state']}{behind}: {why}"
 
 
 def look(
-    hook: MaterializedViewHook, view: str, *, states: Collection[str], max_staleness_seconds: float | None
+    hook: MaterializedViewHook,
+    view: str,
+    *,
+    states: Collection[str],
+    max_staleness_seconds: float | None,
+    span: Span | None = None,
 ) -> Look:
     """Look at a view and say whether it is fresh enough.
 
     Args:
         hook: Where the view is.
         view: The view.
-        states: Accepted states.
+        states: Accepted states: names of :class:`airflow_mv.plan.lag.Readiness`, or words of ``airflow-mv status``.
         max_staleness_seconds: A stale view is accepted, too, if the oldest base commit that it lacks is at most so
             old.
+        span: Look at nothing but the rows of this stretch of time.
 
     Raises:
         MaterializedViewError: It cannot be looked at.
     """
+    from airflow_mv.planning.intervals import narrowed
+    from airflow_mv.results import ViewStatus
+
     status = hook.status(view)
-    lag = lag_seconds(status.observation)
-    tolerable = max_staleness_seconds is not None and lag is not None and lag <= max_staleness_seconds
-    ready = str(status.state) in states or (str(status.state) == "stale" and tolerable)
-    return Look(ready, {**status.to_dict(), "lag_seconds": lag})
+    if span is not None:
+        status = ViewStatus(narrowed(status.observation, span))
+    behind = lag(status.observation)
+    tolerated = None if max_staleness_seconds is None else timedelta(seconds=max_staleness_seconds)
+    found = readiness(status.observation, tolerated)
+    document = {
+        **status.to_dict(),
+        "readiness": str(found),
+        "lag_seconds": behind.seconds(),
+        "behind_since": behind.since.isoformat() if behind.since else None,
+        **({} if status.observation.interval is None else {"interval": status.observation.interval.to_dict()}),
+    }
+    return Look(found == Readiness.WITHIN_GRACE or found in map(Readiness.named, states), document)
 
 
-def lag_seconds(observation: Observation, *, now: datetime | None = None) -> float | None:
-    """Return how long ago the first base commit was made that a stale view lacks.
+def span_of(start: object, end: object = None, column: str | None = None) -> Span:
+    """Return the stretch of time that was asked for.
 
     Args:
-        observation: A look at the view.
-        now: The time to count to.
+        start: Its first moment: a time, or its text in ISO 8601 (without a zone: UTC).
+        end: The first moment after it; nothing for the end of the partition that starts there.
+        column: The view's column; by default the one that the view names.
 
-    Returns:
-        Seconds; 0 for a fresh view; ``None`` where it cannot be told: never refreshed, another definition, or
-        snapshots that have expired.
+    Raises:
+        ConfigurationError: One of them is no time: of a template, perhaps, that is not set in this kind of run.
     """
-    from airflow_mv.plan.freshness import State
-    from airflow_mv.spec.table import snapshots_between
+    return Span(_moment(start, "interval_start"), _moment(end, "interval_end") if end else None, column)
 
-    if observation.freshness.state == State.FRESH:
-        return 0.0
-    if observation.freshness.state != State.STALE:
-        return None
-    tables = {table.identifier: table.table for table in observation.tables}
-    commits = []
-    for change in observation.freshness.base_tables:
-        table = tables[change.identifier]
-        if change.changed:
-            missing = snapshots_between(table, change.recorded, change.current) if table else None
-            if not missing:
-                return None
-            commits.append(min(item.timestamp_ms for item in missing if item.operation != "replace"))
-    moment = (now or datetime.now(UTC)).timestamp()
-    return round(max(0.0, moment - min(commits) / 1000), 3) if commits else None
+
+def _moment(value: object, field: str) -> datetime:
+    try:
+        read = value if isinstance(value, datetime) else datetime.fromisoformat(str(value))
+    except ValueError:
+        raise ConfigurationError(
+            f"{field} is {value!r}, which is no point in time. Write it like 2013-06-30T00:00:00+00:00, or as a "
+            "template that is set in this kind of run"
+        ) from None
+    return read if read.tzinfo else read.replace(tzinfo=UTC)
 
 
 class MaterializedViewFreshTrigger(BaseTrigger):
@@ -134,6 +154,8 @@ class MaterializedViewFreshTrigger(BaseTrigger):
         states: Accepted states.
         max_staleness_seconds: See :func:`look`.
         poke_interval: Seconds between looks.
+        interval: Of the rows that are looked at, where not all are: first moment and the first one after them (or
+            ``None``), in ISO 8601, and the column (or ``None``); see :class:`airflow_mv.spec.interval.Span`.
     """
 
     def __init__(
@@ -144,6 +166,7 @@ class MaterializedViewFreshTrigger(BaseTrigger):
         states: Collection[str] = ("fresh",),
         max_staleness_seconds: float | None = None,
         poke_interval: float = 60.0,
+        interval: Sequence[str | None] | None = None,
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.view = view
@@ -151,17 +174,20 @@ class MaterializedViewFreshTrigger(BaseTrigger):
         self.states = list(states)
         self.max_staleness_seconds = max_staleness_seconds
         self.poke_interval = poke_interval
+        self.interval = list(interval) if interval else None
+        self._connected = Connected(iceberg_conn_id)
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
         """Return what the triggerer makes the trigger from."""
         return (
-            f"{type(self).__module__}.{type(self).__qualname__}",
+            f"{PUBLIC_MODULE}.{type(self).__qualname__}",
             {
                 "view": self.view,
                 "iceberg_conn_id": self.iceberg_conn_id,
                 "states": self.states,
                 "max_staleness_seconds": self.max_staleness_seconds,
                 "poke_interval": self.poke_interval,
+                "interval": self.interval,
             },
         )
 
@@ -182,10 +208,12 @@ class MaterializedViewFreshTrigger(BaseTrigger):
     def _look(self) -> Look:
         try:
             return look(
-                MaterializedViewHook(self.iceberg_conn_id),
+                self._connected.hook,
                 self.view,
                 states=self.states,
                 max_staleness_seconds=self.max_staleness_seconds,
+                span=span_of(*self.interval) if self.interval else None,
             )
         except MaterializedViewError as error:
-            return Look(ready=not error.retryable, error_class=type(error).__name__, message=str(error))
+            self._connected.after(error)
+            return Look.failed(error)

@@ -1,0 +1,8 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Views that read each other as one DAG: in their order, from one set of base snapshots."""
+
+from airflow_mv.dags.alerts import freshness_alerts_dag as freshness_alerts_dag
+from airflow_mv.dags.chain import ChainedView as ChainedView
+from airflow_mv.dags.factory import materialized_views_dag as materialized_views_dag
+from airflow_mv.dags.factory import materialized_views_dags as materialized_views_dags
+from airflow_mv.dags.group import materialized_views_group as materialized_views_group

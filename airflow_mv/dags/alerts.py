@@ -1,0 +1,65 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A DAG that tells when views are late; it runs whatever becomes of the DAGs that refresh them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Any
+
+from airflow.sdk import DAG
+
+from airflow_mv.hooks import DEFAULT_ICEBERG_CONN_ID
+from airflow_mv.operators.alert import FreshnessAlertOperator, Listener
+
+_RETRIES = {"retries": 2, "retry_delay": timedelta(minutes=1)}
+
+
+def freshness_alerts_dag(
+    dag_id: str,
+    views: str | Sequence[str] = (),
+    *,
+    namespace: str | None = None,
+    max_staleness: timedelta | float | str | None = None,
+    on_breach: Listener | Sequence[Listener] = (),
+    on_recovery: Listener | Sequence[Listener] = (),
+    schedule: Any = timedelta(minutes=10),
+    iceberg_conn_id: str = DEFAULT_ICEBERG_CONN_ID,
+    **kwargs: Any,
+) -> DAG:
+    """Make a DAG of one task, which tells when a view passes its ``max_staleness`` and when it has recovered.
+
+    Args:
+        dag_id: The DAG's id.
+        views: Names of the views.
+        namespace: Instead of ``views``: all views of a namespace that have the property ``airflow-mv.max-staleness``.
+        max_staleness: How far behind they may be; see :class:`airflow_mv.operators.FreshnessAlertOperator`.
+        on_breach: Whom to tell; likewise.
+        on_recovery: Likewise.
+        schedule: How often to look.
+        iceberg_conn_id: Connection of the views' catalog.
+        **kwargs: All that ``DAG`` takes. By default ``catchup=False``, ``max_active_runs=1``, two retries, and the tag
+            ``airflow-mv``.
+
+    Raises:
+        ConfigurationError: Neither views nor a namespace, or both.
+    """
+    own = {
+        "catchup": False,
+        "max_active_runs": 1,
+        "doc_md": "Tells when materialized views are later than they may be, and when they are on time again.",
+        **kwargs,
+        "tags": sorted({"airflow-mv", *kwargs.get("tags", ())}),
+        "default_args": {**_RETRIES, **(kwargs.get("default_args") or {})},
+    }
+    with DAG(dag_id, schedule=schedule, **own) as dag:
+        FreshnessAlertOperator(
+            task_id="freshness",
+            views=views,
+            namespace=namespace,
+            max_staleness=max_staleness,
+            on_breach=on_breach,
+            on_recovery=on_recovery,
+            iceberg_conn_id=iceberg_conn_id,
+        )
+    return dag

@@ -1,0 +1,124 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Views as a DAG file names them, and their order: known without asking anybody.
+
+A DAG file is read every few seconds, on a machine that may reach no catalog. So the order follows from what the file
+says itself: from the views' SQL, or from ``after``.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from airflow_mv.errors import ConfigurationError
+from airflow_mv.plan.order import in_order
+from airflow_mv.plan.query import base_tables
+from airflow_mv.spec.identifiers import Identifier
+
+_NO_TASK_ID = re.compile(r"[^\w-]+")
+_TEMPLATE = ("{{", "{%")
+
+
+@dataclass(frozen=True, slots=True)
+class ChainedView:
+    """One view of a chain.
+
+    Args:
+        name: ``catalog.namespace.name``.
+        sql: Its query. With it, the chain creates the view where it is not there, and knows what it reads.
+        after: Views of the chain that it reads, as far as ``sql`` does not tell: there is none, it is a template, or it
+            reads them through plain views.
+        refresh: Arguments of its ``RefreshMaterializedViewOperator``.
+        create: Arguments of its ``CreateMaterializedViewOperator``.
+    """
+
+    name: str
+    sql: str | None = None
+    after: Sequence[str] = ()
+    refresh: Mapping[str, Any] = field(default_factory=dict)
+    create: Mapping[str, Any] = field(default_factory=dict)
+
+
+#: Views with their SQL, or with the views that they read; or a list, for what needs neither or more.
+Views = Mapping[str, str | Sequence[str]] | Sequence[str | ChainedView]
+
+
+@dataclass(frozen=True, slots=True)
+class Chain:
+    """Views in order.
+
+    Args:
+        views: Each after those that it reads.
+        reads: What each reads of them.
+    """
+
+    views: Mapping[Identifier, ChainedView]
+    reads: Mapping[Identifier, tuple[Identifier, ...]]
+
+    @property
+    def task_names(self) -> dict[Identifier, str]:
+        """What tells the views' tasks apart: the name, and the namespace too where there are several.
+
+        Raises:
+            ConfigurationError: Two of them would have the same one.
+        """
+        single = len({(view.catalog, view.namespace) for view in self.views}) == 1
+        names = {view: _NO_TASK_ID.sub("_", view.name if single else ".".join(view.parts[1:])) for view in self.views}
+        for view, name in names.items():
+            other = next(item for item in names if names[item] == name)
+            if other != view:
+                raise ConfigurationError(
+                    f"views {other} and {view} would both have the task {name!r}: chain them apart"
+                )
+        return names
+
+
+def read_chain(views: Views) -> Chain:
+    """Put views in order.
+
+    Args:
+        views: See :data:`Views`.
+
+    Raises:
+        InvalidIdentifierError: A name is not full.
+        InvalidQueryError: A view's SQL is not readable, or the views read each other in a circle.
+        ConfigurationError: A view is named twice, or ``after`` names one that is not of the chain.
+    """
+    given = [_of_mapping(*item) for item in views.items()] if isinstance(views, Mapping) else [*map(_of_item, views)]
+    named: dict[Identifier, ChainedView] = {}
+    for view in given:
+        identifier = Identifier.parse(view.name)
+        if identifier in named:
+            raise ConfigurationError(f"view {identifier} is named twice")
+        named[identifier] = view
+    if not named:
+        raise ConfigurationError("a chain needs at least one view")
+    reads = {identifier: _reads(identifier, view, named) for identifier, view in named.items()}
+    return Chain({identifier: named[identifier] for identifier in in_order(reads)}, reads)
+
+
+def _of_mapping(name: str, value: str | Sequence[str]) -> ChainedView:
+    return ChainedView(name, sql=value) if isinstance(value, str) else ChainedView(name, after=tuple(value))
+
+
+def _of_item(item: str | ChainedView) -> ChainedView:
+    return item if isinstance(item, ChainedView) else ChainedView(item)
+
+
+def _reads(view: Identifier, chained: ChainedView, views: Mapping[Identifier, ChainedView]) -> tuple[Identifier, ...]:
+    before = [Identifier.parse(name) for name in chained.after]
+    for name in before:
+        if name not in views:
+            raise ConfigurationError(f"view {view}: after names {name}, which is none of the chain's views")
+    if chained.sql is not None and not any(mark in chained.sql for mark in _TEMPLATE):
+        found = base_tables(
+            chained.sql,
+            default_catalog=view.catalog,
+            default_namespace=view.namespace,
+            load_view=lambda _: None,
+            view=str(view),
+        )
+        before += [table for table in found.tables if table in views and table != view]
+    return tuple(dict.fromkeys(before))

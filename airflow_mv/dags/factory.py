@@ -1,0 +1,126 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A chain of views as one DAG, or as two that share their tasks: one that events start, one that is backfilled."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from airflow.sdk import DAG
+
+from airflow_mv.dags.chain import Chain, Views
+from airflow_mv.dags.group import DEFAULT_DEPTH, add_tasks, chain_of
+from airflow_mv.operators import refresh_params
+from airflow_mv.scope import ScopeName
+
+#: When to try again is for the operators' retry policy to say.
+_RETRIES = {"retries": 2}
+
+
+def materialized_views_dag(
+    dag_id: str,
+    views: Views | None = None,
+    *,
+    namespace: str | None = None,
+    schedule: Any = None,
+    depth: int = DEFAULT_DEPTH,
+    scope: ScopeName = "whole",
+    connections: Mapping[str, str] | None = None,
+    spark: Mapping[str, Any] | None = None,
+    refresh: Mapping[str, Any] | None = None,
+    **kwargs: Any,
+) -> DAG:
+    """Make a DAG of a chain of views: in dependency order, siblings in parallel, from one set of base snapshots.
+
+    The DAG file asks no catalog: it is read every few seconds. The order follows from the views' SQL, or from what the
+    file says they read; the first task compares it with the catalog. With ``namespace`` that task lists the views, and
+    mapped tasks refresh them.
+
+    Args:
+        dag_id: The DAG's id.
+        views: ``{"lake.sales.daily": "SELECT …"}``, ``{"lake.sales.total": ["lake.sales.daily"]}`` or a list of names
+            and :class:`~airflow_mv.dags.chain.ChainedView`.
+        namespace: Instead of ``views``: all materialized views of ``catalog.namespace``.
+        schedule: As for ``DAG``.
+        depth: With ``namespace``: how many levels of views that read each other there are tasks for.
+        scope: What a run refreshes: ``whole`` views as the base tables are now, ``as_of`` the end of the run's data
+            interval or partition, or only the rows of that ``interval``. A run by hand may say otherwise in its form.
+        connections: ``iceberg_conn_id`` and ``spark_conn_id``, where they are not the default ones.
+        spark: Arguments of every task that runs Spark, as for ``SparkSubmitOperator``.
+        refresh: Arguments of every ``RefreshMaterializedViewOperator``.
+        **kwargs: All that ``DAG`` takes. By default ``catchup=False``, ``max_active_runs=1``, two retries a task, the
+            tag ``airflow-mv``, a description of the views as ``doc_md``, and the params of
+            :func:`~airflow_mv.operators.refresh_params`; ``params`` and ``default_args`` are added to these.
+
+    Raises:
+        ConfigurationError, InvalidIdentifierError, InvalidQueryError: See :func:`airflow_mv.dags.chain.read_chain`.
+    """
+    chain = chain_of(views, namespace)
+    own = {
+        "catchup": False,
+        "max_active_runs": 1,
+        "doc_md": _doc(chain, namespace, scope),
+        **kwargs,
+        "tags": sorted({"airflow-mv", *kwargs.get("tags", ())}),
+        "params": {**refresh_params(), **(kwargs.get("params") or {})},
+        "default_args": {**_RETRIES, **(kwargs.get("default_args") or {})},
+    }
+    with DAG(dag_id, schedule=schedule, **own) as dag:
+        add_tasks(
+            chain,
+            namespace,
+            depth=depth,
+            scope=scope,
+            connections=connections or {},
+            spark=spark or {},
+            refresh=refresh or {},
+        )
+    return dag
+
+
+def materialized_views_dags(
+    dag_id: str,
+    views: Views | None = None,
+    *,
+    on: Any,
+    every: Any,
+    periodic_dag_id: str | None = None,
+    periodic: Mapping[str, Any] | None = None,
+    **kwargs: Any,
+) -> tuple[DAG, DAG]:
+    """Make two DAGs of one chain: Airflow refuses to backfill a DAG that events start.
+
+    Both may run at once: a refresh is published by one swap, and one that comes too late finds that it is done. Each
+    can be paused without the other.
+
+    Args:
+        dag_id: The DAG that events start.
+        views: As for :func:`materialized_views_dag`.
+        on: Its schedule: assets.
+        every: The schedule of the other one: anything periodic. It is the one to backfill.
+        periodic_dag_id: Its id, ``<dag_id>_periodic`` by default.
+        periodic: Arguments that only the second one has, as for :func:`materialized_views_dag`, e.g. ``scope``.
+        **kwargs: As for :func:`materialized_views_dag`.
+
+    Returns:
+        The DAG that events start, and the periodic one.
+    """
+    other = periodic_dag_id or f"{dag_id}_periodic"
+    first = materialized_views_dag(dag_id, views, schedule=on, **kwargs)
+    second = materialized_views_dag(other, views, schedule=every, **{**kwargs, **(periodic or {})})
+    first.doc_md = f"Started by events; to backfill, use the DAG `{other}`, which has the same tasks.\n\n{first.doc_md}"
+    second.doc_md = f"For backfills; the DAG `{dag_id}` has the same tasks, and events start it.\n\n{second.doc_md}"
+    return first, second
+
+
+def _doc(chain: Chain | None, namespace: str | None, scope: ScopeName) -> str:
+    when = "of the end of the run's data interval" if scope == "as_of" else "of one moment"
+    head = f"Refreshes materialized views, all from base table snapshots {when} (task `pin`)."
+    if chain is None:
+        return f"{head}\n\nThe views are those of the namespace `{namespace}`, listed when the DAG runs."
+    rows = [f"| {number} | `{view}` | {_names(chain.reads[view])} |" for number, view in enumerate(chain.views, 1)]
+    return "\n".join([head, "", "| | view | after |", "|---|---|---|", *rows])
+
+
+def _names(views: Sequence[Any]) -> str:
+    return ", ".join(f"`{view}`" for view in views)

@@ -1,0 +1,154 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The tasks of a chain: pin the base tables, create what is not there, refresh each view after those that it reads."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from airflow.providers.standard.operators.empty import EmptyOperator
+from airflow.sdk import BaseOperator, TaskGroup
+
+from airflow_mv.dags.chain import Chain, Views, read_chain
+from airflow_mv.errors import ConfigurationError
+from airflow_mv.operators import (
+    CreateMaterializedViewOperator,
+    PinBaseTablesOperator,
+    RefreshMaterializedViewOperator,
+)
+from airflow_mv.operators.pin import ReadyViewsOperator
+from airflow_mv.scope import ScopeName
+from airflow_mv.spec.identifiers import split
+
+#: As many levels of views that read each other as a namespace's DAG has tasks for.
+DEFAULT_DEPTH = 3
+
+
+def materialized_views_group(
+    group_id: str,
+    views: Views | None = None,
+    *,
+    namespace: str | None = None,
+    depth: int = DEFAULT_DEPTH,
+    scope: ScopeName = "whole",
+    connections: Mapping[str, str] | None = None,
+    spark: Mapping[str, Any] | None = None,
+    refresh: Mapping[str, Any] | None = None,
+    **kwargs: Any,
+) -> TaskGroup:
+    """Add a chain of views to the DAG at hand, as a task group.
+
+    Args:
+        group_id: The group's id.
+        views: The views: with their SQL, or with the names of those that they read (see :mod:`airflow_mv.dags.chain`).
+        namespace: Instead of ``views``: all materialized views of ``catalog.namespace``, listed when the DAG runs.
+        depth: With ``namespace``: how many levels of views that read each other there are tasks for.
+        scope: What a run refreshes: ``whole`` views as the base tables are now, ``as_of`` the end of the run's data
+            interval or partition, or only the rows of that ``interval``.
+        connections: ``iceberg_conn_id`` and ``spark_conn_id``, where they are not the default ones.
+        spark: Arguments of every task that runs Spark, as for ``SparkSubmitOperator``.
+        refresh: Arguments of every ``RefreshMaterializedViewOperator``.
+        **kwargs: All that ``TaskGroup`` takes.
+
+    Raises:
+        ConfigurationError, InvalidIdentifierError, InvalidQueryError: See :func:`airflow_mv.dags.chain.read_chain`.
+    """
+    with TaskGroup(group_id, **kwargs) as group:
+        add_tasks(
+            chain_of(views, namespace),
+            namespace,
+            depth=depth,
+            scope=scope,
+            connections=connections or {},
+            spark=spark or {},
+            refresh=refresh or {},
+        )
+    return group
+
+
+def chain_of(views: Views | None, namespace: str | None) -> Chain | None:
+    """Read the views; ``None`` where they are known at run time only.
+
+    Raises:
+        ConfigurationError: Neither is given, or both, or the namespace's catalog is missing.
+    """
+    if (views is None) == (namespace is None):
+        raise ConfigurationError("a chain is made of either views or a namespace")
+    if namespace is not None and len(split(namespace)) < 2:
+        raise ConfigurationError(f"namespace {namespace!r} is not full: write catalog.namespace")
+    return None if views is None else read_chain(views)
+
+
+def add_tasks(
+    chain: Chain | None,
+    namespace: str | None,
+    *,
+    depth: int,
+    scope: ScopeName,
+    connections: Mapping[str, str],
+    spark: Mapping[str, Any],
+    refresh: Mapping[str, Any],
+) -> None:
+    """Add a chain's tasks to the DAG and group at hand.
+
+    Args:
+        chain: The views, or ``None`` for those of the namespace.
+        namespace: ``catalog.namespace``.
+        depth: Levels of the namespace's views.
+        scope: What a run refreshes.
+        connections: Connection ids by argument.
+        spark: Arguments of tasks that run Spark.
+        refresh: Arguments of refreshes.
+    """
+    iceberg = {key: value for key, value in connections.items() if key == "iceberg_conn_id"}
+    # The time is the pins', the rows are each refresh's.
+    times, rows = ("as_of", "whole") if scope == "as_of" else ("whole", scope)
+    pin: dict[str, Any] = {"task_id": "pin", "scope": times, **iceberg}
+    options = {"scope": rows, **connections, **spark, **refresh}
+    if chain is None:
+        _add_levels(PinBaseTablesOperator(namespace=namespace, depth=depth, **pin), depth, options)
+        return
+    order = {str(view): [str(name) for name in names] for view, names in chain.reads.items()}
+    definitions = {str(view): item.sql for view, item in chain.views.items() if item.sql is not None}
+    pinned = PinBaseTablesOperator(views=order, definitions=definitions, **pin)
+    _add_views(chain, pinned, options, {**connections, **spark})
+
+
+def _add_views(chain: Chain, pin: BaseOperator, options: Mapping[str, Any], creating: Mapping[str, Any]) -> None:
+    """A task for each view, and one that creates it where the DAG file has its SQL."""
+    names = chain.task_names
+    created: dict[Any, BaseOperator] = {}
+    refreshed: dict[Any, BaseOperator] = {}
+    for view, item in chain.views.items():
+        refreshed[view] = RefreshMaterializedViewOperator(
+            task_id=f"refresh_{names[view]}", view=str(view), **{"pins": pin.output, **options, **item.refresh}
+        )
+        if item.sql is not None:
+            created[view] = CreateMaterializedViewOperator(
+                task_id=f"create_{names[view]}", view=str(view), sql=item.sql, **{**creating, **item.create}
+            )
+            created[view] >> refreshed[view]
+        for name in chain.reads[view]:
+            refreshed[name] >> refreshed[view]
+            if name in created and view in created:
+                created[name] >> created[view]
+
+
+def _add_levels(pin: BaseOperator, depth: int, options: Mapping[str, Any]) -> None:
+    """Two tasks for each level: which views' turn it is, and their refreshes, mapped."""
+    results: list[Any] = []
+    end = EmptyOperator(task_id="refreshed", trigger_rule="none_failed")
+    for level in range(depth):
+        turn = ReadyViewsOperator(
+            task_id=f"views_{level + 1}",
+            pins=pin.output,
+            level=level,
+            refreshed=[*results],
+            # A view that has failed holds up only those that read it; without pins there is nothing to do.
+            trigger_rule="all_done_min_one_success",
+        )
+        task = RefreshMaterializedViewOperator.partial(
+            task_id=f"refresh_{level + 1}", **{"pins": pin.output, **options}
+        ).expand(view=turn.output)
+        results.append(task.output)
+        [turn, task] >> end

@@ -1,0 +1,73 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Lineage: what a refresh read and wrote, told to OpenLineage where its provider is installed and set up."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from airflow_mv.catalog import MaterializedViewCatalog
+    from airflow_mv.lineage.facts import Facts
+    from airflow_mv.plan.planner import RefreshPlan
+    from airflow_mv.results import RefreshResult
+
+log = logging.getLogger(__name__)
+
+#: Outcomes that gave the view's readers something new.
+_PUBLISHED = frozenset({"refreshed", "already-committed"})
+
+
+class LineageOfRefresh:
+    """What an operator that refreshes a view tells OpenLineage. Nothing here can fail a task.
+
+    The facts are gathered while the task runs, as OpenLineage's provider asks for them in a process of its own that
+    must not use the task's connections; and only where somebody listens.
+    """
+
+    _lineage: Facts | None = None
+
+    def note_plan(self, catalog: MaterializedViewCatalog, plan: RefreshPlan) -> None:
+        """Remember what a plan reads and writes."""
+        if not _listening():
+            return
+        from airflow_mv.lineage.facts import gather
+
+        try:
+            self._lineage = gather(catalog, plan)
+        except Exception as error:  # noqa: BLE001 (lineage is about the refresh; it is no part of it)
+            self._lineage = None
+            log.warning("No lineage of %s: %s: %s", plan.view, type(error).__name__, error)
+
+    def note_result(self, result: RefreshResult) -> None:
+        """Remember what the refresh came to."""
+        if self._lineage is not None:
+            self._lineage = replace(self._lineage, result=result)
+
+    def get_openlineage_facets_on_complete(self, _task_instance: Any) -> Any:
+        """Return inputs, output and facets, or ``None``; the OpenLineage provider calls it when the task succeeded."""
+        if self._lineage is None:
+            return None
+        from airflow_mv.lineage.facets import operator_lineage
+
+        result = self._lineage.result
+        return operator_lineage(self._lineage, published=result is not None and result.outcome in _PUBLISHED)
+
+    def get_openlineage_facets_on_failure(self, _task_instance: Any) -> Any:
+        """Return what would have been read and written; the provider calls it when the task failed."""
+        if self._lineage is None:
+            return None
+        from airflow_mv.lineage.facets import operator_lineage
+
+        return operator_lineage(self._lineage, published=True)
+
+
+def _listening() -> bool:
+    """Whether OpenLineage's provider is there and sends events somewhere."""
+    try:
+        from airflow.providers.openlineage.conf import is_disabled
+
+        return not is_disabled()
+    except Exception:  # noqa: BLE001 (absent, broken, or its setting is no JSON)
+        return False

@@ -1,0 +1,120 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is said of a refresh: gathered from the catalog while the task runs, without any library of OpenLineage's."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from airflow_mv.lineage.naming import Name, by_location, in_catalog, public_uri
+
+if TYPE_CHECKING:
+    from airflow_mv.catalog import Located, MaterializedViewCatalog
+    from airflow_mv.plan.planner import RefreshPlan
+    from airflow_mv.results import RefreshResult
+    from airflow_mv.spec.identifiers import Identifier
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """A base table or the view, at one version.
+
+    Args:
+        name: By its location.
+        symlinks: Other names of it.
+        version: Snapshot id, or for a materialized view the refresh id; ``None`` for a table without any snapshot.
+        fields: The columns, as Iceberg's schema has them.
+        catalog: The catalog's ``name``, ``type``, ``uri`` and ``warehouse``, without secrets.
+        is_view: Whether it is a materialized view.
+    """
+
+    name: Name
+    symlinks: tuple[Name, ...]
+    version: str | None
+    fields: tuple[Mapping[str, Any], ...]
+    catalog: Mapping[str, str]
+    is_view: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """A refresh as lineage tells it.
+
+    Args:
+        plan: The plan.
+        sql: The view's query.
+        inputs: The base tables at the snapshots that are read.
+        view: The view.
+        result: What the refresh came to; ``None`` before its end and after a failure.
+    """
+
+    plan: RefreshPlan
+    sql: str
+    inputs: tuple[Table, ...]
+    view: Table
+    result: RefreshResult | None = None
+
+
+def gather(catalog: MaterializedViewCatalog, plan: RefreshPlan) -> Facts:
+    """Gather what a plan reads and writes: one catalog query and a metadata file for each base table.
+
+    Args:
+        catalog: The view's.
+        plan: The plan.
+
+    Raises:
+        MaterializedViewError: Something cannot be read.
+    """
+    from airflow_mv.spec.identifiers import Identifier
+
+    loaded = catalog.load(plan.view)
+    located = catalog.locate([Identifier.parse(record.identifier) for record in plan.records])
+    inputs = [
+        _table(catalog, identifier, place, record.snapshot_reference)
+        for record in plan.records
+        if (place := located.get(identifier := Identifier.parse(record.identifier))) is not None
+    ]
+    storage = () if plan.storage_table is None else (_storage(catalog, plan.storage_table),)
+    metadata = loaded.metadata
+    view = _of(catalog, plan.view, metadata.location, plan.refresh_id, metadata.schema_.fields, storage, is_view=True)
+    return Facts(plan, metadata.sql(view=str(plan.view)), tuple(inputs), view)
+
+
+def _table(catalog: MaterializedViewCatalog, identifier: Identifier, place: Located, snapshot: int) -> Table:
+    home = catalog.other(identifier.catalog)
+    if place.kind == "view":
+        loaded = home.open_view(identifier, place)
+        state = home.load_storage(loaded).state
+        version = state.current_refresh_id if state else None
+        metadata = loaded.metadata
+        return _of(home, identifier, metadata.location, version, metadata.schema_.fields, is_view=True)
+    table = catalog.table_metadata(identifier, place)
+    fields = table.schema_at(snapshot).get("fields", [])
+    return _of(home, identifier, table.location, str(snapshot) if snapshot >= 0 else None, fields)
+
+
+def _storage(catalog: MaterializedViewCatalog, name: Identifier) -> Name:
+    """Readers that know nothing of views read a registered storage table, which has a location of its own."""
+    return by_location(catalog.load_table(name, location="", what=f"storage table {name}").location)
+
+
+def _of(
+    home: MaterializedViewCatalog,
+    identifier: Identifier,
+    location: str,
+    version: str | None,
+    fields: Any,
+    more: tuple[Name, ...] = (),
+    *,
+    is_view: bool = False,
+) -> Table:
+    properties = home.properties
+    told = {"name": home.name, "type": str(properties.get("type", "")), "uri": public_uri(properties.get("uri")) or ""}
+    told["warehouse"] = properties.get("warehouse", "")
+    catalogued = in_catalog(properties, (*identifier.namespace, identifier.name))
+    of_asset = (
+        [Name(f"iceberg-mv://{home.name}", ".".join((*identifier.namespace, identifier.name)))] if is_view else []
+    )
+    symlinks = (*([catalogued] if catalogued else []), *of_asset, *more)
+    return Table(by_location(location), symlinks, version, tuple(fields), told, is_view)

@@ -1,0 +1,155 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tell when views are later than they may be, and when they are on time again."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+from datetime import timedelta
+from typing import Any, cast
+from urllib.parse import quote
+
+from airflow.sdk import Asset, BaseNotifier, BaseOperator, Context
+
+from airflow_mv.alerts import FreshnessAlert, Memory, Promise, promises, settle
+from airflow_mv.errors import AlertError, ConfigurationError
+from airflow_mv.hooks import DEFAULT_ICEBERG_CONN_ID, MaterializedViewHook, airflow_errors
+from airflow_mv.hooks.metrics import report_lag
+from airflow_mv.plan.lag import duration
+from airflow_mv.spec.identifiers import split
+
+Listener = BaseNotifier | Callable[[FreshnessAlert], object]
+#: Scheme of the asset that remembers what was told.
+_SCHEME = "iceberg-mv-alerts"
+
+
+class FreshnessAlertOperator(BaseOperator):
+    """Tell once when a view passes its ``max_staleness``, and once when it is on time again.
+
+    It looks at the views, not at runs: it tells also where the refresh DAG is paused, or its runs are skipped. Put it
+    in a DAG of its own, every few minutes. A view that was never refreshed, or has a new definition, is late once it
+    has been so for ``max_staleness``; one that cannot be looked at is late at once.
+
+    What was told is kept in the state store of an asset of the task's own, and written after the telling: a worker
+    that dies in between makes an alert come twice, and none is lost.
+
+    Sets the gauge ``airflow_mv.lag_seconds`` (tag ``view``) for each view. Returns (XCom) a document for each view.
+
+    Args:
+        views: A view's name, or several: ``catalog.namespace.name`` (templated).
+        namespace: All views in ``catalog.namespace``, or in ``catalog``, of which something is promised (templated).
+        iceberg_conn_id: Connection of their catalog (templated).
+        max_staleness: How far behind views may be: seconds, a ``timedelta`` or a text like ``2 h`` (templated). By
+            default each view's property ``airflow-mv.max-staleness`` says it.
+        on_breach: Whom to tell: notifiers, which find the alert as ``freshness_alert`` in their context, or callables
+            that take a :class:`airflow_mv.alerts.FreshnessAlert`.
+        on_recovery: The same, for the recovery.
+        **kwargs: All that ``BaseOperator`` takes.
+    """
+
+    template_fields: Sequence[str] = ("views", "namespace", "iceberg_conn_id", "max_staleness")
+    ui_color: str = "#f7e3d4"
+
+    def __init__(
+        self,
+        *,
+        views: str | Sequence[str] = (),
+        namespace: str | None = None,
+        iceberg_conn_id: str = DEFAULT_ICEBERG_CONN_ID,
+        max_staleness: timedelta | float | str | None = None,
+        on_breach: Listener | Sequence[Listener] = (),
+        on_recovery: Listener | Sequence[Listener] = (),
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        if bool(views) == bool(namespace):
+            raise ConfigurationError("give either views or a namespace")
+        self.views = views
+        self.namespace = namespace
+        self.iceberg_conn_id = iceberg_conn_id
+        self.max_staleness = max_staleness
+        self.on_breach = _listeners(on_breach, "on_breach")
+        self.on_recovery = _listeners(on_recovery, "on_recovery")
+        path = f"{quote(self.dag_id, safe='')}/{quote(self.task_id, safe='')}"
+        self.memory = Asset(name=f"{_SCHEME}:{path}", uri=f"{_SCHEME}://{path}", group="airflow-mv")
+        self.inlets = [*self.inlets, self.memory]
+
+    def execute(self, context: Context) -> list[dict[str, Any]]:
+        """Look at all views, and tell what is new.
+
+        Raises:
+            AirflowFailException: An argument is wrong.
+            AlertError: An alert could not be delivered, or that not be noted; the next run tries again.
+            MaterializedViewError: A catalog does not answer.
+        """
+        memory = self._memory(context)
+        documents, undelivered = [], []
+
+        def deliver(alert: FreshnessAlert) -> None:
+            self.log.warning("Telling of a %s: %s", alert.event, alert.message)
+            listeners = self.on_breach if alert.event == "breach" else self.on_recovery
+            with ExitStack() as all_of_them:  # also where one of them fails
+                for listener in reversed(listeners):
+                    all_of_them.callback(_notify, listener, alert, context)
+
+        with airflow_errors():
+            for promise in self._promises():
+                report_lag(str(promise.view), promise.lag_seconds)
+                self.log.info("%s is %s, lag %s s", promise.view, promise.readiness, promise.lag_seconds)
+                documents.append(promise.to_dict())
+                try:
+                    settle(promise, memory, deliver)
+                except Exception as error:  # whoever is told is the user's code; the other views are told of, too
+                    self.log.exception("The alert of %s was not delivered", promise.view)
+                    undelivered.append(f"{promise.view}: {type(error).__name__}: {error}")
+            if undelivered:
+                raise AlertError(f"alerts that were not delivered: {'; '.join(undelivered)}. The next run tries again")
+        return documents
+
+    def _promises(self) -> Iterator[Promise]:
+        allowed = duration(self.max_staleness, what="max_staleness")
+        hook = MaterializedViewHook(self.iceberg_conn_id)
+        if self.namespace:
+            name, *space = split(self.namespace)
+            catalog = hook.catalog_named(name)
+            yield from promises(catalog, catalog.list(tuple(space) or None), allowed, listed=True)
+            return
+        views = [hook.identify(view) for view in ([self.views] if isinstance(self.views, str) else self.views)]
+        for name in sorted({view.catalog for view in views}):
+            yield from promises(hook.catalog_named(name), [view for view in views if view.catalog == name], allowed)
+
+    def _memory(self, context: Context) -> Memory:
+        stores = context.get("asset_state_store")
+        if stores is not None:
+            return cast("Memory", stores[self.memory])
+        self.log.warning("There is no state store here: what is late is told of in every run")
+        return _Forgetful()
+
+
+class _Forgetful:
+    """Stands in for the state store outside of Airflow's runs."""
+
+    def get(self, key: str) -> None:  # noqa: ARG002
+        return None
+
+    def set(self, key: str, value: Any) -> None:
+        pass
+
+    def delete(self, key: str) -> None:
+        pass
+
+
+def _notify(listener: Listener, alert: FreshnessAlert, context: Context) -> None:
+    if isinstance(listener, BaseNotifier):
+        # A copy of each: a notifier writes its fields into the context, and renders them in place.
+        copy.copy(listener)({**context, "freshness_alert": alert})
+    else:
+        listener(alert)
+
+
+def _listeners(given: Listener | Sequence[Listener], what: str) -> list[Listener]:
+    listeners = list(given) if isinstance(given, Sequence) else [given]
+    if not all(callable(listener) for listener in listeners):
+        raise ConfigurationError(f"{what} is {given!r}; give notifiers or callables")
+    return listeners

@@ -1,0 +1,70 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a task knows of its run, as :mod:`airflow_mv.scope` asks for it."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+from zoneinfo import ZoneInfo
+
+from airflow.sdk import Context, Param
+
+from airflow_mv.scope import AS_OF_PARAM, END_PARAM, FULL_PARAM, START_PARAM, RunFacts
+
+if TYPE_CHECKING:
+    from airflow.sdk import DAG
+
+
+def refresh_params() -> dict[str, Param]:
+    """Return a DAG's params by which a manual run, or a backfill, says what it refreshes: a form in the UI."""
+    when: dict[str, Any] = {"default": None, "type": ["null", "string"], "format": "date-time"}
+    return {
+        FULL_PARAM: Param(
+            False,  # noqa: FBT003 (the default value)
+            type="boolean",
+            title="Force a recomputation",
+            description="Recompute although nothing may have changed.",
+        ),
+        AS_OF_PARAM: Param(
+            **when, title="As of", description="Read the base tables as they were then; empty: as they are now."
+        ),
+        START_PARAM: Param(
+            **when, title="Interval start", description="Refresh only rows from then on; empty: what the run is for."
+        ),
+        END_PARAM: Param(**when, title="Interval end", description="The end of these rows, itself excluded."),
+    }
+
+
+def run_facts(context: Context) -> RunFacts:
+    """Return what is known of a task's run."""
+    run, dag = context["dag_run"], context.get("dag")
+    start, end = run.data_interval_start, run.data_interval_end
+    return RunFacts(
+        run_after=run.run_after,
+        data_interval=(start, end) if start is not None and end is not None else None,
+        partition_key=context.get("partition_key"),
+        partition_date=context.get("partition_date"),
+        params={**dict(context.get("params") or {}), **(run.conf or {})},
+        zone=_zone(dag),
+        tick=lambda moment, direction: _tick(dag, moment, direction),
+    )
+
+
+def _zone(dag: DAG | None) -> Any:
+    """Return the schedule's time zone, else the DAG's."""
+    if dag is None:
+        return UTC
+    zone = getattr(dag.timetable, "timezone", None) or dag.timezone or UTC
+    return ZoneInfo(zone) if isinstance(zone, str) else zone
+
+
+def _tick(dag: DAG | None, moment: datetime, direction: int) -> datetime | None:
+    """Return the moment of a cron schedule before (-1) or after (1) another one."""
+    from croniter import croniter  # type: ignore[import-untyped]
+
+    expression = getattr(dag.timetable, "expression", None) if dag else None
+    if not isinstance(expression, str):
+        return None
+    ticks = croniter(expression, moment.astimezone(_zone(dag)))
+    found: datetime = ticks.get_prev(datetime) if direction < 0 else ticks.get_next(datetime)
+    return found

@@ -1,0 +1,251 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How a task refreshes: the options of every operator that plans one, read and documented in one place."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+from airflow.sdk import BaseOperator, Context
+
+from airflow_mv.checks import as_documents, read_checks
+from airflow_mv.errors import ConfigurationError
+from airflow_mv.operators.facts import run_facts
+from airflow_mv.scope import Scope, scope_of
+
+if TYPE_CHECKING:
+    from airflow_mv.catalog import MaterializedViewCatalog
+    from airflow_mv.planning import Pins, RefreshOptions
+    from airflow_mv.planning.pins import RunPins
+    from airflow_mv.spec.identifiers import Identifier
+
+_TRUE, _FALSE = frozenset({"true", "1", "yes"}), frozenset({"false", "0", "no", "none", ""})
+_NONE = ("None", "", None)
+
+
+class RefreshingOperator(BaseOperator):
+    """A task that plans a refresh. Stands first among an operator's bases.
+
+    Args:
+        as_of: Read the base tables as they were then (templated), e.g. ``{{ data_interval_end }}``.
+        full: Recompute although nothing may have changed (templated).
+        on_fallback: ``full``, ``fail`` or ``skip``, where an incremental view must be recomputed (templated); by
+            default what the view's property ``airflow-mv.on-fallback`` says, else ``full``.
+        max_full_bytes: Bytes of base table files that such a recompute may read, more fails the task (templated).
+        pins: Read the base tables as the run has pinned them (templated): the output of a
+            :class:`~airflow_mv.operators.pin.PinBaseTablesOperator`. The time is that operator's to choose.
+        checks: What must hold of the new rows before they are published (templated), beside the view's own checks:
+            see :mod:`airflow_mv.checks`, and ``docs/checks.md``.
+        scope: What a run refreshes (templated): ``whole`` (the view as the base tables are now), ``as_of`` (as they
+            were at the end of the run's data interval or partition) or ``interval`` (only the rows of the run's data
+            interval or partition, from the base tables as they are now). A run's params decide before it, see
+            :func:`~airflow_mv.operators.refresh_params`, and :mod:`airflow_mv.scope` for each kind of run.
+        interval_column: The column of the view that an interval is of (templated); by default the one that the view's
+            property ``airflow-mv.interval-column`` names.
+        interval_length: How long the interval of a run is (templated) that tells only one end of it: ``1 d``, ``6 h``.
+        max_snapshots: New commits of the base tables that an incremental refresh reads at most (templated); the rest
+            is for the next run, which the log says.
+        **kwargs: All that the other bases take.
+    """
+
+    #: What an operator adds to its ``template_fields``.
+    option_fields: Sequence[str] = (
+        "as_of",
+        "full",
+        "on_fallback",
+        "max_full_bytes",
+        "pins",
+        "checks",
+        "scope",
+        "interval_column",
+        "interval_length",
+        "max_snapshots",
+    )
+
+    def __init__(
+        self,
+        *,
+        as_of: str | datetime | None = None,
+        full: bool | str = False,
+        on_fallback: str | None = None,
+        max_full_bytes: int | str | None = None,
+        pins: Any = None,
+        checks: Any = None,
+        scope: str = "whole",
+        interval_column: str | None = None,
+        interval_length: str | timedelta | None = None,
+        max_snapshots: int | str | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.pins = pins
+        self._takes_pins = pins is not None
+        self.as_of = as_of
+        self.full = full
+        self.on_fallback = on_fallback
+        self.max_full_bytes = max_full_bytes
+        self.checks = as_documents(checks)
+        self.scope = scope
+        self.interval_column = interval_column
+        self.interval_length = interval_length
+        self.max_snapshots = max_snapshots
+
+    def pinned(self, catalog: MaterializedViewCatalog, view: Identifier) -> Pins | None:
+        """Return the base tables that the run has pinned, looked at again; ``None`` where the task takes no pins.
+
+        Raises:
+            ConfigurationError: The task was given something else.
+            PinError: A pinned snapshot has expired, or the view reads another table.
+        """
+        from airflow_mv.planning.pins import restore
+
+        if not self._takes_pins:
+            return None
+        if self.as_of not in _NONE:
+            raise ConfigurationError(
+                f"view {view}: the base tables are pinned already, so as_of={self.as_of!r} can choose nothing; give it "
+                "to the task that pins"
+            )
+        return restore(catalog, view, run_pins(self.pins))
+
+    def refresh_options(self, context: Context) -> RefreshOptions:
+        """Read the rendered fields.
+
+        Args:
+            context: The task's context.
+
+        Raises:
+            ConfigurationError: One of them is not what it must be.
+        """
+        from airflow_mv.planning import RefreshOptions
+
+        found = self._scope_of(context)
+        return RefreshOptions(
+            as_of=moment(self.as_of, field="as_of") or found.as_of,
+            full=truth(self.full, field="full") or found.full,
+            interval=found.interval,
+            max_snapshots=count(self.max_snapshots, field="max_snapshots", unit="commits"),
+            on_fallback=one_of(self.on_fallback, ("full", "fail", "skip"), field="on_fallback"),
+            max_full_bytes=count(self.max_full_bytes, field="max_full_bytes", unit="bytes"),
+            checks=() if self.checks in _NONE else read_checks(self.checks, source="checks"),
+        )
+
+    def _scope_of(self, context: Context) -> Scope:
+        from airflow_mv.plan.lag import duration
+
+        found = scope_of(
+            run_facts(context),
+            one_of(self.scope, ("whole", "as_of", "interval"), field="scope") or "whole",
+            column=None if self.interval_column in _NONE else self.interval_column,
+            length=duration(self.interval_length, what="interval_length"),
+        )
+        if found.as_of is not None and self._takes_pins:
+            if self.scope == "as_of":
+                raise ConfigurationError(
+                    f"the base tables are pinned already, so this task cannot read them {found.why}: choose the time "
+                    "in the task that pins"
+                )
+            found = replace(found, as_of=None)  # the run's parameter is for the task that pins
+        if found != Scope():
+            rows = f"the rows of {found.interval}" if found.interval else "the whole view"
+            self.log.info("This run refreshes %s: %s", rows, found.why)
+        return found
+
+
+def run_pins(value: Any) -> RunPins:
+    """Read pins as XCom or a template gives them.
+
+    Raises:
+        ConfigurationError: There are none.
+        InvalidMetadataError: They are not what they must be.
+    """
+    from airflow_mv.planning.pins import RunPins
+
+    try:
+        document = json.loads(value) if isinstance(value, str) else value
+    except ValueError:
+        document = None
+    if not isinstance(document, Mapping):
+        raise ConfigurationError(
+            f"pins is {str(value)[:60]!r}, which is no output of a PinBaseTablesOperator; write pins=pin.output, and "
+            "clear the task that pins if its result is gone"
+        )
+    return RunPins.read(document, source="pins")
+
+
+def moment(value: Any, *, field: str) -> datetime | None:
+    """Read a point in time as a template leaves it; without a zone it is UTC.
+
+    Args:
+        value: A time, its text in ISO 8601, or nothing.
+        field: For the message.
+
+    Raises:
+        ConfigurationError: It is something else.
+    """
+    if value is None or value == "":
+        return None  # not "None": that is a template of something which this kind of run does not have
+    try:
+        read = value if isinstance(value, datetime) else datetime.fromisoformat(str(value))
+    except ValueError:
+        raise ConfigurationError(
+            f"{field} is {value!r}, which is no point in time. Write it like 2013-06-30T00:00:00+00:00, or as a "
+            "template that is set in this kind of run: {{ dag_run.run_after }} is, {{ data_interval_end }} may not be"
+        ) from None
+    return read if read.tzinfo else read.replace(tzinfo=UTC)
+
+
+def truth(value: Any, *, field: str) -> bool:
+    """Read a truth value as a template leaves it.
+
+    Args:
+        value: A truth value or its text.
+        field: For the message.
+
+    Raises:
+        ConfigurationError: It is something else.
+    """
+    text = str(value).strip().lower()
+    if text not in _TRUE | _FALSE:
+        raise ConfigurationError(f"{field} is {value!r}; it must be true or false")
+    return text in _TRUE
+
+
+def count(value: Any, *, field: str, unit: str) -> int | None:
+    """Read a number as a template leaves it.
+
+    Args:
+        value: A number, its text, or nothing.
+        field: For the message.
+        unit: What is counted, for the message.
+
+    Raises:
+        ConfigurationError: It is something else.
+    """
+    text = str(value)
+    if value in _NONE:
+        return None
+    if isinstance(value, bool) or not text.isdecimal():
+        raise ConfigurationError(f"{field} is {value!r}; it must be a number of {unit}")
+    return int(text)
+
+
+def one_of(value: Any, words: Sequence[str], *, field: str) -> Any:
+    """Read one of some words as a template leaves it, or nothing.
+
+    Args:
+        value: The word.
+        words: What it may be.
+        field: For the message.
+
+    Raises:
+        ConfigurationError: It is something else.
+    """
+    if value in _NONE:
+        return None
+    if value not in words:
+        raise ConfigurationError(f"{field} is {value!r}; it must be {', '.join(words[:-1])} or {words[-1]}")
+    return value

@@ -1,0 +1,69 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The page of all materialized views in Airflow's UI: a plugin that Airflow finds through its entry point.
+
+Schedulers, workers and triggerers load plugins, too, and they need no web framework: the page's application is
+imported by the first request for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, MutableMapping
+from functools import cache
+from typing import Any
+
+from airflow.sdk.plugins_manager import AirflowPlugin
+
+from airflow_mv.links import PAGE_PATH, PAGE_ROUTE
+
+_Message = MutableMapping[str, Any]
+
+
+class PageApp:
+    """An ASGI application that imports itself when it is first called."""
+
+    async def __call__(
+        self,
+        scope: _Message,
+        receive: Callable[[], Awaitable[_Message]],
+        send: Callable[[_Message], Awaitable[None]],
+    ) -> None:
+        """Answer a request."""
+        await _page_app()(scope, receive, send)
+
+
+@cache
+def _page_app() -> Any:
+    from airflow_mv.plugin.app import create_app
+
+    return create_app()
+
+
+class AirflowMvPlugin(AirflowPlugin):
+    """A page in the navigation, and the same page as a tab of each DAG, cut down to the views that it refreshes.
+
+    The addresses are relative: Airflow's UI resolves them below the path that it is served under.
+    """
+
+    name = "airflow_mv"
+    fastapi_apps = [  # noqa: RUF012 (so Airflow's own class declares it)
+        {"app": PageApp(), "url_prefix": f"/{PAGE_PATH}", "name": "Materialized views"}
+    ]
+    external_views = [  # noqa: RUF012
+        {
+            "name": "Mat. views",  # the navigation cuts longer names off
+            "href": f"{PAGE_PATH}/",
+            "destination": "nav",
+            "url_route": PAGE_ROUTE,
+            "icon": f"{PAGE_PATH}/icons/light.svg",
+            "icon_dark_mode": f"{PAGE_PATH}/icons/dark.svg",
+            "nav_top_level": True,
+        },
+        {
+            "name": "Materialized views",
+            "href": f"{PAGE_PATH}/?dag_id={{DAG_ID}}",
+            "destination": "dag",
+            "url_route": f"dag-{PAGE_ROUTE}",
+            "icon": f"{PAGE_PATH}/icons/light.svg",
+            "icon_dark_mode": f"{PAGE_PATH}/icons/dark.svg",
+        },
+    ]

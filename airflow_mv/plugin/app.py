@@ -1,0 +1,161 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The page over HTTP. Every route asks Airflow's auth manager first, and none changes anything.
+
+A plugin's application gets no authentication from Airflow. Who may read assets may read the page; whoever is not
+logged in gets 401, and whoever may not, 403: for the files of the page, too. There are only GET routes; what a
+button changes goes to Airflow's own REST API.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import html
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from importlib.resources import files
+from pathlib import PurePath
+
+from airflow.api_fastapi.core_api.security import requires_access_asset
+from fastapi import Depends, FastAPI, HTTPException, Request, Response
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import HTMLResponse, JSONResponse
+
+from airflow_mv.errors import CatalogUnavailableError, InvalidIdentifierError, MaterializedViewError, NotFoundError
+from airflow_mv.plugin.page import Page
+from airflow_mv.plugin.routes import router
+from airflow_mv.plugin.sources import Sources
+from airflow_mv.plugin.texts import problem
+
+#: Nothing but our own files and addresses, no inline script or style; shown in a frame of Airflow's own UI only.
+_POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'self'"
+)
+_HEADERS = {
+    "Content-Security-Policy": _POLICY,
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+}
+_TYPES = {".html": "text/html", ".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
+_SHELL = "index.html"
+_TOLD = {
+    401: "You are not logged in, or no longer. Log in to Airflow and open this page again.",
+    403: "You may not read assets in this Airflow, and so not this page. Ask its admin for the permission.",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class StaticFiles:
+    """The page's files, in memory. Their address holds a digest of all, so that a browser may keep them.
+
+    Args:
+        content: Each file by its name.
+        digest: Of all of them.
+    """
+
+    content: dict[str, bytes]
+    digest: str
+
+    @classmethod
+    def packaged(cls) -> StaticFiles:
+        """Read the files that are installed beside this module."""
+        folder = files(__package__ or "airflow_mv.plugin") / "static"
+        content = {file.name: file.read_bytes() for file in sorted(folder.iterdir(), key=lambda item: item.name)}
+        return cls(content, hashlib.sha256(b"\0".join(content.values())).hexdigest()[:12])
+
+    def answer(self, name: str, *, keep: bool) -> Response:
+        """Return a file.
+
+        Args:
+            name: Its name.
+            keep: Whether the browser may keep it for good.
+        """
+        kind = _TYPES.get(PurePath(name).suffix)
+        if name not in self.content or kind is None:
+            raise HTTPException(404, "no such file")
+        age = "private, max-age=31536000, immutable" if keep else "private, no-cache"
+        return Response(self.content[name], media_type=f"{kind}; charset=utf-8", headers={"Cache-Control": age})
+
+    def shell(self) -> Response:
+        """Return the page without any data."""
+        text = self.content[_SHELL].decode().replace("{digest}", self.digest)
+        return HTMLResponse(text, headers={"Cache-Control": "private, no-cache"})
+
+
+def create_app(page: Page | None = None) -> FastAPI:
+    """Return the application that Airflow mounts.
+
+    Args:
+        page: What answers; by default over the catalogs in Airflow's configuration.
+    """
+    # Without a schema there are no routes for documentation, which no dependency guards.
+    app = FastAPI(
+        title="Iceberg materialized views",
+        openapi_url=None,
+        docs_url=None,
+        redoc_url=None,
+        dependencies=[Depends(requires_access_asset(method="GET"))],
+    )
+    static = StaticFiles.packaged()
+    _add_files(app, static)
+    app.state.page = page or Page(Sources.configured())
+    app.include_router(router)
+    app.middleware("http")(_with_headers)
+    app.exception_handler(MaterializedViewError)(_failed)
+    app.exception_handler(RequestValidationError)(_not_understood)
+    app.exception_handler(HTTPException)(_refused)
+    return app
+
+
+def _add_files(app: FastAPI, static: StaticFiles) -> None:
+    @app.get("/")
+    async def shell() -> Response:
+        return static.shell()
+
+    @app.get("/static/{digest}/{name}")
+    async def file(digest: str, name: str) -> Response:
+        return static.answer(name, keep=digest == static.digest)
+
+    @app.get("/icons/{name}")
+    async def icon(name: str) -> Response:
+        return static.answer(name, keep=False)
+
+
+async def _with_headers(request: Request, call_next: Callable[[Request], Awaitable[Response]]) -> Response:
+    response = await call_next(request)
+    for name, value in _HEADERS.items():
+        response.headers[name] = value
+    response.headers.setdefault("Cache-Control", "no-store")
+    return response
+
+
+async def _failed(_: Request, error: Exception) -> Response:
+    return JSONResponse(problem(error), _status(error)) if isinstance(error, MaterializedViewError) else _unknown()
+
+
+def _status(error: MaterializedViewError) -> int:
+    if isinstance(error, NotFoundError):
+        return 404
+    if isinstance(error, InvalidIdentifierError):
+        return 400
+    return 503 if isinstance(error, CatalogUnavailableError) else 422
+
+
+async def _not_understood(_: Request, error: Exception) -> Response:
+    # Their own answer repeats what was sent.
+    fields = ", ".join(str(item["loc"][-1]) for item in error.errors()) if hasattr(error, "errors") else ""
+    told = {"error": "WrongRequest", "message": f"not understood: {fields}", "advice": "Open the page again."}
+    return JSONResponse(told, 400)
+
+
+async def _refused(request: Request, error: Exception) -> Response:
+    status = error.status_code if isinstance(error, HTTPException) else 500
+    message = _TOLD.get(status) or str(getattr(error, "detail", ""))
+    if status in _TOLD and request.url.path.endswith("/"):
+        return HTMLResponse(f"<!doctype html><title>Materialized views</title><p>{html.escape(message)}</p>", status)
+    return JSONResponse({"error": str(status), "message": message, "advice": ""}, status)
+
+
+def _unknown() -> Response:
+    return JSONResponse({"error": "500", "message": "unexpected; the api-server's log says more", "advice": ""}, 500)

@@ -1,0 +1,214 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the page says, put together from catalogs and from Airflow's database. Knows no HTTP."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Collection, Mapping
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+from sqlalchemy.orm import Session
+
+from airflow_mv.catalog import MaterializedViewCatalog
+from airflow_mv.errors import NotMaterializedError, ViewNotFoundError
+from airflow_mv.observe import Observation, observe
+from airflow_mv.plan.lag import MAX_STALENESS_PROPERTY
+from airflow_mv.plan.planner import RefreshPlan
+from airflow_mv.planning import plan_refresh
+from airflow_mv.plugin import listing, runs
+from airflow_mv.plugin.listing import Query
+from airflow_mv.plugin.readers import Reader
+from airflow_mv.plugin.rows import ViewRow, row_of
+from airflow_mv.plugin.sources import SECTION, Source, Sources
+from airflow_mv.plugin.survey import Found
+from airflow_mv.plugin.texts import harmless
+from airflow_mv.spec.identifiers import Identifier
+from airflow_mv.status import history
+
+#: So long the first request for a list waits, that a small catalog is shown whole at once.
+_FIRST_WAIT = 1.5
+#: Snapshot ids and the like exceed JavaScript's numbers.
+_SAFE = 2**53
+
+
+@dataclass
+class Page:
+    """Answers for the page.
+
+    Args:
+        sources: The catalogs.
+    """
+
+    sources: Sources
+    _answers: dict[tuple[str, str], tuple[float, Future[Any]]] = field(default_factory=dict)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    # -- all views -----------------------------------------------------------------------------
+
+    def rows(self, catalogs: Collection[str]) -> tuple[list[ViewRow], list[dict[str, Any]]]:
+        """Return what is known of all views, and how it stands with each catalog.
+
+        Args:
+            catalogs: Names of catalogs that DAGs speak of.
+        """
+        sources, wrong = self.sources.all(catalogs)
+        told = [_told(conn_id, None, Found(problem=trouble)) for conn_id, trouble in wrong]
+        rows: list[ViewRow] = []
+        for source in sources:
+            found = source.survey.found(wait=_FIRST_WAIT)
+            rows += found.rows
+            told.append(_told(source.address.conn_id, source.address.catalog, found))
+        return rows, told
+
+    def listed(self, rows: list[ViewRow], query: Query, reader: Reader, session: Session) -> dict[str, Any]:
+        """Return one page of the list."""
+        fitting = listing.matching(rows, query)
+        shown, total = listing.cut(fitting, query)
+        last = runs.last_refreshes([str(row.view) for row in shown], reader, session)
+        now = datetime.now(UTC)
+        return {
+            "views": [_line(row, last.get(str(row.view)), now) for row in shown],
+            "total": total,
+            "counts": listing.counts(fitting),
+            "missing": sorted((query.views or frozenset()) - {str(row.view) for row in rows}),
+        }
+
+    # -- one view ------------------------------------------------------------------------------
+
+    def find(self, view: str, catalogs: Collection[str]) -> tuple[Source, Identifier]:
+        """Find the catalog that a view is in. The name may leave it out where the page has one only.
+
+        Args:
+            view: Its name.
+            catalogs: Names of catalogs that DAGs speak of.
+
+        Raises:
+            InvalidIdentifierError: It is no name.
+            ViewNotFoundError: No connection of the page leads to a catalog of this name.
+        """
+        found, _ = self.sources.all(catalogs)
+        names = {source.address.catalog for source in found}
+        name = Identifier.parse(view, default_catalog=next(iter(names)) if len(names) == 1 else None)
+        for source in found:
+            if source.address.catalog == name.catalog:
+                return source, name
+        raise ViewNotFoundError(
+            f"view {name}: no catalog {name.catalog!r} is behind the connections of this page "
+            f"({', '.join(self.sources.entries)}); see [{SECTION}] page_conn_ids"
+        )
+
+    def facts(self, source: Source, view: Identifier) -> Future[dict[str, Any]]:
+        """Look at a view: state, lag, reasons, base tables, definition, recorded refreshes."""
+        return self._ask("facts", source, view, lambda: _facts(source, view))
+
+    def plan(self, source: Source, view: Identifier) -> Future[dict[str, Any]]:
+        """Say what a refresh would do now, and why."""
+        return self._ask("plan", source, view, lambda: _plan(source.open(), view))
+
+    def _ask(
+        self, what: str, source: Source, view: Identifier, call: Callable[[], dict[str, Any]]
+    ) -> Future[dict[str, Any]]:
+        """Ask in the catalog's own threads; those who ask the same within the cache's time share the answer."""
+        key = (what, str(view))
+        with self._lock:
+            now = time.monotonic()
+            for old in [key for key, (until, answer) in self._answers.items() if until < now and answer.done()]:
+                del self._answers[old]
+            if key not in self._answers:
+                self._answers[key] = (now + self.sources.seconds, source.pool.submit(call))
+            return self._answers[key][1]
+
+
+def _told(conn_id: str, catalog: str | None, found: Found) -> dict[str, Any]:
+    return {
+        "conn_id": conn_id,
+        "catalog": catalog,
+        "views": len(found.rows),
+        "looking": None if found.looking is None else round(found.looking, 1),
+        "looked_at": found.looked_at.isoformat() if found.looked_at else None,
+        "problem": found.problem,
+    }
+
+
+def with_history(facts: Mapping[str, Any], events: list[dict[str, Any]]) -> dict[str, Any]:
+    """Join what the view recorded of its refreshes with what Airflow knows of them, the newest first."""
+    recorded = {item["refresh_id"]: item for item in facts["history"]}
+    known = {event["refresh_id"] for event in events}
+    joined = [{**event, **_recorded(recorded.get(event["refresh_id"]))} for event in events]
+    unknown = {"kind": "refreshed", "seconds": None, "by": None, "dag_id": None}
+    joined += [
+        {**unknown, "at": item["refreshed_at"], **_recorded(item)}
+        for identity, item in recorded.items()
+        if identity not in known
+    ]
+    joined.sort(key=lambda item: item["at"] or "", reverse=True)
+    return {**facts, "history": joined}
+
+
+def _recorded(item: Mapping[str, Any] | None) -> dict[str, Any]:
+    if item is None:
+        return {}
+    keys = ("refresh_id", "mode", "rows_written", "reasons", "base_tables", "version_id", "current")
+    return {key: item[key] for key in keys if key in item}
+
+
+def _line(row: ViewRow, last: Mapping[str, Any] | None, now: datetime) -> dict[str, Any]:
+    """A line of the list; what Airflow says of another refresh than the recorded one is left out."""
+    mine = last if last and last["refresh_id"] == row.refresh_id else {}
+    return {**row.to_dict(now), **{key: mine.get(key) for key in ("seconds", "by", "dag_id", "run_id", "task_id")}}
+
+
+def _facts(source: Source, view: Identifier) -> dict[str, Any]:
+    catalog = source.open()
+    loaded = catalog.load(view)
+    if loaded.settings is None:
+        raise NotMaterializedError(f"{view} is a plain view: there is nothing to refresh")
+    observation = observe(catalog, loaded)
+    return {
+        **row_of(observation).to_dict(),
+        "conn_id": source.address.conn_id,
+        "looked_at": datetime.now(UTC).isoformat(),
+        "sql": observation.sql,
+        "version_id": loaded.metadata.current_version_id,
+        "layout": loaded.layout,
+        "allow_stale_data": loaded.settings.allow_stale_data,
+        "max_staleness": loaded.metadata.properties.get(MAX_STALENESS_PROPERTY),
+        "storage_table": str(observation.storage.name) if observation.storage.name else None,
+        "base_tables": _base_tables(observation),
+        "history": [_exact(item) for item in history(catalog, view)],
+    }
+
+
+def _base_tables(observation: Observation) -> list[dict[str, Any]]:
+    errors = {table.identifier: table.error for table in observation.tables if table.error}
+    return [
+        {
+            **_exact(change.to_dict()),
+            "reason": harmless(change.reason.message) if change.reason else None,
+            "error": harmless(errors[change.identifier]) if change.identifier in errors else None,
+        }
+        for change in observation.freshness.base_tables
+    ]
+
+
+def _plan(catalog: MaterializedViewCatalog, view: Identifier) -> dict[str, Any]:
+    plan: RefreshPlan = plan_refresh(catalog, view)
+    document = plan.to_dict()
+    kept = {key: document[key] for key in ("view", "mode", "state", "estimates", "refresh_id", "statements")}
+    reasons = [{"code": item["code"], "message": harmless(item["message"])} for item in document["reasons"]]
+    return {**_exact(kept), "reasons": reasons, "base_tables": [_exact(item) for item in document["base_tables"]]}
+
+
+def _exact(value: Any) -> Any:
+    """Return a JSON value in which no number is beyond what a browser can hold: those become text."""
+    if isinstance(value, Mapping):
+        return {str(key): _exact(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_exact(item) for item in value]
+    if isinstance(value, int) and not isinstance(value, bool) and abs(value) >= _SAFE:
+        return str(value)
+    return value

@@ -1,0 +1,139 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The page's questions over HTTP. Catalogs and databases are asked off the event loop, with a time limit."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import Annotated, Any, Literal, TypeVar
+
+from airflow.api_fastapi.core_api.security import GetUserDep
+from airflow.utils.session import create_session
+from fastapi import APIRouter, Depends, HTTPException, Request
+from fastapi import Query as Parameter
+from fastapi.concurrency import run_in_threadpool
+from pydantic import BaseModel, ConfigDict, Field
+from sqlalchemy.orm import Session
+
+from airflow_mv.errors import CatalogUnavailableError
+from airflow_mv.plugin import listing, runs
+from airflow_mv.plugin.page import Page, with_history
+from airflow_mv.plugin.readers import Reader
+from airflow_mv.plugin.rows import STATES
+from airflow_mv.plugin.sources import Source
+from airflow_mv.spec.identifiers import Identifier
+
+_SECONDS = 20.0
+_LONGEST_NAME = 2_000
+
+Answer = TypeVar("Answer")
+ViewName = Annotated[str, Parameter(min_length=1, max_length=_LONGEST_NAME)]
+
+
+class ListQuery(BaseModel):
+    """What a list request may say."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    q: str = Field("", max_length=200)
+    state: list[str] = Field(default_factory=list, max_length=len(STATES))
+    dag_id: str | None = Field(None, max_length=250)
+    view: str | None = Field(None, max_length=_LONGEST_NAME)
+    sort: Literal["attention", "view", "lag", "refreshed", "rows", "mode"] = "attention"
+    desc: bool = False
+    offset: int = Field(0, ge=0, le=1_000_000)
+    limit: int = Field(100, ge=1, le=500)
+
+    def query(self, views: frozenset[str] | None) -> listing.Query:
+        """Return it as the list understands it."""
+        return listing.Query(self.q, tuple(self.state), views, self.sort, self.desc, self.offset, self.limit)
+
+
+def _page(request: Request) -> Page:
+    """Return what answers; the application has it."""
+    page: Page = request.app.state.page
+    return page
+
+
+Asked = Annotated[ListQuery, Parameter()]
+PageDep = Annotated[Page, Depends(_page)]
+router = APIRouter(prefix="/api")
+
+
+@router.get("/views")
+async def views(asked: Asked, page: PageDep, user: GetUserDep) -> dict[str, Any]:
+    """Return one page of the list."""
+
+    def answer(session: Session) -> dict[str, Any]:
+        reader = Reader(user)
+        query = asked.query(_views_of(asked.dag_id, reader, session))
+        rows, sources = page.rows(runs.catalog_names(session))
+        return {"sources": sources, **page.listed(rows, query, reader, session)}
+
+    return await _from_database(answer)
+
+
+@router.get("/graph")
+async def graph(asked: Asked, page: PageDep, user: GetUserDep) -> dict[str, Any]:
+    """Return what is made from what, around one view or all that the list would have."""
+
+    def answer(session: Session) -> dict[str, Any]:
+        query = asked.query(_views_of(asked.dag_id, Reader(user), session))
+        rows, _ = page.rows(runs.catalog_names(session))
+        fitting = listing.matching(rows, query)
+        shown = [str(row.view) for row in fitting if not query.states or row.state in query.states]
+        return listing.graph(rows, [asked.view] if asked.view else shown)
+
+    return await _from_database(answer)
+
+
+@router.get("/view")
+async def one_view(view: ViewName, page: PageDep, user: GetUserDep) -> dict[str, Any]:
+    """Return all about one view but its plan."""
+    source, name = await _found(view, page)
+    facts = await _in_time(page.facts(source, name))
+
+    def answer(session: Session) -> dict[str, Any]:
+        reader = Reader(user)
+        events = runs.timeline(str(name), reader, session)
+        return {**with_history(facts, events), "refreshers": runs.refreshers(str(name), reader, session)}
+
+    return await _from_database(answer)
+
+
+@router.get("/plan")
+async def plan(view: ViewName, page: PageDep) -> dict[str, Any]:
+    """Return what a refresh would do now, and why."""
+    return await _in_time(page.plan(*await _found(view, page)))
+
+
+async def _found(view: str, page: Page) -> tuple[Source, Identifier]:
+    """Return the catalog that a view is in, and its full name."""
+    return await _from_database(lambda session: page.find(view, runs.catalog_names(session)))
+
+
+def _views_of(dag_id: str | None, reader: Reader, session: Session) -> frozenset[str] | None:
+    if dag_id is None:
+        return None
+    if dag_id not in reader.readable([dag_id], session):
+        raise HTTPException(403, "You may not read this DAG.")
+    return frozenset(runs.views_of(dag_id, session))
+
+
+async def _from_database(answer: Callable[[Session], Answer]) -> Answer:
+    """Run what reads Airflow's database in a thread, with a session of its own."""
+
+    def run() -> Answer:
+        with create_session(scoped=False) as session:
+            return answer(session)
+
+    return await run_in_threadpool(run)
+
+
+async def _in_time(answer: Future[dict[str, Any]]) -> dict[str, Any]:
+    """Wait for a catalog, but not for ever; what comes later is kept for who asks again."""
+    try:
+        return await asyncio.wait_for(asyncio.shield(asyncio.wrap_future(answer)), _SECONDS)
+    except TimeoutError:
+        raise CatalogUnavailableError(f"the catalog has not answered within {_SECONDS:.0f} s") from None

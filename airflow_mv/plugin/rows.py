@@ -1,0 +1,163 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the page shows of one view in a line, from one look at its metadata."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from airflow_mv.catalog import LoadedView, MaterializedViewCatalog
+from airflow_mv.errors import CatalogUnavailableError, MaterializedViewError
+from airflow_mv.observe import Observation, observe
+from airflow_mv.plan.freshness import ObservedTable, State
+from airflow_mv.plan.lag import Lag, lag
+from airflow_mv.plan.reasons import Code, Reason
+from airflow_mv.plugin.texts import harmless
+from airflow_mv.results import timestamp
+from airflow_mv.spec.identifiers import Identifier
+
+log = logging.getLogger(__name__)
+
+#: The state of a view that is listed, but not looked at yet.
+PENDING = "pending"
+#: What is listed, but is no materialized view: it is not shown.
+PLAIN = "plain"
+#: States by how much they need someone's attention, the most first.
+STATES = (
+    str(State.UNKNOWN),
+    str(State.DEFINITION_CHANGED),
+    str(State.NEVER_REFRESHED),
+    str(State.STALE),
+    PENDING,
+    str(State.FRESH),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ViewRow:
+    """A view, as it was when it was looked at.
+
+    Args:
+        view: Its name.
+        state: Its state, :data:`PENDING` or :data:`PLAIN`.
+        reasons: Why, as ``{"code", "message"}``.
+        behind: Its lag; ``None`` where it could not be looked at.
+        refresh_id: The recorded refresh.
+        refreshed_at: When that was published, ISO 8601.
+        mode: Its mode.
+        rows_written: Rows that it wrote.
+        strategy: ``full`` or ``incremental``.
+        tables: Its base tables, each with whether rows of it have changed since.
+        pointers: Where the catalog's pointers led that the state follows from; ``None`` where they do not tell all.
+    """
+
+    view: Identifier
+    state: str
+    reasons: tuple[dict[str, str], ...] = ()
+    behind: Lag | None = None
+    refresh_id: str | None = None
+    refreshed_at: str | None = None
+    mode: str | None = None
+    rows_written: int | None = None
+    strategy: str | None = None
+    tables: tuple[tuple[str, bool], ...] = ()
+    pointers: Mapping[Identifier, str] | None = None
+
+    def lag(self, now: datetime) -> dict[str, Any]:
+        """Return the lag as of a time: it grows while the row stays the same."""
+        since = self.behind.since if self.behind else None
+        return {
+            "seconds": self.behind.seconds(now) if self.behind else None,
+            "since": since.isoformat() if since else None,
+            "exact": self.behind.exact if self.behind else False,
+        }
+
+    def to_dict(self, now: datetime | None = None) -> dict[str, Any]:
+        """Return the JSON form."""
+        return {
+            "view": str(self.view),
+            "name": self.view.name,
+            "namespace": ".".join((self.view.catalog, *self.view.namespace)),
+            "state": self.state,
+            "reasons": list(self.reasons),
+            "lag": self.lag(now or datetime.now(UTC)),
+            "refresh_id": self.refresh_id,
+            "refreshed_at": self.refreshed_at,
+            "mode": self.mode,
+            "rows_written": self.rows_written,
+            "strategy": self.strategy,
+            "tables": len(self.tables),
+            "changed_tables": sum(changed for _, changed in self.tables),
+        }
+
+
+def look_at(
+    catalog: MaterializedViewCatalog, view: Identifier, pins: dict[Identifier, ObservedTable] | None = None
+) -> ViewRow:
+    """Look at a listed view. What is wrong with it is in its row, so that it does not hide the others.
+
+    Args:
+        catalog: Where it is.
+        view: Its name.
+        pins: Base tables that the same look at the catalog has seen.
+
+    Raises:
+        CatalogUnavailableError: The catalog does not answer: the next view would fare no better.
+    """
+    try:
+        loaded = catalog.load(view)
+        if loaded.settings is None:
+            return ViewRow(view, PLAIN, pointers={view: loaded.metadata_location})
+        return row_of(observe(catalog, loaded, pins=pins))
+    except CatalogUnavailableError:
+        raise
+    except MaterializedViewError as error:
+        return _unreadable(view, str(error))
+    except Exception as error:
+        log.exception("The page cannot show view %s", view)
+        return _unreadable(view, f"unexpected {type(error).__name__}; the api-server's log says more")
+
+
+def row_of(observation: Observation) -> ViewRow:
+    """Return the row of an observed view."""
+    record = observation.record
+    freshness = observation.freshness
+    return ViewRow(
+        view=observation.view.identifier,
+        state=str(freshness.state),
+        reasons=tuple(_told(reason) for reason in freshness.reasons),
+        behind=lag(observation),
+        refresh_id=record.refresh_id if record else None,
+        refreshed_at=timestamp(record.refreshed_at_ms) if record else None,
+        mode=record.mode if record else None,
+        rows_written=record.rows_written if record else None,
+        strategy=observation.view.materialized.refresh_strategy,
+        tables=tuple((change.identifier, change.changed) for change in freshness.base_tables),
+        pointers=_pointers(observation),
+    )
+
+
+def _pointers(observation: Observation) -> dict[Identifier, str] | None:
+    """Return the pointers that the verdict follows from, exactly as they were read, if that is all of them."""
+    if observation.nested_views or observation.nested_storages:
+        return None
+    view: LoadedView = observation.view
+    found: dict[Identifier, str] = {view.identifier: view.metadata_location}
+    if observation.storage.name is not None:
+        found[observation.storage.name] = observation.storage.location
+    for table in observation.tables:
+        if table.metadata_location is None:
+            return None
+        found[Identifier.parse(table.identifier)] = table.metadata_location
+    return found
+
+
+def _unreadable(view: Identifier, why: str) -> ViewRow:
+    return ViewRow(view, str(State.UNKNOWN), (_told(Reason(Code.VIEW_UNREADABLE, why)),))
+
+
+def _told(reason: Reason) -> dict[str, str]:
+    return {"code": str(reason.code), "message": harmless(reason.message)}

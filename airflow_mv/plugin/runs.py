@@ -1,0 +1,204 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What Airflow's own database knows of views: who refreshes them, and what became of it.
+
+Every function leaves out what the reader may not see.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from datetime import datetime
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+from airflow.models.asset import AssetEvent, AssetModel, TaskOutletAssetReference
+from airflow.models.dag import DagModel
+from airflow.models.dagrun import DagRun
+from airflow.models.taskinstance import TaskInstance
+from sqlalchemy import Select, Subquery, and_, func, or_, select, union
+from sqlalchemy.engine import Row
+from sqlalchemy.orm import Session
+
+from airflow_mv.assets import SCHEME, materialized_view_asset
+from airflow_mv.plugin.readers import Reader
+
+_EVENTS = 100
+_TASKS = 50
+#: Task states that a timeline shows beside what was published.
+_SHOWN = ("failed", "up_for_retry", "running", "deferred", "queued", "scheduled")
+_UNFINISHED = ("queued", "running")
+
+
+def catalog_names(session: Session) -> set[str]:
+    """Return the names of the catalogs whose views are assets of this Airflow."""
+    uris = session.scalars(select(AssetModel.uri).where(AssetModel.uri.startswith(f"{SCHEME}://")))
+    return {unquote(urlsplit(uri).netloc) for uri in uris}
+
+
+def views_of(dag_id: str, session: Session) -> list[str]:
+    """Return the views that a DAG refreshes."""
+    declared = select(TaskOutletAssetReference.asset_id).where(TaskOutletAssetReference.dag_id == dag_id)
+    published = select(AssetEvent.asset_id).where(AssetEvent.source_dag_id == dag_id)
+    query = select(AssetModel.name).where(
+        AssetModel.uri.startswith(f"{SCHEME}://"), or_(AssetModel.id.in_(declared), AssetModel.id.in_(published))
+    )
+    return sorted(set(session.scalars(query)))
+
+
+def refreshers(view: str, reader: Reader, session: Session) -> dict[str, Any]:
+    """Say which DAGs refresh a view, and whether the reader may run them.
+
+    Returns:
+        ``dags``: those that the reader may read, each with ``may_run`` and what is in the way; ``hidden``: how many
+        there are besides.
+    """
+    dags: dict[str, dict[str, Any]] = {}
+    tasks = _tasks(view)
+    query = (
+        select(tasks.c.task_id, DagModel)
+        .join(DagModel, DagModel.dag_id == tasks.c.dag_id)
+        .where(~DagModel.is_stale)
+        .order_by(DagModel.dag_id, tasks.c.task_id)
+    )
+    for task_id, dag in session.execute(query):
+        entry = {"dag_id": dag.dag_id, "name": dag.dag_display_name, "paused": dag.is_paused, "tasks": []}
+        dags.setdefault(dag.dag_id, entry)["tasks"].append(task_id)
+    readable, runnable = reader.readable(dags, session), reader.runnable(dags, session)
+    shown = [
+        {**dag, "may_run": dag["dag_id"] in runnable and not dag["paused"], "reason": _in_the_way(dag, runnable)}
+        for dag in dags.values()
+        if dag["dag_id"] in readable
+    ]
+    return {"dags": shown, "hidden": len(dags) - len(shown)}
+
+
+def _tasks(view: str) -> Subquery:
+    """Select the tasks that refresh a view: a task that is mapped over views names none before it has run."""
+    reference = TaskOutletAssetReference
+    asset = select(AssetModel.id).where(AssetModel.uri == _uri(view)).scalar_subquery()
+    declared = select(reference.dag_id.label("dag_id"), reference.task_id.label("task_id"))
+    published = select(AssetEvent.source_dag_id, AssetEvent.source_task_id)
+    return union(
+        declared.where(reference.asset_id == asset),
+        published.where(AssetEvent.asset_id == asset, AssetEvent.source_dag_id.is_not(None)),
+    ).subquery()
+
+
+def _in_the_way(dag: Mapping[str, Any], runnable: Collection[str]) -> str:
+    if dag["dag_id"] not in runnable:
+        return "You may not trigger this DAG; ask for the permission to create its runs."
+    return "This DAG is paused: unpause it first, or its run would wait." if dag["paused"] else ""
+
+
+def last_refreshes(views: Iterable[str], reader: Reader, session: Session) -> dict[str, dict[str, Any]]:
+    """Return the last published refresh of each view, as far as Airflow made it."""
+    uris = {_uri(view): view for view in views}
+    newest = (
+        select(func.max(AssetEvent.id))
+        .join(AssetModel, AssetModel.id == AssetEvent.asset_id)
+        .where(AssetModel.uri.in_(uris))
+        .group_by(AssetEvent.asset_id)
+    )
+    rows = session.execute(_events().where(AssetEvent.id.in_(newest)).add_columns(AssetModel.uri)).all()
+    allowed = reader.readable({row.AssetEvent.source_dag_id for row in rows if row.AssetEvent.source_dag_id}, session)
+    return {uris[row.uri]: _event(row) for row in rows if row.AssetEvent.source_dag_id in allowed}
+
+
+def timeline(view: str, reader: Reader, session: Session) -> list[dict[str, Any]]:
+    """Return what happened to a view in Airflow, the newest first: published refreshes, failures, what runs now."""
+    newest = _events().where(AssetModel.uri == _uri(view)).order_by(AssetEvent.timestamp.desc()).limit(_EVENTS)
+    events = session.execute(newest).all()
+    tasks = _unpublished(view, session)
+    dag_ids = {row.AssetEvent.source_dag_id for row in events} | {row.TaskInstance.dag_id for row in tasks}
+    allowed = reader.readable(dag_ids - {None}, session)
+    found = [_event(row) for row in events if row.AssetEvent.source_dag_id in allowed]
+    found += [_task(row) for row in tasks if row.TaskInstance.dag_id in allowed]
+    return sorted(found, key=lambda item: item["at"] or "", reverse=True)
+
+
+def _unpublished(view: str, session: Session) -> Sequence[Row[TaskInstance, DagRun]]:
+    """Find the latest task instances that refresh the view and have failed, or are on their way."""
+    tasks = _tasks(view)
+    query = (
+        select(TaskInstance, DagRun)
+        .join(DagRun, and_(DagRun.dag_id == TaskInstance.dag_id, DagRun.run_id == TaskInstance.run_id))
+        .join(tasks, and_(tasks.c.dag_id == TaskInstance.dag_id, tasks.c.task_id == TaskInstance.task_id))
+        .where(or_(TaskInstance.state.in_(_SHOWN), and_(TaskInstance.state.is_(None), DagRun.state.in_(_UNFINISHED))))
+        .order_by(TaskInstance.start_date.desc())
+        .limit(_TASKS)
+    )
+    rows = session.execute(query).all()
+    return [row for row in rows if row.TaskInstance.map_index < 0 or row.TaskInstance.rendered_map_index == view]
+
+
+def _events() -> Select[AssetEvent, TaskInstance, DagRun]:
+    """Asset events with the task instance and the run that made them, as far as those are still there."""
+    return (
+        select(AssetEvent, TaskInstance, DagRun)
+        .join(AssetModel, AssetModel.id == AssetEvent.asset_id)
+        .outerjoin(
+            TaskInstance,
+            and_(
+                TaskInstance.dag_id == AssetEvent.source_dag_id,
+                TaskInstance.run_id == AssetEvent.source_run_id,
+                TaskInstance.task_id == AssetEvent.source_task_id,
+                or_(TaskInstance.map_index == AssetEvent.source_map_index, AssetEvent.source_map_index.is_(None)),
+            ),
+        )
+        .outerjoin(DagRun, and_(DagRun.dag_id == AssetEvent.source_dag_id, DagRun.run_id == AssetEvent.source_run_id))
+    )
+
+
+def _event(row: Any) -> dict[str, Any]:
+    event, task = row.AssetEvent, row.TaskInstance
+    extra: Mapping[str, Any] = event.extra if isinstance(event.extra, dict) else {}
+    seconds = extra.get("seconds", task.duration if task is not None else None)
+    return {
+        "kind": "refreshed",
+        "at": _iso(event.timestamp),
+        "refresh_id": extra.get("refresh_id"),
+        "mode": extra.get("mode"),
+        "rows_written": extra.get("rows_written"),
+        "seconds": seconds,
+        "by": _by(row.DagRun),
+        "dag_id": event.source_dag_id,
+        "run_id": event.source_run_id,
+        "task_id": event.source_task_id,
+        "map_index": event.source_map_index,
+    }
+
+
+def _task(row: Any) -> dict[str, Any]:
+    task = row.TaskInstance
+    return {
+        "kind": "failed" if task.state in ("failed", "up_for_retry") else "running",
+        "at": _iso(task.end_date or task.start_date or row.DagRun.run_after),
+        "state": task.state or "waiting",
+        "refresh_id": None,
+        "mode": None,
+        "rows_written": None,
+        "seconds": task.duration,
+        "by": _by(row.DagRun),
+        "dag_id": task.dag_id,
+        "run_id": task.run_id,
+        "task_id": task.task_id,
+        "map_index": task.map_index,
+    }
+
+
+def _by(run: DagRun | None) -> str | None:
+    """Who: the user who started the run, or what did."""
+    if run is None:
+        return None
+    kind = {"asset_triggered": "an asset event", "asset_materialization": "a materialization"}.get(
+        run.run_type, str(run.run_type)
+    )
+    return f"{run.triggering_user_name} ({kind})" if run.triggering_user_name else kind
+
+
+def _uri(view: str) -> str:
+    return materialized_view_asset(view).uri
+
+
+def _iso(moment: datetime | None) -> str | None:
+    return moment.isoformat() if moment else None

@@ -1,0 +1,125 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which catalogs the page shows: connections from Airflow's configuration, and the names of their catalogs."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Collection, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any
+
+from airflow.configuration import conf
+
+from airflow_mv.catalog import MaterializedViewCatalog
+from airflow_mv.errors import ConfigurationError, MaterializedViewError
+from airflow_mv.hooks import DEFAULT_ICEBERG_CONN_ID, MaterializedViewHook
+from airflow_mv.hooks.iceberg import CATALOG_NAME, completed
+from airflow_mv.plugin.survey import Survey
+from airflow_mv.plugin.texts import problem
+
+SECTION = "airflow_mv"
+#: A changed connection is noticed after so many seconds.
+_OPEN_SECONDS = 300.0
+_THREADS = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """A catalog behind a connection."""
+
+    conn_id: str
+    catalog: str
+
+
+@dataclass
+class Source:
+    """A catalog that is shown.
+
+    It is asked in threads of its own: one that hangs takes none from other catalogs, nor from Airflow's API.
+
+    Args:
+        address: Its connection and name.
+        seconds: How old what is shown of it may be.
+    """
+
+    address: Address
+    seconds: float
+    _opened: MaterializedViewCatalog | None = None
+    _until: float = 0.0
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def __post_init__(self) -> None:
+        self.survey = Survey(self.open, self.seconds)
+        self.pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="airflow-mv-page")
+
+    def open(self) -> MaterializedViewCatalog:
+        """Open the catalog, again after some minutes: its connection may have been edited.
+
+        Raises:
+            ConfigurationError, CatalogUnavailableError: See :meth:`MaterializedViewHook.catalog_named`.
+        """
+        with self._lock:
+            if self._opened is None or time.monotonic() > self._until:
+                self._opened = None
+                self._opened = MaterializedViewHook(self.address.conn_id).catalog_named(self.address.catalog)
+                self._until = time.monotonic() + _OPEN_SECONDS
+            return self._opened
+
+
+@dataclass
+class Sources:
+    """The catalogs of the page.
+
+    Args:
+        entries: ``conn_id``, or ``conn_id:catalog`` where a connection does not say its catalog's name.
+        seconds: How old what is shown may be.
+    """
+
+    entries: tuple[str, ...]
+    seconds: float
+    _known: dict[Address, Source] = field(default_factory=dict)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    @classmethod
+    def configured(cls) -> Sources:
+        """Read Airflow's configuration."""
+        text = conf.get(SECTION, "page_conn_ids", fallback=DEFAULT_ICEBERG_CONN_ID)
+        entries = tuple(entry.strip() for entry in text.split(",") if entry.strip())
+        return cls(entries, conf.getfloat(SECTION, "page_cache_seconds", fallback=10.0))
+
+    def all(self, seen: Collection[str]) -> tuple[list[Source], list[tuple[str, dict[str, Any]]]]:
+        """Return the catalogs, and by entry what is wrong with connections that lead to none.
+
+        Args:
+            seen: Names of catalogs in the assets that DAGs name: for connections that name none.
+        """
+        found: list[Source] = []
+        wrong: list[tuple[str, dict[str, Any]]] = []
+        for entry in self.entries:
+            try:
+                found += [self._source(address) for address in _addresses(entry, seen)]
+            except MaterializedViewError as error:
+                wrong.append((entry, problem(error)))
+        return found, wrong
+
+    def _source(self, address: Address) -> Source:
+        with self._lock:
+            return self._known.setdefault(address, Source(address, self.seconds))
+
+
+def _addresses(entry: str, seen: Iterable[str]) -> list[Address]:
+    conn_id, colon, name = entry.partition(":")
+    connection = completed(conn_id)
+    if colon:
+        return [Address(conn_id, name)]
+    if bound := connection.extra_dejson.get(CATALOG_NAME):
+        return [Address(conn_id, str(bound))]
+    names = sorted(set(seen))
+    if not names:
+        raise ConfigurationError(
+            f"connection {conn_id!r} does not say what its catalog is called, and no DAG refreshes a view yet. Set its "
+            f"extra {CATALOG_NAME!r}, or write {conn_id}:NAME in [{SECTION}] page_conn_ids"
+        )
+    return [Address(conn_id, name) for name in names]

@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+// Questions to this page's application, and the one thing that changes something: a run, asked of Airflow's own API.
+
+export const AIRFLOW = new URL("..", document.baseURI);
+const HERE = new URL(".", document.baseURI);
+const SECONDS = 40;
+
+export class Problem extends Error {
+  constructor(message, advice, status) {
+    super(message);
+    this.advice = advice;
+    this.status = status;
+  }
+}
+
+export async function ask(path, parameters = {}) {
+  const url = new URL(`api/${path}`, HERE);
+  for (const [name, value] of Object.entries(parameters)) {
+    for (const item of Array.isArray(value) ? value : [value]) {
+      if (item !== null && item !== undefined && item !== "") url.searchParams.append(name, item);
+    }
+  }
+  return answer(await send(url, {}));
+}
+
+export async function run(dagId) {
+  const url = new URL(`api/v2/dags/${encodeURIComponent(dagId)}/dagRuns`, AIRFLOW);
+  return answer(
+    await send(url, {
+      method: "POST",
+      headers: { "Content-Type": "application/json" },
+      body: JSON.stringify({ logical_date: null, note: "Started from the page of materialized views." }),
+    }),
+  );
+}
+
+async function send(url, options) {
+  try {
+    return await fetch(url, {
+      credentials: "same-origin",
+      headers: { Accept: "application/json" },
+      signal: AbortSignal.timeout(SECONDS * 1000),
+      ...options,
+    });
+  } catch (error) {
+    const late = error.name === "TimeoutError";
+    throw new Problem(
+      late ? `Airflow has not answered within ${SECONDS} s.` : "Airflow cannot be reached.",
+      "The page tries again by itself.",
+      0,
+    );
+  }
+}
+
+async function answer(response) {
+  const document = await response.json().catch(() => null);
+  if (response.ok && document) return document;
+  throw new Problem(
+    document?.message ?? said(document?.detail) ?? `Airflow answered with ${response.status}.`,
+    document?.advice ?? (response.status === 401 ? "Log in to Airflow again." : ""),
+    response.status,
+  );
+}
+
+function said(detail) {
+  if (detail === undefined) return undefined;
+  if (typeof detail === "string") return detail;
+  return Array.isArray(detail) ? detail.map((item) => item.msg ?? "").join("; ") : JSON.stringify(detail);
+}

@@ -1,0 +1,243 @@
+// SPDX-License-Identifier: Apache-2.0
+// All views: filter, sort, page, graph.
+
+import { address } from "./address.js";
+import { ask, Problem } from "./api.js";
+import { h, LABELS, pill, problem, show } from "./dom.js";
+import { ago, count, duration, lag } from "./format.js";
+import { drawGraph } from "./graph.js";
+
+const PAGE = 100;
+const LOOKING_MS = 1500;
+const AGAIN_MS = 4000;
+const IDLE_MS = 30000;
+const LATE_SECONDS = 8;
+const COLUMNS = [
+  { name: "State", sort: "attention", title: "What needs attention comes first" },
+  { name: "View", sort: "view" },
+  { name: "Lag", sort: "lag", number: true, title: "Since the first base commit that the view lacks" },
+  { name: "Refreshed", sort: "refreshed" },
+  { name: "Mode", sort: "mode" },
+  { name: "Rows", sort: "rows", number: true, title: "Rows that the last refresh wrote" },
+  { name: "Took", number: true },
+  { name: "By" },
+  { name: "Base tables", number: true, title: "Changed since the last refresh, of all" },
+];
+
+export function showList(page, asked) {
+  const list = new List(page, asked);
+  list.frame();
+  list.update();
+}
+
+class List {
+  constructor(page, asked) {
+    this.page = page;
+    this.asked = asked;
+    this.timer = 0;
+    this.turn = 0;
+    this.search = h("input", {
+      type: "search",
+      placeholder: "Filter by view or base table",
+      "aria-label": "Filter by view or base table",
+      title: "Press / to get here",
+      oninput: () => this.go({ text: this.search.value, page: 0 }, 200),
+    });
+    this.search.value = asked.text;
+    this.chips = h("div", { class: "chips", role: "group", "aria-label": "States" });
+    this.told = h("span", { class: "quiet told", role: "status" });
+    this.problems = h("div");
+    this.body = h("div", null, h("p", { class: "quiet loading" }, "Looking at the catalogs …"));
+    this.switch = h("button", { type: "button", class: "plain", onclick: () => this.go({ graph: !this.asked.graph }) });
+  }
+
+  frame() {
+    const title = this.asked.dag ? "Views that this DAG refreshes" : "Materialized views";
+    const bar = h("header", { class: "top" }, h("h1", null, title), this.search, this.switch, this.told);
+    show(this.page, bar, this.chips, this.problems, this.body);
+    document.addEventListener("keydown", (event) => this.key(event));
+    document.addEventListener("visibilitychange", () => document.hidden || this.update());
+  }
+
+  // `/` to the filter, arrows from line to line.
+  key(event) {
+    const typing = document.activeElement === this.search;
+    if (event.key === "/" && !typing) {
+      event.preventDefault();
+      this.search.focus();
+    } else if (event.key === "ArrowDown" || event.key === "ArrowUp") {
+      const links = [...this.body.querySelectorAll("a[data-key]")];
+      const place = links.indexOf(document.activeElement);
+      if (!links.length || (place < 0 && !typing)) return;
+      event.preventDefault();
+      const next = links[place + (event.key === "ArrowDown" ? 1 : -1)];
+      (next ?? this.search).focus();
+    }
+  }
+
+  go(change, wait = 0) {
+    Object.assign(this.asked, { page: 0 }, change);
+    window.history.replaceState(null, "", address(this.asked));
+    window.clearTimeout(this.timer);
+    this.timer = window.setTimeout(() => this.update(), wait);
+  }
+
+  async update() {
+    window.clearTimeout(this.timer);
+    const turn = ++this.turn;
+    let again = IDLE_MS;
+    try {
+      const found = await ask("views", this.parameters());
+      const drawn = this.asked.graph ? await ask("graph", this.parameters()) : null;
+      if (turn !== this.turn) return; // the reader has asked for something else meanwhile
+      this.draw(found, drawn);
+      if (found.sources.some((source) => source.looking !== null)) again = found.sources.some(isFirst) ? LOOKING_MS : AGAIN_MS;
+    } catch (error) {
+      if (turn !== this.turn) return;
+      if (!(error instanceof Problem)) throw error;
+      show(this.problems, problem(error));
+      if (!this.drawn) show(this.body);
+      if (error.status === 401 || error.status === 403) return;
+    }
+    if (!document.hidden) this.timer = window.setTimeout(() => this.update(), again);
+  }
+
+  parameters() {
+    const { text, states, dag, sort, descending, page } = this.asked;
+    return { q: text, state: states, dag_id: dag, sort, desc: descending, offset: page * PAGE, limit: PAGE };
+  }
+
+  draw(found, graph) {
+    this.drawn = true;
+    this.switch.textContent = this.asked.graph ? "Table" : "Graph";
+    show(this.chips, this.chipsOf(found.counts));
+    show(this.problems, found.sources.map(trouble).filter(Boolean), missing(found.missing, this.asked.dag));
+    show(this.told, ...told(found.sources));
+    const looking = found.sources.some(isFirst);
+    if (!found.total) show(this.body, this.empty(found, looking));
+    else if (graph) show(this.body, drawGraph(graph, null, (view) => this.linkTo(view)));
+    else show(this.body, this.table(found.views), this.pager(found.total));
+  }
+
+  chipsOf(counts) {
+    const chosen = new Set(this.asked.states);
+    const all = new Set([...Object.keys(counts), ...chosen]);
+    return [...all].map((state) => {
+      const others = [...chosen].filter((item) => item !== state);
+      const toggle = () => this.go({ states: chosen.has(state) ? others : [...chosen, state] });
+      return h(
+        "button",
+        { type: "button", class: `chip ${state}`, "aria-pressed": chosen.has(state) ? "true" : "false", onclick: toggle,
+          "data-key": `chip ${state}` },
+        h("b", null, count(counts[state] ?? 0)),
+        LABELS[state] ?? state,
+      );
+    });
+  }
+
+  linkTo(view) {
+    return address({ view, dag: this.asked.dag });
+  }
+
+  table(views) {
+    const head = COLUMNS.map((column) => this.header(column));
+    return h(
+      "div",
+      { class: "wide" },
+      h("table", { class: "views" }, h("thead", null, h("tr", null, head)), h("tbody", null, views.map((view) => this.line(view)))),
+    );
+  }
+
+  header({ name, sort, number, title }) {
+    const isSorted = sort && this.asked.sort === sort;
+    const order = this.asked.descending ? "descending" : "ascending";
+    // Of times and sizes the largest are wanted first.
+    const first = ["lag", "refreshed", "rows"].includes(sort);
+    const turn = () => this.go({ sort, descending: isSorted ? !this.asked.descending : first });
+    const arrow = isSorted ? (this.asked.descending ? " ↓" : " ↑") : "";
+    const label = sort ? h("button", { type: "button", onclick: turn, title, "data-key": `sort ${sort}` }, name, arrow) : name;
+    return h("th", { scope: "col", class: number ? "number" : null, title, "aria-sort": isSorted ? order : null }, label);
+  }
+
+  line(view) {
+    const why = view.reasons.map((reason) => reason.message).join("\n");
+    return h(
+      "tr",
+      null,
+      h("td", { title: why }, pill(view.state)),
+      h(
+        "td",
+        { class: "name" },
+        h("span", { class: "quiet" }, `${view.namespace}.`),
+        h("a", { href: this.linkTo(view.view), "data-key": view.view }, view.name),
+        view.state === "unknown" && h("div", { class: "why", title: why }, view.reasons[0]?.message),
+      ),
+      h("td", { class: "number" }, lag(view.lag)),
+      h("td", null, ago(view.refreshed_at)),
+      h("td", null, view.mode),
+      h("td", { class: "number" }, count(view.rows_written)),
+      h("td", { class: "number" }, duration(view.seconds)),
+      h("td", null, view.by),
+      h("td", { class: "number" }, view.tables ? `${view.changed_tables} / ${view.tables}` : ""),
+    );
+  }
+
+  pager(total) {
+    const { page } = this.asked;
+    const last = Math.ceil(total / PAGE) - 1;
+    const button = (label, to, name) =>
+      h("button", { type: "button", disabled: to < 0 || to > last, onclick: () => this.go({ page: to }), "data-key": name,
+        "aria-label": name }, label);
+    const shown = `${count(page * PAGE + 1)}–${count(Math.min(total, (page + 1) * PAGE))} of ${count(total)}`;
+    if (last < 1) return h("p", { class: "pager quiet" }, `${count(total)} ${total === 1 ? "view" : "views"}`);
+    return h("nav", { class: "pager", "aria-label": "Pages" }, button("‹", page - 1, "previous page"),
+      h("span", null, shown), button("›", page + 1, "next page"));
+  }
+
+  empty(found, looking) {
+    if (looking) return h("p", { class: "quiet loading" }, "Looking at the catalogs …");
+    const { text, states, dag, page } = this.asked;
+    if (text || states.length || page) {
+      const all = () => {
+        this.search.value = "";
+        this.go({ text: "", states: [] });
+      };
+      return h("div", { class: "empty" }, h("p", null, "No view fits this filter."),
+        h("button", { type: "button", onclick: all }, "Show all"));
+    }
+    if (dag) {
+      return h("div", { class: "empty" }, h("p", null, "This DAG refreshes no materialized view."),
+        h("p", { class: "quiet" }, "A task that does has the view's asset as an outlet. RefreshMaterializedViewOperator has it by itself."));
+    }
+    if (found.sources.every((source) => source.problem)) return null;
+    const names = found.sources.map((source) => `${source.catalog} (connection ${source.conn_id})`).join(", ");
+    return h("div", { class: "empty" }, h("p", null, `There is no materialized view in ${names} yet.`),
+      h("p", { class: "quiet" }, "Make one with CreateMaterializedViewOperator, or on a command line:"),
+      h("code", null, 'airflow-mv create catalog.namespace.name --sql "SELECT …"'));
+  }
+}
+
+function trouble(source) {
+  const where = source.catalog ? `Catalog ${source.catalog}, connection ${source.conn_id}` : `Connection ${source.conn_id}`;
+  if (source.problem) return problem(source.problem, where);
+  if (source.looking === null || source.looking < LATE_SECONDS || source.views) return null;
+  const message = `The catalog has not answered for ${duration(source.looking)}.`;
+  return problem({ message, advice: "If that goes on, see whether it runs and whether the api-server can reach it." }, where);
+}
+
+function missing(names, dag) {
+  if (!names.length || !dag) return null;
+  return problem({ message: `Not in a catalog of this page: ${names.join(", ")}.`,
+    advice: "They may not be created yet, or their connection is not in [airflow_mv] page_conn_ids." });
+}
+
+// Until all views have been looked at once, the list is not complete; after that, what was seen stands meanwhile.
+function isFirst(source) {
+  return source.looking !== null && !source.looked_at;
+}
+
+function told(sources) {
+  if (sources.some(isFirst)) return ["looking …"];
+  const times = sources.map((source) => source.looked_at).filter(Boolean).sort();
+  return times.length ? ["as of ", ago(times[0])] : [];
+}

@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: Apache-2.0
+// The last refreshes as bars, the newest at the right: as high as they took long, coloured by what they were.
+
+import { h, svg } from "./dom.js";
+import { ago, count, duration } from "./format.js";
+
+const [BAR, GAP, HEIGHT, LOW] = [12, 4, 64, 6];
+const MOST = 60;
+
+export function drawTimeline(history) {
+  const shown = history.slice(0, MOST).reverse();
+  const longest = Math.max(1, ...shown.map((item) => item.seconds ?? 0));
+  const width = shown.length * (BAR + GAP);
+  const bars = shown.map((item, place) => {
+    const height = LOW + (HEIGHT - LOW) * Math.sqrt((item.seconds ?? 0) / longest);
+    const kind = item.kind === "refreshed" ? `mode-${item.mode ?? "unknown"}` : item.kind;
+    return svg(
+      "rect",
+      { class: `bar ${kind}`, x: place * (BAR + GAP), y: HEIGHT - height, width: BAR, height, rx: 2 },
+      svg("title", null, describe(item)),
+    );
+  });
+  const label = `${shown.length} refreshes, oldest first`;
+  return h(
+    "div",
+    { class: "timeline" },
+    svg("svg", { width, height: HEIGHT, viewBox: `0 0 ${width} ${HEIGHT}`, role: "img", "aria-label": label }, bars),
+    h("div", { class: "ends quiet" }, h("span", null, ago(shown[0]?.at)), shown.length > 1 && h("span", null, ago(shown.at(-1).at))),
+  );
+}
+
+function describe(item) {
+  const what = item.kind === "refreshed" ? (item.mode ?? "refreshed") : (item.state ?? item.kind);
+  const rows = item.rows_written === null || item.rows_written === undefined ? "" : `${count(item.rows_written)} rows`;
+  return [what, item.at && new Date(item.at).toLocaleString(), rows, duration(item.seconds), item.by].filter(Boolean).join("\n");
+}

@@ -1,0 +1,255 @@
+// SPDX-License-Identifier: Apache-2.0
+// One view: why it is as it is, what a refresh would do, its base tables, its refreshes, its place among the others.
+
+import { address, airflowLink, runPath } from "./address.js";
+import { ask, Problem, run } from "./api.js";
+import { h, pill, problem, show } from "./dom.js";
+import { ago, bytes, count, duration, lag, snapshot } from "./format.js";
+import { drawGraph } from "./graph.js";
+import { drawTimeline } from "./timeline.js";
+
+const AGAIN_MS = 15000;
+const RUNNING_MS = 3000;
+const FIRST = 20;
+
+export function showView(page, asked) {
+  document.title = `${asked.view} · Materialized views`;
+  const back = h("a", { class: "back", href: address({ dag: asked.dag }) }, "‹ All views");
+  const head = h("div", null, h("h1", null, asked.view));
+  const parts = { head, facts: h("div", null, h("p", { class: "quiet loading" }, "Looking at the view …")), plan: card("What a refresh would do now", waiting()), graph: h("div") };
+  show(page, back, head, parts.facts);
+  new View(asked, parts).start();
+}
+
+class View {
+  constructor(asked, parts) {
+    this.asked = asked;
+    this.parts = parts;
+    this.linkTo = (view) => address({ view, dag: asked.dag });
+  }
+
+  start() {
+    this.update();
+    document.addEventListener("visibilitychange", () => document.hidden || this.update());
+  }
+
+  async update() {
+    window.clearTimeout(this.timer);
+    let again = AGAIN_MS;
+    try {
+      const facts = await ask("view", { view: this.asked.view });
+      this.draw(facts);
+      if (facts.history.some((item) => item.kind === "running")) again = RUNNING_MS;
+    } catch (error) {
+      this.fail(error);
+      if (error.status >= 400 && error.status < 500) return;
+    }
+    if (!document.hidden) this.timer = window.setTimeout(() => this.update(), again);
+  }
+
+  fail(error) {
+    if (!(error instanceof Problem)) throw error;
+    // What was seen before stays, with the bad news above it.
+    if (this.seen) show(this.parts.head, heading(this.seen), problem(error));
+    else show(this.parts.facts, problem(error));
+  }
+
+  draw(facts) {
+    const moved = this.seen?.refresh_id !== facts.refresh_id || this.seen?.state !== facts.state;
+    this.seen = facts;
+    show(this.parts.head, heading(facts), actions(facts, () => this.update()));
+    show(
+      this.parts.facts,
+      h("div", { class: "columns" }, why(facts), this.parts.plan),
+      baseTables(facts.base_tables, this.linkTo),
+      refreshes(facts.history, this),
+      this.parts.graph,
+      definition(facts),
+    );
+    if (!moved) return;
+    this.load(this.parts.plan, "plan", { view: this.asked.view }, plan);
+    this.load(this.parts.graph, "graph", { view: facts.view }, (found) => graph(found, facts.view, this.linkTo));
+  }
+
+  async load(place, path, parameters, draw) {
+    try {
+      place.replaceChildren(...draw(await ask(path, parameters)).childNodes);
+      place.className = "card";
+    } catch (error) {
+      if (!(error instanceof Problem)) throw error;
+      const title = place.querySelector("h2")?.cloneNode(true);
+      place.replaceChildren(...[title, problem(error)].filter(Boolean));
+    }
+  }
+}
+
+function card(title, ...children) {
+  return h("section", { class: "card" }, h("h2", null, title), ...children);
+}
+
+function waiting() {
+  return h("p", { class: "quiet loading" }, "Looking …");
+}
+
+function heading(facts) {
+  const parts = [
+    facts.lag.seconds ? [h("span", { class: "quiet" }, "behind for "), lag(facts.lag)] : null,
+    facts.refreshed_at ? [h("span", { class: "quiet" }, "refreshed "), ago(facts.refreshed_at)] : null,
+    [h("span", { class: "quiet" }, "strategy "), facts.strategy],
+    facts.max_staleness ? [h("span", { class: "quiet" }, "may be behind for "), facts.max_staleness] : null,
+    facts.allow_stale_data ? [h("span", { class: "quiet" }, "stale rows may be read")] : null,
+    [h("span", { class: "quiet" }, "connection "), facts.conn_id],
+  ];
+  return h(
+    "div",
+    null,
+    h("div", { class: "title" }, h("h1", null, h("span", { class: "quiet" }, `${facts.namespace}.`), facts.name), pill(facts.state)),
+    h("p", { class: "facts" }, parts.filter(Boolean).map((part) => h("span", null, part))),
+  );
+}
+
+// -- the one thing that changes something ----------------------------------------------------------
+
+function actions({ refreshers }, done) {
+  const buttons = refreshers.dags.map((dag) => {
+    const label = refreshers.dags.length > 1 ? `Refresh now: ${dag.name}` : "Refresh now";
+    const button = h(
+      "button",
+      { type: "button", class: "primary", disabled: !dag.may_run, title: dag.reason || `Runs DAG ${dag.name}`, "data-key": `run ${dag.dag_id}`,
+        onclick: () => confirmRun(dag, done) },
+      label,
+    );
+    const where = h("span", { class: "quiet" }, "by DAG ", airflowLink(`dags/${encodeURIComponent(dag.dag_id)}`, dag.name));
+    return h("span", { class: "action" }, button, where, dag.reason && h("span", { class: "why" }, dag.reason));
+  });
+  if (buttons.length) return h("div", { class: "actions" }, buttons);
+  const why = refreshers.hidden ? "It is refreshed by a DAG that you may not read." : "No DAG of this Airflow refreshes this view.";
+  return h("p", { class: "quiet" }, why);
+}
+
+function confirmRun(dag, done) {
+  const others = dag.tasks.length === 1 ? `its task ${dag.tasks[0]} refreshes this view` : `${dag.tasks.length} of its tasks refresh this view`;
+  const told = h("p", { class: "why", role: "status" });
+  const start = h("button", { type: "button", class: "primary" }, "Run it");
+  const dialog = h(
+    "dialog",
+    { onclose: () => dialog.remove(), "aria-label": "Refresh now" },
+    h("h2", null, `Run DAG ${dag.name}?`),
+    h("p", null, `All of it runs now; ${others}. A view that is fresh costs a look at metadata.`),
+    told,
+    h("div", { class: "buttons" }, h("button", { type: "button", onclick: () => dialog.close() }, "Cancel"), start),
+  );
+  start.addEventListener("click", async () => {
+    start.disabled = true;
+    try {
+      const made = await run(dag.dag_id);
+      const path = runPath({ dag_id: dag.dag_id, run_id: made.dag_run_id });
+      show(dialog, h("h2", null, "The run has been created"), h("p", null, airflowLink(path, made.dag_run_id)),
+        h("div", { class: "buttons" }, h("button", { type: "button", onclick: () => dialog.close() }, "Close")));
+      done();
+    } catch (error) {
+      told.textContent = `Airflow has refused: ${error.message}`;
+      start.disabled = false;
+    }
+  });
+  document.body.append(dialog);
+  dialog.showModal();
+}
+
+// -- cards -----------------------------------------------------------------------------------------
+
+function reasons(items) {
+  return h("ul", { class: "reasons" }, items.map(({ code, message }) => h("li", null, message, " ", h("code", { class: "code" }, code))));
+}
+
+function why(facts) {
+  const title = facts.state === "fresh" ? "Why it is fresh" : `Why it is ${facts.state.replace("-", " ")}`;
+  return card(title, reasons(facts.reasons));
+}
+
+function plan(found) {
+  const costs = found.estimates.map((item) => h("li", null, h("b", null, item.mode), " ", cost(item)));
+  const runs = found.statements.length;
+  return card(
+    "What a refresh would do now",
+    h("p", null, h("span", { class: `mode mode-${found.mode}` }, found.mode), " ", runs ? "" : h("span", { class: "quiet" }, "no Spark job")),
+    reasons(found.reasons),
+    costs.length ? [h("h3", null, "Expected cost"), h("ul", { class: "reasons" }, costs)] : null,
+    runs ? h("details", null, h("summary", null, `${runs} Spark ${runs === 1 ? "statement" : "statements"}`), found.statements.map((sql) => h("pre", null, sql))) : null,
+  );
+}
+
+function cost({ seconds, bytes_read: read, rows_changed: changed }) {
+  return `about ${duration(seconds)}, reads ${bytes(read)}${changed ? `, ${count(changed)} changed rows` : ""}`;
+}
+
+function baseTables(tables, linkTo) {
+  const lines = tables.map((table) =>
+    h(
+      "tr",
+      { class: table.changed ? "changed" : null },
+      h("td", { class: "name" }, table.identifier, table.error && h("div", { class: "why" }, table.error)),
+      h("td", { class: "arrow" }, snapshot(table.recorded), " → ", snapshot(table.current)),
+      h("td", null, table.moved ? table.change : "unchanged"),
+      h("td", { class: "number" }, table.moved ? count(table.snapshots) : ""),
+      h("td", { class: "number" }, table.rows_added ? `+${count(table.rows_added)}` : ""),
+      h("td", { class: "number" }, table.rows_deleted ? `−${count(table.rows_deleted)}` : ""),
+      h("td", { class: "number" }, table.total_rows ? count(table.total_rows) : ""),
+    ),
+  );
+  const head = [["Table"], ["Refreshed at → now"], ["Change"], ["Snapshots", 1], ["Rows added", 1], ["Rows removed", 1], ["Rows now", 1]];
+  return card("Base tables", grid(head, lines));
+}
+
+function refreshes(history, view) {
+  if (!history.length) {
+    return card("Refreshes", h("p", { class: "quiet" }, "It was never refreshed. The first refresh computes all of its rows."));
+  }
+  const shown = view.all ? history : history.slice(0, FIRST);
+  const more = history.length - shown.length;
+  const all = () => {
+    view.all = true;
+    view.draw(view.seen);
+  };
+  const head = [["When"], ["What"], ["Rows", 1], ["Took", 1], ["By"], ["Run"], ["Why"]];
+  return card(
+    "Refreshes",
+    history.length > 1 ? drawTimeline(history) : null,
+    grid(head, shown.map(refreshLine)),
+    more ? h("button", { type: "button", class: "plain", onclick: all }, `${more} more`) : null,
+  );
+}
+
+function refreshLine(item) {
+  const what = item.kind === "refreshed" ? h("span", { class: `mode mode-${item.mode}` }, item.mode ?? "refreshed") : h("span", { class: `mode ${item.kind}` }, item.state);
+  return h(
+    "tr",
+    null,
+    h("td", null, ago(item.at)),
+    h("td", null, what, item.current && h("span", { class: "quiet", title: item.refresh_id }, " current")),
+    h("td", { class: "number" }, count(item.rows_written)),
+    h("td", { class: "number" }, duration(item.seconds)),
+    h("td", null, item.by ?? h("span", { class: "quiet" }, item.dag_id ? "" : "not by this Airflow")),
+    h("td", { class: "name" }, item.dag_id && airflowLink(runPath(item), item.dag_id)),
+    h("td", { class: "long" }, (item.reasons ?? []).map((reason) => reason.message).join("; ")),
+  );
+}
+
+function grid(head, lines) {
+  const cells = head.map(([name, number]) => h("th", { scope: "col", class: number ? "number" : null }, name));
+  return h("div", { class: "wide" }, h("table", null, h("thead", null, h("tr", null, cells)), h("tbody", null, lines)));
+}
+
+function graph(found, view, linkTo) {
+  return card("Made from, and read by", drawGraph(found, view, linkTo));
+}
+
+function definition(facts) {
+  const rows = [
+    ["Version", facts.version_id],
+    ["Layout", facts.layout],
+    ["Storage table", facts.storage_table],
+    ["Refresh", facts.refresh_id],
+  ].filter(([, value]) => value !== null && value !== undefined);
+  return card("Definition", h("pre", null, facts.sql), h("dl", null, rows.map(([name, value]) => [h("dt", null, name), h("dd", null, String(value))])));
+}

@@ -1,0 +1,97 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which failures of a task are tried again, and when: decided by the error."""
+
+from __future__ import annotations
+
+import random
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+from airflow.sdk import RetryDecision, RetryPolicy, conf
+
+from airflow_mv.errors import CommitError, MaterializedViewError
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+_AIRFLOWS_DELAY_SECONDS = 300
+
+
+class MaterializedViewRetryPolicy(RetryPolicy):
+    """Fail at once where a retry cannot help; else retry, a conflict soon and an outage with back-off.
+
+    What can be retried says :attr:`airflow_mv.errors.MaterializedViewError.retryable`, for this policy as for the
+    sensors and the command line. Errors that are not this package's get Airflow's ordinary treatment.
+
+    The operators of this package have it as their ``retry_policy``; another one, or ``None``, takes its place. It
+    never retries more often than ``retries`` says. A task that sets a ``retry_delay`` of its own keeps it: the delays
+    below are used where that is Airflow's default (``[core] default_task_retry_delay``).
+
+    Args:
+        conflict: Shortest delay after a conflict or a lost answer; the longest is three times as long. It is drawn,
+            so that those who met do not meet again.
+        outage: Delay after the first failure of a catalog or of Spark; each further one in a row doubles it.
+        longest: The most that it is doubled to.
+    """
+
+    def __init__(
+        self,
+        *,
+        conflict: timedelta = timedelta(seconds=5),
+        outage: timedelta = timedelta(seconds=20),
+        longest: timedelta = timedelta(minutes=10),
+    ) -> None:
+        self.conflict = conflict
+        self.outage = outage
+        self.longest = longest
+
+    def evaluate(
+        self, exception: BaseException, try_number: int, max_tries: int, context: Context | None = None
+    ) -> RetryDecision:
+        """Decide about one failure.
+
+        Args:
+            exception: What the task raised.
+            try_number: The try that failed, from 1; clearing a task does not start it again.
+            max_tries: The try after which there is none.
+            context: The task's context.
+        """
+        if not isinstance(exception, MaterializedViewError):
+            return RetryDecision.default()
+        name = type(exception).__name__
+        if not exception.retryable:
+            return RetryDecision.fail(f"{name}: another try would end the same way")
+        if try_number > max_tries:
+            return RetryDecision.default()
+        task = context["ti"].task if context else None
+        if task is not None and task.retry_delay != _airflows_delay():
+            return RetryDecision.retry(reason=f"{name}: another try may succeed")
+        failures = try_number if task is None else try_number - (max_tries - (task.retries or 0))
+        delay = self._conflict_delay() if isinstance(exception, CommitError) else self._outage_delay(failures)
+        return RetryDecision.retry(delay, f"{name}: another try may succeed, in {round(delay.total_seconds())} s")
+
+    def _conflict_delay(self) -> timedelta:
+        return self.conflict * random.uniform(1, 3)  # noqa: S311 (nobody gains by guessing it)
+
+    def _outage_delay(self, failures: int) -> timedelta:
+        doubled = self.outage * 2.0 ** min(max(failures, 1) - 1, 20)
+        # Up to a tenth more: all tasks of an outage would come back in the same second.
+        return min(doubled, self.longest) * random.uniform(1, 1.1)  # noqa: S311
+
+    def serialize(self) -> dict[str, Any]:
+        """Return the JSON form: seconds by argument."""
+        return {name: getattr(self, name).total_seconds() for name in ("conflict", "outage", "longest")}
+
+    @classmethod
+    def deserialize(cls, data: dict[str, Any]) -> MaterializedViewRetryPolicy:
+        """Read what :meth:`serialize` returned."""
+        return cls(**{name: timedelta(seconds=seconds) for name, seconds in data.items()})
+
+
+def _airflows_delay() -> timedelta:
+    seconds = conf.getint("core", "default_task_retry_delay", fallback=_AIRFLOWS_DELAY_SECONDS)
+    return timedelta(seconds=seconds)
+
+
+#: What the operators of this package have unless they are given another one.
+DEFAULT_RETRY_POLICY = MaterializedViewRetryPolicy()

@@ -1,0 +1,89 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Wait until base tables of views have changed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from airflow.sdk import PokeReturnValue
+from airflow.triggers.base import BaseTrigger
+
+from airflow_mv.hooks import DEFAULT_ICEBERG_CONN_ID
+from airflow_mv.sensors.waiting import WaitingSensor
+from airflow_mv.triggers.base_tables import (
+    BaseTablesChangedOnceTrigger,
+    Time,
+    look_for_news,
+    named_views,
+    payload_or_error,
+    wanted_of,
+)
+from airflow_mv.triggers.connected import Connected
+
+
+class BaseTablesChangedSensor(WaitingSensor):
+    """Wait until base tables of views have changes that the views' recorded refreshes have not seen.
+
+    Compaction is no such change. A view that was never refreshed, or has another definition by now, has seen nothing.
+
+    Returns (XCom) the views with their changed tables: snapshots from and to (ids as text) and rows.
+
+    Args:
+        views: A view's name, or several: ``catalog.namespace.name`` (templated). One that has news is enough.
+        iceberg_conn_id: Connection of their catalog (templated).
+        tables: Base tables that count, where not all do (templated).
+        require: Whether ``any`` of a view's base tables must have changed, or ``all``.
+        quiet_period: Wait until the last commit is this old: seconds, a ``timedelta`` or a text like ``5 m``.
+        wait_at_most: But no longer than until the first one is this old.
+        deferrable: Wait in the triggerer; the default is that of :class:`MaterializedViewFreshSensor`.
+        **kwargs: All that ``BaseSensorOperator`` takes (``poke_interval``, ``timeout``, ``soft_fail`` …).
+    """
+
+    template_fields: Sequence[str] = ("views", "iceberg_conn_id", "tables")
+    ui_color: str = "#d9efe5"
+
+    def __init__(
+        self,
+        *,
+        views: str | Sequence[str],
+        iceberg_conn_id: str = DEFAULT_ICEBERG_CONN_ID,
+        tables: Sequence[str] = (),
+        require: str = "any",
+        quiet_period: Time = 0.0,
+        wait_at_most: Time | None = None,
+        deferrable: bool | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(deferrable=deferrable, **kwargs)
+        self.views = views
+        self.iceberg_conn_id = iceberg_conn_id
+        self.tables = tables
+        self.require = require
+        self.quiet_period = quiet_period
+        self.wait_at_most = wait_at_most
+        wanted_of(tables, require, quiet_period, wait_at_most)
+
+    def look(self) -> PokeReturnValue:
+        """Look at the base tables."""
+        wanted = wanted_of(self.tables, self.require, self.quiet_period, self.wait_at_most)
+        news = look_for_news(Connected(self.iceberg_conn_id), named_views(self.views), wanted)
+        self.say(news.describe(), news.verdict)
+        outcome = news.outcome()
+        return PokeReturnValue(is_done=outcome is not None, xcom_value=outcome and payload_or_error(outcome))
+
+    def trigger(self) -> BaseTrigger:
+        """Return the trigger with the same arguments."""
+        return BaseTablesChangedOnceTrigger(
+            views=named_views(self.views),
+            iceberg_conn_id=self.iceberg_conn_id,
+            tables=self.tables,
+            require=self.require,
+            quiet_period=self.quiet_period,
+            wait_at_most=self.wait_at_most,
+            poke_interval=self.poke_interval,
+        )
+
+    def taken(self, event: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the payload."""
+        return dict(payload_or_error(event))

@@ -1,0 +1,329 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Start DAGs, or let tasks go on, by what the recorded refreshes of views have not seen."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+from airflow.triggers.base import BaseEventTrigger, BaseTrigger, TriggerEvent
+
+from airflow_mv import errors
+from airflow_mv.errors import BaseTableNotFoundError, ConfigurationError, MaterializedViewError
+from airflow_mv.hooks import DEFAULT_ICEBERG_CONN_ID
+from airflow_mv.plan.lag import duration
+from airflow_mv.plan.news import Announcements, Require, Wanted
+from airflow_mv.triggers.connected import PUBLIC_MODULE, Connected
+
+if TYPE_CHECKING:
+    from airflow_mv.plan.freshness import ObservedTable
+    from airflow_mv.spec.identifiers import Identifier
+    from airflow_mv.unseen import Unseen
+
+Time = timedelta | float | str
+#: Key in the asset's state store.
+ANNOUNCED = "airflow_mv_announced"
+#: Seconds after which an event that was handed over is taken to be in Airflow's database.
+_HANDED_OVER = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class News:
+    """One look at the base tables of views, as it crosses from trigger to task.
+
+    Args:
+        views: What views have not seen.
+        errors: Class and message of the error of each view that cannot be looked at.
+        fatal: The first of these that waiting cannot mend, or ``None``.
+    """
+
+    views: dict[str, Unseen] = field(default_factory=dict)
+    errors: dict[str, tuple[str, str]] = field(default_factory=dict)
+    fatal: tuple[str, str] | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the event's payload."""
+        return {"views": [item.to_dict() for item in self.views.values()]}
+
+    def outcome(self) -> dict[str, Any] | None:
+        """Return the payload of an event that ends a task, see :func:`payload_or_error`; ``None`` to wait on."""
+        if self.views:
+            return self.to_dict()
+        return {"error": list(self.fatal)} if self.fatal else None
+
+    def describe(self) -> str:
+        """Say what is new and what is wrong, in a line each."""
+        lines = [
+            f"{item.view} has not seen: " + "; ".join(reason.message for reason in item.observation.freshness.reasons)
+            for item in self.views.values()
+        ]
+        lines += [f"{view} cannot be looked at: {kind}: {text}" for view, (kind, text) in self.errors.items()]
+        return "\n".join(lines) or "nothing is new"
+
+    @property
+    def verdict(self) -> object:
+        """What is worth a line in the log when it changes."""
+        return [item.mark for item in self.views.values()], self.errors
+
+
+def payload_or_error(payload: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return an event's payload.
+
+    Raises:
+        MaterializedViewError: The payload is an error, which is raised again in its own class.
+    """
+    if "error" in payload:
+        name, message = payload["error"]
+        raise getattr(errors, name, MaterializedViewError)(message)
+    return payload
+
+
+def look_for_news(connected: Connected, views: Sequence[str], wanted: Wanted) -> News:
+    """Look at the base tables of views: one look for each table, however many views read it.
+
+    Args:
+        connected: Where the views are.
+        views: Their names.
+        wanted: Which news count.
+    """
+    from airflow_mv.unseen import unseen
+
+    found: dict[str, Unseen] = {}
+    failed: dict[str, tuple[str, str]] = {}
+    fatal: tuple[str, str] | None = None
+    pins: dict[Identifier, ObservedTable] = {}
+    for view in views:
+        try:
+            hook = connected.hook
+            item = unseen(hook.catalog_for(view), hook.identify(view), wanted, pins=pins)
+            if item is not None:
+                found[view] = item
+        except MaterializedViewError as error:
+            failed[view] = (type(error).__name__, str(error))
+            # A table that is dropped and made again is away for a moment.
+            if not (error.retryable or isinstance(error, BaseTableNotFoundError)):
+                fatal = fatal or failed[view]
+            connected.after(error)
+    return News(found, failed, fatal)
+
+
+def named_views(views: str | Sequence[str]) -> list[str]:
+    """Return the names of views that were given as one name or several.
+
+    Raises:
+        ConfigurationError: There is none.
+    """
+    names = [views] if isinstance(views, str) else list(views)
+    if not names or not all(isinstance(name, str) and name for name in names):
+        raise ConfigurationError(f"views is {views!r}; name a materialized view, or a list of them")
+    return names
+
+
+def wanted_of(tables: Sequence[str], require: str, quiet_period: Time, wait_at_most: Time | None) -> Wanted:
+    """Return which news count.
+
+    Raises:
+        ConfigurationError: One of the values is none.
+    """
+    if isinstance(tables, str) or require not in ("any", "all"):
+        raise ConfigurationError(f"tables is {tables!r} and require is {require!r}; want a list, and any or all")
+    chosen: Require = "all" if require == "all" else "any"
+    quiet = duration(quiet_period, what="quiet_period") or timedelta(0)
+    return Wanted(tuple(tables), chosen, quiet, duration(wait_at_most, what="wait_at_most"))
+
+
+class BaseTablesChangedTrigger(BaseEventTrigger):
+    """Fire when base tables of materialized views have changes that the views' recorded refreshes have not seen.
+
+    For an ``AssetWatcher``; the DAG that is scheduled on the asset refreshes the views::
+
+        orders = Asset("daily_is_behind", watchers=[
+            AssetWatcher(name="commits", trigger=BaseTablesChangedTrigger(views="lake.sales.daily"))
+        ])
+
+    It compares recorded snapshots with current ones, so compaction fires nothing; what changed while no triggerer
+    ran is found when one runs again; and an event that comes twice starts a refresh that finds nothing to do. What was
+    announced is kept in the asset's state store, written after the event: a restart may repeat the last event, and
+    loses none.
+
+    One trigger for many views looks at each base table once in a poll. The event's payload lists the views with
+    their changed tables: snapshots from and to (ids as text) and rows.
+
+    Args:
+        views: A view's name, or several: ``catalog.namespace.name``.
+        iceberg_conn_id: Connection of their catalog.
+        tables: Base tables that count, where not all do; each of the views must read them.
+        require: Whether ``any`` of these must have changed, or ``all``.
+        quiet_period: Wait until the last commit is this old: seconds, a ``timedelta`` or a text like ``5 m``.
+        wait_at_most: But no longer than until the first one is this old.
+        at_most_every: No two events within this time.
+        remind_every: Fire again for what nobody has refreshed for so long: Airflow keeps no event for a DAG that is
+            paused. ``None``: never.
+        poke_interval: Seconds between looks.
+        asset: Name of the asset. Needed where two assets have a watcher with the same arguments: Airflow makes one
+            trigger of the two, which then has no state store.
+    """
+
+    def __init__(
+        self,
+        *,
+        views: str | Sequence[str],
+        iceberg_conn_id: str = DEFAULT_ICEBERG_CONN_ID,
+        tables: Sequence[str] = (),
+        require: str = "any",
+        quiet_period: Time = 0.0,
+        wait_at_most: Time | None = None,
+        at_most_every: Time = 0.0,
+        remind_every: Time | None = 3600.0,
+        poke_interval: float = 60.0,
+        asset: str | None = None,
+    ) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.views = named_views(views)
+        self.iceberg_conn_id = iceberg_conn_id
+        self.wanted = wanted_of(tables, require, quiet_period, wait_at_most)
+        self.at_most_every = duration(at_most_every, what="at_most_every") or timedelta(0)
+        self.remind_every = duration(remind_every, what="remind_every")
+        self.poke_interval = poke_interval
+        self.asset = asset
+        self._connected = Connected(iceberg_conn_id)
+
+    def serialize(self) -> tuple[str, dict[str, Any]]:
+        """Return what the triggerer makes the trigger from."""
+        return (
+            f"{PUBLIC_MODULE}.{type(self).__qualname__}",
+            {
+                "views": self.views,
+                "iceberg_conn_id": self.iceberg_conn_id,
+                "tables": list(self.wanted.tables),
+                "require": self.wanted.require,
+                "quiet_period": self.wanted.quiet.total_seconds(),
+                "wait_at_most": _seconds(self.wanted.wait_at_most),
+                "at_most_every": self.at_most_every.total_seconds(),
+                "remind_every": _seconds(self.remind_every),
+                "poke_interval": self.poke_interval,
+                "asset": self.asset,
+            },
+        )
+
+    async def run(self) -> AsyncIterator[TriggerEvent]:
+        """Look for ever; fire for what was not announced."""
+        announced = Announcements(self.at_most_every, self.remind_every)
+        announced.recall(await self._stored(), self.views)
+        said: object = None
+        while True:
+            news = await self._news()
+            if news.verdict != said:
+                self.log.info(news.describe())
+                said = news.verdict
+            now = time.time()
+            marks = {view: item.mark for view, item in news.views.items()}
+            due = announced.due(marks, now)
+            if due:
+                yield TriggerEvent(News({view: news.views[view] for view in due}).to_dict())  # type: ignore[no-untyped-call]
+                announced.announced({view: marks[view] for view in due}, now)
+                # A triggerer that dies before the event is in the database must find it unannounced.
+                await asyncio.sleep(_HANDED_OVER)
+                await self._store(announced.state())
+            await asyncio.sleep(self.poke_interval)
+
+    async def _news(self) -> News:
+        try:
+            return await asyncio.to_thread(look_for_news, self._connected, self.views, self.wanted)
+        except Exception as error:  # noqa: BLE001 (Airflow starts a watcher that ends again, once a second)
+            self._connected.after(error)
+            return News(errors=dict.fromkeys(self.views, (type(error).__name__, str(error))))
+
+    async def _stored(self) -> object:
+        if self.asset_state_store is None:
+            return None
+        try:
+            return await self.asset_state_store.aget(ANNOUNCED)
+        except Exception as error:  # noqa: BLE001 (without it an event may come twice, and that does no harm)
+            self.log.warning("What was announced before is not known, so it is announced again: %s", _cause(error))
+            return None
+
+    async def _store(self, state: dict[str, Any]) -> None:
+        if self.asset_state_store is None:
+            return
+        try:
+            await self.asset_state_store.aset(ANNOUNCED, state)
+        except Exception as error:  # noqa: BLE001 (as above)
+            self.log.warning("The announcement is not kept; it is repeated after a restart: %s", _cause(error))
+
+
+class BaseTablesChangedOnceTrigger(BaseTrigger):
+    """Wait until base tables of views have changes that the recorded refreshes have not seen; for a task.
+
+    A catalog that does not answer is waited for, too; an error that waiting cannot mend ends it.
+
+    Args:
+        views: Names of the views.
+        iceberg_conn_id: Connection of their catalog.
+        tables: See :class:`BaseTablesChangedTrigger`.
+        require: Likewise.
+        quiet_period: Likewise.
+        wait_at_most: Likewise.
+        poke_interval: Seconds between looks.
+    """
+
+    def __init__(
+        self,
+        *,
+        views: Sequence[str],
+        iceberg_conn_id: str = DEFAULT_ICEBERG_CONN_ID,
+        tables: Sequence[str] = (),
+        require: str = "any",
+        quiet_period: Time = 0.0,
+        wait_at_most: Time | None = None,
+        poke_interval: float = 60.0,
+    ) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.views = named_views(views)
+        self.iceberg_conn_id = iceberg_conn_id
+        self.wanted = wanted_of(tables, require, quiet_period, wait_at_most)
+        self.poke_interval = poke_interval
+
+    def serialize(self) -> tuple[str, dict[str, Any]]:
+        """Return what the triggerer makes the trigger from."""
+        return (
+            f"{PUBLIC_MODULE}.{type(self).__qualname__}",
+            {
+                "views": self.views,
+                "iceberg_conn_id": self.iceberg_conn_id,
+                "tables": list(self.wanted.tables),
+                "require": self.wanted.require,
+                "quiet_period": self.wanted.quiet.total_seconds(),
+                "wait_at_most": _seconds(self.wanted.wait_at_most),
+                "poke_interval": self.poke_interval,
+            },
+        )
+
+    async def run(self) -> AsyncIterator[TriggerEvent]:
+        """Look until something is new; say so in the log when the answer changes."""
+        connected = Connected(self.iceberg_conn_id)
+        said: object = None
+        while True:
+            news = await asyncio.to_thread(look_for_news, connected, self.views, self.wanted)
+            if news.verdict != said:
+                self.log.info(news.describe())
+                said = news.verdict
+            payload = news.outcome()
+            if payload is not None:
+                yield TriggerEvent(payload)  # type: ignore[no-untyped-call]
+                return
+            await asyncio.sleep(self.poke_interval)
+
+
+def _seconds(value: timedelta | None) -> float | None:
+    return None if value is None else value.total_seconds()
+
+
+def _cause(error: Exception) -> str:
+    if isinstance(error, ValueError):
+        return "two assets share this trigger; give it the argument asset=<the asset's name>"
+    return f"{type(error).__name__}: {error}"
