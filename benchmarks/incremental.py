@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import argparse
 import itertools
+import statistics
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
@@ -43,6 +44,9 @@ class Cell:
     incremental: float | None
     full: float
     chosen: str
+    #: What was expected of both ways, in seconds, before what the view's own refreshes have taught.
+    expected: float | None = None
+    expected_full: float | None = None
 
     @property
     def ratio(self) -> float | None:
@@ -77,7 +81,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
         stager.close()
         warehouse.clear(tables)
     print(f"\nIncremental against full, TPC-H scale factor {options.scale:g}, warm session, one run a cell")
-    print(f"{report.about(facts)}\n\n{_table(cells)}")
+    print(f"{report.about(facts)}\n\n{_table(cells)}\n\n{fit(cells)}")
     return {
         "benchmark": "incremental",
         "scale": options.scale,
@@ -131,7 +135,8 @@ def _measure(
     options: argparse.Namespace,
 ) -> Cell:
     names = {way: _name(tables, view, way) for way in ("incremental", "full")}
-    chosen = str(plan_refresh(catalog, names["incremental"]).mode)
+    plan = plan_refresh(catalog, names["incremental"])
+    bare = {item.mode == "full": item.seconds / item.factor for item in plan.estimates}
     full, _ = _timed(catalog, stager, names["full"], RefreshOptions())
     try:
         seconds, mode = _timed(catalog, stager, names["incremental"], RefreshOptions(on_fallback="fail"))
@@ -140,7 +145,8 @@ def _measure(
         refresh(catalog, [names["incremental"]], stager=stager)
     if options.check:
         _compare(stager.session, catalog, names)
-    return Cell(tables.variant, change, percent, view, mode, seconds, full, chosen)
+    expected, expected_full = bare.get(False), bare.get(True)
+    return Cell(tables.variant, change, percent, view, mode, seconds, full, str(plan.mode), expected, expected_full)
 
 
 def _timed(
@@ -160,15 +166,32 @@ def _compare(spark: SparkSession, catalog: MaterializedViewCatalog, names: dict[
 
 
 def _table(cells: list[Cell]) -> str:
-    rows = [_row(cell) for cell in cells]
-    return report.table(["tables", "change", "%", "view", "incremental, s", "full, s", "ratio", "mode", "plan"], rows)
+    head = ["tables", "change", "%", "view", "incremental, s", "full, s", "ratio", "mode", "plan"]
+    return report.table([*head, "expected, s", "full expected, s"], [_row(cell) for cell in cells])
+
+
+def fit(cells: list[Cell]) -> str:
+    """Return how far the estimates are off, for each mode: what to multiply the figures of ``plan/cost.py`` by."""
+    ratios: dict[str, list[float]] = {}
+    for cell in cells:
+        if cell.expected_full:
+            ratios.setdefault("full", []).append(cell.full / cell.expected_full)
+        if cell.expected and cell.incremental:
+            ratios.setdefault(cell.mode, []).append(cell.incremental / cell.expected)
+    rows = [
+        (mode, str(len(found)), f"{statistics.median(found):.2f} ({min(found):.2f} to {max(found):.2f})")
+        for mode, found in sorted(ratios.items())
+    ]
+    return report.table(["mode", "cells", "measured / expected"], rows)
 
 
 def _row(cell: Cell) -> tuple[str, ...]:
     seconds = "-" if cell.incremental is None else f"{cell.incremental:.2f}"
     ratio = "-" if cell.ratio is None else f"{cell.ratio:.2f}"
     share = f"{cell.percent:g}"
-    return cell.variant, cell.change, share, cell.view, seconds, f"{cell.full:.2f}", ratio, cell.mode, cell.chosen
+    expected = ["-" if item is None else f"{item:.2f}" for item in (cell.expected, cell.expected_full)]
+    measured = (seconds, f"{cell.full:.2f}", ratio)
+    return cell.variant, cell.change, share, cell.view, *measured, cell.mode, cell.chosen, *expected
 
 
 def _line(cell: Cell) -> str:

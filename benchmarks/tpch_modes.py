@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_mv.catalog import MaterializedViewCatalog
 from airflow_mv.create import Definition, create
-from airflow_mv.plan.freshness import Code
+from airflow_mv.plan.reasons import Code
 from airflow_mv.refresh import refresh
 from airflow_mv.results import RefreshResult
 from airflow_mv.script import Outcome, Script

@@ -1,0 +1,24 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tell when a view is later than its property `airflow-mv.max-staleness` allows, whatever its refresh DAG does."""
+
+from __future__ import annotations
+
+import logging
+
+from airflow_mv.alerts import FreshnessAlert
+from airflow_mv.dags import freshness_alerts_dag
+
+log = logging.getLogger(__name__)
+
+
+def page(alert: FreshnessAlert) -> None:
+    """Call whoever is on duty; any of Airflow's notifiers will do as well."""
+    log.error("%s lacks commits of %s since %s: %s", alert.view, alert.base_tables, alert.since, alert.message)
+
+
+def all_clear(alert: FreshnessAlert) -> None:
+    """Once, when the view is on time again."""
+    log.info(alert.message)
+
+
+dag = freshness_alerts_dag("lag_alerts", namespace="lake.sales", on_breach=page, on_recovery=all_clear)
