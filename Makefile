@@ -20,9 +20,9 @@ demo: setup ## three materialized views on real data: create, refresh from Airfl
 airflow: setup ## a local Airflow with the demo's DAGs and connections; prints the address and the login
 	@$(BIN)/python -m airflow_mv.demo.standalone
 
-test: setup check ## the checks, then all tests but the slow ones (PYTEST_ARGS="-k name" narrows)
+test: setup check ## the checks, then all tests but the slow ones, in two processes (PYTEST_ARGS="-k name" narrows)
 	@bash .ci/setup.sh services
-	$(BIN)/python -m pytest -m "not slow" $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -m "not slow" --numprocesses 2 --dist loadfile $(PYTEST_ARGS)
 
 check: setup ## ruff, mypy --strict, import contracts
 	$(BIN)/ruff check $(wildcard $(CHECKED))

@@ -24,8 +24,11 @@ from tests.services import (
     postgres_server,
     rest_servers,
 )
+from tests.spark.archive import java_options
 
 if TYPE_CHECKING:
+    from playwright.sync_api import Browser
+
     from tests.rest.reference import Reference
 
 #: Airflow and pyiceberg read these once, when they are imported: so they are set before any test module is.
@@ -40,6 +43,7 @@ _OURS = {
     "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": f"sqlite:///{_HOME}/airflow/airflow.db",
     "PYICEBERG_HOME": str(_HOME),
     "SPARK_LOCAL_IP": "127.0.0.1",
+    "SPARK_SUBMIT_OPTS": java_options(),
     "NO_PROXY": "127.0.0.1,localhost",
     "no_proxy": "127.0.0.1,localhost",
 }
@@ -140,6 +144,15 @@ def rest_postgres_uri(rest_jvm: RestServers, postgres_uri: str, warehouse: Path)
     """The address of an empty REST catalog, over the SQL catalog `lake` of `postgres_uri` and `warehouse`."""
     with rest_jvm.serve(postgres_uri, warehouse) as address:
         yield address
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    """The system's Chromium. Not for longer than a module: meanwhile no event loop can be run in this thread."""
+    from tests.plugin.served import chromium  # it imports Playwright
+
+    with _or_skip(chromium()) as found:
+        yield found
 
 
 @pytest.fixture(scope="session")

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -17,8 +18,9 @@ from airflow_mv.errors import (
     NotMaterializedError,
     RefreshRefusedError,
 )
-from airflow_mv.plan.freshness import Code, State
+from airflow_mv.plan.freshness import State
 from airflow_mv.plan.planner import Mode, RefreshPlan
+from airflow_mv.plan.reasons import Code
 from airflow_mv.planning import RefreshOptions, plan_refresh
 from airflow_mv.refresh import publish, refresh, stage
 from airflow_mv.script import Outcome, Script
@@ -74,6 +76,21 @@ def test_a_stale_view_is_recomputed_and_says_why(home: Lake) -> None:
     assert (change["recorded"], change["current"], change["rows_added"]) == (old, new, 1)
     assert [reason.code for reason in home.refresh().reasons] == [Code.BASE_CHANGED, Code.STRATEGY_FULL]
     assert home.read() == [EAST, NORTH, SOUTH]
+
+
+def test_a_refresh_says_how_far_behind_the_view_was(home: Lake) -> None:
+    """From the first base commit that it brought in: later ones do not make it younger."""
+    home.view()
+    assert home.refresh().lag_seconds is None  # of a view that had no rows nobody can say it
+    home.append()
+    first = home.load().metadata.snapshots[-1].timestamp_ms
+    time.sleep(0.3)
+    home.append((10, "east", 1))
+    before = time.time() - first / 1000
+    lag = home.refresh().lag_seconds
+    assert lag is not None
+    assert before <= lag < before + 60
+    assert home.refresh().lag_seconds is None
 
 
 def test_compaction_is_recorded_without_a_job(home: Lake) -> None:

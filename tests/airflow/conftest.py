@@ -20,15 +20,17 @@ import pytest
 from tests.airflow.runner import ANSWER
 from tests.builders import Lake, lake
 
+#: Where Spark's applications are shown, as Airflow is told.
+HISTORY = "http://history.example.com/"
 VIEW = "lake.sales.daily"
 #: Small data needs small settings; they also show that a user's ``conf`` is kept.
 SMALL = '{"spark.sql.shuffle.partitions": "2", "spark.ui.enabled": "false"}'
 _HEADER = """\
 from datetime import timedelta
-from airflow.sdk import DAG, chain, task
 from airflow_mv.operators import *
 from airflow_mv.sensors import *
 from airflow_mv.assets import materialized_view_asset
+from airflow.sdk import DAG, chain, task
 """
 
 
@@ -41,6 +43,7 @@ class Run:
     seconds: float = 0.0
     import_error: str = ""
     states: dict[str, str] = field(default_factory=dict)
+    labels: dict[str, str] = field(default_factory=dict)
     values: dict[str, Any] = field(default_factory=dict)
     xcoms: list[list[Any]] = field(default_factory=list)
     rendered: dict[str, dict[str, Any]] = field(default_factory=dict)
@@ -53,10 +56,11 @@ class Run:
 
 @dataclass
 class Airflow:
-    """Runs DAGs; its process starts at the first one."""
+    """Runs DAGs; its process starts at the first one, with this environment."""
 
     folder: Path
     connections: dict[str, dict[str, Any]] = field(default_factory=dict)
+    environment: dict[str, str] = field(default_factory=dict)
     process: subprocess.Popen[str] | None = None
 
     def connect(self, conn_id: str, **fields: Any) -> None:
@@ -80,7 +84,8 @@ class Airflow:
     def run_file(self, file: Path, **arguments: Any) -> Run:
         """Run the DAG of a file."""
         process = self._started()
-        environment = {f"AIRFLOW_CONN_{key.upper()}": json.dumps(value) for key, value in self.connections.items()}
+        connections = {f"AIRFLOW_CONN_{key.upper()}": json.dumps(value) for key, value in self.connections.items()}
+        environment = {"AIRFLOW__AIRFLOW_MV__SPARK_APPLICATION_URL": f"{HISTORY}{{application_id}}", **connections}
         request = {"file": str(file), "arguments": arguments, "environment": environment}
         assert process.stdin
         assert process.stdout
@@ -102,7 +107,11 @@ class Airflow:
                 stderr=subprocess.STDOUT,
                 text=True,
                 cwd=Path(__file__).parents[2],
-                env={**_without_connections(), "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"},
+                env={
+                    **_without_connections(),
+                    "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+                    **self.environment,
+                },
             )
         return self.process
 
@@ -112,7 +121,7 @@ class Airflow:
             assert self.process.stdin
             assert self.process.stdout
             self.process.stdin.close()
-            self.process.wait(30)
+            self.process.wait(120)
             self.process.stdout.close()
 
 

@@ -4,8 +4,11 @@
 from __future__ import annotations
 
 import time
+import urllib.error
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
+from http import HTTPStatus
 from typing import Any
 
 import psutil
@@ -28,7 +31,11 @@ class Deployment:
     def start(self, dag_id: str, run_id: str) -> None:
         """Trigger a run."""
         body = {"logical_date": None, "dag_run_id": run_id}
-        self.airflow.call("POST", f"/api/v2/dags/{dag_id}/dagRuns", body)
+        try:
+            self.airflow.call("POST", f"/api/v2/dags/{dag_id}/dagRuns", body)
+        except urllib.error.HTTPError as error:
+            if error.code != HTTPStatus.CONFLICT:  # the answer to an earlier call was lost: the run is there
+                raise
 
     def run(self, dag_id: str, run_id: str) -> dict[str, str]:
         """Trigger a run and wait for its end: the state of each task."""
@@ -61,7 +68,12 @@ class Deployment:
 
     def drivers(self) -> list[psutil.Process]:
         """The processes of Spark jobs: two for each, Java and Python."""
-        return [item for item in processes(self.home) if "script.json" in " ".join(item.cmdline())]
+        found = []
+        for item in processes(self.home):
+            with suppress(psutil.Error):  # it may end at any time
+                if "script.json" in " ".join(item.cmdline()):
+                    found.append(item)
+        return found
 
     def said(self) -> str:
         """The last of what Airflow printed."""

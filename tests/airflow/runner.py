@@ -44,7 +44,8 @@ def _run(file: Path, arguments: dict[str, Any]) -> dict[str, Any]:
     if bag.import_errors:
         return {"import_error": "\n".join(bag.import_errors.values())}
     sync_bag_to_db(bag, "tests", "1")
-    (dag,) = bag.dags.values()
+    wanted = arguments.pop("dag_id", None)
+    (dag,) = (found for found in bag.dags.values() if wanted in (None, found.dag_id))
     moment = arguments.pop("logical_date", None)
     started = time.monotonic()
     run = dag.test(logical_date=parse(moment) if moment else None, **arguments)
@@ -68,13 +69,24 @@ def _left_by(run: Any) -> dict[str, Any]:
             .where(AssetEvent.source_dag_id == run.dag_id, AssetEvent.source_run_id == run.run_id)
         ).all()
         return {
-            "states": {item.task_id: str(item.state) for item in run.get_task_instances()},
-            "values": {item.task_id: XComModel.deserialize_value(item) for item in xcoms if item.key == "return_value"},
+            "states": {_name(item): str(item.state) for item in run.get_task_instances()},
+            "labels": {
+                _name(item): item.rendered_map_index for item in run.get_task_instances() if item.rendered_map_index
+            },
+            "values": {_name(item): XComModel.deserialize_value(item) for item in xcoms if item.key == "return_value"},
             "xcoms": [[item.task_id, item.key, item.value] for item in xcoms],
             "rendered": {item.task_id: item.rendered_fields for item in fields},
             "events": [list(event) for event in events],
         }
 
 
+def _name(item: Any) -> str:
+    """Return a task's id, and of a mapped one its number."""
+    return str(item.task_id) if item.map_index < 0 else f"{item.task_id}[{item.map_index}]"
+
+
 if __name__ == "__main__":
     main()
+    # As Airflow ends its tasks: threads that a library has left do not hold the process.
+    sys.stdout.flush()
+    os._exit(0)

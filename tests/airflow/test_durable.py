@@ -5,12 +5,18 @@ from __future__ import annotations
 
 import json
 import threading
+from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from types import SimpleNamespace
+
+from airflow.sdk import DAG
 
 from airflow_mv.hooks import MaterializedViewHook
+from airflow_mv.operators import RefreshMaterializedViewOperator
 from tests.airflow.conftest import VIEW, Airflow
 from tests.builders import Lake
 
@@ -47,6 +53,16 @@ def _resource_manager(lake: Lake) -> Iterator[str]:
         server.server_close()
 
 
+class _State(dict[str, object]):
+    """Airflow's store of a task's state, as a clear leaves it: whole."""
+
+    def set(self, key: str, value: object, **_: object) -> None:
+        self[key] = value
+
+    def delete(self, key: str) -> None:
+        self.pop(key, None)
+
+
 def test_a_retry_reattaches_to_the_driver_that_a_dead_worker_has_submitted(
     airflow: Airflow, sales: Lake, tmp_path: Path
 ) -> None:
@@ -75,3 +91,34 @@ def test_a_retry_reattaches_to_the_driver_that_a_dead_worker_has_submitted(
     assert "external_id_key=spark_job_id:0:" in run.log
     assert "external_id=application_17_0042" in run.log
     assert len(sales.read()) == 2
+
+
+def test_after_a_clear_a_finished_driver_of_before_counts_for_nothing(
+    airflow: Airflow, sales: Lake, tmp_path: Path
+) -> None:
+    """Airflow's own mixin finds its id, asks YARN, and says "already succeeded": nothing would be submitted."""
+    program = tmp_path / "fake-spark-submit"
+    program.write_text(
+        f"#!/bin/sh\necho again >> {tmp_path}/submitted\necho Submitted application application_17_0043\n"
+    )
+    program.chmod(0o755)
+    sales.view()
+    refresh_id = MaterializedViewHook().plan(VIEW).refresh_id
+    before = f"spark_job_id:0:{refresh_id}"
+    state = _State({before: "application_17_0042"})
+    with _resource_manager(sales) as address:
+        extra = {"deploy-mode": "cluster", "yarn_resourcemanager_webapp_address": address}
+        airflow.connect("spark_default", conn_type="spark", host="yarn", extra=extra)
+        with DAG("cleared", schedule=None) as dag:
+            operator = RefreshMaterializedViewOperator(
+                task_id="refresh", view=VIEW, spark_binary=str(program), yarn_track_via_rm_api=True
+            )
+        now = datetime.now(UTC)
+        run = SimpleNamespace(clear_number=1, conf={}, run_after=now, data_interval_start=None, data_interval_end=None)
+        events = defaultdict(SimpleNamespace)
+        result = operator.execute({"dag": dag, "dag_run": run, "task_state_store": state, "outlet_events": events})
+        operator._hook._submit_sp.stdout.close()  # which the provider leaves to the garbage collector
+
+    assert (tmp_path / "submitted").read_text() == "again\n"
+    assert result["outcome"] == "refreshed"
+    assert state[f"spark_job_id:1:{refresh_id}"] == "application_17_0043"

@@ -7,6 +7,7 @@ import importlib
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -47,8 +48,33 @@ def test_the_gate_lets_a_report_read_the_fresh_view(airflow: Airflow, daily: Lak
     run = airflow.run_file(EXAMPLES / "gate_on_freshness.py")
 
     assert run.states == {"fresh": "success", "report": "success"}, run.log
-    assert run.values["report"] == {"rows": 2, "columns": 3}
+    assert run.values["report"] == {"rows": 2, "columns": 3, "lag_seconds": 0}
     assert f"Reading lake.sales.daily: refresh {daily.storage().state.current_refresh_id}" in run.task_log("report")
+
+
+def test_a_refresh_that_a_commit_started_finds_the_view_fresh(airflow: Airflow, daily: Lake) -> None:
+    """An event that comes twice, or too late. That commits start it, is tested with a triggerer."""
+    run = airflow.run_file(EXAMPLES / "refresh_on_base_commit.py")
+
+    assert run.states == {"refresh": "success"}, run.log
+    assert run.values["refresh"]["outcome"] == "fresh"
+
+
+def test_a_late_view_is_told_of_once_and_its_recovery_once(airflow: Airflow, sales: Lake) -> None:
+    """Each run looks anew, and remembers what an earlier one has told."""
+    sales.view(properties={"airflow-mv.max-staleness": "0 s"})
+    sales.refresh()
+    sales.append()
+    time.sleep(0.1)
+    late, again = (airflow.run_file(EXAMPLES / "lag_alerts.py") for _ in range(2))
+    sales.refresh()
+    recovered = airflow.run_file(EXAMPLES / "lag_alerts.py")
+
+    assert late.values["freshness"][0]["breached"], late.log
+    assert "lake.sales.daily lacks commits of ('lake.sales.orders',) since " in late.log
+    assert "lacks commits of" not in again.log
+    assert "lake.sales.daily is on time again (FRESH)" in recovered.log
+    assert {late.state, again.state, recovered.state} == {"success"}
 
 
 def test_another_operator_runs_the_job_between_plan_and_commit(airflow: Airflow, sales: Lake) -> None:

@@ -17,7 +17,7 @@ import pytest
 from airflow_mv.errors import ConfigurationError
 from airflow_mv.hooks import MaterializedViewHook
 from airflow_mv.operators import CreateMaterializedViewOperator, RefreshMaterializedViewOperator
-from tests.airflow.conftest import SMALL, VIEW, Airflow
+from tests.airflow.conftest import SMALL, VIEW, Airflow, Run, lake_behind
 from tests.builders import QUERY, Lake
 
 REFRESH = f'RefreshMaterializedViewOperator(task_id="refresh", view="{VIEW}"'
@@ -182,36 +182,43 @@ def test_compaction_is_recorded_without_spark_and_is_an_event(airflow: Airflow, 
     assert [event[2]["mode"] for event in run.events] == ["fast-forward"]
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ('view="lake.sales.nowhere"', "ViewNotFoundError: there is no view lake.sales.nowhere in catalog 'lake'"),
-        ('view="daily"', "InvalidIdentifierError: `daily` has too few parts: write catalog.namespace.name"),
-        (f'view="{VIEW}", as_of="{{{{ logical_date }}}}"', "'logical_date' is undefined"),
-        (f'view="{VIEW}", as_of="yesterday"', "ConfigurationError: as_of is 'yesterday', which is no point in time"),
-        (f'view="{VIEW}", full="perhaps"', "ConfigurationError: full is 'perhaps'; it must be true or false"),
-        (f'view="{VIEW}", on_fallback="panic"', "on_fallback is 'panic'; it must be full, fail or skip"),
-        (
-            f'view="{VIEW}", iceberg_conn_id="lost"',
-            "ConfigurationError: there is no connection 'lost' (iceberg_conn_id)",
-        ),
-        (f'view="{VIEW}", spark_conn_id="lost"', "ConfigurationError: there is no connection 'lost' (spark_conn_id)"),
-        (f'view="{VIEW}", spark_conn_id="iceberg_default"', "is of type 'iceberg'; it must be spark or spark_connect"),
-        (f'view="{VIEW}", properties_file="/nowhere.conf"', "properties_file '/nowhere.conf' does not exist"),
-    ],
-)
-def test_what_a_retry_cannot_mend_fails_at_once_and_says_what_to_do(
-    airflow: Airflow, sales: Lake, arguments: str, message: str
-) -> None:
-    """Retries of a wrong setting hide it for hours."""
-    sales.view()
-    run = airflow.run(
-        f'RefreshMaterializedViewOperator(task_id="refresh", {arguments}, retries=1, retry_delay=timedelta(0))'
-    )
+MISTAKES = [
+    ('view="lake.sales.nowhere"', "ViewNotFoundError: there is no view lake.sales.nowhere in catalog 'lake'"),
+    ('view="daily"', "InvalidIdentifierError: `daily` has too few parts: write catalog.namespace.name"),
+    (f'view="{VIEW}", as_of="{{{{ logical_date }}}}"', "'logical_date' is undefined"),
+    (f'view="{VIEW}", as_of="yesterday"', "ConfigurationError: as_of is 'yesterday', which is no point in time"),
+    (f'view="{VIEW}", full="perhaps"', "ConfigurationError: full is 'perhaps'; it must be true or false"),
+    (f'view="{VIEW}", on_fallback="panic"', "on_fallback is 'panic'; it must be full, fail or skip"),
+    (
+        f'view="{VIEW}", iceberg_conn_id="lost"',
+        "ConfigurationError: there is no connection 'lost' (iceberg_conn_id)",
+    ),
+    (f'view="{VIEW}", spark_conn_id="lost"', "ConfigurationError: there is no connection 'lost' (spark_conn_id)"),
+    (f'view="{VIEW}", spark_conn_id="iceberg_default"', "is of type 'iceberg'; it must be spark or spark_connect"),
+    (f'view="{VIEW}", properties_file="/nowhere.conf"', "properties_file '/nowhere.conf' does not exist"),
+]
 
-    assert run.states == {"refresh": "failed"}
-    assert message in run.log
-    assert ("undefined" in message) or run.log.count(message) == 1
+
+@pytest.fixture(scope="module")
+def mistaken(module_airflow: Airflow, tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """One run with a task for each mistake."""
+    options = "retries=1, retry_delay=timedelta(0)"
+    tasks = [
+        f'RefreshMaterializedViewOperator(task_id="mistake_{number}", {arguments}, {options})'
+        for number, (arguments, _) in enumerate(MISTAKES)
+    ]
+    with lake_behind(module_airflow, tmp_path_factory.mktemp("mistakes")) as sales:
+        sales.view()
+        return module_airflow.run("\n".join(tasks))
+
+
+@pytest.mark.parametrize("number", range(len(MISTAKES)), ids=[message for _, message in MISTAKES])
+def test_what_a_retry_cannot_mend_fails_at_once_and_says_what_to_do(mistaken: Run, number: int) -> None:
+    """Retries of a wrong setting hide it for hours."""
+    task_id, message = f"mistake_{number}", MISTAKES[number][1]
+    assert mistaken.states[task_id] == "failed"
+    assert message in mistaken.log
+    assert ("undefined" in message) or mistaken.log.count(message) == 1
 
 
 def test_a_view_that_exists_with_another_query_is_refused_or_replaced(airflow: Airflow, sales: Lake) -> None:
@@ -226,7 +233,7 @@ def test_a_view_that_exists_with_another_query_is_refused_or_replaced(airflow: A
 
 
 def test_views_may_come_from_mapping_and_templates(airflow: Airflow, daily: Lake) -> None:
-    """A list of views is one mapped task; a name that is known only at run time has no outlet."""
+    """A list of views is one mapped task; a name that is known only at run time has an alias as its outlet."""
     daily.view("hourly", QUERY)
     daily.refresh("sales.hourly")
     run = airflow.run(
@@ -255,7 +262,8 @@ def test_killing_the_task_ends_spark_submit_and_removes_its_settings(
 
     def work() -> None:
         try:
-            operator.execute({"dag_run": type("Run", (), {"clear_number": 0})()})
+            facts = {"clear_number": 0, "run_after": None, "data_interval_start": None, "data_interval_end": None}
+            operator.execute({"dag_run": type("Run", (), {**facts, "conf": {}})()})
         except Exception as error:  # noqa: BLE001 (whatever the killed task says)
             failures.append(str(error))
 

@@ -7,7 +7,9 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 
+import psutil
 import pytest
 from pyiceberg.catalog import load_catalog
 
@@ -23,7 +25,14 @@ from tests.airflow.deployment import Deployment, processes, until
 
 pytestmark = [pytest.mark.airflow, pytest.mark.timeout(1200)]
 
-PREPARE = "from airflow_mv.demo import home, run; run.prepare(home.DemoHome.default(), range(1, 2))"
+#: Its job does not end by itself.
+SLOW = "SELECT count(*) AS n FROM weather a, weather b, weather c, weather d WHERE a.temp + b.temp > c.temp + d.temp"
+PREPARE = f"""
+from airflow_mv.demo import home, run, views
+
+views.VIEWS["slow"] = {SLOW!r}
+run.prepare(home.DemoHome.default(), range(1, 2))
+"""
 DAGS = f"""
 from datetime import timedelta
 
@@ -50,6 +59,14 @@ with DAG("one_view", schedule=None):
     RefreshMaterializedViewOperator(
         task_id="refresh", view="lake.nyc.route_month", conf=CONF, retries=1, retry_delay=timedelta(seconds=1)
     )
+
+with DAG("endless", schedule=None):
+    RETRIED = dict(retries=3, retry_delay=timedelta(seconds=1))
+    RefreshMaterializedViewOperator(task_id="marked", view="lake.nyc.slow", conf=CONF, **RETRIED)
+    RefreshMaterializedViewOperator(
+        task_id="late", view="lake.nyc.slow", conf=CONF, execution_timeout=timedelta(seconds=20)
+    )
+    RefreshMaterializedViewOperator(task_id="wrong", view="lake.nyc.nowhere", priority_weight=9, **RETRIED)
 """
 
 
@@ -72,7 +89,7 @@ def deployment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]
     try:
         with local_airflow(home, dags=dags, port=0, settings=settings) as airflow:
             assert preparing.wait(600) == 0
-            until(lambda: airflow.call("GET", "/api/v2/dags")["total_entries"] == 2)
+            until(lambda: airflow.call("GET", "/api/v2/dags")["total_entries"] == 3)
             iceberg = load_catalog(CATALOG, **home.catalog_properties)
             catalog = MaterializedViewCatalog(iceberg)
             yield Deployment(airflow, home, iceberg, catalog)
@@ -166,6 +183,46 @@ def test_a_worker_that_dies_amid_the_spark_job_costs_a_retry_and_not_a_second_re
     assert deployment.catalog.load_storage(after).state.current_refresh_id == result["refresh_id"]
     assert next_number(after.metadata_location) == next_number(before.metadata_location) + 1
     assert deployment.events("one_view", "killed")["refresh"]["refresh_id"] == result["refresh_id"]
+
+
+def test_a_task_that_is_marked_failed_or_runs_too_long_leaves_no_driver(deployment: Deployment) -> None:
+    """A query that nobody waits for any more would keep the cluster busy."""
+    deployment.start("endless", "stopped")
+    until(lambda: _at_work(deployment, "marked"))
+    path = "/api/v2/dags/endless/dagRuns/stopped/taskInstances/marked"
+    deployment.airflow.call("PATCH", path, {"new_state": "failed"})
+    until(lambda: not _drivers_of(deployment, "marked"), seconds=30)
+    states = deployment.ended("endless", "stopped")
+    until(lambda: not deployment.drivers(), seconds=10)
+
+    assert states == dict.fromkeys(["marked", "late", "wrong"], "failed"), deployment.said()
+    assert _try(deployment, "wrong") <= 3, "four tries hide a misspelt name"
+    assert any("Process timed out" in line for line in deployment.log("endless", "stopped", "late"))
+    assert not list(deployment.home.folder.glob("airflow-mv-*")), "a folder with credentials"
+    assert status(deployment.catalog, "lake.nyc.slow").state == "never-refreshed"
+
+
+def _at_work(deployment: Deployment, task_id: str) -> bool:
+    """Whether the driver has sent its query off."""
+    attempt = _try(deployment, task_id)
+    return attempt > 0 and any(
+        "INSERT OVERWRITE" in line for line in deployment.log("endless", "stopped", task_id, attempt)
+    )
+
+
+def _try(deployment: Deployment, task_id: str) -> int:
+    path = f"/api/v2/dags/endless/dagRuns/stopped/taskInstances/{task_id}"
+    return int(deployment.airflow.call("GET", path)["try_number"])
+
+
+def _drivers_of(deployment: Deployment, task_id: str) -> list[psutil.Process]:
+    """The processes of a task's Spark job."""
+    found = []
+    for item in deployment.drivers():
+        with suppress(psutil.Error):
+            if item.environ().get("AIRFLOW_CTX_TASK_ID") == task_id:
+                found.append(item)
+    return found
 
 
 def _assert_says_that_nothing_was_done(log: list[str], name: str) -> None:

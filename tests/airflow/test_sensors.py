@@ -4,18 +4,25 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import os
+import subprocess
+import sys
 import threading
 import time
 from datetime import timedelta
+from pathlib import Path
+from typing import Any
 
 import pytest
-from airflow.sdk.exceptions import AirflowFailException, TaskDeferred
+from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException, TaskDeferred
 
 from airflow_mv.errors import ConfigurationError, ViewNotFoundError
 from airflow_mv.sensors import MaterializedViewFreshSensor
 from airflow_mv.triggers import Look, MaterializedViewFreshTrigger
 from tests.airflow.conftest import VIEW, Airflow
 from tests.builders import Lake
+from tests.intervals.support import days_lake
 
 
 def _refresh_when_waited_for(lake: Lake, looked: threading.Event, seconds: float) -> None:
@@ -28,18 +35,20 @@ def test_a_sensor_waits_and_says_once_why(airflow: Airflow, daily: Lake) -> None
     """Whoever opens the log of a waiting task wants to know what it waits for, once and not at each poke."""
     old, new = daily.head(), daily.append((7, "west", 1), (8, "west", 2))
     run = airflow.run(f"""
-        MaterializedViewFreshSensor(task_id="wait", view="{VIEW}", poke_interval=0.2, timeout=2, soft_fail=True)
+        MaterializedViewFreshSensor(
+            task_id="wait", view="{VIEW}", poke_interval=0.2, timeout=2, soft_fail=True, deferrable=False, mode="poke"
+        )
     """)
 
     assert run.states == {"wait": "skipped"}
-    assert run.log.count("lake.sales.daily is stale, behind for 0:00:") == 1
+    assert run.log.count("lake.sales.daily is stale, behind for ") == 1
     assert run.log.count(f"lake.sales.orders moved {old} → {new}: 1 snapshot (1 append), +2") == 1
 
 
 def test_a_fresh_view_lets_the_task_through_with_its_status(airflow: Airflow, daily: Lake) -> None:
     """What follows can see from which refresh it reads."""
     run = airflow.run(f"""
-        MaterializedViewFreshSensor(task_id="wait", view="{VIEW}")
+        MaterializedViewFreshSensor(task_id="wait", view="{VIEW}", deferrable=False)
         MaterializedViewFreshSensor(task_id="wait_deferrable", view="{VIEW}", deferrable=True)
     """)
 
@@ -118,6 +127,71 @@ def test_a_stale_view_passes_while_it_lacks_only_young_commits(airflow: Airflow,
     assert not poke(states=["never-refreshed"])
 
 
+def test_each_state_of_waiting_can_be_waited_for(airflow: Airflow, daily: Lake) -> None:
+    """By its name, or by the word of `airflow-mv status`."""
+
+    def poke(view: str = VIEW, **options: object) -> tuple[bool, str]:
+        done = MaterializedViewFreshSensor(task_id="wait", view=view, **options).poke({})
+        return done.is_done, done.xcom_value["readiness"]
+
+    daily.view("new")
+    assert poke() == (True, "FRESH")
+    assert poke("lake.sales.new", states=["NEVER"]) == (True, "NEVER")
+    assert poke("lake.sales.new", states=["never-refreshed"]) == (True, "NEVER")
+    daily.append()
+    assert poke(max_staleness="1 h") == (True, "WITHIN_GRACE")
+    assert poke(max_staleness="0 s") == (False, "STALE")
+    assert poke(states=["stale"]) == (True, "STALE")
+    daily.iceberg.drop_table("sales.orders")
+    assert poke() == (False, "UNKNOWN")
+
+
+def test_a_sensor_may_wait_for_an_interval_of_the_view(airflow: Airflow, tmp_path: Path) -> None:
+    """A report over one day goes on when that day is fresh."""
+    (tmp_path / "warehouse").mkdir()
+    uri = f"sqlite:///{tmp_path}/catalog.db"
+    airflow.connect("iceberg_default", conn_type="iceberg", extra={"type": "sql", "uri": uri, "warehouse": "file:///x"})
+    with days_lake(uri, tmp_path / "warehouse", "pointed") as found:
+        found.sell((1, 10), (2, 20))
+        found.refresh_days(2, 3)
+
+        def sensor(first: int, after: int | None, **options: Any) -> MaterializedViewFreshSensor:
+            end = f"2024-06-0{after}T00:00:00+00:00" if after else None
+            return MaterializedViewFreshSensor(
+                task_id="wait", view=VIEW, interval_start=f"2024-06-0{first}", interval_end=end, **options
+            )
+
+        assert sensor(2, 3).poke({}).is_done
+        assert not sensor(1, 3).poke({}).is_done
+        with pytest.raises(TaskDeferred) as deferred:
+            sensor(1, 2).execute({})
+        trigger = MaterializedViewFreshTrigger(**deferred.value.trigger.serialize()[1])
+        assert not trigger._look().ready
+        found.refresh_days(1, 2)
+        seen = trigger._look()
+        assert seen.ready
+        assert seen.describe().startswith(f"{VIEW}, day in [2024-06-01, 2024-06-02), is fresh: ")
+    with pytest.raises(AirflowFailException, match="interval_start is '', which is no point in time"):
+        MaterializedViewFreshSensor(task_id="wait", view=VIEW, interval_start="").poke({})
+
+
+def test_an_outage_is_waited_through_in_the_worker_too(airflow: Airflow) -> None:
+    """A database that restarts must not fail a task."""
+    url = "postgresql://nobody@127.0.0.1:1/nothing"
+    airflow.connect("down", conn_type="iceberg", extra={"type": "sql", "uri": url, "warehouse": "file:///nowhere"})
+    assert not MaterializedViewFreshSensor(task_id="wait", view=VIEW, iceberg_conn_id="down").poke({})
+
+
+def test_soft_fail_skips_in_either_way(airflow: Airflow, sales: Lake) -> None:
+    """Where waiting cannot help, before the sensor is deferred or after."""
+    sensor = MaterializedViewFreshSensor(task_id="wait", view="lake.sales.nowhere", soft_fail=True)
+    with pytest.raises(AirflowSkipException):
+        sensor.execute({})
+    failed = MaterializedViewFreshTrigger(view="lake.sales.nowhere")._look().to_dict()
+    with pytest.raises(AirflowSkipException):
+        sensor.resume_execution("execute_complete", {"event": failed}, {})
+
+
 def test_a_deferred_sensor_keeps_its_time_limit(airflow: Airflow, daily: Lake) -> None:
     """The timeout is that of the whole waiting."""
     daily.append()
@@ -132,7 +206,7 @@ def test_a_deferred_sensor_keeps_its_time_limit(airflow: Airflow, daily: Lake) -
 @pytest.mark.parametrize("states", [(), "fresh", ["freshly"]])
 def test_states_that_are_none_are_refused_when_the_dag_is_read(states: object) -> None:
     """A typing mistake would wait for ever."""
-    with pytest.raises(ConfigurationError, match="it must list some of: definition-changed, fresh"):
+    with pytest.raises(ConfigurationError, match="it must list some of: FRESH, WITHIN_GRACE"):
         MaterializedViewFreshSensor(task_id="wait", view=VIEW, states=states)
 
 
@@ -144,3 +218,18 @@ def test_a_view_that_is_not_there_fails_at_once(airflow: Airflow, sales: Lake) -
 
     assert run.states == {"wait": "failed"}
     assert run.log.count("ViewNotFoundError: there is no view lake.sales.dayly in catalog 'lake'") == 1
+
+
+def test_a_sensor_waits_in_the_triggerer_unless_the_deployment_says_no() -> None:
+    """Airflow's own default is no, too: only what was set counts. Without a triggerer the task is rescheduled."""
+    script = (
+        "import json; from airflow_mv.sensors import *; s = MaterializedViewFreshSensor(task_id='s', view='a.b.c');"
+        "t = BaseTablesChangedSensor(task_id='t', views='a.b.c', deferrable=False, mode='poke');"
+        "print(json.dumps([[s.deferrable, s.mode], [t.deferrable, t.mode]]))"
+    )
+    found = []
+    for setting in ({}, {"AIRFLOW__OPERATORS__DEFAULT_DEFERRABLE": "False"}):
+        said = subprocess.run([sys.executable, "-c", script], env={**os.environ, **setting}, capture_output=True,
+                              text=True, check=True)  # fmt: skip
+        found.append(json.loads(said.stdout.splitlines()[-1]))
+    assert found == [[[True, "poke"], [False, "poke"]], [[False, "reschedule"], [False, "poke"]]]

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.airflow.conftest import SMALL, VIEW, Airflow, Run, lake_behind
+from tests.airflow.conftest import HISTORY, SMALL, VIEW, Airflow, Run, lake_behind
 from tests.builders import QUERY, Lake
 
 CANARY = "canary/pa ss+w0rd"
@@ -63,6 +63,13 @@ def test_creating_the_same_view_again_leaves_it_alone(story: Story) -> None:
     assert story.run.values["create_again"]["version_id"] == 1
 
 
+def test_a_task_that_has_run_spark_links_to_its_application(story: Story) -> None:
+    """And one that needed none does not."""
+    links = {task: value for task, key, value in story.run.xcoms if key == "_link_SparkApplicationLink"}
+    assert f"{HISTORY}local-" in str(links["refresh"])
+    assert HISTORY not in str(links.get("again"))
+
+
 def test_the_log_of_a_refresh_says_what_is_done_and_why(story: Story) -> None:
     """It is the first thing that people open."""
     log = story.run.task_log("refresh")
@@ -79,6 +86,12 @@ def test_the_log_of_a_refresh_says_what_is_done_and_why(story: Story) -> None:
     assert positions == sorted(positions)
     assert "--conf spark.sql.shuffle.partitions=2" in log
     assert "--master local[2]" in log
+
+
+def test_sparks_part_of_the_log_begins_with_what_it_runs(story: Story) -> None:
+    """Eight lines of its own hid the statement; one is left, which Java prints before any setting counts."""
+    part = story.run.task_log("refresh").partition("Spark-Submit cmd")[2].partition("statement 1/")[0]
+    assert [line for line in part.splitlines()[1:-1] if "jdk.incubator.vector" not in line] == []
 
 
 def test_a_refresh_of_a_fresh_view_says_so_and_starts_no_spark(story: Story) -> None:
@@ -114,6 +127,9 @@ def test_only_a_refresh_that_published_makes_an_asset_event(story: Story) -> Non
         "outcome": "refreshed",
         "base_tables": {"lake.sales.orders": str(story.first)},
         "rows_written": 2,
+        "lag_seconds": None,
+        "seconds": story.run.values["refresh"]["seconds"],
+        "interval": None,
     }
     assert story.run.events == [["refresh", VIEW, extra]]
     assert "No asset event: nothing new was published" in story.run.task_log("again")

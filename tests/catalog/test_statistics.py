@@ -9,6 +9,7 @@ from datetime import date, timedelta
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pyarrow as pa
 import pytest
@@ -18,6 +19,7 @@ from pyiceberg.catalog.sql import SqlCatalog
 
 from airflow_mv.catalog.files import MetadataFiles
 from airflow_mv.catalog.statistics import added_rows_may_match
+from airflow_mv.errors import InvalidMetadataError, MetadataFileNotFoundError
 from airflow_mv.plan.incremental import Comparison
 
 OPERATORS: dict[str, Callable[[Any, Any], bool]] = {
@@ -115,6 +117,25 @@ def test_what_the_bounds_rule_out_is_ruled_out(catalog: SqlCatalog) -> None:
 def test_what_spark_would_convert_or_a_file_cannot_tell_may_match(catalog: SqlCatalog, comparison: Comparison) -> None:
     row = {"n": 3, "price": Decimal(1), "day": date(2026, 1, 5), "word": "b", "x": 0.5}
     assert may_match(catalog, [row], (comparison,))
+
+
+@pytest.mark.parametrize(
+    ("spoil", "error"),
+    [(Path.unlink, MetadataFileNotFoundError), (lambda path: path.write_bytes(b"no"), InvalidMetadataError)],
+)
+def test_a_manifest_that_cannot_be_read_is_an_error_that_names_the_table(
+    catalog: SqlCatalog, spoil: Callable[[Path], Any], error: type[Exception]
+) -> None:
+    """A plan that stumbles over a stranger's broken file ends with one line, as every other such read does."""
+    row = {"n": 3, "price": Decimal(1), "day": date(2026, 1, 5), "word": "b", "x": 0.5}
+    assert may_match(catalog, [row], (Comparison("n", "=", "3", "number"),))
+    table = catalog.load_table("s.t")
+    snapshot = table.current_snapshot()
+    assert snapshot is not None
+    spoil(Path(urlsplit(snapshot.manifests(table.io)[0].manifest_path).path))
+    wanted = [(Comparison("n", "=", "3", "number"),)]
+    with pytest.raises(error, match=table.metadata_location):
+        added_rows_may_match(MetadataFiles({}), table.metadata_location, {snapshot.snapshot_id}, wanted)
 
 
 def test_a_filter_without_any_comparison_rules_nothing_out(catalog: SqlCatalog) -> None:

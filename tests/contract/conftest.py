@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from _pytest.mark import ParameterSet
 
 from tests.builders import Lake, lake
 
@@ -19,9 +20,15 @@ HOMES = {
     "rest": ("rest_uri", "registered"),
 }
 _MARKS = {"postgres_uri": [pytest.mark.postgres], "rest_uri": [pytest.mark.rest]}
+#: Each catalog and each layout is among the others; where the two meet in another way adds little.
+_SLOW = ("sqlite-registered", "postgres-pointed")
 
 
-@pytest.fixture(params=[pytest.param(name, marks=_MARKS.get(fixture, [])) for name, (fixture, _) in HOMES.items()])
+def _parameter(name: str) -> ParameterSet:
+    return pytest.param(name, marks=[*_MARKS.get(HOMES[name][0], []), *([pytest.mark.slow] if name in _SLOW else [])])
+
+
+@pytest.fixture(params=[_parameter(name) for name in HOMES])
 def every_home(request: pytest.FixtureRequest, warehouse: Path) -> Iterator[Lake]:
     """An empty lake in each catalog and layout."""
     fixture, layout = HOMES[request.param]
@@ -29,9 +36,7 @@ def every_home(request: pytest.FixtureRequest, warehouse: Path) -> Iterator[Lake
         yield found
 
 
-@pytest.fixture(
-    params=[pytest.param(name, marks=_MARKS.get(HOMES[name][0], [])) for name in HOMES if "pointed" not in name]
-)
+@pytest.fixture(params=[_parameter(name) for name in HOMES if "pointed" not in name])
 def registered_home(request: pytest.FixtureRequest, warehouse: Path) -> Iterator[Lake]:
     """An empty lake in each catalog, in the registered layout."""
     with lake(str(request.getfixturevalue(HOMES[request.param][0])), warehouse, layout="registered") as found:

@@ -19,7 +19,7 @@ from airflow_mv.plan.freshness import State
 from airflow_mv.plan.planner import Mode
 from airflow_mv.reading import read_arrow, readable
 from airflow_mv.refresh import refresh
-from airflow_mv.spec.identifiers import quote
+from airflow_mv.script import quote
 from airflow_mv.spec.view import with_view_properties
 from airflow_mv.status import history, status, stored_metadata
 from tests.builders import QUERY, Lake

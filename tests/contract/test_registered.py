@@ -17,8 +17,9 @@ from airflow_mv.errors import (
     StaleViewError,
     UnsupportedError,
 )
-from airflow_mv.plan.freshness import Code, State
+from airflow_mv.plan.freshness import State
 from airflow_mv.plan.planner import Mode
+from airflow_mv.plan.reasons import Code
 from airflow_mv.planning import plan_refresh
 from airflow_mv.reading import read_arrow, readable
 from airflow_mv.refresh import stage

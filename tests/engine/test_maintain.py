@@ -8,8 +8,8 @@ from datetime import timedelta
 import pytest
 
 from airflow_mv.catalog.reach import snapshot_files
-from airflow_mv.maintenance import maintain
-from airflow_mv.rollback import rollback
+from airflow_mv.upkeep.maintenance import maintain
+from airflow_mv.upkeep.rollback import rollback
 from tests.engine.support import Lake
 
 TOTALS = "SELECT region, sum(amount) AS amount FROM {ns}.orders GROUP BY region"

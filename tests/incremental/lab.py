@@ -15,7 +15,8 @@ import duckdb
 import sqlglot
 from sqlglot import exp
 
-from airflow_mv.plan.incremental import Appended, BaseRelation, Merged, Query, Refusal, Replaced, Signed
+from airflow_mv.plan.incremental import Appended, BaseRelation, Merged, Query, Replaced, Signed
+from airflow_mv.plan.reasons import Reason
 from airflow_mv.spec.identifiers import Identifier
 
 Row = tuple[Any, ...]
@@ -71,15 +72,15 @@ class Lab:
             values = ", ".join("(" + ", ".join(map(literal, row)) + ")" for row in rows)
             self.connection.execute(f'INSERT INTO "{name}" VALUES {values}')
 
-    def relations(self, change: Change, used: Mapping[Identifier, Sequence[str]] | None = None) -> list[BaseRelation]:
-        """Make the relations that the statements read, and describe them.
+    def relations(self, change: Change, query: Query) -> list[BaseRelation]:
+        """Make the relations that the statements of a query read, and describe them.
 
-        A change table has the used columns only, and sometimes a row for each copy.
+        A change table has the used columns only, often only the rows that matter, and sometimes a row for each copy.
         """
         found = []
         for index, table in enumerate(self.tables):
             names = [column for column, _ in table.columns]
-            columns = names if used is None else used[table.identifier]
+            columns = query.used_columns[table.identifier]
             positions = [names.index(column) for column in columns]
             delta = change.delta(table.name, positions)
             stem = f"t{index}"
@@ -90,6 +91,9 @@ class Lab:
                 rows = [(*row[:-1], 1 if row[-1] > 0 else -1) for row in rows for _ in range(abs(row[-1]))]
             kinds = [table.columns[position] for position in positions]
             self.load(f"{stem}__delta", [*kinds, ("__w", "int")], rows)
+            condition = query.conditions.get(table.identifier)
+            if condition and len(change.new[table.name]) % 4:
+                self.run(f"DELETE FROM `{stem}__delta` WHERE ({condition}) IS NOT TRUE")
             appended = all(weight > 0 for weight in delta.values())
             found.append(BaseRelation(table.identifier, stem, table.columns, bool(delta), appended))
         return found
@@ -102,7 +106,7 @@ class Lab:
             names.append(row[0] if row[0] not in names else f"{row[0]}_{len(names)}")
         return [(name, spark_type(row[1])) for name, row in zip(names, described, strict=True)]
 
-    def analysed(self, sql: str, change: Change) -> Query | Refusal:
+    def analysed(self, sql: str, change: Change) -> Query | Reason:
         """Analyse a view for a change, having made the relations that its statements read."""
         for index, table in enumerate(self.tables):
             self.load(f"t{index}__new", table.columns, change.new[table.name])
@@ -110,17 +114,17 @@ class Lab:
         output = self.output(sql)
         every = [BaseRelation(item.identifier, f"t{i}", item.columns, True) for i, item in enumerate(self.tables)]
         first = self._analyse(sql, every, output)
-        if isinstance(first, Refusal):
+        if isinstance(first, Reason):
             return first
-        return self._analyse(sql, self.relations(change, first.used_columns), output)
+        return self._analyse(sql, self.relations(change, first), output)
 
     def _analyse(
         self, sql: str, relations: Sequence[BaseRelation], output: Sequence[tuple[str, str]]
-    ) -> Query | Refusal:
+    ) -> Query | Reason:
         return Query.analyse(sql, relations, output=output, default_catalog="lake", default_namespace=("db",), views={})
 
     # ------------------------------------------------------------------------------- strategies
-    def refresh(self, query: Query, stored: Mapping[str, Bag]) -> tuple[Bag, dict[str, Bag | Refusal | str]]:
+    def refresh(self, query: Query, stored: Mapping[str, Bag]) -> tuple[Bag, dict[str, Bag | Reason | str]]:
         """Return the recompute, and what each strategy makes of its stored rows."""
         plans = {
             "append": query.append,
@@ -132,8 +136,8 @@ class Lab:
         results = {name: self._attempt(plan(), query, stored[name]) for name, plan in plans.items()}
         return Counter(self.run(query.new_query)), results
 
-    def _attempt(self, plan: Any, query: Query, stored: Bag) -> Bag | Refusal | str:
-        if isinstance(plan, Refusal):
+    def _attempt(self, plan: Any, query: Query, stored: Bag) -> Bag | Reason | str:
+        if isinstance(plan, Reason):
             return plan
         try:
             return self.apply(plan, query, stored)

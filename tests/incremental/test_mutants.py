@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from sqlglot import exp
 
-from airflow_mv.plan.incremental import additive, append, changed, ir, merge, subqueries, telescope
+from airflow_mv.plan.incremental import additive, append, changed, filters, ir, merge, subqueries, telescope
 from tests.incremental.lab import Lab
 from tests.incremental.queries import TABLES
 from tests.incremental.test_fuzz import Mismatch, Tally, refresh_repeatedly
@@ -55,6 +55,15 @@ def _sums_floats(kind: str) -> bool:
     return False
 
 
+def _last_occurrence_only(tree: ir.Tree, given: Any) -> Iterator[tuple[str, exp.Expr | None]]:
+    yield from dict(_required(tree, given)).items()
+
+
+def _asked_of_all(block: ir.Block, index: int, outer: Any) -> list[exp.Expr]:
+    return [*ir.conjuncts(block.where), *ir.conjuncts(block.relations[index].on), *outer]
+
+
+_required = filters._required
 _changed_join = telescope._changed_join
 _relation_terms = changed.relation_terms
 
@@ -116,6 +125,21 @@ MUTANTS = {
         ("SELECT a AS o1 FROM r",),
         _replace(append, "one_by_one", lambda term, context: term),
         start=135,
+    ),
+    "conditions: of NULL for the optional side": Mutant(
+        ("SELECT x.a AS o1, x.b AS o2 FROM r x LEFT JOIN s y ON x.a = y.a WHERE y.b IS NULL",),
+        _replace(filters, "_asked", _asked_of_all),
+    ),
+    "conditions: of one occurrence for all": Mutant(
+        ("SELECT x.a AS o1, y.b AS o2 FROM r x JOIN r y ON x.a = y.b WHERE x.b > 1 AND y.c > 1",),
+        _replace(filters, "_required", _last_occurrence_only),
+    ),
+    "conditions: below a window": Mutant(
+        (
+            "SELECT k AS o1, n AS o2 FROM (SELECT a AS k, b AS v, count(*) OVER (PARTITION BY a) AS n FROM r) t "
+            "WHERE v > 1",
+        ),
+        _replace(filters, "has_windows", lambda block: False),
     ),
     "append: a row of the optional side": Mutant(
         ("SELECT x.a AS o1, y.b AS o2 FROM r x LEFT JOIN s y ON x.a = y.a",),

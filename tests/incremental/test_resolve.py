@@ -5,8 +5,9 @@ from __future__ import annotations
 
 import pytest
 
-from airflow_mv.plan.incremental import BaseRelation, Code, Query, Refusal, Replaced
+from airflow_mv.plan.incremental import BaseRelation, Query, Replaced
 from airflow_mv.plan.query import NestedView
+from airflow_mv.plan.reasons import Code, Reason
 from airflow_mv.spec.identifiers import Identifier
 
 
@@ -26,7 +27,7 @@ VIEWS = {
 }
 
 
-def analyse(sql: str, columns: int | list[tuple[str, str]]) -> Query | Refusal:
+def analyse(sql: str, columns: int | list[tuple[str, str]]) -> Query | Reason:
     output = [(f"o{index}", "int") for index in range(columns)] if isinstance(columns, int) else columns
     return Query.analyse(sql, RELATIONS, output=output, default_catalog="lake", default_namespace=("db",), views=VIEWS)
 
@@ -138,7 +139,7 @@ def test_a_name_means_what_it_means_in_spark(sql: str, columns: int, expected: s
 def test_what_is_in_doubt_is_refused(sql: str, columns: int, code: Code) -> None:
     """With a code for programs and a sentence for people."""
     refusal = analyse(sql, columns)
-    assert isinstance(refusal, Refusal)
+    assert isinstance(refusal, Reason)
     assert refusal.code == code, refusal
     assert refusal.message
 
@@ -217,5 +218,5 @@ def test_many_nested_views_are_refused_before_they_fill_the_memory() -> None:
         default_namespace=("db",),
         views=views,
     )
-    assert isinstance(refusal, Refusal)
+    assert isinstance(refusal, Reason)
     assert refusal.code == Code.TOO_LARGE

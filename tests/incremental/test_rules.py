@@ -15,7 +15,8 @@ from pathlib import Path
 import pytest
 import sqlglot
 
-from airflow_mv.plan.incremental import Appended, Merged, Query, Refusal, Replaced, Signed
+from airflow_mv.plan.incremental import Appended, Merged, Query, Replaced, Signed
+from airflow_mv.plan.reasons import Reason
 from tests.incremental.lab import Change, Lab, Row
 from tests.incremental.queries import TABLES
 
@@ -43,16 +44,16 @@ def rows(text: str) -> dict[str, list[Row]]:
     return found
 
 
-def statements(query: Query | Refusal) -> dict[str, str]:
+def statements(query: Query | Reason) -> dict[str, str]:
     """Return what a query gives: for each strategy its statements, or the reason against it."""
-    if isinstance(query, Refusal):
+    if isinstance(query, Reason):
         return {"refused": f"{query.code}: {query.message}"}
     plans = (query.append(), query.signed(), query.merge(), query.merge_rows(), query.replace_keys())
     return {name: _written(plan) for name, plan in zip(STRATEGIES, plans, strict=True)}
 
 
-def _written(plan: Appended | Signed | Merged | Replaced | Refusal) -> str:
-    if isinstance(plan, Refusal):
+def _written(plan: Appended | Signed | Merged | Replaced | Reason) -> str:
+    if isinstance(plan, Reason):
         return f"{plan.code}: {plan.message}"
     if isinstance(plan, Merged):
         return f"keys: {', '.join(plan.keys)}\n{_pretty(plan.signed)};\n{_pretty(plan.combine('stored', 'delta'))}"
@@ -94,12 +95,12 @@ def test_the_statements_do_what_the_rule_says(path: Path) -> None:
     sections = read(path)
     lab = Lab(TABLES)
     query = lab.analysed(sections["view"], Change(rows(sections["before"]), rows(sections["after"])))
-    if isinstance(query, Refusal):
+    if isinstance(query, Reason):
         return
     stored = Counter(lab.run(query.old_query))
     expected, results = lab.refresh(query, dict.fromkeys(STRATEGIES, stored))
     for name, result in results.items():
-        assert isinstance(result, Refusal) or result == expected, (name, result)
+        assert isinstance(result, Reason) or result == expected, (name, result)
 
 
 def test_every_rule_has_a_fixture() -> None:

@@ -10,8 +10,9 @@ import pytest
 from airflow_mv.errors import RefreshRefusedError
 from airflow_mv.plan.choice import Choice, FallbackPolicy, Policy, Ways, choose
 from airflow_mv.plan.cost import Estimate
-from airflow_mv.plan.freshness import BaseTableChange, Code, Freshness, Reason, State
+from airflow_mv.plan.freshness import BaseTableChange, Freshness, State
 from airflow_mv.plan.planner import Mode
+from airflow_mv.plan.reasons import Code, Reason, fallback
 from airflow_mv.plan.strategy import Candidate
 
 REASON = {
@@ -145,3 +146,32 @@ def test_the_policy_fail_refuses_and_says_how_to_allow_it() -> None:
 def test_the_policy_skip_leaves_the_view_as_it_is_and_says_so() -> None:
     choice = chosen(State.STALE, "incremental", on_fallback="skip")
     assert (choice.mode, choice.reasons[-1].code) == (Mode.NOOP, Code.SKIPPED)
+
+
+@pytest.mark.parametrize("on_fallback", ["fail", "skip", "full"])
+def test_a_view_whose_storage_others_have_written_to_is_recomputed_only_as_the_policy_allows(
+    on_fallback: FallbackPolicy,
+) -> None:
+    """Nobody expects that recompute, so it is a fallback like any other."""
+    written = (Reason(Code.STORAGE_CHANGED, "others write to it"),)
+    arguments = {"strategy": "incremental", "forced": False, "view": "lake.s.v", "ways": lambda: Ways(written, FULL)}
+    found = Freshness(State.STALE, written, ())
+    if on_fallback == "fail":
+        with pytest.raises(RefreshRefusedError, match="others write to it"):
+            choose(found, policy=Policy("fail"), **arguments)
+        return
+    choice = choose(found, policy=Policy(on_fallback), **arguments)
+
+    assert choice.mode == (Mode.NOOP if on_fallback == "skip" else Mode.FULL)
+    assert [reason.code for reason in choice.reasons].count(Code.STORAGE_CHANGED) == 1
+    assert "others write to it" in (fallback(choice.reasons) or "") or on_fallback == "skip"
+
+
+def test_what_was_not_expected_is_said_in_a_sentence_and_what_was_is_none() -> None:
+    """The log warns by it, and XCom has it."""
+    assert fallback(chosen(State.STALE, "incremental").reasons) == "rows depend on each other"
+    assert "on_fallback is 'skip'" in (fallback(chosen(State.STALE, "incremental", on_fallback="skip").reasons) or "")
+    assert fallback(chosen(State.STALE, "incremental", incremental=merge(1.0)).reasons) is None
+    assert fallback(chosen(State.STALE, "incremental", incremental=merge(9.0)).reasons) is None
+    assert fallback(chosen(State.NEVER_REFRESHED, "incremental").reasons) is None
+    assert fallback(chosen(State.STALE, "full").reasons) is None

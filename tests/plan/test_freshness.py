@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from airflow_mv.plan.freshness import Code, Freshness, ObservedTable, State, assess
+from airflow_mv.plan.freshness import Freshness, ObservedTable, State, assess
+from airflow_mv.plan.reasons import Code
 from airflow_mv.spec.materialized_view import NestedViewVersion, RefreshRecord
 from airflow_mv.spec.table import Snapshot, TableMetadata
 

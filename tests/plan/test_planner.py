@@ -15,9 +15,10 @@ from hypothesis import strategies as st
 from airflow_mv.errors import InvalidMetadataError
 from airflow_mv.plan.changes import Kind, Range, Size
 from airflow_mv.plan.cost import Estimate
-from airflow_mv.plan.freshness import BaseTableChange, Code, Reason, State
+from airflow_mv.plan.freshness import BaseTableChange, State
 from airflow_mv.plan.planner import Mode, RefreshPlan, refresh_id
-from airflow_mv.plan.statements import full_refresh, partition_transforms
+from airflow_mv.plan.reasons import Code, Reason
+from airflow_mv.plan.statements import partition_transforms, pointed_refresh
 from airflow_mv.script import CreateStorageStep, Script, SqlStep
 from airflow_mv.spec.identifiers import Identifier
 from airflow_mv.spec.materialized_view import BaseTable, NestedViewVersion
@@ -174,6 +175,37 @@ def test_a_broken_plan_document_is_one_typed_error_or_none(key: str, value: obje
         RefreshPlan.from_dict(document)
 
 
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("view_uuid", 7),
+        ("version_id", "1"),
+        ("version_id", True),
+        ("metadata_location", None),
+        ("refresh_id", ["r-1"]),
+        ("skips", "no"),
+        ("reasons", {}),
+        ("records", "x"),
+        ("message", None),
+        ("recorded", "1"),
+        ("moved", 1),
+        ("total_bytes", 1.5),
+        ("append", "3"),
+        ("seconds", "1"),
+    ],
+)
+def test_a_plan_with_a_field_of_another_type_is_refused_by_that_field_s_name(key: str, value: object) -> None:
+    """What went wrong must show where the plan is read, not in the middle of a publication."""
+    change = BaseTableChange("lake.s.t", "iceberg-metastore", 1, 2, range=Range(Kind.APPENDED, (("append", 1),)))
+    document = replace(a_plan(), changes=(change,), estimates=(Estimate("full", 1.0, 2, 3),)).to_dict()
+    (table,), (reason,), (estimate,) = document["base_tables"], document["reasons"], document["estimates"]
+    assert RefreshPlan.from_dict(document)
+    holder = next(item for item in (document, reason, table, table["operations"], estimate) if key in item)
+    holder[key] = value
+    with pytest.raises(InvalidMetadataError, match=f"field '{key}'"):
+        RefreshPlan.from_dict(document)
+
+
 def test_the_statements_of_a_plan_are_those_of_its_script() -> None:
     assert a_plan().statements == ("SELECT 1",)
     assert replace(a_plan(), script=None).statements == ()
@@ -208,7 +240,7 @@ STORAGE = TableMetadata(
 
 
 def statements(*, same_schema: bool, storage: TableMetadata = STORAGE) -> tuple[str, ...]:
-    return full_refresh(
+    return pointed_refresh(
         view="v",
         refresh_id="r",
         query="SELECT 1",

@@ -20,15 +20,15 @@ from airflow_mv.errors import (
     UnsupportedError,
     ViewNotFoundError,
 )
-from airflow_mv.maintenance import collect_orphans, expire, maintain
 from airflow_mv.planning import plan_refresh
-from airflow_mv.purge import purge
 from airflow_mv.refresh import stage
-from airflow_mv.rollback import rollback
 from airflow_mv.spec.view import with_view_properties
-from airflow_mv.status import history, status
-from tests.builders import FIRST, QUERY, Lake, exists, lake, metadata_files
-from tests.faults import Clock, Fault, FaultyCatalog, after, arrive_late, lose_answer_after, lose_answer_before
+from airflow_mv.status import status
+from airflow_mv.upkeep.maintenance import collect_orphans, expire, maintain
+from airflow_mv.upkeep.purge import purge
+from airflow_mv.upkeep.rollback import rollback
+from tests.builders import QUERY, Lake, exists, lake, metadata_files
+from tests.faults import Clock, FaultyCatalog, after, lose_answer_before
 from tests.protocol.upkeep import NOW, VIEW, files, folder_of, grow_old, orphans, read_all
 
 DAY = 86_400_000
@@ -37,14 +37,6 @@ DAY = 86_400_000
 @pytest.fixture
 def home(sqlite_uri: str, warehouse: Path) -> Iterator[Lake]:
     with lake(sqlite_uri, warehouse) as found:
-        found.table()
-        yield found
-
-
-@pytest.fixture(params=["sqlite_uri", "postgres_uri"])
-def anywhere(request: pytest.FixtureRequest, warehouse: Path) -> Iterator[Lake]:
-    """A lake on each kind of database, where the swap is what matters."""
-    with lake(request.getfixturevalue(request.param), warehouse) as found:
         found.table()
         yield found
 
@@ -183,32 +175,6 @@ def test_a_refresh_that_was_staged_before_an_expiry_plans_again(home: Lake, cloc
     assert read_all(home)
 
 
-def test_an_expiry_that_loses_to_a_refresh_is_made_anew(anywhere: Lake, clock: Clock) -> None:
-    refreshed(anywhere, 2)
-    old = snapshot_ids(anywhere) - {anywhere.storage().table.head}
-
-    def refresh_first() -> None:
-        anywhere.append((99, "west", 1))
-        anywhere.refresh()
-
-    catalog = FaultyCatalog(anywhere.iceberg, after(refresh_first))
-    expire(catalog, VIEW, older_than=NOW, effects=clock.effects)
-    assert anywhere.storage().table.head in snapshot_ids(anywhere)
-    assert not old & snapshot_ids(anywhere)
-    assert {row["region"] for row in anywhere.read()} == {"north", "south", "east", "west"}
-
-
-@pytest.mark.parametrize("fault", [lose_answer_after(), lose_answer_before(), arrive_late])
-def test_an_expiry_whose_answer_is_lost_is_settled(anywhere: Lake, clock: Clock, fault: Fault) -> None:
-    """It is looked for before it is sent again; whichever copy lands, it lands once."""
-    refreshed(anywhere, 2)
-    expire(FaultyCatalog(anywhere.iceberg, fault), VIEW, older_than=NOW, effects=clock.effects)
-    assert len(snapshot_ids(anywhere)) == 1
-    locations = [entry.metadata_file for entry in anywhere.storage().table.metadata_log]
-    assert len(locations) == len(set(locations))
-    assert len(anywhere.read()) == 3
-
-
 def test_an_expiry_in_doubt_deletes_nothing(home: Lake, clock: Clock) -> None:
     refreshed(home, 2)
     before = files(folder_of(home))
@@ -237,59 +203,6 @@ def test_an_expiry_that_never_wins_says_so_and_leaves_no_file(home: Lake, clock:
 # -- rollback ----------------------------------------------------------------------------------
 
 
-def test_a_rollback_brings_back_rows_and_record_and_the_next_refresh_moves_on(home: Lake) -> None:
-    """I7: only an explicit rollback goes back; afterwards the view is stale, and says so."""
-    first, second, third = refreshed(home, 3, time_travel=True)
-    rows = home.read()
-    done = rollback(home.catalog, VIEW, first)
-    assert done.changed
-    assert sum(int(row["orders"]) for row in home.read()) == len(FIRST)
-    assert status(home.catalog, VIEW).to_dict()["state"] == "stale"
-    assert [item["refresh_id"] for item in history(home.catalog, VIEW)] == [first, second, third]
-    assert [item["current"] for item in history(home.catalog, VIEW)] == [True, False, False]
-    result = home.refresh()
-    assert result.outcome == "refreshed"
-    assert result.refresh_id not in {first, second, third}
-    assert home.read() == rows
-
-
-def test_a_rollback_can_be_taken_back(home: Lake) -> None:
-    first, second = refreshed(home, 2, time_travel=True)
-    rows = home.read()
-    rollback(home.catalog, VIEW, first)
-    rollback(home.catalog, VIEW, second)
-    assert home.read() == rows
-    assert status(home.catalog, VIEW).to_dict()["state"] == "fresh"
-
-
-def test_a_rollback_done_twice_is_done_once(home: Lake) -> None:
-    first, _ = refreshed(home, 2, time_travel=True)
-    rollback(home.catalog, VIEW, first)
-    location = home.storage().location
-    assert not rollback(home.catalog, VIEW, first).changed
-    assert home.storage().location == location
-
-
-@pytest.mark.parametrize("fault", [lose_answer_after(), lose_answer_before(), arrive_late])
-def test_a_rollback_whose_answer_is_lost_is_done_once(anywhere: Lake, clock: Clock, fault: Fault) -> None:
-    first, _ = refreshed(anywhere, 2, time_travel=True)
-    assert rollback(FaultyCatalog(anywhere.iceberg, fault), VIEW, first, effects=clock.effects).changed
-    head = anywhere.storage().table.snapshot_log[-1].snapshot_id
-    assert [entry.snapshot_id for entry in anywhere.storage().table.snapshot_log].count(head) == 2
-    assert len(anywhere.read()) == 2
-
-
-def test_a_refresh_that_was_staged_before_a_rollback_does_not_undo_it_unplanned(home: Lake, clock: Clock) -> None:
-    first, _ = refreshed(home, 2, time_travel=True)
-    home.append()
-    plan = plan_refresh(home.catalog, VIEW)
-    outcome = stage(home.catalog, plan, home.stager)
-    assert outcome is not None
-    rollback(home.catalog, VIEW, first)
-    assert publish(home.catalog, plan, outcome.metadata_location, effects=clock.effects).outcome == "replan"
-    assert len(home.read()) == 2
-
-
 def forget_tag(home: Lake, refresh_id: str) -> None:
     document = json.loads(home.catalog.files.read(home.storage().location, what="file"))
     del document["refs"][f"refresh-{refresh_id}"]
@@ -315,13 +228,6 @@ def test_a_rollback_to_what_cannot_be_had_is_refused(
     with pytest.raises(RefreshNotFoundError, match=says):
         rollback(home.catalog, VIEW, first)
     assert home.storage().location == before
-
-
-def test_a_rollback_to_an_unknown_refresh_names_the_way_to_the_known_ones(home: Lake) -> None:
-    first, second = refreshed(home, 2)
-    with pytest.raises(RefreshNotFoundError, match=r"1 recorded; `airflow-mv history.*--time-travel"):
-        rollback(home.catalog, VIEW, first)
-    assert not rollback(home.catalog, VIEW, second).changed
 
 
 def test_what_was_changed_by_hand_reads_as_the_specification_says(home: Lake) -> None:

@@ -20,7 +20,7 @@ from airflow_mv.errors import (
     UnsupportedError,
     ViewNotFoundError,
 )
-from airflow_mv.maintenance import DEFAULT_GRACE, collect_orphans
+from airflow_mv.upkeep.maintenance import DEFAULT_GRACE, collect_orphans
 from tests.builders import Lake, lake
 from tests.protocol.upkeep import (
     VIEW,

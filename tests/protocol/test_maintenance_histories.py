@@ -22,10 +22,10 @@ from hypothesis.stateful import (
 
 from airflow_mv.create import Definition, create
 from airflow_mv.errors import RefreshNotFoundError
-from airflow_mv.maintenance import collect_orphans, expire
 from airflow_mv.refresh import refresh
-from airflow_mv.rollback import rollback
 from airflow_mv.status import history
+from airflow_mv.upkeep.maintenance import collect_orphans, expire
+from airflow_mv.upkeep.rollback import rollback
 from tests.builders import QUERY, Lake, lake
 from tests.faults import FaultyCatalog, StoppedError, lose_answer_after, stop_after, stop_before
 from tests.protocol.upkeep import LONG, VIEW, folder_of, grow_old, orphans, read_all, staged
@@ -157,7 +157,7 @@ def explore(examples: int, steps: int) -> None:
 
 
 def test_any_history_stays_readable_and_leaves_nothing_over() -> None:
-    explore(6, 12)
+    explore(4, 12)
 
 
 @pytest.mark.slow

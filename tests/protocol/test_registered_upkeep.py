@@ -11,22 +11,20 @@ from pathlib import Path
 import pytest
 
 from airflow_mv.commit import publish
-from airflow_mv.errors import CommitStateUnknownError, RefreshNotFoundError
-from airflow_mv.maintenance import expire, maintain
 from airflow_mv.plan.planner import RefreshPlan
 from airflow_mv.planning import plan_refresh
 from airflow_mv.refresh import stage
-from airflow_mv.rollback import rollback
 from airflow_mv.script import Outcome
 from airflow_mv.spec.materialized_view import current_tag, staging_branch
-from airflow_mv.status import history, status
+from airflow_mv.status import status
+from airflow_mv.upkeep.maintenance import expire, maintain
+from airflow_mv.upkeep.rollback import rollback
 from tests.branches import create_branch
-from tests.builders import FIRST, Lake, lake
-from tests.faults import Clock, Fault, FaultyCatalog, Send, after, arrive_late, lose_answer_after, lose_answer_before
+from tests.builders import Lake, lake
+from tests.faults import Clock, Fault, FaultyCatalog, Send, after
 from tests.protocol.upkeep import NOW, VIEW, files, grow_old
 
 DAY = timedelta(days=1)
-FAULTS = [lose_answer_after(), lose_answer_before(), arrive_late]
 
 
 @pytest.fixture(params=["sqlite_uri", pytest.param("rest_uri", marks=pytest.mark.rest)])
@@ -170,37 +168,6 @@ def test_a_driver_that_died_before_the_first_refresh_leaves_nothing_either(home:
     assert home.refresh().outcome == "refreshed"
 
 
-@pytest.mark.parametrize("fault", FAULTS)
-def test_an_expiry_whose_answer_is_lost_is_done_once(home: Lake, clock: Clock, fault: Fault) -> None:
-    refreshed(home, 2)
-    catalog = FaultyCatalog(home.iceberg, fault)
-    assert expire(catalog, VIEW, older_than=NOW, effects=clock.effects).snapshot_ids
-    catalog.arrive()
-    assert len(snapshot_ids(home)) == 1
-    assert len(home.read()) == 3
-
-
-def test_an_expiry_in_doubt_says_so(home: Lake, clock: Clock) -> None:
-    refreshed(home, 2)
-    catalog = FaultyCatalog(home.iceberg, *[lose_answer_before()] * 9)
-    with pytest.raises(CommitStateUnknownError, match=r"sales\.daily"):
-        expire(catalog, VIEW, older_than=NOW, effects=clock.effects)
-    assert len(snapshot_ids(home)) > 1
-
-
-def test_an_expiry_that_loses_to_a_refresh_is_made_anew(home: Lake, clock: Clock) -> None:
-    refreshed(home, 2)
-
-    def refresh_first() -> None:
-        home.append((99, "west", 1))
-        home.refresh()
-
-    catalog = FaultyCatalog(home.iceberg, after(refresh_first))
-    expire(catalog, VIEW, older_than=NOW, effects=clock.effects)
-    assert home.storage().table.head in snapshot_ids(home)
-    assert {row["region"] for row in home.read()} == {"north", "south", "east", "west"}
-
-
 def test_two_expiries_at_once_do_not_trip_over_each_other(home: Lake, clock: Clock) -> None:
     """The second one finds gone what it meant to drop."""
     refreshed(home, 3)
@@ -210,36 +177,6 @@ def test_two_expiries_at_once_do_not_trip_over_each_other(home: Lake, clock: Clo
 
 
 # -- rollback ----------------------------------------------------------------------------------
-
-
-def test_a_rollback_brings_back_rows_and_record_and_can_be_taken_back(home: Lake) -> None:
-    first, second, third = refreshed(home, 3, time_travel=True)
-    rows = home.read()
-    assert rollback(home.catalog, VIEW, first).changed
-    assert not rollback(home.catalog, VIEW, first).changed
-    assert sum(int(row["orders"]) for row in home.read()) == len(FIRST)
-    assert status(home.catalog, VIEW).to_dict()["state"] == "stale"
-    assert [item["current"] for item in history(home.catalog, VIEW)] == [True, False, False]
-    assert [item["refresh_id"] for item in history(home.catalog, VIEW)] == [first, second, third]
-    assert rollback(home.catalog, VIEW, third).changed
-    assert home.read() == rows
-    assert status(home.catalog, VIEW).to_dict()["state"] == "fresh"
-    rollback(home.catalog, VIEW, second)
-    assert home.refresh().outcome == "refreshed"
-    assert home.read() == rows
-    tags = [name for name in home.storage().table.refs if name.startswith("airflow_mv_at_")]
-    assert len(tags) == 1
-
-
-@pytest.mark.parametrize("fault", FAULTS)
-def test_a_rollback_whose_answer_is_lost_is_done_once(home: Lake, clock: Clock, fault: Fault) -> None:
-    first, _ = refreshed(home, 2, time_travel=True)
-    catalog = FaultyCatalog(home.iceberg, fault)
-    assert rollback(catalog, VIEW, first, effects=clock.effects).changed
-    done = home.storage()
-    catalog.arrive()
-    assert home.storage() == done
-    assert len(home.read()) == 2
 
 
 def kept_copy(copies: list[Send]) -> Fault:
@@ -280,27 +217,6 @@ def test_a_copy_of_a_fast_forward_that_comes_after_a_rollback_is_refused(home: L
     assert status(home.catalog, VIEW).to_dict()["state"] == "fresh"
 
 
-def test_a_refresh_that_was_staged_before_a_rollback_does_not_undo_it_unplanned(home: Lake, clock: Clock) -> None:
-    first, _ = refreshed(home, 2, time_travel=True)
-    home.append()
-    plan, outcome = staged(home)
-    rollback(home.catalog, VIEW, first)
-    assert publish(home.catalog, plan, outcome.staged, effects=clock.effects).outcome == "replan"
-    assert len(home.read()) == 2
-
-
-def test_a_rollback_that_loses_to_a_refresh_is_made_anew(home: Lake, clock: Clock) -> None:
-    first, _ = refreshed(home, 2, time_travel=True)
-
-    def refresh_first() -> None:
-        home.append((99, "west", 1))
-        home.refresh()
-
-    assert rollback(FaultyCatalog(home.iceberg, after(refresh_first)), VIEW, first, effects=clock.effects).changed
-    assert len(home.read()) == 2
-    assert len(history(home.catalog, VIEW)) == 3
-
-
 def test_a_rollback_to_the_current_refresh_takes_away_the_rows_of_others(home: Lake) -> None:
     (only,) = refreshed(home, 1)
     rows, own = home.read(), home.storage().name
@@ -311,9 +227,3 @@ def test_a_rollback_to_the_current_refresh_takes_away_the_rows_of_others(home: L
     assert rollback(home.catalog, VIEW, only).changed
     assert home.read() == rows
     assert status(home.catalog, VIEW).to_dict()["state"] == "fresh"
-
-
-def test_a_rollback_to_rows_that_have_expired_is_refused(home: Lake) -> None:
-    first, _ = refreshed(home, 2)
-    with pytest.raises(RefreshNotFoundError, match="1 recorded"):
-        rollback(home.catalog, VIEW, first)

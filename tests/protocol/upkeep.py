@@ -14,9 +14,9 @@ from pyiceberg.table import StaticTable
 
 from airflow_mv.commit import publish
 from airflow_mv.create import Definition, create
-from airflow_mv.maintenance import DEFAULT_GRACE
 from airflow_mv.planning import plan_refresh
 from airflow_mv.refresh import refresh, stage
+from airflow_mv.upkeep.maintenance import DEFAULT_GRACE
 from tests.builders import QUERY, Lake
 from tests.faults import FaultyCatalog, StoppedError, after, lose_answer_after, stop_after, stop_before
 

@@ -43,7 +43,18 @@ def java_command(main: str, *args: str, options: tuple[str, ...] = ()) -> list[s
     """
     java, folder = _program("java"), prepared()
     path = os.pathsep.join((str(folder / "classes"), (folder / "classpath").read_text()))
-    return [java, "-Xmx512m", "-XX:+UseSerialGC", *_QUIET, *options, "-cp", path, main, *args]
+    return [
+        java,
+        "-Xmx512m",
+        "-XX:+UseSerialGC",
+        "-XX:TieredStopAtLevel=1",
+        *_QUIET,
+        *options,
+        "-cp",
+        path,
+        main,
+        *args,
+    ]
 
 
 class JavaProcess:

@@ -13,7 +13,8 @@ import pytest
 from airflow_mv.catalog import LoadedView
 from airflow_mv.create import Definition, create
 from airflow_mv.errors import UnsupportedError
-from airflow_mv.plan.freshness import Code, State
+from airflow_mv.plan.freshness import State
+from airflow_mv.plan.reasons import Code
 from airflow_mv.spec.view import replace_version, with_view_properties
 from airflow_mv.status import status
 from tests.builders import QUERY, Lake, lake

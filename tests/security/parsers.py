@@ -25,6 +25,7 @@ from airflow_mv.spec.identifiers import Identifier
 from airflow_mv.spec.materialized_view import PROPERTY, parse_settings, parse_storage_state, property_text
 from airflow_mv.spec.table import ancestors, parse_table, snapshots_between
 from airflow_mv.spec.view import parse_view, with_view_properties
+from airflow_mv.staged_checks import CheckResult, StagedCheck, StagedChecks
 from tests.security.mutations import ODD_TEXTS, Mutator
 
 MEMORY_BYTES = 256 * 1024 * 1024
@@ -46,8 +47,17 @@ SCRIPT = Script(
     "file:///w/s/staged/6f1c.json",
     (("spark.sql.session.timeZone", "UTC"),),
     1,
+    checks=StagedChecks("SELECT * FROM `s`", (StagedCheck("a", "warn", "b", "count(*)", "true", "", "m:f"),), "d1"),
 )
-OUTCOME = Outcome("6f1c", "file:///w/s/metadata/1.json", 7, (0.5, 1.25), None, None, False, "app-1")
+OUTCOME = Outcome(
+    "6f1c",
+    "file:///w/s/metadata/1.json",
+    7,
+    (0.5, 1.25),
+    application_id="app-1",
+    checks=(CheckResult("a", "error", False, "b", "c", None, ("x",), (("1",), (None,))),),
+    checks_digest="d1",
+)
 PLAN = {
     "view": "lake.sales.daily",
     "mode": "full",

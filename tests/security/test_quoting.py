@@ -14,9 +14,9 @@ from sqlglot import exp
 
 from airflow_mv.plan.query import NestedView, PinnedTable, base_tables, expand_view, pin_query, string_literal
 from airflow_mv.plan.statements import create_storage, renamed
-from airflow_mv.script import CreateStorageStep
+from airflow_mv.script import CreateStorageStep, quote
 from airflow_mv.script import quote as script_quote
-from airflow_mv.spec.identifiers import Identifier, quote
+from airflow_mv.spec.identifiers import Identifier
 from tests.engine.fixtures import lake, lake_folder, spark
 from tests.security.mutations import ODD_TEXTS
 

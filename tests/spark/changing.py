@@ -47,12 +47,12 @@ class Table:
         """The current snapshot."""
         return int(self.spark.sql(f"SELECT snapshot_id FROM {self.name}.refs WHERE name = 'main'").collect()[0][0])
 
-    def at(self, snapshot: int | None, columns: Sequence[str]) -> Counter[str]:
-        """The rows of a snapshot."""
+    def at(self, snapshot: int | None, columns: Sequence[str], where: str = "true") -> Counter[str]:
+        """The rows of a snapshot that pass a condition."""
         if snapshot is None:
             return Counter()
         items = ", ".join(f"`{column}`" for column in columns)
-        rows = self.spark.sql(f"SELECT {items} FROM {self.name} VERSION AS OF {snapshot}").collect()
+        rows = self.spark.sql(f"SELECT {items} FROM {self.name} VERSION AS OF {snapshot} WHERE {where}").collect()
         return Counter(plain(row) for row in rows)
 
     def delta(
@@ -69,9 +69,11 @@ class Table:
         finally:
             work.close()
 
-    def change(self, start: int | None, end: int | None, columns: Sequence[str] = ("id", "k")) -> dict[str, int]:
+    def change(
+        self, start: int | None, end: int | None, columns: Sequence[str] = ("id", "k"), where: str = "true"
+    ) -> dict[str, int]:
         """The change by brute force."""
-        old, new = self.at(start, columns), self.at(end, columns)
+        old, new = self.at(start, columns, where), self.at(end, columns, where)
         return {row: new[row] - old[row] for row in {*old, *new} if new[row] != old[row]}
 
 

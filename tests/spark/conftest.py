@@ -21,6 +21,8 @@ from airflow_mv.catalog.spark import POSTGRESQL, SparkSettings, spark_settings
 from airflow_mv.job.session import open_session
 from airflow_mv.script import STAGING_CATALOG, CreateStorageStep, Outcome, Script, SqlStep
 
+#: Java compiles quickly instead of well: on small data the second compiler is half of what a test costs.
+QUICK_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 TABLE = f"`{STAGING_CATALOG}`.`staged`.`storage`"
 CANARY = "canary-6f1c-password"
 
@@ -101,7 +103,8 @@ def rows_of(outcome: Outcome) -> list[tuple[Any, ...]]:
 def session() -> Iterator[SparkSession]:
     """One local session; it holds a secret from the start."""
     settings = spark_settings("unused", {"type": "sql", "uri": "sqlite:////nowhere/x.db", "token": CANARY})
-    spark = open_session(settings.session_confs(), packages=[POSTGRESQL], master="local[2]")
+    confs = {**settings.session_confs(), "spark.driver.defaultJavaOptions": QUICK_JAVA}
+    spark = open_session(confs, packages=[POSTGRESQL], master="local[2]")
     yield spark
     spark.stop()
 

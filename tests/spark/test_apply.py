@@ -6,6 +6,7 @@ from __future__ import annotations
 import uuid
 from collections import Counter
 from dataclasses import dataclass, field, replace
+from itertools import product
 from typing import Any
 
 import pytest
@@ -31,7 +32,14 @@ __all__ = ["few_partitions"]  # a fixture
 
 VIEW = temporary("base")
 EACH_WAY = pytest.mark.parametrize("how", ["merge", "delete", "overwrite"])
-BOTH_MODES = pytest.mark.parametrize("mode", ["copy-on-write", "merge-on-read"])
+MODES = ("copy-on-write", "merge-on-read")
+
+
+def each_way_and_mode(*soon: tuple[str, str]) -> pytest.MarkDecorator:
+    """All pairs; those that are not named, which another test has, are among the slow ones."""
+    pairs = product(("merge", "delete", "overwrite"), MODES)
+    later = [pytest.param(*pair, marks=pytest.mark.slow) for pair in pairs if pair not in soon]
+    return pytest.mark.parametrize(("how", "mode"), [*soon, *later])
 
 
 @dataclass
@@ -126,8 +134,7 @@ def by_groups(home: Home, how: str, **more: Any) -> ReplaceKeysStep:
     return ReplaceKeysStep(TABLE, home.query(), columns, f"SELECT g, h FROM {VIEW}", ("g", "h"), how=how, **more)
 
 
-@BOTH_MODES
-@EACH_WAY
+@each_way_and_mode(("merge", MODES[1]), ("delete", MODES[0]), ("delete", MODES[1]), ("overwrite", MODES[0]))
 def test_affected_groups_are_recomputed_with_nulls_new_moved_and_vanished_ones(home: Home, how: str, mode: str) -> None:
     """After each change the stored rows are what a recompute gives, as a multiset."""
     home.start(GROUPED, mode)
@@ -171,7 +178,7 @@ def test_too_many_keys_fall_back_to_the_full_statement_in_the_same_job(home: Hom
     assert (ended.mode, ended.fallback, ended.metadata_location) == ("none", "too-many-keys", None)
     outcome = home.run(home.delta("g", "h", "x"), step, fallback=home.full())
     assert (outcome.mode, outcome.fallback, outcome.way) == ("full", "too-many-keys", "statement")
-    assert outcome.fallback_reason == "more than 3 keys are affected"
+    assert (outcome.fallback_reason or "").startswith("more than 3 keys are affected")
     assert home.rows() == home.recomputed()
 
 
@@ -261,8 +268,7 @@ def added(home: Home, how: str = "merge", keys: tuple[str, ...] = ("g",)) -> Mer
     return MergeAdditiveStep(TABLE, (*keys, "n", "total", "low"), keys, changes, combine, how=how)
 
 
-@BOTH_MODES
-@EACH_WAY
+@each_way_and_mode(("merge", MODES[0]), ("merge", MODES[1]), ("overwrite", MODES[1]))
 def test_sums_are_added_and_a_group_without_rows_goes(home: Home, how: str, mode: str) -> None:
     """Groups with a NULL key, new ones and vanished ones."""
     home.start(SUMS, mode)

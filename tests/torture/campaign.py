@@ -17,7 +17,7 @@ from pathlib import Path
 import psutil
 from pyiceberg.table import StaticTable
 
-from airflow_mv.maintenance import collect_orphans
+from airflow_mv.upkeep.maintenance import collect_orphans
 from tests.builders import QUERY, Lake
 from tests.torture.history import State, check_content, checked, moves
 from tests.torture.points import Point

@@ -6,8 +6,7 @@ from __future__ import annotations
 import random
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable
 from multiprocessing.connection import Connection
 from multiprocessing.context import ForkServerContext
 from typing import Any
@@ -15,33 +14,15 @@ from typing import Any
 import pytest
 
 from tests.builders import Lake
+from tests.torture.contenders import contenders
 from tests.torture.history import State, checked, snapshot_of, watch
 from tests.torture.victims import Order, Place, Report, contend
 
 SIZES = [
-    pytest.param(16, 5, id="16x5"),
+    pytest.param(8, 3, id="8x3"),
+    pytest.param(16, 5, id="16x5", marks=[pytest.mark.slow]),
     pytest.param(64, 20, id="64x20", marks=[pytest.mark.slow, pytest.mark.timeout(1800)]),
 ]
-
-
-@contextmanager
-def contenders(processes: ForkServerContext, lake: Lake, count: int) -> Iterator[list[Connection]]:
-    """Start refreshing processes; what they are told and what they answer goes over a connection each."""
-    together = processes.Barrier(count)
-    with ExitStack() as stack:
-        ends = []
-        for number in range(count):
-            here, there = processes.Pipe()
-            process = processes.Process(target=contend, args=(Place.of(lake), number, together, there))
-            process.start()
-            stack.callback(process.join, 30)
-            stack.callback(process.terminate)
-            stack.callback(here.close)
-            there.close()
-            ends.append(here)
-        yield ends
-        for end in ends:
-            end.send(None)
 
 
 def one_round(lake: Lake, ends: list[Connection], number: int, choice: random.Random) -> tuple[int, list[Report]]:
@@ -89,7 +70,8 @@ def test_no_refresh_is_lost_or_doubled_in_a_race(
     """
     watch(home.iceberg.engine)
     choice = random.Random(seed)
-    with contenders(processes, home, count) as ends:
+    place, together = Place.of(home), processes.Barrier(count)
+    with contenders(processes, count, contend, lambda number: (place, number, together)) as ends:
         started = time.monotonic()
         told = [one_round(home, ends, number, choice) for number in range(1, rounds + 1)]
         seconds = time.monotonic() - started

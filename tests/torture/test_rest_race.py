@@ -8,7 +8,6 @@ import random
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
 from multiprocessing.connection import Connection
 from multiprocessing.context import ForkServerContext
 from pathlib import Path
@@ -19,6 +18,7 @@ from airflow_mv.planning import plan_refresh
 from airflow_mv.refresh import stage
 from airflow_mv.spec.materialized_view import StorageState
 from tests.builders import Lake, lake
+from tests.torture.contenders import contenders
 from tests.torture.rest_contenders import VIEW, Order, Report, contend
 
 SIZES = [
@@ -34,26 +34,6 @@ def served(rest_postgres_uri: str, warehouse: Path) -> Iterator[Lake]:
         found.table()
         found.view(time_travel=True)
         yield found
-
-
-@contextmanager
-def contenders(processes: ForkServerContext, home: Lake, warehouse: Path, count: int) -> Iterator[list[Connection]]:
-    """Start refreshing processes; what they are told and what they answer goes over a connection each."""
-    with ExitStack() as stack:
-        ends = []
-        for _ in range(count):
-            here, there = processes.Pipe()
-            arguments = (home.iceberg.properties["uri"], str(warehouse), there)
-            process = processes.Process(target=contend, args=arguments)
-            process.start()
-            stack.callback(process.join, 30)
-            stack.callback(process.terminate)
-            stack.callback(here.close)
-            there.close()
-            ends.append(here)
-        yield ends
-        for end in ends:
-            end.send(None)
 
 
 def one_round(home: Lake, ends: list[Connection], number: int, choice: random.Random) -> tuple[int, list[Report]]:
@@ -120,7 +100,8 @@ def test_no_refresh_is_lost_or_doubled_in_a_race_through_rest(
 ) -> None:
     """There is no compare-and-swap on a REST server's views: the storage table's commit must do."""
     choice = random.Random(seed)
-    with contenders(processes, served, warehouse, count) as ends:
+    place = (served.iceberg.properties["uri"], str(warehouse))
+    with contenders(processes, count, contend, lambda _: place) as ends:
         started = time.monotonic()
         told = [one_round(served, ends, number, choice) for number in range(1, rounds + 1)]
         seconds = time.monotonic() - started

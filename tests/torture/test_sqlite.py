@@ -147,7 +147,9 @@ def refresh_on_a_full_disk(place: Place, size: int, report: Connection) -> None:
             report.send(f"untyped {type(error).__name__}: {error}")
 
 
-@pytest.mark.parametrize("size", [0, 500, 1500, 2500, 4000, 8000])
+@pytest.mark.parametrize(
+    "size", [0, 1500, 4000, *(pytest.param(size, marks=pytest.mark.slow) for size in (500, 2500, 8000))]
+)
 def test_a_disk_that_is_full_at_some_file_loses_nothing(
     home: Lake, processes: ForkServerContext, figures: Callable[..., None], size: int
 ) -> None:

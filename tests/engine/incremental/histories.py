@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Random base tables in Iceberg, and random changes of them: small, full of nulls, duplicates and odd values."""
+"""Random base tables in Iceberg, and random changes of them: small, full of nulls, duplicates and odd values.
+
+All of it is made before anything runs, as data: so it can be played again, and with less of it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass
 from random import Random
-
-from tests.engine.support import Lake
 
 #: Format version, how rows are deleted and updated.
 VARIANTS = {
@@ -60,58 +61,66 @@ def _value(random: Random, kind: str) -> str:
     return makers[kind]()
 
 
-def rows(random: Random, table: str, count: int) -> str:
+def rows(random: Random, table: str, count: int) -> tuple[str, ...]:
     """Write rows; some of them twice."""
     made = [f"({', '.join(_value(random, kind) for kind in COLUMNS[table].values())})" for _ in range(count)]
     if made and random.random() < 0.3:
         made.append(made[0])
-    return ", ".join(made)
+    return tuple(made)
 
 
-@dataclass
-class Base:
-    """A base table in the lake."""
+@dataclass(frozen=True)
+class Change:
+    """One statement on a base table.
 
-    lake: Lake
+    In its text ``{t}`` stands for the table's full name, ``{catalog}`` and ``{rest}`` for the parts of it, ``{rows}``
+    for the rows, and ``{snapshot}`` for one that the table has had.
+    """
+
     name: str
-    #: Snapshots that the table has had, to roll back to.
-    snapshots: list[int] = field(default_factory=list)
-    columns: int = 0
+    table: str
+    text: str
+    rows: tuple[str, ...] = ()
+    #: Which of the snapshots, counted round.
+    pick: int = 0
 
-    @property
-    def sql(self) -> str:
-        return self.lake(self.name)
+    def sql(self, full_name: str, snapshots: list[int]) -> str | None:
+        """Return the statement, or ``None`` where there is no snapshot to go to."""
+        if "{snapshot}" in self.text and not snapshots:
+            return None
+        catalog, rest = full_name.split(".", 1)
+        parts = {"{t}": full_name, "{catalog}": catalog, "{rest}": rest, "{rows}": ", ".join(self.rows)}
+        parts["{snapshot}"] = str(snapshots[self.pick % len(snapshots)]) if snapshots else ""
+        text = self.text
+        for key, value in parts.items():
+            text = text.replace(key, value)
+        return text
 
-    def insert(self, random: Random, count: int) -> str:
-        names = ", ".join(COLUMNS[self.name])
-        return f"INSERT INTO {self.sql} ({names}) VALUES {rows(random, self.name, count)}"
 
-
-def make(lake: Lake, random: Random, variant: str) -> dict[str, Base]:
+def make(random: Random, variant: str) -> tuple[Change, ...]:
     """Create the tables; they may be empty, and partitioned."""
     version, mode = VARIANTS[variant]
     modes = ", ".join(f"'write.{operation}.mode' = '{mode}'" for operation in ("delete", "update", "merge"))
-    bases = {}
-    for name, columns in COLUMNS.items():
-        base = bases[name] = Base(lake, name)
+    made = []
+    for name in COLUMNS:
         partitioning = random.choice(("", "", " PARTITIONED BY (a)", " PARTITIONED BY (bucket(2, a))"))
-        written = ", ".join(f"{column} {kind}" for column, kind in columns.items())
-        lake.run(
-            f"CREATE TABLE {base.sql} ({written}) USING iceberg{partitioning} "
-            f"TBLPROPERTIES ('format-version' = '{version}', 'write.distribution-mode' = 'none', "
-            f"'write.spark.fanout.enabled' = 'true', {modes})"
+        made.append(
+            Change(
+                "create",
+                name,
+                f"CREATE TABLE {{t}} ({written(name)}) USING iceberg{partitioning} "
+                f"TBLPROPERTIES ('format-version' = '{version}', 'write.distribution-mode' = 'none', "
+                f"'write.spark.fanout.enabled' = 'true', {modes})",
+            )
         )
         if count := random.choice((0, 5, 9, 14)):
-            lake.run(base.insert(random, count))
-        remember(base)
-    return bases
+            made.append(_inserting(random, name, count))
+    return tuple(made)
 
 
-def remember(base: Base) -> None:
-    """Note the table's snapshot."""
-    snapshot = base.lake.files.load_table((base.lake.namespace, base.name)).metadata.current_snapshot_id
-    if snapshot is not None:
-        base.snapshots.append(snapshot)
+def written(table: str) -> str:
+    """Write a table's columns and their types."""
+    return ", ".join(f"{column} {kind}" for column, kind in COLUMNS[table].items())
 
 
 def _condition(random: Random) -> str:
@@ -119,60 +128,64 @@ def _condition(random: Random) -> str:
     return random.choice((f"a = {number}", f"a >= {number}", "a IS NULL", f"a % 3 = {number % 3}", "a = 99"))
 
 
-def _insert(random: Random, base: Base) -> list[str]:
-    return [base.insert(random, random.randint(1, 3)) for _ in range(random.randint(1, 2))]
+def _inserting(random: Random, table: str, count: int) -> Change:
+    text = f"INSERT INTO {{t}} ({', '.join(COLUMNS[table])}) VALUES {{rows}}"
+    return Change("insert", table, text, rows(random, table, count))
 
 
-def _delete(random: Random, base: Base) -> list[str]:
-    return [f"DELETE FROM {base.sql} WHERE {_condition(random)}"]
+def _insert(random: Random, table: str) -> list[Change]:
+    return [_inserting(random, table, random.randint(1, 3)) for _ in range(random.randint(1, 2))]
 
 
-def _empty(_: Random, base: Base) -> list[str]:
-    return [f"DELETE FROM {base.sql}"]
+def _delete(random: Random, table: str) -> list[Change]:
+    return [Change("delete", table, f"DELETE FROM {{t}} WHERE {_condition(random)}")]
 
 
-def _assignments(random: Random, base: Base) -> str:
-    columns = COLUMNS[base.name]
+def _empty(_: Random, table: str) -> list[Change]:
+    return [Change("empty", table, "DELETE FROM {t}")]
+
+
+def _assignments(random: Random, table: str) -> str:
+    columns = COLUMNS[table]
     chosen = random.sample(list(columns), random.randint(1, 2))
     return ", ".join(f"{column} = {_value(random, columns[column])}" for column in chosen)
 
 
-def _update(random: Random, base: Base) -> list[str]:
-    return [f"UPDATE {base.sql} SET {_assignments(random, base)} WHERE {_condition(random)}"]
+def _update(random: Random, table: str) -> list[Change]:
+    return [Change("update", table, f"UPDATE {{t}} SET {_assignments(random, table)} WHERE {_condition(random)}")]
 
 
-def _merge(random: Random, base: Base) -> list[str]:
-    names = list(COLUMNS[base.name])
-    source = f"(SELECT * FROM VALUES {rows(random, base.name, 1)} AS v({', '.join(names)}) LIMIT 1)"
+def _merge(random: Random, table: str) -> list[Change]:
+    names = list(COLUMNS[table])
+    source = f"(SELECT * FROM VALUES {{rows}} AS v({', '.join(names)}) LIMIT 1)"
     inserted = f"INSERT ({', '.join(names)}) VALUES ({', '.join(f'u.{name}' for name in names)})"
-    return [
-        f"MERGE INTO {base.sql} t USING {source} u ON t.a = u.a WHEN MATCHED AND t.a % 2 = 0 THEN DELETE "
-        f"WHEN MATCHED THEN UPDATE SET {_assignments(random, base)} WHEN NOT MATCHED THEN {inserted}"
-    ]
+    text = (
+        f"MERGE INTO {{t}} t USING {source} u ON t.a = u.a WHEN MATCHED AND t.a % 2 = 0 THEN DELETE "
+        f"WHEN MATCHED THEN UPDATE SET {_assignments(random, table)} WHEN NOT MATCHED THEN {inserted}"
+    )
+    return [Change("merge", table, text, rows(random, table, 1))]
 
 
-def _overwrite(random: Random, base: Base) -> list[str]:
-    return [f"INSERT OVERWRITE {base.sql} SELECT * FROM {base.sql} WHERE NOT coalesce({_condition(random)}, false)"]
+def _overwrite(random: Random, table: str) -> list[Change]:
+    kept = f"NOT coalesce({_condition(random)}, false)"
+    return [Change("overwrite", table, f"INSERT OVERWRITE {{t}} SELECT * FROM {{t}} WHERE {kept}")]
 
 
-def _compact(_: Random, base: Base) -> list[str]:
-    catalog, rest = base.sql.split(".", 1)
-    return [f"CALL {catalog}.system.rewrite_data_files(table => '{rest}', options => map('rewrite-all', 'true'))"]
+def _compact(_: Random, table: str) -> list[Change]:
+    text = "CALL {catalog}.system.rewrite_data_files(table => '{rest}', options => map('rewrite-all', 'true'))"
+    return [Change("compact", table, text)]
 
 
-def _add_column(_: Random, base: Base) -> list[str]:
-    base.columns += 1
-    return [f"ALTER TABLE {base.sql} ADD COLUMN more{base.columns} int"]
+def _add_column(random: Random, table: str) -> list[Change]:
+    return [Change("add-column", table, f"ALTER TABLE {{t}} ADD COLUMN more{random.randint(1, 10**9)} int")]
 
 
-def _roll_back(random: Random, base: Base) -> list[str]:
-    catalog, rest = base.sql.split(".", 1)
-    if not base.snapshots:
-        return []
-    return [f"CALL {catalog}.system.set_current_snapshot('{rest}', {random.choice(base.snapshots)})"]
+def _roll_back(random: Random, table: str) -> list[Change]:
+    text = "CALL {catalog}.system.set_current_snapshot('{rest}', {snapshot})"
+    return [Change("roll-back", table, text, pick=random.randint(0, 9))]
 
 
-CHANGES: dict[str, Callable[[Random, Base], list[str]]] = {
+CHANGES: dict[str, Callable[[Random, str], list[Change]]] = {
     "insert": _insert,
     "delete": _delete,
     "empty": _empty,
@@ -201,19 +214,11 @@ _STEPS = (
 )
 
 
-def change(random: Random, bases: dict[str, Base], turn: int) -> list[tuple[str, str]]:
-    """Change some tables; returns the names and statements of what was done."""
+def changes(random: Random, turn: int) -> tuple[Change, ...]:
+    """Change some tables."""
     sort = _STEPS[turn % len(_STEPS)]
-    done = []
-    for base in random.sample(list(bases.values()), random.choice((1, 2, 3, 3))):
+    done: list[Change] = []
+    for table in random.sample(list(COLUMNS), random.choice((1, 2, 3, 3))):
         name = random.choices(list(_WEIGHTS), list(_WEIGHTS.values()))[0] if sort == "any" else sort
-        for statement in CHANGES[name](random, base):
-            base.lake.run(statement)
-            done.append((name, statement))
-        remember(base)
-    return done
-
-
-def names_of(changes: Sequence[tuple[str, str]]) -> list[str]:
-    """Return what was done, without the statements."""
-    return [name for name, _ in changes]
+        done += CHANGES[name](random, table)
+    return tuple(done)

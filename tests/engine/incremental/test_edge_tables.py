@@ -5,17 +5,21 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
+from functools import partial
 
 import pytest
 
 from airflow_mv.errors import RefreshRefusedError
-from airflow_mv.plan.freshness import Reason
 from airflow_mv.plan.planner import RefreshPlan
+from airflow_mv.plan.reasons import Reason
+from airflow_mv.planning import RefreshOptions, plan_refresh
+from airflow_mv.refresh import stage
 from airflow_mv.script import MergeAdditiveStep, Outcome, ReplaceKeysStep, Script
+from airflow_mv.spec.materialized_view import FALLBACK_KEY
 from tests.engine.incremental.checking import check, recorded, stored
 from tests.engine.incremental.playing import ALWAYS
 from tests.engine.incremental.test_edges import mode_after, table, view
-from tests.engine.support import Lake
+from tests.engine.support import Lake, no_spark
 
 COUNTS = "SELECT k, count(*) AS c, sum(n) AS t, count(n) AS cn FROM r GROUP BY k"
 MOST = "SELECT k, max(n) AS m FROM r GROUP BY k"
@@ -115,18 +119,42 @@ def test_a_roll_back_takes_the_rows_of_the_view_back(counted: Lake) -> None:
     assert counted.rows("v") == [(1, 2, 3, 2), (2, 1, 3, 1)]
 
 
+def _with_few_keys(lake: Lake, script: Script) -> Outcome:
+    steps = tuple(
+        replace(step, most_keys=1) if isinstance(step, ReplaceKeysStep | MergeAdditiveStep) else step
+        for step in script.steps
+    )
+    return lake.stager(replace(script, steps=steps))
+
+
+def test_a_run_that_takes_up_a_branch_records_what_ran_and_not_what_was_planned(counted: Lake) -> None:
+    """The worker died after the job had recomputed: what is published is a full refresh, whatever the plan says."""
+    view(counted, MOST, "most", layout="registered")
+    counted.run("UPDATE {ns}.r SET n = n + 1")
+    plan = plan_refresh(counted.catalog, counted("most"), RefreshOptions(on_fallback="full"))
+    staged = stage(counted.catalog, plan, partial(_with_few_keys, counted))
+    assert staged is not None
+    assert (str(plan.mode), staged.fallback) == ("replace-keys", "too-many-keys")
+
+    result = counted.refresh("most", on_fallback="full", stager=no_spark)
+
+    assert (result.outcome, result.mode, result.refresh_id) == ("refreshed", "full", plan.refresh_id)
+    assert result.reasons[-1].message == f"the job found out: {staged.fallback_reason}"
+    storage = counted.catalog.load_storage(counted.view("most"))
+    assert storage.state is not None
+    assert storage.state.current.mode == "full"
+    counted.run("INSERT INTO {ns}.r VALUES (1, 9)")
+    counted.refresh("most", on_fallback="full")
+    snapshots = counted.catalog.load_storage(counted.view("most")).table.snapshots
+    assert [FALLBACK_KEY in snapshot.summary for snapshot in snapshots[-2:]] == [True, False], "the session forgets it"
+
+
 def test_more_affected_keys_than_are_held_at_hand_end_in_a_full_refresh(counted: Lake) -> None:
     """The job finds out: the mode that counts is the one that ran, and the policy holds for the job, too."""
     view(counted, MOST, "most")
     counted.run("UPDATE {ns}.r SET n = n + 1")
 
-    def with_few_keys(script: Script) -> Outcome:
-        steps = tuple(
-            replace(step, most_keys=1) if isinstance(step, ReplaceKeysStep | MergeAdditiveStep) else step
-            for step in script.steps
-        )
-        return counted.stager(replace(script, steps=steps))
-
+    with_few_keys = partial(_with_few_keys, counted)
     with pytest.raises(RefreshRefusedError, match="as the job found out"):
         counted.refresh("most", on_fallback="fail", stager=with_few_keys)
     assert counted.refresh("most", on_fallback="skip", stager=with_few_keys).outcome == "skipped"

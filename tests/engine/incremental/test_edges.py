@@ -153,7 +153,10 @@ def test_an_aggregate_over_an_empty_table_keeps_its_one_row(lake: Lake) -> None:
     assert "full" not in modes
 
 
-@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize(
+    "variant",
+    ["v2-copy-on-write", "v3-merge-on-read", pytest.param("v2-merge-on-read", marks=pytest.mark.slow)],
+)
 def test_a_table_that_loses_all_of_its_rows_takes_those_of_the_views_along(lake: Lake, variant: str) -> None:
     """And new rows after that make new ones."""
     version, how = VARIANTS[variant]

@@ -1,29 +1,55 @@
 # SPDX-License-Identifier: Apache-2.0
 """Random histories, random views: after every change the rows of an incremental refresh are those of a recompute.
 
-Spark recomputes at the recorded snapshots, and DuckDB where it means the same by the query. A failure names its
-seed: ``play(lake, seed, Tally(), views=…, steps=…)`` with the same figures plays it again.
+DuckDB recomputes at the recorded snapshots where it means the same by the query, and Spark elsewhere and now and
+then beside it. A history that fails is played again with less and less of it, and the least one that fails is told.
+``TORTURE_SEED`` chooses the histories of the long run.
 """
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
+from random import Random
 
 import pytest
 
 from tests.engine.fixtures import new_lake
+from tests.engine.incremental import playing
 from tests.engine.incremental.checking import Mismatch
-from tests.engine.incremental.histories import CHANGES, VARIANTS
-from tests.engine.incremental.playing import Tally, play
+from tests.engine.incremental.histories import CHANGES, VARIANTS, changes, make
+from tests.engine.incremental.playing import History, Tally, View, play, shrunk
+from tests.engine.support import Lake
 
+#: The first history of the long run.
+_FIRST = 1000 * (1 + int(os.environ.get("TORTURE_SEED") or 0))
+#: Of five rows, code is interpreted sooner than it is compiled, and one plan is made sooner than three.
+_QUICK = {
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+    "spark.sql.adaptive.enabled": "false",
+}
 _MODES = {"append", "merge", "replace-keys", "full", "fast-forward", "noop"}
 
 
+@pytest.fixture
+def quick(lake_folder: Path) -> Iterator[None]:
+    """Settings of the session that suit tables of five rows."""
+    session = new_lake(lake_folder).spark
+    for key, value in _QUICK.items():
+        session.conf.set(key, value)
+    yield
+    for key in _QUICK:
+        session.conf.unset(key)
+
+
 def _run(folder: Path, histories: range, *, views: int, steps: int, everything: bool) -> Tally:
-    tally, failed = Tally(), []
+    tally, failed, lakes = Tally(), [], partial(new_lake, folder)
     for seed in histories:
         try:
-            play(new_lake(folder), seed, tally, views=views, steps=steps)
+            play(lakes, seed, tally, views=views, steps=steps)
         except Mismatch as error:
             failed.append(str(error))
             if len(failed) == 5:
@@ -42,9 +68,33 @@ def _run(folder: Path, histories: range, *, views: int, steps: int, everything: 
     return tally
 
 
+@pytest.mark.timeout(1200)
+@pytest.mark.usefixtures("quick")
 def test_incremental_equals_recompute(lake_folder: Path) -> None:
-    """Twenty views, each through two changes of its tables."""
-    assert _run(lake_folder, range(5), views=4, steps=2, everything=False).sequences == 20
+    """Sixty views, each through two changes of its tables."""
+    assert _run(lake_folder, range(15), views=4, steps=2, everything=False).sequences == 60
+
+
+def test_a_history_that_fails_is_told_with_as_little_as_makes_it_fail(
+    lake_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A fault that two statements show together, whatever else happens: what is left is those two."""
+
+    def fails(_: Lake, history: History, tally: Tally, seed: int) -> None:
+        done = [change for step in history.steps for change in step]
+        if any(item.name == "compact" for item in done) and any(len(item.rows) > 1 for item in history.tables):
+            raise Mismatch("compacted rows")
+
+    monkeypatch.setattr(playing, "run", fails)
+    random = Random(1)
+    views = tuple(View(f"v{number}", "SELECT a FROM r", "merge", "pointed") for number in range(3))
+    steps = tuple(changes(random, turn) for turn in (0, 1, 2, 3))
+    history = History("v2-merge-on-read", make(random, "v2-merge-on-read"), views, steps)
+    least, why = shrunk(partial(new_lake, lake_folder), history, Mismatch("compacted rows"), tries=300)
+
+    assert [change.name for step in least.steps for change in step] == ["compact"]
+    assert [(change.name, len(change.rows)) for change in least.tables if change.name != "create"] == [("insert", 2)]
+    assert (len(least.views), str(why), len(str(least).splitlines())) == (1, "compacted rows", 8)
 
 
 @pytest.mark.slow
@@ -56,7 +106,8 @@ def test_incremental_equals_recompute_by_every_way(lake_folder: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(6 * 3600)
+@pytest.mark.usefixtures("quick")
 def test_incremental_equals_recompute_at_length(lake_folder: Path) -> None:
     """Two thousand views, each through three changes of its tables."""
-    tally = _run(lake_folder, range(1000, 1500), views=4, steps=3, everything=True)
+    tally = _run(lake_folder, range(_FIRST, _FIRST + 500), views=4, steps=3, everything=True)
     assert tally.sequences == 2000

@@ -14,16 +14,18 @@ from typing import Any
 
 import pytest
 
-from airflow_mv import commit, expiry, maintenance, planning, refresh
+from airflow_mv import commit, refresh
 from airflow_mv.catalog.catalog import next_number
 from airflow_mv.catalog.files import join
 from airflow_mv.commit import Verdict
 from airflow_mv.errors import CommitConflictError, CommitStateUnknownError
 from airflow_mv.layouts import RegisteredAttempt, pointed
+from airflow_mv.planning import plan as planning
 from airflow_mv.script import Outcome, Script
 from airflow_mv.spec.identifiers import Identifier
 from airflow_mv.spec.materialized_view import PROPERTY
 from airflow_mv.spec.view import ViewMetadata, parse_view
+from airflow_mv.upkeep import expiry, maintenance
 from tests.protocol.simulation.actors import Actor, night, start_collecting, start_expiring, start_rolling_back
 from tests.protocol.simulation.workers import Spark
 from tests.protocol.simulation.world import BASES, GRACE, STORAGE, World
@@ -199,9 +201,9 @@ def recorded_snapshots_are_not_those_that_were_read(world: World, patch: Patch) 
 
 def staged_rows_of_another_state_are_published(world: World, patch: Patch) -> None:
     """The outcome of a job is left at a place that every refresh of the view shares."""
-    original = planning.full_refresh
+    original = planning.pointed_refresh
 
-    def full_refresh(**arguments: Any) -> Script:
+    def pointed_refresh(**arguments: Any) -> Script:
         folder = arguments["storage"].location
         return original(**{**arguments, "outcome_location": join(folder, "staged", "latest.json")})
 
@@ -209,7 +211,7 @@ def staged_rows_of_another_state_are_published(world: World, patch: Patch) -> No
         text = catalog.files.read_text(plan.script.outcome_location)
         return Outcome.from_json(text) if text else None
 
-    patch.setattr(planning, "full_refresh", full_refresh)
+    patch.setattr(planning, "pointed_refresh", pointed_refresh)
     patch.setattr(refresh, "find_staged", find_staged)
     patch.setattr(pointed, "_check_staged", lambda *_: None)
 

@@ -12,10 +12,11 @@ from typing import Any
 
 import pytest
 
-from airflow_mv import commit, maintenance, refresh
+from airflow_mv import commit, refresh
 from airflow_mv.catalog import confinement, files
 from airflow_mv.plan import query
 from airflow_mv.spec import materialized_view, table, view
+from airflow_mv.upkeep import maintenance
 from tests.protocol.simulation.world import GRACE
 
 _PURE: tuple[Callable[..., Any], ...] = (

@@ -1,0 +1,247 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Airflow's own Backfill over REST, on its real scheduler: every day is right, in any order and in parallel."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import suppress
+from datetime import UTC, date, datetime, timedelta
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+from urllib.error import URLError
+
+import pendulum
+import pytest
+from airflow.sdk import DAG, CronPartitionTimetable, CronTriggerTimetable
+from sqlalchemy import URL
+
+from airflow_mv.catalog.spark import spark_settings
+from airflow_mv.demo.home import CATALOG, DemoHome
+from airflow_mv.demo.local_airflow import local_airflow
+from airflow_mv.operators.facts import run_facts
+from airflow_mv.scope import scope_of
+from tests.airflow.conftest import Airflow
+from tests.airflow.deployment import Deployment, processes, until
+from tests.builders import Lake
+from tests.intervals.support import BY_DAY, SALES, Days, IntervalStager, days_lake, sold
+from tests.services import postgres_database
+from tests.spark.processes import connect_server
+
+EXAMPLE = Path(__file__).parents[2] / "dags_examples" / "interval_backfill.py"
+FIRST = date(2024, 6, 1)
+DAGS = """
+from datetime import UTC, datetime, timedelta
+
+from airflow.sdk import DAG, CronPartitionTimetable
+from airflow_mv.operators import RefreshMaterializedViewOperator, refresh_params
+
+with DAG("by_partition", schedule=CronPartitionTimetable("0 0 * * *", timezone="Europe/Berlin"),
+         start_date=datetime(2024, 1, 1, tzinfo=UTC), end_date=datetime(2024, 12, 31, tzinfo=UTC), catchup=False):
+    RefreshMaterializedViewOperator(
+        task_id="refresh", view="lake.sales.daily", spark_conn_id="connect", scope="interval"
+    )
+
+# The end keeps the scheduler from adding runs of its own.
+with DAG(
+    "by_day", schedule="@daily", start_date=datetime(2024, 1, 1, tzinfo=UTC), catchup=False,
+    end_date=datetime(2024, 12, 31, tzinfo=UTC), params=refresh_params(),
+):
+    RefreshMaterializedViewOperator(
+        task_id="refresh", view="lake.sales.daily", spark_conn_id="connect", scope="interval", retries=2,
+        max_active_tis_per_dag=None, retry_delay=timedelta(seconds=5),
+    )
+"""
+
+
+@pytest.fixture(scope="module")
+def deployment(_postgres: URL, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]:
+    """Airflow with three workers, a view by days that was never refreshed, and a Spark Connect server.
+
+    Its own database is PostgreSQL: on SQLite the scheduler dies where it meets a backfill that is just being made.
+    """
+    home = DemoHome(tmp_path_factory.mktemp("backfill"))
+    dags = home.folder / "dags"
+    dags.mkdir()
+    (dags / "by_day.py").write_text(DAGS)
+    warehouse = home.folder / "warehouse"
+    with (
+        postgres_database(_postgres) as database,
+        days_lake(home.catalog_properties["uri"], warehouse, "pointed", name=CATALOG) as lake,
+    ):
+        lake.sell(*((number, number) for number in range(1, 32)))
+        confs = spark_settings(CATALOG, home.catalog_properties).session_confs()
+        with connect_server(home.folder, confs) as remote:
+            host, _, port = remote.removeprefix("sc://").partition(":")
+            connection = {"conn_type": "spark_connect", "host": host, "port": int(port)}
+            settings = {
+                "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": database,
+                "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN_ASYNC": database.replace("+psycopg2", "+psycopg"),
+                "AIRFLOW__CORE__DAGS_ARE_PAUSED_AT_CREATION": "False",
+                "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_ALL_ADMINS": "False",
+                "AIRFLOW__CORE__PARALLELISM": "3",
+                # Several workers start at once, on whatever machine.
+                "AIRFLOW__CORE__DAGBAG_IMPORT_TIMEOUT": "120",
+                "AIRFLOW__WORKERS__EXECUTION_API_TIMEOUT": "60",
+                "AIRFLOW_CONN_CONNECT": json.dumps(connection),
+            }
+            with local_airflow(home, dags=dags, port=0, settings=settings) as airflow:
+                until(lambda: airflow.call("GET", "/api/v2/dags")["total_entries"] == 2)
+                yield Deployment(airflow, home, lake.iceberg, lake.catalog)
+    assert processes(home) == []
+
+
+def backfill(deployment: Deployment, first: int, last: int, **more: Any) -> dict[int, dict[str, Any]]:
+    """Backfill the runs of some days and wait for their ends: what each refresh returned, by the run's day.
+
+    A daily run is for the day before the moment of its schedule, so the run of the second is for the first.
+    """
+    body = {
+        "dag_id": "by_day",
+        "from_date": f"{FIRST + timedelta(days=first)}T00:00:00Z",
+        "to_date": f"{FIRST + timedelta(days=last)}T00:00:00Z",
+        "max_active_runs": 10,
+        **more,
+    }
+    made = deployment.airflow.call("POST", "/api/v2/backfills", body)
+
+    def completed() -> Any:
+        with suppress(URLError, TimeoutError):  # on a small machine ten starting workers leave the API no time
+            return deployment.airflow.call("GET", f"/api/v2/backfills/{made['id']}")["completed_at"]
+
+    until(completed, seconds=1800)
+    found = {}
+    for number in range(first, last + 1):
+        run_id = run_of(deployment, number)
+        found[number] = deployment.value("by_day", run_id, "refresh")
+    return found
+
+
+def run_of(deployment: Deployment, number: int) -> str:
+    """The run that is for a day."""
+    moment = f"{FIRST + timedelta(days=number)}T00:00:00Z"
+    path = f"/api/v2/dags/by_day/dagRuns?logical_date_gte={moment}&logical_date_lte={moment}"
+    (run,) = deployment.airflow.call("GET", path)["dag_runs"]
+    assert run["state"] == "success", deployment.said()
+    return str(run["dag_run_id"])
+
+
+@pytest.mark.airflow
+@pytest.mark.cluster
+@pytest.mark.postgres
+@pytest.mark.timeout(2400)
+@pytest.mark.parametrize("last", [3, pytest.param(30, marks=pytest.mark.slow)])
+def test_a_backfill_in_parallel_computes_each_day_and_the_same_range_again_does_nothing(
+    deployment: Deployment, last: int
+) -> None:
+    """Conflicts are settled among the tasks, nothing is lost, and the second time no task starts Spark."""
+    lake = lake_of(deployment)
+    lake.sell(*((number, 100) for number in range(1, last + 1)))
+
+    first = backfill(deployment, 1, last, reprocess_behavior="completed")
+
+    assert {result["outcome"] for result in first.values()} == {"refreshed"}
+    for number, result in first.items():
+        assert result["interval"]["start"][:10] == str(FIRST + timedelta(days=number - 1))
+        assert result["mode"] == "replace-interval"
+    assert lake.stored() == {key: row for key, row in lake.recomputed().items() if key <= last}
+    state = lake.storage("sales.daily").state
+    assert state is not None
+    assert [str(item.interval) for item in state.current.intervals] == [
+        f"day in [2024-06-01, {FIRST + timedelta(days=last)})"
+    ]
+    files = lake.catalog.load("sales.daily").metadata_location
+
+    again = backfill(deployment, 1, last, reprocess_behavior="completed")
+
+    assert {result["outcome"] for result in again.values()} == {"fresh"}
+    assert lake.catalog.load("sales.daily").metadata_location == files
+    log = last_log(deployment, run_of(deployment, 2))
+    assert "This run refreshes the rows of [2024-06-02, 2024-06-03)" in log
+    assert "No Spark job is needed" in log
+    assert "Spark Connect" not in log
+
+
+@pytest.mark.airflow
+@pytest.mark.cluster
+@pytest.mark.postgres
+@pytest.mark.timeout(1200)
+def test_a_run_without_a_data_interval_refreshes_what_its_conf_or_its_partition_says(deployment: Deployment) -> None:
+    """It has no data interval: without the conf it is refused at once, with the words of what to give.
+
+    The run of a partition has none either; its day is one of the schedule's zone.
+    """
+    lake = lake_of(deployment)
+    lake.sell((9, 1000))
+    conf = {"refresh_interval_start": "2024-06-09", "refresh_interval_end": "2024-06-10"}
+    for run_id, body in (("told", conf), ("untold", {})):
+        wanted = {"logical_date": None, "dag_run_id": run_id, "conf": body}
+        deployment.airflow.call("POST", "/api/v2/dags/by_day/dagRuns", wanted)
+
+    partition = {"logical_date": None, "dag_run_id": "eleventh", "partition_key": "2024-06-11T00:00:00"}
+    deployment.airflow.call("POST", "/api/v2/dags/by_partition/dagRuns", partition)
+
+    assert deployment.ended("by_day", "told") == {"refresh": "success"}
+    assert lake.stored()[9] == lake.recomputed()[9]
+    assert deployment.ended("by_partition", "eleventh") == {"refresh": "success"}
+    assert deployment.value("by_partition", "eleventh", "refresh")["interval"] == {
+        "column": "day",
+        "start": "2024-06-11T00:00:00+00:00",
+        "end": "2024-06-12T00:00:00+00:00",
+    }
+    assert deployment.ended("by_day", "untold") == {"refresh": "failed"}
+    assert "refresh_interval_start and refresh_interval_end in its conf" in last_log(deployment, "untold")
+
+
+def last_log(deployment: Deployment, run_id: str) -> str:
+    """The log of a task's last try, with its error; an overloaded machine adds tries that never began."""
+    path = f"/api/v2/dags/by_day/dagRuns/{run_id}/taskInstances/refresh"
+    number = deployment.airflow.call("GET", path)["try_number"]
+    return json.dumps(deployment.airflow.call("GET", f"{path}/logs/{number}?full_content=true")["content"])
+
+
+def lake_of(deployment: Deployment) -> Days:
+    """The deployment's tables."""
+    return Days(deployment.iceberg, deployment.catalog, IntervalStager(deployment.catalog, deployment.iceberg))
+
+
+@pytest.mark.parametrize("zone", ["Europe/Berlin", pendulum.timezone("Europe/Berlin")])
+@pytest.mark.parametrize("timetable", [CronPartitionTimetable, CronTriggerTimetable])
+def test_a_schedules_zone_and_ticks_are_known_however_they_are_written(timetable: Any, zone: Any) -> None:
+    """A timetable keeps the zone's name as it was given, a text or a zone."""
+    dag = DAG("zones", schedule=timetable("0 0 * * *", timezone=zone), start_date=datetime(2024, 1, 1, tzinfo=UTC))
+    run = {"run_after": datetime(2024, 7, 1, tzinfo=UTC), "conf": {}}
+    run |= {"data_interval_start": None, "data_interval_end": None}
+    facts = run_facts({"dag_run": SimpleNamespace(**run), "dag": dag, "partition_key": "2024-06-11T00:00:00"})  # type: ignore[typeddict-item,typeddict-unknown-key]
+
+    found = scope_of(facts, "interval").interval
+
+    assert found is not None
+    assert found.end is not None
+    assert (found.start.isoformat(), found.end.isoformat()) == (
+        "2024-06-11T00:00:00+02:00",
+        "2024-06-12T00:00:00+02:00",
+    )
+
+
+def test_the_example_asks_for_the_day_of_its_run(airflow: Airflow, sales: Lake) -> None:
+    """A day that is fresh costs no Spark; the log says which rows the run was for, and how that is known."""
+    sales.iceberg.create_table("sales.sold", schema=SALES).append(sold([(1, 10), (2, 20)]))
+    sql = BY_DAY.replace("lake.sales.sold", "sold")
+    sales.view("by_day", sql, properties={"airflow-mv.interval-column": "day"})
+    sales.refresh("sales.by_day")
+
+    run = airflow.run_file(EXAMPLE, logical_date="2024-06-03T00:00:00Z")
+    conf = {"refresh_interval_start": "2024-06-01", "refresh_interval_end": "2024-06-02"}
+    told = airflow.run_file(EXAMPLE, run_conf=conf)
+
+    assert run.states == told.states == {"create": "success", "refresh": "success"}, run.log + told.log
+    assert run.values["refresh"]["interval"] == {
+        "column": "day",
+        "start": "2024-06-02T00:00:00+00:00",
+        "end": "2024-06-03T00:00:00+00:00",
+    }
+    assert run.values["refresh"]["outcome"] == "fresh"
+    assert "from the schedule's moment before to the run's own" in run.task_log("refresh")
+    assert told.values["refresh"]["interval"]["start"] == "2024-06-01T00:00:00+00:00"

@@ -1,0 +1,78 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Checks before publish as a DAG author meets them: what a failed one does to the task, its log and its readers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.airflow.conftest import VIEW, Airflow
+from tests.builders import Lake
+
+EXAMPLES = Path(__file__).parents[2] / "dags_examples"
+
+
+@pytest.fixture
+def bad(daily: Lake) -> Lake:
+    """A refreshed view whose base table has got a row that must not be seen."""
+    daily.append((4, "west", -3))
+    return daily
+
+
+def test_the_example_publishes_good_rows_and_holds_bad_ones(airflow: Airflow, sales: Lake) -> None:
+    """Without a retry: the same rows would fail the same check."""
+    sales.view()
+    good = airflow.run_file(EXAMPLES / "checks_before_publish.py")
+    assert good.states == {"refresh": "success"}, good.log
+    assert {check["result"] for check in good.values["refresh"]["checks"]} == {"passed"}
+    assert len(good.values["refresh"]["checks"]) == 6
+    assert "6 of 6 checks passed before it was published" in good.task_log("refresh")
+    before = sales.read()
+
+    sales.append((4, "west", -3))
+    held = airflow.run_file(EXAMPLES / "checks_before_publish.py")
+    log = held.task_log("refresh")
+    assert held.states == {"refresh": "failed"}
+    assert "CheckFailedError: view lake.sales.daily: 1 of 6 checks failed, so nothing was published" in log
+    assert "check 'amount >= 0': wanted amount >= 0, of each row; found rows that break it: 1" in log
+    assert "row region=west, orders=1, amount=-3" in log
+    assert held.events == []
+    assert sales.read() == before
+
+
+def test_a_commit_holds_what_another_operators_job_has_staged(airflow: Airflow, bad: Lake) -> None:
+    """The checks cross XCom with the plan, templates in them are rendered, and any submitter's driver runs them."""
+    before = bad.read()
+    run = airflow.run(f"""
+        from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
+        from airflow_mv.checks import condition
+        checks = [condition("amount >= {{{{ params.least }}}}"), "region <> 'nowhere'"]
+        plan = PlanRefreshOperator(task_id="plan", view="{VIEW}", checks=checks, params={{"least": 0}})
+        given = ("application", "application_args", "py_files", "packages", "conf")
+        spark = SparkSubmitOperator(task_id="spark", **{{name: plan.output[name] for name in given}})
+        plan >> spark >> CommitRefreshOperator(task_id="commit", plan=plan.output)
+    """)
+
+    assert run.states == {"plan": "success", "spark": "success", "commit": "failed"}, run.log
+    assert "row region=west, orders=1, amount=-3" in run.task_log("commit")
+    assert run.rendered["plan"]["checks"][0]["condition"] == "amount >= 0"
+    assert bad.read() == before
+
+
+def test_a_function_of_the_dag_file_is_refused_where_a_driver_elsewhere_would_need_it(
+    airflow: Airflow, bad: Lake
+) -> None:
+    """Airflow names a DAG file's module itself; no driver can import it. Better said before Spark starts."""
+    run = airflow.run(f"""
+        from airflow_mv.checks import python
+        def enough(rows):
+            return rows.count() > 3
+        RefreshMaterializedViewOperator(task_id="refresh", view="{VIEW}", checks=[python(enough)])
+        RefreshMaterializedViewOperator(task_id="wrong", view="{VIEW}", checks=[{{"not_null": "nothing"}}])
+    """)
+
+    assert run.states == {"refresh": "failed", "wrong": "failed"}
+    assert "its function is in the DAG file, which Spark's driver does not have" in run.task_log("refresh")
+    assert "ConfigurationError: view lake.sales.daily, check 'not_null(nothing)': the view has no column" in run.log
+    assert "Spark-Submit cmd" not in run.log

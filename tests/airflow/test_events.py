@@ -1,0 +1,308 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A whole Airflow, and base tables that move: events that start DAGs, sensors that wait, a triggerer that dies, alerts.
+
+The test is the writer of the base tables, and the one who refreshes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
+
+from airflow_mv.catalog import MaterializedViewCatalog
+from airflow_mv.demo.home import DemoHome
+from airflow_mv.demo.local_airflow import local_airflow
+from tests.airflow.deployment import Deployment, processes, until
+from tests.builders import Lake, lake
+
+pytestmark = [pytest.mark.airflow, pytest.mark.slow, pytest.mark.timeout(1200)]
+
+VIEW = "lake.sales.daily"
+DAGS = f"""
+import os
+from datetime import timedelta
+from pathlib import Path
+
+from airflow.sdk import DAG, Asset, AssetWatcher, BaseNotifier, task
+from airflow_mv.dags import freshness_alerts_dag
+from airflow_mv.sensors import BaseTablesChangedSensor, MaterializedViewFreshSensor
+from airflow_mv.triggers import BaseTablesChangedTrigger
+
+commits = BaseTablesChangedTrigger(views="{VIEW}", poke_interval=1)
+behind = Asset("daily_is_behind", watchers=[AssetWatcher(name="commits", trigger=commits)])
+
+@task
+def told(triggering_asset_events=None):
+    return [event.extra["payload"] for events in triggering_asset_events.values() for event in events]
+
+AGAIN = {{"retries": 3, "retry_delay": timedelta(0)}}
+
+with DAG("on_commit", schedule=[behind], default_args=AGAIN):
+    told()
+
+with DAG("gate", schedule=None, default_args=AGAIN):
+    MaterializedViewFreshSensor(task_id="fresh", view="{VIEW}", poke_interval=1)
+    BaseTablesChangedSensor(task_id="changed", views=["{VIEW}"], poke_interval=1)
+    MaterializedViewFreshSensor(task_id="gives_up", view="lake.sales.new", poke_interval=1, timeout=2, soft_fail=True)
+
+def write(text):
+    with Path(os.environ["TOLD"]).open("a") as file:
+        file.write(text + "\\n")
+
+class Mail(BaseNotifier):
+    template_fields = ("text",)
+
+    def __init__(self, text):
+        super().__init__()
+        self.text = text
+
+    def notify(self, context):
+        write(self.text)
+
+freshness_alerts_dag(
+    "alerts", "{VIEW}", max_staleness=0, schedule=None, default_args=AGAIN,
+    on_breach=[
+        Mail("{{{{ dag.dag_id }}}}: {{{{ freshness_alert.view }}}} is late"), lambda alert: write(alert.message)
+    ],
+    on_recovery=lambda alert: write(alert.message),
+)
+"""
+
+
+@dataclass
+class Collector:
+    """Takes metrics as OpenTelemetry's collector does."""
+
+    gauges: list[tuple[str, dict[str, str], float]] = field(default_factory=list)
+
+    @contextlib.contextmanager
+    def listening(self) -> Iterator[int]:
+        """Listen on a port."""
+        gauges = self.gauges
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                body = self.rfile.read(int(self.headers["Content-Length"]))
+                gauges.extend(_gauges(ExportMetricsServiceRequest.FromString(body)))
+                self.send_response(200)
+                self.send_header("Content-Length", "0")
+                self.end_headers()
+
+            def log_message(self, *args: object) -> None:
+                pass
+
+        with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+            thread = threading.Thread(target=server.serve_forever)
+            thread.start()
+            try:
+                yield server.server_port
+            finally:
+                server.shutdown()
+                thread.join()
+
+
+def _gauges(request: ExportMetricsServiceRequest) -> Iterator[tuple[str, dict[str, str], float]]:
+    for resource in request.resource_metrics:
+        for scope in resource.scope_metrics:
+            for metric in scope.metrics:
+                for point in metric.gauge.data_points:
+                    tags = {item.key: item.value.string_value for item in point.attributes}
+                    yield metric.name, tags, point.as_double or float(point.as_int)
+
+
+@dataclass
+class World:
+    """A running Airflow, its lake, and what was told."""
+
+    deployment: Deployment
+    lake: Lake
+    collector: Collector
+    environment: dict[str, str]
+    triggerers: list[subprocess.Popen[bytes]] = field(default_factory=list)
+
+    def told(self) -> list[str]:
+        """What was written by those who were told."""
+        file = Path(self.environment["TOLD"])
+        return file.read_text().splitlines() if file.exists() else []
+
+    def payloads(self) -> list[dict[str, Any]]:
+        """What the events of the watcher said, oldest first."""
+        found = self.deployment.airflow.call("GET", "/api/v2/assets/events?order_by=timestamp")["asset_events"]
+        return [event["extra"]["payload"] for event in found if event["extra"].get("from_trigger")]
+
+    def runs(self) -> list[str]:
+        """The successful runs that events have started."""
+        runs = self.deployment.airflow.call("GET", "/api/v2/dags/on_commit/dagRuns")["dag_runs"]
+        return [_quoted(run["dag_run_id"]) for run in runs if run["state"] == "success"]
+
+    def state(self, run_id: str, task_id: str) -> str | None:
+        """The state of a task of the DAG `gate`."""
+        path = f"/api/v2/dags/gate/dagRuns/{run_id}/taskInstances/{task_id}"
+        return self.deployment.airflow.call("GET", path)["state"]
+
+    def kill_triggerer(self) -> None:
+        """As a lost machine does."""
+        found = [item for item in processes(self.deployment.home) if "triggerer" in " ".join(item.cmdline())]
+        assert found
+        for item in found:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                item.kill()
+        psutil.wait_procs(found, 30)
+        for process in self.triggerers:
+            process.wait()
+
+    def start_triggerer(self) -> None:
+        """Another one takes over."""
+        self.triggerers.append(
+            subprocess.Popen([sys.executable, "-m", "airflow", "triggerer"], env=self.environment,
+                             stdout=subprocess.DEVNULL, stderr=subprocess.STDOUT)
+        )  # fmt: skip
+
+
+def _quoted(run_id: str) -> str:
+    return run_id.replace("+", "%2B").replace(":", "%3A")
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    """Airflow over a lake with a refreshed view, and one that was never refreshed."""
+    home = DemoHome(tmp_path_factory.mktemp("events"))
+    dags = home.folder / "dags"
+    dags.mkdir()
+    (home.folder / "warehouse").mkdir()
+    (dags / "events.py").write_text(DAGS)
+    collector = Collector()
+    with (
+        lake(home.catalog_properties["uri"], home.folder / "warehouse") as found,
+        collector.listening() as otel_port,
+        contextlib.ExitStack() as stack,
+    ):
+        found.table()
+        found.view()
+        found.view("new")
+        found.refresh()
+        settings = {
+            "TOLD": str(home.folder / "told"),
+            "AIRFLOW__CORE__DAGS_ARE_PAUSED_AT_CREATION": "False",
+            "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_ALL_ADMINS": "False",
+            "AIRFLOW__WORKERS__EXECUTION_API_TIMEOUT": "60",
+            "AIRFLOW__TRIGGERER__JOB_HEARTBEAT_SEC": "1",
+            "AIRFLOW__TRIGGERER__TRIGGERER_HEALTH_CHECK_THRESHOLD": "10",
+            "AIRFLOW__METRICS__OTEL_ON": "True",
+            "AIRFLOW__METRICS__OTEL_HOST": "127.0.0.1",
+            "AIRFLOW__METRICS__OTEL_PORT": str(otel_port),
+        }
+        # Not one of those that the system hands out: it takes a while until Airflow listens.
+        port = random.randint(20_000, 29_999)
+        airflow = stack.enter_context(local_airflow(home, dags=dags, port=port, settings=settings))
+        until(lambda: airflow.call("GET", "/api/v2/dags")["total_entries"] == 3)
+        deployment = Deployment(airflow, home, found.iceberg, MaterializedViewCatalog(found.iceberg))
+        (standalone,) = [item for item in processes(home) if item.pid == airflow.process.pid]
+        world = World(deployment, found, collector, {**os.environ, **standalone.environ()})
+        stack.callback(lambda: [(item.kill(), item.wait()) for item in world.triggerers])
+        yield world
+    assert processes(home) == []
+
+
+@pytest.fixture(scope="module")
+def first(world: World) -> list[dict[str, Any]]:
+    """The first commit, and what the run that it started was told."""
+    world.lake.append((8, "west", 1), (9, "west", 2))
+    (run,) = until(world.runs)
+    assert world.deployment.value("on_commit", run, "told") == world.payloads()
+    return world.payloads()
+
+
+def test_a_commit_to_a_base_table_starts_a_run_that_knows_what_it_is_for(
+    world: World, first: list[dict[str, Any]]
+) -> None:
+    """Through Airflow's own asset watcher: event, asset, run."""
+    (view,) = first[0]["views"]
+    assert (view["view"], view["state"]) == (VIEW, "stale")
+    (table,) = view["tables"]
+    assert (table["identifier"], table["rows_added"]) == ("lake.sales.orders", 2)
+    assert table["to"] == str(world.lake.head())
+
+
+def test_compaction_starts_no_run(world: World, first: list[dict[str, Any]]) -> None:
+    """Before the refresh and after it; and time without a commit starts none either."""
+    world.lake.compact()
+    time.sleep(4)
+    world.lake.refresh()
+    world.lake.compact()
+    time.sleep(4)
+    assert world.payloads() == first
+
+
+@pytest.fixture(scope="module")
+def restarted(world: World, first: list[dict[str, Any]]) -> list[str]:
+    """Two tasks wait; the triggerer is killed, and a commit is made before another one takes over."""
+    world.lake.refresh()
+    world.lake.append()
+    until(lambda: len(world.payloads()) == 2)
+    time.sleep(8)  # the announcement is in the state store
+    world.deployment.start("gate", "waiting")
+    until(lambda: world.state("waiting", "fresh") == "deferred")
+    until(lambda: world.state("waiting", "changed") == "success")
+    world.kill_triggerer()
+    committed = world.lake.append()
+    world.start_triggerer()
+    until(lambda: len(world.payloads()) >= 3)
+    return [str(committed)]
+
+
+def test_a_commit_while_no_triggerer_ran_is_found_and_nothing_is_told_again(world: World, restarted: list[str]) -> None:
+    """A restart neither loses nor storms."""
+    time.sleep(4)
+    payloads = world.payloads()
+    assert len(payloads) == 3
+    assert payloads[2]["views"][0]["tables"][0]["to"] == restarted[0]
+
+
+def test_a_waiting_sensor_holds_no_slot_and_outlives_its_triggerer(world: World, restarted: list[str]) -> None:
+    """It goes on in the next one, and ends when the view is fresh."""
+    assert world.state("waiting", "fresh") == "deferred"
+    world.lake.refresh()
+    assert world.deployment.ended("gate", "waiting") == {
+        "fresh": "success",
+        "changed": "success",
+        "gives_up": "skipped",
+    }
+    value = world.deployment.value("gate", "waiting", "fresh")
+    assert (value["readiness"], value["lag_seconds"]) == ("FRESH", 0)
+    changed = world.deployment.value("gate", "waiting", "changed")
+    assert changed["views"][0]["view"] == VIEW
+
+
+def test_lateness_is_told_once_and_recovery_once_and_the_lag_is_measured(world: World, restarted: list[str]) -> None:
+    """Over three runs of the check; nobody runs a refresh DAG here at all."""
+    world.lake.refresh()
+    world.lake.append()
+    time.sleep(1.1)
+    for run_id in ("late", "still_late"):
+        assert world.deployment.run("alerts", run_id) == {"freshness": "success"}, world.deployment.said()
+    assert world.told()[0] == f"alerts: {VIEW} is late"
+    assert world.told()[1].startswith(f"{VIEW} is STALE, behind for ")
+    assert len(world.told()) == 2
+
+    world.lake.refresh()
+    assert world.deployment.run("alerts", "recovered") == {"freshness": "success"}
+    assert world.told()[2:] == [f"{VIEW} is on time again (FRESH)"]
+    lags = [(tags, value) for name, tags, value in world.collector.gauges if name.endswith("airflow_mv.lag_seconds")]
+    assert {tags["view"] for tags, _ in lags} == {VIEW}
+    assert max(value for _, value in lags) > 1
+    assert min(value for _, value in lags) == 0

@@ -1,0 +1,98 @@
+# SPDX-License-Identifier: Apache-2.0
+"""An incremental view that has to be recomputed in full: told everywhere, and refused where that is wished."""
+
+from __future__ import annotations
+
+import pytest
+
+from airflow_mv.hooks import MaterializedViewHook
+from airflow_mv.plan.reasons import fallback
+from airflow_mv.status import history
+from tests.airflow.conftest import VIEW, Airflow, Run
+from tests.builders import QUERY, Lake
+
+WHOLE = "SELECT region, amount FROM lake.sales.orders ORDER BY amount, region LIMIT 2"
+
+
+def _refreshed(airflow: Airflow, lake: Lake, **arguments: str) -> Run:
+    """Refresh, with what a Spark job would leave already there."""
+    if arguments.get("on_fallback", "full") == "full":
+        script = MaterializedViewHook().plan(VIEW).script
+        lake.catalog.files.replace_text(script.outcome_location, lake.stager(script).to_json())
+    given = "".join(f", {name}={value!r}" for name, value in arguments.items())
+    return airflow.run(f'RefreshMaterializedViewOperator(task_id="refresh", view="{VIEW}", retries=2{given})')
+
+
+def _warnings(run: Run) -> list[str]:
+    return [line for line in run.log.splitlines() if "[warning" in line and VIEW in line]
+
+
+def _prepare(lake: Lake, sql: str) -> None:
+    # On tables of four rows a full refresh is the cheaper one.
+    lake.view(sql=sql, refresh_strategy="incremental", properties={"airflow-mv.incremental-up-to": "1000"})
+    lake.refresh()
+    lake.append()
+
+
+def test_a_recompute_that_nobody_expected_is_a_warning_in_xcom_and_in_the_history(
+    airflow: Airflow, sales: Lake
+) -> None:
+    """It reads the whole base tables: a changed query or an expired snapshot must not cost that day after day."""
+    _prepare(sales, WHOLE)
+    run = _refreshed(airflow, sales)
+    (warning,) = _warnings(run)
+    why = run.values["refresh"]["fallback"]
+
+    assert "lake.sales.daily is incremental, and is recomputed in full because of a fallback: " in warning
+    assert why
+    assert why in warning
+    assert (run.values["refresh"]["mode"], run.values["refresh"]["outcome"]) == ("full", "refreshed")
+    recorded = history(sales.catalog, VIEW)[-1]
+    assert recorded["mode"] == "full"
+    assert "INCREMENTAL_UNAVAILABLE" in [reason["code"] for reason in recorded["reasons"]]
+
+
+def test_a_recompute_that_the_job_fell_back_to_is_told_as_well(airflow: Airflow, sales: Lake) -> None:
+    """The plan was incremental, so only the end of the task can tell it."""
+    _prepare(sales, QUERY)
+    run = _refreshed(airflow, sales)
+    (warning,) = _warnings(run)
+
+    assert "lake.sales.daily is incremental, and was refreshed by full: the job found out: " in warning
+    assert run.values["refresh"]["fallback"].startswith("the job found out: ")
+    assert any("the job found out" in reason["message"] for reason in history(sales.catalog, VIEW)[-1]["reasons"])
+
+
+@pytest.mark.parametrize("arguments", [{"on_fallback": "fail"}, {"max_full_bytes": "1", "on_fallback": ""}])
+def test_it_is_refused_before_spark_starts_and_not_tried_again(
+    airflow: Airflow, sales: Lake, arguments: dict[str, str]
+) -> None:
+    """By a word, or by the bytes that it would read."""
+    _prepare(sales, WHOLE)
+    run = _refreshed(airflow, sales, **arguments)
+
+    assert run.states == {"refresh": "failed"}
+    assert run.log.count("errors.RefreshRefusedError: view lake.sales.daily would have to be recomputed in full") == 1
+    assert "Spark-Submit cmd" not in run.log
+
+
+def test_a_view_that_is_left_as_it_is_is_a_warning_too(airflow: Airflow, sales: Lake) -> None:
+    """Its rows grow older with every run that skips it."""
+    _prepare(sales, WHOLE)
+    run = _refreshed(airflow, sales, on_fallback="skip")
+    (warning,) = _warnings(run)
+
+    assert "lake.sales.daily is incremental, and is left as it is because of a fallback: " in warning
+    assert run.values["refresh"]["outcome"] == "skipped"
+    assert "on_fallback is 'skip'" in run.values["refresh"]["fallback"]
+
+
+def test_a_refresh_that_went_as_planned_has_no_such_word(airflow: Airflow, daily: Lake) -> None:
+    """A first refresh, and one of a view whose strategy is full, are what was asked for."""
+    daily.append()
+    plan = MaterializedViewHook().plan(VIEW)
+    run = _refreshed(airflow, daily)
+
+    assert fallback(plan.reasons) is None
+    assert run.values["refresh"]["fallback"] is None
+    assert _warnings(run) == []

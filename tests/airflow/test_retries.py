@@ -1,0 +1,176 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which failures are tried again, and when; and that a task that is stopped leaves nothing at work behind."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from datetime import datetime, timedelta
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from airflow.sdk import RetryAction
+
+from airflow_mv import errors
+from airflow_mv.catalog.spark import spark_settings
+from airflow_mv.errors import CatalogUnavailableError, CommitConflictError, CommitStateUnknownError, JobError
+from airflow_mv.retries import MaterializedViewRetryPolicy
+from tests.airflow.conftest import VIEW, Airflow
+from tests.builders import Lake
+from tests.spark.processes import connect_server
+
+POLICY = MaterializedViewRetryPolicy()
+#: A catalog whose database does not answer.
+DOWN = {"type": "sql", "uri": "postgresql+psycopg2://127.0.0.1:1/catalog", "warehouse": "file:///nowhere"}
+
+
+def _all(kind: type[errors.MaterializedViewError]) -> Iterator[type[errors.MaterializedViewError]]:
+    yield kind
+    for each in kind.__subclasses__():
+        yield from _all(each)
+
+
+def _context(**task: Any) -> Any:
+    return {
+        "ti": SimpleNamespace(task=SimpleNamespace(**{"retry_delay": timedelta(seconds=300), "retries": 3, **task}))
+    }
+
+
+def _seconds(error: BaseException, *, try_number: int = 1, max_tries: int = 3, **task: Any) -> float | None:
+    decision = POLICY.evaluate(error, try_number, max_tries, _context(**task))
+    assert decision.action == RetryAction.RETRY
+    return decision.retry_delay.total_seconds() if decision.retry_delay else None
+
+
+@pytest.mark.parametrize("kind", sorted(set(_all(errors.MaterializedViewError)), key=lambda kind: kind.__name__))
+def test_what_may_be_retried_is_what_the_error_says(kind: type[errors.MaterializedViewError]) -> None:
+    """One truth for tasks, sensors and the command line: a new kind of error is in it by itself."""
+    decision = POLICY.evaluate(kind.__new__(kind), 1, 3, _context())
+
+    assert decision.action == (RetryAction.RETRY if kind.retryable else RetryAction.FAIL)
+    assert decision.reason
+    assert decision.reason.startswith(f"{kind.__name__}: another try ")
+
+
+def test_errors_of_others_get_airflows_own_treatment() -> None:
+    """A user's callback or pre_execute may raise what it likes."""
+    assert POLICY.evaluate(ValueError("x"), 1, 3).action == RetryAction.DEFAULT
+
+
+@pytest.mark.parametrize("error", [CommitConflictError("x"), CommitStateUnknownError("x")])
+def test_those_who_met_do_not_meet_again(error: Exception) -> None:
+    """Soon, since a commit takes a moment; and drawn, since the other one retries as well."""
+    delays = {_seconds(error) for _ in range(50)}
+
+    assert all(delay is not None and 5 <= delay <= 15 for delay in delays)
+    assert len(delays) > 10
+
+
+@pytest.mark.parametrize("error", [CatalogUnavailableError("x"), JobError("x")])
+def test_an_outage_is_asked_less_and_less_often(error: Exception) -> None:
+    """And no longer than ten minutes after its end."""
+    delays = [_seconds(error, try_number=number, max_tries=40, retries=40) or 0 for number in range(1, 40)]
+
+    for delay, least in zip(delays, (20, 40, 80, 160, 320, 600, 600), strict=False):
+        assert least <= delay <= least * 1.1
+    assert max(delays) <= 660
+
+
+def test_a_cleared_task_counts_its_failures_anew() -> None:
+    """Airflow goes on counting its tries."""
+    assert 20 <= (_seconds(JobError("x"), try_number=9, max_tries=11, retries=3) or 0) <= 22
+
+
+def test_a_delay_of_the_tasks_own_is_kept() -> None:
+    """Whoever sets one, means it."""
+    assert _seconds(JobError("x"), retry_delay=timedelta(seconds=7)) is None
+
+
+def test_a_policy_is_the_same_after_airflow_has_stored_it() -> None:
+    """Airflow may keep it with the DAG."""
+    policy = MaterializedViewRetryPolicy(outage=timedelta(seconds=3))
+    assert MaterializedViewRetryPolicy.deserialize(policy.serialize()).outage == timedelta(seconds=3)
+
+
+def test_an_outage_is_retried_by_the_policy_and_told(airflow: Airflow) -> None:
+    """In a real run: the decision is in the log, with its reason; the stack below the error is not."""
+    airflow.connect("down", conn_type="iceberg", extra=DOWN)
+    run = airflow.run(f"""
+        from airflow_mv.retries import MaterializedViewRetryPolicy
+        RefreshMaterializedViewOperator(
+            task_id="refresh", view="{VIEW}", iceberg_conn_id="down", retries=1,
+            retry_policy=MaterializedViewRetryPolicy(outage=timedelta(seconds=2)),
+        )
+    """)
+    assert not run.import_error
+    failed = [line for line in run.log.splitlines() if "Task failed with exception" in line]
+    first, second = (datetime.fromisoformat(line.split()[0]) for line in failed)
+
+    assert run.states == {"refresh": "failed"}
+    assert second - first >= timedelta(seconds=2)
+    assert run.log.count("errors.CatalogUnavailableError: connection 'down': the catalog does not answer") == 2
+    assert "reason='CatalogUnavailableError: another try may succeed, in 2 s'" in run.log
+    assert "airflow_mv/hooks/views.py" not in run.log
+
+
+@pytest.mark.parametrize(
+    ("given", "tries"), [("", 1), ("retry_policy=None, ", 2), ("default_args=dict(retry_policy=ANYTHING), ", 2)]
+)
+def test_another_policy_takes_the_place_of_ours(airflow: Airflow, sales: Lake, given: str, tries: int) -> None:
+    """Someone's base tables come and go: for them a missing one is worth a retry."""
+    sales.view()
+    sales.iceberg.drop_table("sales.orders")
+    run = airflow.run(f"""
+        from airflow.sdk import ExceptionRetryPolicy, RetryRule
+        from airflow_mv.errors import BaseTableNotFoundError
+        ANYTHING = ExceptionRetryPolicy([RetryRule(BaseTableNotFoundError, retry_delay=timedelta(0))])
+        RefreshMaterializedViewOperator(
+            task_id="refresh", view="{VIEW}", retries=1, {given}retry_delay=timedelta(0)
+        )
+    """)
+
+    assert run.states == {"refresh": "failed"}
+    assert len(re.findall("errors.BaseTableNotFoundError: view lake.sales.daily: base table", run.log)) == tries, (
+        run.log
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.cluster
+def test_a_task_that_runs_too_long_frees_the_spark_connect_server(
+    airflow: Airflow, sales: Lake, tmp_path: Path
+) -> None:
+    """Its query occupies every core of the server: another one ends only when they are free again."""
+    sales.append(*((number, "x", number) for number in range(2000)))
+    sales.append(*((number, "y", number) for number in range(2000)))
+    endless = "SELECT count(*) AS n FROM orders a, orders b, orders c, orders d WHERE a.id + b.id > c.id + d.id"
+    settings = spark_settings("lake", sales.iceberg.properties)
+    with connect_server(tmp_path, settings.session_confs()) as remote:
+        host, _, port = remote.removeprefix("sc://").partition(":")
+        airflow.connect("connect", conn_type="spark_connect", host=host, port=int(port))
+        run = airflow.run(f"""
+            create = CreateMaterializedViewOperator(
+                task_id="create", view="{VIEW}", sql="{endless}", spark_conn_id="connect"
+            )
+            refresh = RefreshMaterializedViewOperator(
+                task_id="refresh", view="{VIEW}", spark_conn_id="connect", execution_timeout=timedelta(seconds=20)
+            )
+            create >> refresh
+            @task(trigger_rule="all_done")
+            def other():
+                from pyspark.sql import SparkSession
+                spark = SparkSession.builder.remote("{remote}").getOrCreate()
+                found = spark.range(0, 100, 1, 4).selectExpr("sum(id) AS total").collect()[0].total
+                spark.stop()
+                return found
+            refresh >> other()
+        """)
+        log = (tmp_path / "server.log").read_text()
+
+    assert run.states == {"create": "success", "refresh": "failed", "other": "success"}, run.log
+    assert "INSERT OVERWRITE" in run.task_log("refresh")
+    assert "AirflowTaskTimeout" in run.log
+    assert run.values["other"] == 4950
+    assert re.search(r"cancel|interrupt", log, re.IGNORECASE)

@@ -1,0 +1,225 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The event trigger: what it fires for, and that a restart, an outage or a lost memory neither loses nor storms."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
+
+import pytest
+from airflow.sdk.exceptions import AirflowFailException, TaskDeferred
+from airflow.triggers.base import TriggerEvent
+
+from airflow_mv.errors import ConfigurationError
+from airflow_mv.sensors import BaseTablesChangedSensor
+from airflow_mv.triggers import BaseTablesChangedOnceTrigger, BaseTablesChangedTrigger, base_tables
+from tests.airflow.conftest import VIEW, Airflow
+from tests.builders import Lake
+
+Story = Callable[[Callable[[], Awaitable[dict[str, Any]]], Callable[[], Awaitable[None]]], Awaitable[None]]
+
+
+class Store:
+    """Keeps what a triggerer keeps for the watcher's asset."""
+
+    def __init__(self) -> None:
+        self.values: dict[str, Any] = {}
+        self.shared = False
+
+    async def aget(self, key: str) -> Any:
+        self._check()
+        return self.values.get(key)
+
+    async def aset(self, key: str, value: Any) -> None:
+        self._check()
+        self.values[key] = json.loads(json.dumps(value))
+
+    def _check(self) -> None:
+        if self.shared:  # as Airflow says it, where one trigger is of two assets
+            raise ValueError("Task has 2 concrete inlets and outlets")
+
+
+@pytest.fixture(autouse=True)
+def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(base_tables, "_HANDED_OVER", 0.05)
+
+
+def watch(store: Store | None, story: Story, **arguments: Any) -> None:
+    """Run a triggerer with one watcher: the story gets the next event, or makes sure that there is none."""
+    _, serialized = BaseTablesChangedTrigger(**{"views": VIEW, "poke_interval": 0.05, **arguments}).serialize()
+    trigger = BaseTablesChangedTrigger(**json.loads(json.dumps(serialized)))
+    trigger.asset_state_store = store  # type: ignore[assignment]
+
+    async def run() -> None:
+        events: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
+
+        async def drain(stream: AsyncIterator[TriggerEvent]) -> None:
+            async for event in stream:
+                events.put_nowait(json.loads(json.dumps(event.payload)))
+
+        async def event() -> dict[str, Any]:
+            found = await asyncio.wait_for(events.get(), 60)
+            await asyncio.sleep(0.2)  # it is noted
+            return found
+
+        async def nothing() -> None:
+            await asyncio.sleep(0.6)
+            assert events.empty(), events.get_nowait()
+
+        running = asyncio.create_task(drain(trigger.run()))
+        await story(event, nothing)
+        assert not running.done(), running.exception()
+        running.cancel()
+
+    asyncio.run(run())
+
+
+def test_a_commit_fires_once_and_compaction_never(airflow: Airflow, daily: Lake) -> None:
+    """Until the view is refreshed and there is something new."""
+
+    async def story(event: Any, nothing: Any) -> None:
+        await nothing()
+        daily.compact()
+        await nothing()
+        first = daily.append()
+        (view,) = (await event())["views"]
+        assert (view["view"], view["tables"][0]["to"]) == (VIEW, str(first))
+        daily.compact()
+        await nothing()
+        await asyncio.to_thread(daily.refresh)
+        await nothing()
+        daily.append()
+        await event()
+
+    watch(Store(), story)
+
+
+def test_a_restart_tells_nothing_twice_and_finds_what_was_missed(airflow: Airflow, daily: Lake) -> None:
+    """The memory is in the store; what it is compared with is in the catalog."""
+    store = Store()
+    daily.append()
+
+    async def told(event: Any, nothing: Any) -> None:
+        await event()
+
+    async def silent(event: Any, nothing: Any) -> None:
+        await nothing()
+
+    watch(store, told)
+    watch(store, silent)
+    daily.append()
+    watch(store, told)
+
+
+def test_a_triggerer_that_dies_before_it_has_noted_an_event_tells_it_again(
+    airflow: Airflow, daily: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At least once: the other order could lose it."""
+    monkeypatch.setattr(base_tables, "_HANDED_OVER", 60.0)
+    store = Store()
+    daily.append()
+
+    async def told(event: Any, nothing: Any) -> None:
+        await event()
+
+    watch(store, told)
+    assert store.values == {}
+    watch(store, told)
+
+
+def test_what_nobody_refreshes_is_told_again(airflow: Airflow, daily: Lake) -> None:
+    """Airflow drops the events for a DAG that is paused."""
+    daily.append()
+
+    async def story(event: Any, nothing: Any) -> None:
+        first = await event()
+        assert await event() == first | {"views": [{**first["views"][0], "lag_seconds": _any()}]}
+
+    watch(Store(), story, remind_every=0.3)
+
+
+class _any:
+    def __eq__(self, other: object) -> bool:
+        return True
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+def test_a_store_that_two_assets_share_costs_the_memory_only(
+    airflow: Airflow, daily: Lake, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """And the log says what to do."""
+    store = Store()
+    store.shared = True
+    daily.append()
+
+    async def story(event: Any, nothing: Any) -> None:
+        await event()
+        await nothing()
+
+    watch(store, story)
+    one, two = (BaseTablesChangedTrigger(views=VIEW, asset=name) for name in ("a", "b"))
+    assert BaseTablesChangedTrigger.hash(*one.serialize()) != BaseTablesChangedTrigger.hash(*two.serialize())
+
+
+def test_a_watcher_outlives_what_it_cannot_look_at(airflow: Airflow, daily: Lake) -> None:
+    """Airflow would start it again each second. One view that is not there hides no other."""
+    properties = airflow.connections["iceberg_default"]
+    airflow.disconnect()
+
+    async def story(event: Any, nothing: Any) -> None:
+        await nothing()
+        airflow.connect("iceberg_default", **properties)
+        await nothing()
+        daily.append()
+        (first,) = (await event())["views"]
+        assert first["view"] == VIEW
+        daily.view("later")
+        (second,) = (await event())["views"]
+        assert (second["view"], second["state"]) == ("lake.sales.later", "never-refreshed")
+
+    watch(Store(), story, views=["lake.sales.later", VIEW])
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"views": []}, {"views": VIEW, "require": "some"}, {"views": VIEW, "tables": "lake.sales.orders"},
+     {"views": VIEW, "quiet_period": "soon"}, {"views": VIEW, "at_most_every": -1}],
+)  # fmt: skip
+def test_arguments_that_are_none_are_refused_when_the_dag_is_read(wrong: dict[str, Any]) -> None:
+    with pytest.raises(ConfigurationError):
+        BaseTablesChangedTrigger(**wrong)
+
+
+def test_the_sensor_returns_what_changed(airflow: Airflow, daily: Lake) -> None:
+    """In the worker, or from the trigger: the same."""
+    sensor = BaseTablesChangedSensor(task_id="changed", views=VIEW, poke_interval=0.05)
+    with pytest.raises(TaskDeferred) as deferred:
+        sensor.execute({})
+    path, arguments = deferred.value.trigger.serialize()
+    assert path == "airflow_mv.triggers.BaseTablesChangedOnceTrigger"
+    trigger = BaseTablesChangedOnceTrigger(**json.loads(json.dumps(arguments)))
+
+    async def first() -> Any:
+        async for event in trigger.run():
+            return event.payload
+        raise AssertionError
+
+    new = daily.append()
+    told = sensor.execute_complete({}, json.loads(json.dumps(asyncio.run(first()))))
+    assert told["views"][0]["tables"][0]["to"] == str(new)
+    now = sensor.execute({})
+    assert now["views"][0]["tables"] == told["views"][0]["tables"]
+
+
+def test_the_sensor_fails_where_waiting_cannot_help(airflow: Airflow, daily: Lake) -> None:
+    """In either way; a table that is gone for a moment is waited for."""
+    with pytest.raises(AirflowFailException, match="ViewNotFoundError"):
+        BaseTablesChangedSensor(task_id="changed", views="lake.sales.nowhere").execute({})
+    sensor = BaseTablesChangedSensor(task_id="changed", views=VIEW)
+    with pytest.raises(AirflowFailException, match="ConfigurationError: no"):
+        sensor.execute_complete({}, {"error": ["ConfigurationError", "no"]})
+    daily.iceberg.drop_table("sales.orders")
+    assert not sensor.poke({})

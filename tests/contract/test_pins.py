@@ -1,0 +1,42 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One cut for several refreshes is the same on every catalog and in every layout."""
+
+from __future__ import annotations
+
+import pytest
+
+from airflow_mv.errors import PinError
+from airflow_mv.planning.pins import RunPins, pin_base_tables, restore
+from airflow_mv.results import RefreshResult
+from tests.builders import Lake
+
+
+def test_views_agree_on_every_catalog(every_home: Lake) -> None:
+    """Base tables and a view outside of the run move on meanwhile; a view of the run is read as it was published."""
+    home = every_home
+    home.table()
+    home.view()
+    home.view("count", "SELECT count(*) AS n FROM lake.sales.orders")
+    home.view("total", "SELECT sum(d.orders) AS n FROM lake.sales.daily d")
+    home.view("top", "SELECT max(t.n) AS n, max(c.n) AS c FROM total t CROSS JOIN count c")
+    home.refresh()
+    pins = RunPins.read(
+        pin_base_tables(home.catalog, ["sales.top", "sales.total", "sales.count"]).document(), source="test"
+    )
+    assert [*pins.views] == ["lake.sales.total", "lake.sales.count", "lake.sales.top"]
+    head = home.head()
+
+    def refreshed(name: str) -> RefreshResult:
+        return home.refresh(f"sales.{name}", pins=restore(home.catalog, f"lake.sales.{name}", pins))
+
+    home.append()
+    home.refresh()
+    refreshed("total")
+    assert dict(refreshed("count").snapshots) == {"lake.sales.orders": head}
+    refreshed("top")
+    assert home.read("sales.total") == [{"n": 3}]
+    assert home.read("sales.top") == [{"n": 3, "c": 3}]
+
+    home.expire(head)
+    with pytest.raises(PinError, match=f"snapshot {head}, which has expired"):
+        refreshed("count")

@@ -1,0 +1,157 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Expiry and rollback keep one contract in every catalog and layout: done once, made anew where they lose."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+
+from airflow_mv.commit import publish
+from airflow_mv.errors import CommitStateUnknownError, RefreshNotFoundError
+from airflow_mv.status import history, status
+from airflow_mv.upkeep.maintenance import expire
+from airflow_mv.upkeep.rollback import rollback
+from tests.builders import FIRST, Lake
+from tests.contract.support import VIEW, ids, staged, where
+from tests.faults import Clock, Fault, FaultyCatalog, after, arrive_late, lose_answer_after, lose_answer_before
+
+#: No grace at all.
+NOW = timedelta(0)
+FAULTS = [lose_answer_after(), lose_answer_before(), arrive_late]
+
+
+@pytest.fixture
+def home(every_home: Lake) -> Lake:
+    every_home.table()
+    return every_home
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+def refreshed(home: Lake, times: int, **definition: object) -> list[str]:
+    """A view that was refreshed a few times; the ids of its refreshes."""
+    home.view(**definition)
+    ids = []
+    for number in range(times):
+        if number:
+            home.append((10 + number, "east", number))
+        ids.append(str(home.refresh().refresh_id))
+    return ids
+
+
+def snapshot_ids(home: Lake) -> set[int]:
+    return {snapshot.snapshot_id for snapshot in home.storage().table.snapshots}
+
+
+# -- expiry ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_an_expiry_whose_answer_is_lost_is_done_once(home: Lake, clock: Clock, fault: Fault) -> None:
+    """It is looked for before it is sent again; whichever copy lands, it lands once."""
+    refreshed(home, 2)
+    catalog = FaultyCatalog(home.iceberg, fault)
+    assert expire(catalog, VIEW, older_than=NOW, effects=clock.effects).snapshot_ids
+    done = home.storage()
+    catalog.arrive()
+    assert home.storage() == done
+    assert len(snapshot_ids(home)) == 1
+    locations = [entry.metadata_file for entry in done.table.metadata_log]
+    assert len(locations) == len(set(locations))
+    assert len(home.read()) == 3
+
+
+def test_an_expiry_in_doubt_says_so_and_can_be_settled_later(home: Lake, clock: Clock) -> None:
+    refreshed(home, 2)
+    catalog = FaultyCatalog(home.iceberg, *[lose_answer_before()] * 9)
+    with pytest.raises(CommitStateUnknownError, match=r"sales\.daily"):
+        expire(catalog, VIEW, older_than=NOW, effects=clock.effects)
+    assert len(snapshot_ids(home)) > 1
+    assert expire(home.catalog, VIEW, older_than=NOW).snapshot_ids
+
+
+def test_an_expiry_that_loses_to_a_refresh_is_made_anew(home: Lake, clock: Clock) -> None:
+    refreshed(home, 2)
+    old = snapshot_ids(home) - {home.storage().table.head}
+
+    def refresh_first() -> None:
+        home.append((99, "west", 1))
+        home.refresh()
+
+    catalog = FaultyCatalog(home.iceberg, after(refresh_first))
+    expire(catalog, VIEW, older_than=NOW, effects=clock.effects)
+    assert home.storage().table.head in snapshot_ids(home)
+    assert not old & snapshot_ids(home)
+    assert {row["region"] for row in home.read()} == {"north", "south", "east", "west"}
+
+
+# -- rollback ----------------------------------------------------------------------------------
+
+
+def test_a_rollback_brings_back_rows_and_record_and_can_be_taken_back(home: Lake) -> None:
+    """I7: only an explicit rollback goes back; afterwards the view is stale, and says so."""
+    first, second, third = refreshed(home, 3, time_travel=True)
+    rows = home.read()
+    assert rollback(home.catalog, VIEW, first).changed
+    location = home.storage().location
+    assert not rollback(home.catalog, VIEW, first).changed
+    assert home.storage().location == location
+    assert sum(int(row["orders"]) for row in home.read()) == len(FIRST)
+    assert status(home.catalog, VIEW).to_dict()["state"] == "stale"
+    assert [item["current"] for item in history(home.catalog, VIEW)] == [True, False, False]
+    assert ids(home) == [item["refresh_id"] for item in history(home.catalog, VIEW)] == [first, second, third]
+    assert rollback(home.catalog, VIEW, third).changed
+    assert home.read() == rows
+    assert status(home.catalog, VIEW).to_dict()["state"] == "fresh"
+    rollback(home.catalog, VIEW, second)
+    result = home.refresh()
+    assert result.outcome == "refreshed"
+    assert result.refresh_id not in {first, second, third}
+    assert home.read() == rows
+    tags = [name for name in home.storage().table.refs if name.startswith("airflow_mv_at_")]
+    assert len(tags) == (home.layout == "registered")
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_rollback_whose_answer_is_lost_is_done_once(home: Lake, clock: Clock, fault: Fault) -> None:
+    first, _ = refreshed(home, 2, time_travel=True)
+    catalog = FaultyCatalog(home.iceberg, fault)
+    assert rollback(catalog, VIEW, first, effects=clock.effects).changed
+    done = home.storage()
+    catalog.arrive()
+    assert home.storage() == done
+    log = [entry.snapshot_id for entry in done.table.snapshot_log]
+    assert log.count(log[-1]) == 2
+    assert len(home.read()) == 2
+
+
+def test_a_rollback_that_loses_to_a_refresh_is_made_anew(home: Lake, clock: Clock) -> None:
+    first, _ = refreshed(home, 2, time_travel=True)
+
+    def refresh_first() -> None:
+        home.append((99, "west", 1))
+        home.refresh()
+
+    assert rollback(FaultyCatalog(home.iceberg, after(refresh_first)), VIEW, first, effects=clock.effects).changed
+    assert len(home.read()) == 2
+    assert len(history(home.catalog, VIEW)) == 3
+
+
+def test_a_refresh_that_was_staged_before_a_rollback_does_not_undo_it_unplanned(home: Lake, clock: Clock) -> None:
+    first, _ = refreshed(home, 2, time_travel=True)
+    home.append()
+    plan, outcome = staged(home)
+    rollback(home.catalog, VIEW, first)
+    assert publish(home.catalog, plan, where(outcome), effects=clock.effects).outcome == "replan"
+    assert len(home.read()) == 2
+
+
+def test_a_rollback_to_rows_that_are_not_kept_is_refused_and_names_the_way_to_keep_them(home: Lake) -> None:
+    first, second = refreshed(home, 2)
+    with pytest.raises(RefreshNotFoundError, match=r"1 recorded; `airflow-mv history.*--time-travel"):
+        rollback(home.catalog, VIEW, first)
+    assert not rollback(home.catalog, VIEW, second).changed

@@ -1,0 +1,340 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Refreshing an interval replaces its rows and no others, and the record says which rows are of which snapshots."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta, timezone
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from airflow_mv.catalog import Layout
+from airflow_mv.create import Definition, create
+from airflow_mv.errors import ConfigurationError, RefreshRefusedError
+from airflow_mv.plan.freshness import State
+from airflow_mv.plan.reasons import Code
+from airflow_mv.planning import RefreshOptions, plan_refresh
+from airflow_mv.spec.interval import Span
+from airflow_mv.spec.materialized_view import RefreshRecord
+from airflow_mv.status import history, status
+from tests.intervals.support import BY_DAY, VIEW, Days, days, days_lake
+
+
+@pytest.fixture
+def lake(request: pytest.FixtureRequest, sqlite_uri: str, warehouse: Path) -> Iterator[Days]:
+    """A view by days."""
+    with days_lake(sqlite_uri, warehouse, cast("Layout", getattr(request, "param", "pointed"))) as made:
+        yield made
+
+
+#: The layout matters to how rows are staged and published; what is recorded is the same in both.
+BOTH: Any = pytest.mark.parametrize("lake", ["pointed", "registered"], indirect=True)
+
+
+def record(lake: Days) -> RefreshRecord:
+    """The current refresh record."""
+    state = lake.storage(VIEW).state
+    assert state is not None
+    return state.current
+
+
+def intervals(lake: Days) -> list[tuple[str, int]]:
+    """The recorded intervals and their base snapshots."""
+    return [(str(item.interval), item.snapshots["lake.sales.sold"]) for item in record(lake).intervals]
+
+
+@BOTH
+def test_the_rows_of_the_interval_are_replaced_and_no_others(lake: Days) -> None:
+    """Also where the base table has moved for other days: those keep their old rows, and the view is stale."""
+    lake.sell((1, 10), (2, 20), (3, 30), (0, 99))
+    lake.refresh(VIEW)
+    lake.sell((1, 1), (2, 2), (3, 3), (0, 4))
+
+    result = lake.refresh_days(2, 3)
+
+    assert (result.outcome, str(result.mode), result.rows_written) == ("refreshed", "replace-interval", 1)
+    assert lake.stored() == {1: (1, 10), 2: (2, 22), 3: (1, 30), 0: (1, 99)}
+    assert status(lake.catalog, VIEW).state == State.STALE
+
+
+def test_the_record_keeps_the_whole_refresh_and_names_the_interval(lake: Days) -> None:
+    """A partial refresh never claims to be a complete one."""
+    first = lake.sell((1, 10), (2, 20))
+    lake.refresh(VIEW)
+    second = lake.sell((2, 2))
+
+    result = lake.refresh_days(2, 3)
+
+    found = record(lake)
+    assert found.snapshots == {"lake.sales.sold": first}
+    assert intervals(lake) == [("day in [2024-06-02, 2024-06-03)", second)]
+    assert found.intervals[0].refresh_id == found.refresh_id == result.refresh_id
+    assert found.interval is not None
+    assert str(found.interval.interval) == "day in [2024-06-02, 2024-06-03)"
+    assert history(lake.catalog, VIEW)[-1]["interval"] == {
+        "column": "day",
+        "start": "2024-06-02T00:00:00+00:00",
+        "end": "2024-06-03T00:00:00+00:00",
+    }
+
+
+@BOTH
+def test_an_interval_of_a_view_that_was_never_refreshed_leaves_the_rest_uncomputed(lake: Days) -> None:
+    """The rest is of no snapshot: whoever reads the record by the format's own rules finds it stale."""
+    lake.sell((1, 10), (2, 20))
+
+    lake.refresh_days(2, 3)
+
+    assert lake.stored() == {2: (1, 20)}
+    assert record(lake).snapshots == {"lake.sales.sold": -1}
+    found = status(lake.catalog, VIEW)
+    assert (found.state, found.reasons[0].code) == (State.STALE, Code.INTERVALS)
+
+
+def test_a_view_of_empty_tables_is_not_fresh_because_an_interval_of_it_is(lake: Days) -> None:
+    """The record says -1 of rows that were never computed: an empty base table must not match that."""
+    lake.refresh_days(2, 3)
+
+    assert status(lake.catalog, VIEW).state == State.STALE
+    assert lake.refresh(VIEW).outcome == "refreshed"
+    assert status(lake.catalog, VIEW).state == State.FRESH
+
+
+@BOTH
+def test_the_same_interval_again_is_a_no_op_and_starts_no_job(lake: Days) -> None:
+    """Idempotent for each interval, and for every part of it."""
+    lake.sell((1, 10), (2, 20), (3, 30))
+    lake.refresh_days(1, 4)
+    jobs = len(lake.stager.refreshes)
+
+    for first, after in ((1, 4), (2, 3), (1, 2)):
+        assert lake.refresh_days(first, after).outcome == "fresh"
+
+    assert len(lake.stager.refreshes) == jobs
+
+
+def test_an_interval_that_the_whole_refresh_covers_is_a_no_op(lake: Days) -> None:
+    """The view is fresh, so every interval of it is."""
+    lake.sell((1, 10), (2, 20))
+    lake.refresh(VIEW)
+
+    assert lake.refresh_days(1, 2).outcome == "fresh"
+
+
+def test_compaction_makes_no_interval_stale(lake: Days) -> None:
+    """A snapshot that only rewrites files has the same rows."""
+    lake.sell((1, 10), (2, 20))
+    lake.refresh_days(1, 3)
+    lake.compact("sold")
+
+    assert lake.refresh_days(1, 3).outcome == "fresh"
+    assert lake.refresh_days(1, 4).outcome == "refreshed"  # day 3 was never computed
+
+
+@BOTH
+def test_a_new_interval_cuts_those_that_it_overlaps(lake: Days) -> None:
+    """Each row is of exactly one set of snapshots."""
+    one = lake.sell((1, 1), (2, 1), (3, 1), (4, 1), (5, 1))
+    lake.refresh_days(1, 6)
+    two = lake.sell((1, 1), (2, 1), (3, 1), (4, 1), (5, 1))
+    lake.refresh_days(3, 4)
+
+    assert intervals(lake) == [
+        ("day in [2024-06-01, 2024-06-03)", one),
+        ("day in [2024-06-03, 2024-06-04)", two),
+        ("day in [2024-06-04, 2024-06-06)", one),
+    ]
+    assert lake.stored() == {1: (1, 1), 2: (1, 1), 3: (2, 2), 4: (1, 1), 5: (1, 1)}
+
+
+def test_neighbours_of_the_same_snapshots_are_one_interval(lake: Days) -> None:
+    """A backfill of thirty days leaves one entry, in whatever order they came."""
+    head = lake.sell(*((n, n) for n in range(1, 8)))
+
+    for n in (3, 1, 7, 2, 5, 4, 6):
+        lake.refresh_days(n, n + 1)
+
+    assert intervals(lake) == [("day in [2024-06-01, 2024-06-08)", head)]
+    assert lake.stored() == lake.recomputed()
+
+
+@BOTH
+def test_a_whole_refresh_drops_all_intervals(lake: Days) -> None:
+    """All rows are of one set of snapshots again."""
+    lake.sell((1, 10), (2, 20))
+    lake.refresh_days(2, 3)
+
+    lake.refresh(VIEW)
+
+    assert record(lake).intervals == ()
+    assert not record(lake).only_intervals
+    assert status(lake.catalog, VIEW).state == State.FRESH
+    assert lake.stored() == lake.recomputed()
+
+
+@BOTH
+def test_an_interval_at_the_snapshots_of_the_whole_refresh_needs_no_entry(lake: Days) -> None:
+    """Forced, nothing has moved: the rows are what they were."""
+    lake.sell((1, 10), (2, 20))
+    lake.refresh(VIEW)
+
+    result = lake.refresh_days(1, 2, full=True)
+
+    assert (result.outcome, str(result.mode)) == ("refreshed", "replace-interval")
+    assert record(lake).intervals == ()
+    assert status(lake.catalog, VIEW).state == State.FRESH
+
+
+@BOTH
+def test_a_view_is_not_fresh_where_an_interval_holds_rows_that_the_base_table_went_back_on(lake: Days) -> None:
+    """The whole refresh is at the current snapshot again, the interval is at the one that was taken back."""
+    first = lake.sell((1, 10), (2, 20))
+    lake.refresh(VIEW)
+    lake.sell((2, 2))
+    lake.refresh_days(2, 3)
+    lake.roll_back(first, "sold")
+
+    found = status(lake.catalog, VIEW)
+
+    assert (found.state, found.reasons[0].code) == (State.STALE, Code.ROLLED_BACK)
+    assert lake.refresh_days(1, 2).outcome == "fresh"
+    assert lake.refresh_days(2, 3).outcome == "refreshed"
+    assert status(lake.catalog, VIEW).state == State.FRESH
+    assert lake.stored() == lake.recomputed()
+
+
+@BOTH
+def test_a_view_all_of_whose_parts_saw_only_compaction_is_brought_together_without_a_job(lake: Days) -> None:
+    """The fast-forward of the whole view records one set of snapshots for all rows."""
+    lake.sell((1, 10), (2, 20))
+    lake.refresh(VIEW)
+    lake.compact("sold")
+    lake.refresh_days(2, 3, full=True)
+    assert len(record(lake).intervals) == 1
+
+    assert str(lake.refresh(VIEW).mode) == "fast-forward"
+    assert record(lake).intervals == ()
+    assert lake.refresh(VIEW).outcome == "fresh"
+
+
+def test_freshness_can_be_asked_for_an_interval(lake: Days) -> None:
+    """A fresh one, a stale one, one that was never computed."""
+    lake.sell((1, 10), (2, 20))
+    lake.refresh_days(1, 2)
+    lake.refresh_days(2, 3)
+    lake.correct((1, 10), (2, 21))
+    lake.refresh_days(2, 3)
+
+    states = [status(lake.catalog, VIEW, interval=days(n, n + 1)).state for n in (1, 2, 3)]
+
+    assert states == [State.STALE, State.FRESH, State.NEVER_REFRESHED]
+    assert status(lake.catalog, VIEW, interval=days(1, 3)).state == State.STALE
+
+
+def test_as_of_reads_the_base_tables_as_they_were_and_never_goes_back_unasked(lake: Days) -> None:
+    """Backfilling an older state of an interval that is newer already does nothing."""
+    first = lake.sell((1, 10))
+    then = moment_of(lake, first)
+    second = lake.sell((1, 1), (2, 5))
+    lake.refresh_days(1, 2, as_of=then)
+    assert intervals(lake) == [("day in [2024-06-01, 2024-06-02)", first)]
+    lake.refresh_days(1, 3)
+    assert intervals(lake) == [("day in [2024-06-01, 2024-06-03)", second)]
+
+    result = lake.refresh_days(1, 2, as_of=then)
+
+    assert (result.outcome, result.reasons[0].code) == ("fresh", Code.ALREADY_NEWER)
+    assert lake.refresh(VIEW, options=RefreshOptions(as_of=then)).reasons[0].code == Code.ALREADY_NEWER
+
+
+def test_an_incremental_refresh_is_refused_while_intervals_are_recorded(sqlite_uri: str, warehouse: Path) -> None:
+    """The rows are of several snapshots: no one change leads from them to the new ones. The policy decides."""
+    with days_lake(sqlite_uri, warehouse, "pointed", refresh_strategy="incremental") as lake:
+        lake.sell((1, 10), (2, 20))
+        lake.refresh(VIEW)
+        lake.sell((2, 2))
+        lake.refresh_days(2, 3)
+        lake.sell((3, 3))
+
+        with pytest.raises(RefreshRefusedError, match="several snapshots"):
+            lake.refresh(VIEW, options=RefreshOptions(on_fallback="fail"))
+        plan = plan_refresh(lake.catalog, VIEW)
+
+        assert (str(plan.mode), Code.INTERVALS in [reason.code for reason in plan.reasons]) == ("full", True)
+        lake.refresh(VIEW)
+        lake.sell((3, 3))
+        assert Code.INTERVALS not in [reason.code for reason in plan_refresh(lake.catalog, VIEW).reasons]
+
+
+def test_an_interval_of_another_definition_is_refused(lake: Days) -> None:
+    """Its rows would stand beside those of another query."""
+    lake.sell((1, 10))
+    lake.refresh(VIEW)
+    other = Definition(BY_DAY.replace("count(*)", "count(amount)"), layout=lake.layout)
+    create(lake.catalog, lake.catalog.identify(VIEW), other, stager=lake.stager, replace=True)
+
+    with pytest.raises(RefreshRefusedError, match="Refresh the whole view first"):
+        lake.refresh("sales.daily", options=RefreshOptions(interval=replace(days(1, 2), column="day")))
+
+
+def test_intervals_of_two_columns_do_not_stand_side_by_side(lake: Days) -> None:
+    """Rows could be in one of each, and be of neither's snapshots alone."""
+    sql = "SELECT day, max(day) AS latest, count(*) AS orders FROM lake.sales.sold GROUP BY day"
+    lake.view("both", sql)
+    lake.sell((1, 10), (2, 20))
+    lake.refresh("sales.both", options=RefreshOptions(interval=with_column("day")))
+
+    with pytest.raises(RefreshRefusedError, match="intervals of another column, day"):
+        lake.refresh("sales.both", options=RefreshOptions(interval=with_column("latest")))
+
+
+@pytest.mark.parametrize(
+    ("start", "end", "column", "message"),
+    [
+        ("2024-06-01", "2024-06-02", "orders", "is of type long; .*these columns would do: day"),
+        ("2024-06-01", "2024-06-02", "hour", "is no column of it; .*these columns would do: day"),
+        ("2024-06-02", "2024-06-02", None, "it is empty"),
+        ("2024-06-03", "2024-06-02", None, "it is empty"),
+        ("2024-06-01T06:00", "2024-06-02", None, "takes whole days, and 2024-06-01T06:00:00.00:00 is within one"),
+    ],
+)
+def test_what_is_no_interval_of_the_view_is_refused(
+    lake: Days, start: str, end: str, column: str | None, message: str
+) -> None:
+    """The message says what would do."""
+    first, after = (datetime.fromisoformat(text).replace(tzinfo=UTC) for text in (start, end))
+
+    with pytest.raises(ConfigurationError, match=message):
+        plan_refresh(lake.catalog, VIEW, RefreshOptions(interval=Span(first, after, column)))
+
+
+def test_without_a_column_the_view_has_to_name_one(lake: Days) -> None:
+    """The message names the columns that would do, and where to say it."""
+    lake.view("plain", BY_DAY)
+
+    with pytest.raises(ConfigurationError, match=r"airflow-mv.interval-column; these columns would do: day"):
+        lake.refresh("sales.plain", options=RefreshOptions(interval=days(1, 2)))
+
+
+def test_a_day_is_one_of_the_zone_that_the_times_are_in(lake: Days) -> None:
+    """Midnight to midnight in Berlin is a day of a DAG there: the date column means that date."""
+    berlin = timezone(timedelta(hours=2))
+    span = Span(datetime(2024, 6, 2, tzinfo=berlin), datetime(2024, 6, 3, tzinfo=berlin))
+
+    plan = plan_refresh(lake.catalog, VIEW, RefreshOptions(interval=span))
+
+    assert str(plan.interval) == "day in [2024-06-02, 2024-06-03)"
+
+
+def with_column(column: str) -> Span:
+    """The first day, of a column."""
+    return replace(days(1, 2), column=column)
+
+
+def moment_of(lake: Days, snapshot_id: int) -> datetime:
+    """When a snapshot of the base table became current."""
+    entry = next(item for item in lake.sold.metadata.snapshot_log if item.snapshot_id == snapshot_id)
+    return datetime.fromtimestamp(entry.timestamp_ms / 1000, UTC)

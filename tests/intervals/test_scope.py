@@ -1,0 +1,178 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a run refreshes follows from the run, for each kind of run that Airflow has."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from zoneinfo import ZoneInfo
+
+import pytest
+from croniter import croniter
+
+from airflow_mv.errors import ConfigurationError
+from airflow_mv.scope import RunFacts, Scope, scope_of
+
+NOW = datetime(2024, 6, 5, 13, 7, tzinfo=UTC)
+BERLIN = ZoneInfo("Europe/Berlin")
+
+
+def at(text: str, zone: Any = UTC) -> datetime:
+    """A time."""
+    return datetime.fromisoformat(text).replace(tzinfo=zone)
+
+
+def cron(expression: str, zone: Any = UTC) -> Any:
+    """The ticks of a cron expression."""
+
+    def tick(moment: datetime, direction: int) -> datetime:
+        ticks = croniter(expression, moment.astimezone(zone))
+        found: datetime = ticks.get_prev(datetime) if direction < 0 else ticks.get_next(datetime)
+        return found
+
+    return tick
+
+
+def interval(facts: RunFacts, **options: Any) -> tuple[str, str | None]:
+    """The interval of a run, as texts."""
+    found = scope_of(facts, "interval", **options).interval
+    assert found is not None
+    return found.start.isoformat(), found.end.isoformat() if found.end else None
+
+
+SCHEDULED = RunFacts(NOW, (at("2024-06-01"), at("2024-06-02")))
+TRIGGERED_BY_CRON = RunFacts(NOW, (at("2024-06-02"), at("2024-06-02")), tick=cron("0 0 * * *"))
+BY_ASSET = RunFacts(NOW)
+
+
+def test_a_run_refreshes_the_whole_view_unless_the_task_says_otherwise() -> None:
+    """Whatever run it is, and from the base tables as they are."""
+    for facts in (SCHEDULED, TRIGGERED_BY_CRON, BY_ASSET, RunFacts(NOW, partition_key="2024-06-01")):
+        assert scope_of(facts, "whole") == Scope()
+
+
+def test_a_scheduled_run_and_a_backfill_have_the_data_interval() -> None:
+    """Both kinds of run carry the same facts."""
+    assert interval(SCHEDULED) == ("2024-06-01T00:00:00+00:00", "2024-06-02T00:00:00+00:00")
+    assert scope_of(SCHEDULED, "as_of").as_of == at("2024-06-02")
+
+
+def test_an_empty_data_interval_is_the_time_since_the_tick_before() -> None:
+    """``@daily`` is a CronTriggerTimetable: start and end are the same moment."""
+    assert interval(TRIGGERED_BY_CRON) == ("2024-06-01T00:00:00+00:00", "2024-06-02T00:00:00+00:00")
+    assert scope_of(TRIGGERED_BY_CRON, "as_of").as_of == at("2024-06-02")
+    weekly = RunFacts(NOW, (at("2024-06-02"), at("2024-06-02")), tick=cron("0 0 * * 0"))
+    assert interval(weekly) == ("2024-05-26T00:00:00+00:00", "2024-06-02T00:00:00+00:00")
+
+
+def test_an_interval_length_stands_for_the_tick_before() -> None:
+    """A run every hour may well recompute the last three days."""
+    found = interval(TRIGGERED_BY_CRON, length=timedelta(days=3))
+    assert found == ("2024-05-30T00:00:00+00:00", "2024-06-02T00:00:00+00:00")
+
+
+def test_an_empty_data_interval_without_ticks_is_refused() -> None:
+    """A custom timetable tells nothing: the message says what to set."""
+    with pytest.raises(ConfigurationError, match="set interval_length"):
+        interval(RunFacts(NOW, (at("2024-06-02"), at("2024-06-02"))))
+
+
+def test_days_are_those_of_the_schedules_zone_also_when_the_clocks_change() -> None:
+    """The last day of March 2024 in Berlin has 23 hours."""
+    end = at("2024-03-31T22:00:00")
+    facts = RunFacts(NOW, (end, end), zone=BERLIN, tick=cron("0 0 * * *", BERLIN))
+    expected = ("2024-03-31T00:00:00+01:00", "2024-04-01T00:00:00+02:00")
+
+    assert interval(facts) == expected
+    assert interval(facts, length=timedelta(days=1)) == expected
+    assert interval(facts, length=timedelta(hours=24))[0] == expected[0]
+
+
+@pytest.mark.parametrize(
+    ("key", "start", "end"),
+    [
+        ("2024", "2024-01-01T00:00:00+00:00", "2025-01-01T00:00:00+00:00"),
+        ("2024-12", "2024-12-01T00:00:00+00:00", "2025-01-01T00:00:00+00:00"),
+        ("2024-02-29", "2024-02-29T00:00:00+00:00", "2024-03-01T00:00:00+00:00"),
+        ("2024-06-01T05", "2024-06-01T05:00:00+00:00", "2024-06-01T06:00:00+00:00"),
+    ],
+)
+def test_a_partition_is_as_long_as_its_key_is_exact(key: str, start: str, end: str) -> None:
+    """Runs of partitioned DAGs have no logical date and no data interval."""
+    facts = RunFacts(NOW, partition_key=key)
+
+    assert interval(facts) == (start, end)
+    assert scope_of(facts, "as_of").as_of == datetime.fromisoformat(end)
+
+
+def test_a_partition_with_an_exact_time_for_a_key_ends_with_the_schedules_next_tick() -> None:
+    """CronPartitionTimetable's own key format says nothing about the length."""
+    facts = RunFacts(
+        NOW, partition_key="2024-06-01T00:00:00", partition_date=at("2024-06-01"), tick=cron("0 0 * * *")
+    )  # fmt: skip
+
+    assert interval(facts) == ("2024-06-01T00:00:00+00:00", "2024-06-02T00:00:00+00:00")
+    assert interval(facts, length=timedelta(hours=6))[1] == "2024-06-01T06:00:00+00:00"
+
+
+def test_without_a_tick_the_storage_tables_partitions_tell_the_end() -> None:
+    """The plan knows them, the run does not: so the end is left open."""
+    assert interval(RunFacts(NOW, partition_key="2024-06-01T00:00:00")) == ("2024-06-01T00:00:00+00:00", None)
+
+
+def test_a_partition_key_that_is_no_time_is_refused() -> None:
+    """A key like a region's name tells no rows of a time."""
+    with pytest.raises(ConfigurationError, match="partition key 'north' is no time"):
+        interval(RunFacts(NOW, partition_key="north"))
+
+
+def test_a_run_by_an_asset_or_by_hand_without_a_date_is_refused_for_intervals() -> None:
+    """It does not tell which rows; the message names the three ways out. As of a time, it has when it was due."""
+    with pytest.raises(ConfigurationError, match="refresh_interval_start and refresh_interval_end in its conf"):
+        interval(BY_ASSET)
+    assert scope_of(BY_ASSET, "as_of").as_of == NOW
+
+
+@pytest.mark.parametrize("wanted", ["whole", "as_of", "interval"])
+@pytest.mark.parametrize("facts", [SCHEDULED, TRIGGERED_BY_CRON, BY_ASSET])
+def test_a_runs_params_decide_before_all_else(facts: RunFacts, wanted: Any) -> None:
+    """A manual run says what it is for, whatever the task is for otherwise."""
+    params = {"refresh_interval_start": "2023-01-01", "refresh_interval_end": "2023-02-01", "refresh_full": "true"}
+    asked = RunFacts(facts.run_after, facts.data_interval, params=params, zone=BERLIN)
+
+    found = scope_of(asked, wanted, column="day")
+
+    assert found.interval is not None
+    assert (found.interval.start, found.interval.column) == (at("2023-01-01", BERLIN), "day")
+    assert (found.full, found.as_of) == (True, None)
+
+
+def test_a_param_as_of_goes_with_any_scope() -> None:
+    """An interval of the base tables as they were."""
+    asked = RunFacts(NOW, SCHEDULED.data_interval, params={"refresh_as_of": "2024-06-03T04:05:06+02:00"})
+
+    for wanted in ("whole", "as_of", "interval"):
+        found = scope_of(asked, wanted)  # type: ignore[arg-type]
+        assert found.as_of == datetime.fromisoformat("2024-06-03T04:05:06+02:00")
+        assert (found.interval is not None) == (wanted == "interval")
+
+
+@pytest.mark.parametrize(
+    ("params", "message"),
+    [
+        ({"refresh_interval_start": "2024-06-01"}, "only one of"),
+        ({"refresh_interval_end": "2024-06-01"}, "only one of"),
+        ({"refresh_as_of": "yesterday"}, "refresh_as_of = 'yesterday', which is no point in time"),
+        ({"refresh_full": "perhaps"}, "refresh_full = 'perhaps'; it must be true or false"),
+    ],
+)
+def test_a_param_that_is_not_what_it_must_be_is_refused(params: dict[str, str], message: str) -> None:
+    """The message names the param."""
+    with pytest.raises(ConfigurationError, match=message):
+        scope_of(RunFacts(NOW, params=params), "whole")
+
+
+def test_params_that_were_left_empty_say_nothing() -> None:
+    """A form's fields have defaults."""
+    params = {"refresh_full": False, "refresh_as_of": None, "refresh_interval_start": None, "refresh_interval_end": ""}
+    assert scope_of(RunFacts(NOW, params=params), "whole") == Scope()

@@ -1,0 +1,111 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A ``*`` stands for the columns that its tables had when the view was made, whatever they have got since."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from airflow_mv.plan.query import NestedView
+from airflow_mv.plan.stars import spelled_out
+from airflow_mv.spec.identifiers import Identifier
+
+#: The columns that each table has had, those of now first.
+SCHEMAS = {"r": [("a", "b", "more"), ("a", "b")], "s": [("x", "y", "z"), ("x", "y"), ("x",)]}
+NESTED = Identifier("lake", ("db",), "nested")
+VIEWS = {NESTED: NestedView(NESTED, "SELECT a, b FROM r", ("p", "q"), "lake", ("db",), 1, "u")}
+
+
+def written(sql: str, columns: Sequence[str]) -> str:
+    """Write out a view's query."""
+    return spelled_out(
+        sql,
+        columns=columns,
+        default_catalog="lake",
+        default_namespace=("db",),
+        views=VIEWS,
+        schemas=lambda identifier: SCHEMAS[identifier.name],
+        view="lake.db.v",
+    )
+
+
+@pytest.mark.parametrize(
+    ("sql", "columns", "expected"),
+    [
+        ("SELECT * FROM r", "a, b", "SELECT `r`.`a`, `r`.`b` FROM r"),
+        (
+            "SELECT x.*, count(*) AS n FROM lake.db.r x",
+            "a, b, n",
+            "SELECT `x`.`a`, `x`.`b`, count(*) AS n FROM lake.db.r x",
+        ),
+        ("SELECT `lake`.`db`.r.* FROM lake.db.r", "A, B", "SELECT `r`.`a`, `r`.`b` FROM lake.db.r"),
+        ("SELECT * FROM r, s", "a, b, x, y", "SELECT `r`.`a`, `r`.`b`, `s`.`x`, `s`.`y` FROM r, s"),
+        ("SELECT * FROM r, s", "a, b, more, x", "SELECT `r`.*, `s`.`x` FROM r, s"),
+        ("SELECT *, a * 2 FROM r", "a, b, (a * 2)", "SELECT `r`.`a`, `r`.`b`, a * 2 FROM r"),
+        (
+            "SELECT * FROM r LEFT ANTI JOIN s ON a = x",
+            "a, b",
+            "SELECT `r`.`a`, `r`.`b` FROM r LEFT ANTI JOIN s ON a = x",
+        ),
+        (
+            "SELECT * FROM r JOIN nested n ON a = p",
+            "a, b, p, q",
+            "SELECT `r`.`a`, `r`.`b`, `n`.* FROM r JOIN nested n ON a = p",
+        ),
+        (
+            "SELECT * FROM r LATERAL VIEW explode(b) l AS v WHERE EXISTS (SELECT * FROM s JOIN r USING (k))",
+            "a, b, v",
+            "SELECT `r`.`a`, `r`.`b`, `l`.* FROM r LATERAL VIEW explode(b) l AS v "
+            "WHERE EXISTS (SELECT * FROM s JOIN r USING (k))",
+        ),
+        # Below: where more columns would be other rows, or no query at all.
+        (
+            "SELECT DISTINCT * FROM (SELECT * FROM r UNION ALL SELECT a, b FROM r) d -- *",
+            "a, b",
+            "SELECT DISTINCT * FROM (SELECT `r`.`a`, `r`.`b` FROM r UNION ALL SELECT a, b FROM r) d -- *",
+        ),
+        (
+            "WITH t AS (SELECT * FROM r) SELECT t.* FROM t",
+            "a, b",
+            "WITH t AS (SELECT `r`.`a`, `r`.`b` FROM r) SELECT t.* FROM t",
+        ),
+        ("SELECT * FROM (SELECT * FROM r)", "a, b", "SELECT * FROM (SELECT `r`.`a`, `r`.`b` FROM r)"),
+        ("WITH r AS (SELECT 1 AS a, 2 AS b) SELECT * FROM r", "a, b", None),
+        # As it is: all columns are wanted, nothing is, or it cannot be told.
+        ("SELECT * FROM r", "a, b, more", None),
+        ("SELECT a * b AS p FROM r", "p", None),
+        ("SELECT * FROM r", "a, c", None),
+        ("SELECT * EXCEPT (b) FROM r", "a", None),
+        ("SELECT * FROM r JOIN s USING (k)", "a, b, x", None),
+        ("SELECT * FROM r AS t(a, b, c)", "a, b", None),
+        ("SELECT * FROM (SELECT a FROM r), s", "a, x", None),
+        ("SELECT * FROM lake.db.r JOIN lake.other.r", "a, b, a, b", None),
+    ],
+)
+def test_the_newest_columns_that_give_the_views_own_are_written(sql: str, columns: str, expected: str | None) -> None:
+    """And nothing else of the text changes."""
+    assert written(sql, columns.split(", ")) == (expected or sql)
+
+
+def test_many_tables_and_schemas_are_given_up_in_time() -> None:
+    """Each table more multiplies the tries."""
+    sql = "SELECT * FROM " + ", ".join(f"s AS s{number}" for number in range(40))
+    assert written(sql, ["x"]) == sql
+    joined = "SELECT * FROM " + " JOIN ".join(f"db.t{number}" for number in range(12))
+    many = {
+        f"t{number}": [tuple(f"c{index}" for index in range(width)) for width in range(40, 0, -1)]
+        for number in range(12)
+    }
+    assert (
+        spelled_out(
+            joined,
+            columns=["no"],
+            default_catalog="lake",
+            default_namespace=("db",),
+            views={},
+            schemas=lambda identifier: many[identifier.name],
+            view="v",
+        )
+        == joined
+    )

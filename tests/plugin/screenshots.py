@@ -1,0 +1,74 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``python -m tests.plugin.screenshots [FOLDER]``: the pictures of the page in docs/images, light and dark."""
+
+from __future__ import annotations
+
+import random
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from tests.plugin.served import ROOT, chromium, served
+from tests.plugin.shop import DAGS, connection, refresh_ids, shop
+
+SIZE = {"width": 1280, "height": 800}
+VIEW = "lake.sales.customer_value"
+PICTURES = {
+    "page": "/plugin/materialized-views",
+    "view": f"/plugin/materialized-views/airflow-mv/?view={VIEW}",
+    "graph": "/plugin/materialized-views/airflow-mv/?as=graph",
+    "dag": "/dags/sales_morning/plugin/dag-materialized-views",
+}
+_SECONDS = {"full": 96.0, "fast-forward": 0.4}
+
+
+def main(folder: Path) -> None:
+    """Make them."""
+    with tempfile.TemporaryDirectory() as scratch, shop(home := Path(scratch), aged=True) as found:
+        settings = {"AIRFLOW_CONN_ICEBERG_DEFAULT": connection(home)}
+        (home / "server").mkdir()
+        runs = _nights() + _morning(refresh_ids(found))
+        with served(home / "server", dags=DAGS, settings=settings, runs=runs) as server, chromium() as browser:
+            for theme in ("light", "dark"):
+                context = server.context(browser, "admin", viewport=SIZE, color_scheme=theme)
+                page = context.new_page()
+                page.set_default_timeout(120_000)
+                for name, path in PICTURES.items():
+                    page.goto(f"{server.url}{path}")
+                    page.frame_locator("iframe").locator("table, svg.graph").first.wait_for()
+                    page.wait_for_timeout(2500)
+                    page.screenshot(path=folder / f"{name}-{theme}.png")
+                context.close()
+
+
+def _nights() -> list[dict[str, Any]]:
+    """Weeks of refreshes of one view; two have failed."""
+    chance = random.Random(7)
+    runs = []
+    for night in range(24, 0, -1):
+        mode = chance.choice(["merge", "merge", "merge", "append", "fast-forward", "full"])
+        extra = None if night in (6, 7) else _extra(VIEW, f"night {night}", mode, chance)
+        kind = "manual jana" if night in (5, 14) else "scheduled"
+        runs.append({"dag_id": "sales_morning", "hours": 8 + 24 * night, "kind": kind, "published": {VIEW: extra}})
+    return runs
+
+
+def _morning(current: dict[str, str]) -> list[dict[str, Any]]:
+    """The last refresh of each view."""
+    chance = random.Random(8)
+    published: dict[str, dict[str, Any]] = {"sales_morning": {}, "sales_report": {}}
+    for view, refresh_id in current.items():
+        dag_id = "sales_report" if view.endswith(("report", "stock_by_region")) else "sales_morning"
+        published[dag_id][view] = _extra(view, refresh_id, "full", chance)
+    return [{"dag_id": dag_id, "hours": 8, "kind": "scheduled", "published": of} for dag_id, of in published.items()]
+
+
+def _extra(view: str, refresh_id: str, mode: str, chance: random.Random) -> dict[str, Any]:
+    rows = 0 if mode == "fast-forward" else chance.randrange(2_000, 90_000)
+    seconds = round(_SECONDS.get(mode, 21.0) * chance.uniform(0.7, 1.3), 1)
+    return {"view": view, "refresh_id": refresh_id, "mode": mode, "rows_written": rows, "seconds": seconds}
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]) if len(sys.argv) > 1 else ROOT / "docs" / "images")

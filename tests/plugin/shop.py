@@ -1,0 +1,134 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A lake as a company has it: views in every state, refreshed by DAGs of Airflow, some hours ago."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from airflow_mv.spec.materialized_view import PROPERTY
+from tests.builders import Lake, lake
+
+#: What a browser must show as it is, and never run.
+HOSTILE = "<img src=x onerror=alert(1)>"
+HOUR = 3600
+
+VIEWS = {
+    "daily_revenue": "SELECT region, sum(amount) AS revenue FROM lake.sales.orders GROUP BY region",
+    "orders_by_region": "SELECT region, count(*) AS orders FROM lake.sales.orders GROUP BY region",
+    "returns_by_region": "SELECT region, count(*) AS returned FROM lake.sales.returns GROUP BY region",
+    "customer_value": "SELECT o.region, sum(o.amount) AS amount FROM lake.sales.orders o "
+    "JOIN lake.sales.customers c ON o.id = c.id GROUP BY o.region",
+    "stock_by_region": "SELECT region, sum(amount) AS stock FROM lake.sales.shipments GROUP BY region",
+    "region_report": "SELECT d.region, d.revenue, r.returned FROM lake.sales.daily_revenue d "
+    "JOIN lake.sales.returns_by_region r ON d.region = r.region",
+    "new_customers": "SELECT region, count(*) AS customers FROM lake.sales.customers GROUP BY region",
+    "weekly_forecast": "SELECT region, max(amount) AS amount FROM lake.sales.shipments GROUP BY region",
+}
+REFRESHED = [name for name in VIEWS if name != "weekly_forecast"]
+
+DAGS = """
+from datetime import datetime
+from airflow.sdk import DAG, task
+from airflow_mv.operators import RefreshMaterializedViewOperator
+
+def refresh(*names):
+    return [RefreshMaterializedViewOperator(task_id=name, view=f"lake.sales.{name}") for name in names]
+
+with DAG("sales_morning", schedule=None, is_paused_upon_creation=False):
+    refresh("daily_revenue", "orders_by_region", "returns_by_region", "customer_value", "new_customers")
+with DAG("sales_report", schedule="@daily", start_date=datetime(2026, 1, 1), catchup=False):
+    refresh("region_report", "stock_by_region")
+with DAG("already_fresh", schedule=None, is_paused_upon_creation=False):
+    refresh("daily_revenue")
+with DAG("without_views", schedule=None, is_paused_upon_creation=False):
+    @task
+    def nothing(): ...
+    nothing()
+"""
+
+
+@contextmanager
+def shop(folder: Path, *, aged: bool = False) -> Iterator[Lake]:
+    """The lake in a folder.
+
+    Args:
+        folder: Empty.
+        aged: Whether its commits and refreshes are to look hours old, for pictures; if not, one view has a name that
+            is markup, and the metadata of one is broken.
+    """
+    (folder / "warehouse").mkdir()
+    with lake(f"sqlite:///{folder}/catalog.db", folder / "warehouse") as found:
+        for table in ("orders", "returns", "customers", "shipments"):
+            found.table(table, rows=[(number, ("north", "south", "east")[number % 3], number) for number in range(9)])
+        for name, sql in VIEWS.items():
+            found.view(name, sql, time_travel=name == "daily_revenue")
+        for name in REFRESHED:
+            found.refresh(f"sales.{name}")
+        found.append(name="shipments")
+        found.append(name="customers")
+        found.compact("returns")
+        found.table("coupons")
+        found.view("coupon_use", "SELECT region, count(*) AS used FROM lake.sales.coupons GROUP BY region")
+        found.iceberg.drop_table("sales.coupons")
+        found.plain_view("plain", "SELECT id, region, amount FROM lake.sales.orders")
+        if aged:
+            _age(found)
+        else:
+            _break(found)
+        yield found
+
+
+def connection(folder: Path | str) -> str:
+    """The connection to the lake, as JSON."""
+    uri, warehouse = f"sqlite:///{folder}/catalog.db", f"file://{folder}/warehouse"
+    return json.dumps({"conn_type": "iceberg", "extra": {"type": "sql", "uri": uri, "warehouse": warehouse}})
+
+
+def refresh_ids(found: Lake) -> dict[str, str]:
+    """The current refresh of each refreshed view."""
+    states = {name: found.storage(f"sales.{name}").state for name in REFRESHED}
+    return {f"lake.sales.{name}": state.current_refresh_id for name, state in states.items() if state}
+
+
+def _break(found: Lake) -> None:
+    found.view(f"`{HOSTILE}`", "SELECT id FROM lake.sales.orders")
+    found.view("abandoned", "SELECT id FROM lake.sales.orders")
+    location = found.catalog.load("sales.abandoned").metadata_location
+    Path(location.removeprefix("file://")).write_text("{ this is no metadata")
+
+
+def _age(found: Lake) -> None:
+    """Rewrite stored times: commits and refreshes look as old as those of a real morning."""
+    now = time.time_ns() // 1_000_000
+    for table, hours in (("shipments", 7.4), ("customers", 1.6)):
+        _rewrite(found.load(table).metadata_location, lambda document, h=hours: _older(document, now, h))
+    for place, name in enumerate(REFRESHED):
+        hours = 8 + place / 9
+        _rewrite(found.storage(f"sales.{name}").location, lambda document, h=hours: _refreshed(document, now, h))
+
+
+def _rewrite(location: str, change: Any) -> None:
+    path = Path(location.removeprefix("file://"))
+    document = json.loads(path.read_text())
+    change(document)
+    path.write_text(json.dumps(document))
+
+
+def _older(document: dict[str, Any], now: int, hours: float) -> None:
+    moment = int(now - hours * HOUR * 1000)
+    document["snapshots"][-1]["timestamp-ms"] = moment
+    for entry in document["snapshot-log"]:
+        entry["timestamp-ms"] = min(entry["timestamp-ms"], moment)
+
+
+def _refreshed(document: dict[str, Any], now: int, hours: float) -> None:
+    records = json.loads(document["properties"][PROPERTY])
+    for record in records["refreshes"]:
+        record["refreshed-at-ms"] = int(now - hours * HOUR * 1000)
+        record["rows-written"] = int(hours * 1e6) % 90_001
+    document["properties"][PROPERTY] = json.dumps(records)

@@ -1,0 +1,209 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the page is told: of all views, of one, and when something is broken."""
+
+from __future__ import annotations
+
+import json
+import socket
+import time
+from typing import Any
+
+import pytest
+from fastapi.testclient import TestClient
+
+from airflow_mv.plugin.app import create_app
+from airflow_mv.plugin.page import Page
+from airflow_mv.plugin.sources import Sources
+from tests.builders import Lake
+from tests.plugin.conftest import Server
+
+pytestmark = pytest.mark.airflow
+
+DAILY = "pages.sales.daily"
+
+
+def answer(server: Server, entries: tuple[str, ...], path: str) -> Any:
+    """What an application over other connections answers to a viewer: status and JSON."""
+    client = TestClient(create_app(Page(Sources(entries, 0))), cookies=server.client("viewer").cookies)
+    response = client.get(path)
+    return response.status_code, response.json()
+
+
+def listed(server: Server, count: int) -> Any:
+    """The list, once so many views have been looked at: that goes on while the page is open already."""
+    deadline = time.monotonic() + 60
+    while True:
+        found = server.get("api/views")
+        if len(found["views"]) >= count or time.monotonic() > deadline:
+            return found
+        time.sleep(0.2)
+
+
+def test_the_list_has_every_materialized_view_what_needs_attention_first(server: Server) -> None:
+    """A broken view does not hide the others; a plain view is none."""
+    found = listed(server, 5)
+    states = [(view["name"], view["state"]) for view in found["views"]]
+    assert states == [
+        ("broken", "unknown"),
+        ("never", "never-refreshed"),
+        ("on_top", "never-refreshed"),
+        ("daily", "stale"),
+        ("by_region", "fresh"),
+    ]
+    assert found["counts"] == {"unknown": 1, "never-refreshed": 2, "stale": 1, "fresh": 1}
+    assert "not valid JSON" in found["views"][0]["reasons"][0]["message"]
+    (source,) = found["sources"]
+    assert (source["conn_id"], source["catalog"], source["looking"], source["problem"]) == (
+        "pages",
+        "pages",
+        None,
+        None,
+    )
+
+
+def test_a_line_says_how_far_behind_and_what_the_last_refresh_was(server: Server) -> None:
+    """By whom and how long it took is known to Airflow, by the refresh's id."""
+    daily = next(view for view in server.get("api/views")["views"] if view["view"] == DAILY)
+    assert daily["lag"]["seconds"] > 0
+    assert daily["lag"]["exact"]
+    assert (daily["mode"], daily["rows_written"], daily["tables"], daily["changed_tables"]) == ("full", 2, 1, 1)
+    assert (daily["seconds"], daily["dag_id"]) == (12.5, "publishing")
+    assert daily["by"]
+
+
+def test_filter_sort_and_pages(server: Server) -> None:
+    """The server does it: thousands of rows never reach the browser."""
+    by_table = server.get("api/views", q="CUSTOMERS")
+    assert [view["name"] for view in by_table["views"]] == ["by_region"]
+    assert [view["name"] for view in server.get("api/views", state="stale")["views"]] == ["daily"]
+    names = [view["name"] for view in server.get("api/views", sort="view", desc=True)["views"]]
+    assert names == sorted(names, reverse=True)
+    page = server.get("api/views", sort="view", offset=2, limit=2)
+    assert ([view["name"] for view in page["views"]], page["total"]) == (["daily", "never"], 5)
+
+
+def test_a_dag_has_the_views_that_it_refreshes(server: Server) -> None:
+    """Also those of which only its events speak, as of tasks that are mapped over views."""
+    assert {view["name"] for view in server.get("api/views", dag_id="refresh_sales")["views"]} == {"daily", "by_region"}
+    assert {view["name"] for view in server.get("api/views", dag_id="publishing")["views"]} == {"daily"}
+    assert server.get("api/views", dag_id="report")["views"] == []
+
+
+def test_a_view_comes_with_reasons_base_tables_definition_and_history(server: Server, sales: Lake) -> None:
+    """Snapshot ids are text: JavaScript would round them."""
+    view = server.get("api/view", view=DAILY)
+    assert view["state"] == "stale"
+    (table,) = view["base_tables"]
+    assert table["identifier"] == "pages.sales.orders"
+    assert table["current"] == str(sales.head())
+    assert (table["recorded"] != table["current"], table["change"], table["rows_added"]) == (True, "appended", 1)
+    assert view["sql"].startswith("SELECT region")
+    assert view["reasons"][0]["code"] == "BASE_CHANGED"
+
+
+def test_the_history_joins_what_was_recorded_with_what_airflow_knows(server: Server) -> None:
+    """One line for one refresh, a failed try among them."""
+    history = server.get("api/view", view=DAILY)["history"]
+    assert [item["kind"] for item in history] == ["failed", "refreshed"]
+    refreshed = history[1]
+    assert (refreshed["mode"], refreshed["seconds"], refreshed["current"]) == ("full", 12.5, True)
+    assert refreshed["reasons"]
+    assert refreshed["run_id"]
+
+
+def test_a_plan_says_what_a_refresh_would_run_and_why(server: Server) -> None:
+    """With the statements as they would run."""
+    plan = server.get("api/plan", view=DAILY)
+    assert plan["mode"] == "full"
+    assert "INSERT OVERWRITE" in plan["statements"][-1]
+    assert plan["reasons"][0]["message"].startswith("pages.sales.orders moved")
+    assert server.get("api/plan", view="pages.sales.by_region")["mode"] == "noop"
+
+
+def test_the_graph_goes_up_and_down_from_a_view(server: Server) -> None:
+    """And not sideways: its base table's other readers are not its business."""
+    graph = server.get("api/graph", view=DAILY)
+    assert {node["id"] for node in graph["nodes"]} == {DAILY, "pages.sales.orders", "pages.sales.on_top"}
+    assert sorted(graph["edges"]) == [["pages.sales.daily", "pages.sales.on_top"], ["pages.sales.orders", DAILY]]
+
+
+def test_a_name_may_leave_out_the_only_catalog(server: Server) -> None:
+    """Tasks with a bound connection write it so."""
+    assert server.get("api/view", view="sales.daily")["view"] == DAILY
+
+
+@pytest.mark.parametrize(
+    ("view", "status", "said"),
+    [
+        ("pages.sales.gone", 404, "there is no view pages.sales.gone"),
+        ("other.sales.daily", 404, "page_conn_ids"),
+        ("pages.sales.broken", 422, "not valid JSON"),
+        ("x'; DROP", 400, "no name"),
+    ],
+)
+def test_a_view_that_cannot_be_shown_is_an_error_with_its_reason(
+    server: Server, view: str, status: int, said: str
+) -> None:
+    """Never a 500."""
+    response = server.client().get("/airflow-mv/api/view", params={"view": view})
+    assert (response.status_code, said in response.json()["message"]) == (status, True), response.text
+
+
+@pytest.mark.parametrize("query", ["limit=100000", "sort=secret", "offset=-1", "unknown=1", "dag_id=" + "x" * 999])
+def test_a_wrong_request_is_refused_without_repeating_it(server: Server, query: str) -> None:
+    """What was sent is not sent back."""
+    response = server.client().get(f"/airflow-mv/api/views?{query}")
+    assert response.status_code == 400
+    assert "secret" not in response.text
+    assert "xxx" not in response.text
+
+
+def test_a_missing_connection_does_not_hide_the_others(server: Server) -> None:
+    """It is named, with what to do."""
+    status, found = answer(server, ("nowhere", "pages"), "/api/views")
+    assert status == 200
+    assert found["total"] == 5
+    wrong = next(source for source in found["sources"] if source["conn_id"] == "nowhere")
+    assert "airflow connections add nowhere" in wrong["problem"]["message"]
+    assert wrong["problem"]["advice"]
+
+
+def test_a_catalog_that_cannot_be_reached_is_said_without_its_password(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The message is the only thing that a reader gets of a connection."""
+    extra = {"type": "sql", "uri": "postgresql+psycopg://127.0.0.1:1/nothing", "warehouse": "file:///nowhere"}
+    connection = {"conn_type": "iceberg", "login": "jana", "password": "s3cr3t-word", "extra": extra}
+    monkeypatch.setenv("AIRFLOW_CONN_DEAD", json.dumps(connection))
+    status, found = answer(server, ("dead:pages",), "/api/views")
+    (source,) = found["sources"]
+    assert (status, found["views"], source["problem"]["error"]) == (200, [], "CatalogUnavailableError")
+    assert "s3cr3t-word" not in json.dumps(found)
+    status, told = answer(server, ("dead:pages",), f"/api/view?view={DAILY}")
+    assert status == 503
+    assert "s3cr3t-word" not in json.dumps(told)
+
+
+def test_without_a_name_for_its_catalog_a_connection_is_explained(server: Server) -> None:
+    """Nobody has to guess."""
+    page = Page(Sources(("unbound",), 0))
+    rows, told = page.rows(set())
+    assert rows == []
+    assert "page_conn_ids" in told[0]["problem"]["message"]
+
+
+def test_a_catalog_that_never_answers_holds_up_no_other(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It accepts the connection and is silent. The list says how long it has been so."""
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        uri = f"postgresql+psycopg://127.0.0.1:{silent.getsockname()[1]}/nothing"
+        extra = {"type": "sql", "uri": uri, "warehouse": "file:///nowhere"}
+        monkeypatch.setenv("AIRFLOW_CONN_SILENT", json.dumps({"conn_type": "iceberg", "extra": extra}))
+        client = TestClient(create_app(Page(Sources(("pages", "silent:other"), 60))), cookies=server.client().cookies)
+        client.get("/api/views")
+        started = time.monotonic()
+        found = client.get("/api/views").json()
+        assert client.get("/api/view", params={"view": DAILY}).status_code == 200
+        assert time.monotonic() - started < 10
+        assert found["total"] == 5
+        looking = {source["catalog"]: source["looking"] for source in found["sources"]}
+        assert (looking["pages"], looking["other"] is None) == (None, False)

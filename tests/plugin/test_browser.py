@@ -1,0 +1,251 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The page as people have it: Chromium, inside Airflow's own UI, against a real API server."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+import pytest
+from playwright.sync_api import Browser, FrameLocator, Page, expect
+
+from tests.builders import Lake
+from tests.plugin.served import Served, served
+from tests.plugin.shop import DAGS, HOSTILE, connection, refresh_ids, shop
+
+pytestmark = [pytest.mark.airflow, pytest.mark.browser, pytest.mark.timeout(600)]
+
+PAGE = "/plugin/materialized-views"
+REVENUE = "lake.sales.daily_revenue"
+STALE = "lake.sales.customer_value"
+_MS = 60_000
+
+
+@pytest.fixture(scope="module")
+def lake(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lake]:
+    """A company's lake."""
+    with shop(tmp_path_factory.mktemp("shop")) as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def server(lake: Lake, browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    """An API server over it; one of the page's two connections is missing."""
+    published = {
+        view: {"view": view, "refresh_id": refresh_id, "mode": "full", "rows_written": 3, "seconds": 12.5}
+        for view, refresh_id in refresh_ids(lake).items()
+        if view in (REVENUE, STALE)
+    }
+    runs = [
+        {"dag_id": "sales_morning", "hours": 9, "kind": "scheduled", "published": {STALE: None}},
+        {"dag_id": "sales_morning", "hours": 8, "kind": "manual jana", "published": published},
+        {"dag_id": "already_fresh"},
+    ]
+    folder = lake.catalog.properties["warehouse"].removeprefix("file://").removesuffix("/warehouse")
+    settings = {
+        "AIRFLOW_CONN_ICEBERG_DEFAULT": connection(folder),
+        "AIRFLOW__AIRFLOW_MV__PAGE_CONN_IDS": "iceberg_default, nowhere",
+    }
+    with served(tmp_path_factory.mktemp("server"), dags=DAGS, settings=settings, runs=runs) as found:
+        yield found
+
+
+@pytest.fixture
+def said() -> list[str]:
+    """What the browser complained about: broken policies, uncaught errors, dialogs."""
+    return []
+
+
+def session(server: Served, browser: Browser, user: str, said: list[str], **options: str) -> Page:
+    """A tab of a logged-in user."""
+    page = server.context(browser, user, viewport={"width": 1280, "height": 800}, **options).new_page()
+    page.set_default_timeout(_MS)
+    expect.set_options(timeout=_MS)
+    page.on("pageerror", lambda error: said.append(str(error)))
+    page.on("dialog", lambda dialog: said.append(dialog.message))
+    page.on("console", lambda entry: "airflow-mv/" in entry.text and said.append(entry.text))
+    return page
+
+
+@pytest.fixture
+def reader(server: Served, browser: Browser, said: list[str]) -> Iterator[Page]:
+    """A tab of someone who only reads; nothing may go wrong in it."""
+    page = session(server, browser, "viewer", said)
+    yield page
+    page.context.close()
+    assert said == []
+
+
+@pytest.fixture
+def user(server: Served, browser: Browser, said: list[str]) -> Iterator[Page]:
+    """A tab of someone who may run DAGs."""
+    page = session(server, browser, "user", said)
+    yield page
+    page.context.close()
+    assert said == []
+
+
+def frame(page: Page) -> FrameLocator:
+    """Our page inside Airflow's."""
+    return page.frame_locator("iframe")
+
+
+def names(page: Page) -> list[str]:
+    """The views of the list, as they are shown once all have been looked at."""
+    expect(frame(page).locator(".told")).to_contain_text("as of")
+    return frame(page).locator("td.name a").all_inner_texts()
+
+
+def test_a_reader_finds_every_view_from_the_navigation(server: Served, reader: Page) -> None:
+    """What needs attention comes first; the broken one, the missing connection and the odd name hide nothing."""
+    reader.goto(server.url)
+    reader.get_by_text("Mat. views").click()
+    assert names(reader)[:2] == ["abandoned", "coupon_use"]
+    assert {HOSTILE, "daily_revenue", "weekly_forecast"} <= set(names(reader))
+    assert "plain" not in names(reader)
+    expect(frame(reader).get_by_role("alert")).to_contain_text("there is no connection 'nowhere'")
+    expect(frame(reader).locator("img")).to_have_count(0)
+
+
+def test_filter_sort_and_keys(server: Served, reader: Page) -> None:
+    """Everything can be done without a mouse, and is in the address."""
+    reader.goto(f"{server.url}{PAGE}")
+    names(reader)
+    frame(reader).get_by_role("heading").click()  # the keyboard is the frame's from now on
+    reader.keyboard.press("/")
+    reader.keyboard.type("revenue")
+    expect(frame(reader).locator("td.name a")).to_have_text(["daily_revenue", "region_report"])
+    reader.keyboard.press("ArrowDown")
+    expect(frame(reader).locator("td.name a").first).to_be_focused()
+    frame(reader).get_by_role("button", name="View").press("Enter")
+    frame(reader).get_by_role("button", name="View").press("Enter")
+    expect(frame(reader).locator("td.name a")).to_have_text(["region_report", "daily_revenue"])
+    frame(reader).get_by_role("searchbox").fill("nothing like this")
+    expect(frame(reader).get_by_text("No view fits this filter.")).to_be_visible()
+    frame(reader).get_by_role("button", name="Show all").click()
+    frame(reader).get_by_role("button", name=re.compile("stale$")).click()
+    expect(frame(reader).locator("td .pill")).to_have_text(["stale"] * 3)
+
+
+def test_a_view_is_a_link_that_airflow_keeps_in_its_own_address(server: Served, reader: Page) -> None:
+    """So it can be sent to a colleague, and Back leads back."""
+    reader.goto(f"{server.url}{PAGE}")
+    names(reader)
+    frame(reader).get_by_role("link", name="daily_revenue", exact=True).click()
+    expect(frame(reader).get_by_role("heading", level=1)).to_have_text(REVENUE)
+    expect(reader).to_have_url(f"{server.url}{PAGE}/airflow-mv/?view={REVENUE}")
+    reader.reload()
+    expect(frame(reader).get_by_role("heading", level=1)).to_have_text(REVENUE)
+    frame(reader).get_by_role("link", name="All views").click()
+    assert "daily_revenue" in names(reader)
+
+
+def test_a_view_says_why_it_is_stale_and_what_a_refresh_would_do(server: Served, reader: Page) -> None:
+    """Reasons, plan, base tables, the refreshes of Airflow with the failed one, its place in the graph."""
+    reader.goto(f"{server.url}{PAGE}/airflow-mv/?view={STALE}")
+    view = frame(reader)
+    expect(view.get_by_text("Why it is stale")).to_be_visible()
+    expect(view.locator(".card", has_text="What a refresh would do now")).to_contain_text("Spark statement")
+    changed = view.locator("tr.changed")
+    expect(changed).to_contain_text("lake.sales.customers")
+    expect(changed).to_contain_text("+1")
+    lines = view.locator(".card", has=view.locator(".timeline")).locator("tbody tr")
+    expect(lines).to_have_count(2)
+    expect(lines.nth(0)).to_contain_text("jana (manual)")
+    expect(lines.nth(0)).to_contain_text("13 s")
+    expect(lines.nth(1)).to_contain_text("failed")
+    expect(view.locator("svg.graph text")).to_have_text(["customer_value", "customers", "orders"])
+    view.get_by_role("link", name="sales_morning").first.click()
+    expect(reader).to_have_url(re.compile("/dags/sales_morning"))
+
+
+def test_hostile_and_broken_views_can_be_opened(server: Served, reader: Page) -> None:
+    """Text is text; an error says what is wrong and leads back."""
+    reader.goto(f"{server.url}{PAGE}")
+    names(reader)
+    frame(reader).get_by_role("link", name=HOSTILE).click()
+    expect(frame(reader).get_by_role("heading", level=1)).to_contain_text(HOSTILE)
+    expect(frame(reader).locator("svg.graph text").first).to_be_visible()
+    expect(frame(reader).locator("img")).to_have_count(0)
+    reader.goto(f"{server.url}{PAGE}/airflow-mv/?view=lake.sales.abandoned")
+    expect(frame(reader).get_by_role("alert")).to_contain_text("not valid JSON")
+    reader.goto(f"{server.url}{PAGE}/airflow-mv/?view=lake.sales.gone")
+    expect(frame(reader).get_by_role("alert")).to_contain_text("Go back to all views")
+
+
+def test_a_reader_sees_why_they_may_not_refresh(server: Served, reader: Page) -> None:
+    """The button is there, so that they know whom to ask for what."""
+    reader.goto(f"{server.url}{PAGE}/airflow-mv/?view={STALE}")
+    expect(frame(reader).get_by_role("button", name="Refresh now")).to_be_disabled()
+    expect(frame(reader).get_by_text("You may not trigger this DAG")).to_be_visible()
+
+
+def test_a_user_refreshes_a_view_by_running_its_dag_as_themselves(server: Served, user: Page) -> None:
+    """Airflow makes the run, in the user's name."""
+    user.goto(f"{server.url}{PAGE}/airflow-mv/?view={STALE}")
+    frame(user).get_by_role("button", name="Refresh now").click()
+    dialog = frame(user).get_by_role("dialog")
+    expect(dialog).to_contain_text("Run DAG sales_morning?")
+    dialog.get_by_role("button", name="Cancel").click()
+    expect(dialog).to_have_count(0)
+    frame(user).get_by_role("button", name="Refresh now").click()
+    dialog.get_by_role("button", name="Run it").click()
+    expect(dialog).to_contain_text("The run has been created")
+    runs = server.call("GET", "/api/v2/dags/sales_morning/dagRuns?order_by=-run_after", user="admin")["dag_runs"]
+    assert (runs[0]["state"], runs[0]["triggering_user_name"]) == ("queued", "user")
+    expect(frame(user).locator(".mode.running").first).to_have_text("waiting")
+    dialog.get_by_role("link").click()
+    expect(user).to_have_url(re.compile("/dags/sales_morning/runs/manual"))
+
+
+def test_the_colours_follow_airflows(server: Served, browser: Browser, said: list[str]) -> None:
+    """The system's choice, until the reader has made one in Airflow; a change is followed at once."""
+    page = session(server, browser, "viewer", said, color_scheme="dark")
+    page.goto(f"{server.url}{PAGE}")
+    root = frame(page).locator("html")
+    expect(root).to_have_attribute("data-theme", "dark")
+    dark = frame(page).locator("body").evaluate("body => getComputedStyle(body).backgroundColor")
+    page.evaluate("localStorage.setItem('theme', 'light')")
+    expect(root).to_have_attribute("data-theme", "light")
+    assert frame(page).locator("body").evaluate("body => getComputedStyle(body).backgroundColor") != dark
+    page.reload()
+    expect(root).to_have_attribute("data-theme", "light")
+    expect(page.locator("html")).to_have_class(re.compile("light"))
+    page.context.close()
+    assert said == []
+
+
+def test_a_dag_has_a_tab_with_the_views_that_it_refreshes(server: Served, reader: Page) -> None:
+    """One without says so: Airflow shows a tab on every DAG or on none."""
+    reader.goto(f"{server.url}/dags/sales_report")
+    reader.get_by_role("link", name="Materialized views").or_(
+        reader.get_by_role("tab", name="Materialized views")
+    ).click()
+    assert sorted(names(reader)) == ["region_report", "stock_by_region"]
+    frame(reader).get_by_role("link", name="region_report").click()
+    expect(frame(reader).get_by_role("heading", level=1)).to_have_text("lake.sales.region_report")
+    reader.goto(f"{server.url}/dags/without_views/plugin/dag-materialized-views")
+    expect(frame(reader).get_by_text("This DAG refreshes no materialized view.")).to_be_visible()
+
+
+def test_the_graph_shows_views_and_tables(server: Served, reader: Page) -> None:
+    """A node leads to its view."""
+    reader.goto(f"{server.url}{PAGE}")
+    names(reader)
+    frame(reader).get_by_role("button", name="Graph").click()
+    expect(frame(reader).locator("g.node", has_text="region_report")).to_be_visible()
+    assert frame(reader).locator("path.edge").count() >= 9
+    frame(reader).locator("a", has_text="returns_by_region").click()
+    expect(frame(reader).get_by_role("heading", level=1)).to_have_text("lake.sales.returns_by_region")
+
+
+def test_a_task_links_to_its_view_and_shows_its_plan(server: Served, reader: Page) -> None:
+    """The extra link leads into the page; the rendered templates hold what was planned."""
+    run = server.call("GET", "/api/v2/dags/already_fresh/dagRuns", user="viewer")["dag_runs"][0]["dag_run_id"]
+    task = f"/api/v2/dags/already_fresh/dagRuns/{run}/taskInstances/daily_revenue".replace("+", "%2B")
+    links = server.call("GET", f"{task}/links", user="viewer")["extra_links"]
+    assert links == {"Materialized view": f"{server.url}{PAGE}/airflow-mv/?view={REVENUE}"}
+    planned = server.call("GET", task, user="viewer")["rendered_fields"]["planned"]
+    assert planned.startswith(f"noop of {REVENUE} (the view is fresh)")
+    reader.goto(links["Materialized view"])
+    expect(frame(reader).get_by_role("heading", level=1)).to_have_text(REVENUE)

@@ -1,0 +1,183 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Looking at all views of a catalog in the background: what is found, what is not read again, what is slow."""
+
+from __future__ import annotations
+
+import sqlite3
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from airflow_mv.catalog import MaterializedViewCatalog
+from airflow_mv.errors import CatalogUnavailableError
+from airflow_mv.plugin import listing
+from airflow_mv.plugin.rows import ViewRow
+from airflow_mv.plugin.survey import Found, Survey
+from airflow_mv.spec.identifiers import Identifier
+from tests.builders import Lake, lake
+
+MANY = 5_000
+
+
+@pytest.fixture
+def sales(sqlite_uri: str, warehouse: Path) -> Iterator[Lake]:
+    """A lake with a refreshed view."""
+    with lake(sqlite_uri, warehouse) as found:
+        found.table()
+        found.view()
+        found.refresh()
+        yield found
+
+
+def states(found: Found) -> dict[str, str]:
+    """State by name."""
+    return {row.view.name: row.state for row in found.rows}
+
+
+def looked(survey: Survey) -> Found:
+    """What a new look finds."""
+    survey.found(wait=60)
+    return survey.found(wait=60)
+
+
+def test_a_look_finds_what_has_changed_since(sales: Lake) -> None:
+    """A base commit, a refresh, a new view, a dropped one."""
+    survey = Survey(lambda: sales.catalog, 0, rest=0)
+    assert states(looked(survey)) == {"daily": "fresh"}
+    sales.append()
+    assert states(looked(survey)) == {"daily": "stale"}
+    sales.refresh()
+    sales.view("second")
+    assert states(looked(survey)) == {"daily": "fresh", "second": "never-refreshed"}
+    sales.catalog.drop("sales.second")
+    sales.plain_view("plain", "SELECT id, region, amount FROM lake.sales.orders")
+    assert states(looked(survey)) == {"daily": "fresh"}
+
+
+def test_a_view_whose_pointers_have_not_moved_is_not_read_again(sales: Lake) -> None:
+    """So a look at thousands of unchanged views costs a few queries. Its file is broken here: nobody notices."""
+    survey = Survey(lambda: sales.catalog, 0, rest=0)
+    looked(survey)
+    Path(sales.catalog.load("sales.daily").metadata_location.removeprefix("file://")).write_text("{")
+    assert states(looked(survey)) == {"daily": "fresh"}
+    sales.append()
+    assert states(looked(survey)) == {"daily": "unknown"}
+
+
+def test_a_view_of_a_view_is_read_again(sales: Lake) -> None:
+    """Its pointer and those of its base tables do not tell all: the view beneath has a storage table of its own."""
+    sales.view("top", "SELECT region, orders FROM lake.sales.daily")
+    sales.refresh("sales.top")
+    survey = Survey(lambda: sales.catalog, 0, rest=0)
+    assert states(looked(survey)) == {"daily": "fresh", "top": "fresh"}
+    sales.append()
+    sales.refresh("sales.daily")
+    assert states(looked(survey)) == {"daily": "fresh", "top": "stale"}
+
+
+def test_a_catalog_that_hangs_keeps_nobody_waiting(sales: Lake) -> None:
+    """The answer says for how long it has been looked for, and comes when it comes."""
+    answers = threading.Event()
+
+    def hangs() -> MaterializedViewCatalog:
+        answers.wait(60)
+        return sales.catalog
+
+    survey = Survey(hangs, 0, rest=0)
+    started = time.monotonic()
+    found = survey.found(wait=0.2)
+    assert time.monotonic() - started < 5
+    assert (found.rows, found.looked_at) == ((), None)
+    assert found.looking is not None
+    answers.set()
+    assert states(survey.found(wait=60)) == {"daily": "fresh"}
+
+
+def test_what_was_seen_stays_when_the_catalog_is_gone(sales: Lake) -> None:
+    """With the reason beside it, and until it is back."""
+    gone = False
+
+    def opens() -> MaterializedViewCatalog:
+        if gone:
+            raise CatalogUnavailableError("the database is down")
+        return sales.catalog
+
+    survey = Survey(opens, 0, rest=0)
+    before = looked(survey)
+    gone = True
+    found = looked(survey)
+    assert states(found) == states(before)
+    assert found.problem
+    assert found.problem["message"] == "the database is down"
+    gone = False
+    assert looked(survey).problem is None
+
+
+def test_rows_are_kept_for_the_asked_time(sales: Lake) -> None:
+    """However many people look."""
+    opened = []
+
+    def opens() -> MaterializedViewCatalog:
+        opened.append(1)
+        return sales.catalog
+
+    survey = Survey(opens, 60)
+    for _ in range(5):
+        survey.found(wait=60)
+    assert len(opened) == 1
+
+
+def test_a_page_of_five_thousand_rows_is_cut_at_once() -> None:
+    """Filter, sort, count and cut; the graph of the whole is bounded."""
+    row = ViewRow(Identifier("lake", ("sales",), "v"), "stale", tables=(("lake.sales.orders", True),))
+    rows = [replace(row, view=Identifier("lake", ("sales",), f"v{number}")) for number in range(MANY)]
+    query = listing.Query(text="V4", sort="view", descending=True, limit=100)
+    started = time.monotonic()
+    fitting = listing.matching(rows, query)
+    shown, total = listing.cut(fitting, query)
+    assert (len(shown), total, listing.counts(fitting)) == (100, 1_111, {"stale": 1_111})
+    graph = listing.graph(rows, [str(row.view) for row in rows])
+    assert (len(graph["nodes"]), graph["left_out"]) == (150, MANY + 1 - 150)
+    assert time.monotonic() - started < 5
+
+
+def test_what_is_not_known_is_last_in_either_order() -> None:
+    """A view without a lag is neither the most nor the least behind."""
+    known = ViewRow(Identifier("lake", ("s",), "known"), "stale", refreshed_at="2026-01-01T00:00:00+00:00")
+    unknown = ViewRow(Identifier("lake", ("s",), "unknown"), "never-refreshed")
+    for descending in (False, True):
+        shown, _ = listing.cut([unknown, known], listing.Query(sort="refreshed", descending=descending))
+        assert [row.view.name for row in shown] == ["known", "unknown"]
+    assert unknown.lag(datetime.now(UTC)) == {"seconds": None, "since": None, "exact": False}
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+def test_five_thousand_views_are_looked_at_while_the_page_answers(sales: Lake, tmp_path: Path) -> None:
+    """The first look reads them all; the next one costs a few queries. Every answer meanwhile is quick."""
+    with sqlite3.connect(tmp_path / "catalog.db") as database:
+        copied = "SELECT catalog_name, table_namespace, ?, metadata_location, previous_metadata_location, iceberg_type"
+        insert = f"INSERT INTO iceberg_tables {copied} FROM iceberg_tables WHERE table_name = 'daily'"
+        database.executemany(insert, [(f"v{number:04}",) for number in range(MANY - 1)])
+    database.close()
+    survey = Survey(lambda: sales.catalog, 3600)
+    started, slowest = time.monotonic(), 0.0
+    while (found := survey.found()).looking is not None or found.looked_at is None:
+        asked = time.monotonic()
+        survey.found()
+        slowest = max(slowest, time.monotonic() - asked)
+        time.sleep(0.05)
+    first = time.monotonic() - started
+    assert len(states(found)) == MANY
+    survey.seconds = survey.rest = 0
+    started = time.monotonic()
+    assert len(states(survey.found(wait=600))) == MANY
+    again = time.monotonic() - started
+    print(f"{MANY} views: first look {first:.1f} s, again {again:.1f} s, slowest answer meanwhile {slowest:.2f} s")
+    assert again < first / 3
+    assert slowest < 2

@@ -1,0 +1,162 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Views that are later than they may be: told once, and once when they have recovered, whatever fails in between."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from airflow_mv.alerts import FreshnessAlert, Promise, promises, settle
+from airflow_mv.errors import CatalogUnavailableError
+from airflow_mv.spec.identifiers import Identifier
+from tests.builders import QUERY, Lake, lake
+
+HOUR = timedelta(hours=1)
+
+
+class Notes(dict[str, Any]):
+    """A memory; the state store of an asset has the same three methods."""
+
+    def set(self, key: str, value: Any) -> None:
+        self[key] = value
+
+    def delete(self, key: str) -> None:
+        self.pop(key, None)
+
+
+@pytest.fixture
+def home(sqlite_uri: str, warehouse: Path) -> Iterator[Lake]:
+    """A fresh view that may be two hours late."""
+    with lake(sqlite_uri, warehouse) as found:
+        found.table()
+        found.view(properties={"airflow-mv.max-staleness": "2 h"})
+        found.refresh()
+        yield found
+
+
+def look(home: Lake, *names: str, after: timedelta = timedelta(0), **options: Any) -> list[Promise]:
+    views = [home.catalog.identify(f"sales.{name}") for name in names or ("daily",)]
+    return list(promises(home.catalog, views, now=datetime.now(UTC) + after, **options))
+
+
+def told(home: Lake, notes: Notes, **options: Any) -> list[FreshnessAlert]:
+    found: list[FreshnessAlert] = []
+    for promise in look(home, **options):
+        settle(promise, notes, found.append)
+    return found
+
+
+def test_a_breach_is_told_once_and_its_recovery_once(home: Lake) -> None:
+    """Each check looks anew; nobody wants the same mail each ten minutes."""
+    notes = Notes()
+    home.append()
+    assert told(home, notes) == []
+    (breach,) = told(home, notes, after=3 * HOUR)
+    assert told(home, notes, after=4 * HOUR) == []
+    home.refresh()
+    (recovery,) = told(home, notes, after=5 * HOUR)
+    assert told(home, notes, after=9 * HOUR) == []
+
+    assert (breach.event, recovery.event) == ("breach", "recovery")
+    assert breach.message.startswith("lake.sales.daily is STALE, behind for 3:00:00 since ")
+    assert "2:00:00 is allowed: lake.sales.orders moved" in breach.message
+    assert recovery.message == "lake.sales.daily is on time again (FRESH)"
+    home.append()
+    assert [alert.event for alert in told(home, notes, after=9 * HOUR)] == ["breach"]
+
+
+def test_an_alert_says_the_lag_since_when_and_which_base_tables(home: Lake) -> None:
+    """What whoever is woken wants to know first."""
+    before = datetime.now(UTC) - timedelta(seconds=1)
+    home.append()
+    (alert,) = told(home, Notes(), after=3 * HOUR)
+
+    assert alert.view == "lake.sales.daily"
+    assert alert.base_tables == ("lake.sales.orders",)
+    assert alert.since is not None
+    assert before <= alert.since <= datetime.now(UTC)
+    assert alert.lag is not None
+    assert abs(alert.lag - 3 * HOUR) < timedelta(minutes=1)
+    document = alert.to_dict()
+    assert (document["event"], document["readiness"], document["max_staleness_seconds"]) == ("breach", "STALE", 7200.0)
+
+
+def test_an_alert_whose_delivery_fails_is_told_again(home: Lake) -> None:
+    """A doubled alert is tolerable, a lost one is not."""
+    notes = Notes()
+    home.append()
+    (promise,) = look(home, after=3 * HOUR)
+
+    def broken(alert: FreshnessAlert) -> None:
+        raise ConnectionError("the mail server is down")
+
+    with pytest.raises(ConnectionError):
+        settle(promise, notes, broken)
+    assert len(told(home, notes, after=3 * HOUR)) == 1
+
+
+def test_a_view_without_rows_of_its_definition_is_late_after_its_grace(home: Lake) -> None:
+    """Never refreshed: a refresh DAG that was never switched on has no late run either."""
+    home.view("new", properties={"airflow-mv.max-staleness": "2 h"})
+    (young,) = look(home, "new")
+    (old,) = look(home, "new", after=3 * HOUR)
+    assert (young.readiness, young.breached, old.breached) == ("NEVER", False, True)
+    assert old.lag_seconds is None
+    assert old.since is not None
+
+
+def test_a_view_that_cannot_be_looked_at_is_late_at_once_and_hides_no_other(home: Lake) -> None:
+    """Dropped, broken, or over a base table that is gone."""
+    home.table("gone")
+    home.view("orphan", sql=QUERY.replace("orders GROUP", "gone GROUP").replace("sales.orders", "sales.gone"))
+    home.refresh("sales.orphan")
+    home.iceberg.drop_table("sales.gone")
+    missing, orphan, daily = look(home, "nowhere", "orphan", "daily", max_staleness=HOUR)
+
+    assert [item.readiness for item in (missing, orphan, daily)] == ["UNKNOWN", "UNKNOWN", "FRESH"]
+    assert [item.breached for item in (missing, orphan, daily)] == [True, True, False]
+    assert "ViewNotFoundError: there is no view lake.sales.nowhere" in missing.reasons[0]
+    assert "lake.sales.gone cannot be read" in orphan.reasons[0]
+
+
+def test_a_view_of_which_nothing_is_promised_is_said_where_it_was_named(home: Lake) -> None:
+    """A misspelt property would be a promise that nobody watches; in a listing it is no promise."""
+    home.view("free")
+    home.view("odd", properties={"airflow-mv.max-staleness": "soon"})
+    free, odd = look(home, "free", "odd")
+    assert (free.breached, odd.breached) == (True, True)
+    assert "set its property airflow-mv.max-staleness, e.g. to '2 h'" in free.reasons[0]
+    assert "property airflow-mv.max-staleness is 'soon'" in odd.reasons[0]
+
+    (listed,) = look(home, "free", listed=True, after=99 * HOUR)
+    assert (listed.breached, listed.max_staleness) == (False, None)
+    home.plain_view("plain", "SELECT * FROM lake.sales.orders")
+    assert look(home, "plain", listed=True) == []
+
+
+def test_a_view_that_was_dropped_and_made_again_is_told_of_again(home: Lake) -> None:
+    """What was told is of another view."""
+    notes = Notes()
+    home.append()
+    assert len(told(home, notes, after=3 * HOUR)) == 1
+    home.catalog.drop("sales.daily")
+    home.view(properties={"airflow-mv.max-staleness": "2 h"})
+    assert [alert.event for alert in told(home, notes, after=3 * HOUR)] == ["breach"]
+
+
+def test_an_outage_is_no_recovery_and_no_breach(home: Lake) -> None:
+    """It is said after all views that do answer."""
+    home.append()
+    views = [Identifier.parse("lake.sales.daily"), Identifier.parse("lake.sales.daily")]
+    found = promises(home.catalog, views, now=datetime.now(UTC) + 3 * HOUR)
+    assert next(found).breached
+    home.iceberg.engine.dispose()  # type: ignore[attr-defined]
+    database = Path(str(home.iceberg.engine.url.database))  # type: ignore[attr-defined]
+    database.rename(database.with_suffix(".away"))
+    database.mkdir()
+    with pytest.raises(CatalogUnavailableError):
+        next(found)

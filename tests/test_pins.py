@@ -1,0 +1,356 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One cut for several refreshes: pinned in one process, used in others, and what is told when it cannot be used."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from airflow_mv.catalog import Layout
+from airflow_mv.errors import InvalidMetadataError, InvalidQueryError, PinError
+from airflow_mv.plan.planner import Mode
+from airflow_mv.plan.reasons import Code
+from airflow_mv.planning import RefreshOptions
+from airflow_mv.planning.pins import RunPins, pin_base_tables, restore
+from airflow_mv.results import RefreshResult
+from airflow_mv.spec.identifiers import Identifier
+from airflow_mv.status import status
+from tests.builders import Lake, lake
+from tests.cli.support import call
+from tests.engine.support import reload_configuration
+from tests.intervals.support import VIEW as DAYS
+from tests.intervals.support import days, days_lake
+
+COUNT = "SELECT count(*) AS n FROM lake.sales.orders"
+TOTAL = "SELECT sum(d.orders) AS n FROM lake.sales.daily d"
+
+
+BOTH = pytest.mark.parametrize("layout", ["pointed", "registered"])
+
+
+@pytest.fixture
+def layout() -> Layout:
+    return "pointed"
+
+
+@pytest.fixture
+def home(sqlite_uri: str, warehouse: Path, layout: Layout) -> Iterator[Lake]:
+    """A lake with a view of a base table, and one of that view."""
+    with lake(sqlite_uri, warehouse, layout=layout) as found:
+        found.table()
+        found.view()
+        found.view("count", COUNT)
+        found.view("total", TOTAL)
+        yield found
+
+
+VIEWS = ("lake.sales.daily", "lake.sales.count", "lake.sales.total")
+
+
+def carried(pins: RunPins) -> RunPins:
+    """As another process gets it."""
+    return RunPins.read(json.loads(json.dumps(pins.document())), source="pins")
+
+
+def refreshed(home: Lake, view: str, pins: RunPins, **options: Any) -> RefreshResult:
+    """What a task does."""
+    given = restore(home.catalog, view, carried(pins))
+    return home.refresh(view, pins=given, options=RefreshOptions(**options))
+
+
+def snapshots(result: RefreshResult) -> dict[str, int]:
+    return dict(result.snapshots)
+
+
+def test_the_document_says_what_was_pinned_and_in_which_order_to_go(home: Lake) -> None:
+    """It is small, and people read it in the UI."""
+    pins = pin_base_tables(home.catalog, reversed(VIEWS))
+    document = pins.document()
+
+    assert document["views"] == {
+        "lake.sales.count": [],
+        "lake.sales.daily": [],
+        "lake.sales.total": ["lake.sales.daily"],
+    }
+    pin = document["base_tables"]["lake.sales.orders"]
+    assert pin["snapshot_id"] == str(home.head())
+    assert pin["metadata_location"] == home.load().metadata_location
+    assert pin["table_uuid"] == str(home.load().metadata.table_uuid)
+    assert (document["faults"], [*document["base_tables"]]) == ({}, ["lake.sales.orders"])
+    assert pins.levels == [["lake.sales.count", "lake.sales.daily"], ["lake.sales.total"]]
+    assert carried(pins) == pins
+    assert len(json.dumps(document)) < 1_000
+
+
+@BOTH
+def test_views_agree_although_base_tables_move_on_between_their_refreshes(home: Lake) -> None:
+    """A report over all of them is of one cut, whenever each task ran."""
+    pins = pin_base_tables(home.catalog, VIEWS)
+    head = home.head()
+    home.append()
+    daily = refreshed(home, "lake.sales.daily", pins)
+    home.append((10, "east", 1))
+    count = refreshed(home, "lake.sales.count", pins)
+    total = refreshed(home, "lake.sales.total", pins)
+
+    assert snapshots(daily) == snapshots(count) == {"lake.sales.orders": head}
+    assert home.read("sales.count") == home.read("sales.total") == [{"n": 3}]
+    # A view of the run is read as the run has published it.
+    assert snapshots(total) == {"lake.sales.daily": home.storage().table.head}
+
+
+def test_the_next_refresh_goes_on_from_what_a_pinned_one_recorded(home: Lake) -> None:
+    """The record of a pinned refresh is a record as any other: what is fresh is known by pointers."""
+    pins = pin_base_tables(home.catalog, VIEWS[:1])
+    first = refreshed(home, "lake.sales.daily", pins)
+    again = refreshed(home, "lake.sales.daily", pins)
+    assert (first.outcome, again.outcome, again.mode) == ("refreshed", "fresh", Mode.NOOP)
+    assert home.refresh().outcome == "fresh"
+    home.append()
+    assert home.refresh().reasons[0].code == Code.BASE_CHANGED
+
+
+@pytest.mark.parametrize("full", [False, True])
+def test_a_late_task_never_takes_back_what_a_later_run_has_published(home: Lake, full: bool) -> None:
+    """A cleared task keeps the pins of its run: they may be old, and forcing it makes them no younger."""
+    pins = pin_base_tables(home.catalog, VIEWS)
+    home.append()
+    home.refresh("sales.count")
+    late = refreshed(home, "lake.sales.count", pins, full=full)
+    assert (late.outcome, late.mode, late.reasons[0].code) == ("fresh", Mode.NOOP, Code.ALREADY_NEWER)
+    assert home.read("sales.count") == [{"n": 4}]
+
+
+def test_pins_as_of_a_time_are_those_of_the_time(home: Lake) -> None:
+    """A backfill pins the end of its interval."""
+    then = home.load().current_snapshot()
+    assert then is not None
+    home.append()
+    at = datetime.fromtimestamp(then.timestamp_ms / 1000, UTC)
+    pins = pin_base_tables(home.catalog, VIEWS, as_of=at)
+
+    assert (pins.as_of, pins.base_tables["lake.sales.orders"].metadata_location) == (at.isoformat(), None)
+    assert snapshots(refreshed(home, "lake.sales.count", pins)) == {"lake.sales.orders": then.snapshot_id}
+    assert home.read("sales.count") == [{"n": 3}]
+
+
+def test_a_time_before_a_table_was_written_is_a_fault_of_what_reads_it(home: Lake) -> None:
+    """Others can be refreshed."""
+    home.table("late", rows=[(1, "north", 1)])
+    home.view("young", "SELECT count(*) AS n FROM lake.sales.late")
+    first = home.load().current_snapshot()
+    assert first is not None
+    at = datetime.fromtimestamp(first.timestamp_ms / 1000, UTC)
+    pins = pin_base_tables(home.catalog, ["sales.count", "sales.young"], as_of=at)
+
+    assert "as of" in pins.faults["lake.sales.late"]
+    assert refreshed(home, "lake.sales.count", pins).outcome == "refreshed"
+    with pytest.raises(PinError, match=r"young reads lake\.sales\.late, which the run has not pinned.*Pin again"):
+        refreshed(home, "lake.sales.young", pins)
+
+
+def test_a_table_that_was_never_written_is_pinned_as_empty(home: Lake) -> None:
+    """Rows that come meanwhile are of the next run."""
+    home.table("empty", rows=None)
+    home.view("none", "SELECT count(*) AS n FROM lake.sales.empty")
+    pins = pin_base_tables(home.catalog, ["sales.none"])
+    home.append((1, "north", 1), name="empty")
+    result = refreshed(home, "lake.sales.none", pins)
+    assert snapshots(result) == {"lake.sales.empty": -1}
+    assert "TABLESAMPLE (0 ROWS)" in home.stager.refreshes[-1].statements[-1]
+
+
+def test_a_pinned_snapshot_that_has_expired_is_an_error_that_says_what_to_do(home: Lake) -> None:
+    """Before Spark starts, and never with other rows in its place."""
+    pins = pin_base_tables(home.catalog, VIEWS)
+    head = home.head()
+    home.append()
+    home.expire(head)
+    before = len(home.stager.calls)
+    with pytest.raises(PinError, match=rf"lake\.sales\.count.*orders at snapshot {head}, which has expired.*Pin again"):
+        refreshed(home, "lake.sales.count", pins)
+    assert len(home.stager.calls) == before
+
+
+def test_a_table_that_is_gone_or_another_one_is_an_error(home: Lake) -> None:
+    pins = pin_base_tables(home.catalog, VIEWS)
+    home.iceberg.drop_table("sales.orders")
+    with pytest.raises(PinError, match=r"lake\.sales\.orders, which the run has pinned, was dropped"):
+        refreshed(home, "lake.sales.count", pins)
+    home.table()
+    with pytest.raises(PinError, match="dropped and created again since the run has pinned it"):
+        refreshed(home, "lake.sales.count", pins)
+
+
+def test_a_fault_of_one_view_holds_only_that_view(home: Lake) -> None:
+    """It is told when its turn comes, in its own task."""
+    pins = pin_base_tables(home.catalog, ["sales.nowhere", *VIEWS])
+    assert "there is no view lake.sales.nowhere" in pins.faults["lake.sales.nowhere"]
+    assert refreshed(home, "lake.sales.daily", pins).outcome == "refreshed"
+
+
+def test_a_view_that_reads_another_of_the_run_without_an_order_is_told_so(home: Lake) -> None:
+    """Else it would now and then be computed from rows of the run before."""
+    daily, total = (Identifier.parse(f"lake.sales.{name}") for name in ("daily", "total"))
+    pins = pin_base_tables(home.catalog, [daily, total], order={daily: (), total: ()})
+    assert [*pins.faults] == ["lake.sales.total"]
+    with pytest.raises(PinError, match=r"total.*it reads lake\.sales\.daily.*name it in after= of this view"):
+        refreshed(home, "lake.sales.total", pins)
+    assert pin_base_tables(home.catalog, [daily, total], order={daily: (), total: [daily]}).faults == {}
+
+
+def test_views_in_a_circle_are_refused(home: Lake) -> None:
+    a, b = (Identifier.parse(f"lake.sales.{name}") for name in "ab")
+    with pytest.raises(InvalidQueryError, match="circle"):
+        pin_base_tables(home.catalog, [a, b], definitions={a: "SELECT * FROM b", b: "SELECT * FROM a"})
+
+
+def test_a_view_need_not_exist_to_be_pinned_by_its_query(home: Lake) -> None:
+    """It is created beside."""
+    new = Identifier.parse("lake.sales.new")
+    pins = pin_base_tables(home.catalog, [new], definitions={new: "SELECT count(*) AS n FROM orders"})
+    home.append()
+    home.view("new", "SELECT count(*) AS n FROM orders")
+    refreshed(home, "lake.sales.new", pins)
+    assert home.read("sales.new") == [{"n": 3}]
+
+
+def test_a_view_that_has_got_another_query_since_is_told_to_pin_again(home: Lake) -> None:
+    home.table("others")
+    pins = pin_base_tables(home.catalog, VIEWS)
+    from airflow_mv.create import Definition, create
+
+    wanted = Definition("SELECT count(*) AS n FROM lake.sales.others")
+    create(home.catalog, "sales.count", wanted, stager=home.stager, replace=True)
+    with pytest.raises(PinError, match=r"count reads lake\.sales\.others, which the run has not pinned.*another query"):
+        refreshed(home, "lake.sales.count", pins)
+
+
+@BOTH
+def test_a_materialized_view_outside_of_the_run_is_pinned_too(home: Lake) -> None:
+    """Whoever refreshes it meanwhile: two views of the run that read it agree."""
+    home.view("twice", "SELECT 2 * sum(d.orders) AS n FROM lake.sales.daily d")
+    home.refresh()
+    pins = pin_base_tables(home.catalog, ["sales.total", "sales.twice"])
+    assert [*pins.base_tables] == ["lake.sales.daily"]
+    refreshed(home, "lake.sales.total", pins)
+    home.append()
+    home.refresh()
+    refreshed(home, "lake.sales.twice", pins)
+
+    assert (home.read("sales.total"), home.read("sales.twice")) == ([{"n": 3}], [{"n": 6}])
+    # The next one reads what is there by then.
+    home.refresh("sales.total")
+    assert home.read("sales.total") == [{"n": 4}]
+
+
+def test_a_view_of_the_run_that_another_refresh_has_taken_further_is_told_of(
+    home: Lake, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Nobody takes it back; the log says that this once the views are not of one cut."""
+    home.view("both", "SELECT max(d.orders) AS a, max(o.id) AS b FROM daily d CROSS JOIN orders o")
+    pins = pin_base_tables(home.catalog, ["sales.daily", "sales.both"])
+    home.append()
+    home.refresh()
+    restore(home.catalog, "lake.sales.both", pins)
+    assert "another refresh has gone its own way" in caplog.text
+
+
+def test_an_interval_is_recomputed_from_the_cut_of_its_run(sqlite_uri: str, warehouse: Path) -> None:
+    """And what a later run has made of the same rows stays."""
+    with days_lake(sqlite_uri, warehouse, "pointed") as found:
+        found.sell((1, 10), (2, 20))
+        found.refresh(DAYS)
+        found.sell((1, 1), (2, 2))
+        pins = restore(found.catalog, DAYS, carried(pin_base_tables(found.catalog, [DAYS])))
+        found.sell((1, 100), (2, 200))
+        found.refresh_days(2, 3)
+        results = [
+            found.refresh(DAYS, pins=dict(pins), options=RefreshOptions(interval=days(n, n + 1))) for n in (1, 2)
+        ]
+        assert [(item.outcome, item.reasons[0].code) for item in results] == [
+            ("refreshed", Code.BASE_CHANGED),
+            ("fresh", Code.ALREADY_NEWER),
+        ]
+        assert found.stored() == {1: (2, 11), 2: (3, 222)}
+
+
+@pytest.mark.parametrize(
+    ("document", "fault"),
+    [
+        ({}, "pinned_at"),
+        ({"pinned_at": "", "views": [], "base_tables": {}}, "views"),
+        ({"pinned_at": "", "views": {}, "base_tables": {"a.b.c": {"snapshot_id": 7}}}, "snapshot_id"),
+        ([1], "dictionary|object"),
+    ],
+)
+def test_what_is_no_pins_document_is_refused_by_name(document: Any, fault: str) -> None:
+    """XComs can be edited by hand."""
+    with pytest.raises(InvalidMetadataError, match=fault):
+        RunPins.read(document, source="pins")
+
+
+def test_an_edited_pin_makes_no_stale_view_look_fresh(home: Lake) -> None:
+    """The record says which file a snapshot is current in: that is looked up, never taken from the document."""
+    first = home.head()
+    home.append()
+    pins = pin_base_tables(home.catalog, VIEWS).document()
+    pins["base_tables"]["lake.sales.orders"]["snapshot_id"] = str(first)
+    refreshed(home, "lake.sales.count", RunPins.read(pins, source="pins"))
+    assert status(home.catalog, "sales.count").state == "stale"
+
+
+def test_a_pinned_snapshot_that_is_no_number_is_refused(home: Lake) -> None:
+    pins = pin_base_tables(home.catalog, VIEWS).document()
+    pins["base_tables"]["lake.sales.orders"]["snapshot_id"] = "7; DROP"
+    with pytest.raises(InvalidMetadataError, match="snapshot_id"):
+        restore(home.catalog, "lake.sales.count", RunPins.read(pins, source="pins"))
+
+
+# -- the command line ------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def command_line(home: Lake, sqlite_uri: str, warehouse: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Lake]:
+    """The lake as `airflow-mv` finds it."""
+    with monkeypatch.context() as patch:
+        for key, value in {"TYPE": "sql", "URI": sqlite_uri, "WAREHOUSE": f"file://{warehouse}"}.items():
+            patch.setenv(f"PYICEBERG_CATALOG__LAKE__{key}", value)
+        reload_configuration()
+        yield home
+    reload_configuration()
+
+
+def test_the_command_line_pins_for_refreshes_that_come_later(command_line: Lake, tmp_path: Path) -> None:
+    """Without Airflow, one process for each view."""
+    home = command_line
+    file = tmp_path / "pins.json"
+    document = call("pin", "--namespace", "lake.sales", "--json").json
+    file.write_text(json.dumps(document))
+    assert [*document["views"]] == ["lake.sales.count", "lake.sales.daily", "lake.sales.total"]
+    head = home.head()
+    home.append()
+    refreshed(home, "lake.sales.daily", RunPins.read(document, source="file"))
+    (result,) = call("refresh", "lake.sales.daily", "--pins", str(file), "--json").json
+    assert (result["outcome"], result["base_tables"]) == ("fresh", {"lake.sales.orders": head})
+    plan = call("plan", "lake.sales.count", "--pins", str(file), "--json").json
+    assert [item["current"] for item in plan["base_tables"]] == [head]
+
+
+def test_the_command_line_shows_pins_to_people(command_line: Lake) -> None:
+    told = call("pin", "lake.sales.total", "lake.sales.daily").stdout
+    assert f"lake.sales.orders  {command_line.head()}" in told
+    assert "lake.sales.total  after lake.sales.daily" in told
+
+
+def test_a_file_that_holds_no_pins_is_refused_in_one_line(command_line: Lake, tmp_path: Path) -> None:
+    file = tmp_path / "pins.json"
+    for text, fault in (("[]", "field '(top level)'"), ("{", "no JSON")):
+        file.write_text(text)
+        ended = call("refresh", "lake.sales.daily", "--pins", str(file))
+        assert (ended.code, fault in ended.error) == (1, True), ended.error
