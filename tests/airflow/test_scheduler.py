@@ -187,6 +187,7 @@ def test_a_worker_that_dies_amid_the_spark_job_costs_a_retry_and_not_a_second_re
 
 def test_a_task_that_is_marked_failed_or_runs_too_long_leaves_no_driver(deployment: Deployment) -> None:
     """A query that nobody waits for any more would keep the cluster busy."""
+    before = set(deployment.home.folder.glob("airflow-mv-*"))  # a runner that was killed has left its own
     deployment.start("endless", "stopped")
     until(lambda: _at_work(deployment, "marked"))
     path = "/api/v2/dags/endless/dagRuns/stopped/taskInstances/marked"
@@ -198,7 +199,7 @@ def test_a_task_that_is_marked_failed_or_runs_too_long_leaves_no_driver(deployme
     assert states == dict.fromkeys(["marked", "late", "wrong"], "failed"), deployment.said()
     assert _try(deployment, "wrong") <= 3, "four tries hide a misspelt name"
     assert any("Process timed out" in line for line in deployment.log("endless", "stopped", "late"))
-    assert not list(deployment.home.folder.glob("airflow-mv-*")), "a folder with credentials"
+    assert set(deployment.home.folder.glob("airflow-mv-*")) <= before, "a folder with credentials"
     assert status(deployment.catalog, "lake.nyc.slow").state == "never-refreshed"
 
 

@@ -238,7 +238,9 @@ def test_i20_no_secret_is_left_by_an_airflow_run_with_real_spark_submit(
                     task_id=f"down_{{number}}", view="{VIEW}", iceberg_conn_id=f"down_{{number}}"
                 )
                 MaterializedViewFreshSensor(
-                    task_id=f"wait_{{number}}", view="{VIEW}", iceberg_conn_id=f"down_{{number}}", timeout=1
+                    task_id=f"wait_{{number}}", view="{VIEW}", iceberg_conn_id=f"down_{{number}}", timeout=1,
+                    # No triggerer runs here to end a deferred one in time.
+                    deferrable=False, poke_interval=1,
                 )
         """)
     left = files(tmp_path / "warehouse", tmp_path / "events", tmp_path / "scratch")
