@@ -123,8 +123,10 @@ class List {
     const chosen = new Set(this.asked.states);
     const all = new Set([...Object.keys(counts), ...chosen]);
     return [...all].map((state) => {
-      const others = [...chosen].filter((item) => item !== state);
-      const toggle = () => this.go({ states: chosen.has(state) ? others : [...chosen, state] });
+      const toggle = () => {
+        const others = this.asked.states.filter((item) => item !== state);
+        this.go({ states: this.asked.states.includes(state) ? others : [...others, state] });
+      };
       return h(
         "button",
         { type: "button", class: `chip ${state}`, "aria-pressed": chosen.has(state) ? "true" : "false", onclick: toggle,
@@ -153,7 +155,8 @@ class List {
     const order = this.asked.descending ? "descending" : "ascending";
     // Of times and sizes the largest are wanted first.
     const first = ["lag", "refreshed", "rows"].includes(sort);
-    const turn = () => this.go({ sort, descending: isSorted ? !this.asked.descending : first });
+    // What is asked for is read when the button is pressed: an answer may still be on its way.
+    const turn = () => this.go({ sort, descending: this.asked.sort === sort ? !this.asked.descending : first });
     const arrow = isSorted ? (this.asked.descending ? " ↓" : " ↑") : "";
     const label = sort ? h("button", { type: "button", onclick: turn, title, "data-key": `sort ${sort}` }, name, arrow) : name;
     return h("th", { scope: "col", class: number ? "number" : null, title, "aria-sort": isSorted ? order : null }, label);
