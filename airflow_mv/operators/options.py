@@ -3,8 +3,7 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
@@ -14,6 +13,7 @@ from airflow.sdk import BaseOperator, Context
 from airflow_mv.checks import as_documents, read_checks
 from airflow_mv.errors import ConfigurationError
 from airflow_mv.operators.facts import run_facts
+from airflow_mv.operators.task import given_document
 from airflow_mv.scope import Scope, scope_of
 
 if TYPE_CHECKING:
@@ -164,15 +164,10 @@ def run_pins(value: Any) -> RunPins:
     """
     from airflow_mv.planning.pins import RunPins
 
-    try:
-        document = json.loads(value) if isinstance(value, str) else value
-    except ValueError:
-        document = None
-    if not isinstance(document, Mapping):
-        raise ConfigurationError(
-            f"pins is {str(value)[:60]!r}, which is no output of a PinBaseTablesOperator; write pins=pin.output, and "
-            "clear the task that pins if its result is gone"
-        )
+    wanted = (
+        "no output of a PinBaseTablesOperator; write pins=pin.output; clear the task that pins if its result is gone"
+    )
+    document = given_document(value, field="pins", wanted=wanted)
     return RunPins.read(document, source="pins")
 
 

@@ -18,7 +18,7 @@ from airflow_mv.lineage import LineageOfRefresh
 from airflow_mv.links import MaterializedViewLink, show_link
 from airflow_mv.operators.handover import read_outcome, ship, write_script
 from airflow_mv.operators.options import RefreshingOperator
-from airflow_mv.operators.task import announce, log_plan, log_result, plan_document
+from airflow_mv.operators.task import announce, given_document, log_plan, log_result
 from airflow_mv.retries import DEFAULT_RETRY_POLICY
 
 if TYPE_CHECKING:
@@ -148,7 +148,8 @@ class CommitRefreshOperator(LineageOfRefresh, BaseOperator):
 
         started = time.monotonic()
         with task_errors():
-            plan = _read_plan(plan_document(self.plan))
+            wanted = "no plan; give it the PlanRefreshOperator's output: plan=plan.output"
+            plan = _read_plan(given_document(self.plan, field="plan", wanted=wanted))
             self.view = str(plan.view)
             show_link(context, self.view)
             hook = MaterializedViewHook(self.iceberg_conn_id)

@@ -115,8 +115,13 @@ def event_extra(result: RefreshResult) -> dict[str, Any]:
     }
 
 
-def plan_document(value: Any) -> Mapping[str, Any]:
-    """Read a plan as XCom or a template gives it.
+def given_document(value: Any, *, field: str, wanted: str) -> Mapping[str, Any]:
+    """Read the output of another task as XCom or a template gives it.
+
+    Args:
+        value: A document, or its JSON text.
+        field: The operator's argument, for the message.
+        wanted: What it must be and where that comes from, for the message.
 
     Raises:
         ConfigurationError: It is none.
@@ -126,9 +131,7 @@ def plan_document(value: Any) -> Mapping[str, Any]:
     except ValueError:
         document = None
     if not isinstance(document, Mapping):
-        raise ConfigurationError(
-            f"plan is {str(value)[:60]!r}, which is no plan; give it the PlanRefreshOperator's output: plan=plan.output"
-        )
+        raise ConfigurationError(f"{field} is {str(value)[:60]!r}, which is {wanted}")
     return document
 
 

@@ -28,6 +28,15 @@ class Wanted:
     quiet: timedelta = timedelta(0)
     wait_at_most: timedelta | None = None
 
+    def arguments(self) -> dict[str, Any]:
+        """Return it as triggers take it, in JSON's types: times in seconds."""
+        return {
+            "tables": list(self.tables),
+            "require": self.require,
+            "quiet_period": self.quiet.total_seconds(),
+            "wait_at_most": None if self.wait_at_most is None else self.wait_at_most.total_seconds(),
+        }
+
 
 @dataclass(slots=True)
 class Announcements:

@@ -10,6 +10,7 @@ from airflow.sdk import PokeReturnValue
 from airflow.triggers.base import BaseTrigger
 
 from airflow_mv.hooks import DEFAULT_ICEBERG_CONN_ID
+from airflow_mv.plan.news import Wanted
 from airflow_mv.sensors.waiting import WaitingSensor
 from airflow_mv.triggers.base_tables import (
     BaseTablesChangedOnceTrigger,
@@ -62,12 +63,14 @@ class BaseTablesChangedSensor(WaitingSensor):
         self.require = require
         self.quiet_period = quiet_period
         self.wait_at_most = wait_at_most
-        wanted_of(tables, require, quiet_period, wait_at_most)
+        self._wanted()
+
+    def _wanted(self) -> Wanted:
+        return wanted_of(self.tables, self.require, self.quiet_period, self.wait_at_most)
 
     def look(self) -> PokeReturnValue:
         """Look at the base tables."""
-        wanted = wanted_of(self.tables, self.require, self.quiet_period, self.wait_at_most)
-        news = look_for_news(Connected(self.iceberg_conn_id), named_views(self.views), wanted)
+        news = look_for_news(Connected(self.iceberg_conn_id), named_views(self.views), self._wanted())
         self.say(news.describe(), news.verdict)
         outcome = news.outcome()
         return PokeReturnValue(is_done=outcome is not None, xcom_value=outcome and payload_or_error(outcome))
@@ -77,11 +80,8 @@ class BaseTablesChangedSensor(WaitingSensor):
         return BaseTablesChangedOnceTrigger(
             views=named_views(self.views),
             iceberg_conn_id=self.iceberg_conn_id,
-            tables=self.tables,
-            require=self.require,
-            quiet_period=self.quiet_period,
-            wait_at_most=self.wait_at_most,
             poke_interval=self.poke_interval,
+            **self._wanted().arguments(),
         )
 
     def taken(self, event: Mapping[str, Any]) -> dict[str, Any]:

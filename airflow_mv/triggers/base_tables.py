@@ -199,12 +199,9 @@ class BaseTablesChangedTrigger(BaseEventTrigger):
             {
                 "views": self.views,
                 "iceberg_conn_id": self.iceberg_conn_id,
-                "tables": list(self.wanted.tables),
-                "require": self.wanted.require,
-                "quiet_period": self.wanted.quiet.total_seconds(),
-                "wait_at_most": _seconds(self.wanted.wait_at_most),
+                **self.wanted.arguments(),
                 "at_most_every": self.at_most_every.total_seconds(),
-                "remind_every": _seconds(self.remind_every),
+                "remind_every": None if self.remind_every is None else self.remind_every.total_seconds(),
                 "poke_interval": self.poke_interval,
                 "asset": self.asset,
             },
@@ -295,10 +292,7 @@ class BaseTablesChangedOnceTrigger(BaseTrigger):
             {
                 "views": self.views,
                 "iceberg_conn_id": self.iceberg_conn_id,
-                "tables": list(self.wanted.tables),
-                "require": self.wanted.require,
-                "quiet_period": self.wanted.quiet.total_seconds(),
-                "wait_at_most": _seconds(self.wanted.wait_at_most),
+                **self.wanted.arguments(),
                 "poke_interval": self.poke_interval,
             },
         )
@@ -317,10 +311,6 @@ class BaseTablesChangedOnceTrigger(BaseTrigger):
                 yield TriggerEvent(payload)  # type: ignore[no-untyped-call]
                 return
             await asyncio.sleep(self.poke_interval)
-
-
-def _seconds(value: timedelta | None) -> float | None:
-    return None if value is None else value.total_seconds()
 
 
 def _cause(error: Exception) -> str:
