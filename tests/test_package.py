@@ -69,6 +69,17 @@ def test_an_import_pulls_in_nothing_heavy(module: str) -> None:
     assert done.stdout.split() == []
 
 
+def test_a_dag_file_pulls_in_little_beside_airflow_and_its_spark_provider() -> None:
+    """Airflow reads every DAG file again and again; catalogs and SQL are of no use to it there."""
+    code = (
+        "import airflow.providers.apache.spark.operators.spark_submit, sys; before = set(sys.modules); "
+        "import airflow_mv.dags, airflow_mv.operators, airflow_mv.sensors, airflow_mv.triggers; "
+        f"print(sorted(set({HEAVY!r}) & (set(sys.modules) - before)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "[]"
+
+
 def test_every_declared_dependency_is_pinned() -> None:
     """What `constraints.txt` leaves out is a different version tomorrow."""
     lines = (ROOT / "constraints.txt").read_text().splitlines()

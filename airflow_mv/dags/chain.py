@@ -14,7 +14,6 @@ from typing import Any
 
 from airflow_mv.errors import ConfigurationError
 from airflow_mv.plan.order import in_order
-from airflow_mv.plan.query import base_tables
 from airflow_mv.spec.identifiers import Identifier
 
 _NO_TASK_ID = re.compile(r"[^\w-]+")
@@ -113,6 +112,8 @@ def _reads(view: Identifier, chained: ChainedView, views: Mapping[Identifier, Ch
         if name not in views:
             raise ConfigurationError(f"view {view}: after names {name}, which is none of the chain's views")
     if chained.sql is not None and not any(mark in chained.sql for mark in _TEMPLATE):
+        from airflow_mv.plan.query import base_tables
+
         found = base_tables(
             chained.sql,
             default_catalog=view.catalog,

@@ -11,9 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from airflow_mv.errors import ConfigurationError, InvalidMetadataError, UnsupportedError
-from airflow_mv.planning.checks import has_passed
 from airflow_mv.script import CreateStorageStep, Outcome, Script
-from airflow_mv.upkeep.maintenance import oldest_lasting_ms
 
 if TYPE_CHECKING:
     from airflow_mv.catalog import MaterializedViewCatalog
@@ -43,6 +41,8 @@ def write_script(catalog: MaterializedViewCatalog, script: Script) -> str:
     Raises:
         ConfigurationError: A check is a function that a driver elsewhere cannot import.
     """
+    from airflow_mv.planning.checks import has_passed
+
     _require_importable(script)
     outcome_location = str(script.outcome_location)
     left = read_outcome(catalog, script)
@@ -95,6 +95,8 @@ def ship(catalog: MaterializedViewCatalog, folder: str) -> tuple[str, str]:
 
 def _lasting(catalog: MaterializedViewCatalog, folder: str) -> list[StoredFile]:
     """Return the files of a folder that no collection will delete soon."""
+    from airflow_mv.upkeep.maintenance import oldest_lasting_ms
+
     found = list(catalog.files.list(folder))
     oldest = oldest_lasting_ms(catalog, folder) if found else 0
     return [file for file in found if file.modified_ms > oldest]
