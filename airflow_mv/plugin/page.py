@@ -23,6 +23,7 @@ from airflow_mv.plugin import listing, runs
 from airflow_mv.plugin.listing import Query
 from airflow_mv.plugin.readers import Reader
 from airflow_mv.plugin.rows import ViewRow, row_of
+from airflow_mv.plugin.said import said
 from airflow_mv.plugin.sources import SECTION, Source, Sources
 from airflow_mv.plugin.survey import Found
 from airflow_mv.plugin.texts import harmless
@@ -152,8 +153,9 @@ def with_history(facts: Mapping[str, Any], events: list[dict[str, Any]]) -> dict
 def _recorded(item: Mapping[str, Any] | None) -> dict[str, Any]:
     if item is None:
         return {}
-    keys = ("refresh_id", "mode", "rows_written", "reasons", "base_tables", "version_id", "current")
-    return {key: item[key] for key in keys if key in item}
+    keys = ("refresh_id", "mode", "rows_written", "base_tables", "version_id", "current")
+    recorded = {key: item[key] for key in keys if key in item}
+    return recorded | {key: value for key, value in said(item).items() if value}
 
 
 def _line(row: ViewRow, last: Mapping[str, Any] | None, now: datetime) -> dict[str, Any]:

@@ -15,9 +15,11 @@ from airflow_mv.observe import Observation, observe
 from airflow_mv.plan.freshness import ObservedTable, State
 from airflow_mv.plan.lag import Lag, lag
 from airflow_mv.plan.reasons import Code, Reason
+from airflow_mv.plugin.said import said
 from airflow_mv.plugin.texts import harmless
 from airflow_mv.results import timestamp
 from airflow_mv.spec.identifiers import Identifier
+from airflow_mv.spec.materialized_view import RefreshRecord
 
 log = logging.getLogger(__name__)
 
@@ -49,6 +51,7 @@ class ViewRow:
         refreshed_at: When that was published, ISO 8601.
         mode: Its mode.
         rows_written: Rows that it wrote.
+        last: What it says of itself, see :func:`airflow_mv.plugin.said.said`.
         strategy: ``full`` or ``incremental``.
         tables: Its base tables, each with whether rows of it have changed since.
         pointers: Where the catalog's pointers led that the state follows from; ``None`` where they do not tell all.
@@ -62,6 +65,7 @@ class ViewRow:
     refreshed_at: str | None = None
     mode: str | None = None
     rows_written: int | None = None
+    last: Mapping[str, Any] | None = None
     strategy: str | None = None
     tables: tuple[tuple[str, bool], ...] = ()
     pointers: Mapping[Identifier, str] | None = None
@@ -88,6 +92,7 @@ class ViewRow:
             "refreshed_at": self.refreshed_at,
             "mode": self.mode,
             "rows_written": self.rows_written,
+            "last": self.last,
             "strategy": self.strategy,
             "tables": len(self.tables),
             "changed_tables": sum(changed for _, changed in self.tables),
@@ -134,10 +139,16 @@ def row_of(observation: Observation) -> ViewRow:
         refreshed_at=timestamp(record.refreshed_at_ms) if record else None,
         mode=record.mode if record else None,
         rows_written=record.rows_written if record else None,
+        last=_last(record) if record else None,
         strategy=observation.view.materialized.refresh_strategy,
         tables=tuple((change.identifier, change.changed) for change in freshness.base_tables),
         pointers=_pointers(observation),
     )
+
+
+def _last(record: RefreshRecord) -> dict[str, Any]:
+    interval = record.interval.interval.to_dict() if record.interval else None
+    return said({"reasons": record.reasons, "checks": record.checks, "interval": interval})
 
 
 def _pointers(observation: Observation) -> dict[Identifier, str] | None:

@@ -20,7 +20,9 @@ from sqlalchemy.engine import Row
 from sqlalchemy.orm import Session
 
 from airflow_mv.assets import SCHEME, materialized_view_asset
+from airflow_mv.plugin.asking import asking
 from airflow_mv.plugin.readers import Reader
+from airflow_mv.plugin.said import said
 
 _EVENTS = 100
 _TASKS = 50
@@ -49,8 +51,8 @@ def refreshers(view: str, reader: Reader, session: Session) -> dict[str, Any]:
     """Say which DAGs refresh a view, and whether the reader may run them.
 
     Returns:
-        ``dags``: those that the reader may read, each with ``may_run`` and what is in the way; ``hidden``: how many
-        there are besides.
+        ``dags``: those that the reader may read, each with ``may_run``, what is in the way, and what a run has to be
+        told (:func:`~airflow_mv.plugin.asking.asking`); ``hidden``: how many there are besides.
     """
     dags: dict[str, dict[str, Any]] = {}
     tasks = _tasks(view)
@@ -65,7 +67,12 @@ def refreshers(view: str, reader: Reader, session: Session) -> dict[str, Any]:
         dags.setdefault(dag.dag_id, entry)["tasks"].append(task_id)
     readable, runnable = reader.readable(dags, session), reader.runnable(dags, session)
     shown = [
-        {**dag, "may_run": dag["dag_id"] in runnable and not dag["paused"], "reason": _in_the_way(dag, runnable)}
+        {
+            **dag,
+            "may_run": dag["dag_id"] in runnable and not dag["paused"],
+            "reason": _in_the_way(dag, runnable),
+            **asking(dag["dag_id"], session),
+        }
         for dag in dags.values()
         if dag["dag_id"] in readable
     ]
@@ -160,6 +167,7 @@ def _event(row: Any) -> dict[str, Any]:
         "mode": extra.get("mode"),
         "rows_written": extra.get("rows_written"),
         "seconds": seconds,
+        **said(extra),
         "by": _by(row.DagRun),
         "dag_id": event.source_dag_id,
         "run_id": event.source_run_id,

@@ -35,6 +35,43 @@ with DAG("report", schedule=None, is_paused_upon_creation=False):
     def read(): ...
     read()
 """
+#: Their tasks refresh the interval of a run, or what it says.
+BY_DAY = """
+from datetime import datetime
+from airflow.sdk import DAG, CronDataIntervalTimetable
+from airflow_mv.dags import materialized_views_dag
+from airflow_mv.operators import (
+    CommitRefreshOperator, PlanRefreshOperator, RefreshMaterializedViewOperator as Refresh
+)
+
+VIEW = "pages.sales.never"
+START = datetime(2024, 1, 1)
+BERLIN = CronDataIntervalTimetable("@daily", timezone="Europe/Berlin")
+
+with DAG("by_day", schedule=BERLIN, start_date=START, is_paused_upon_creation=False):
+    Refresh(task_id="refresh", view=VIEW, scope="interval")
+
+materialized_views_dag(
+    "by_day_chain", [VIEW], scope="interval", schedule="@daily", start_date=START, is_paused_upon_creation=False
+)
+
+with DAG("by_day_mapped", schedule=None):
+    Refresh.partial(task_id="refresh", scope="interval").expand(view=[VIEW])
+
+with DAG("by_day_in_steps", schedule=None):
+    plan = PlanRefreshOperator(task_id="plan", view=VIEW, scope="interval")
+    CommitRefreshOperator(task_id="commit", plan=plan.output)
+
+with DAG("mapped_over_scopes", schedule=None):
+    Refresh.partial(task_id="refresh", view=VIEW).expand(scope=["interval", "whole"])
+
+with DAG("some_by_day", schedule=None):
+    Refresh(task_id="by_day", view=VIEW, scope="interval")
+    Refresh(task_id="whole", view=VIEW)
+
+with DAG("by_template", schedule=None):
+    Refresh(task_id="refresh", view=VIEW, scope="{{ dag_run.conf.scope }}")
+"""
 #: It makes its event through the alias, as a mapped task does, and without Spark.
 PUBLISHING = """
 from airflow.sdk import DAG, task
@@ -150,6 +187,7 @@ def server(environment: Settings, sales: Lake, tmp_path_factory: pytest.TempPath
         session.merge(DagBundleModel(name="pages"))
     file = tmp_path_factory.mktemp("dags") / "views.py"
     file.write_text(DAGS)
+    (file.parent / "by_day.py").write_text(BY_DAY)
     (file.parent / "publishing.py").write_text(PUBLISHING)
     bag = DagBag(str(file.parent), bundle_name="pages")
     sync_bag_to_db(bag, "pages", "1")

@@ -67,7 +67,17 @@ def _morning(current: dict[str, str]) -> list[dict[str, Any]]:
 def _extra(view: str, refresh_id: str, mode: str, chance: random.Random) -> dict[str, Any]:
     rows = 0 if mode == "fast-forward" else chance.randrange(2_000, 90_000)
     seconds = round(_SECONDS.get(mode, 21.0) * chance.uniform(0.7, 1.3), 1)
-    return {"view": view, "refresh_id": refresh_id, "mode": mode, "rows_written": rows, "seconds": seconds}
+    found = {"view": view, "refresh_id": refresh_id, "mode": mode, "rows_written": rows, "seconds": seconds}
+    return {**found, "reasons": [{"code": code, "message": message} for code, message in _why(mode, rows, chance)]}
+
+
+def _why(mode: str, rows: int, chance: random.Random) -> list[tuple[str, str]]:
+    before, after = (chance.randrange(10**18, 9 * 10**18) for _ in range(2))
+    if mode == "fast-forward":
+        return [("ONLY_REPLACED", "lake.sales.orders was compacted: the same rows in other files")]
+    moved = f"lake.sales.orders moved {before} → {after}: {rows % 7 + 1} snapshots, +{rows:,} rows"
+    what = "the view's refresh strategy is full" if mode == "full" else f"{mode} is the cheapest way"
+    return [("BASE_CHANGED", moved), ("STRATEGY_FULL" if mode == "full" else "INCREMENTAL", what)]
 
 
 if __name__ == "__main__":

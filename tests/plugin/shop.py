@@ -17,7 +17,10 @@ from tests.builders import Lake, lake
 HOSTILE = "<img src=x onerror=alert(1)>"
 HOUR = 3600
 
+#: An incremental view whose query has no incremental way.
+UNEXPECTED = "cheapest_order"
 VIEWS = {
+    UNEXPECTED: "SELECT min_by(region, amount) AS region FROM lake.sales.orders",
     "daily_revenue": "SELECT region, sum(amount) AS revenue FROM lake.sales.orders GROUP BY region",
     "orders_by_region": "SELECT region, count(*) AS orders FROM lake.sales.orders GROUP BY region",
     "returns_by_region": "SELECT region, count(*) AS returned FROM lake.sales.returns GROUP BY region",
@@ -33,11 +36,11 @@ REFRESHED = [name for name in VIEWS if name != "weekly_forecast"]
 
 DAGS = """
 from datetime import datetime
-from airflow.sdk import DAG, task
-from airflow_mv.operators import RefreshMaterializedViewOperator
+from airflow.sdk import DAG, CronDataIntervalTimetable, task
+from airflow_mv.operators import RefreshMaterializedViewOperator, refresh_params
 
-def refresh(*names):
-    return [RefreshMaterializedViewOperator(task_id=name, view=f"lake.sales.{name}") for name in names]
+def refresh(*names, **options):
+    return [RefreshMaterializedViewOperator(task_id=name, view=f"lake.sales.{name}", **options) for name in names]
 
 with DAG("sales_morning", schedule=None, is_paused_upon_creation=False):
     refresh("daily_revenue", "orders_by_region", "returns_by_region", "customer_value", "new_customers")
@@ -45,6 +48,11 @@ with DAG("sales_report", schedule="@daily", start_date=datetime(2026, 1, 1), cat
     refresh("region_report", "stock_by_region")
 with DAG("already_fresh", schedule=None, is_paused_upon_creation=False):
     refresh("daily_revenue")
+with DAG("forecast_by_day", schedule=CronDataIntervalTimetable("@daily", timezone="Europe/Berlin"),
+         start_date=datetime(2026, 1, 1), catchup=False, params=refresh_params(), is_paused_upon_creation=False):
+    refresh("weekly_forecast", scope="interval")
+with DAG("forecast_as_told", schedule=None, params={"scope": "whole"}, is_paused_upon_creation=False):
+    refresh("weekly_forecast", scope="{{ params.scope }}")
 with DAG("without_views", schedule=None, is_paused_upon_creation=False):
     @task
     def nothing(): ...
@@ -66,7 +74,10 @@ def shop(folder: Path, *, aged: bool = False) -> Iterator[Lake]:
         for table in ("orders", "returns", "customers", "shipments"):
             found.table(table, rows=[(number, ("north", "south", "east")[number % 3], number) for number in range(9)])
         for name, sql in VIEWS.items():
-            found.view(name, sql, time_travel=name == "daily_revenue")
+            strategy = "incremental" if name == UNEXPECTED else "full"
+            found.view(name, sql, time_travel=name == "daily_revenue", refresh_strategy=strategy)
+        found.refresh(f"sales.{UNEXPECTED}")
+        found.append()
         for name in REFRESHED:
             found.refresh(f"sales.{name}")
         found.append(name="shipments")

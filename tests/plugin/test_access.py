@@ -40,7 +40,7 @@ def test_every_route_is_in_these_tests(server: Server) -> None:
 
 
 @pytest.mark.parametrize("path", ADDRESSES.values())
-def test_nobody_gets_401_a_user_without_a_role_403_and_a_viewer_the_page(server: Server, path: str) -> None:
+def test_i22_nobody_gets_401_a_user_without_a_role_403_and_a_viewer_the_page(server: Server, path: str) -> None:
     """The files of the page are no exception."""
     assert server.client(None).get(f"/airflow-mv{path}").status_code == 401
     assert server.client("").get(f"/airflow-mv{path}").status_code == 403

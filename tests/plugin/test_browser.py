@@ -5,19 +5,32 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from datetime import date, datetime, timedelta
+from zoneinfo import ZoneInfo
 
 import pytest
 from playwright.sync_api import Browser, FrameLocator, Page, expect
 
+from airflow_mv.scope import END_PARAM, START_PARAM
 from tests.builders import Lake
 from tests.plugin.served import Served, served
-from tests.plugin.shop import DAGS, HOSTILE, connection, refresh_ids, shop
+from tests.plugin.shop import DAGS, HOSTILE, UNEXPECTED, connection, refresh_ids, shop
 
 pytestmark = [pytest.mark.airflow, pytest.mark.browser, pytest.mark.timeout(600)]
 
 PAGE = "/plugin/materialized-views"
 REVENUE = "lake.sales.daily_revenue"
 STALE = "lake.sales.customer_value"
+FORECAST = "lake.sales.weekly_forecast"
+CHEAPEST = f"lake.sales.{UNEXPECTED}"
+BACKFILLED = {
+    "refresh_id": "a day",
+    "mode": "replace-interval",
+    "rows_written": 31,
+    "interval": {"column": "day", "start": "2024-06-01T00:00:00+00:00", "end": "2024-06-02T00:00:00+00:00"},
+    "reasons": [{"code": "INTERVAL", "message": "the rows of that day are recomputed"}],
+    "checks": {"passed": 2, "of": 3, "warned": ["not too few"]},
+}
 _MS = 60_000
 
 
@@ -39,6 +52,7 @@ def server(lake: Lake, browser: Browser, tmp_path_factory: pytest.TempPathFactor
     runs = [
         {"dag_id": "sales_morning", "hours": 9, "kind": "scheduled", "published": {STALE: None}},
         {"dag_id": "sales_morning", "hours": 8, "kind": "manual jana", "published": published},
+        {"dag_id": "sales_morning", "hours": 7, "kind": "backfill", "published": {CHEAPEST: BACKFILLED}},
         {"dag_id": "already_fresh"},
     ]
     folder = lake.catalog.properties["warehouse"].removeprefix("file://").removesuffix("/warehouse")
@@ -196,6 +210,58 @@ def test_a_user_refreshes_a_view_by_running_its_dag_as_themselves(server: Served
     expect(frame(user).locator(".mode.running").first).to_have_text("waiting")
     dialog.get_by_role("link").click()
     expect(user).to_have_url(re.compile("/dags/sales_morning/runs/manual"))
+
+
+def test_a_dag_that_refreshes_intervals_is_told_one(server: Served, user: Page) -> None:
+    """Its tasks would refuse a run by hand for no interval. The day before is offered, by the DAG's own clock."""
+    user.goto(f"{server.url}{PAGE}/airflow-mv/?view={FORECAST}")
+    frame(user).get_by_role("button", name="forecast_by_day").click()
+    dialog = frame(user).get_by_role("dialog")
+    expect(dialog).to_contain_text("Times are those of Europe/Berlin")
+    start, end = dialog.get_by_label("From"), dialog.get_by_label("To, not included")
+    first, after = (date.fromisoformat(field.input_value().removesuffix("T00:00")) for field in (start, end))
+    assert after - first == timedelta(days=1)
+    assert timedelta() <= datetime.now(ZoneInfo("Europe/Berlin")).date() - after <= timedelta(days=1)
+    start.fill("2024-07-01T00:00")
+    end.fill("2024-06-02T00:00")
+    dialog.get_by_role("button", name="Run it").click()
+    expect(dialog).to_contain_text("the second must be the later one")
+    start.fill("2024-01-31T00:00")
+    dialog.get_by_role("button", name="Run it").click()
+    expect(dialog).to_contain_text("The run has been created")
+    (run,) = server.call("GET", "/api/v2/dags/forecast_by_day/dagRuns", user="admin")["dag_runs"]
+    asked = {START_PARAM: "2024-01-31T00:00:00+01:00", END_PARAM: "2024-06-02T00:00:00+02:00"}
+    assert (run["conf"], run["triggering_user_name"]) == (asked, "user")
+
+
+def test_a_dag_that_only_its_own_form_can_run_is_linked(server: Served, user: Page) -> None:
+    """What it refreshes is for a template to say, so a button could only guess."""
+    user.goto(f"{server.url}{PAGE}/airflow-mv/?view={FORECAST}")
+    action = frame(user).locator(".action", has_text="forecast_as_told")
+    expect(action).to_contain_text("use Trigger on the DAG's own page")
+    expect(action.get_by_role("button")).to_have_count(0)
+    action.get_by_role("link", name="forecast_as_told").click()
+    expect(user).to_have_url(re.compile("/dags/forecast_as_told"))
+
+
+def test_each_refresh_says_of_which_rows_and_why_it_was(server: Served, reader: Page) -> None:
+    """Of all that Airflow knows, not only of the current one; what nobody has expected is marked, also in the list."""
+    reader.goto(f"{server.url}{PAGE}/airflow-mv/?view={CHEAPEST}")
+    refreshes = frame(reader).locator(".card", has=frame(reader).locator(".timeline"))
+    lines = refreshes.locator("tbody tr")
+    expect(lines.nth(0)).to_contain_text("unexpected")
+    expect(lines.nth(0).get_by_text("unexpected")).to_have_attribute(
+        "title", re.compile("Against expectation: .*MIN_BY")
+    )
+    expect(lines.nth(1)).to_contain_text("1 Jun 2024")
+    expect(lines.nth(1)).to_contain_text("2/3 passed")
+    expect(lines.nth(1).locator("td", has_text="2/3 passed")).to_have_attribute("title", "not too few: warned")
+    expect(lines.nth(1)).to_contain_text("the rows of that day are recomputed")
+    expect(refreshes.locator(".timeline .unexpected")).to_have_count(1)
+    expect(refreshes.locator(".timeline title").first).to_contain_text("replace-interval 1 Jun 2024")
+    reader.goto(f"{server.url}{PAGE}")
+    names(reader)
+    expect(frame(reader).locator("tr", has_text=UNEXPECTED).locator(".mark")).to_have_text("unexpected")
 
 
 def test_the_colours_follow_airflows(server: Served, browser: Browser, said: list[str]) -> None:

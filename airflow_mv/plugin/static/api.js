@@ -23,13 +23,13 @@ export async function ask(path, parameters = {}) {
   return answer(await send(url, {}));
 }
 
-export async function run(dagId) {
+export async function run(dagId, conf) {
   const url = new URL(`api/v2/dags/${encodeURIComponent(dagId)}/dagRuns`, AIRFLOW);
   return answer(
     await send(url, {
       method: "POST",
       headers: { "Content-Type": "application/json" },
-      body: JSON.stringify({ logical_date: null, note: "Started from the page of materialized views." }),
+      body: JSON.stringify({ logical_date: null, conf, note: "Started from the page of materialized views." }),
     }),
   );
 }

@@ -66,5 +66,50 @@ export function lag({ seconds, since, exact: isExact }) {
 export function snapshot(identity) {
   if (identity === null || identity === undefined) return h("span", { class: "quiet" }, "none");
   const text = String(identity);
-  return h("code", { title: text }, text.length > 8 ? `…${text.slice(-6)}` : text);
+  return h("code", { title: text }, text.length > 8 ? shortId(text) : text);
+}
+
+function shortId(text) {
+  return `…${text.slice(-6)}`;
+}
+
+// Why a refresh did what it did, where there is little room: what nobody has expected, else all reasons.
+export function whyOf({ reasons = [], fallback }) {
+  const all = reasons.map((reason) => reason.message);
+  const text = (fallback ?? all.join("; ")).replace(/\b\d{12,}\b/g, shortId);
+  return { text, title: all.join("\n") || fallback };
+}
+
+const DAY_MS = 86400000;
+
+// Which rows a refresh was for: "1 Jun" for a whole day of UTC, "1 Jun 05:00–06:00" for an hour.
+export function stretch({ start, end }) {
+  const [from, to] = [new Date(start), new Date(end)];
+  const years = new Set([from, to, new Date()].map((moment) => moment.getUTCFullYear()));
+  const day = (moment) => shown(moment, { day: "numeric", month: "short", year: years.size > 1 ? "numeric" : undefined });
+  const time = (moment) => shown(moment, { hour: "2-digit", minute: "2-digit", hourCycle: "h23" });
+  if (!(from % DAY_MS) && !(to % DAY_MS)) {
+    const last = new Date(to - DAY_MS);
+    return last > from ? `${day(from)} – ${day(last)}` : day(from);
+  }
+  const same = day(from) === day(to);
+  return `${day(from)} ${time(from)}${same ? "–" : ` – ${day(to)} `}${time(to)}`;
+}
+
+export function stretchTitle({ column, start, end }) {
+  return `Only the rows with ${column} from\n${start} up to\n${end}, the end excluded`;
+}
+
+function shown(moment, parts) {
+  return new Intl.DateTimeFormat("en-GB", { timeZone: "UTC", ...parts }).format(moment);
+}
+
+export function checksText(checks) {
+  if (!checks) return "";
+  return h("span", { class: checks.passed < checks.of ? "warned" : "quiet" }, `${checks.passed}/${checks.of} passed`);
+}
+
+// A recomputation in full that nobody has asked for must not look like any other.
+export function unexpected(fallback) {
+  return fallback ? h("span", { class: "mark", title: `Against expectation: ${fallback}` }, "unexpected") : null;
 }

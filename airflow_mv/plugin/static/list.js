@@ -4,7 +4,7 @@
 import { address } from "./address.js";
 import { ask, Problem } from "./api.js";
 import { h, LABELS, pill, problem, show } from "./dom.js";
-import { ago, count, duration, lag } from "./format.js";
+import { ago, count, duration, lag, stretch, stretchTitle, unexpected, whyOf } from "./format.js";
 import { drawGraph } from "./graph.js";
 
 const PAGE = 100;
@@ -17,7 +17,7 @@ const COLUMNS = [
   { name: "View", sort: "view" },
   { name: "Lag", sort: "lag", number: true, title: "Since the first base commit that the view lacks" },
   { name: "Refreshed", sort: "refreshed" },
-  { name: "Mode", sort: "mode" },
+  { name: "Mode", sort: "mode", title: "What the last refresh did, and why" },
   { name: "Rows", sort: "rows", number: true, title: "Rows that the last refresh wrote" },
   { name: "Took", number: true },
   { name: "By" },
@@ -177,7 +177,7 @@ class List {
       ),
       h("td", { class: "number" }, lag(view.lag)),
       h("td", null, ago(view.refreshed_at)),
-      h("td", null, view.mode),
+      refreshed(view),
       h("td", { class: "number" }, count(view.rows_written)),
       h("td", { class: "number" }, duration(view.seconds)),
       h("td", null, view.by),
@@ -218,6 +218,18 @@ class List {
       h("p", { class: "quiet" }, "Make one with CreateMaterializedViewOperator, or on a command line:"),
       h("code", null, 'airflow-mv create catalog.namespace.name --sql "SELECT …"'));
   }
+}
+
+function refreshed({ mode, last }) {
+  const why = whyOf(last ?? {});
+  return h(
+    "td",
+    { class: "line", title: why.title },
+    mode,
+    unexpected(last?.fallback),
+    last?.interval && h("span", { class: "stretch", title: stretchTitle(last.interval) }, stretch(last.interval)),
+    why.text && h("span", { class: "quiet after" }, why.text),
+  );
 }
 
 function trouble(source) {

@@ -2,9 +2,9 @@
 // The last refreshes as bars, the newest at the right: as high as they took long, coloured by what they were.
 
 import { h, svg } from "./dom.js";
-import { ago, count, duration } from "./format.js";
+import { ago, count, duration, stretch } from "./format.js";
 
-const [BAR, GAP, HEIGHT, LOW] = [12, 4, 64, 6];
+const [BAR, GAP, HEIGHT, LOW, MARK] = [12, 4, 64, 6, 9];
 const MOST = 60;
 
 export function drawTimeline(history) {
@@ -14,17 +14,20 @@ export function drawTimeline(history) {
   const bars = shown.map((item, place) => {
     const height = LOW + (HEIGHT - LOW) * Math.sqrt((item.seconds ?? 0) / longest);
     const kind = item.kind === "refreshed" ? `mode-${item.mode ?? "unknown"}` : item.kind;
+    const [x, y] = [place * (BAR + GAP), MARK + HEIGHT - height];
     return svg(
-      "rect",
-      { class: `bar ${kind}`, x: place * (BAR + GAP), y: HEIGHT - height, width: BAR, height, rx: 2 },
+      "g",
+      null,
       svg("title", null, describe(item)),
+      svg("rect", { class: `bar ${kind}`, x, y, width: BAR, height, rx: 2 }),
+      item.fallback && svg("circle", { class: "unexpected", cx: x + BAR / 2, cy: y - 5, r: 3 }),
     );
   });
   const label = `${shown.length} refreshes, oldest first`;
   return h(
     "div",
     { class: "timeline" },
-    svg("svg", { width, height: HEIGHT, viewBox: `0 0 ${width} ${HEIGHT}`, role: "img", "aria-label": label }, bars),
+    svg("svg", { width, height: MARK + HEIGHT, viewBox: `0 0 ${width} ${MARK + HEIGHT}`, role: "img", "aria-label": label }, bars),
     h("div", { class: "ends quiet" }, h("span", null, ago(shown[0]?.at)), shown.length > 1 && h("span", null, ago(shown.at(-1).at))),
   );
 }
@@ -32,5 +35,16 @@ export function drawTimeline(history) {
 function describe(item) {
   const what = item.kind === "refreshed" ? (item.mode ?? "refreshed") : (item.state ?? item.kind);
   const rows = item.rows_written === null || item.rows_written === undefined ? "" : `${count(item.rows_written)} rows`;
-  return [what, item.at && new Date(item.at).toLocaleString(), rows, duration(item.seconds), item.by].filter(Boolean).join("\n");
+  const why = item.fallback ? `Against expectation: ${item.fallback}` : item.reasons?.[0]?.message;
+  return [
+    [what, item.interval && stretch(item.interval)].filter(Boolean).join(" "),
+    item.at && new Date(item.at).toLocaleString(),
+    rows,
+    duration(item.seconds),
+    item.checks && `checks ${item.checks.passed}/${item.checks.of} passed`,
+    item.by,
+    why,
+  ]
+    .filter(Boolean)
+    .join("\n");
 }

@@ -2,10 +2,11 @@
 // One view: why it is as it is, what a refresh would do, its base tables, its refreshes, its place among the others.
 
 import { address, airflowLink, runPath } from "./address.js";
-import { ask, Problem, run } from "./api.js";
+import { ask, Problem } from "./api.js";
 import { h, pill, problem, show } from "./dom.js";
-import { ago, bytes, count, duration, lag, snapshot } from "./format.js";
+import { ago, bytes, checksText, count, duration, lag, snapshot, stretch, stretchTitle, unexpected, whyOf } from "./format.js";
 import { drawGraph } from "./graph.js";
+import { actions } from "./run.js";
 import { drawTimeline } from "./timeline.js";
 
 const AGAIN_MS = 15000;
@@ -108,54 +109,6 @@ function heading(facts) {
   );
 }
 
-// -- the one thing that changes something ----------------------------------------------------------
-
-function actions({ refreshers }, done) {
-  const buttons = refreshers.dags.map((dag) => {
-    const label = refreshers.dags.length > 1 ? `Refresh now: ${dag.name}` : "Refresh now";
-    const button = h(
-      "button",
-      { type: "button", class: "primary", disabled: !dag.may_run, title: dag.reason || `Runs DAG ${dag.name}`, "data-key": `run ${dag.dag_id}`,
-        onclick: () => confirmRun(dag, done) },
-      label,
-    );
-    const where = h("span", { class: "quiet" }, "by DAG ", airflowLink(`dags/${encodeURIComponent(dag.dag_id)}`, dag.name));
-    return h("span", { class: "action" }, button, where, dag.reason && h("span", { class: "why" }, dag.reason));
-  });
-  if (buttons.length) return h("div", { class: "actions" }, buttons);
-  const why = refreshers.hidden ? "It is refreshed by a DAG that you may not read." : "No DAG of this Airflow refreshes this view.";
-  return h("p", { class: "quiet" }, why);
-}
-
-function confirmRun(dag, done) {
-  const others = dag.tasks.length === 1 ? `its task ${dag.tasks[0]} refreshes this view` : `${dag.tasks.length} of its tasks refresh this view`;
-  const told = h("p", { class: "why", role: "status" });
-  const start = h("button", { type: "button", class: "primary" }, "Run it");
-  const dialog = h(
-    "dialog",
-    { onclose: () => dialog.remove(), "aria-label": "Refresh now" },
-    h("h2", null, `Run DAG ${dag.name}?`),
-    h("p", null, `All of it runs now; ${others}. A view that is fresh costs a look at metadata.`),
-    told,
-    h("div", { class: "buttons" }, h("button", { type: "button", onclick: () => dialog.close() }, "Cancel"), start),
-  );
-  start.addEventListener("click", async () => {
-    start.disabled = true;
-    try {
-      const made = await run(dag.dag_id);
-      const path = runPath({ dag_id: dag.dag_id, run_id: made.dag_run_id });
-      show(dialog, h("h2", null, "The run has been created"), h("p", null, airflowLink(path, made.dag_run_id)),
-        h("div", { class: "buttons" }, h("button", { type: "button", onclick: () => dialog.close() }, "Close")));
-      done();
-    } catch (error) {
-      told.textContent = `Airflow has refused: ${error.message}`;
-      start.disabled = false;
-    }
-  });
-  document.body.append(dialog);
-  dialog.showModal();
-}
-
 // -- cards -----------------------------------------------------------------------------------------
 
 function reasons(items) {
@@ -211,27 +164,32 @@ function refreshes(history, view) {
     view.all = true;
     view.draw(view.seen);
   };
-  const head = [["When"], ["What"], ["Rows", 1], ["Took", 1], ["By"], ["Run"], ["Why"]];
+  const checked = shown.some((item) => item.checks);
+  const head = [["When"], ["What"], ["Rows", 1], ["Took", 1], checked && ["Checks"], ["By"], ["Run"], ["Why"]].filter(Boolean);
   return card(
     "Refreshes",
     history.length > 1 ? drawTimeline(history) : null,
-    grid(head, shown.map(refreshLine)),
+    grid(head, shown.map((item) => refreshLine(item, checked))),
     more ? h("button", { type: "button", class: "plain", onclick: all }, `${more} more`) : null,
   );
 }
 
-function refreshLine(item) {
+function refreshLine(item, checked) {
   const what = item.kind === "refreshed" ? h("span", { class: `mode mode-${item.mode}` }, item.mode ?? "refreshed") : h("span", { class: `mode ${item.kind}` }, item.state);
+  const why = whyOf(item);
   return h(
     "tr",
     null,
     h("td", null, ago(item.at)),
-    h("td", null, what, item.current && h("span", { class: "quiet", title: item.refresh_id }, " current")),
+    h("td", null, what, unexpected(item.fallback),
+      item.interval && h("span", { class: "stretch", title: stretchTitle(item.interval) }, stretch(item.interval)),
+      item.current && h("span", { class: "quiet", title: item.refresh_id }, " current")),
     h("td", { class: "number" }, count(item.rows_written)),
     h("td", { class: "number" }, duration(item.seconds)),
+    checked && h("td", { title: item.checks?.lines.join("\n") }, checksText(item.checks)),
     h("td", null, item.by ?? h("span", { class: "quiet" }, item.dag_id ? "" : "not by this Airflow")),
-    h("td", { class: "name" }, item.dag_id && airflowLink(runPath(item), item.dag_id)),
-    h("td", { class: "long" }, (item.reasons ?? []).map((reason) => reason.message).join("; ")),
+    h("td", { class: "run", title: item.dag_id }, item.dag_id && airflowLink(runPath(item), item.dag_id)),
+    h("td", { class: "long" }, why.text && h("div", { class: "clamp", title: why.title }, why.text)),
   );
 }
 

@@ -1,0 +1,66 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a run of a DAG by hand has to be told before it can refresh anything, read from the DAG as Airflow keeps it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from airflow.models.serialized_dag import SerializedDagModel
+from sqlalchemy.orm import Session
+
+from airflow_mv.scope import END_PARAM, START_PARAM
+
+Asks = Literal["nothing", "interval", "form"]
+
+#: Templated fields of every operator that plans a refresh, and together of no other.
+_FIELDS = frozenset({"scope", "interval_column", "max_snapshots"})
+
+
+def asking(dag_id: str, session: Session) -> dict[str, Any]:
+    """Say what to ask whoever runs a DAG by hand.
+
+    A run that is started by hand has no data interval, so a task that refreshes the run's interval refuses it, unless
+    the run's conf names one. That holds for all tasks of the run: it cannot be given to some of them.
+
+    Args:
+        dag_id: The DAG.
+        session: Of Airflow's database.
+
+    Returns:
+        ``asks``: ``nothing``; ``interval``, under the names in ``params``, of the time zone ``zone``; or ``form``,
+        where tasks differ, or a template says what they do: then only the DAG's own form fits.
+    """
+    stored = SerializedDagModel.get(dag_id, session=session)
+    dag = (stored.data or {}).get("dag", {}) if stored else {}
+    return {"asks": _asks(dag), "params": [START_PARAM, END_PARAM], "zone": _zone(dag)}
+
+
+def _asks(dag: Mapping[str, Any]) -> Asks:
+    tasks = [_inside(task) for task in dag.get("tasks", ())]
+    scopes = {_scope(task) for task in tasks if set(task.get("template_fields", ())) >= _FIELDS}
+    if scopes <= {"whole", "as_of"}:
+        return "nothing"
+    return "interval" if scopes == {"interval"} else "form"
+
+
+def _scope(task: Mapping[str, Any]) -> Any:
+    """Return the scope as it is written; ``None`` where only a run knows it."""
+    if not task.get("_is_mapped"):
+        return task.get("scope") or "whole"
+    mapped = task.get("expand_input", {})
+    values = _inside(mapped.get("value"))
+    if mapped.get("type") != "dict-of-lists" or "scope" in values:
+        return None
+    return task.get("partial_kwargs", {}).get("scope") or "whole"
+
+
+def _zone(dag: Mapping[str, Any]) -> str:
+    """Return the schedule's time zone, else the DAG's: a day of a date column is a day of that zone."""
+    zone = _inside(dag.get("timetable")).get("timezone") or dag.get("timezone")
+    return zone if isinstance(zone, str) else "UTC"
+
+
+def _inside(value: Any) -> Mapping[str, Any]:
+    found = value.get("__var", value) if isinstance(value, Mapping) else {}
+    return found if isinstance(found, Mapping) else {}

@@ -1,0 +1,68 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the page asks before it runs a DAG: a DAG that refreshes its run's interval has to be told one."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+import pytest
+from airflow.utils.session import create_session
+
+from airflow_mv.plugin.asking import asking
+from airflow_mv.scope import RunFacts, Scope, scope_of
+from tests.plugin.conftest import Server
+
+pytestmark = pytest.mark.airflow
+
+NEVER = "pages.sales.never"
+
+
+@pytest.mark.parametrize(
+    ("dag_id", "asks"),
+    [
+        ("refresh_sales", "nothing"),
+        ("report", "nothing"),
+        ("gone", "nothing"),
+        ("by_day", "interval"),
+        ("by_day_chain", "interval"),
+        ("by_day_mapped", "interval"),
+        ("by_day_in_steps", "interval"),
+        ("mapped_over_scopes", "form"),
+        ("some_by_day", "form"),
+        ("by_template", "form"),
+    ],
+)
+def test_what_a_run_has_to_be_told_is_known_from_the_dag(server: Server, dag_id: str, asks: str) -> None:
+    """One dialog cannot ask for what each task of a run would need another answer to."""
+    with create_session() as session:
+        assert asking(dag_id, session)["asks"] == asks
+
+
+def test_the_page_is_told_what_to_ask_in_the_schedules_own_zone(server: Server) -> None:
+    """A day of a date column is a day of that zone."""
+    dags = {dag["dag_id"]: dag for dag in server.get("api/view", "user", view=NEVER)["refreshers"]["dags"]}
+    asked = {key: dags["by_day"][key] for key in ("may_run", "asks", "params", "zone")}
+    params = ["refresh_interval_start", "refresh_interval_end"]
+    assert asked == {"may_run": True, "asks": "interval", "params": params, "zone": "Europe/Berlin"}
+    assert dags["by_template"]["asks"] == "form"
+
+
+@pytest.mark.parametrize("dag_id", ["by_day", "by_day_chain"])
+def test_airflow_takes_what_the_page_asks_for_and_the_tasks_understand_it(server: Server, dag_id: str) -> None:
+    """Also where the DAG declares no such params. The same run without it is refused by its tasks."""
+    times = ["2024-06-01T00:00:00+02:00", "2024-06-02T00:00:00+02:00"]
+    with create_session() as session:
+        conf = dict(zip(asking(dag_id, session)["params"], times, strict=True))
+    body = {"logical_date": None, "conf": conf}
+    made = server.client("user").post(f"/api/v2/dags/{dag_id}/dagRuns", json=body)
+    assert made.status_code == 200, made.text
+    found = scope(made.json()).interval
+    assert found is not None
+    assert [found.start.isoformat(), found.end and found.end.isoformat()] == times
+
+
+def scope(run: dict[str, Any]) -> Scope:
+    """What a run's tasks refresh."""
+    assert run["data_interval_start"] is None
+    return scope_of(RunFacts(datetime.fromisoformat(run["run_after"]), params=run["conf"]), "interval")

@@ -1,0 +1,98 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the page shows of each refresh: of which rows it was, why, what nobody expected, what its checks came to."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from airflow_mv.observe import observe
+from airflow_mv.operators.task import event_extra
+from airflow_mv.plan.reasons import Code, Reason
+from airflow_mv.plugin.page import with_history
+from airflow_mv.plugin.rows import ViewRow, row_of
+from airflow_mv.plugin.said import said
+from airflow_mv.staged_checks import CheckResult
+from airflow_mv.status import history
+from tests.intervals.support import VIEW, Days, days_lake
+
+FIRST = {"column": "day", "start": "2024-06-01T00:00:00+00:00", "end": "2024-06-02T00:00:00+00:00"}
+NOTHING = {"reasons": [], "fallback": None, "interval": None, "checks": None}
+
+
+@pytest.fixture
+def lake(sqlite_uri: str, warehouse: Path) -> Iterator[Days]:
+    """A view by days, refreshed."""
+    with days_lake(sqlite_uri, warehouse, "pointed") as made:
+        made.sell((1, 10), (2, 20))
+        made.refresh(VIEW)
+        yield made
+
+
+def row(lake: Days, view: str = VIEW) -> ViewRow:
+    """The view's line in the list."""
+    return row_of(observe(lake.catalog, view))
+
+
+def lines(lake: Days, *events: dict[str, Any], view: str = VIEW) -> list[dict[str, Any]]:
+    """The refreshes as a view's page has them, the newest first."""
+    known = [{"kind": "refreshed", "at": f"2030-01-0{day}", **event} for day, event in enumerate(events, 1)]
+    return list(with_history({"history": history(lake.catalog, view)}, known)["history"])
+
+
+def test_a_refresh_says_of_which_rows_it_was(lake: Days) -> None:
+    """Thirty lines of a backfill would be all the same without it: in the list, the record, and Airflow's event."""
+    lake.sell((1, 1))
+    result = lake.refresh_days(1, 2)
+    found = row(lake).to_dict()["last"]
+    assert (found["interval"], found["reasons"][-1]["code"]) == (FIRST, "INTERVAL")
+    assert lines(lake)[0]["interval"] == FIRST
+    assert said(event_extra(result))["interval"] == FIRST
+
+
+def test_a_recomputation_that_nobody_expected_is_marked_with_why(lake: Days) -> None:
+    """In the list, and in the timeline also when the record is gone and only Airflow's event is left."""
+    view = str(lake.view("first", "SELECT min_by(region, amount) AS region FROM sold", refresh_strategy="incremental"))
+    lake.refresh(view)
+    assert row(lake, view).to_dict()["last"]["fallback"] is None
+    lake.sell((3, 30))
+    result = lake.refresh(view)
+    found = row(lake, view).to_dict()["last"]["fallback"]
+    assert found
+    assert found == result.fallback
+    assert lines(lake, view=view)[0]["fallback"] == found
+    older = {"refresh_id": "older", **said(event_extra(result))}
+    assert [line["fallback"] for line in lines(lake, older, view=view)] == [found, found]
+
+
+def test_an_event_says_why_and_what_checks_came_to_within_bounds(lake: Days) -> None:
+    """A refresh of a hundred base tables has a hundred reasons, and Airflow keeps events for long."""
+    lake.sell((1, 1))
+    many = tuple(Reason(Code.BASE_CHANGED, f"{number} " + "x" * 900) for number in range(100))
+    checks = tuple(CheckResult(f"check {number}", "warn", number > 0, "true") for number in range(3))
+    extra = event_extra(replace(lake.refresh(VIEW), reasons=many, checks=checks))
+    assert [(item["code"], len(item["message"])) for item in extra["reasons"]] == [("BASE_CHANGED", 300)] * 5
+    found = lines(lake, {"refresh_id": "older", **said(extra)})[0]
+    assert found["reasons"][1]["message"].startswith("1 xxx")
+    assert found["checks"] == {"passed": 2, "of": 3, "lines": ["check 0: warned"]}
+
+
+def test_a_recorded_refresh_tells_its_checks() -> None:
+    """By name, and what was there instead where one has only warned."""
+    checks = [{"name": "rows", "result": "passed"}, {"name": "late", "result": "warned", "observed": "7 rows"}]
+    facts = {"history": [{"refresh_id": "one", "refreshed_at": "2030-01-01", "mode": "full", "checks": checks}]}
+    (line,) = with_history(facts, [])["history"]
+    assert line["checks"] == {"passed": 1, "of": 2, "lines": ["rows: passed", "late: warned (7 rows)"]}
+
+
+@pytest.mark.parametrize("wrong", ["text", 7, ["text"], {"start": 1}, {"start": "x", "end": "y", "column": "z"}, None])
+def test_what_is_no_account_of_a_refresh_is_left_out(wrong: Any) -> None:
+    """Whoever may make asset events chooses their extra: none may keep a view's page from being shown."""
+    assert said(dict.fromkeys(("reasons", "interval", "checks"), wrong)) == NOTHING
+    assert (
+        said({"fallback": [wrong], "reasons": [{"code": wrong if wrong != "text" else 1}]}) | {"reasons": []} == NOTHING
+    )
