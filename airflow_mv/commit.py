@@ -114,8 +114,9 @@ def publish(
 
     Raises:
         CommitConflictError: Others kept winning. Nothing was published.
-        CommitStateUnknownError: The catalog's answers stayed lost. Nothing is deleted; try again.
-        ViewNotFoundError: The view was dropped, or dropped and created again.
+        CommitStateUnknownError: The catalog's answers stayed lost, or prove nothing. Nothing is deleted; try again.
+        ViewNotFoundError: The view was dropped, or dropped and created again. What was written is taken away, if
+            no answer was lost.
     """
     effects = effects or Effects()
     change = Staged(plan, staged, figures or Figures(), effects.now_ms)
@@ -123,7 +124,7 @@ def publish(
     unanswered: list[str] = []
     for number in range(1, tries + 1):
         try:
-            verdict, view, storage = _look(catalog, plan, attempt.ours)
+            verdict, view, storage = _look(catalog, plan, attempt, unanswered)
             if verdict != Verdict.READY:
                 return _settled(attempt, verdict, storage, number)
             if (location := attempt.send(view, storage)) is not None:
@@ -133,12 +134,25 @@ def publish(
             log.warning("Try %d of %d to publish %s: %s", number, tries, plan.refresh_id, error)
         if number < tries:
             effects.wait(number)
-    if not unanswered:
-        # The last no is no proof either.
-        verdict, _, storage = _look(catalog, plan, attempt.ours)
-        if verdict != Verdict.READY:
-            return _settled(attempt, verdict, storage, tries)
+    if not unanswered and (settled := _last_look(catalog, plan, attempt, unanswered, tries)) is not None:
+        return settled
     raise _given_up(plan, attempt, unanswered, tries)
+
+
+def _last_look(
+    catalog: MaterializedViewCatalog, plan: RefreshPlan, attempt: Attempt, unanswered: list[str], tries: int
+) -> Published | None:
+    """Look once more after a no to every change: the last no is no proof either."""
+    try:
+        verdict, view, storage = _look(catalog, plan, attempt, unanswered)
+    except CatalogUnavailableError as error:
+        unanswered.append(str(error))
+        return None
+    if verdict != Verdict.READY:
+        return _settled(attempt, verdict, storage, tries)
+    if attempt.base in (None, view.metadata_location):
+        unanswered.append("it refused the change, although nothing has changed meanwhile")
+    return None
 
 
 def judge(
@@ -190,13 +204,21 @@ def has_landed(storage: LoadedStorage, refresh_id: str, ours: Collection[str]) -
 
 
 def _look(
-    catalog: MaterializedViewCatalog, plan: RefreshPlan, ours: Collection[str]
+    catalog: MaterializedViewCatalog, plan: RefreshPlan, attempt: Attempt, unanswered: Collection[str]
 ) -> tuple[Verdict, LoadedView, LoadedStorage]:
-    view = catalog.load(plan.view)
-    if view.metadata.view_uuid != plan.view_uuid:
-        raise ViewNotFoundError(f"view {plan.view} was dropped and created again while it was refreshed; plan again")
+    try:
+        view = catalog.load(plan.view)
+        if view.metadata.view_uuid != plan.view_uuid:
+            raise ViewNotFoundError(
+                f"view {plan.view} was dropped and created again while it was refreshed; plan again"
+            )
+    except ViewNotFoundError:
+        # Where an answer was lost, the refresh may have been published before: to a view that has another name now.
+        if not unanswered:
+            attempt.clean_up()
+        raise
     storage = catalog.load_storage(view)
-    verdict = judge(plan, view, storage, ours, covers=lambda record: _covers(catalog, plan, record))
+    verdict = judge(plan, view, storage, attempt.ours, covers=lambda record: _covers(catalog, plan, record))
     return verdict, view, storage
 
 
@@ -258,10 +280,10 @@ def _given_up(
 ) -> CommitConflictError | CommitStateUnknownError:
     if unanswered:
         return CommitStateUnknownError(
-            f"view {plan.view}: after {tries} tries the catalog still gave no answer ({unanswered[-1]}). The "
+            f"view {plan.view}: after {tries} tries the catalog still gave no answer to go by ({unanswered[-1]}). The "
             f"refresh {plan.refresh_id} may or may not be published; nothing was deleted, run it again to settle it"
         )
-    # Every change was answered, and by no.
+    # Every change was answered by no, and none can be done any more.
     attempt.clean_up()
     return CommitConflictError(
         f"view {plan.view}: other commits won {tries} times in a row; nothing was published. Run it again, or let "

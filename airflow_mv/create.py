@@ -231,7 +231,8 @@ def _redefine(
         return _replaced(catalog, existing, sql, storage, definition.properties_on, effects)
     with discarded_on_failure(catalog, storage):
         properties = definition.view_properties(storage, settings)
-        return _retired(catalog, existing, _replaced(catalog, existing, sql, storage, lambda _: properties, effects))
+        replaced = _replaced(catalog, existing, sql, storage, lambda _: properties, effects)
+    return _retired(catalog, existing, replaced)
 
 
 def _storage_has(catalog: MaterializedViewCatalog, view: LoadedView, fields: Sequence[Mapping[str, Any]]) -> bool:

@@ -3,11 +3,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import datetime
-
-import msgspec
 
 from airflow_mv.catalog import LoadedStorage, LoadedView, Located, MaterializedViewCatalog
 from airflow_mv.errors import BaseTableNotFoundError, CatalogNotFoundError, MetadataFileNotFoundError
@@ -20,10 +18,11 @@ from airflow_mv.plan.freshness import (
     State,
     assess,
 )
+from airflow_mv.plan.intervals import resolve
 from airflow_mv.plan.query import Dependencies, NestedView, base_tables
 from airflow_mv.plan.reasons import Code, Reason
 from airflow_mv.spec.identifiers import Identifier
-from airflow_mv.spec.interval import Interval
+from airflow_mv.spec.interval import Interval, Span
 from airflow_mv.spec.materialized_view import BaseTable, NestedViewVersion, RefreshRecord
 from airflow_mv.spec.table import TableMetadata, snapshot_as_of
 
@@ -42,6 +41,7 @@ class Observation:
             name in the catalog.
         freshness: The verdict.
         interval: The rows that the verdict is on; ``None`` for all.
+        opened: Base tables' metadata files that were opened after the look, by location.
     """
 
     view: LoadedView
@@ -52,11 +52,12 @@ class Observation:
     nested_storages: dict[Identifier, str | Identifier]
     freshness: Freshness
     interval: Interval | None = None
+    opened: dict[str, TableMetadata] = field(default_factory=dict)
 
     @property
     def record(self) -> RefreshRecord | None:
         """The current refresh, if there is one."""
-        return self.storage.state.current if self.storage.state else None
+        return self.storage.record
 
     @property
     def nested_views(self) -> tuple[NestedViewVersion, ...]:
@@ -70,6 +71,7 @@ def observe(
     *,
     as_of: datetime | None = None,
     pins: dict[Identifier, ObservedTable] | None = None,
+    span: Span | None = None,
 ) -> Observation:
     """Look at a view.
 
@@ -79,8 +81,10 @@ def observe(
         as_of: Compare with the base tables as they were then, instead of as they are now.
         pins: Base tables that an earlier look of the same run has seen; they are taken from here, and new
             ones are added, so that all views of the run are computed from one set of snapshots.
+        span: Judge nothing but the rows of this stretch of time.
 
     Raises:
+        ConfigurationError: The span is no interval of the view.
         NotMaterializedError: It is a plain view.
         SnapshotNotFoundError: A base table has no snapshot as of the time.
     """
@@ -89,27 +93,29 @@ def observe(
     sql = loaded.metadata.sql(view=str(loaded.identifier))
     located: dict[Identifier, Located] = {}
     dependencies = dependencies_of(catalog, loaded, sql, pins=pins, located=located)
-    record = storage.state.current if storage.state else None
-    tables, nested = observe_tables(catalog, dependencies.tables, record, as_of=as_of, pins=pins, located=located)
+    tables, nested = observe_tables(
+        catalog, dependencies.tables, storage.record, as_of=as_of, pins=pins, located=located
+    )
     unjudged = Freshness(State.UNKNOWN, (), ())
-    observation = Observation(loaded, storage, sql, dependencies, tables, nested, unjudged)
+    interval = None if span is None else _interval(loaded, storage, span)
+    observation = Observation(loaded, storage, sql, dependencies, tables, nested, unjudged, interval)
     return replace(observation, freshness=freshness_of(observation))
 
 
-def freshness_of(observation: Observation, interval: Interval | None = None) -> Freshness:
-    """Judge the rows of a view that was looked at.
+def _interval(view: LoadedView, storage: LoadedStorage, span: Span) -> Interval:
+    metadata = view.metadata
+    return resolve(span, metadata.schema_.fields, metadata.properties, storage.table, view=str(view.identifier))
 
-    Args:
-        observation: The look.
-        interval: Only these rows; by default all.
-    """
+
+def freshness_of(observation: Observation) -> Freshness:
+    """Judge the rows of a view that were looked at."""
     storage = observation.storage
     freshness = assess(
         observation.record,
         version_id=observation.view.metadata.current_version_id,
         nested_views=observation.nested_views,
         observed=observation.tables,
-        interval=interval,
+        interval=observation.interval,
     )
     return freshness if storage.intact else _without_rows_of_its_own(freshness, storage)
 
@@ -149,7 +155,7 @@ def dependencies_of(
     return base_tables(
         sql,
         default_catalog=view.default_catalog,
-        default_namespace=view.metadata.current_version.default_namespace,
+        default_namespace=view.default_namespace,
         load_view=load,
         view=str(view.identifier),
     )
@@ -184,6 +190,7 @@ def load_plain_view(
         default_namespace=version.default_namespace,
         version_id=version.version_id,
         uuid=loaded.metadata.view_uuid,
+        version_ms=version.timestamp_ms,
     )
 
 
@@ -207,10 +214,7 @@ def observe_tables(
     single = record is not None and not as_of and not (record.intervals or record.only_intervals)
     known = {table.identifier: table for table in record.base_tables} if record and single else {}
     pinned = {} if pins is None else pins
-    asked = tuple(name for name in wanted if name not in pinned)
-    # Several tables take one query: answers from different moments may be of states that never were there together.
-    alone = asked[0] if len(asked) == 1 and located and asked[0] in located else None
-    places = {alone: located[alone]} if located and alone else _locate(catalog, asked)
+    places = _places(catalog, [name for name in wanted if name not in pinned], located or {})
     storages: dict[Identifier, str | Identifier] = {}
     tables = []
     for identifier in wanted:
@@ -277,11 +281,20 @@ def require_readable(view: Identifier, tables: Iterable[ObservedTable]) -> None:
         raise BaseTableNotFoundError(f"view {view}: " + "; ".join(errors))
 
 
-def _locate(catalog: MaterializedViewCatalog, wanted: tuple[Identifier, ...]) -> dict[Identifier, Located | str]:
+def _places(
+    catalog: MaterializedViewCatalog, wanted: Sequence[Identifier], located: Mapping[Identifier, Located]
+) -> dict[Identifier, Located | str]:
     """Return where each name leads, or why it leads nowhere."""
-    found: dict[Identifier, Located | str] = {}
-    for name in {identifier.catalog for identifier in wanted}:
-        own = [identifier for identifier in wanted if identifier.catalog == name]
+    # Where a catalog can tell of several names at once, it is asked so: answers from different moments may be of
+    # states that never were there together.
+    found: dict[Identifier, Located | str] = {
+        name: located[name]
+        for name in wanted
+        if name in located and (len(wanted) == 1 or not catalog.other(name.catalog).locates_at_once)
+    }
+    left = [name for name in wanted if name not in found]
+    for name in {identifier.catalog for identifier in left}:
+        own = [identifier for identifier in left if identifier.catalog == name]
         try:
             places = catalog.locate(own)
         except CatalogNotFoundError as error:
@@ -304,10 +317,8 @@ def _through_materialized_view(
         return place
     home = catalog.other(identifier.catalog)
     storage = home.load_storage(home.open_view(identifier, place))
-    storages[identifier] = storage.name or storage.location
-    # Its rows are those of its refresh, also where others have written to the table.
-    table = msgspec.structs.replace(storage.table, current_snapshot_id=storage.rows_snapshot)
-    return replace(place, metadata_location=storage.location, table=table)
+    storages[identifier] = storage.place
+    return replace(place, metadata_location=storage.location, table=storage.rows_table)
 
 
 def _read(

@@ -32,7 +32,7 @@ from airflow_mv.planning import Pins, RefreshOptions, plan_refresh
 from airflow_mv.planning.checks import has_passed, judge, require_passed
 from airflow_mv.planning.intervals import Kept
 from airflow_mv.results import RefreshResult
-from airflow_mv.script import Outcome, Script
+from airflow_mv.script import Delta, Outcome, Script
 from airflow_mv.spec.identifiers import Identifier
 from airflow_mv.spec.materialized_view import COMPLETE_KEY, FALLBACK_KEY, REFRESH_ID_KEY, staging_branch
 from airflow_mv.spec.table import Snapshot, ancestors
@@ -106,38 +106,55 @@ def find_staged(catalog: MaterializedViewCatalog, plan: RefreshPlan) -> Outcome 
     if plan.storage_table is not None:
         return _staged_branch(catalog, plan)
     location = plan.script.outcome_location if plan.script else None
-    text = catalog.files.read_text(location) if location else None
-    if text is None:
+    # Its age is asked before what it says: a run that replaces it meanwhile must not lend an old one its age.
+    written_ms = _written_ms(catalog, location)
+    outcome = _left(catalog, plan)
+    if plan.script is None or location is None or outcome is None or outcome.metadata_location is None:
         return None
+    what = f"view {plan.view}, staged storage table file"
     try:
-        outcome = Outcome.from_json(text)
-        whole = outcome.refresh_id == plan.refresh_id and not outcome.error and has_passed(plan.script, outcome)
-        if not whole or outcome.metadata_location is None:
+        if not has_passed(plan.script, outcome):
             return None
-        home = str(location).rpartition("/staged/")[0]
-        check_confined(outcome.metadata_location, (home,), what=f"view {plan.view}, staged storage table file")
-        catalog.files.read(outcome.metadata_location, what=f"view {plan.view}, staged storage table file")
+        check_confined(outcome.metadata_location, (location.rpartition("/staged/")[0],), what=what)
+        catalog.files.read(outcome.metadata_location, what=what)
     except (InvalidMetadataError, MetadataFileNotFoundError):
         return None
-    if _may_be_collected(catalog, str(location)):
+    # Half of the grace is left for the rest of the refresh: files of the job are older than its outcome.
+    if written_ms <= oldest_lasting_ms(catalog, location.rpartition("/")[0]):
         log.info("What an earlier try of refresh %s staged is too old to be taken up: staging again", plan.refresh_id)
         return None
     return outcome
 
 
-def _may_be_collected(catalog: MaterializedViewCatalog, location: str) -> bool:
-    """Whether a staged file nears the age at which it is deleted, by the store's clock."""
-    folder = location.rpartition("/")[0]
-    written = [file.modified_ms for file in catalog.files.list(folder) if file.location == location]
-    # Half of the grace is left for the rest of the refresh: files of the job are older than its outcome.
-    return not written or written[0] <= oldest_lasting_ms(catalog, folder)
+def read_outcome(catalog: MaterializedViewCatalog, script: Script) -> Outcome | None:
+    """Read what a job has left; ``None`` where there is nothing, or nothing whole."""
+    text = catalog.files.read_text(script.outcome_location) if script.outcome_location else None
+    try:
+        return Outcome.from_json(text) if text else None
+    except InvalidMetadataError:
+        return None
+
+
+def _left(catalog: MaterializedViewCatalog, plan: RefreshPlan) -> Outcome | None:
+    """Return what an earlier try of this refresh has left, if it did not fail."""
+    outcome = read_outcome(catalog, plan.script) if plan.script else None
+    return outcome if outcome and outcome.refresh_id == plan.refresh_id and not outcome.error else None
+
+
+def _written_ms(catalog: MaterializedViewCatalog, location: str | None) -> int:
+    """Return when a file was written, by the store's clock; 0 where there is none."""
+    try:
+        return catalog.files.modified_ms(location) if location else 0
+    except MetadataFileNotFoundError:
+        return 0
 
 
 def _staged_branch(catalog: MaterializedViewCatalog, plan: RefreshPlan) -> Outcome | None:
     """Find a branch that a run of this refresh has written whole: its snapshots say so."""
     storage = catalog.load_storage(catalog.load(plan.view))
     prefix = f"{staging_branch(plan.refresh_id)}_"
-    checked = _checked_branch(catalog, plan)
+    # What says which branch of this refresh was checked, and what came of it.
+    checked = _left(catalog, plan) if plan.script and plan.script.checks else None
     for name, ref in storage.table.refs.items():
         head = storage.table.find(ref.snapshot_id) if name.startswith(prefix) else None
         if head is None or (head.summary.get(REFRESH_ID_KEY), head.summary.get(COMPLETE_KEY)) != (
@@ -151,18 +168,6 @@ def _staged_branch(catalog: MaterializedViewCatalog, plan: RefreshPlan) -> Outco
         if has_passed(plan.script, found):
             return found
     return None
-
-
-def _checked_branch(catalog: MaterializedViewCatalog, plan: RefreshPlan) -> Outcome | None:
-    """Return the outcome that says which branch of this refresh was checked, and what came of it."""
-    if plan.script is None or plan.script.checks is None or plan.script.outcome_location is None:
-        return None
-    text = catalog.files.read_text(plan.script.outcome_location)
-    try:
-        outcome = Outcome.from_json(text) if text else None
-    except InvalidMetadataError:
-        return None
-    return outcome if outcome and outcome.refresh_id == plan.refresh_id and not outcome.error else None
 
 
 def _branch_outcome(storage: LoadedStorage, head: Snapshot, branch: str) -> Outcome:
@@ -248,6 +253,11 @@ def _as_it_ran(plan: RefreshPlan, outcome: Outcome) -> RefreshPlan:
     return replace(plan, mode=mode, reasons=(*plan.reasons, why))
 
 
+def _rows_read(deltas: Sequence[Delta]) -> int | None:
+    known = [delta.rows_read for delta in deltas if delta.rows_read is not None]
+    return sum(known) if deltas and len(known) == len(deltas) else None
+
+
 def _figures(plan: RefreshPlan, outcome: Outcome) -> Figures:
     deltas = outcome.deltas
     taught = {}
@@ -259,6 +269,7 @@ def _figures(plan: RefreshPlan, outcome: Outcome) -> Figures:
         rows_changed=sum(delta.rows or 0 for delta in deltas) if deltas else None,
         rows_deleted=None if plan.mode == Mode.FULL else outcome.rows_deleted,
         bytes_read=sum(delta.old_bytes + delta.new_bytes for delta in deltas) if deltas else None,
+        rows_read=_rows_read(deltas),
         checks=tuple(result.record() for result in outcome.checks) or None,
         **taught,
     )
@@ -337,7 +348,7 @@ def _refresh_one(
 def _unchanged(catalog: MaterializedViewCatalog, plan: RefreshPlan) -> RefreshResult:
     skipped = any(reason.code == Code.SKIPPED for reason in plan.reasons)
     storage = catalog.load_storage(catalog.load(plan.view))
-    record = storage.state.current if storage.state else None
+    record = storage.record
     return RefreshResult(
         view=plan.view,
         outcome="skipped" if skipped else "fresh",

@@ -50,6 +50,11 @@ class RefreshResult:
     checks: tuple[CheckResult, ...] = ()
 
     @property
+    def published(self) -> bool:
+        """Whether it gave the view's readers something new."""
+        return self.outcome in ("refreshed", "already-committed")
+
+    @property
     def fallback(self) -> str | None:
         """Why an incremental view was recomputed in full, or left as it is, against expectation; else ``None``."""
         return fallback(self.reasons)

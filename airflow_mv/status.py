@@ -3,18 +3,21 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable
 from typing import Any
 
-from airflow_mv.catalog import MaterializedViewCatalog
+from airflow_mv.catalog import LoadedStorage, MaterializedViewCatalog
 from airflow_mv.errors import InvalidMetadataError, InvalidQueryError, NotFoundError, UnsupportedError
 from airflow_mv.observe import observe
 from airflow_mv.plan.freshness import ObservedTable, State
 from airflow_mv.plan.reasons import Code, Reason
-from airflow_mv.planning.intervals import narrowed
 from airflow_mv.results import ViewStatus, timestamp
 from airflow_mv.spec.identifiers import Identifier
 from airflow_mv.spec.interval import Span
+from airflow_mv.spec.refresh_state import REFRESH_STATE_KEY, parse
+
+log = logging.getLogger(__name__)
 
 
 def status(catalog: MaterializedViewCatalog, view: str | Identifier, *, interval: Span | None = None) -> ViewStatus:
@@ -28,8 +31,7 @@ def status(catalog: MaterializedViewCatalog, view: str | Identifier, *, interval
     Raises:
         ViewNotFoundError, NotMaterializedError, InvalidMetadataError, MetadataFileNotFoundError: See there.
     """
-    observation = observe(catalog, view)
-    return ViewStatus(observation if interval is None else narrowed(observation, interval))
+    return ViewStatus(observe(catalog, view, span=interval))
 
 
 def statuses(
@@ -55,8 +57,7 @@ def statuses(
             loaded = catalog.load(view)
             if listed and loaded.settings is None:
                 continue
-            observation = observe(catalog, loaded, pins=pins)
-            documents.append(ViewStatus(narrowed(observation, interval) if interval else observation).to_dict())
+            documents.append(ViewStatus(observe(catalog, loaded, pins=pins, span=interval)).to_dict())
         except (InvalidMetadataError, InvalidQueryError, NotFoundError, UnsupportedError) as error:
             if not listed:
                 raise
@@ -73,6 +74,8 @@ def _unreadable(view: Identifier, why: str) -> dict[str, Any]:
         "version_id": None,
         "base_tables": [],
         "reasons": [Reason(Code.VIEW_UNREADABLE, why).to_dict()],
+        "interval": None,
+        "intervals": [],
     }
 
 
@@ -118,4 +121,18 @@ def stored_metadata(catalog: MaterializedViewCatalog, view: str | Identifier) ->
         "storage_table": str(storage.name) if storage.name else None,
         "storage_table_location": storage.location,
         "storage_table_metadata": catalog.stored_table(loaded, storage),
+        "refresh_state": _refresh_state(storage),
     }
+
+
+def _refresh_state(storage: LoadedStorage) -> dict[str, Any] | None:
+    """Return what the writer of the current snapshot says that it has read, whichever draft's words it took."""
+    snapshot = None if storage.table.head is None else storage.table.find(storage.table.head)
+    text = snapshot.summary.get(REFRESH_STATE_KEY) if snapshot else None
+    if text is None:
+        return None
+    try:
+        return parse(text, source=f"storage table {storage.name}, summary key {REFRESH_STATE_KEY}").document()
+    except InvalidMetadataError as error:
+        log.warning("%s", error)
+        return None

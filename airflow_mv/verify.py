@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from airflow_mv.catalog import MaterializedViewCatalog
@@ -12,8 +12,8 @@ from airflow_mv.errors import StaleViewError, UnsupportedError
 from airflow_mv.observe import Observation, observe
 from airflow_mv.plan.freshness import NO_SNAPSHOT, State
 from airflow_mv.plan.intervals import condition
-from airflow_mv.plan.statements import pinned, renamed
-from airflow_mv.planning.spelling import with_own_columns
+from airflow_mv.plan.statements import renamed
+from airflow_mv.planning.spelling import pinned_query, with_own_columns
 from airflow_mv.script import quote
 from airflow_mv.spec.identifiers import Identifier
 from airflow_mv.spec.materialized_view import RefreshRecord
@@ -122,18 +122,10 @@ def _recomputed(observation: Observation, record: RefreshRecord) -> str:
 
 
 def _pinned(observation: Observation, snapshots: dict[str, int]) -> str:
-    loaded = observation.view
-    heads = {item: snapshots.get(str(item), NO_SNAPSHOT) for item in observation.dependencies.tables}
-    query, _ = pinned(
-        observation.sql,
-        default_catalog=loaded.default_catalog,
-        default_namespace=loaded.metadata.current_version.default_namespace,
-        dependencies=observation.dependencies,
-        heads={item: None if head == NO_SNAPSHOT else head for item, head in heads.items()},
-        storages={},
-        view=str(loaded.identifier),
-    )
-    return query
+    heads = {name: None if head == NO_SNAPSHOT else head for name, head in snapshots.items()}
+    tables = tuple(replace(table, head=heads.get(table.identifier)) for table in observation.tables)
+    then = replace(observation, tables=tables)
+    return pinned_query(then, then.sql, str(then.view.identifier))[0]
 
 
 def _comparable(frame: DataFrame) -> DataFrame:

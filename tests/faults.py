@@ -1,15 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Faults around the real catalog: the change is really sent, or really not, and the answer goes astray."""
+"""Faults around the real catalog and its store: a change is really made, or really not, and the answer goes astray."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import errno
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+import pytest
 from pyiceberg.catalog import Catalog
+from pyiceberg.io.pyarrow import PyArrowFile
 
-from airflow_mv.catalog import LoadedView, MaterializedViewCatalog, TableChange
+from airflow_mv.catalog import LoadedStorage, LoadedView, MaterializedViewCatalog, TableChange
 from airflow_mv.commit import Effects
 from airflow_mv.errors import CatalogUnavailableError, CommitStateUnknownError
 from airflow_mv.spec.identifiers import Identifier
@@ -35,6 +39,9 @@ class FaultyCatalog(MaterializedViewCatalog):
 
     def __init__(self, catalog: Catalog, *swaps: Fault | None, loads: int = 0) -> None:
         super().__init__(catalog)
+        self.iceberg = catalog
+        self.stale_looks = 0
+        self._older: tuple[LoadedView, LoadedStorage] | None = None
         self.schedule = list(swaps)
         self.lost_loads = loads
         self.sent: list[tuple[str, str]] = []
@@ -42,11 +49,25 @@ class FaultyCatalog(MaterializedViewCatalog):
         self.late: list[Send] = []
 
     def load(self, view: str | Identifier) -> LoadedView:
-        """Load a view, or get no answer."""
+        """Load a view, as it is or as it was, or get no answer."""
         if self.lost_loads > 0:
             self.lost_loads -= 1
             raise CatalogUnavailableError("the database is away (a test's fault)")
+        if self.stale_looks > 0 and self._older:
+            self.stale_looks -= 1
+            return self._older[0]
         return super().load(view)
+
+    def load_storage(self, view: LoadedView) -> LoadedStorage:
+        """Load its storage table, as old as the view is."""
+        if self._older and view is self._older[0]:
+            return self._older[1]
+        return super().load_storage(view)
+
+    def remember(self, view: str | Identifier) -> None:
+        """What a stale look shows from now on: a replica that lags behind."""
+        loaded = super().load(view)
+        self._older = loaded, super().load_storage(loaded)
 
     def swap(self, view: Identifier, base: str, new: str) -> bool:
         """Swap, after whatever is late has arrived and with the next fault of the schedule."""
@@ -100,6 +121,20 @@ def arrive_late(catalog: FaultyCatalog, send: Send) -> Any:
     raise CommitStateUnknownError("no answer in time (a test's fault)")
 
 
+def refuse(catalog: FaultyCatalog, send: Send) -> Any:
+    """The answer is no, and nothing was done."""
+
+
+def refuse_and_do_late(catalog: FaultyCatalog, send: Send) -> Any:
+    """The answer is no, and a copy of the change is still on its way."""
+    catalog.late.append(send)
+
+
+def refuse_what_landed(catalog: FaultyCatalog, send: Send) -> Any:
+    """The change is done, and the answer is no: a pool has sent it twice."""
+    assert send()
+
+
 def after(action: Callable[[], object]) -> Fault:
     """Someone else acts just before the swap."""
 
@@ -119,6 +154,73 @@ def stop_after(catalog: FaultyCatalog, send: Send) -> Any:
     """The process dies after the swap has landed."""
     assert send()
     raise StoppedError
+
+
+def count_unknown(catalog: FaultyCatalog, send: Send) -> Any:
+    """The driver does not tell how many rows an UPDATE matched."""
+    engine: Any = catalog.iceberg.engine  # type: ignore[attr-defined]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(engine.dialect.execution_ctx_cls, "rowcount", property(lambda _: -1))
+        return send()
+
+
+@contextmanager
+def cut_short(part: str) -> Iterator[list[str]]:
+    """The store fails amid the next file whose name holds a text; half of it stays. Yields where that happened."""
+
+    def cut(file: PyArrowFile, stream: Any) -> Any:
+        write = stream.write
+
+        class Half:
+            closed = False
+
+            def write(self, data: Any) -> int:
+                write(bytes(data)[: len(data) // 2])
+                stream.close()
+                raise OSError(errno.EIO, "the store went away (a test's fault)")
+
+            def close(self) -> None:
+                stream.close()
+
+            def __enter__(self) -> Half:
+                return self
+
+            def __exit__(self, *_: object) -> None:
+                self.close()
+
+        return Half()
+
+    with _next_file(part, cut) as struck:
+        yield struck
+
+
+@contextmanager
+def forbidden(part: str) -> Iterator[list[str]]:
+    """The store refuses every file whose name holds a text. Yields which."""
+
+    def refuse(file: PyArrowFile, stream: None) -> Any:
+        raise PermissionError(errno.EACCES, "not yours (a test's fault)")
+
+    with _next_file(part, refuse, times=None, before=True) as struck:
+        yield struck
+
+
+@contextmanager
+def _next_file(
+    part: str, act: Callable[[PyArrowFile, Any], Any], *, times: int | None = 1, before: bool = False
+) -> Iterator[list[str]]:
+    struck: list[str] = []
+    create = PyArrowFile.create
+
+    def created(file: PyArrowFile, overwrite: bool = False) -> Any:
+        if part not in file.location or (times is not None and len(struck) >= times):
+            return create(file, overwrite)
+        struck.append(file.location)
+        return act(file, None if before else create(file, overwrite))
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(PyArrowFile, "create", created)
+        yield struck
 
 
 @dataclass

@@ -59,3 +59,14 @@ def test_views_whose_tables_have_not_moved_open_no_table_file(home: Lake) -> Non
     Path(home.load().metadata_location.removeprefix("file://")).unlink()
 
     assert [document["state"] for document in statuses(home.catalog, views)] == ["fresh", "fresh"]
+
+
+def test_the_document_of_an_unreadable_view_has_the_fields_of_any_other(home: Lake) -> None:
+    """A program that reads them all must not stumble over the broken one."""
+    views = [home.catalog.identify(f"sales.{name}") for name in ("behind", "fresh")]
+    Path(home.catalog.load(views[0]).metadata_location.removeprefix("file://")).write_text("{")
+
+    broken, fresh = statuses(home.catalog, views, listed=True)
+
+    assert (broken["state"], broken["interval"], broken["intervals"]) == ("unknown", None, [])
+    assert broken.keys() == fresh.keys()

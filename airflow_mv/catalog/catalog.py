@@ -15,7 +15,7 @@ from pyiceberg.exceptions import NoSuchNamespaceError, NoSuchTableError
 from pyiceberg.table import Table
 
 from airflow_mv.catalog.answers import answered
-from airflow_mv.catalog.confinement import allowed_folders, check_confined
+from airflow_mv.catalog.confinement import allowed_folders, beside_first, check_confined
 from airflow_mv.catalog.files import MetadataFiles, discard, is_below, join, path_segment
 from airflow_mv.catalog.loaded import Layout, LoadedStorage, LoadedView, Located
 from airflow_mv.catalog.opening import open_configured
@@ -49,7 +49,8 @@ class MaterializedViewCatalog:
 
     Raises:
         CatalogNotFoundError: No catalog of this name is configured.
-        ConfigurationError: The catalog cannot be reached or is of a layout that holds no views.
+        CatalogUnavailableError: The catalog does not answer.
+        ConfigurationError: It cannot be opened, or is of a layout that holds no views.
     """
 
     _rest: RestViews | None = None
@@ -89,6 +90,11 @@ class MaterializedViewCatalog:
     def chooses_locations(self) -> bool:
         """Whether it is for us to say where a new view or table lies; a REST server has its own mind."""
         return self._rest is None
+
+    @property
+    def locates_at_once(self) -> bool:
+        """Whether one query tells where many names lead, all at one moment; others are asked name by name."""
+        return self._pointers is not None
 
     def opened(self) -> dict[str, MaterializedViewCatalog]:
         """This catalog and the others that names have led to so far, by name."""
@@ -154,20 +160,22 @@ class MaterializedViewCatalog:
         location = view.materialized.storage_table_location
         folders = self.folders_of(view)
         if (name := view.storage_table) is not None:
-            return self._load_named(view, name)
+            return self._load_named(view, name, folders)
         what = f"view {view.identifier}, storage table file"
         check_confined(location, folders, what=what)
         data = self.files.read(location, what=what)
-        table = parse_table(data, source=f"{what} {location}")
+        table = parse_table(data, source=f"{what} {location}", unique=True)
         check_confined(table.location, folders, what=f"{what} {location}, field 'location'")
         state = parse_storage_state(table.properties, view=str(view.identifier), location=location)
         return LoadedStorage(location, table, state)
 
-    def _load_named(self, view: LoadedView, name: Identifier) -> LoadedStorage:
+    def _load_named(self, view: LoadedView, name: Identifier, folders: tuple[str, ...]) -> LoadedStorage:
         located = self.locate([name]).get(name)
-        is_table = located is not None and located.kind == "table"
-        table = require_own(view, name, self.table_metadata(name, located) if located and is_table else None)
-        location = located.metadata_location if located else ""
+        found = self.table_metadata(name, located, unique=True) if located and located.kind == "table" else None
+        table, location = require_own(view, name, found), located.metadata_location if located else ""
+        if self._rest is not None:
+            folders += beside_first(view.materialized.storage_table_location, location)
+        check_confined(table.location, folders, what=f"view {view.identifier}, storage table {name}, field 'location'")
         state = parse_storage_state(table.properties, view=str(view.identifier), location=location)
         return LoadedStorage(location, table, state, name)
 
@@ -202,15 +210,21 @@ class MaterializedViewCatalog:
             NotFoundError: The namespace does not exist.
             ConfigurationError: The catalog has no warehouse.
         """
-        base = self._namespace(view.namespace).get("location")
+        base = self._folder_of(view.namespace)
         if not self.chooses_locations:
             return CHOSEN_BY_THE_CATALOG
         if base is None:
-            warehouse = self.properties.get("warehouse")
-            if not warehouse:
-                raise ConfigurationError(f"catalog {self.name!r} has no property 'warehouse' to put {view} under")
-            base = join(warehouse, *(path_segment(part) for part in view.namespace))
+            raise ConfigurationError(f"catalog {self.name!r} has no property 'warehouse' to put {view} under")
         return join(base, f"{path_segment(view.name)[:100]}-{uuid.uuid4().hex[:12]}")
+
+    def shared_folders(self, view: Identifier) -> tuple[str, ...]:
+        """Return the folders that are never one view's alone: the warehouse, and that of the view's namespace."""
+        return tuple(filter(None, (self.properties.get("warehouse"), self._folder_of(view.namespace))))
+
+    def _folder_of(self, namespace: tuple[str, ...]) -> str | None:
+        location, warehouse = self._namespace(namespace).get("location"), self.properties.get("warehouse")
+        by_name = join(warehouse, *(path_segment(part) for part in namespace)) if warehouse else None
+        return location or by_name
 
     def _namespace(self, namespace: tuple[str, ...]) -> Mapping[str, str]:
         """Return a namespace's properties."""
@@ -242,11 +256,7 @@ class MaterializedViewCatalog:
         return LoadedView(identifier, location, metadata, settings)
 
     def write_metadata(self, metadata: ViewMetadata, *, number: int) -> str:
-        """Write a view metadata file under a fresh name; nothing points at it yet.
-
-        Returns:
-            Its location.
-        """
+        """Write a view metadata file, and return its fresh name; nothing points at it yet."""
         location = join(metadata.metadata_folder, f"{number:05d}-{uuid.uuid4()}{metadata.file_suffix}")
         self.files.write(location, metadata.to_bytes())
         return location
@@ -263,11 +273,13 @@ class MaterializedViewCatalog:
         if self._rest is not None:
             return self._rest.replace(view, metadata)
         new = self.write_metadata(metadata, number=next_number(view.metadata_location))
-        # No matched row proves nothing: a driver or a proxy may have sent the statement twice.
-        landed = self.swap(view.identifier, view.metadata_location, new) or self._views.get(view.identifier)[0] == new
-        if not landed:
+        if self.swap(view.identifier, view.metadata_location, new):
+            return True
+        # No matched row proves nothing: the statement may have been sent twice, or be done yet while the base is there.
+        now = self._views.get(view.identifier)[0]
+        if now not in (new, view.metadata_location):
             discard(self.files, new)
-        return landed
+        return now == new
 
     def drop(self, view: str | Identifier) -> None:
         """Remove the view from the catalog; its files stay.
@@ -285,11 +297,7 @@ class MaterializedViewCatalog:
         return self._pointers.previous(view) if self._pointers else None
 
     def within(self, folder: str) -> dict[str, str]:
-        """Return the tables and views of this catalog's database that have their metadata below a folder.
-
-        Returns:
-            Metadata location by name. A catalog that is no SQL database is not searched.
-        """
+        """Return the metadata locations below a folder by table and view; a catalog that is no database has none."""
         rows = self._pointers.locations() if self._pointers else ()
         return {name: location for name, location in rows if is_below(location, folder)}
 
@@ -330,13 +338,13 @@ class MaterializedViewCatalog:
         view = self._rest.load(identifier)
         return Located("view", view.metadata_location, view=view) if view else None
 
-    def table_metadata(self, identifier: Identifier, located: Located) -> TableMetadata:
-        """Return a located table's metadata, read from its file where it was not given along."""
+    def table_metadata(self, identifier: Identifier, located: Located, *, unique: bool = False) -> TableMetadata:
+        """Return a located table's metadata, read from its file where it was not given along: :func:`parse_table`."""
         if located.table is not None:
             return located.table
         what = f"table {identifier}, metadata file"
         data = self.other(identifier.catalog).files.read(located.metadata_location, what=what)
-        return parse_table(data, source=f"{what} {located.metadata_location}")
+        return parse_table(data, source=f"{what} {located.metadata_location}", unique=unique)
 
     def load_table(self, name: Identifier | None, *, location: str, what: str) -> TableMetadata:
         """Return a table's metadata: by its name, or from a metadata file where it has none."""

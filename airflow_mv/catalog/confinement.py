@@ -35,6 +35,18 @@ def allowed_folders(properties: Mapping[str, str], metadata_location: str) -> tu
     return tuple(dict.fromkeys(folder for folder in folders if _is_folder(folder)))
 
 
+def beside_first(first: str, pointer: str) -> tuple[str, ...]:
+    """Return the folder of a table whose catalog chose it, and has not let it be moved since; else nothing.
+
+    Args:
+        first: The table's first metadata file, as the view tells it.
+        pointer: The one that the catalog names now.
+    """
+    folders = [location.rpartition("/")[0].removesuffix("/metadata") for location in (first, pointer)]
+    same = all(map(_is_folder, folders)) and _resolved(folders[0]) == _resolved(folders[1])
+    return (folders[1],) if same else ()
+
+
 def check_confined(location: str, folders: Iterable[str], *, what: str) -> None:
     """Refuse a location that is in none of the folders, links followed.
 

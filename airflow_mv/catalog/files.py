@@ -136,10 +136,18 @@ class MetadataFiles:
         location = join(base, f"clock-{uuid.uuid4()}.tmp")
         self.write(location, b"what time is it?")
         try:
-            with named(location, "file"):
-                return listing.modified_ms(self.io(location, what="file"), location)
+            return self.modified_ms(location)
         finally:
             self.delete(location)
+
+    def modified_ms(self, location: str) -> int:
+        """Return when a file was written, by the store's clock, milliseconds since the epoch.
+
+        Raises:
+            MetadataFileNotFoundError: It is not there.
+        """
+        with named(location, "file"):
+            return listing.modified_ms(self.io(location, what="file"), location)
 
     def remove_empty_folders(self, base: str) -> None:
         """Remove a local folder and those below it, as far as they are empty; object stores have none."""

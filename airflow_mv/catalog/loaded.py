@@ -6,10 +6,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+import msgspec
+
 from airflow_mv.errors import InvalidIdentifierError, InvalidMetadataError, NotMaterializedError
 from airflow_mv.spec.identifiers import Identifier, split
 from airflow_mv.spec.materialized_view import (
     STORAGE_TABLE_PROPERTY,
+    RefreshRecord,
     StorageState,
     ViewSettings,
 )
@@ -35,6 +38,11 @@ class LoadedStorage:
     table: TableMetadata
     state: StorageState | None
     name: Identifier | None = None
+
+    @property
+    def record(self) -> RefreshRecord | None:
+        """The current refresh, if there is one."""
+        return self.state.current if self.state else None
 
     @property
     def base(self) -> str:
@@ -72,6 +80,16 @@ class LoadedStorage:
         """The snapshot with the current refresh's rows; ``None`` for no rows at all."""
         return self.table.head if self.intact else self.tagged
 
+    @property
+    def rows_table(self) -> TableMetadata:
+        """The table as a base table of other views: its rows are the refresh's, also where others have written."""
+        return msgspec.structs.replace(self.table, current_snapshot_id=self.rows_snapshot)
+
+    @property
+    def place(self) -> str | Identifier:
+        """What a query reads it by: its name in the catalog, or its metadata file where it has none."""
+        return self.name or self.location
+
 
 @dataclass(frozen=True, slots=True)
 class LoadedView:
@@ -93,6 +111,11 @@ class LoadedView:
     def default_catalog(self) -> str:
         """The catalog of names in the query that have none of their own."""
         return self.metadata.current_version.default_catalog or self.identifier.catalog
+
+    @property
+    def default_namespace(self) -> tuple[str, ...]:
+        """The namespace of names in the query that have none of their own."""
+        return self.metadata.current_version.default_namespace
 
     @property
     def materialized(self) -> ViewSettings:

@@ -3,15 +3,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 from pyiceberg.catalog import Catalog, load_catalog
+from pyiceberg.exceptions import ServerError, ServiceUnavailableError, TooManyRequestsError
 from pyiceberg.utils.config import Config
-from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.exc import DBAPIError
 
 from airflow_mv.catalog.secrets import quiet_warnings, without_secrets
-from airflow_mv.errors import CatalogNotFoundError, ConfigurationError, InvalidMetadataError
+from airflow_mv.errors import (
+    CatalogNotFoundError,
+    CatalogUnavailableError,
+    ConfigurationError,
+    MaterializedViewError,
+)
+
+_NO_ANSWER = (DBAPIError, OSError, ServerError, ServiceUnavailableError, TooManyRequestsError)
 
 
 def open_configured(name: str) -> Catalog:
@@ -19,7 +28,7 @@ def open_configured(name: str) -> Catalog:
 
     Raises:
         CatalogNotFoundError: There is none of this name.
-        ConfigurationError: It cannot be opened. The message holds no secret of its properties.
+        ConfigurationError, CatalogUnavailableError: See :func:`catalog_errors`.
     """
     known: Mapping[str, Any] = Config().config.get("catalog") or {}  # type: ignore[assignment]
     properties = {key.lower(): value for key, value in known.items()}.get(name.lower())
@@ -31,13 +40,30 @@ def open_configured(name: str) -> Catalog:
             f"and its other properties{underscore}, write a .pyiceberg.yaml, or name an Airflow connection "
             "with --conn-id"
         )
+    with catalog_errors(f"catalog {name!r}", properties):
+        return load_catalog(name)
+
+
+@contextmanager
+def catalog_errors(what: str, properties: Mapping[str, Any]) -> Iterator[None]:
+    """Turn what opening a catalog raises into our errors; neither they nor warnings hold a secret of its properties.
+
+    Args:
+        what: What is opened, for the message.
+        properties: Its properties.
+
+    Raises:
+        CatalogUnavailableError: It does not answer.
+        ConfigurationError: It cannot be opened.
+    """
     try:
         with quiet_warnings(properties):
-            return load_catalog(name)
-    except InvalidMetadataError:
+            yield
+    except MaterializedViewError:
         raise
-    except SQLAlchemyError as error:
-        raise ConfigurationError(f"catalog {name!r} cannot be opened: {type(error).__name__}; check its uri") from None
+    except _NO_ANSWER as error:
+        cause = without_secrets(str(getattr(error, "orig", None) or error).strip().partition("\n")[0], properties)
+        raise CatalogUnavailableError(f"{what} does not answer: {type(error).__name__}: {cause}") from None
     except Exception as error:  # noqa: BLE001 (each catalog type has its own)
         cause = without_secrets(str(error), properties)
-        raise ConfigurationError(f"catalog {name!r} cannot be opened: {type(error).__name__}: {cause}") from None
+        raise ConfigurationError(f"{what} cannot be opened: {type(error).__name__}: {cause}") from None

@@ -11,7 +11,7 @@ import math
 import sys
 import unicodedata
 from collections.abc import Callable, Mapping, Sequence
-from datetime import UTC, date, datetime
+from datetime import date, datetime
 from datetime import time as clock_time
 from typing import Any
 
@@ -22,7 +22,7 @@ from airflow_mv.catalog import MaterializedViewCatalog
 from airflow_mv.checks import read_checks
 from airflow_mv.errors import ConfigurationError, InvalidIdentifierError, MaterializedViewError
 from airflow_mv.spec.identifiers import Identifier, split
-from airflow_mv.spec.interval import Span
+from airflow_mv.spec.interval import Span, read_moment
 from airflow_mv.stagers import InProcessStager
 
 out = Console(highlight=False, soft_wrap=True, emoji=False)
@@ -256,10 +256,9 @@ def parse_time(text: str | None) -> datetime | None:
     if text is None:
         return None
     try:
-        moment = datetime.fromisoformat(text)
+        return read_moment(text)
     except ValueError:
         raise InvalidIdentifierError(f"{text!r} is no point in time; write it like 2013-06-30T00:00:00+00:00") from None
-    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
 
 
 def _set_up_logs(*, verbose: bool) -> None:

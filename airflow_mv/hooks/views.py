@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow.sdk import BaseHook, Connection
 
-from airflow_mv.errors import CatalogUnavailableError, ConfigurationError, MaterializedViewError
+from airflow_mv.errors import ConfigurationError, MaterializedViewError
 from airflow_mv.hooks.iceberg import (
     CATALOG_NAME,
     DEFAULT_ICEBERG_CONN_ID,
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from airflow_mv.reading import ReadResult
     from airflow_mv.results import RefreshResult, ViewStatus
     from airflow_mv.script import Outcome
+    from airflow_mv.spec.interval import Span
     from airflow_mv.stagers import InProcessStager
 
 
@@ -127,26 +128,11 @@ class MaterializedViewHook(BaseHook):
         Raises:
             ConfigurationError, CatalogUnavailableError: See :meth:`catalog_for`.
         """
-        from sqlalchemy.exc import DBAPIError
-
-        from airflow_mv.catalog.secrets import quiet_warnings, without_secrets
+        from airflow_mv.catalog.opening import catalog_errors
 
         given = {**self._completed().extra_dejson, "password": self._completed().password or ""}
-        try:
-            with quiet_warnings(given):
-                catalog = self._iceberg_hook(name).catalog
-        except MaterializedViewError:
-            raise
-        except (DBAPIError, OSError) as error:
-            cause = without_secrets(str(getattr(error, "orig", None) or error).strip().partition("\n")[0], given)
-            raise CatalogUnavailableError(
-                f"connection {self.iceberg_conn_id!r}: the catalog does not answer: {type(error).__name__}: {cause}"
-            ) from None
-        except Exception as error:  # noqa: BLE001 (each catalog type has its own)
-            cause = without_secrets(str(error), given)
-            raise ConfigurationError(
-                f"connection {self.iceberg_conn_id!r}: its catalog cannot be opened: {type(error).__name__}: {cause}"
-            ) from None
+        with catalog_errors(f"connection {self.iceberg_conn_id!r}: the catalog", given):
+            catalog = self._iceberg_hook(name).catalog
         mask(catalog.properties)
         return catalog
 
@@ -172,11 +158,11 @@ class MaterializedViewHook(BaseHook):
 
     # -- views ---------------------------------------------------------------------------------
 
-    def status(self, view: str) -> ViewStatus:
-        """Say whether a view is fresh, and why not. See :func:`airflow_mv.status.status`."""
+    def status(self, view: str, *, interval: Span | None = None) -> ViewStatus:
+        """Say whether a view, or an interval of it, is fresh, and why not. See :func:`airflow_mv.status.status`."""
         from airflow_mv.status import status
 
-        return status(self.catalog_for(view), self.identify(view))
+        return status(self.catalog_for(view), self.identify(view), interval=interval)
 
     def plan(self, view: str, options: RefreshOptions | None = None, *, pins: Pins | None = None) -> RefreshPlan:
         """Plan a refresh; metadata only. See :func:`airflow_mv.planning.plan_refresh`."""

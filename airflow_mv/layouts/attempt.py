@@ -26,6 +26,7 @@ class Figures:
         rows_changed: Rows of base tables found changed.
         rows_deleted: Stored rows taken away.
         bytes_read: Bytes of base table files read to know the change.
+        rows_read: Rows in these files.
         full_factor: How many times its estimate a full refresh took.
         incremental_factor: The same of an incremental one.
         checks: What came of the checks of the rows.
@@ -35,6 +36,7 @@ class Figures:
     rows_changed: int | None = None
     rows_deleted: int | None = None
     bytes_read: int | None = None
+    rows_read: int | None = None
     full_factor: float | None = None
     incremental_factor: float | None = None
     checks: tuple[dict[str, str], ...] | None = None
@@ -70,6 +72,10 @@ class Staged:
 
 class Attempt(Protocol):
     """One publication, in one layout."""
+
+    @property
+    def base(self) -> str | None:
+        """The view's metadata file without which nothing that was sent last can be done; ``None`` for none."""
 
     @property
     def ours(self) -> tuple[str, ...]:

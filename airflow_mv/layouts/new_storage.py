@@ -3,16 +3,24 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 from airflow_mv.catalog import MaterializedViewCatalog
-from airflow_mv.errors import CatalogUnavailableError, CommitStateUnknownError, MaterializedViewError
+from airflow_mv.errors import (
+    CatalogUnavailableError,
+    CommitStateUnknownError,
+    MaterializedViewError,
+    ViewNotFoundError,
+)
 from airflow_mv.spec.identifiers import Identifier
 from airflow_mv.spec.materialized_view import STORAGE_TABLE_PROPERTY, STORAGE_TABLE_UUID_PROPERTY
 from airflow_mv.spec.table import TableMetadata
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,12 +67,23 @@ class NewStorage:
 
 @contextmanager
 def discarded_on_failure(catalog: MaterializedViewCatalog, storage: NewStorage) -> Iterator[None]:
-    """Take a new storage table out of the catalog again where it is sure that no view came to name it."""
+    """Take a new storage table out of the catalog again where it is sure that its view did not come to name it."""
     try:
         yield
     except (CommitStateUnknownError, CatalogUnavailableError):
         raise
     except MaterializedViewError:
-        if storage.name is not None:
+        if storage.name is not None and _is_needless(catalog, storage):
             storage.discard(catalog)
         raise
+
+
+def _is_needless(catalog: MaterializedViewCatalog, storage: NewStorage) -> bool:
+    """Whether the view is not there, or names another storage table; an error alone is no proof that it failed."""
+    try:
+        return catalog.load(storage.owner).storage_table != storage.name
+    except ViewNotFoundError:
+        return True
+    except MaterializedViewError as error:
+        log.warning("The storage table %s stays, though it may be needless: %s", storage.name, error)
+        return False

@@ -48,6 +48,11 @@ class RegisteredAttempt:
         self._snapshot_id: int | None = None
 
     @property
+    def base(self) -> str | None:
+        """None: a commit requires the storage table's state, and nothing of the view."""
+        return None
+
+    @property
     def ours(self) -> tuple[str, ...]:
         """None: the commit's metadata file is the catalog's."""
         return ()

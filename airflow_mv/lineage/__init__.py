@@ -15,9 +15,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: Outcomes that gave the view's readers something new.
-_PUBLISHED = frozenset({"refreshed", "already-committed"})
-
 
 class LineageOfRefresh:
     """What an operator that refreshes a view tells OpenLineage. Nothing here can fail a task.
@@ -52,7 +49,7 @@ class LineageOfRefresh:
         from airflow_mv.lineage.facets import operator_lineage
 
         result = self._lineage.result
-        return operator_lineage(self._lineage, published=result is not None and result.outcome in _PUBLISHED)
+        return operator_lineage(self._lineage, published=result is not None and result.published)
 
     def get_openlineage_facets_on_failure(self, _task_instance: Any) -> Any:
         """Return what would have been read and written; the provider calls it when the task failed."""

@@ -144,9 +144,7 @@ class _Compiler:
 
     def _unique(self) -> StagedCheck:
         count = f"{self._over(f'count({self._key})')} - {self._over(f'count(DISTINCT {self._key})')}"
-        return StagedCheck(
-            self._check.name,
-            self._check.severity,
+        return self._staged(
             f"every ({self._names}) only once",
             observed=f"concat('rows too many: ', {count})",
             passes=f"{count} = 0",
@@ -157,9 +155,7 @@ class _Compiler:
         limits = dict(self._check.limits)
         signs = {"at_least": ">=", "at_most": "<="}
         count = self._over("count(*)")
-        return StagedCheck(
-            self._check.name,
-            self._check.severity,
+        return self._staged(
             "rows: " + " and ".join(f"{key.replace('_', ' ')} {value:,}" for key, value in limits.items()),
             observed=f"concat('rows: ', {count})",
             passes=" AND ".join(f"{count} {signs[key]} {value}" for key, value in limits.items()),
@@ -168,11 +164,10 @@ class _Compiler:
     def _row_count_change(self) -> StagedCheck:
         limits = {key: Decimal(str(value)) for key, value in self._check.limits}
         told = "rows: " + " and ".join(f"{key.replace('_', ' ')} {value:%}" for key, value in limits.items())
-        name, severity = self._check.name, self._check.severity
         count = self._over("count(*)")
         if not self._subject.before:
             observed = f"concat('rows: ', {count}, ', none before to compare with')"
-            return StagedCheck(name, severity, told, observed=observed, passes="true")
+            return self._staged(told, observed=observed, passes="true")
         where = f" WHERE ({self._check.where}\n)" if self._check.where else ""
         before = f"(SELECT count(*) FROM ({self._subject.rows(self._subject.before)}){where})"
         bounds = {
@@ -180,9 +175,7 @@ class _Compiler:
             "at_most_up": lambda share: f"{count} <= {1 + share:f} * {before}",
         }
         passes = " AND ".join(bounds[key](value) for key, value in limits.items())
-        return StagedCheck(
-            name,
-            severity,
+        return self._staged(
             told,
             observed=f"concat('rows: ', {count}, ', before: ', {before})",
             passes=f"{before} = 0 OR ({passes})",
@@ -194,9 +187,7 @@ class _Compiler:
         if not any(is_aggregate(node) for node in tree.walk()):
             return self._no_row(f"{_brief(text)}, of each row", f"(\n{text}\n) IS NOT TRUE")
         verdict = f"(\n{text}\n)" if not self._check.where else self._subquery(f"(\n{text}\n)")
-        return StagedCheck(
-            self._check.name,
-            self._check.severity,
+        return self._staged(
             f"{_brief(text)}, of all rows",
             observed=verdict,
             passes=f"{verdict} IS TRUE",
@@ -208,9 +199,7 @@ class _Compiler:
             raise InvalidQueryError(f"{self._label}: its query must read the staged rows as {{rows}}: {_brief(text)}")
         query = parse_query(text.replace("{rows}", ROWS), view=self._label).text
         verdict = f"(\n{self._subject.pinned(query, self._label)}\n)"
-        return StagedCheck(
-            self._check.name,
-            self._check.severity,
+        return self._staged(
             f"a true value from {_brief(text)}",
             observed=verdict,
             passes=f"{verdict} IS TRUE",
@@ -231,9 +220,7 @@ class _Compiler:
         # Without any value there is no smallest one: nothing breaks the limit.
         optional = f"({measured}) IS NULL OR ({passes})" if what in ("min", "max") else passes
         expected = ", ".join(f"{key} {value}" for key, value in limits.items())
-        return StagedCheck(
-            self._check.name,
-            self._check.severity,
+        return self._staged(
             f"{what} of {self._names} {expected}",
             observed=f"({measured})",
             passes=optional,
@@ -241,15 +228,16 @@ class _Compiler:
         )
 
     def _python(self) -> StagedCheck:
-        return StagedCheck(
-            self._check.name,
-            self._check.severity,
+        return self._staged(
             "true from the function, or no rows",
             function=self._check.text,
             offending=f"SELECT * FROM {ROWS}{self._where()}",
         )
 
     # -- parts ---------------------------------------------------------------------------------
+
+    def _staged(self, expected: str, **fields: str) -> StagedCheck:
+        return StagedCheck(self._check.name, self._check.severity, expected, **fields)
 
     @property
     def _names(self) -> str:
@@ -261,9 +249,7 @@ class _Compiler:
 
     def _no_row(self, expected: str, broken: str) -> StagedCheck:
         broken = f"({self._check.where}\n) AND ({broken})" if self._check.where else broken
-        return StagedCheck(
-            self._check.name,
-            self._check.severity,
+        return self._staged(
             expected,
             observed=f"concat('rows that break it: ', count_if({broken}))",
             passes=f"count_if({broken}) = 0",

@@ -173,13 +173,16 @@ def _longer(known: TableLag | None, other: TableLag) -> TableLag:
     return TableLag(other.identifier, since, exact=known.exact and other.exact)
 
 
-def readiness(seen: Seen, max_staleness: timedelta | None = None, *, now: datetime | None = None) -> Readiness:
+def readiness(
+    seen: Seen, max_staleness: timedelta | None = None, *, behind: Lag | None = None, now: datetime | None = None
+) -> Readiness:
     """Say how a view stands for those who tolerate some staleness.
 
     Args:
         seen: A look at the view.
         max_staleness: The lag that is tolerated; without it none is. A lag of which only a lower bound is known
             is not: nobody can say that it is within.
+        behind: Its lag, where that is known already.
         now: The time to count to.
     """
     found = _READINESS[seen.freshness.state]
@@ -187,7 +190,7 @@ def readiness(seen: Seen, max_staleness: timedelta | None = None, *, now: dateti
     foreign = any(reason.code == Code.STORAGE_CHANGED for reason in seen.freshness.reasons)
     if found != Readiness.STALE or max_staleness is None or foreign:
         return found
-    behind = lag(seen)
+    behind = behind or lag(seen)
     seconds = behind.seconds(now)
     within = behind.exact and seconds is not None and seconds <= max_staleness.total_seconds()
     return Readiness.WITHIN_GRACE if within else Readiness.STALE

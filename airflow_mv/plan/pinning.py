@@ -125,11 +125,6 @@ def references(query: Query, *, default_catalog: str, default_namespace: tuple[s
     return tuple(sorted(found))
 
 
-def pin(query: Query, replacements: Mapping[Reference, str]) -> str:
-    """Return the query's text with references replaced by other text; all else stays as it is."""
-    return splice(query.text, {reference.span: text for reference, text in replacements.items()})
-
-
 def splice(text: str, edits: Mapping[Span, str]) -> str:
     """Return the text with each span replaced."""
     pieces, position = [], 0
@@ -330,14 +325,14 @@ def _start(node: exp.Expr) -> int:
 def _tables(tree: exp.Expr) -> Iterator[exp.Table]:
     for table in tree.find_all(exp.Table):
         names_nothing = isinstance(table.this, exp.Func | exp.Values) or isinstance(table.parent, exp.JoinHint)
-        if not names_nothing and not _is_cte(table):
+        if not names_nothing and cte_of(table) is None:
             yield table
 
 
-def _is_cte(table: exp.Table) -> bool:
-    """Whether the name means a CTE: the innermost WITH that defines it before this place."""
+def cte_of(table: exp.Table) -> exp.CTE | None:
+    """Return the CTE that a name means: of the innermost WITH that defines it before this place."""
     if len(table.parts) > 1:
-        return False
+        return None
     name = _fold(table.name)
     child: exp.Expr = table
     definition: exp.Expr | None = None
@@ -345,17 +340,18 @@ def _is_cte(table: exp.Table) -> bool:
         if isinstance(child, exp.CTE):
             definition = child
         with_ = parent.args.get("with_")
-        if with_ is not None and name in _visible(with_, definition if child is with_ else None):
-            return True
+        for cte in [] if with_ is None else _visible(with_, definition if child is with_ else None):
+            if _fold(cte.alias) == name:
+                return cte
         child = parent
-    return False
+    return None
 
 
-def _visible(with_: exp.Expr, definition: exp.Expr | None) -> Iterator[str]:
-    """Names that a WITH offers: all to its query, to a definition those before (and itself if recursive)."""
+def _visible(with_: exp.Expr, definition: exp.Expr | None) -> Iterator[exp.CTE]:
+    """What a WITH offers: all to its query, to a definition those before (and itself if recursive)."""
     for cte in with_.expressions:
         if cte is not definition or with_.args.get("recursive"):
-            yield _fold(cte.alias)
+            yield cte
         if cte is definition:
             return
 

@@ -156,7 +156,7 @@ class RefreshPlan:
                 behind_since_ms=document.get("behind_since_ms"),
             )
         except (KeyError, TypeError, ValueError, AttributeError, InvalidIdentifierError) as error:
-            raise InvalidMetadataError(f"not a refresh plan: {type(error).__name__}: {error}") from None
+            raise InvalidMetadataError(f"not a refresh plan: {type(error).__name__}: {str(error)[:300]}") from None
 
 
 #: Types of the fields of :meth:`RefreshPlan.to_dict` that are taken as they are, and the fields that are lists.

@@ -15,7 +15,6 @@ from airflow_mv.errors import InvalidQueryError
 from airflow_mv.plan.pinning import Query as Query
 from airflow_mv.plan.pinning import Reference as Reference
 from airflow_mv.plan.pinning import parse_query as parse_query
-from airflow_mv.plan.pinning import pin as pin
 from airflow_mv.plan.pinning import query_error, references, shorter_qualifiers, splice
 from airflow_mv.script import quote
 from airflow_mv.spec.identifiers import Identifier
@@ -46,7 +45,7 @@ class PinnedTable:
 
 @dataclass(frozen=True, slots=True)
 class NestedView:
-    """A plain view that a query reads, at one version."""
+    """A plain view that a query reads, at one version, which was made at a time in milliseconds since 1970."""
 
     identifier: Identifier
     sql: str
@@ -55,6 +54,7 @@ class NestedView:
     default_namespace: tuple[str, ...]
     version_id: int
     uuid: str
+    version_ms: int = 0
 
 
 @dataclass(frozen=True, slots=True)

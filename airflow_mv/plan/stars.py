@@ -14,7 +14,7 @@ from itertools import islice, product
 from sqlglot import exp
 
 from airflow_mv.errors import InvalidIdentifierError
-from airflow_mv.plan.pinning import Query, Span, parse_query, splice
+from airflow_mv.plan.pinning import Query, Span, cte_of, parse_query, splice
 from airflow_mv.plan.query import NestedView
 from airflow_mv.script import quote
 from airflow_mv.spec.identifiers import Identifier
@@ -166,7 +166,7 @@ class _Naming:
         if isinstance(node, exp.Subquery):
             return self.of_query(node)
         if isinstance(node, exp.Table):
-            if (cte := _definition(node)) is not None:
+            if (cte := cte_of(node)) is not None:
                 return tuple(item.name for item in cte.args["alias"].columns) or self.of_query(cte.this)
             identifier = self._identifier(node)
             if identifier in self.views:
@@ -177,7 +177,7 @@ class _Naming:
     def _base(self, relation: _Relation) -> Identifier | None:
         """Return the base table that a relation is."""
         node = relation.node
-        if not isinstance(node, exp.Table) or _definition(node) is not None:
+        if not isinstance(node, exp.Table) or cte_of(node) is not None:
             return None
         identifier = self._identifier(node)
         if identifier in self.views:
@@ -216,24 +216,6 @@ def _relation(node: exp.Expr) -> _Relation:
     if isinstance(node, exp.Lateral) and not given:
         raise _UnknownError
     return _Relation(node.alias_or_name, node, given)
-
-
-def _definition(table: exp.Table) -> exp.CTE | None:
-    """Return the CTE that a name means: of the innermost WITH that has it before this place."""
-    if len(table.parts) > 1:
-        return None
-    child: exp.Expr = table
-    within: exp.Expr | None = None
-    while (parent := child.parent) is not None:
-        within = child if isinstance(child, exp.CTE) else within
-        with_ = parent.args.get("with_")
-        for cte in with_.expressions if with_ is not None else ():
-            if child is with_ and cte is within:
-                break
-            if cte.alias.lower() == table.name.lower():
-                return cte  # type: ignore[no-any-return]
-        child = parent
-    return None
 
 
 def _parts(star: exp.Expr) -> Sequence[exp.Expr]:

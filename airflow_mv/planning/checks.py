@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from functools import partial
 
 from airflow_mv.checks import Check, stored_checks
 from airflow_mv.errors import CheckFailedError, JobError
@@ -14,9 +13,9 @@ from airflow_mv.plan.checks import Subject, compile_checks
 from airflow_mv.plan.freshness import State
 from airflow_mv.plan.intervals import condition
 from airflow_mv.plan.planner import RefreshPlan
-from airflow_mv.plan.statements import STORAGE, pinned, staged, staged_storage
+from airflow_mv.plan.statements import STORAGE, staged, staged_storage
+from airflow_mv.planning.spelling import pinned_query
 from airflow_mv.script import Outcome, Script
-from airflow_mv.spec.identifiers import Identifier
 from airflow_mv.staged_checks import CheckResult, StagedChecks
 
 log = logging.getLogger(__name__)
@@ -65,9 +64,9 @@ def checks_to_run(observation: Observation, checks: Sequence[Check], refresh_id:
         before=before,
         where=condition(interval, schema.fields) if interval else "",
         reads={*reads.tables, *(view.identifier for view in reads.views)},
-        pin=partial(_pinned, observation),
+        pin=lambda query, label: pinned_query(observation, query, label)[0],
         default_catalog=loaded.default_catalog,
-        default_namespace=loaded.metadata.current_version.default_namespace,
+        default_namespace=loaded.default_namespace,
     )
     return compile_checks(checks, subject)
 
@@ -153,18 +152,3 @@ def _place(plan: RefreshPlan, outcome: Outcome) -> str:
 def _has_rows_to_compare(observation: Observation) -> bool:
     """Whether the stored rows are an older answer to the same question."""
     return observation.freshness.state not in (State.NEVER_REFRESHED, State.DEFINITION_CHANGED)
-
-
-def _pinned(observation: Observation, query: str, label: str) -> str:
-    """Pin a check's query to the snapshots that the refresh reads."""
-    loaded = observation.view
-    text, _ = pinned(
-        query,
-        default_catalog=loaded.default_catalog,
-        default_namespace=loaded.metadata.current_version.default_namespace,
-        dependencies=observation.dependencies,
-        heads={Identifier.parse(table.identifier): table.head for table in observation.tables},
-        storages=observation.nested_storages,
-        view=label,
-    )
-    return text

@@ -61,7 +61,7 @@ def ways(
         view=str(loaded.identifier),
         sql=observation.sql,
         default_catalog=loaded.default_catalog,
-        default_namespace=loaded.metadata.current_version.default_namespace,
+        default_namespace=loaded.default_namespace,
         views={view.identifier: view for view in observation.dependencies.views},
         output=columns_of({"fields": loaded.metadata.schema_.fields}),
         pinned=pinned_query,
@@ -103,7 +103,7 @@ def _base(
     catalog: MaterializedViewCatalog, observation: Observation, observed: ObservedTable, record: RefreshRecord | None
 ) -> Base:
     identifier = Identifier.parse(observed.identifier)
-    table = metadata_of(catalog, observed)
+    table = metadata_of(catalog, observed, observation.opened)
     change = next(item for item in observation.freshness.base_tables if item.identifier == observed.identifier)
     target = table.schema_at(observed.head)
     return Base(
@@ -115,6 +115,7 @@ def _base(
         range=_range(change, table) if record is not None else Range(Kind.UNKNOWN),
         total_bytes=table.bytes_at(observed.head),
         kept=kept_columns(table.schema_at(change.recorded), target),
+        schema_is_current=_fields(target) == _fields(table.current_schema),
         added_may_match=_statistics(catalog, identifier, observed, change, table),
     )
 

@@ -4,19 +4,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from airflow_mv.catalog.confinement import lies_in
 from airflow_mv.errors import RefreshRefusedError
-from airflow_mv.observe import Observation, freshness_of
+from airflow_mv.observe import Observation
 from airflow_mv.plan.choice import Choice
 from airflow_mv.plan.freshness import State
-from airflow_mv.plan.intervals import MAX_INTERVALS, condition, resolve
+from airflow_mv.plan.intervals import MAX_INTERVALS, condition
 from airflow_mv.plan.planner import Mode, RefreshPlan
 from airflow_mv.plan.reasons import Code, Reason
 from airflow_mv.plan.statements import Work, all_rows, interval_steps, staged, staged_storage
 from airflow_mv.script import Outcome
-from airflow_mv.spec.interval import Interval, Span
+from airflow_mv.spec.interval import Interval
 from airflow_mv.spec.materialized_view import COMPLETE_KEY, REFRESH_ID_KEY
 
 #: Bytes for which Spark's own number of partitions is left alone.
@@ -34,22 +34,6 @@ class Kept:
 
     plan: RefreshPlan
     outcome: Outcome
-
-
-def narrowed(observation: Observation, span: Span) -> Observation:
-    """Return a look at nothing but an interval of the view.
-
-    Args:
-        observation: A look at the view.
-        span: The stretch of time.
-
-    Raises:
-        ConfigurationError: It is no interval of the view.
-    """
-    metadata = observation.view.metadata
-    view = str(observation.view.identifier)
-    interval = resolve(span, metadata.schema_.fields, metadata.properties, observation.storage.table, view=view)
-    return replace(observation, interval=interval, freshness=freshness_of(observation, interval))
 
 
 def choose_interval(

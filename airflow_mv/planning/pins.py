@@ -11,7 +11,6 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
 
-import msgspec
 from pydantic import ConfigDict, Field
 
 from airflow_mv.catalog import Located, MaterializedViewCatalog
@@ -317,8 +316,7 @@ def _restored_view(home: MaterializedViewCatalog, name: Identifier, pin: Pin, pl
         raise PinError(f"the rows of {name} that the run has pinned have expired") from None
     if pin.head is not None and storage.table.find(pin.head) is None:
         raise PinError(f"the rows of {name} that the run has pinned have expired")
-    table = msgspec.structs.replace(storage.table, current_snapshot_id=storage.rows_snapshot)
-    return replace(_observed(name, pin, storage.location, table), storage=storage.name or storage.location)
+    return replace(_observed(name, pin, storage.location, storage.rows_table), storage=storage.place)
 
 
 def _observed(name: Identifier, pin: Pin, location: str, table: TableMetadata) -> ObservedTable:
@@ -329,8 +327,7 @@ def _observed(name: Identifier, pin: Pin, location: str, table: TableMetadata) -
 def _tell_if_ahead(catalog: MaterializedViewCatalog, view: Identifier, below: Identifier, run: RunPins) -> None:
     """Say so where another refresh has taken a view of the run further than the run's cut."""
     home = catalog.other(below.catalog)
-    state = home.load_storage(home.load(below)).state
-    record = state.current if state else None
+    record = home.load_storage(home.load(below)).record
     for name, snapshot in record.snapshots.items() if record else ():
         pin = run.base_tables.get(name)
         if pin is not None and pin.head is not None and snapshot != pin.head:

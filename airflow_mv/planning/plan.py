@@ -21,12 +21,12 @@ from airflow_mv.plan.freshness import NO_SNAPSHOT, ObservedTable, State
 from airflow_mv.plan.lag import lag
 from airflow_mv.plan.planner import Mode, RefreshPlan, refresh_id
 from airflow_mv.plan.reasons import Code, Reason
-from airflow_mv.plan.statements import Work, pinned, pointed_refresh, registered_refresh
+from airflow_mv.plan.statements import Work, pointed_refresh, registered_refresh
 from airflow_mv.planning.catch_up import up_to
 from airflow_mv.planning.checks import all_checks, checks_to_run, reads_staged_views
 from airflow_mv.planning.incremental import full_estimate, ways
-from airflow_mv.planning.intervals import Kept, choose_interval, interval_work, kept_rows, narrowed
-from airflow_mv.planning.spelling import with_own_columns
+from airflow_mv.planning.intervals import Kept, choose_interval, interval_work, kept_rows
+from airflow_mv.planning.spelling import pinned_query, with_own_columns
 from airflow_mv.planning.untouched import untouched
 from airflow_mv.script import Script
 from airflow_mv.spec.identifiers import Identifier
@@ -43,7 +43,7 @@ from airflow_mv.spec.table import TableMetadata, is_ancestor, snapshots_between
 
 #: Base tables that a run has pinned.
 Pins = dict[Identifier, ObservedTable]
-#: What :func:`airflow_mv.plan.statements.pinned` returns.
+#: What :func:`pinned_query` returns.
 _Pinned = tuple[str, dict[str, str]]
 
 
@@ -96,13 +96,11 @@ def plan_refresh(
         ConfigurationError, InvalidQueryError: A check is not what it must be.
     """
     options = options or RefreshOptions()
-    observation = observe(catalog, view, as_of=options.as_of, pins=pins)
+    observation = observe(catalog, view, as_of=options.as_of, pins=pins, span=options.interval)
     loaded = observation.view
     require_readable(loaded.identifier, observation.tables)
     if options.full or options.interval is not None or observation.freshness.state != State.FRESH:
         observation = with_own_columns(catalog, observation)
-    if options.interval is not None:
-        observation = narrowed(observation, options.interval)
     policy = Policy.of(
         loaded.metadata.properties,
         view=str(loaded.identifier),
@@ -263,16 +261,7 @@ def _estimates(observation: Observation, choice: Choice) -> tuple[Estimate, ...]
 
 
 def _pinned(observation: Observation) -> _Pinned:
-    loaded = observation.view
-    return pinned(
-        observation.sql,
-        default_catalog=loaded.default_catalog,
-        default_namespace=loaded.metadata.current_version.default_namespace,
-        dependencies=observation.dependencies,
-        heads={Identifier.parse(table.identifier): table.head for table in observation.tables},
-        storages=observation.nested_storages,
-        view=str(loaded.identifier),
-    )
+    return pinned_query(observation, observation.sql, str(observation.view.identifier))
 
 
 def _script(observation: Observation, queries: _Pinned, identity: str, work: Work | None) -> Script:

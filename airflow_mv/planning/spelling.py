@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Views whose ``*`` stood for fewer columns when they were made, with the columns written out."""
+"""A view's query as it is run: base tables at snapshots, and the view's own columns where ``*`` would give more."""
 
 from __future__ import annotations
 
@@ -11,10 +11,30 @@ from airflow_mv.observe import Observation
 from airflow_mv.plan.freshness import ObservedTable
 from airflow_mv.plan.query import Dependencies
 from airflow_mv.plan.stars import spelled_out
+from airflow_mv.plan.statements import pinned
 from airflow_mv.spec.identifiers import Identifier
 from airflow_mv.spec.table import TableMetadata
 
 Schemas = Callable[[Identifier], Sequence[tuple[str, ...]]]
+
+
+def pinned_query(observation: Observation, query: str, label: str) -> tuple[str, dict[str, str]]:
+    """Return a query with base tables at the snapshots that were observed, see :func:`~.statements.pinned`.
+
+    Args:
+        observation: A look at a view.
+        query: The view's query, or another one of the same names.
+        label: What errors call it.
+    """
+    return pinned(
+        query,
+        default_catalog=observation.view.default_catalog,
+        default_namespace=observation.view.default_namespace,
+        dependencies=observation.dependencies,
+        heads={Identifier.parse(table.identifier): table.head for table in observation.tables},
+        storages=observation.nested_storages,
+        view=label,
+    )
 
 
 def with_own_columns(catalog: MaterializedViewCatalog, observation: Observation) -> Observation:
@@ -24,14 +44,14 @@ def with_own_columns(catalog: MaterializedViewCatalog, observation: Observation)
         catalog: Where the view is.
         observation: The look; base tables are opened only where a ``*`` stands for their columns.
     """
-    schemas = schemas_of(catalog, observation.tables)
+    schemas = schemas_of(catalog, observation.tables, observation.opened)
     dependencies = spelled_dependencies(observation.dependencies, schemas)
     loaded = observation.view
     sql = spelled_out(
         observation.sql,
         columns=loaded.metadata.schema_.names,
         default_catalog=loaded.default_catalog,
-        default_namespace=loaded.metadata.current_version.default_namespace,
+        default_namespace=loaded.default_namespace,
         views={view.identifier: view for view in dependencies.views},
         schemas=schemas,
         view=str(loaded.identifier),
@@ -65,17 +85,21 @@ def spelled_dependencies(dependencies: Dependencies, schemas: Schemas) -> Depend
     return replace(dependencies, views=tuple(spelled))
 
 
-def schemas_of(catalog: MaterializedViewCatalog, tables: Sequence[ObservedTable]) -> Schemas:
+def schemas_of(
+    catalog: MaterializedViewCatalog, tables: Sequence[ObservedTable], opened: dict[str, TableMetadata] | None = None
+) -> Schemas:
     """Return what gives the columns that base tables have had: those at their snapshot first, then the newest.
 
     Args:
         catalog: Where the tables are.
         tables: The tables.
+        opened: See :func:`metadata_of`.
     """
+    known = {} if opened is None else opened
     observed = {Identifier.parse(table.identifier): table for table in tables}
 
     def schemas(identifier: Identifier) -> Sequence[tuple[str, ...]]:
-        table = metadata_of(catalog, observed[identifier])
+        table = metadata_of(catalog, observed[identifier], known)
         present = table.schema_at(observed[identifier].head)
         there = {(field["name"], field.get("id")) for field in present.get("fields", [])}
         found = [
@@ -87,14 +111,19 @@ def schemas_of(catalog: MaterializedViewCatalog, tables: Sequence[ObservedTable]
     return schemas
 
 
-def metadata_of(catalog: MaterializedViewCatalog, observed: ObservedTable) -> TableMetadata:
+def metadata_of(
+    catalog: MaterializedViewCatalog, observed: ObservedTable, opened: dict[str, TableMetadata]
+) -> TableMetadata:
     """Return a base table's metadata; freshness opens no file of a table whose pointer has not moved.
 
     Args:
         catalog: Where it is.
         observed: The table, which can be read.
+        opened: Files that were opened before, by location; it gets those that are opened now.
     """
     if observed.table is not None:
         return observed.table
-    identifier = Identifier.parse(observed.identifier)
-    return catalog.table_metadata(identifier, Located("table", observed.metadata_location or ""))
+    location = observed.metadata_location or ""
+    if location not in opened:
+        opened[location] = catalog.table_metadata(Identifier.parse(observed.identifier), Located("table", location))
+    return opened[location]

@@ -61,7 +61,8 @@ def _filters(catalog: MaterializedViewCatalog, observation: Observation, interva
     view = observation.view
     relations = []
     for number, observed in enumerate(observation.tables):
-        columns = columns_of(metadata_of(catalog, observed).schema_at(observed.head))
+        table = metadata_of(catalog, observed, observation.opened)
+        columns = columns_of(table.schema_at(observed.head))
         relations.append(BaseRelation(Identifier.parse(observed.identifier), f"t{number}", columns, changed=True))
     fields = view.metadata.schema_.fields
     query = Query.analyse(
@@ -69,7 +70,7 @@ def _filters(catalog: MaterializedViewCatalog, observation: Observation, interva
         relations,
         output=columns_of({"fields": fields}),
         default_catalog=view.default_catalog,
-        default_namespace=view.metadata.current_version.default_namespace,
+        default_namespace=view.default_namespace,
         views={item.identifier: item for item in observation.dependencies.views},
     )
     if isinstance(query, Reason):

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, timedelta, tzinfo
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
@@ -94,6 +94,20 @@ class Interval:
 
     def __str__(self) -> str:
         return f"{self.column} in [{_shown(self.start)}, {_shown(self.end)})"
+
+
+def read_moment(value: object, zone: tzinfo = UTC) -> datetime:
+    """Read a point in time.
+
+    Args:
+        value: A time, or its text in ISO 8601.
+        zone: The time zone of one that tells none.
+
+    Raises:
+        ValueError: It is none.
+    """
+    read = value if isinstance(value, datetime) else datetime.fromisoformat(str(value))
+    return read if read.tzinfo else read.replace(tzinfo=zone)
 
 
 def moved(moment: datetime, length: timedelta) -> datetime:

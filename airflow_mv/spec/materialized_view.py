@@ -36,6 +36,8 @@ FALLBACK_KEY = "airflow-mv.fallback"
 
 _STAGING_BRANCH = re.compile(r"airflow_mv_[0-9a-f]{8}(_[0-9a-f]{4}){3}_[0-9a-f]{12}_[0-9a-f]{8}", re.ASCII)
 
+_KEPT_ROLLBACKS = 8
+
 NonEmpty = Annotated[str, Field(min_length=1)]
 
 
@@ -111,11 +113,6 @@ class RefreshedInterval(IntervalBounds):
     refreshed_at_ms: Long | None = None
     base_tables: tuple[BaseTable, ...]
 
-    @property
-    def snapshots(self) -> dict[str, int]:
-        """Recorded snapshot reference by base table identifier."""
-        return {table.identifier: table.snapshot_reference for table in self.base_tables}
-
 
 class RefreshRecord(StoredModel):
     """One refresh operation and the snapshots it was computed from."""
@@ -142,6 +139,8 @@ class RefreshRecord(StoredModel):
     """Ours: stored rows that an incremental refresh took away."""
     bytes_read: Long | None = None
     """Ours: bytes of base table files that were read to know the change."""
+    rows_read: Long | None = None
+    """Ours: rows in these files."""
     full_factor: float | None = None
     """Ours: how many times its estimate the view's last full refresh took."""
     incremental_factor: float | None = None
@@ -177,6 +176,8 @@ class StorageState(StoredModel):
     current_refresh_id: NonEmpty
     rollback_id: NonEmpty | None = None
     """Ours: set where the current refresh is so by a rollback: that state is another one than it was before."""
+    rollback_ids: tuple[NonEmpty, ...] = ()
+    """Ours: the last rollbacks, by which one whose answer was lost knows that it was done."""
 
     @model_validator(mode="after")
     def _current_is_recorded(self) -> StorageState:
@@ -228,7 +229,12 @@ class StorageState(StoredModel):
             refresh_id: It must be recorded.
             rollback_id: Of this rollback alone.
         """
-        document = {**self.document(), "current-refresh-id": refresh_id, "rollback-id": rollback_id}
+        document = {
+            **self.document(),
+            "current-refresh-id": refresh_id,
+            "rollback-id": rollback_id,
+            "rollback-ids": [*self.rollback_ids, rollback_id][-_KEPT_ROLLBACKS:],
+        }
         return type(self).read(document, source=PROPERTY)
 
 

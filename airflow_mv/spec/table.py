@@ -8,12 +8,13 @@ snapshots is read in milliseconds because everything else is skipped.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from functools import cached_property
 from typing import Annotated, Any
 
 import msgspec
 
 from airflow_mv.errors import InvalidMetadataError, SnapshotNotFoundError
-from airflow_mv.spec.stored import shown, unpacked, whole_number
+from airflow_mv.spec.stored import decode_text, shown, unpacked, whole_number
 
 #: Newest table format that is understood.
 MAX_FORMAT_VERSION = 3
@@ -67,8 +68,8 @@ class Ref(msgspec.Struct, frozen=True, rename="kebab"):
     type: str
 
 
-class TableMetadata(msgspec.Struct, frozen=True, rename="kebab"):
-    """Table metadata, versions 1 to 3, cut down to what is used."""
+class TableMetadata(msgspec.Struct, frozen=True, rename="kebab", dict=True):
+    """Table metadata, versions 1 to 3, cut down to what is used; its lists are not changed."""
 
     format_version: int
     location: str
@@ -93,9 +94,14 @@ class TableMetadata(msgspec.Struct, frozen=True, rename="kebab"):
         """The current snapshot's id, or ``None`` for a table that was never written."""
         return None if self.current_snapshot_id in (None, -1) else self.current_snapshot_id
 
+    @cached_property
+    def by_id(self) -> dict[int, Snapshot]:
+        """The retained snapshots by their ids."""
+        return {item.snapshot_id: item for item in self.snapshots}
+
     def find(self, snapshot_id: int) -> Snapshot | None:
         """Return a retained snapshot, or ``None``."""
-        return next((item for item in self.snapshots if item.snapshot_id == snapshot_id), None)
+        return self.by_id.get(snapshot_id)
 
     @property
     def column_names(self) -> tuple[str, ...]:
@@ -133,8 +139,14 @@ class TableMetadata(msgspec.Struct, frozen=True, rename="kebab"):
 _DECODER = msgspec.json.Decoder(TableMetadata)
 
 
-def parse_table(data: bytes, *, source: str) -> TableMetadata:
+def parse_table(data: bytes, *, source: str, unique: bool = False) -> TableMetadata:
     """Read a table metadata file, gzip or plain.
+
+    Args:
+        data: The file.
+        source: For messages.
+        unique: Refuse a key that occurs twice, as a view's file: so for a storage table, which is written anew. Of
+            others' tables the last one counts, as for every reader; to look for more would take four times as long.
 
     Raises:
         InvalidMetadataError: Names ``source`` and the field.
@@ -144,6 +156,8 @@ def parse_table(data: bytes, *, source: str) -> TableMetadata:
         table = _DECODER.decode(text)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise InvalidMetadataError(f"{source}: not valid table metadata: {shown(str(error))}") from None
+    if unique:
+        decode_text(text, source=source)
     if table.view_uuid is not None:
         raise InvalidMetadataError(f"{source}: this is a view's metadata file, not a table's")
     if not 1 <= table.format_version <= MAX_FORMAT_VERSION:
@@ -170,32 +184,6 @@ def _has_fields(stored: dict[str, Any], wanted: Mapping[str, type]) -> bool:
     )
 
 
-def snapshot_by_id(table: TableMetadata, snapshot_id: int, *, name: str) -> Snapshot:
-    """Return the snapshot of this id.
-
-    Raises:
-        SnapshotNotFoundError: If it is not retained.
-    """
-    found = table.find(snapshot_id)
-    if found is None:
-        raise SnapshotNotFoundError(f"table {name} has no snapshot {snapshot_id}: it has expired or never existed")
-    return found
-
-
-def snapshot_by_ref(table: TableMetadata, ref: str, *, name: str) -> Snapshot:
-    """Return the snapshot that a branch or tag points at; ``main`` is the current one.
-
-    Raises:
-        SnapshotNotFoundError: If there is no such ref.
-    """
-    if ref in table.refs:
-        return snapshot_by_id(table, table.refs[ref].snapshot_id, name=name)
-    if ref == "main" and table.head is not None:
-        return snapshot_by_id(table, table.head, name=name)
-    known = ", ".join(sorted(table.refs)) or "none"
-    raise SnapshotNotFoundError(f"table {name} has no branch or tag {ref!r} (it has: {known})")
-
-
 def snapshot_as_of(table: TableMetadata, timestamp_ms: int, *, name: str) -> Snapshot:
     """Return the snapshot that was current at a time, by the table's own log.
 
@@ -220,8 +208,7 @@ def snapshot_as_of(table: TableMetadata, timestamp_ms: int, *, name: str) -> Sna
 
 
 def _oldest(table: TableMetadata) -> str:
-    retained = {item.snapshot_id for item in table.snapshots}
-    times = [entry.timestamp_ms for entry in table.snapshot_log if entry.snapshot_id in retained]
+    times = [entry.timestamp_ms for entry in table.snapshot_log if entry.snapshot_id in table.by_id]
     return (
         f"the oldest that can be had is {times[0]} ms" if times else "no earlier state is retained, or none was written"
     )
@@ -229,11 +216,9 @@ def _oldest(table: TableMetadata) -> str:
 
 def ancestors(table: TableMetadata, snapshot_id: int | None) -> Iterator[Snapshot]:
     """Yield a snapshot and its retained ancestors, newest first."""
-    by_id = {item.snapshot_id: item for item in table.snapshots}
     seen: set[int] = set()
-    while snapshot_id is not None and snapshot_id in by_id and snapshot_id not in seen:
+    while snapshot_id is not None and snapshot_id not in seen and (snapshot := table.find(snapshot_id)) is not None:
         seen.add(snapshot_id)
-        snapshot = by_id[snapshot_id]
         yield snapshot
         snapshot_id = snapshot.parent_snapshot_id
 

@@ -94,6 +94,7 @@ def look_for_news(connected: Connected, views: Sequence[str], wanted: Wanted) ->
 
     found: dict[str, Unseen] = {}
     failed: dict[str, tuple[str, str]] = {}
+    met: list[MaterializedViewError] = []
     fatal: tuple[str, str] | None = None
     pins: dict[Identifier, ObservedTable] = {}
     for view in views:
@@ -107,7 +108,8 @@ def look_for_news(connected: Connected, views: Sequence[str], wanted: Wanted) ->
             # A table that is dropped and made again is away for a moment.
             if not (error.retryable or isinstance(error, BaseTableNotFoundError)):
                 fatal = fatal or failed[view]
-            connected.after(error)
+            met.append(error)
+    connected.after(*met)
     return News(found, failed, fatal)
 
 
@@ -314,6 +316,6 @@ class BaseTablesChangedOnceTrigger(BaseTrigger):
 
 
 def _cause(error: Exception) -> str:
-    if isinstance(error, ValueError):
-        return "two assets share this trigger; give it the argument asset=<the asset's name>"
-    return f"{type(error).__name__}: {error}"
+    # What Airflow raises where several assets have one trigger; a value that cannot be kept is one, too.
+    hint = "; where two assets share this trigger, give it the argument asset=<the asset's name>"
+    return f"{type(error).__name__}: {error}{hint if isinstance(error, ValueError) else ''}"

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from airflow_mv.errors import NotFoundError
+from airflow_mv.errors import CatalogUnavailableError, ConfigurationError, MaterializedViewError
 from airflow_mv.hooks import MaterializedViewHook
 
 #: Where triggers are found by their names, whichever module they are in: waiting tasks outlive an upgrade.
@@ -28,11 +28,12 @@ class Connected:
             self._hook = MaterializedViewHook(self._conn_id)
         return self._hook
 
-    def after(self, error: Exception) -> None:
-        """Open the catalog anew after an error: a password may have been mended, a server moved.
+    def after(self, *met: Exception) -> None:
+        """Open the catalog anew after errors that may be the catalog's: a password was mended, a server moved.
 
         Args:
-            error: What a look met. That something is not there says nothing against the catalog.
+            met: What a look met. A fault of a view, which may last, says nothing against the catalog.
         """
-        if not isinstance(error, NotFoundError):
+        faults = (CatalogUnavailableError, ConfigurationError)
+        if any(isinstance(error, faults) or not isinstance(error, MaterializedViewError) for error in met):
             self._hook = None

@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 from airflow.triggers.base import BaseTrigger, TriggerEvent
@@ -15,7 +15,7 @@ from airflow_mv import errors
 from airflow_mv.errors import ConfigurationError, MaterializedViewError
 from airflow_mv.hooks import DEFAULT_ICEBERG_CONN_ID, MaterializedViewHook
 from airflow_mv.plan.lag import Readiness, lag, readiness
-from airflow_mv.spec.interval import Interval, Span
+from airflow_mv.spec.interval import Interval, Span, read_moment
 from airflow_mv.triggers.connected import PUBLIC_MODULE, Connected
 
 
@@ -99,21 +99,15 @@ def look(
     Raises:
         MaterializedViewError: It cannot be looked at.
     """
-    from airflow_mv.planning.intervals import narrowed
-    from airflow_mv.results import ViewStatus
-
-    status = hook.status(view)
-    if span is not None:
-        status = ViewStatus(narrowed(status.observation, span))
+    status = hook.status(view, interval=span)
     behind = lag(status.observation)
     tolerated = None if max_staleness_seconds is None else timedelta(seconds=max_staleness_seconds)
-    found = readiness(status.observation, tolerated)
+    found = readiness(status.observation, tolerated, behind=behind)
     document = {
         **status.to_dict(),
         "readiness": str(found),
         "lag_seconds": behind.seconds(),
         "behind_since": behind.since.isoformat() if behind.since else None,
-        **({} if status.observation.interval is None else {"interval": status.observation.interval.to_dict()}),
     }
     return Look(found == Readiness.WITHIN_GRACE or found in map(Readiness.named, states), document)
 
@@ -134,13 +128,12 @@ def span_of(start: object, end: object = None, column: str | None = None) -> Spa
 
 def _moment(value: object, field: str) -> datetime:
     try:
-        read = value if isinstance(value, datetime) else datetime.fromisoformat(str(value))
+        return read_moment(value)
     except ValueError:
         raise ConfigurationError(
             f"{field} is {value!r}, which is no point in time. Write it like 2013-06-30T00:00:00+00:00, or as a "
             "template that is set in this kind of run"
         ) from None
-    return read if read.tzinfo else read.replace(tzinfo=UTC)
 
 
 class MaterializedViewFreshTrigger(BaseTrigger):

@@ -65,14 +65,18 @@ class _Try:
     Args:
         base: The view's metadata file that the swap is from.
         storage_location: The file that was written for it.
-        sent: Whether a commit to a storage table in the catalog was sent.
+        sent: The last commit to a storage table in the catalog.
+        wanted: What such a commit would ask for on the state that was looked at last.
         unanswered: What was said instead of an answer.
+        uuid: The view's.
     """
 
     base: str | None = None
     storage_location: str | None = None
-    sent: bool = False
+    sent: TableChange | None = None
+    wanted: TableChange | None = None
     unanswered: list[str] = field(default_factory=list)
+    uuid: str | None = None
 
 
 def amend(
@@ -97,18 +101,17 @@ def amend(
 
     Raises:
         CommitConflictError: Others kept winning. Nothing was published.
-        CommitStateUnknownError: The catalog's answers stayed lost. Nothing is deleted; try again.
+        CommitStateUnknownError: The catalog's answers stayed lost, or prove nothing. Nothing is deleted; try again.
+        ViewNotFoundError: The view was dropped, or dropped and created again.
     """
     effects = effects or Effects()
     identifier, attempt = catalog.identify(view), _Try()
-    uuids: set[str] = set()
     for number in range(1, tries + 1):
         try:
-            loaded = catalog.load(identifier)
-            uuids.add(loaded.metadata.view_uuid)
-            if len(uuids) > 1:
-                raise ViewNotFoundError(f"view {identifier} was dropped and created again in the meantime")
-            published = _publish(catalog, loaded, change, attempt, effects)
+            loaded, storage = _look(catalog, identifier, attempt)
+            published = _settled(loaded, storage, change, attempt)
+            if published is None:
+                published = _send(catalog, loaded, storage, change, attempt, effects)
             if published is not None:
                 return published
         except (CatalogUnavailableError, CommitStateUnknownError) as error:
@@ -116,22 +119,46 @@ def amend(
             log.warning("Try %d of %d to change %s: %s", number, tries, identifier, error)
         if number < tries:
             effects.wait(number)
+    if not attempt.unanswered and _last_look(catalog, identifier, change, attempt):
+        return True
     raise _given_up(catalog, identifier, attempt, tries)
 
 
-def _publish(
-    catalog: MaterializedViewCatalog, loaded: LoadedView, change: Change, attempt: _Try, effects: Effects
+def _look(catalog: MaterializedViewCatalog, view: Identifier, attempt: _Try) -> tuple[LoadedView, LoadedStorage]:
+    try:
+        loaded = catalog.load(view)
+        attempt.uuid = attempt.uuid or loaded.metadata.view_uuid
+        if loaded.metadata.view_uuid != attempt.uuid:
+            raise ViewNotFoundError(f"view {view} was dropped and created again in the meantime")
+    except ViewNotFoundError:
+        if not attempt.unanswered:
+            _discard(catalog, attempt)
+        raise
+    return loaded, catalog.load_storage(loaded)
+
+
+def _settled(loaded: LoadedView, storage: LoadedStorage, change: Change, attempt: _Try) -> bool | None:
+    """Say what became of what was sent, or that there is nothing to change; ``None`` where it is to be sent."""
+    if storage.name is None:
+        ours = [attempt.storage_location] if attempt.storage_location is not None else []
+        return True if has_landed(storage, "", ours) else None
+    attempt.wanted = change.registered(loaded, storage)
+    # Where something was sent, an earlier copy of it has landed.
+    return attempt.sent is not None if attempt.wanted is None else None
+
+
+def _send(
+    catalog: MaterializedViewCatalog,
+    loaded: LoadedView,
+    storage: LoadedStorage,
+    change: Change,
+    attempt: _Try,
+    effects: Effects,
 ) -> bool | None:
-    """Look, and swap once; ``None`` where that settled nothing."""
-    storage = catalog.load_storage(loaded)
-    if storage.name is not None:
-        wanted = change.registered(loaded, storage)
-        if wanted is None:
-            return attempt.sent  # where it was sent, an earlier copy of it has landed
-        attempt.sent = True
-        return True if catalog.commit_table(storage.name, storage.table.table_uuid or "", wanted) else None
-    if attempt.storage_location is not None and has_landed(storage, "", [attempt.storage_location]):
-        return True
+    """Send the change; ``None`` where that settled nothing."""
+    if storage.name is not None and attempt.wanted is not None:
+        attempt.sent = attempt.wanted
+        return True if catalog.commit_table(storage.name, storage.table.table_uuid or "", attempt.sent) else None
     if attempt.base != loaded.metadata_location:
         # The old base is gone: a swap from it can never land any more, its file is ours to delete.
         _discard(catalog, attempt)
@@ -156,6 +183,24 @@ def _publish(
     return True if catalog.replace(loaded, metadata) else None
 
 
+def _last_look(catalog: MaterializedViewCatalog, view: Identifier, change: Change, attempt: _Try) -> bool:
+    """Look once more after a no to every try: the last no is no proof either. Whether the change is published."""
+    try:
+        loaded, storage = _look(catalog, view, attempt)
+    except CatalogUnavailableError as error:
+        attempt.unanswered.append(str(error))
+        return False
+    if _settled(loaded, storage, change, attempt):
+        return True
+    if storage.name is None:
+        moved = loaded.metadata_location != attempt.base
+    else:
+        moved = attempt.wanted is None or attempt.sent is None or attempt.wanted.requires != attempt.sent.requires
+    if not moved:
+        attempt.unanswered.append("it refused the change, although nothing has changed meanwhile")
+    return False
+
+
 def _discard(catalog: MaterializedViewCatalog, attempt: _Try) -> None:
     """Delete what was written for a base that is gone; a file that stays is only waste."""
     location, attempt.storage_location = attempt.storage_location, None
@@ -166,10 +211,10 @@ def _discard(catalog: MaterializedViewCatalog, attempt: _Try) -> None:
 def _given_up(catalog: MaterializedViewCatalog, view: Identifier, attempt: _Try, tries: int) -> CommitError:
     if attempt.unanswered:
         return CommitStateUnknownError(
-            f"view {view}: after {tries} tries the catalog still gave no answer ({attempt.unanswered[-1]}). The change "
-            "may or may not be published; nothing was deleted, run it again to settle it"
+            f"view {view}: after {tries} tries the catalog still gave no answer to go by ({attempt.unanswered[-1]}). "
+            "The change may or may not be published; nothing was deleted, run it again to settle it"
         )
-    # Every swap was answered, and by no.
+    # Every change was answered by no, and none can be done any more.
     _discard(catalog, attempt)
     return CommitConflictError(
         f"view {view}: other commits won {tries} times in a row; nothing was published. Run it again later"

@@ -10,14 +10,14 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
 from typing import Any
 
 from airflow_mv.catalog import LoadedStorage, LoadedView, MaterializedViewCatalog
-from airflow_mv.catalog.files import is_below, named
+from airflow_mv.catalog.files import named
 from airflow_mv.catalog.listing import StoredFile, file_keys, leads_out
 from airflow_mv.catalog.reach import FilesOf, snapshot_files
 from airflow_mv.commit import Effects
@@ -27,6 +27,7 @@ from airflow_mv.spec.snapshots import REASONS
 from airflow_mv.upkeep.expiry import DEFAULT_GRACE as DEFAULT_GRACE
 from airflow_mv.upkeep.expiry import Expired as Expired
 from airflow_mv.upkeep.expiry import expire as expire
+from airflow_mv.upkeep.folders import own_folders, strangers
 
 log = logging.getLogger(__name__)
 
@@ -152,9 +153,10 @@ def collect_orphans(
 ) -> Collected:
     """Delete the files below a view's own location that no retained metadata reaches.
 
-    It asks the outside in this order: ``catalog.load`` and ``load_storage`` (for the folders), ``files.now_ms``,
-    ``files.list``; then ``catalog.load``, ``load_storage``, ``previous_location``, ``files_of``, ``within``; before
-    anything is deleted ``catalog.load`` and ``load_storage`` once more; then ``files.delete`` for each file.
+    It asks the outside in this order: ``catalog.load``, ``load_storage`` and ``shared_folders`` (for the folders),
+    ``files.now_ms``, ``files.list``; then ``catalog.load``, ``load_storage``, ``previous_location``, ``files_of``,
+    ``within`` or the metadata files listed; before anything is deleted ``catalog.load`` and ``load_storage`` once
+    more; then ``files.delete`` for each file.
 
     Args:
         catalog: Where the view is.
@@ -170,16 +172,17 @@ def collect_orphans(
         UnsupportedError: The view needs files elsewhere, or its folder holds other tables or views.
     """
     loaded = catalog.load(view)
-    folder = _look_into(catalog, loaded, catalog.load_storage(loaded))
+    storage = catalog.load_storage(loaded)
+    folder = _look_into(catalog, loaded, storage)
     reached = _reach(catalog, loaded, folder, files_of)
-    _refuse_strangers(catalog, loaded, folder)
-    orphans = _orphans(folder, reached)
+    theirs = strangers(catalog, loaded, storage, folder.bases, folder.files.values())
+    orphans = _orphans(folder, reached, theirs)
     limit = folder.now_ms - older_than // timedelta(milliseconds=1)
     doomed = [file for file in orphans if file.modified_ms <= limit]
     if doomed and _state(catalog, loaded) != reached.state:
         # What was published in between may be a staged refresh that an earlier try had left.
         reached = _reach(catalog, loaded, folder, files_of)
-        doomed = [file for file in _orphans(folder, reached) if file.modified_ms <= limit]
+        doomed = [file for file in _orphans(folder, reached, theirs) if file.modified_ms <= limit]
     if not dry_run:
         _delete(catalog, loaded.identifier, folder.bases, doomed)
     young = sum(file.modified_ms > limit for file in orphans)
@@ -198,15 +201,17 @@ def delete_all(catalog: MaterializedViewCatalog, view: LoadedView, drop: Callabl
         UnsupportedError: The folder holds other tables or views. Nothing was dropped.
     """
     storage = catalog.load_storage(view)
-    bases = _bases(view, storage)
-    _refuse_strangers(catalog, view, _Folder(bases, {}, file_keys(), 0))
+    bases = own_folders(catalog, view, storage)
+    strangers(catalog, view, storage, bases, _listed(catalog, bases))
     drop()
     # Listed after the drop: nothing new can become part of the view any more.
-    files = tuple(file for base in bases for file in catalog.files.list(base))
+    files = _listed(catalog, bases)
+    theirs = strangers(catalog, view, storage, bases, files)
+    files = [file for file in files if file.location not in theirs]
     _delete(catalog, view.identifier, bases, files)
     for base in bases:
         catalog.files.remove_empty_folders(base)
-    return Collected(view.identifier, files, 0, 0, dry_run=False)
+    return Collected(view.identifier, tuple(files), 0, 0, dry_run=False)
 
 
 def oldest_lasting_ms(catalog: MaterializedViewCatalog, folder: str) -> int:
@@ -222,16 +227,14 @@ def oldest_lasting_ms(catalog: MaterializedViewCatalog, folder: str) -> int:
 # -- what is there, and what is needed -------------------------------------------------------------
 
 
-def _bases(view: LoadedView, storage: LoadedStorage) -> tuple[str, ...]:
-    """Return the folders that are the view's own: a registered storage table may have one beside the view's."""
-    base, storage_base = view.metadata.location, storage.table.location
-    return (base,) if storage.name is None or is_below(storage_base, base) else (base, storage_base)
+def _listed(catalog: MaterializedViewCatalog, bases: Sequence[str]) -> list[StoredFile]:
+    return [file for base in bases for file in catalog.files.list(base)]
 
 
 def _look_into(catalog: MaterializedViewCatalog, view: LoadedView, storage: LoadedStorage) -> _Folder:
-    bases, key = _bases(view, storage), file_keys()
+    bases, key = own_folders(catalog, view, storage), file_keys()
     now_ms = min(catalog.files.now_ms(base) for base in bases)
-    found = {key(file.location): file for base in bases for file in catalog.files.list(base)}
+    found = {key(file.location): file for file in _listed(catalog, bases)}
     log.info("%s: %d files below %s", view.identifier, len(found), ", ".join(bases))
     return _Folder(bases, found, key, now_ms)
 
@@ -279,22 +282,12 @@ def _check_needed(catalog: MaterializedViewCatalog, view: Identifier, folder: _F
             )
 
 
-def _refuse_strangers(catalog: MaterializedViewCatalog, view: LoadedView, folder: _Folder) -> None:
-    own = {".".join(name.parts) for name in (view.identifier, view.storage_table) if name is not None}
-    for base in folder.bases:
-        others = sorted(name for name in catalog.within(base) if name not in own)
-        if others:
-            raise UnsupportedError(
-                f"view {view.identifier}: its folder {base} also holds {', '.join(others[:5])}: nothing is deleted "
-                "from a folder that is not the view's alone"
-            )
-
-
 # -- deleting --------------------------------------------------------------------------------------
 
 
-def _orphans(folder: _Folder, reached: _Reached) -> list[StoredFile]:
-    return sorted((file for key, file in folder.files.items() if _owner(key) not in reached.keys), key=_first_to_go)
+def _orphans(folder: _Folder, reached: _Reached, theirs: Collection[str]) -> list[StoredFile]:
+    stay = reached.keys | {folder.key(location) for location in theirs}
+    return sorted((file for key, file in folder.files.items() if _owner(key) not in stay), key=_first_to_go)
 
 
 def _owner(key: str) -> str:

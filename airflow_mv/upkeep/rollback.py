@@ -71,6 +71,8 @@ def rollback(
 
     def look(loaded: LoadedView, storage: LoadedStorage) -> StorageState | None:
         nonlocal target
+        if storage.state is not None and rollback_id in storage.state.rollback_ids:
+            return None  # an earlier copy has landed, whatever was published on top of it
         state, target = _find(loaded, storage, refresh_id)
         if state.current_refresh_id == refresh_id and storage.table.head == target:
             return None

@@ -5,14 +5,13 @@ from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from airflow_mv.commit import PublishOutcome, publish
 from airflow_mv.create import Definition, create, drop
-from airflow_mv.errors import (
-    ViewNotFoundError,
-)
+from airflow_mv.errors import CommitStateUnknownError, ViewNotFoundError
 from airflow_mv.plan.freshness import State
 from airflow_mv.plan.planner import Mode, RefreshPlan
 from airflow_mv.planning import plan_refresh
@@ -29,6 +28,9 @@ from tests.faults import (
     arrive_late,
     lose_answer_after,
     lose_answer_before,
+    refuse,
+    refuse_and_do_late,
+    refuse_what_landed,
     stop_after,
     stop_before,
 )
@@ -44,6 +46,11 @@ def home(every_home: Lake) -> Lake:
 @pytest.fixture
 def clock() -> Clock:
     return Clock()
+
+
+def files(folder: Path) -> set[str]:
+    """Every file below a folder, but for Java's checksums."""
+    return {str(path) for path in folder.rglob("*") if path.is_file() and path.suffix != ".crc"}
 
 
 # -- exactly once ------------------------------------------------------------------------------
@@ -231,7 +238,7 @@ def test_a_view_that_was_replaced_meanwhile_is_planned_again(home: Lake, clock: 
     assert status(home.catalog, VIEW).state == State.FRESH
 
 
-def test_a_change_on_its_way_while_the_view_was_replaced_lands_nowhere(home: Lake, clock: Clock) -> None:
+def test_i09_a_change_on_its_way_while_the_view_was_replaced_lands_nowhere(home: Lake, clock: Clock) -> None:
     """After "plan again" a late copy must not publish rows of the old definition."""
     plan, outcome = staged(home)
     catalog = FaultyCatalog(home.iceberg, arrive_late)
@@ -261,6 +268,62 @@ def test_a_view_that_was_dropped_and_created_again_is_another_view(home: Lake, c
     with pytest.raises(ViewNotFoundError, match="created again"):
         publish(home.catalog, plan, where(outcome), effects=clock.effects)
     assert ids(home) == []
+
+
+def test_what_was_staged_for_a_view_that_is_gone_is_taken_away(home: Lake, warehouse: Path, clock: Clock) -> None:
+    """No collection ever comes there again. The files of a drop stay, whatever they are."""
+    plan, outcome = staged(home)
+    before = files(warehouse)
+
+    def drop_it() -> None:
+        home.catalog.drop(VIEW)  # another engine, which does not know of the storage table
+
+    catalog = FaultyCatalog(home.iceberg, after(drop_it))
+    if home.layout == "registered":
+        drop_it()
+    with pytest.raises(ViewNotFoundError, match=r"sales\.daily"):
+        publish(catalog, plan, where(outcome), effects=clock.effects)
+    if home.layout == "pointed":
+        assert files(warehouse) == before
+    else:
+        assert plan.storage_table is not None
+        assert where(outcome) not in home.catalog.tables.open(plan.storage_table).refs()
+
+
+def test_what_may_have_landed_before_the_view_went_stays(home: Lake, warehouse: Path, clock: Clock) -> None:
+    """It may have another name by now, and need every file."""
+    plan, outcome = staged(home)
+    landed: set[str] = set()
+
+    def drop_it() -> None:
+        home.catalog.drop(VIEW)
+        landed.update(files(warehouse))
+
+    catalog = FaultyCatalog(home.iceberg, lose_answer_after(drop_it))
+    with pytest.raises(ViewNotFoundError, match=r"sales\.daily"):
+        publish(catalog, plan, where(outcome), effects=clock.effects)
+    assert landed <= files(warehouse)
+
+
+def test_i05_a_refresh_that_landed_with_its_last_try_is_no_conflict(home: Lake, clock: Clock) -> None:
+    plan, outcome = staged(home)
+    catalog = FaultyCatalog(home.iceberg, *[refuse] * 7, refuse_what_landed)
+    assert publish(catalog, plan, where(outcome), effects=clock.effects).outcome == PublishOutcome.COMMITTED
+    assert home.read() == [NORTH, SOUTH]
+
+
+def test_i05_a_refresh_that_is_refused_for_no_reason_is_in_doubt(home: Lake, warehouse: Path, clock: Clock) -> None:
+    """Nothing has moved, so what was sent may land yet: nothing goes, and whatever comes first is right."""
+    plan, outcome = staged(home)
+    before = files(warehouse)
+    catalog = FaultyCatalog(home.iceberg, *[refuse] * 7, refuse_and_do_late)
+    with pytest.raises(CommitStateUnknownError, match="although nothing has changed"):
+        publish(catalog, plan, where(outcome), effects=clock.effects)
+    assert before <= files(warehouse)
+    catalog.arrive()
+    assert home.read() == [NORTH, SOUTH]
+    done = publish(home.catalog, plan, where(outcome), effects=clock.effects)
+    assert done.outcome == PublishOutcome.ALREADY_COMMITTED
 
 
 def test_refreshers_at_once_lose_and_double_nothing(home: Lake) -> None:

@@ -3,10 +3,13 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
+from pyiceberg.exceptions import ForbiddenError
 
+from airflow_mv.catalog import LoadedView, MaterializedViewCatalog
 from airflow_mv.commit import PublishOutcome, publish
 from airflow_mv.create import Definition, create, drop
 from airflow_mv.errors import (
@@ -23,10 +26,11 @@ from airflow_mv.plan.reasons import Code
 from airflow_mv.planning import plan_refresh
 from airflow_mv.reading import read_arrow, readable
 from airflow_mv.refresh import stage
+from airflow_mv.spec.identifiers import Identifier
 from airflow_mv.spec.materialized_view import STORAGE_TABLE_PROPERTY, STORAGE_TABLE_UUID_PROPERTY, current_tag
 from airflow_mv.spec.refresh_state import REFRESH_STATE_KEY, REFRESH_STATE_PROPERTY, parse
-from airflow_mv.spec.view import with_view_properties
-from airflow_mv.status import status
+from airflow_mv.spec.view import ViewMetadata, with_view_properties
+from airflow_mv.status import status, stored_metadata
 from tests.branches import drop_branch
 from tests.builders import ORDERS, QUERY, Lake, orders
 from tests.faults import Clock, FaultyCatalog, after
@@ -226,6 +230,66 @@ def test_a_view_cannot_name_a_table_that_is_not_its_own(home: Lake) -> None:
     assert (home.load().metadata, home.read()) == (before, ROWS)
 
 
+def test_a_redefined_view_keeps_its_new_storage_table_where_the_old_one_may_not_be_dropped(
+    home: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old, drop_table = name_of(home), home.iceberg.drop_table
+
+    def forbidden(name: tuple[str, ...]) -> None:
+        if name == old:
+            raise ForbiddenError("not yours to drop")
+        drop_table(name)
+
+    monkeypatch.setattr(home.iceberg, "drop_table", forbidden)
+    wider = Definition("SELECT region, amount FROM lake.sales.orders")
+    with pytest.raises(ConfigurationError, match="forbids dropping table"):
+        create(home.catalog, VIEW, wider, stager=home.stager, replace=True)
+    assert name_of(home) != old
+    home.refresh()
+    assert len(home.read()) == 3
+
+
+class Unreadable(MaterializedViewCatalog):
+    """A catalog that does what it is asked, and then gives answers that nobody can read."""
+
+    broken = 0
+
+    def create(self, view: str | Identifier, metadata: ViewMetadata) -> LoadedView:
+        super().create(view, metadata)
+        raise InvalidMetadataError("the answer to a creation is no JSON (a test's fault)")
+
+    def replace(self, view: LoadedView, metadata: ViewMetadata) -> bool:
+        self.broken = 2
+        return super().replace(view, metadata)
+
+    def load(self, view: str | Identifier) -> LoadedView:
+        if self.broken > 0:
+            self.broken -= 1
+            raise InvalidMetadataError("the answer to a look is no JSON (a test's fault)")
+        return super().load(view)
+
+
+def test_a_creation_that_landed_and_then_failed_keeps_its_storage_table(home: Lake) -> None:
+    drop(home.catalog, VIEW)
+    with pytest.raises(InvalidMetadataError, match="creation is no JSON"):
+        create(Unreadable(home.iceberg), VIEW, Definition(QUERY, layout="registered"), stager=home.stager)
+    home.refresh()
+    assert home.read() == ROWS
+
+
+@pytest.mark.parametrize("sql", ["SELECT region, amount FROM lake.sales.orders", None])
+def test_a_replacement_that_landed_and_then_failed_keeps_its_storage_table(home: Lake, sql: str | None) -> None:
+    """As a new version, and as a plain view that becomes a materialized one."""
+    if sql is None:
+        drop(home.catalog, VIEW)
+        home.plain_view("daily", "SELECT id, region, amount FROM lake.sales.orders")
+    wanted = Definition(sql, layout="registered")
+    with pytest.raises(InvalidMetadataError, match="look is no JSON"):
+        create(Unreadable(home.iceberg), VIEW, wanted, stager=home.stager, replace=sql is not None)
+    home.refresh()
+    assert len(home.read()) == 3
+
+
 def test_a_storage_table_s_name_that_is_none_is_a_typed_error(home: Lake) -> None:
     view = home.catalog.load(VIEW)
     assert home.catalog.replace(view, with_view_properties(view.metadata, {STORAGE_TABLE_PROPERTY: "a..b"}))
@@ -265,6 +329,26 @@ def test_each_refresh_is_told_in_the_draft_s_words(home: Lake) -> None:
         "uuid": plain.view_uuid,
         "version-id": plain.current_version_id,
     }
+
+
+def test_what_another_engine_says_of_its_refresh_is_shown_in_one_spelling(home: Lake) -> None:
+    """The words have changed from draft to draft; what nobody can read hides nothing else."""
+    home.refresh()
+    ours = stored_metadata(home.catalog, VIEW)["refresh_state"]
+    assert (ours["view-version-id"], ours["source-states"][0]["snapshot-id"]) == (1, home.head())
+    source = {"name": "orders", "namespace": ["sales"], "uuid": "u", "snapshot-id": 7}
+    told = {"refresh-version-id": 1, "refresh-start-timestamp-ms": 5, "source-table-states": [source]}
+    for text, shown in (
+        (json.dumps(told), {
+            "view-version-id": 1,
+            "refresh-start-timestamp-ms": 5,
+            "source-states": [{"type": "table", **source}],
+        }),
+        ("not JSON", None),
+    ):  # fmt: skip
+        table = home.iceberg.load_table(name_of(home))
+        table.append(table.scan().to_arrow(), snapshot_properties={REFRESH_STATE_KEY: text})
+        assert stored_metadata(home.catalog, VIEW)["refresh_state"] == shown
 
 
 def test_the_draft_s_words_can_be_left_out_and_others_are_refused(registered_home: Lake) -> None:

@@ -12,8 +12,12 @@ from typing import Any
 
 import pytest
 from pyiceberg.catalog import load_catalog
+from pyiceberg.partitioning import UNPARTITIONED_PARTITION_SPEC
+from pyiceberg.schema import Schema
+from pyiceberg.table.metadata import new_table_metadata
+from pyiceberg.table.sorting import UNSORTED_SORT_ORDER
 
-from airflow_mv.catalog import MaterializedViewCatalog
+from airflow_mv.catalog import Located, MaterializedViewCatalog
 from airflow_mv.catalog.rest import view_updates
 from airflow_mv.create import Definition, create
 from airflow_mv.errors import (
@@ -26,6 +30,8 @@ from airflow_mv.errors import (
     UnsupportedError,
     ViewNotFoundError,
 )
+from airflow_mv.observe import dependencies_of, observe_tables
+from airflow_mv.spec.identifiers import Identifier
 from airflow_mv.spec.view import ViewMetadata, new_view, replace_version, with_view_properties
 
 CANARY = "canary-91c2-token"
@@ -62,8 +68,10 @@ class Server:
     endpoints: list[str] = field(default_factory=lambda: [*VIEWS, *TABLES])
     answers: dict[str, tuple[int, Any]] = field(default_factory=dict)
     bodies: list[dict[str, Any]] = field(default_factory=list)
+    asked: list[str] = field(default_factory=list)
 
     def answer(self, method: str, path: str) -> tuple[int, Any]:
+        self.asked.append(f"{method} {path.rsplit('/', 1)[-1]}")
         if path.startswith("/v1/config"):
             return 200, {"defaults": {}, "overrides": {}, "endpoints": self.endpoints}
         missing = {"error": {"message": "not there", "type": "NoSuchViewException", "code": 404}}
@@ -111,6 +119,24 @@ def refusal(status: int, message: str = "because") -> tuple[int, Any]:
 
 def found(**properties: str) -> tuple[int, Any]:
     return 200, {"metadata-location": "s3://b/v/metadata/1.json", "metadata": metadata(**properties).document()}
+
+
+def test_each_base_table_of_a_look_is_asked_for_once(server: Server) -> None:
+    """A server tells of one name at a time, and a table's whole metadata each time."""
+    schema = Schema.model_validate({**COLUMNS, "schema-id": 0})
+    table = new_table_metadata(schema, UNPARTITIONED_PARTITION_SPEC, UNSORTED_SORT_ORDER, "s3://b/t")
+    given = {"metadata-location": "s3://b/t/metadata/1.json", "metadata": json.loads(table.model_dump_json())}
+    server.answers = {"GET v": found(), "GET one": (200, given), "GET two": (200, given)}
+    catalog = server.open()
+    view = catalog.load("sales.v")
+    server.asked.clear()
+    places: dict[Identifier, Located] = {}
+
+    named = dependencies_of(catalog, view, "SELECT one.n FROM one JOIN two USING (n)", located=places).tables
+    tables, _ = observe_tables(catalog, named, None, located=places)
+
+    assert [(table.error, table.metadata_location) for table in tables] == [(None, "s3://b/t/metadata/1.json")] * 2
+    assert sorted(server.asked) == ["GET one", "GET two"]
 
 
 def test_a_server_without_views_is_told_plainly_and_still_serves_base_tables(server: Server) -> None:

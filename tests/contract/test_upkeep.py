@@ -9,12 +9,23 @@ import pytest
 
 from airflow_mv.commit import publish
 from airflow_mv.errors import CommitStateUnknownError, RefreshNotFoundError
+from airflow_mv.spec.identifiers import Identifier
 from airflow_mv.status import history, status
 from airflow_mv.upkeep.maintenance import expire
 from airflow_mv.upkeep.rollback import rollback
-from tests.builders import FIRST, Lake
+from tests.builders import FIRST, Lake, exists
 from tests.contract.support import VIEW, ids, staged, where
-from tests.faults import Clock, Fault, FaultyCatalog, after, arrive_late, lose_answer_after, lose_answer_before
+from tests.faults import (
+    Clock,
+    Fault,
+    FaultyCatalog,
+    after,
+    arrive_late,
+    lose_answer_after,
+    lose_answer_before,
+    refuse,
+    refuse_what_landed,
+)
 
 #: No grace at all.
 NOW = timedelta(0)
@@ -41,6 +52,13 @@ def refreshed(home: Lake, times: int, **definition: object) -> list[str]:
             home.append((10 + number, "east", number))
         ids.append(str(home.refresh().refresh_id))
     return ids
+
+
+def storage_of(home: Lake) -> tuple[Identifier, str]:
+    """The storage table in the catalog, and its uuid."""
+    storage = home.storage()
+    assert storage.name is not None
+    return storage.name, str(storage.table.table_uuid)
 
 
 def snapshot_ids(home: Lake) -> set[int]:
@@ -74,6 +92,28 @@ def test_an_expiry_in_doubt_says_so_and_can_be_settled_later(home: Lake, clock: 
     assert expire(home.catalog, VIEW, older_than=NOW).snapshot_ids
 
 
+def test_i05_an_expiry_that_landed_with_its_last_try_is_no_conflict(home: Lake, clock: Clock) -> None:
+    """The last no is no proof either: whoever was told no had sent it twice."""
+    refreshed(home, 2)
+    catalog = FaultyCatalog(home.iceberg, *[refuse] * 7, refuse_what_landed)
+    assert expire(catalog, VIEW, older_than=NOW, effects=clock.effects).snapshot_ids
+    assert len(snapshot_ids(home)) == 1
+    assert len(home.read()) == 3
+
+
+def test_i05_an_expiry_that_is_refused_for_no_reason_is_in_doubt(home: Lake, clock: Clock) -> None:
+    """Nothing has moved, so what was sent may land yet: no file goes."""
+    refreshed(home, 2)
+    catalog = FaultyCatalog(home.iceberg, *[refuse] * 8)
+    with pytest.raises(CommitStateUnknownError, match="although nothing has changed"):
+        expire(catalog, VIEW, older_than=NOW, effects=clock.effects)
+    late = FaultyCatalog(home.iceberg)
+    assert all(exists(new) and late.swap(late.identify(VIEW), base, new) for base, new in catalog.sent[-1:])
+    assert all(late.commit_table(*storage_of(home), change) for change in catalog.commits[-1:])
+    assert len(snapshot_ids(home)) == 1
+    assert len(home.read()) == 3
+
+
 def test_an_expiry_that_loses_to_a_refresh_is_made_anew(home: Lake, clock: Clock) -> None:
     refreshed(home, 2)
     old = snapshot_ids(home) - {home.storage().table.head}
@@ -92,7 +132,7 @@ def test_an_expiry_that_loses_to_a_refresh_is_made_anew(home: Lake, clock: Clock
 # -- rollback ----------------------------------------------------------------------------------
 
 
-def test_a_rollback_brings_back_rows_and_record_and_can_be_taken_back(home: Lake) -> None:
+def test_i07_a_rollback_brings_back_rows_and_record_and_can_be_taken_back(home: Lake) -> None:
     """I7: only an explicit rollback goes back; afterwards the view is stale, and says so."""
     first, second, third = refreshed(home, 3, time_travel=True)
     rows = home.read()
@@ -127,6 +167,39 @@ def test_a_rollback_whose_answer_is_lost_is_done_once(home: Lake, clock: Clock, 
     log = [entry.snapshot_id for entry in done.table.snapshot_log]
     assert log.count(log[-1]) == 2
     assert len(home.read()) == 2
+
+
+def test_a_rollback_that_landed_unseen_is_not_done_again_on_a_newer_refresh(home: Lake, clock: Clock) -> None:
+    """Its answer is lost, and a refresh is published on top of it: that one stays."""
+    first, second = refreshed(home, 2, time_travel=True)
+
+    def refresh_next() -> None:
+        home.append((99, "west", 1))
+        home.refresh()
+
+    catalog = FaultyCatalog(home.iceberg, lose_answer_after(refresh_next))
+    assert rollback(catalog, VIEW, first, effects=clock.effects).changed
+    assert [item["current"] for item in history(home.catalog, VIEW)] == [False, False, True]
+    assert {row["region"] for row in home.read()} == {"north", "south", "east", "west"}
+    assert rollback(home.catalog, VIEW, second).changed
+    assert {row["region"] for row in home.read()} == {"north", "south", "east"}
+
+
+def test_i05_a_rollback_that_landed_with_its_last_try_is_no_conflict(home: Lake, clock: Clock) -> None:
+    first, _ = refreshed(home, 2, time_travel=True)
+    catalog = FaultyCatalog(home.iceberg, *[refuse] * 7, refuse_what_landed)
+    assert rollback(catalog, VIEW, first, effects=clock.effects).changed
+    assert len(home.read()) == 2
+
+
+def test_the_record_does_not_grow_with_rollbacks(home: Lake) -> None:
+    """It remembers the last of them only."""
+    both = refreshed(home, 2, time_travel=True)
+    for number in range(12):
+        assert rollback(home.catalog, VIEW, both[number % 2]).changed
+    state = home.storage().state
+    assert state is not None
+    assert len(state.rollback_ids) == 8
 
 
 def test_a_rollback_that_loses_to_a_refresh_is_made_anew(home: Lake, clock: Clock) -> None:

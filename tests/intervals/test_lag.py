@@ -12,7 +12,6 @@ import pytest
 
 from airflow_mv.observe import Observation, observe
 from airflow_mv.plan.lag import Readiness, lag, readiness
-from airflow_mv.planning.intervals import narrowed
 from airflow_mv.unseen import unseen
 from tests.intervals.support import VIEW, Days, days, days_lake
 
@@ -31,8 +30,7 @@ def lake(sqlite_uri: str, warehouse: Path) -> Iterator[Days]:
 
 
 def seen(lake: Days, *interval: int) -> Observation:
-    found = observe(lake.catalog, VIEW)
-    return narrowed(found, days(*interval)) if interval else found
+    return observe(lake.catalog, VIEW, span=days(*interval) if interval else None)
 
 
 def committed(lake: Days) -> datetime:

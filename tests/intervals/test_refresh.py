@@ -43,7 +43,7 @@ def record(lake: Days) -> RefreshRecord:
 
 def intervals(lake: Days) -> list[tuple[str, int]]:
     """The recorded intervals and their base snapshots."""
-    return [(str(item.interval), item.snapshots["lake.sales.sold"]) for item in record(lake).intervals]
+    return [(str(item.interval), item.base_tables[0].snapshot_reference) for item in record(lake).intervals]
 
 
 @BOTH

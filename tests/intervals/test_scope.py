@@ -65,6 +65,22 @@ def test_an_empty_data_interval_is_the_time_since_the_tick_before() -> None:
     assert interval(weekly) == ("2024-05-26T00:00:00+00:00", "2024-06-02T00:00:00+00:00")
 
 
+def test_a_run_by_hand_between_two_ticks_has_the_schedules_last_whole_interval() -> None:
+    """The form of Trigger offers the time of the click as the logical date: a cut day is nobody's wish."""
+    click = at("2024-06-05T13:37")
+    by_hand = RunFacts(NOW, (click, click), tick=cron("0 0 * * *"))
+
+    assert interval(by_hand) == ("2024-06-04T00:00:00+00:00", "2024-06-05T00:00:00+00:00")
+    assert interval(by_hand, length=timedelta(days=3))[0] == "2024-06-02T00:00:00+00:00"
+    assert interval(by_hand, length=timedelta(days=3))[1] == "2024-06-05T00:00:00+00:00"
+    assert "the schedule's last whole interval before 2024-06-05T13:37" in scope_of(by_hand, "interval").why
+    in_berlin = RunFacts(NOW, (click, click), zone=BERLIN, tick=cron("0 0 * * *", BERLIN))
+    assert interval(in_berlin) == ("2024-06-04T00:00:00+02:00", "2024-06-05T00:00:00+02:00")
+    weekly = RunFacts(NOW, (click, click), tick=cron("0 0 * * 0"))
+    assert interval(weekly) == ("2024-05-26T00:00:00+00:00", "2024-06-02T00:00:00+00:00")
+    assert interval(RunFacts(NOW, (click, click)), length=timedelta(hours=1))[1] == "2024-06-05T13:37:00+00:00"
+
+
 def test_an_interval_length_stands_for_the_tick_before() -> None:
     """A run every hour may well recompute the last three days."""
     found = interval(TRIGGERED_BY_CRON, length=timedelta(days=3))

@@ -18,7 +18,6 @@ from airflow_mv.plan.query import (
     base_tables,
     parse_query,
     partition_transform,
-    pin,
     pin_query,
     pinned_table,
     string_literal,
@@ -288,8 +287,8 @@ def test_pinning_each_reference_to_itself_leaves_the_query_equal(sql: str, comme
     sql = f"/*{comment}*/ {sql} /*{comment}*/"
     query = parse_query(sql, view=VIEW)
     found = references(query, default_catalog="lake", default_namespace=("s",))
-    same = pin(query, {item: sql[item.start : item.end] for item in found})
-    full = pin(query, {item: item.identifier.sql() for item in found})
+    same = splice(query.text, {item.span: sql[item.start : item.end] for item in found})
+    full = splice(query.text, {item.span: item.identifier.sql() for item in found})
     assert same == sql
     again = references(parse_query(full, view=VIEW), default_catalog="no", default_namespace=("no",))
     assert [item.identifier for item in again] == [item.identifier for item in found]

@@ -35,6 +35,17 @@ def written(sql: str, columns: Sequence[str]) -> str:
     [
         ("SELECT * FROM r", "a, b", "SELECT `r`.`a`, `r`.`b` FROM r"),
         (
+            "WITH RECURSIVE t AS (SELECT 1 AS k UNION ALL SELECT * FROM t) SELECT s.* FROM s JOIN t ON k = x",
+            "x, y",
+            "WITH RECURSIVE t AS (SELECT 1 AS k UNION ALL SELECT * FROM t) SELECT `s`.`x`, `s`.`y` "
+            "FROM s JOIN t ON k = x",
+        ),
+        (
+            "WITH \u017f AS (SELECT 1 AS x, 2 AS y) SELECT * FROM s",
+            "x, y",
+            "WITH \u017f AS (SELECT 1 AS x, 2 AS y) SELECT * FROM s",
+        ),
+        (
             "SELECT x.*, count(*) AS n FROM lake.db.r x",
             "a, b, n",
             "SELECT `x`.`a`, `x`.`b`, count(*) AS n FROM lake.db.r x",

@@ -93,7 +93,7 @@ def test_publishing_twice_publishes_once(home: Lake, warehouse: Path, clock: Clo
     assert (home.rows_of_catalog(), files(home, warehouse)) == (catalog, on_disk)
 
 
-def test_a_lost_answer_after_the_swap_is_not_published_twice(home: Lake, clock: Clock) -> None:
+def test_i03_a_lost_answer_after_the_swap_is_not_published_twice(home: Lake, clock: Clock) -> None:
     plan, location = staged(home)
     catalog = FaultyCatalog(home.iceberg, lose_answer_after())
     assert publish(catalog, plan, location, effects=clock.effects).outcome == PublishOutcome.COMMITTED

@@ -20,6 +20,8 @@ from airflow_mv.errors import (
     UnsupportedError,
     ViewNotFoundError,
 )
+from airflow_mv.planning import plan_refresh
+from airflow_mv.refresh import find_staged, stage
 from airflow_mv.upkeep.maintenance import DEFAULT_GRACE, collect_orphans
 from tests.builders import Lake, lake
 from tests.protocol.upkeep import (
@@ -52,7 +54,7 @@ def home(sqlite_uri: str, warehouse: Path) -> Iterator[Lake]:
 
 
 @pytest.mark.parametrize("history", [kill, lose_race, plan_again, lose_answer, leave_staged])
-def test_after_the_grace_nothing_needless_is_left_and_every_snapshot_reads(
+def test_i12_after_the_grace_nothing_needless_is_left_and_every_snapshot_reads(
     home: Lake, history: Callable[[Lake], None]
 ) -> None:
     """I12: whatever refreshes leave behind, a collection after the grace takes all of it."""
@@ -120,7 +122,7 @@ def test_nothing_younger_than_the_grace_goes(home: Lake) -> None:
 
 
 @pytest.mark.parametrize("days", [-30, 30])
-def test_the_host_s_clock_decides_nothing(home: Lake, monkeypatch: pytest.MonkeyPatch, days: int) -> None:
+def test_i15_the_host_s_clock_decides_nothing(home: Lake, monkeypatch: pytest.MonkeyPatch, days: int) -> None:
     """I15: only the store's clock says how old a file is, so a host a month off deletes the same."""
     home.refresh()
     home.append()
@@ -170,10 +172,31 @@ def test_a_staged_refresh_is_not_resumed_when_its_files_near_the_grace(home: Lak
     assert len(home.read()) == 3
 
 
+def test_an_old_outcome_is_not_lent_the_age_of_the_one_that_takes_its_place(
+    home: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another run of the refresh may replace it just after it was read: the files that it names may go any moment."""
+    plan = plan_refresh(home.catalog, VIEW)
+    old = stage(home.catalog, plan, home.stager)
+    grow_old(folder_of(home), seconds=DEFAULT_GRACE.total_seconds() / 2 + 60)
+    read = home.catalog.files.read_text
+
+    def read_and_be_replaced(location: str) -> str | None:
+        text = read(location)
+        monkeypatch.undo()
+        stage(home.catalog, plan, home.stager)
+        return text
+
+    monkeypatch.setattr(home.catalog.files, "read_text", read_and_be_replaced)
+    found = find_staged(home.catalog, plan)
+    assert len(home.stager.refreshes) == 2
+    assert found is None or found.metadata_location != (old and old.metadata_location)
+
+
 # -- nothing foreign ---------------------------------------------------------------------------
 
 
-def test_files_outside_the_view_s_folder_stay(home: Lake, warehouse: Path) -> None:
+def test_i11_files_outside_the_view_s_folder_stay(home: Lake, warehouse: Path) -> None:
     home.view("other")
     beside = warehouse / "sales" / "notes.txt"
     beside.write_text("mine")
@@ -293,7 +316,7 @@ def test_a_needed_file_that_is_missing_stops_everything(home: Lake, kind: str) -
 
 @pytest.mark.parametrize("kind", ["snap-", "-m0.avro"])
 @pytest.mark.parametrize("content", [b"", b"Obj\x01", b"\x00" * 500, b"no Avro at all"])
-def test_a_needed_file_that_is_broken_stops_everything(home: Lake, kind: str, content: bytes) -> None:
+def test_i02_a_needed_file_that_is_broken_stops_everything(home: Lake, kind: str, content: bytes) -> None:
     home.refresh()
     home.append()
     staged(home)

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pyiceberg.catalog
 import pytest
+from pyiceberg.table.update import SetLocationUpdate
 from pyiceberg.utils.config import Config
 
 from airflow_mv.catalog.confinement import ALLOWED, allowed_folders, check_confined
@@ -180,11 +181,39 @@ def test_i19_turning_a_plain_view_that_lies_elsewhere_into_a_materialized_one_wr
     assert sorted(folder.rglob("*")) == before
 
 
-def test_i19_dropping_a_view_deletes_nothing_outside(shop: Shop) -> None:
-    """Whatever its metadata says."""
-    folder = outside(shop)
+REMOVALS = (
+    ("drop", VIEW, "--yes"),
+    ("drop", VIEW, "--yes", "--purge"),
+    ("maintain", VIEW, "--older-than", "0s"),
+)
+
+
+@pytest.mark.parametrize("command", REMOVALS, ids=" ".join)
+@pytest.mark.parametrize("whose", ["the view", "its storage table", "its storage table in the catalog"])
+def test_i19_what_takes_files_away_takes_none_outside(shop: Shop, whose: str, command: tuple[str, ...]) -> None:
+    """Whatever the metadata says about where the view and its storage table lie."""
+    if whose == "the view":
+        folder = outside(shop)
+        shop.with_view({**shop.document, "location": folder.as_uri()})
+    elif whose == "its storage table":
+        folder = outside(shop)
+        shop.with_storage({**shop.storage_document, "location": folder.as_uri()})
+    else:
+        folder = a_registered_one_outside(shop)
+    (folder / "precious.parquet").write_bytes(b"rows")
     before = sorted(folder.rglob("*"))
-    shop.with_view({**shop.document, "location": folder.as_uri()})
-    ended = call("drop", VIEW, "--yes", "--json")
-    assert ended.code == 0 or error_of(ended)
+    ended = call(*command, "--json")
+    assert (ended.code == 0 and command == REMOVALS[0]) or "lies outside of this catalog's folders" in error_of(ended)
     assert sorted(folder.rglob("*")) == before
+
+
+def a_registered_one_outside(shop: Shop) -> Path:
+    """The view's storage table is one of the catalog; someone has moved it."""
+    shop.lake.catalog.drop(VIEW)
+    shop.lake.view(layout="registered")
+    storage = shop.lake.storage(VIEW).name
+    assert storage is not None
+    folder = shop.folder / "outside"
+    table = shop.lake.iceberg.load_table((*storage.namespace, storage.name))
+    shop.lake.iceberg.commit_table(table, (), (SetLocationUpdate(location=folder.as_uri()),))
+    return folder

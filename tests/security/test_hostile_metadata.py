@@ -125,6 +125,12 @@ def test_i18_a_key_that_occurs_twice_in_a_view_file_is_refused(shop: Shop) -> No
     assert "key 'location' occurs twice" in error
 
 
+def test_i18_a_key_that_occurs_twice_in_a_storage_table_s_file_is_refused(shop: Shop) -> None:
+    """The same rule: or it would be read, and refused only when a refresh is published."""
+    shop.with_storage(b'{"from-the-future": {"a": 1, "a": 2}, ' + encoded(shop.storage_document)[1:])
+    assert ["key 'a' occurs twice" in error for error in refused_or_works("status", "read", "refresh")] == [True] * 3
+
+
 # -- keys and values ---------------------------------------------------------------------------
 
 

@@ -15,8 +15,6 @@ from airflow_mv.spec.table import (
     ancestors,
     parse_table,
     snapshot_as_of,
-    snapshot_by_id,
-    snapshot_by_ref,
     snapshots_between,
     with_properties,
 )
@@ -111,15 +109,6 @@ def test_a_summary_that_is_no_number_counts_as_zero() -> None:
 # -- time travel -------------------------------------------------------------------------------
 
 
-def test_a_snapshot_is_found_by_its_id() -> None:
-    assert snapshot_by_id(table(), 3, name="t").timestamp_ms == 300
-
-
-def test_an_expired_snapshot_is_not_found_by_its_id() -> None:
-    with pytest.raises(SnapshotNotFoundError, match="table t has no snapshot 1"):
-        snapshot_by_id(table(), 1, name="t")
-
-
 @pytest.mark.parametrize(
     ("at", "expected"),
     [(200, 2), (299, 2), (300, 3), (399, 3), (400, 2), (499, 2), (500, 4), (10**15, 4)],
@@ -142,25 +131,6 @@ def test_a_time_whose_snapshot_has_expired_says_so() -> None:
 def test_time_travel_in_a_table_that_was_never_written_says_so() -> None:
     with pytest.raises(SnapshotNotFoundError, match="none was written"):
         snapshot_as_of(table(snapshot_log=[], current_snapshot_id=None), 100, name="t")
-
-
-@pytest.mark.parametrize(("ref", "expected"), [("main", 4), ("audit", 3), ("month-end", 2)])
-def test_branches_and_tags_are_found_by_name(ref: str, expected: int) -> None:
-    assert snapshot_by_ref(table(), ref, name="t").snapshot_id == expected
-
-
-def test_main_is_the_current_snapshot_where_a_table_has_no_refs() -> None:
-    assert snapshot_by_ref(table(refs=...), "main", name="t").snapshot_id == 4
-
-
-def test_an_unknown_ref_names_those_that_there_are() -> None:
-    with pytest.raises(SnapshotNotFoundError, match=r"'daily'.*audit, gone, main, month-end"):
-        snapshot_by_ref(table(), "daily", name="t")
-
-
-def test_a_ref_to_an_expired_snapshot_is_not_found() -> None:
-    with pytest.raises(SnapshotNotFoundError, match="no snapshot 1"):
-        snapshot_by_ref(table(), "gone", name="t")
 
 
 # -- what lies between two snapshots -----------------------------------------------------------

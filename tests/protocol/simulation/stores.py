@@ -20,7 +20,7 @@ from airflow_mv.errors import (
 )
 from airflow_mv.spec.identifiers import Identifier
 from tests.protocol.simulation.tables import SimulatedTables
-from tests.protocol.simulation.world import BASES, Row, Violation, World
+from tests.protocol.simulation.world import BASES, VIEW, Row, Violation, World
 
 
 class SimulatedCatalog(MaterializedViewCatalog):
@@ -28,11 +28,14 @@ class SimulatedCatalog(MaterializedViewCatalog):
 
     def __init__(self, world: World) -> None:
         self.name = "lake"
-        self.properties = {}
+        self.properties = {"warehouse": "s3://w"}
         self.files = cast("Any", SimulatedFiles(world))
         self._pointers = cast("Any", SimulatedPointers(world))
         self.tables = cast("Any", SimulatedTables(world))
         self._others = {"lake": self}
+
+    def _namespace(self, namespace: tuple[str, ...]) -> dict[str, str]:
+        return {}
 
 
 @dataclass
@@ -50,8 +53,13 @@ class SimulatedPointers:
     def get(self, view: Identifier) -> tuple[str | None, str | None]:
         def look() -> tuple[str | None, str | None]:
             row = self.world.rows.get(view)
-            return (None, None) if row is None else (row.location, row.kind)
+            if row is None:
+                return (None, None)
+            if view == VIEW and not nested:
+                self.world.ledger.view_was_seen(row.location)
+            return (row.location, row.kind)
 
+        nested = self.world.applying
         return cast("Any", self.world.call("get", look, CatalogUnavailableError))
 
     def locate(self, identifiers: Sequence[Identifier]) -> dict[Identifier, tuple[str, str]]:
@@ -161,6 +169,14 @@ class SimulatedFiles:
             ]
 
         yield from self.world.call("list", look, CatalogUnavailableError)
+
+    def modified_ms(self, location: str) -> int:
+        def look() -> int:
+            if location not in self.world.files:
+                raise MetadataFileNotFoundError(f"file: {location}")
+            return self.world.files[location].modified_ms
+
+        return int(self.world.call("read", look, CatalogUnavailableError))
 
     def now_ms(self, base: str) -> int:
         return int(self.world.call("write", lambda: self.world.now, CatalogUnavailableError))

@@ -1,0 +1,32 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A configured catalog that does not open: an outage may be waited for, a wrong property may not."""
+
+from __future__ import annotations
+
+import pyiceberg.catalog
+import pytest
+from pyiceberg.utils.config import Config
+
+from airflow_mv.catalog.opening import open_configured
+from airflow_mv.errors import CatalogUnavailableError, ConfigurationError
+
+
+@pytest.mark.parametrize(
+    ("kind", "uri", "wanted", "message"),
+    [
+        ("sql", "postgresql+psycopg2://me:4711@127.0.0.1:1/x", CatalogUnavailableError, "'far' does not answer"),
+        ("rest", "http://me:4711@127.0.0.1:1/", CatalogUnavailableError, "'far' does not answer"),
+        ("sql", "nonsense://me:4711@127.0.0.1:1/x", ConfigurationError, "'far' cannot be opened"),
+        ("nonsense", "http://me:4711@127.0.0.1:1/", ConfigurationError, "'far' cannot be opened"),
+    ],
+)
+def test_an_outage_is_told_from_a_wrong_configuration(
+    monkeypatch: pytest.MonkeyPatch, kind: str, uri: str, wanted: type[Exception], message: str
+) -> None:
+    """The task of a DAG tries an outage again, as it does for the same catalog behind a connection."""
+    for key, value in {"TYPE": kind, "URI": uri, "WAREHOUSE": "file:///nowhere"}.items():
+        monkeypatch.setenv(f"PYICEBERG_CATALOG__FAR__{key}", value)
+    monkeypatch.setattr(pyiceberg.catalog, "_ENV_CONFIG", Config())
+    with pytest.raises(wanted, match=message) as raised:
+        open_configured("far")
+    assert "4711" not in str(raised.value)
