@@ -50,7 +50,8 @@ class Promise:
         max_staleness: What was promised; ``None``: nothing.
         breached: Whether it is later than that.
         lag_seconds: How long it has been behind, 0 where it is not; ``None`` where that cannot be told.
-        since: The first base commit that it lacks, or, where it has no rows of its definition, when it was defined.
+        since: The first base commit that it lacks, or, where it has no rows of its definition, when that was made:
+            its own, or that of a plain view that it reads.
         tables: The base tables whose commits it lacks.
         reasons: Why, for people.
         uuid: The view's uuid; ``None`` where it cannot be looked at.
@@ -188,12 +189,12 @@ def _promise(seen: Observation, max_staleness: timedelta | None, now: datetime) 
     allowed = max_staleness
     if allowed is None:
         allowed = max_staleness_of(metadata.properties, view=str(seen.view.identifier))
-    found, behind = readiness(seen, allowed, now=now), lag(seen)
-    since = behind.since
+    behind = lag(seen)
+    found, since = readiness(seen, allowed, behind=behind, now=now), behind.since
     if found in (Readiness.NEVER, Readiness.INVALID):
-        since = moment(metadata.current_version.timestamp_ms)
+        since = moment(_defined_ms(seen))
     # Rows that do not answer the question are late once the view has had them for too long; what is unknown is late.
-    waits = found in (Readiness.NEVER, Readiness.INVALID) and since is not None
+    waits = found in (Readiness.NEVER, Readiness.INVALID)
     late = allowed is not None and found not in _ON_TIME and not (waits and since and now - since <= allowed)
     return Promise(
         seen.view.identifier,
@@ -206,6 +207,17 @@ def _promise(seen: Observation, max_staleness: timedelta | None, now: datetime) 
         reasons=tuple(reason.message for reason in seen.freshness.reasons),
         uuid=metadata.view_uuid,
     )
+
+
+def _defined_ms(seen: Observation) -> int:
+    """Return when the definition was made that the rows are not of: the view's, or that of a nested view."""
+    own, record = seen.view.metadata.current_version, seen.record
+    known = {view.identifier: view for view in record.nested_views} if record else {}
+    nested = zip(seen.dependencies.views, seen.nested_views, strict=True)
+    changed = [view.version_ms for view, now in nested if record and known.get(now.identifier) != now]
+    if not changed or (record and record.version_id != own.version_id):
+        changed.append(own.timestamp_ms)
+    return min(changed)
 
 
 def settle(promise: Promise, memory: Memory, deliver: Callable[[FreshnessAlert], None]) -> None:

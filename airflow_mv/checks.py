@@ -5,8 +5,8 @@
 
     checks = [not_null("day"), unique("day", "region"), condition("amount >= 0"), row_count_change(at_most_down=0.2)]
 
-A check is also a text (a condition, or a query), or a dictionary: as :meth:`Check.document` writes it, or as the
-common-sql provider's ``SQLColumnCheckOperator`` and ``SQLTableCheckOperator`` take it. Nothing here needs Airflow.
+A check is also a text (a condition, or a query), a function, or a dictionary: as :meth:`Check.document` writes it, or
+as the common-sql provider's ``SQLColumnCheckOperator`` and ``SQLTableCheckOperator`` take it. None of it needs Airflow.
 """
 
 from __future__ import annotations
@@ -175,7 +175,7 @@ def python(
     Raises:
         ConfigurationError: The function cannot be imported by a name.
     """
-    text = function if isinstance(function, str) else f"{function.__module__}:{function.__qualname__}"
+    text = function if isinstance(function, str) else f"{function.__module__}:{getattr(function, '__qualname__', '')}"
     return _check("python", name or _brief(text), severity, where, text=text)
 
 
@@ -186,13 +186,13 @@ def read_checks(value: Any, *, source: str) -> tuple[Check, ...]:
     """Read checks as users write them; equal ones are one.
 
     Args:
-        value: A check, its text, its dictionary, the common-sql provider's dictionaries, a list of these or its JSON.
+        value: A check, its text or dictionary, a function, common-sql's dictionaries, a list of these or its JSON.
         source: Where they come from, for messages.
 
     Raises:
         ConfigurationError: Names what is wrong.
     """
-    items = [value] if isinstance(value, str | Mapping | Check) else value
+    items = [value] if isinstance(value, str | Mapping | Check) or callable(value) else value
     if items is None:
         return ()
     if not isinstance(items, list | tuple):
@@ -234,8 +234,8 @@ def as_documents(value: Any) -> Any:
     Args:
         value: Checks as users write them, or something that becomes them only later.
     """
-    if isinstance(value, Check):
-        return value.document()
+    if isinstance(value, Check) or callable(value):  # a template engine would call a function
+        return (value if isinstance(value, Check) else python(value)).document()
     return [as_documents(item) for item in value] if isinstance(value, list | tuple) else value
 
 
@@ -247,6 +247,8 @@ def property_of(checks: Iterable[Check]) -> str:
 def _read(item: Any) -> Iterable[Check]:
     if isinstance(item, Check):
         return (item,)
+    if callable(item):
+        return (python(item),)
     if isinstance(item, str):
         return _read_text(item)
     if not isinstance(item, Mapping) or not item or not all(isinstance(key, str) for key in item):

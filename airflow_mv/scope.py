@@ -9,6 +9,7 @@ any, with ``refresh_as_of``               (not said by it)                      
 partitioned                               the partition                               the partition's end
 with a data interval                      the data interval                           its end
 with an empty one (``@daily``)            from the schedule's tick before to this one  its end
+the same, by hand between two ticks       the schedule's last whole interval          its end
 neither (asset-triggered, manual)         refused, says what to give                  when the run was due to start
 ========================================  ==========================================  ===========================
 """
@@ -22,7 +23,7 @@ from datetime import UTC, datetime, timedelta, tzinfo
 from typing import Any, Literal
 
 from airflow_mv.errors import ConfigurationError
-from airflow_mv.spec.interval import Span, after_unit, moved
+from airflow_mv.spec.interval import Span, after_unit, moved, read_moment
 
 ScopeName = Literal["whole", "as_of", "interval"]
 
@@ -121,15 +122,26 @@ def _interval(facts: RunFacts, length: timedelta | None) -> tuple[tuple[datetime
     start, end = (moment.astimezone(facts.zone) for moment in facts.data_interval)
     if start < end:
         return (start, end), "the run's data interval"
+    moment, end = end, _aligned(facts, end)
     if length is not None:
-        return (moved(end, -length), end), f"{length} up to the run's moment, which interval_length says"
+        said = "the run's moment" if end == moment else "the schedule's moment before the run's own"
+        return (moved(end, -length), end), f"{length} up to {said}, which interval_length says"
     before = facts.tick(end, -1)
     if before is None:
         raise ConfigurationError(
             f"the run's data interval is empty (both ends are {end.isoformat()}) and its schedule tells no moment "
             "before: set interval_length, or a timetable with data intervals such as CronDataIntervalTimetable"
         )
+    if end != moment:
+        return (before.astimezone(facts.zone), end), f"the schedule's last whole interval before {moment.isoformat()}"
     return (before.astimezone(facts.zone), end), "from the schedule's moment before to the run's own"
+
+
+def _aligned(facts: RunFacts, moment: datetime) -> datetime:
+    """Return the schedule's last moment up to this one: the form of a run by hand offers the time of the click."""
+    after = facts.tick(moment, 1)
+    before = facts.tick(after, -1) if after is not None else None
+    return moment if before is None else before.astimezone(facts.zone)
 
 
 def _partition(facts: RunFacts, length: timedelta | None) -> tuple[datetime, datetime | None]:
@@ -192,12 +204,11 @@ def _moment(facts: RunFacts, name: str) -> datetime | None:
     if value in (None, ""):
         return None
     try:
-        read = value if isinstance(value, datetime) else datetime.fromisoformat(str(value))
+        return read_moment(value, facts.zone)
     except ValueError:
         raise ConfigurationError(
             f"the run's conf has {name} = {value!r}, which is no point in time; write it like 2024-06-01T00:00:00+00:00"
         ) from None
-    return read if read.tzinfo else read.replace(tzinfo=facts.zone)
 
 
 def _truth(value: Any) -> bool:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any
 import pytest
 
 from airflow_mv.alerts import FreshnessAlert, Promise, promises, settle
+from airflow_mv.create import Definition, create
 from airflow_mv.errors import CatalogUnavailableError
 from airflow_mv.spec.identifiers import Identifier
 from tests.builders import QUERY, Lake, lake
@@ -107,6 +109,34 @@ def test_a_view_without_rows_of_its_definition_is_late_after_its_grace(home: Lak
     assert (young.readiness, young.breached, old.breached) == ("NEVER", False, True)
     assert old.lag_seconds is None
     assert old.since is not None
+
+
+def test_a_view_over_a_plain_view_that_changed_has_its_grace_from_then_on(home: Lake) -> None:
+    """Its own definition may be years old; its rows answer the question wrongly only since the other was replaced."""
+    sql = "SELECT * FROM lake.sales.orders"
+    home.plain_view("recent", sql)
+    home.view("over", QUERY.replace("lake.sales.orders", "recent"), properties={"airflow-mv.max-staleness": "2 h"})
+    home.refresh("sales.over")
+    own = home.catalog.load("sales.over").metadata.current_version.timestamp_ms
+    time.sleep(0.05)
+    home.plain_view("recent", f"{sql} WHERE amount > 0")
+    changed = home.catalog.load("sales.recent").metadata.current_version.timestamp_ms
+
+    (promise,) = look(home, "over")
+    assert (promise.readiness, promise.breached) == ("INVALID", False)
+    assert promise.since == datetime.fromtimestamp(changed / 1000, UTC)
+    assert changed > own
+    almost = datetime.fromtimestamp(own / 1000, UTC) + 2 * HOUR + timedelta(milliseconds=20)
+    (still,) = promises(home.catalog, [home.catalog.identify("sales.over")], now=almost)
+    assert not still.breached
+    assert look(home, "over", after=3 * HOUR)[0].breached
+
+    time.sleep(0.05)
+    another = Definition(QUERY.replace("lake.sales.orders", "recent").replace("sum", "max"))
+    create(home.catalog, "sales.over", another, stager=home.stager, replace=True)
+    home.plain_view("recent", sql)
+    own = home.catalog.load("sales.over").metadata.current_version.timestamp_ms
+    assert look(home, "over")[0].since == datetime.fromtimestamp(own / 1000, UTC)
 
 
 def test_a_view_that_cannot_be_looked_at_is_late_at_once_and_hides_no_other(home: Lake) -> None:

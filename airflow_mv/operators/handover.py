@@ -10,8 +10,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from airflow_mv.errors import ConfigurationError, InvalidMetadataError, UnsupportedError
-from airflow_mv.script import CreateStorageStep, Outcome, Script
+from airflow_mv.errors import ConfigurationError, UnsupportedError
+from airflow_mv.script import CreateStorageStep, Script
 
 if TYPE_CHECKING:
     from airflow_mv.catalog import MaterializedViewCatalog
@@ -42,6 +42,7 @@ def write_script(catalog: MaterializedViewCatalog, script: Script) -> str:
         ConfigurationError: A check is a function that a driver elsewhere cannot import.
     """
     from airflow_mv.planning.checks import has_passed
+    from airflow_mv.refresh import read_outcome
 
     _require_importable(script)
     outcome_location = str(script.outcome_location)
@@ -62,15 +63,6 @@ def _require_importable(script: Script) -> None:
                 "not have. Put it into a module, ship that with py_files, and name it 'module:function'; or use a "
                 "connection of type spark_connect, where checks run in the task"
             )
-
-
-def read_outcome(catalog: MaterializedViewCatalog, script: Script) -> Outcome | None:
-    """Read what the driver left; ``None`` where there is nothing, or nothing whole."""
-    text = catalog.files.read_text(script.outcome_location) if script.outcome_location else None
-    try:
-        return Outcome.from_json(text) if text else None
-    except InvalidMetadataError:
-        return None
 
 
 def ship(catalog: MaterializedViewCatalog, folder: str) -> tuple[str, str]:

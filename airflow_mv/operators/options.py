@@ -5,16 +5,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseOperator, Context
 
 from airflow_mv.checks import as_documents, read_checks
 from airflow_mv.errors import ConfigurationError
-from airflow_mv.operators.facts import run_facts
+from airflow_mv.facts import run_facts
 from airflow_mv.operators.task import given_document
 from airflow_mv.scope import Scope, scope_of
+from airflow_mv.spec.interval import read_moment
 
 if TYPE_CHECKING:
     from airflow_mv.catalog import MaterializedViewCatalog
@@ -184,13 +185,12 @@ def moment(value: Any, *, field: str) -> datetime | None:
     if value is None or value == "":
         return None  # not "None": that is a template of something which this kind of run does not have
     try:
-        read = value if isinstance(value, datetime) else datetime.fromisoformat(str(value))
+        return read_moment(value)
     except ValueError:
         raise ConfigurationError(
             f"{field} is {value!r}, which is no point in time. Write it like 2013-06-30T00:00:00+00:00, or as a "
             "template that is set in this kind of run: {{ dag_run.run_after }} is, {{ data_interval_end }} may not be"
         ) from None
-    return read if read.tzinfo else read.replace(tzinfo=UTC)
 
 
 def truth(value: Any, *, field: str) -> bool:

@@ -32,8 +32,8 @@ class RefreshMaterializedViewOperator(LineageOfRefresh, RefreshingOperator, Mate
     taken up where it stopped; one that died after publishing is found and not repeated.
 
     The task has the view's asset as an outlet (:func:`airflow_mv.assets.materialized_view_asset`) where ``view`` is
-    plain text, else and where it is mapped the alias of all of them (:data:`airflow_mv.assets.VIEWS_ALIAS`). An event
-    is made only when something was published; its extra holds refresh id, mode, base snapshots, rows and lag.
+    its full name, else and where it is mapped the alias of all of them (:data:`airflow_mv.assets.VIEWS_ALIAS`). An
+    event is made only when something was published; its extra holds refresh id, mode, base snapshots, rows and lag.
 
     Returns (XCom) the document of ``airflow-mv refresh``.
 

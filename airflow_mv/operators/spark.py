@@ -5,10 +5,11 @@ from __future__ import annotations
 
 import functools
 import os
+import re
 import shutil
 import tempfile
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,8 +21,9 @@ from airflow.sdk.exceptions import AirflowException
 
 from airflow_mv.errors import ConfigurationError, JobError
 from airflow_mv.hooks import DEFAULT_ICEBERG_CONN_ID, DEFAULT_SPARK_CONN_ID, SparkTarget, spark_target
+from airflow_mv.hooks.iceberg import mask
 from airflow_mv.links import MaterializedViewLink, SparkApplicationLink
-from airflow_mv.operators.handover import answerable, read_outcome, write_script
+from airflow_mv.operators.handover import answerable, write_script
 from airflow_mv.operators.submission import Given, submission
 from airflow_mv.retries import DEFAULT_RETRY_POLICY
 from airflow_mv.script import Outcome, Script
@@ -33,6 +35,8 @@ if TYPE_CHECKING:
 #: What the operator itself sets.
 _OWN = ("application", "application_args", "java_class", "conn_id")
 _KILL_SECONDS = 3.0
+#: Values that no key makes a secret (``….credentials.hive.enabled``): masked, they would be missing in every log line.
+_PLAIN = re.compile(r"(?i)true|false|none|\d{1,9}|")
 #: A Connect client of this process or a user's profile sets them; they turn a submitted driver into a client.
 _CONNECT_VARIABLES = ("SPARK_CONNECT_MODE_ENABLED", "SPARK_REMOTE", "SPARK_LOCAL_REMOTE")
 
@@ -114,6 +118,17 @@ class MaterializedViewSparkOperator(SparkSubmitOperator):
             self._scratch = Path(folder)
             yield functools.partial(self._stage, catalog, context)
 
+    def _do_render_template_fields(self, *args: Any, **kwargs: Any) -> None:
+        """Render, also for a mapped task, and have the secrets masked before the rendered fields are stored."""
+        self._mask()  # what stands in the DAG file: an error of rendering quotes it
+        super()._do_render_template_fields(*args, **kwargs)
+        self._mask()
+
+    def _mask(self) -> None:
+        for settings in (self.conf, self.env_vars):
+            if isinstance(settings, Mapping):
+                mask({str(key): value for key, value in settings.items() if not _PLAIN.fullmatch(str(value))})
+
     def on_kill(self) -> None:
         """Stop what this task has started on Spark. Airflow gives it 5 seconds."""
         session, self._session = self._session, None
@@ -150,6 +165,8 @@ class MaterializedViewSparkOperator(SparkSubmitOperator):
     def _submit(
         self, catalog: MaterializedViewCatalog, context: Context, target: SparkTarget, script: Script
     ) -> Outcome:
+        from airflow_mv.refresh import read_outcome
+
         location = write_script(catalog, script)
         with self._prepared(catalog, context, target, script, location):
             self.log.info("::group::Spark's own log, on master %s", target.master)

@@ -16,7 +16,7 @@ from airflow_mv.errors import JobError
 from airflow_mv.hooks import DEFAULT_ICEBERG_CONN_ID, MaterializedViewHook, task_errors
 from airflow_mv.lineage import LineageOfRefresh
 from airflow_mv.links import MaterializedViewLink, show_link
-from airflow_mv.operators.handover import read_outcome, ship, write_script
+from airflow_mv.operators.handover import ship, write_script
 from airflow_mv.operators.options import RefreshingOperator
 from airflow_mv.operators.task import announce, given_document, log_plan, log_result
 from airflow_mv.retries import DEFAULT_RETRY_POLICY
@@ -179,6 +179,7 @@ def _read_plan(document: Mapping[str, Any]) -> RefreshPlan:
 
 def _left_behind(catalog: MaterializedViewCatalog) -> Any:
     """Return a stager that takes what the submitted driver has left."""
+    from airflow_mv.refresh import read_outcome
 
     def take(script: Script) -> Outcome:
         outcome = read_outcome(catalog, script)

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import Asset, AssetAlias, Context
@@ -19,19 +19,20 @@ if TYPE_CHECKING:
 
     from airflow_mv.plan.planner import RefreshPlan
     from airflow_mv.results import RefreshResult
+    from airflow_mv.staged_checks import CheckResult
 
-#: Outcomes that gave the view's readers something new; only these make an asset event.
-PUBLISHED = frozenset({"refreshed", "already-committed"})
+#: Reasons, and characters of each, that an asset event carries.
+_REASONS, _LONGEST = 5, 300
 
 
 def view_outlet(view: Any) -> list[Asset | AssetAlias]:
-    """Return the outlet of a task for a view: an alias, where its name is known only at run time."""
+    """Return the outlet of a task for a view: an alias, where its full name is known only at run time."""
     if not isinstance(view, str) or "{{" in view or "{%" in view:
         return [VIEWS_ALIAS]
     try:
         return [materialized_view_asset(view)]
     except InvalidIdentifierError:
-        return []  # a name without its catalog, or a wrong one, which the run will refuse
+        return [VIEWS_ALIAS]  # a name without its catalog, which the connection has; a wrong one the run will refuse
 
 
 def log_plan(log: Logger, plan: RefreshPlan) -> None:
@@ -63,7 +64,7 @@ def log_result(log: Logger, result: RefreshResult) -> None:
     """Say how a refresh ended."""
     if result.fallback is not None and result.fallback.startswith(FOUND_OUT):  # else the plan has said so
         log.warning("%s is incremental, and was refreshed by %s: %s", result.view, result.mode, result.fallback)
-    if result.outcome not in PUBLISHED:
+    if not result.published:
         log.info("%s: %s, nothing was written; readers get refresh %s", result.view, result.outcome, result.refresh_id)
         return
     log.info(
@@ -87,12 +88,12 @@ def announce(operator: BaseOperator, context: Context, result: RefreshResult) ->
     then start every consumer for nothing, so its outlet is taken out of this run of the task.
     """
     asset = materialized_view_asset(str(result.view))
-    if VIEWS_ALIAS in operator.outlets and result.outcome in PUBLISHED:
+    if VIEWS_ALIAS in operator.outlets and result.published:
         context["outlet_events"][VIEWS_ALIAS].add(asset, extra=event_extra(result))
     mine = [outlet for outlet in operator.outlets if isinstance(outlet, Asset) and outlet.uri == asset.uri]
     if not mine:
         return
-    if result.outcome in PUBLISHED:
+    if result.published:
         context["outlet_events"][mine[0]].extra = event_extra(result)
         return
     # A new list: the old one belongs to the DAG's task, of which this is a copy.
@@ -101,7 +102,11 @@ def announce(operator: BaseOperator, context: Context, result: RefreshResult) ->
 
 
 def event_extra(result: RefreshResult) -> dict[str, Any]:
-    """Return what the asset event of a refresh carries. Snapshot ids are text: they exceed JavaScript's numbers."""
+    """Return what the asset event of a refresh carries, of bounded size: events are kept for long.
+
+    Snapshot ids are text: they exceed JavaScript's numbers.
+    """
+    reasons = result.reasons[:_REASONS]
     return {
         "view": str(result.view),
         "refresh_id": result.refresh_id,
@@ -112,7 +117,20 @@ def event_extra(result: RefreshResult) -> dict[str, Any]:
         "lag_seconds": result.lag_seconds,
         "seconds": round(result.seconds, 3),
         "interval": result.interval.to_dict() if result.interval else None,
+        "reasons": [{"code": str(reason.code), "message": _cut(reason.message)} for reason in reasons],
+        "fallback": _cut(result.fallback) if result.fallback is not None else None,
+        "checks": _counted(result.checks),
     }
+
+
+def _counted(checks: Sequence[CheckResult]) -> dict[str, Any] | None:
+    """Count checks: those of a refresh that was published have passed, or have warned."""
+    warned = [_cut(check.name) for check in checks if not check.passed]
+    return {"passed": len(checks) - len(warned), "of": len(checks), "warned": warned[:_REASONS]} if checks else None
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 1]}…"
 
 
 def given_document(value: Any, *, field: str, wanted: str) -> Mapping[str, Any]:

@@ -5,15 +5,17 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, Literal
 
-from airflow.sdk import PokeReturnValue
+from airflow.sdk import Context, PokeReturnValue
 from airflow.triggers.base import BaseTrigger
 
 from airflow_mv.errors import ConfigurationError, MaterializedViewError
-from airflow_mv.hooks import DEFAULT_ICEBERG_CONN_ID, MaterializedViewHook
+from airflow_mv.facts import run_facts
+from airflow_mv.hooks import DEFAULT_ICEBERG_CONN_ID, MaterializedViewHook, airflow_errors
 from airflow_mv.links import MaterializedViewLink
 from airflow_mv.plan.lag import Readiness, duration
+from airflow_mv.scope import scope_of
 from airflow_mv.sensors.waiting import WaitingSensor
 from airflow_mv.spec.interval import Span
 from airflow_mv.triggers import Look, MaterializedViewFreshTrigger, look, span_of
@@ -39,12 +41,15 @@ class MaterializedViewFreshSensor(WaitingSensor):
         states: States that are waited for, of those above or of ``airflow-mv status``.
         max_staleness: Accept a stale view, too, if the oldest base commit that it lacks is at most so old: seconds, a
             ``timedelta``, or a text like ``2 h`` (templated).
-        interval_start: Look at nothing but the rows from this time on (templated), like
-            ``{{ data_interval_start }}``: an interval that a backfill has refreshed may be fresh although the rest of
-            the view is not.
+        scope: ``whole``, or ``interval``: look at nothing but the rows that a refresh with ``scope="interval"`` in the
+            same run refreshes, see :mod:`airflow_mv.scope`. They may be fresh although the rest of the view is not.
+        interval_length: With this scope: how long the interval of a run is that tells only one end of it: ``1 d``
+            (templated).
+        interval_start: Instead: look at nothing but the rows from this time on (templated).
         interval_end: The first moment after them (templated); by default the end of the storage table's partition
             that starts there.
-        interval_column: The view's column; by default that of its property ``airflow-mv.interval-column``.
+        interval_column: The view's column (templated); by default that of its property
+            ``airflow-mv.interval-column``.
         deferrable: Wait in the triggerer. By default so, unless ``AIRFLOW__OPERATORS__DEFAULT_DEFERRABLE`` is false;
             then the task is rescheduled between looks. No worker slot is held either way.
         **kwargs: All that ``BaseSensorOperator`` takes (``poke_interval``, ``timeout``, ``soft_fail`` …).
@@ -52,6 +57,7 @@ class MaterializedViewFreshSensor(WaitingSensor):
 
     template_fields: Sequence[str] = (
         "view", "iceberg_conn_id", "max_staleness", "interval_start", "interval_end", "interval_column",
+        "interval_length",
     )  # fmt: skip
     ui_color: str = "#d9efe5"
     operator_extra_links = (MaterializedViewLink(),)
@@ -63,6 +69,8 @@ class MaterializedViewFreshSensor(WaitingSensor):
         iceberg_conn_id: str = DEFAULT_ICEBERG_CONN_ID,
         states: Collection[str] = ("FRESH",),
         max_staleness: timedelta | float | str | None = None,
+        scope: Literal["whole", "interval"] = "whole",
+        interval_length: timedelta | str | None = None,
         interval_start: datetime | str | None = None,
         interval_end: datetime | str | None = None,
         interval_column: str | None = None,
@@ -74,13 +82,29 @@ class MaterializedViewFreshSensor(WaitingSensor):
         self.iceberg_conn_id = iceberg_conn_id
         self.states = _checked(states)
         self.max_staleness = max_staleness
+        self.scope = scope
+        self.interval_length = interval_length
         self.interval_start = interval_start
         self.interval_end = interval_end
         self.interval_column = interval_column
-        if interval_start is None and (interval_end or interval_column):
-            raise ConfigurationError("interval_end and interval_column need an interval_start")
+        self._of_run: Span | None = None
+        self._require_one_interval()
         if not isinstance(max_staleness, str):
             self._max_staleness_seconds()
+
+    def poke(self, context: Context) -> PokeReturnValue:
+        """Look once, at the rows that the run is for.
+
+        Raises:
+            AirflowFailException: Waiting cannot help.
+        """
+        if self.scope == "interval" and self._of_run is None:
+            with airflow_errors():
+                length = duration(self.interval_length, what="interval_length")
+                found = scope_of(run_facts(context), "interval", column=self.interval_column, length=length)
+            self._of_run = found.interval
+            self.log.info("This run waits for the rows of %s: %s", found.interval, found.why)
+        return super().poke(context)
 
     def look(self) -> PokeReturnValue:
         """Look at the view."""
@@ -120,8 +144,18 @@ class MaterializedViewFreshSensor(WaitingSensor):
 
     def _span(self) -> Span | None:
         if self.interval_start is None:
-            return None
+            return self._of_run
         return span_of(self.interval_start, self.interval_end, self.interval_column)
+
+    def _require_one_interval(self) -> None:
+        if self.scope not in ("whole", "interval"):
+            raise ConfigurationError(f"scope is {self.scope!r}; it must be whole or interval")
+        if self.scope == "interval" and (self.interval_start is not None or self.interval_end):
+            raise ConfigurationError("give either scope='interval' or an interval_start, not both")
+        if self.scope == "whole" and self.interval_length:
+            raise ConfigurationError("interval_length needs scope='interval'")
+        if self.scope == "whole" and self.interval_start is None and (self.interval_end or self.interval_column):
+            raise ConfigurationError("interval_end and interval_column need an interval_start, or scope='interval'")
 
     def _max_staleness_seconds(self) -> float | None:
         found = duration(self.max_staleness, what="max_staleness")

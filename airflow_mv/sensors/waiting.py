@@ -59,6 +59,12 @@ class WaitingSensor(BaseSensorOperator):
             raise
         if seen.is_done:
             return seen.xcom_value
+        self.log.info(
+            "Waiting in the triggerer, for at most %s. If no triggerer runs, nobody looks meanwhile: start one "
+            "(`airflow triggerer`), or set deferrable=False, or %s=False for all, to be rescheduled between looks",
+            timedelta(seconds=self.timeout),
+            _SETTING,
+        )
         return self.defer(
             trigger=self.trigger(), method_name="execute_complete", timeout=timedelta(seconds=self.timeout)
         )

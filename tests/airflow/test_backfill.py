@@ -14,14 +14,23 @@ from urllib.error import URLError
 
 import pendulum
 import pytest
-from airflow.sdk import DAG, CronPartitionTimetable, CronTriggerTimetable
+from airflow.sdk import (
+    DAG,
+    Asset,
+    AssetOrTimeSchedule,
+    CronPartitionTimetable,
+    CronTriggerTimetable,
+    MultipleCronTriggerTimetable,
+)
+from airflow.timetables.assets import AssetOrTimeSchedule as AssetOrTime
+from airflow.timetables.trigger import CronTriggerTimetable as OfAirflowItself
 from sqlalchemy import URL
 
 from airflow_mv.catalog.spark import spark_settings
 from airflow_mv.demo.home import CATALOG, DemoHome
 from airflow_mv.demo.local_airflow import local_airflow
-from airflow_mv.operators.facts import run_facts
-from airflow_mv.scope import scope_of
+from airflow_mv.facts import run_facts
+from airflow_mv.scope import RunFacts, scope_of
 from tests.airflow.conftest import Airflow
 from tests.airflow.deployment import Deployment, processes, until
 from tests.builders import Lake
@@ -31,6 +40,8 @@ from tests.spark.processes import connect_server
 
 EXAMPLE = Path(__file__).parents[2] / "dags_examples" / "interval_backfill.py"
 FIRST = date(2024, 6, 1)
+#: So many days at once are never all without a conflict.
+MANY = 30
 DAGS = """
 from datetime import UTC, datetime, timedelta
 
@@ -105,12 +116,7 @@ def backfill(deployment: Deployment, first: int, last: int, **more: Any) -> dict
         **more,
     }
     made = deployment.airflow.call("POST", "/api/v2/backfills", body)
-
-    def completed() -> Any:
-        with suppress(URLError, TimeoutError):  # on a small machine ten starting workers leave the API no time
-            return deployment.airflow.call("GET", f"/api/v2/backfills/{made['id']}")["completed_at"]
-
-    until(completed, seconds=1800)
+    until(lambda: completed(deployment, made["id"]), seconds=1800)
     found = {}
     for number in range(first, last + 1):
         run_id = run_of(deployment, number)
@@ -131,7 +137,7 @@ def run_of(deployment: Deployment, number: int) -> str:
 @pytest.mark.cluster
 @pytest.mark.postgres
 @pytest.mark.timeout(2400)
-@pytest.mark.parametrize("last", [3, pytest.param(30, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("last", [3, pytest.param(MANY, marks=pytest.mark.slow)])
 def test_a_backfill_in_parallel_computes_each_day_and_the_same_range_again_does_nothing(
     deployment: Deployment, last: int
 ) -> None:
@@ -152,6 +158,10 @@ def test_a_backfill_in_parallel_computes_each_day_and_the_same_range_again_does_
         f"day in [2024-06-01, {FIRST + timedelta(days=last)})"
     ]
     files = lake.catalog.load("sales.daily").metadata_location
+    if last >= MANY:
+        logs = [last_log(deployment, run_of(deployment, number)) for number in range(1, last + 1)]
+        assert any("changed while it was refreshed: planning again" in log for log in logs)
+        assert any("its rows are staged already: only the storage table has moved" in log for log in logs)
 
     again = backfill(deployment, 1, last, reprocess_behavior="completed")
 
@@ -194,6 +204,42 @@ def test_a_run_without_a_data_interval_refreshes_what_its_conf_or_its_partition_
     assert "refresh_interval_start and refresh_interval_end in its conf" in last_log(deployment, "untold")
 
 
+@pytest.mark.airflow
+@pytest.mark.cluster
+@pytest.mark.postgres
+@pytest.mark.slow
+@pytest.mark.timeout(2400)
+def test_a_backfill_of_a_partitioned_dag_computes_the_days_that_it_names(deployment: Deployment) -> None:
+    """Both ends are part of it, and a day is one of the schedule's zone: its runs have no date but the partition's."""
+    lake = lake_of(deployment)
+    lake.sell(*((number, 7) for number in range(19, 25)))
+    before = lake.stored()
+    body = {"dag_id": "by_partition", "from_date": "2024-06-20T00:00:00Z", "to_date": "2024-06-22T00:00:00Z"}
+    made = deployment.airflow.call("POST", "/api/v2/backfills", {**body, "max_active_runs": 10})
+
+    until(lambda: completed(deployment, made["id"]), seconds=1800)
+
+    found = deployment.airflow.call("GET", "/api/v2/dags/by_partition/dagRuns?run_type=backfill")["dag_runs"]
+    runs = {run["partition_key"]: run for run in found}
+    assert sorted(runs) == [f"2024-06-{day}T00:00:00" for day in (20, 21, 22)]
+    for key, run in runs.items():
+        assert (run["state"], run["logical_date"]) == ("success", None), deployment.said()
+        result = deployment.value("by_partition", run["dag_run_id"], "refresh")
+        assert (result["outcome"], result["interval"]["start"][:10]) == ("refreshed", key[:10])
+    now = lake.recomputed()
+    assert {number: lake.stored()[number] for number in (20, 21, 22)} == {
+        number: now[number] for number in (20, 21, 22)
+    }
+    assert [lake.stored().get(number) for number in (19, 23, 24)] == [before.get(number) for number in (19, 23, 24)]
+
+
+def completed(deployment: Deployment, backfill_id: int) -> Any:
+    """When a backfill ended, if it has."""
+    with suppress(URLError, TimeoutError):  # on a small machine ten starting workers leave the API no time
+        return deployment.airflow.call("GET", f"/api/v2/backfills/{backfill_id}")["completed_at"]
+    return None
+
+
 def last_log(deployment: Deployment, run_id: str) -> str:
     """The log of a task's last try, with its error; an overloaded machine adds tries that never began."""
     path = f"/api/v2/dags/by_day/dagRuns/{run_id}/taskInstances/refresh"
@@ -206,16 +252,28 @@ def lake_of(deployment: Deployment) -> Days:
     return Days(deployment.iceberg, deployment.catalog, IntervalStager(deployment.catalog, deployment.iceberg))
 
 
-@pytest.mark.parametrize("zone", ["Europe/Berlin", pendulum.timezone("Europe/Berlin")])
-@pytest.mark.parametrize("timetable", [CronPartitionTimetable, CronTriggerTimetable])
-def test_a_schedules_zone_and_ticks_are_known_however_they_are_written(timetable: Any, zone: Any) -> None:
-    """A timetable keeps the zone's name as it was given, a text or a zone."""
-    dag = DAG("zones", schedule=timetable("0 0 * * *", timezone=zone), start_date=datetime(2024, 1, 1, tzinfo=UTC))
-    run = {"run_after": datetime(2024, 7, 1, tzinfo=UTC), "conf": {}}
-    run |= {"data_interval_start": None, "data_interval_end": None}
-    facts = run_facts({"dag_run": SimpleNamespace(**run), "dag": dag, "partition_key": "2024-06-11T00:00:00"})  # type: ignore[typeddict-item,typeddict-unknown-key]
+def facts_of(schedule: Any, **run: Any) -> RunFacts:
+    """What a task knows of a run of a DAG with a schedule."""
+    dag = DAG("zones", schedule=schedule, start_date=datetime(2024, 1, 1, tzinfo=UTC))
+    known = {"run_after": datetime(2024, 7, 1, tzinfo=UTC), "conf": {}, "data_interval_start": None}
+    known |= {"data_interval_end": None, **run}
+    return run_facts({"dag_run": SimpleNamespace(**known), "dag": dag, "partition_key": known.get("partition_key")})  # type: ignore[typeddict-item,typeddict-unknown-key]
 
-    found = scope_of(facts, "interval").interval
+
+@pytest.mark.parametrize("zone", ["Europe/Berlin", pendulum.timezone("Europe/Berlin")])
+@pytest.mark.parametrize("timetable", [CronPartitionTimetable, CronTriggerTimetable, OfAirflowItself])
+@pytest.mark.parametrize("with_assets", [False, True])
+def test_a_schedules_zone_and_ticks_are_known_however_they_are_written(
+    timetable: Any, zone: Any, *, with_assets: bool
+) -> None:
+    """A timetable keeps the zone's name as it was given, a text or a zone; one with assets beside it holds another."""
+    schedule = timetable("0 0 * * *", timezone=zone)
+    if with_assets:
+        schedule = (AssetOrTime if timetable is OfAirflowItself else AssetOrTimeSchedule)(
+            timetable=schedule, assets=[Asset("orders")]
+        )
+
+    found = scope_of(facts_of(schedule, partition_key="2024-06-11T00:00:00"), "interval").interval
 
     assert found is not None
     assert found.end is not None
@@ -223,6 +281,21 @@ def test_a_schedules_zone_and_ticks_are_known_however_they_are_written(timetable
         "2024-06-11T00:00:00+02:00",
         "2024-06-12T00:00:00+02:00",
     )
+
+
+def test_of_a_schedule_with_several_crons_the_nearest_moment_counts() -> None:
+    """The interval between two runs of it is never longer than the time since the other cron's."""
+    schedule = MultipleCronTriggerTimetable("0 6 * * *", "30 18 * * *", timezone="Europe/Berlin")
+    by_hand = datetime(2024, 6, 11, 10, tzinfo=UTC)
+    for moment, start, end in (
+        (datetime(2024, 6, 11, 4, tzinfo=UTC), "2024-06-10T18:30:00+02:00", "2024-06-11T06:00:00+02:00"),
+        (by_hand, "2024-06-10T18:30:00+02:00", "2024-06-11T06:00:00+02:00"),
+    ):
+        facts = facts_of(schedule, data_interval_start=moment, data_interval_end=moment)
+        found = scope_of(facts, "interval").interval
+        assert found is not None
+        assert found.end is not None
+        assert (found.start.isoformat(), found.end.isoformat()) == (start, end)
 
 
 def test_the_example_asks_for_the_day_of_its_run(airflow: Airflow, sales: Lake) -> None:
@@ -233,15 +306,21 @@ def test_the_example_asks_for_the_day_of_its_run(airflow: Airflow, sales: Lake) 
     sales.refresh("sales.by_day")
 
     run = airflow.run_file(EXAMPLE, logical_date="2024-06-03T00:00:00Z")
+    clicked = airflow.run_file(EXAMPLE, logical_date="2024-06-03T13:37:00Z")
     conf = {"refresh_interval_start": "2024-06-01", "refresh_interval_end": "2024-06-02"}
     told = airflow.run_file(EXAMPLE, run_conf=conf)
 
     assert run.states == told.states == {"create": "success", "refresh": "success"}, run.log + told.log
-    assert run.values["refresh"]["interval"] == {
-        "column": "day",
-        "start": "2024-06-02T00:00:00+00:00",
-        "end": "2024-06-03T00:00:00+00:00",
-    }
+    assert (
+        run.values["refresh"]["interval"]
+        == clicked.values["refresh"]["interval"]
+        == {
+            "column": "day",
+            "start": "2024-06-02T00:00:00+00:00",
+            "end": "2024-06-03T00:00:00+00:00",
+        }
+    )
     assert run.values["refresh"]["outcome"] == "fresh"
     assert "from the schedule's moment before to the run's own" in run.task_log("refresh")
+    assert "the schedule's last whole interval before 2024-06-03T13:37:00+00:00" in clicked.task_log("refresh")
     assert told.values["refresh"]["interval"]["start"] == "2024-06-01T00:00:00+00:00"

@@ -32,6 +32,7 @@ from tests.builders import Lake, lake
 pytestmark = [pytest.mark.airflow, pytest.mark.slow, pytest.mark.timeout(1200)]
 
 VIEW = "lake.sales.daily"
+EXAMPLE = Path(__file__).parents[2] / "dags_examples" / "refresh_on_base_commit.py"
 DAGS = f"""
 import os
 from datetime import timedelta
@@ -142,11 +143,11 @@ class World:
     def payloads(self) -> list[dict[str, Any]]:
         """What the events of the watcher said, oldest first."""
         found = self.deployment.airflow.call("GET", "/api/v2/assets/events?order_by=timestamp")["asset_events"]
-        return [event["extra"]["payload"] for event in found if event["extra"].get("from_trigger")]
+        return [event["extra"]["payload"] for event in found if event["name"] == "daily_is_behind"]
 
-    def runs(self) -> list[str]:
+    def runs(self, dag_id: str = "on_commit") -> list[str]:
         """The successful runs that events have started."""
-        runs = self.deployment.airflow.call("GET", "/api/v2/dags/on_commit/dagRuns")["dag_runs"]
+        runs = self.deployment.airflow.call("GET", f"/api/v2/dags/{dag_id}/dagRuns")["dag_runs"]
         return [_quoted(run["dag_run_id"]) for run in runs if run["state"] == "success"]
 
     def state(self, run_id: str, task_id: str) -> str | None:
@@ -185,6 +186,8 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     dags.mkdir()
     (home.folder / "warehouse").mkdir()
     (dags / "events.py").write_text(DAGS)
+    # The example, with a view of its own: it refreshes it.
+    (dags / EXAMPLE.name).write_text(EXAMPLE.read_text().replace(VIEW, "lake.sales.example"))
     collector = Collector()
     with (
         lake(home.catalog_properties["uri"], home.folder / "warehouse") as found,
@@ -194,6 +197,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
         found.table()
         found.view()
         found.view("new")
+        found.view("example")
         found.refresh()
         settings = {
             "TOLD": str(home.folder / "told"),
@@ -209,7 +213,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
         # Not one of those that the system hands out: it takes a while until Airflow listens.
         port = random.randint(20_000, 29_999)
         airflow = stack.enter_context(local_airflow(home, dags=dags, port=port, settings=settings))
-        until(lambda: airflow.call("GET", "/api/v2/dags")["total_entries"] == 3)
+        until(lambda: airflow.call("GET", "/api/v2/dags")["total_entries"] == 4)
         deployment = Deployment(airflow, home, found.iceberg, MaterializedViewCatalog(found.iceberg))
         (standalone,) = [item for item in processes(home) if item.pid == airflow.process.pid]
         world = World(deployment, found, collector, {**os.environ, **standalone.environ()})
@@ -282,6 +286,8 @@ def test_a_waiting_sensor_holds_no_slot_and_outlives_its_triggerer(world: World,
         "changed": "success",
         "gives_up": "skipped",
     }
+    said = " ".join(world.deployment.log("gate", "waiting", "fresh"))
+    assert "If no triggerer runs, nobody looks meanwhile" in said
     value = world.deployment.value("gate", "waiting", "fresh")
     assert (value["readiness"], value["lag_seconds"]) == ("FRESH", 0)
     changed = world.deployment.value("gate", "waiting", "changed")
@@ -306,3 +312,12 @@ def test_lateness_is_told_once_and_recovery_once_and_the_lag_is_measured(world: 
     assert {tags["view"] for tags, _ in lags} == {VIEW}
     assert max(value for _, value in lags) > 1
     assert min(value for _, value in lags) == 0
+
+
+def test_the_example_refreshes_a_view_that_commits_have_left_behind(world: World) -> None:
+    """As it is written, with its quiet period, and real Spark."""
+    run = until(lambda: world.runs("refresh_on_base_commit"))[0]
+
+    result = world.deployment.value("refresh_on_base_commit", run, "refresh")
+    assert (result["view"], result["outcome"]) == ("lake.sales.example", "refreshed")
+    assert world.lake.read("sales.example")

@@ -8,11 +8,14 @@ import os
 import subprocess
 import sys
 import time
+from datetime import date
 from pathlib import Path
 
+import pyarrow.compute as pc
 import pytest
 
 from airflow_mv.assets import materialized_view_asset
+from airflow_mv.demo.data import rows as flight_rows
 from airflow_mv.errors import InvalidIdentifierError
 from airflow_mv.provider_info import get_provider_info
 from tests.airflow.conftest import VIEW, Airflow
@@ -58,6 +61,29 @@ def test_a_refresh_that_a_commit_started_finds_the_view_fresh(airflow: Airflow, 
 
     assert run.states == {"refresh": "success"}, run.log
     assert run.values["refresh"]["outcome"] == "fresh"
+
+
+@pytest.mark.slow
+def test_the_demos_backfill_computes_the_day_of_its_run_from_the_flights(airflow: Airflow, sales: Lake) -> None:
+    """Real Spark on three days of the demo's flights: the run is for the second, and again it is a no-op."""
+    flights = flight_rows("flights", 1).filter(pc.field("day") <= 3)
+    sales.iceberg.create_namespace("nyc")
+    sales.iceberg.create_table("nyc.flights", flights.schema).append(flights)
+    by_hand = {"logical_date": "2013-01-03T13:37:00Z"}
+    first, again = (airflow.run_file(EXAMPLES / "nyc_backfill.py", **by_hand) for _ in range(2))
+
+    assert first.states == again.states == {"create": "success", "refresh": "success"}, first.log + again.log
+    assert first.values["refresh"]["interval"] == {
+        "column": "day",
+        "start": "2013-01-02T00:00:00+00:00",
+        "end": "2013-01-03T00:00:00+00:00",
+    }
+    assert (first.values["refresh"]["outcome"], again.values["refresh"]["outcome"]) == ("refreshed", "fresh")
+    counted = flights.filter(pc.field("day") == 2).group_by("origin").aggregate([("day", "count")])
+    assert {(row["origin"], row["flights"], row["day"]) for row in sales.read("nyc.by_day")} == {
+        (row["origin"], row["day_count"], date(2013, 1, 2)) for row in counted.to_pylist()
+    }
+    assert counted.num_rows == 3
 
 
 def test_a_late_view_is_told_of_once_and_its_recovery_once(airflow: Airflow, sales: Lake) -> None:

@@ -84,7 +84,7 @@ def test_every_form_of_a_secret_is_masked(airflow: Airflow, sales: Lake) -> None
     [
         ({"conn_type": "postgres"}, "is of type 'postgres'; iceberg is needed"),
         ({"conn_type": "iceberg", "extra": {"type": "sql", "uri": "no address"}}, "'uri' is no database URL"),
-        ({"conn_type": "iceberg", "extra": {"type": "nonsense"}}, "its catalog cannot be opened"),
+        ({"conn_type": "iceberg", "extra": {"type": "nonsense"}}, "the catalog cannot be opened"),
     ],
 )
 def test_a_wrong_connection_is_told_by_its_name(airflow: Airflow, fields: dict[str, Any], message: str) -> None:

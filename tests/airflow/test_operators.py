@@ -249,6 +249,43 @@ def test_views_may_come_from_mapping_and_templates(airflow: Airflow, daily: Lake
     assert run.events == []
 
 
+def test_a_view_that_is_named_without_its_catalog_makes_the_event_of_its_asset(airflow: Airflow, daily: Lake) -> None:
+    """The connection has the catalog's name; the DAG file does not know it."""
+    extra = {key: daily.iceberg.properties[key] for key in ("uri", "warehouse")}
+    airflow.connect("bound", conn_type="iceberg", extra={"type": "sql", **extra, "catalog_name": "lake"})
+    daily.compact()
+    run = airflow.run('RefreshMaterializedViewOperator(task_id="refresh", view="sales.daily", iceberg_conn_id="bound")')
+
+    assert run.state == "success", run.log
+    assert run.values["refresh"]["outcome"] == "refreshed"
+    assert [event[:2] for event in run.events] == [["refresh", VIEW]]
+
+
+def test_a_secret_setting_of_a_task_is_masked_where_rendered_fields_are_shown(airflow: Airflow, daily: Lake) -> None:
+    """Airflow goes by its own words for keys, and `credential` is none of them. A mapped task is rendered elsewhere."""
+    secrets = {
+        "spark.sql.catalog.other.credential": "id:l1teral-of-the-file",
+        "spark.sql.catalog.other.token": "{{ dag_run.conf['key'] }}",
+        "spark.sql.catalog.other.uri": "postgresql://me:l1teral-in-address@host/db",
+    }
+    plain = {"spark.security.credentials.hive.enabled": "false", "spark.sql.shuffle.partitions": "2"}
+    run = airflow.run(
+        f"""
+        options = dict(conf={secrets | plain}, env_vars={{"OTHER_TOKEN": "l1teral-of-the-environment"}})
+        RefreshMaterializedViewOperator(task_id="named", view="{VIEW}", **options)
+        RefreshMaterializedViewOperator.partial(task_id="mapped", **options).expand(view=["{VIEW}"])
+    """,
+        run_conf={"key": "t3mplated-key"},
+    )
+
+    assert run.state == "success", run.log
+    for task_id in ("named", "mapped"):
+        shown = repr(run.rendered[task_id])
+        assert "l1teral" not in shown
+        assert "t3mplated" not in shown
+        assert all(f"{key}': '{value}'" in shown for key, value in plain.items())
+
+
 def test_killing_the_task_ends_spark_submit_and_removes_its_settings(
     airflow: Airflow, sales: Lake, tmp_path: Path
 ) -> None:

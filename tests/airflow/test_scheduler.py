@@ -159,7 +159,7 @@ def test_a_cleared_task_decides_anew(deployment: Deployment, second: dict[str, s
     assert set(deployment.events("three_views", "first")) == set(VIEWS)
 
 
-def test_a_worker_that_dies_amid_the_spark_job_costs_a_retry_and_not_a_second_refresh(
+def test_i14_a_worker_that_dies_amid_the_spark_job_costs_a_retry_and_not_a_second_refresh(
     deployment: Deployment, second: dict[str, str]
 ) -> None:
     """The driver lives on, beside that of the retry: whatever it leaves, one refresh is published."""

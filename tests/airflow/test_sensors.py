@@ -10,11 +10,13 @@ import subprocess
 import sys
 import threading
 import time
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from airflow.sdk import DAG
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException, TaskDeferred
 
 from airflow_mv.errors import ConfigurationError, ViewNotFoundError
@@ -76,6 +78,9 @@ def test_a_deferrable_sensor_waits_off_the_worker_until_another_run_has_refreshe
     assert run.state == "success"
     assert run.values["wait"]["state"] == "fresh"
     assert "lake.sales.daily is fresh" in run.log
+    assert "If no triggerer runs, nobody looks meanwhile: start one (`airflow triggerer`), or set deferrable=False" in (
+        run.log
+    )
 
 
 def test_the_trigger_survives_a_restart_with_all_that_it_was_given() -> None:
@@ -173,6 +178,56 @@ def test_a_sensor_may_wait_for_an_interval_of_the_view(airflow: Airflow, tmp_pat
         assert seen.describe().startswith(f"{VIEW}, day in [2024-06-01, 2024-06-02), is fresh: ")
     with pytest.raises(AirflowFailException, match="interval_start is '', which is no point in time"):
         MaterializedViewFreshSensor(task_id="wait", view=VIEW, interval_start="").poke({})
+
+
+def test_a_sensor_may_wait_for_the_rows_that_its_run_is_for(airflow: Airflow, tmp_path: Path) -> None:
+    """The same as a refresh with this scope: of ``@daily``, whose data interval is empty, the day before the run."""
+    (tmp_path / "warehouse").mkdir()
+    uri = f"sqlite:///{tmp_path}/catalog.db"
+    airflow.connect("iceberg_default", conn_type="iceberg", extra={"type": "sql", "uri": uri, "warehouse": "file:///x"})
+    with days_lake(uri, tmp_path / "warehouse", "pointed") as found:
+        found.sell((1, 10), (2, 20))
+        found.refresh_days(2, 3)
+
+        def sensor(**options: Any) -> MaterializedViewFreshSensor:
+            return MaterializedViewFreshSensor(task_id="wait", view=VIEW, scope="interval", **options)
+
+        assert sensor().poke(run_of("2024-06-03")).is_done
+        assert not sensor(interval_length="2 d", interval_column="day").poke(run_of("2024-06-03")).is_done
+        with pytest.raises(TaskDeferred) as deferred:
+            sensor().execute(run_of("2024-06-02"))
+        seen = MaterializedViewFreshTrigger(**deferred.value.trigger.serialize()[1])._look()
+        assert not seen.ready
+        assert seen.describe().startswith(f"{VIEW}, day in [2024-06-01, 2024-06-02), is ")
+        asked = {"refresh_interval_start": "2024-06-02", "refresh_interval_end": "2024-06-03"}
+        assert sensor().poke(run_of(None, **asked)).is_done
+        with pytest.raises(AirflowFailException, match="has no data interval and no partition"):
+            sensor().poke(run_of(None))
+
+
+def run_of(day: str | None, **conf: str) -> Any:
+    """The context of a run of a ``@daily`` DAG."""
+    moment = datetime.fromisoformat(day).replace(tzinfo=UTC) if day else None
+    facts = {"run_after": datetime(2024, 7, 1, tzinfo=UTC), "conf": conf}
+    run = SimpleNamespace(data_interval_start=moment, data_interval_end=moment, **facts)
+    return {"dag_run": run, "dag": DAG("daily", schedule="@daily", start_date=datetime(2024, 1, 1, tzinfo=UTC))}
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"scope": "as_of"}, "scope is 'as_of'; it must be whole or interval"),
+        ({"scope": "interval", "interval_start": "2024-06-01"}, "either scope='interval' or an interval_start"),
+        ({"interval_length": "1 d"}, "interval_length needs scope='interval'"),
+        ({"interval_column": "day"}, "need an interval_start, or scope='interval'"),
+    ],
+)
+def test_an_interval_that_is_told_in_two_ways_or_by_half_is_refused_when_the_dag_is_read(
+    options: dict[str, Any], message: str
+) -> None:
+    """A sensor that looks at the whole view in silence would wait for ever."""
+    with pytest.raises(ConfigurationError, match=message):
+        MaterializedViewFreshSensor(task_id="wait", view=VIEW, **options)
 
 
 def test_an_outage_is_waited_through_in_the_worker_too(airflow: Airflow) -> None:

@@ -130,7 +130,11 @@ def test_only_a_refresh_that_published_makes_an_asset_event(story: Story) -> Non
         "lag_seconds": None,
         "seconds": story.run.values["refresh"]["seconds"],
         "interval": None,
+        "reasons": story.run.values["refresh"]["reasons"],
+        "fallback": None,
+        "checks": None,
     }
+    assert extra["reasons"][0]["code"] == "NEVER_REFRESHED"
     assert story.run.events == [["refresh", VIEW, extra]]
     assert "No asset event: nothing new was published" in story.run.task_log("again")
 

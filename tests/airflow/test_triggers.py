@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,8 +14,10 @@ from airflow.sdk.exceptions import AirflowFailException, TaskDeferred
 from airflow.triggers.base import TriggerEvent
 
 from airflow_mv.errors import ConfigurationError
+from airflow_mv.plan.news import Wanted
 from airflow_mv.sensors import BaseTablesChangedSensor
-from airflow_mv.triggers import BaseTablesChangedOnceTrigger, BaseTablesChangedTrigger, base_tables
+from airflow_mv.triggers import BaseTablesChangedOnceTrigger, BaseTablesChangedTrigger, base_tables, look_for_news
+from airflow_mv.triggers.connected import Connected
 from tests.airflow.conftest import VIEW, Airflow
 from tests.builders import Lake
 
@@ -160,6 +163,8 @@ def test_a_store_that_two_assets_share_costs_the_memory_only(
         await nothing()
 
     watch(store, story)
+    said = "".join(capfd.readouterr())
+    assert "ValueError: Task has 2 concrete inlets and outlets; where two assets share this trigger" in said
     one, two = (BaseTablesChangedTrigger(views=VIEW, asset=name) for name in ("a", "b"))
     assert BaseTablesChangedTrigger.hash(*one.serialize()) != BaseTablesChangedTrigger.hash(*two.serialize())
 
@@ -181,6 +186,24 @@ def test_a_watcher_outlives_what_it_cannot_look_at(airflow: Airflow, daily: Lake
         assert (second["view"], second["state"]) == ("lake.sales.later", "never-refreshed")
 
     watch(Store(), story, views=["lake.sales.later", VIEW])
+
+
+def test_a_lasting_fault_of_one_view_costs_no_new_catalog(airflow: Airflow, daily: Lake) -> None:
+    """Each poll would open one, with its pool. An outage does: a password may have been mended, a server moved."""
+    daily.append()
+    path = daily.catalog.load(daily.view("broken")).metadata_location.removeprefix("file://")
+    connected, wanted = Connected("iceberg_default"), Wanted()
+    Path(path).write_text("{")
+
+    first = connected.hook
+    news = look_for_news(connected, ["lake.sales.broken", VIEW], wanted)
+    assert (news.errors["lake.sales.broken"][0], list(news.views)) == ("InvalidMetadataError", [VIEW])
+    assert connected.hook is first
+    airflow.connect("nowhere", conn_type="iceberg", extra={"type": "sql", "uri": "postgresql://me@127.0.0.1:1/x"})
+    away = Connected("nowhere")
+    lost = away.hook
+    assert look_for_news(away, [VIEW], wanted).errors[VIEW][0] == "CatalogUnavailableError"
+    assert away.hook is not lost
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from datetime import date
 from decimal import Decimal
@@ -104,6 +105,16 @@ def test_a_function_has_a_name_that_others_can_import() -> None:
     assert checks.python(read).text == f"{__name__}:read"
     with pytest.raises(ConfigurationError, match="lambda"):
         checks.python(lambda rows: True)
+
+
+def test_a_function_stands_for_a_check_of_its_own() -> None:
+    """In a list, or alone: `checks=[no_gaps]`. The template engine must not get to see it: it would call it."""
+    wanted = (checks.python(read),)
+    assert read(read) == read([read]) == read(as_documents([read])) == read(as_documents(read)) == wanted
+    assert as_documents([read, "a > 0"]) == [checks.python(read).document(), "a > 0"]
+    for nameless in (lambda rows: True, functools.partial(read)):
+        with pytest.raises(ConfigurationError, match="module:function"):
+            as_documents([nameless])
 
 
 def test_a_property_names_no_function() -> None:

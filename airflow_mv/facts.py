@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 from zoneinfo import ZoneInfo
@@ -54,17 +55,33 @@ def _zone(dag: DAG | None) -> Any:
     """Return the schedule's time zone, else the DAG's."""
     if dag is None:
         return UTC
-    zone = getattr(dag.timetable, "timezone", None) or dag.timezone or UTC
+    named = (_field(timetable, "timezone") for timetable in _timetables(dag))
+    zone = next(filter(None, named), None) or dag.timezone or UTC
     return ZoneInfo(zone) if isinstance(zone, str) else zone
 
 
 def _tick(dag: DAG | None, moment: datetime, direction: int) -> datetime | None:
-    """Return the moment of a cron schedule before (-1) or after (1) another one."""
+    """Return the moment of a cron schedule before (-1) or after (1) another one; of several crons, the nearest."""
     from croniter import croniter  # type: ignore[import-untyped]
 
-    expression = getattr(dag.timetable, "expression", None) if dag else None
-    if not isinstance(expression, str):
+    if dag is None:
         return None
-    ticks = croniter(expression, moment.astimezone(_zone(dag)))
-    found: datetime = ticks.get_prev(datetime) if direction < 0 else ticks.get_next(datetime)
-    return found
+    found: list[datetime] = []
+    for timetable in _timetables(dag):
+        expression = _field(timetable, "expression")
+        if not isinstance(expression, str):
+            return None
+        ticks = croniter(expression, moment.astimezone(_zone(dag)))
+        found.append(ticks.get_prev(datetime) if direction < 0 else ticks.get_next(datetime))
+    return max(found) if direction < 0 else min(found)
+
+
+def _timetables(dag: DAG) -> Sequence[Any]:
+    """Return what a DAG's time follows from: inside of one with assets beside it, or several crons in one."""
+    timetable = _field(dag.timetable, "timetable") or dag.timetable
+    return _field(timetable, "timetables") or [timetable]
+
+
+def _field(timetable: Any, name: str) -> Any:
+    """Return a timetable's field: those of the task SDK show it, those of ``airflow.timetables`` keep it inside."""
+    return getattr(timetable, name, None) or getattr(timetable, f"_{name}", None)
