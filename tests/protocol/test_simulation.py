@@ -13,12 +13,14 @@ from random import Random
 import pytest
 
 from airflow_mv.catalog.loaded import Layout
-from tests.protocol.simulation.actors import ACTORS, append, comment, compact
-from tests.protocol.simulation.mutants import MUTANTS, REGISTERED_MUTANTS, Patch
+from airflow_mv.spec.materialized_view import TIME_TRAVEL_PROPERTY
+from tests.protocol.simulation.actors import ACTORS, append, comment, compact, rolling_back, turn_time_travel
+from tests.protocol.simulation.mutants import MUTANTS, Patch, metadata_named_by_version_number
 from tests.protocol.simulation.product import simulating
+from tests.protocol.simulation.registered_mutants import REGISTERED_MUTANTS, rollback_is_done_again
 from tests.protocol.simulation.schedule import Weather, new_world, settle, simulate
 from tests.protocol.simulation.workers import Process, refresher
-from tests.protocol.simulation.world import BASES, Violation, World
+from tests.protocol.simulation.world import BASES, VIEW, Violation, World
 
 SCHEDULES: dict[Layout, int] = {"pointed": 400, "registered": 150}
 #: A planted fault that few schedules meet is still to be met within so many.
@@ -68,6 +70,8 @@ REGISTERED_EVENTS = (
     "planned again",
     "staged rows of an earlier try published",
     "pinned snapshot was gone",
+    "storage table expired",
+    "view rolled back",
     "files collected",
 )
 
@@ -131,12 +135,31 @@ def test_a_planted_fault_is_found(mutant: Callable[[World, Patch], None]) -> Non
     pytest.fail(f"not found within {SEARCH} schedules")
 
 
-@pytest.mark.parametrize("mutant", REGISTERED_MUTANTS, ids=lambda mutant: str(mutant.__name__))
-def test_a_fault_planted_in_the_registered_layout_is_found(mutant: Callable[[World, Patch], None]) -> None:
+def test_i10_two_writers_that_take_one_name_are_found() -> None:
+    """A store that does not mind is found by what is lost later; this one minds, as ours does."""
+
+    def prepare(world: World, patch: Patch) -> None:
+        metadata_named_by_version_number(world, patch)
+        patch.setattr(world.catalog.files, "write_once", True)
+
+    found = ""
     for seed in range(SEARCH):
         with pytest.MonkeyPatch.context() as patch:
             try:
-                simulate(seed, prepare=lambda world: mutant(world, patch), layout="registered")
+                simulate(seed, prepare=lambda world: prepare(world, patch))
+            except Violation as violation:
+                found = str(violation)
+                break
+    assert found.startswith("I10")
+
+
+@pytest.mark.parametrize("mutant", REGISTERED_MUTANTS, ids=lambda mutant: str(mutant.__name__))
+def test_a_fault_planted_in_the_registered_layout_is_found(mutant: Callable[[World, Patch], None]) -> None:
+    for seed in range(SEARCH):
+        weather = Weather.of(Random(seed), REGISTERED_MUTANTS[mutant])
+        with pytest.MonkeyPatch.context() as patch:
+            try:
+                simulate(seed, prepare=lambda world: mutant(world, patch), weather=weather, layout="registered")
             except Violation:
                 return
     pytest.fail(f"not found within {SEARCH} schedules")
@@ -156,7 +179,7 @@ def test_without_faults_no_refresh_fails() -> None:
     assert events["ended: refreshed"] > 40
 
 
-def test_of_64_contenders_one_publishes_in_every_round() -> None:
+def test_i13_of_64_contenders_one_publishes_in_every_round() -> None:
     """I13: all start from the same stale view; one lands, the others see it and end well."""
     world = new_world(64, _done)
     for round_ in range(1, 6):
@@ -187,6 +210,53 @@ def test_a_swap_sent_twice_in_the_last_try_is_no_conflict() -> None:
         process.step()
     assert (sent, process.failed, len(world.ledger.landed)) == (3, None, 1)
     settle(world, [])
+
+
+@pytest.mark.parametrize("layout", SCHEDULES)
+def test_a_rollback_whose_answer_was_lost_is_not_done_again_over_a_newer_refresh(layout: Layout) -> None:
+    """I3: it has landed, whatever was published on top of it since."""
+    world = roll_back_without_an_answer(layout)
+    assert len(world.ledger.rollbacks) == 1
+    state = world.ledger.state()
+    assert state is not None
+    assert state.record == world.ledger.records[-1]
+    assert state.record is not None
+    assert state.record.refresh_id == world.ledger.landed[2]
+    settle(world, [])
+
+
+def test_a_rollback_that_leaves_no_trace_is_found() -> None:
+    """A planted fault: chance alone would need a thousand schedules for it."""
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(Violation, match="a rollback landed twice"):
+        roll_back_without_an_answer("registered", lambda world: rollback_is_done_again(world, patch))
+
+
+def roll_back_without_an_answer(layout: Layout, prepare: Callable[[World], object] = lambda _: None) -> World:
+    """Two refreshes, a rollback to the first whose answer is lost, and a third refresh before it looks again."""
+    world = new_world(0, _done, layout=layout)
+    prepare(world)
+    while world.catalog.load(VIEW).metadata.properties[TIME_TRAVEL_PROPERTY] != "true":
+        turn_time_travel(world)
+    for _ in range(2):
+        world.bases[BASES[0]].commit(world, "append")
+        _run(Process(world, "refresh", refresher))
+    back = Process(world, "roll back", rolling_back)
+    back.step()
+    while back.calls_next not in ("swap", "commit"):
+        back.step()
+    world.fate = lambda *_: "lost after"
+    back.step()
+    world.fate = _done
+    world.bases[BASES[0]].commit(world, "append")
+    _run(Process(world, "refresh", refresher))
+    _run(back)
+    return world
+
+
+def _run(process: Process) -> None:
+    while not process.over:
+        process.step()
+    assert process.failed is None
 
 
 def _done(world: World, kind: str, fates: tuple[str, ...]) -> str:

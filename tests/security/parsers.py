@@ -265,7 +265,7 @@ def feed(name: str, seed: int, count: int) -> dict[str, Any]:
     for number, data in enumerate(inputs(name, seed, count)):
         started = time.process_time()
         try:
-            with _limited(watching):
+            with limited(watching):
                 parser(data)
             read += 1
         except MaterializedViewError as error:
@@ -296,7 +296,7 @@ def _watch() -> list[str]:
 
 
 @contextmanager
-def _limited(watching: list[str]) -> Iterator[None]:
+def limited(watching: list[str]) -> Iterator[None]:
     """Let what runs here take :data:`MEMORY_BYTES` more than is taken now, and watch it."""
     pages = int(Path("/proc/self/statm").read_text().split()[0])
     limit = pages * resource.getpagesize() + MEMORY_BYTES

@@ -117,7 +117,7 @@ def test_every_secret_of_the_list_is_told_from_a_plain_setting(canaries: list[Ca
 def test_i20_no_secret_is_left_by_the_command_line_with_real_spark(
     secret_uri: str, canaries: list[Canary], tmp_path: Path
 ) -> None:
-    """Create and refresh in a program of its own, verbosely, with Spark's event log; then all other commands."""
+    """The whole path on PostgreSQL, in a program of its own, with Spark's event log; then all other commands."""
     catalog = load_catalog("lake", type="sql", uri=secret_uri, warehouse=f"file://{tmp_path}/warehouse")
     catalog.create_namespace("sales")
     rows = pa.table({"day": ["mon", "mon", "tue"], "amount": [1, 2, 4]})
@@ -147,12 +147,17 @@ def test_i20_no_secret_is_left_by_the_command_line_with_real_spark(
             ("show", VIEW, "--json"),
             ("history", VIEW),
             ("read", VIEW, "-v"),
+            ("refresh", VIEW, "--json"),
             ("doctor", "lake"),
             ("doctor", "lake", "--json"),
         ):
             ended = _called(arguments, home)
             sinks[" ".join(arguments)] = ended
     assert created.code == 0, created.stderr
+    said = {key: json.loads(created.stdout)[key] for key in ("outcome", "mode", "rows_written")}
+    assert said == {"outcome": "refreshed", "mode": "full", "rows_written": 2}
+    assert '"mode": "noop"' in sinks[f"refresh {VIEW} --json"]
+    assert all(row in sinks[f"read {VIEW} -v"] for row in ("mon", "tue"))
     with catalog.engine.connect() as connection:
         sinks["iceberg_tables"] = repr(connection.execute(text("SELECT * FROM iceberg_tables")).fetchall())
     catalog.engine.dispose()

@@ -17,9 +17,10 @@ from pathlib import Path
 import psutil
 from pyiceberg.table import StaticTable
 
+from airflow_mv.commit import has_landed
 from airflow_mv.upkeep.maintenance import collect_orphans
 from tests.builders import QUERY, Lake
-from tests.torture.history import State, check_content, checked, moves
+from tests.torture.history import State, check_content, checked, moves, published, row_of, states_of
 from tests.torture.points import Point
 from tests.torture.struck import HASTY, Blow, Ended, Story, Strike, refresh_and_die
 from tests.torture.victims import Place
@@ -93,9 +94,9 @@ def wage(processes: ForkServerContext, place: Place, strikes: Sequence[Strike], 
             _one(processes, lake, place, strike, result, choice)
         states = checked(lake, place.view, base=place.base)
         result.moves = len(states) - 1
-        result.garbage = len(garbage(states))
+        result.garbage = len(garbage(lake, states))
         collect_orphans(lake.catalog, place.name, older_than=timedelta(0))
-        result.orphans = len(garbage(states))
+        result.orphans = len(garbage(lake, states))
         assert lake.refresh(place.name).outcome == "fresh"
         check_content(lake, states[-1], place.base)
     result.seconds = time.monotonic() - started
@@ -105,7 +106,7 @@ def wage(processes: ForkServerContext, place: Place, strikes: Sequence[Strike], 
 def _one(
     processes: ForkServerContext, lake: Lake, place: Place, strike: Strike, result: Result, choice: random.Random
 ) -> None:
-    earlier = len(moves(lake.iceberg.engine, place.view))
+    earlier = len(moves(lake.iceberg.engine, row_of(lake, place.view)))
     _prepare(lake, place, strike.story, choice.choice(["north", "east", "south"]))
     with _Victim(processes, place, strike) as victim:
         told = victim.told()
@@ -116,7 +117,8 @@ def _one(
         else:
             assert victim.exit_code() == {Blow.KILL: -9, Blow.TERM: 143}[strike.blow]
             result.outcomes[lake.refresh(place.name, effects=HASTY).outcome] += 1
-    assert _published(lake, place, earlier) == 1, f"{strike}: published {_published(lake, place, earlier)} times"
+    found = published(states_of(lake, place.view, since=earlier))
+    assert len(found) == 1, f"{strike}: published {len(found)} times"
     state = lake.storage(place.name).state
     assert state is not None
     assert list(state.current.snapshots.values()) == [lake.head(place.base)], f"{strike}: not fresh"
@@ -177,9 +179,8 @@ def _as_zombie(lake: Lake, place: Place, victim: _Victim, result: Result) -> Non
     ended = victim.told()
     assert isinstance(ended, Ended), f"{victim.strike}: {ended}"
     assert ended.outcome in ("refreshed", "already-committed", "superseded", "fresh"), f"{victim.strike}: {ended}"
-    state = lake.storage(place.name).state
-    assert state is not None
-    assert state.current_refresh_id == ended.refresh_id, f"{victim.strike}: {ended}"
+    storage = lake.storage(place.name)
+    assert has_landed(storage, ended.refresh_id or "", ()), f"{victim.strike}: {ended}"
     assert victim.exit_code() == 0
     result.zombies[ended.outcome] += 1
 
@@ -189,25 +190,17 @@ def _wake(process: psutil.Process) -> None:
         process.resume()
 
 
-def _published(lake: Lake, place: Place, earlier: int) -> int:
-    """How many refreshes were published since."""
-    recent = moves(lake.iceberg.engine, place.view)[earlier:]
-    if not recent:
-        return 0
-    locations = [recent[0].before, *(move.now for move in recent)]
-    view = lake.catalog.identify(place.name)
-    storages = [lake.catalog.load_at(view, location).materialized.storage_table_location for location in locations]
-    return len(set(storages)) - 1
+def garbage(lake: Lake, states: Sequence[State]) -> set[str]:
+    """The files below the view's folders that no state of its history has ever reached."""
+    last = states[-1]
+    folders = {plain(last.view.metadata.location), plain(last.storage.table.location)}
+    there = {str(path) for folder in folders for path in Path(folder).rglob("*") if path.is_file()}
+    return there - {plain(location) for location in _reached(lake, states)}
 
 
-def garbage(states: Sequence[State]) -> set[str]:
-    """The files below the view's folder that no state of its history has ever reached."""
-    folder = plain(states[-1].view.metadata.location)
-    there = {str(path) for path in Path(folder).rglob("*") if path.is_file()}
-    return there - {plain(location) for location in _reached(states)}
-
-
-def _reached(states: Sequence[State]) -> Iterator[str]:
+def _reached(lake: Lake, states: Sequence[State]) -> Iterator[str]:
+    for move in moves(lake.iceberg.engine, states[-1].view.identifier.name):
+        yield from (move.before, move.now)
     for state in states:
         yield state.view.metadata_location
         yield state.storage.location

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from airflow_mv.catalog import Layout
 from tests.airflow.conftest import _airflow, airflow, sales
 from tests.builders import Lake, lake
 
@@ -79,9 +80,15 @@ def uri(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture
-def home(uri: str, warehouse: Path) -> Iterator[Lake]:
+def layout() -> Layout:
+    """Where the view's storage table is; a test with a parameter of this name asks for others."""
+    return "pointed"
+
+
+@pytest.fixture
+def home(uri: str, warehouse: Path, layout: Layout) -> Iterator[Lake]:
     """A lake with a base table and a view that was never refreshed."""
-    with lake(uri, warehouse) as found:
+    with lake(uri, warehouse, layout=layout) as found:
         found.table()
         found.view()
         yield found

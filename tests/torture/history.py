@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The history of a view's pointer, written down by the database itself, and what must hold of it."""
+"""The history of a view's pointer, or its storage table's, written by the database itself, and what must hold of it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from pyiceberg.table import StaticTable
 from sqlalchemy import Engine, text
 
 from airflow_mv.catalog import LoadedStorage, LoadedView
-from airflow_mv.spec.materialized_view import RefreshRecord
+from airflow_mv.spec.materialized_view import RefreshRecord, parse_storage_state
+from airflow_mv.spec.table import ancestors, parse_table
 from tests.builders import Lake
 
 _TABLE = (
@@ -26,19 +27,18 @@ _NOTE = (
 )
 _SQLITE = (
     _TABLE.format(serial="INTEGER PRIMARY KEY AUTOINCREMENT"),
-    f"CREATE TRIGGER note AFTER UPDATE ON iceberg_tables WHEN NEW.iceberg_type = 'VIEW' BEGIN {_NOTE}; END",
+    f"CREATE TRIGGER note AFTER UPDATE ON iceberg_tables BEGIN {_NOTE}; END",
 )
 _POSTGRES = (
     _TABLE.format(serial="serial PRIMARY KEY"),
     f"CREATE FUNCTION note() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN {_NOTE}; RETURN NEW; END $$",
-    "CREATE TRIGGER note AFTER UPDATE ON iceberg_tables FOR EACH ROW WHEN (NEW.iceberg_type = 'VIEW') "
-    "EXECUTE FUNCTION note()",
+    "CREATE TRIGGER note AFTER UPDATE ON iceberg_tables FOR EACH ROW EXECUTE FUNCTION note()",
 )
 
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """One change of a view's pointer, as a trigger saw it.
+    """One change of a row's pointer, as a trigger saw it.
 
     Args:
         before: Where the pointer was.
@@ -65,17 +65,23 @@ class State:
 
 
 def watch(engine: Engine) -> None:
-    """Have the database write down every move of a view's pointer from now on."""
+    """Have the database write down every move of a view's or a table's pointer from now on."""
     with engine.begin() as connection:
         for statement in _SQLITE if engine.dialect.name == "sqlite" else _POSTGRES:
             connection.execute(text(statement))
 
 
 def moves(engine: Engine, name: str = "daily") -> list[Move]:
-    """Every move since :func:`watch`, oldest first."""
+    """Every move of a row since :func:`watch`, oldest first."""
     query = text("SELECT before, now, base FROM pointer_history WHERE name = :name ORDER BY number")
     with engine.connect() as connection:
         return [Move(*row) for row in connection.execute(query, {"name": name})]
+
+
+def row_of(lake: Lake, name: str = "daily") -> str:
+    """The row whose moves publish: the view's own or, in the registered layout, its storage table's."""
+    table = lake.catalog.load(f"sales.{name}").storage_table
+    return name if table is None else table.name
 
 
 def checked(lake: Lake, name: str = "daily", *, base: str = "orders") -> list[State]:
@@ -86,45 +92,67 @@ def checked(lake: Lake, name: str = "daily", *, base: str = "orders") -> list[St
     back: a refresh never holds older base snapshots than the one before. Content: the rows of every refresh are
     the query's at the snapshots that it recorded.
     """
-    view = lake.catalog.identify(f"sales.{name}")
-    found = moves(lake.iceberg.engine, name)
-    assert [move for move in found if move.base != move.before] == []
-    assert [pair for pair in pairwise(found) if pair[0].now != pair[1].before] == []
-    locations = [found[0].before, *(move.now for move in found)] if found else []
-    assert [name for name, count in Counter(locations).items() if count > 1] == []
-    assert not found or lake.catalog.load(view).metadata_location == locations[-1]
-    states = [_state(lake, name, location) for location in locations]
-    published = _published(states)
-    _check_identity(published)
-    _check_order(lake, published, base)
-    for state in published:
+    for row in {name, row_of(lake, name)}:
+        found = moves(lake.iceberg.engine, row)
+        assert [move for move in found if move.base != move.before] == []
+        assert [pair for pair in pairwise(found) if pair[0].now != pair[1].before] == []
+        locations = [found[0].before, *(move.now for move in found)] if found else []
+        assert [name for name, count in Counter(locations).items() if count > 1] == []
+    states = states_of(lake, name)
+    now = lake.catalog.load(f"sales.{name}")
+    assert not states or lake.catalog.load_storage(now).location == states[-1].storage.location
+    refreshes = published(states)
+    _check_identity(refreshes)
+    _check_order(lake, refreshes, base)
+    for state in refreshes:
         check_content(lake, state, base)
     return states
 
 
-def _state(lake: Lake, name: str, location: str) -> State:
+def states_of(lake: Lake, name: str = "daily", *, since: int = 0) -> list[State]:
+    """What readers got at each time since a number of moves, the state before the first of them included."""
+    row = row_of(lake, name)
+    found = moves(lake.iceberg.engine, row)[since:]
+    if not found:
+        return []
+    state = _pointed_state if row == name else _registered_state
+    return [state(lake, name, location) for location in (found[0].before, *(move.now for move in found))]
+
+
+def _pointed_state(lake: Lake, name: str, location: str) -> State:
     view = lake.catalog.load_at(lake.catalog.identify(f"sales.{name}"), location)
     return State(view, lake.catalog.load_storage(view))
 
 
-def _published(states: list[State]) -> list[State]:
+def _registered_state(lake: Lake, name: str, location: str) -> State:
+    view = lake.catalog.load(f"sales.{name}")
+    table = parse_table(lake.catalog.files.read(location, what="storage table file"), source=location)
+    state = parse_storage_state(table.properties, view=name, location=location)
+    return State(view, LoadedStorage(location, table, state, view.storage_table))
+
+
+def published(states: list[State]) -> list[State]:
     """The states that a refresh made: those whose storage table is another than before."""
-    for before, now in pairwise(states):
-        log = {entry.metadata_file for entry in now.storage.table.metadata_log}
+    made = [(before, now) for before, now in pairwise(states) if now.storage.base != before.storage.base]
+    for before, now in made:
         # A refresh is computed on the state before it, and on no other.
-        assert now.storage.location == before.storage.location or before.storage.location in log
-    return [now for before, now in pairwise(states) if now.storage.location != before.storage.location]
+        if now.storage.name is None:
+            assert before.storage.location in {entry.metadata_file for entry in now.storage.table.metadata_log}
+        else:
+            line = {item.snapshot_id for item in ancestors(now.storage.table, now.storage.table.head)}
+            assert before.storage.table.head in {*line, None}
+    return [now for _, now in made]
 
 
-def _check_identity(published: list[State]) -> None:
-    ids = Counter(state.record.refresh_id for state in published if state.record)
+def _check_identity(refreshes: list[State]) -> None:
+    ids = Counter(state.record.refresh_id for state in refreshes if state.record)
     assert [refresh_id for refresh_id, count in ids.items() if count > 1] == [], "a refresh was published twice"
-    assert sum(ids.values()) == len(published)
+    assert sum(ids.values()) == len(refreshes)
 
 
-def _check_order(lake: Lake, published: list[State], base: str) -> None:
+def _check_order(lake: Lake, refreshes: list[State], base: str) -> None:
     numbers = {item.snapshot_id: item.sequence_number for item in lake.load(base).metadata.snapshots}
-    seen = [numbers[snapshot_of(state)] for state in published]
+    seen = [numbers[snapshot_of(state)] for state in refreshes]
     assert seen == sorted(seen), "a refresh went back to an older base snapshot"
 
 

@@ -19,12 +19,16 @@ from sqlalchemy import Engine
 
 from airflow_mv.catalog import MaterializedViewCatalog
 from airflow_mv.script import Outcome, Script
+from airflow_mv.spec.identifiers import Identifier
 
 BEFORE, AMID, AFTER = "before", "amid", "after"
+#: The last two are commits to a storage table in the catalog, of branches that nobody reads.
+SWAP, STAGED, DROPPED = "swap", "swap of a staging branch", "swap of a dropped branch"
 _STATEMENTS = {
     "SELECT iceberg_tables.metadata_location": "pointer read",
     "SELECT iceberg_tables.table_namespace": "look-up of base tables",
-    "UPDATE iceberg_tables": "swap",
+    "SELECT iceberg_tables.catalog_name": "table look-up",
+    "UPDATE iceberg_tables": SWAP,
 }
 _READS = {
     "view": "view metadata read",
@@ -65,8 +69,8 @@ class Points:
         self.seen: list[Point] = []
         self._counts: Counter[str] = Counter()
         self._on = True
-        self._staging = False
-        self._committing = False
+        self._staging = self._dropping = False
+        self._committing: str | None = None
 
     @contextmanager
     def off(self) -> Iterator[None]:
@@ -116,16 +120,18 @@ class Points:
             call = next((name for text, name in _STATEMENTS.items() if statement.startswith(text)), None)
             if call is None or not self._on:
                 return execute(cursor, statement, *rest)
+            if call == SWAP:
+                call = STAGED if self._staging else DROPPED if self._dropping else SWAP
             with self.around(call):
                 execute(cursor, statement, *rest)
-            self._committing = call == "swap"
+            self._committing = call if call in (SWAP, STAGED, DROPPED) else None
             return None
 
         def do_commit(connection: Any) -> None:
-            if not self._committing or not self._on:
+            if self._committing is None or not self._on:
                 return commit(connection)
-            self._committing = False
-            with self.around("commit of the swap"):
+            call, self._committing = self._committing, None
+            with self.around(f"commit of the {call}"):
                 commit(connection)
             return None
 
@@ -139,7 +145,18 @@ class Points:
                 return read(location, what=what)
 
         catalog.files.read = named_read  # type: ignore[method-assign]
+        catalog.tables.drop_branch = self._dropper(catalog.tables.drop_branch)  # type: ignore[method-assign]
         return catalog
+
+    def _dropper(self, drop_branch: Callable[[Identifier, str], None]) -> Callable[[Identifier, str], None]:
+        def drop(name: Identifier, branch: str) -> None:
+            self._dropping = True
+            try:
+                drop_branch(name, branch)
+            finally:
+                self._dropping = False
+
+        return drop
 
     def files(self) -> None:
         """Wrap the file store of this process, for good."""

@@ -89,7 +89,7 @@ def check_history(home: Lake) -> StorageState:
 
 
 @pytest.mark.parametrize(("count", "rounds"), SIZES)
-def test_no_refresh_is_lost_or_doubled_in_a_race_through_rest(
+def test_i08_no_refresh_is_lost_or_doubled_in_a_race_through_rest(
     served: Lake,
     warehouse: Path,
     processes: ForkServerContext,

@@ -12,7 +12,7 @@ from multiprocessing.synchronize import Barrier
 
 from pyiceberg.catalog.sql import SqlCatalog
 
-from airflow_mv.catalog import MaterializedViewCatalog
+from airflow_mv.catalog import Layout, MaterializedViewCatalog, TableChange
 from airflow_mv.commit import Effects
 from airflow_mv.errors import MaterializedViewError
 from airflow_mv.planning import RefreshOptions
@@ -32,17 +32,19 @@ class Place:
         warehouse: Its folder.
         view: The view's last name.
         base: That of its base table.
+        layout: That of views which are created there.
     """
 
     uri: str
     warehouse: str
     view: str = "daily"
     base: str = "orders"
+    layout: Layout = "pointed"
 
     @classmethod
     def of(cls, lake: Lake, view: str = "daily", base: str = "orders") -> Place:
         """The place of a view in a lake that is open here."""
-        return cls(lake.iceberg.properties["uri"], lake.iceberg.properties["warehouse"], view, base)
+        return cls(lake.iceberg.properties["uri"], lake.iceberg.properties["warehouse"], view, base, lake.layout)
 
     @property
     def name(self) -> str:
@@ -59,7 +61,7 @@ class Place:
         iceberg = self.open()
         catalog = MaterializedViewCatalog(iceberg)
         try:
-            yield Lake(iceberg, catalog, DuckStager(catalog, iceberg))
+            yield Lake(iceberg, catalog, DuckStager(catalog, iceberg), self.layout)
         finally:
             iceberg.engine.dispose()
 
@@ -108,7 +110,7 @@ class Report:
 
 
 class CountingCatalog(MaterializedViewCatalog):
-    """Counts the swaps."""
+    """Counts the swaps, and the storage tables' commits."""
 
     sent = 0
     matched = 0
@@ -119,6 +121,13 @@ class CountingCatalog(MaterializedViewCatalog):
         matched = super().swap(view, base, new)
         self.matched += matched
         return matched
+
+    def commit_table(self, name: Identifier, uuid: str, change: TableChange) -> str | None:
+        """Commit, and count."""
+        self.sent += 1
+        location = super().commit_table(name, uuid, change)
+        self.matched += location is not None
+        return location
 
 
 def contend(place: Place, number: int, together: Barrier, orders: Connection) -> None:

@@ -49,6 +49,8 @@ class Ledger:
         seen: The base tables' states that each running try has seen last.
         plans: What each running try's plan was made from: the base tables' states, and how many refreshes.
         position: Where in the base tables' histories the current rows are.
+        rollbacks: The rollbacks that landed.
+        versions: The view's version that each running process has seen last.
     """
 
     world: World
@@ -59,6 +61,8 @@ class Ledger:
     seen: dict[greenlet.greenlet, Seen] = field(default_factory=dict)
     plans: dict[greenlet.greenlet, tuple[Seen, int]] = field(default_factory=dict)
     position: Seen = field(default_factory=lambda: dict.fromkeys(BASES, 0))
+    rollbacks: set[str] = field(default_factory=set)
+    versions: dict[greenlet.greenlet, int] = field(default_factory=dict)
     _reach: dict[tuple[str, str], frozenset[str]] = field(default_factory=dict)
 
     def view_created(self) -> None:
@@ -86,8 +90,14 @@ class Ledger:
         assert state is not None
         return state
 
-    def after_swap(self, before: State, role: str) -> None:
-        """Check what a change of the pointer left."""
+    def after_swap(self, before: State, role: str, version: int | None = None) -> None:
+        """Check what a change of the pointer left.
+
+        Args:
+            before: Where it started from.
+            role: What its sender does.
+            version: The view's version that its sender has seen last; a swap requires the present one by itself.
+        """
         try:
             after, live = self.state(), self.live()
         except MetadataFileNotFoundError as error:
@@ -99,10 +109,12 @@ class Ledger:
         _check_clock(before, after)
         _check_size(after)
         if after.storage.location != before.storage.location:
-            self._storage_changed(before, after, role)
-            self.landed_before[after.storage.location] = len(self.records)
+            try:
+                self._storage_changed(before, after, role, version)
+            finally:  # whoever goes on after a violation, to tidy up, plans on this state
+                self.landed_before[after.storage.location] = len(self.records)
 
-    def _storage_changed(self, before: State, after: State, role: str) -> None:
+    def _storage_changed(self, before: State, after: State, role: str, version: int | None) -> None:
         if before.storage.location not in {entry.metadata_file for entry in after.storage.table.metadata_log}:
             raise Violation("I1: the storage table does not follow from the one before")
         if after.record is None:
@@ -111,25 +123,32 @@ class Ledger:
             raise Violation("I8: the storage table changed without a record")
         known = {record.refresh_id for record in before.storage.state.refreshes} if before.storage.state else set()
         if after.record.refresh_id not in known:
-            self._refreshed(before, after, after.record)
+            self._refreshed(before, after, after.record, version)
         elif role == "roll back":
-            self.position = dict.fromkeys(BASES, 0)
-            self.records.append(after.record)
-            self._check_content(after, after.record)
-            self.world.events["view rolled back"] += 1
+            self._rolled_back(after, after.record)
         elif before.storage.table.head != after.storage.table.head or before.record != after.record:
             raise Violation("I1: maintenance changed the rows or their record")
         else:
             self._check_content(after, after.record)
             self.world.events["storage table expired"] += role == "expire"
 
-    def _refreshed(self, before: State, after: State, record: RefreshRecord) -> None:
+    def _rolled_back(self, after: State, record: RefreshRecord) -> None:
+        rollback_id = after.storage.state.rollback_id if after.storage.state else None
+        if rollback_id is None or rollback_id in self.rollbacks:
+            raise Violation("I3: a rollback landed twice")
+        self.rollbacks.add(rollback_id)
+        self.position = dict.fromkeys(BASES, 0)
+        self.records.append(record)
+        self._check_content(after, record)
+        self.world.events["view rolled back"] += 1
+
+    def _refreshed(self, before: State, after: State, record: RefreshRecord, version: int | None) -> None:
         if record.refresh_id in self.landed:
             raise Violation("I3: a refresh landed twice")
         if record.refresh_id in self.refuted:
             raise Violation("I5: a refresh that was called impossible landed")
-        # A table's commit cannot require the view's version: there a reader checks the record instead.
-        if record.version_id != after.view.metadata.current_version_id and not self.world.registered:
+        # A table's commit cannot require the view's version: it is that of the last look. A reader checks the record.
+        if record.version_id != (version if self.world.registered else after.view.metadata.current_version_id):
             raise Violation("I9: rows of another definition than the view's")
         if before.record and _input(before.record) == _input(record):
             raise Violation("I3: two refreshes in a row from the same input")
@@ -184,6 +203,12 @@ class Ledger:
             raise Violation(f"I11: a file of someone else was deleted: {location}")
 
     # -- claims ------------------------------------------------------------------------------------
+
+    def view_was_seen(self, location: str) -> None:
+        """Note which of the view's versions the running process sees."""
+        with self.world.at_once():
+            view = self.world.catalog.load_at(VIEW, location)
+        self.versions[greenlet.getcurrent()] = view.metadata.current_version_id
 
     def bases_were_seen(self) -> None:
         """Note what the running try sees of the base tables."""

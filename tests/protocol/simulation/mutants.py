@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import uuid
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -19,7 +18,7 @@ from airflow_mv.catalog.catalog import next_number
 from airflow_mv.catalog.files import join
 from airflow_mv.commit import Verdict
 from airflow_mv.errors import CommitConflictError, CommitStateUnknownError
-from airflow_mv.layouts import RegisteredAttempt, pointed
+from airflow_mv.layouts import pointed
 from airflow_mv.planning import plan as planning
 from airflow_mv.script import Outcome, Script
 from airflow_mv.spec.identifiers import Identifier
@@ -28,7 +27,7 @@ from airflow_mv.spec.view import ViewMetadata, parse_view
 from airflow_mv.upkeep import expiry, maintenance
 from tests.protocol.simulation.actors import Actor, night, start_collecting, start_expiring, start_rolling_back
 from tests.protocol.simulation.workers import Spark
-from tests.protocol.simulation.world import BASES, GRACE, STORAGE, World
+from tests.protocol.simulation.world import BASES, GRACE, World
 
 Patch = pytest.MonkeyPatch
 Swap = Callable[[Identifier, str, str], bool]
@@ -253,7 +252,7 @@ def collection_trusts_its_first_look(world: World, patch: Patch) -> None:
     patch.setattr(maintenance, "_reach", reach)
     patch.setattr(maintenance, "_state", lambda *_: reached[-1].state)
     # Nobody takes up what is about to be collected: that alone makes such a publication rare.
-    patch.setattr(refresh, "_may_be_collected", lambda *_: False)
+    patch.setattr(refresh, "oldest_lasting_ms", lambda *_: -1)
 
 
 def expiry_drops_the_current_snapshot(world: World, patch: Patch) -> None:
@@ -293,62 +292,6 @@ MUTANTS: dict[Callable[[World, Patch], None], tuple[Actor, ...]] = dict.fromkeys
     collection_trusts_its_first_look: (start_collecting, night),
     expiry_drops_the_current_snapshot: (start_expiring, start_rolling_back),
 }  # fmt: skip
-
-
-# -- the registered layout -----------------------------------------------------------------------------
-
-
-def commit_without_requirements(world: World, patch: Patch) -> None:
-    """The commit to the storage table requires nothing of it."""
-    world.catalog.tables.checks = False  # type: ignore[attr-defined]
-
-
-def unknown_commit_is_conflict(world: World, patch: Patch) -> None:
-    """No answer to the table's commit: the files of the staged snapshot are deleted (Iceberg's JdbcCatalog)."""
-    tables: Any = world.catalog.tables
-    original = tables.commit
-
-    def commit_table(name: Identifier, uuid: str, change: Any) -> str | None:
-        try:
-            return original(name, uuid, change)
-        except CommitStateUnknownError:
-            table = json.loads(world.files[world.rows[STORAGE].location].data)
-            for snapshot in table["snapshots"]:
-                if snapshot["snapshot-id"] in change.tags.values():
-                    world.catalog.files.delete(snapshot["summary"]["files"])
-            raise CommitConflictError("the commit did not land") from None
-
-    patch.setattr(tables, "commit", commit_table)
-
-
-def refused_commit_is_done(world: World, patch: Patch) -> None:
-    """A refusal of the table's commit is taken for a success."""
-    original = RegisteredAttempt.send
-    patch.setattr(RegisteredAttempt, "send", lambda *args: original(*args) or "somewhere")
-
-
-def main_and_tag_are_not_required(world: World, patch: Patch) -> None:
-    """The commit requires its own branch only: not the state that the refresh was planned on."""
-    change = RegisteredAttempt._change
-
-    def weaker(self: RegisteredAttempt, *args: Any) -> Any:
-        found = change(self, *args)
-        wanted = {ref: item for ref, item in found.requires.items() if not ref.startswith(("main", "airflow_mv_at_"))}
-        return replace(found, requires=wanted)
-
-    patch.setattr(RegisteredAttempt, "_change", weaker)
-
-
-REGISTERED_MUTANTS: tuple[Callable[[World, Patch], None], ...] = (
-    commit_without_requirements,
-    unknown_commit_is_conflict,
-    recorded_snapshots_are_not_those_that_were_read,
-    superseded_by_whoever_was_later,
-    any_storage_state_will_do,
-    nobody_looks_whether_it_landed,
-    refused_commit_is_done,
-    main_and_tag_are_not_required,
-)
 
 
 # -- what they share -------------------------------------------------------------------------------------

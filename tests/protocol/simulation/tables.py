@@ -56,7 +56,8 @@ class SimulatedTables:
 
     def change(self, name: Identifier, make: Callable[[Document], Document | None], *fates: str) -> str | None:
         """Change a table at once; ``None`` where that was refused."""
-        role = self.world.roles.get(greenlet.getcurrent(), "someone")
+        sender = greenlet.getcurrent()
+        role, version = self.world.roles.get(sender, "someone"), self.world.ledger.versions.get(sender)
 
         def apply() -> str | None:
             row = self.world.rows.get(name)
@@ -68,7 +69,7 @@ class SimulatedTables:
             before = self.world.ledger.state()
             row.previous, row.location = row.location, self._write(row.location, changed)
             if before is not None:
-                self.world.ledger.after_swap(before, role)
+                self.world.ledger.after_swap(before, role, version)
             return row.location
 
         found = self.world.call("commit", apply, CommitStateUnknownError, *fates)

@@ -167,6 +167,11 @@ class World:
             return self._apply(apply)
         raise Killed if fate.startswith("killed") else error("no answer")
 
+    @property
+    def applying(self) -> bool:
+        """Whether a call is being done: what it calls in turn is part of it."""
+        return self._applying
+
     def _apply(self, apply: Callable[[], Any]) -> Any:
         self._applying = True
         try:

@@ -1,0 +1,90 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Planted faults of the registered layout; see :mod:`tests.protocol.simulation.mutants`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from airflow_mv.errors import CommitConflictError, CommitStateUnknownError
+from airflow_mv.layouts import RegisteredAttempt
+from airflow_mv.spec.identifiers import Identifier
+from airflow_mv.spec.materialized_view import StorageState
+from tests.protocol.simulation.actors import Actor, replace_view
+from tests.protocol.simulation.mutants import (
+    Patch,
+    a_new_definition_does_not_matter,
+    any_storage_state_will_do,
+    nobody_looks_whether_it_landed,
+    recorded_snapshots_are_not_those_that_were_read,
+    superseded_by_whoever_was_later,
+)
+from tests.protocol.simulation.world import STORAGE, World
+
+
+def commit_without_requirements(world: World, patch: Patch) -> None:
+    """The commit to the storage table requires nothing of it."""
+    world.catalog.tables.checks = False  # type: ignore[attr-defined]
+
+
+def unknown_commit_is_conflict(world: World, patch: Patch) -> None:
+    """No answer to the table's commit: the files of the staged snapshot are deleted (Iceberg's JdbcCatalog)."""
+    tables: Any = world.catalog.tables
+    original = tables.commit
+
+    def commit_table(name: Identifier, uuid: str, change: Any) -> str | None:
+        try:
+            return original(name, uuid, change)
+        except CommitStateUnknownError:
+            table = json.loads(world.files[world.rows[STORAGE].location].data)
+            for snapshot in table["snapshots"]:
+                if snapshot["snapshot-id"] in change.tags.values():
+                    world.catalog.files.delete(snapshot["summary"]["files"])
+            raise CommitConflictError("the commit did not land") from None
+
+    patch.setattr(tables, "commit", commit_table)
+
+
+def refused_commit_is_done(world: World, patch: Patch) -> None:
+    """A refusal of the table's commit is taken for a success."""
+    original = RegisteredAttempt.send
+    patch.setattr(RegisteredAttempt, "send", lambda *args: original(*args) or "somewhere")
+
+
+def main_and_tag_are_not_required(world: World, patch: Patch) -> None:
+    """The commit requires its own branch only: not the state that the refresh was planned on."""
+    change = RegisteredAttempt._change
+
+    def weaker(self: RegisteredAttempt, *args: Any) -> Any:
+        found = change(self, *args)
+        wanted = {ref: item for ref, item in found.requires.items() if not ref.startswith(("main", "airflow_mv_at_"))}
+        return replace(found, requires=wanted)
+
+    patch.setattr(RegisteredAttempt, "_change", weaker)
+
+
+def rollback_is_done_again(world: World, patch: Patch) -> None:
+    """A rollback leaves no trace by which it is known: one whose answer was lost is done again over a newer refresh."""
+    original = StorageState.rolled_back
+
+    def rolled_back(self: StorageState, *arguments: str) -> StorageState:
+        return original(self, *arguments).model_copy(update={"rollback_ids": ()})
+
+    patch.setattr(StorageState, "rolled_back", rolled_back)
+
+
+#: Each with what others then do more often than usual.
+REGISTERED_MUTANTS: dict[Callable[[World, Patch], None], tuple[Actor, ...]] = dict.fromkeys((
+    commit_without_requirements,
+    unknown_commit_is_conflict,
+    recorded_snapshots_are_not_those_that_were_read,
+    superseded_by_whoever_was_later,
+    any_storage_state_will_do,
+    nobody_looks_whether_it_landed,
+    refused_commit_is_done,
+    main_and_tag_are_not_required,
+), ()) | {
+    a_new_definition_does_not_matter: (replace_view,),
+}  # fmt: skip

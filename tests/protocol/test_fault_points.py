@@ -1,0 +1,142 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Faults of one call each: a stale look, a row count that is none, a file cut short, a store that forbids."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from airflow_mv.catalog import Layout
+from airflow_mv.commit import PublishOutcome, publish
+from airflow_mv.errors import MaterializedViewError
+from airflow_mv.plan.planner import RefreshPlan
+from airflow_mv.planning import RefreshOptions, plan_refresh
+from airflow_mv.refresh import find_staged, stage
+from airflow_mv.upkeep.maintenance import collect_orphans
+from tests.builders import Lake, lake
+from tests.faults import Clock, FaultyCatalog, count_unknown, cut_short, forbidden, lose_answer_after
+
+VIEW = "sales.daily"
+
+
+@pytest.fixture(params=["pointed", "registered"])
+def home(request: pytest.FixtureRequest, sqlite_uri: str, warehouse: Path) -> Iterator[Lake]:
+    layout: Layout = request.param
+    with lake(sqlite_uri, warehouse, layout=layout) as found:
+        found.table()
+        found.view()
+        yield found
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+def staged(home: Lake) -> tuple[RefreshPlan, str | None]:
+    """A plan, and what is to be published of it."""
+    plan = plan_refresh(home.catalog, VIEW, options=RefreshOptions(full=True))
+    outcome = stage(home.catalog, plan, home.stager)
+    assert outcome is not None
+    return plan, outcome.branch or outcome.metadata_location
+
+
+def changes(catalog: FaultyCatalog) -> int:
+    """How many changes were sent."""
+    return len(catalog.sent) + len(catalog.commits)
+
+
+def test_a_stale_look_costs_a_refused_change_and_no_more(home: Lake, clock: Clock) -> None:
+    """A replica still shows the state that the plan was made from; the change itself goes to where the truth is."""
+    home.refresh()
+    plan, what = staged(home)
+    catalog = FaultyCatalog(home.iceberg)
+    catalog.remember(VIEW)
+    home.append()
+    home.refresh()
+    newer = home.storage().state
+    catalog.stale_looks = 1
+    found = publish(catalog, plan, what, effects=clock.effects)
+    assert (found.outcome, found.tries, changes(catalog)) == (PublishOutcome.REPLAN, 2, 1)
+    assert home.storage().state == newer
+    assert home.refresh().outcome == "fresh"
+
+
+def test_a_stale_look_after_a_lost_answer_is_no_proof_that_nothing_landed(home: Lake, clock: Clock) -> None:
+    """The same change is sent again and refused; then the truth is seen."""
+    plan, what = staged(home)
+    catalog = FaultyCatalog(home.iceberg)
+    catalog.remember(VIEW)
+    catalog.schedule = [lose_answer_after(lambda: setattr(catalog, "stale_looks", 1))]
+    found = publish(catalog, plan, what, effects=clock.effects)
+    assert (found.outcome, found.tries, changes(catalog)) == (PublishOutcome.COMMITTED, 3, 2)
+    assert home.refresh().outcome == "fresh"
+    assert len(home.read()) == 2
+
+
+def test_a_driver_that_counts_no_rows_is_not_believed_but_the_catalog(home: Lake, clock: Clock) -> None:
+    """-1 is no answer: whether the refresh has landed is seen; a table's commit that counts no row is taken back."""
+    plan, what = staged(home)
+    catalog, sent = FaultyCatalog(home.iceberg, count_unknown), 2 if home.layout == "registered" else 1
+    found = publish(catalog, plan, what, effects=clock.effects)
+    assert (found.outcome, found.tries, changes(catalog)) == (PublishOutcome.COMMITTED, 2, sent)
+    assert home.refresh().outcome == "fresh"
+
+
+@pytest.mark.parametrize("part", ["/metadata/0", "/storage-"])
+def test_a_file_that_is_cut_short_while_the_process_lives_is_never_reached(home: Lake, clock: Clock, part: str) -> None:
+    """The view's file or the storage table's: the next try writes another name, and a collection takes the half."""
+    plan, what = staged(home)
+    with cut_short(part) as struck:
+        found = publish(home.catalog, plan, what, effects=clock.effects)
+    assert len(struck) == 1
+    assert (found.outcome, found.tries) == (PublishOutcome.COMMITTED, 2)
+    assert len(home.read()) == 2
+    assert home.refresh().outcome == "fresh"
+    collect_orphans(home.catalog, VIEW, older_than=timedelta(0))
+    assert not Path(struck[0].removeprefix("file://")).exists()
+    assert home.refresh().outcome == "fresh"
+
+
+def test_a_store_that_forbids_a_file_publishes_nothing_and_says_so(home: Lake, clock: Clock) -> None:
+    """Once it is allowed, what was staged is published."""
+    plan, what = staged(home)
+    before = home.catalog.load(VIEW).metadata_location, home.storage().base
+    with (
+        forbidden(".metadata.json") as struck,
+        pytest.raises(MaterializedViewError, match=r"no permission|PermissionError"),
+    ):
+        publish(home.catalog, plan, what, effects=clock.effects)
+    assert struck
+    assert (home.catalog.load(VIEW).metadata_location, home.storage().base) == before
+    assert publish(home.catalog, plan, what, effects=clock.effects).outcome == PublishOutcome.COMMITTED
+    assert home.refresh().outcome == "fresh"
+
+
+@pytest.mark.parametrize("home", ["pointed"], indirect=True)  # no two runs share a branch
+def test_what_an_older_try_staged_is_not_taken_for_what_a_newer_one_has_staged_meanwhile(
+    home: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The outcome was read, then another try put a younger one in its place: the old files may be collected by now."""
+    plan, old = staged(home)
+    for path in Path(home.catalog.load(VIEW).metadata.location.removeprefix("file://")).rglob("*"):
+        os.utime(path, (1_000_000_000, 1_000_000_000))
+
+    def then_staged_by_someone_else(look: Callable[[str], Any]) -> Callable[[str], Any]:
+        def looked(location: str) -> Any:
+            seen = look(location)
+            monkeypatch.undo()
+            assert stage(home.catalog, plan, home.stager) is not None
+            return seen
+
+        return looked
+
+    for name in ("modified_ms", "read_text"):  # whichever of them comes first
+        monkeypatch.setattr(home.catalog.files, name, then_staged_by_someone_else(getattr(home.catalog.files, name)))
+    found = find_staged(home.catalog, plan)
+    assert found is None or found.metadata_location != old

@@ -1,0 +1,124 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A REST server whose own database loses answers: what it then says of a commit is not so, and we must not believe it.
+
+Iceberg's JdbcCatalog sends the UPDATE again on another connection, finds that no row matches, and reports that the
+commit has failed, though it has landed (polaris #5459 is the same).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from itertools import pairwise, product
+from pathlib import Path
+
+import pytest
+from sqlalchemy import make_url
+
+from airflow_mv.errors import MaterializedViewError
+from airflow_mv.upkeep.maintenance import collect_orphans, expire
+from airflow_mv.upkeep.rollback import rollback
+from tests.builders import lake
+from tests.services import RestServers
+from tests.torture.history import moves, row_of, watch
+from tests.torture.proxy import Fault, Moment, proxy
+from tests.torture.struck import HASTY
+from tests.torture.test_proxy import Both
+
+#: Among an UPDATE's values. Its text is sent for its first uses only, and no other statement of a refresh has any.
+UPDATE = b".metadata.json"
+VIEW = "sales.daily"
+#: The server commits by itself: a statement that was applied has landed.
+MOMENTS = (Moment.BEFORE, Moment.APPLIED)
+GOOD = ("refreshed", "already-committed", "fresh")
+#: Of a later refresh: the staging branch, its rows, the publication.
+BRANCH, ROWS, PUBLICATION = 1, 2, 3
+
+
+@pytest.fixture
+def both(rest_jvm: RestServers, postgres_uri: str, warehouse: Path) -> Iterator[Both]:
+    """A database over a good connection, and a REST server that reaches it through the proxy."""
+    url = make_url(postgres_uri)
+    with lake(postgres_uri, warehouse, layout="registered") as good, proxy(str(url.host), url.port or 5432) as running:
+        through = url.set(host="127.0.0.1", port=running.port).render_as_string(hide_password=False)
+        with rest_jvm.serve(through, warehouse) as address, lake(address, warehouse) as bad:
+            good.table()
+            bad.view(time_travel=True)
+            watch(good.iceberg.engine)
+            assert bad.refresh().outcome == "refreshed"
+            good.append()
+            yield Both(good, bad, running)
+
+
+def right(both: Both, *, refreshes: int) -> None:
+    """The rows are those of the present base table, each refresh was published once, and readers get every one."""
+    assert both.bad.refresh().outcome == "fresh"
+    assert sum(row["orders"] for row in both.bad.read()) == both.good.load().scan().count()
+    state = both.bad.storage().state
+    assert state is not None
+    assert len(state.refreshes) == refreshes
+    storage = both.bad.storage()
+    assert storage.name is not None
+    table = both.bad.iceberg.load_table((*storage.name.namespace, storage.name.name))
+    for snapshot in storage.table.snapshots:
+        table.scan(snapshot_id=snapshot.snapshot_id).to_arrow()
+    found = moves(both.good.iceberg.engine, row_of(both.good))
+    assert [pair for pair in pairwise(found) if pair[0].now != pair[1].before] == []
+
+
+def tried(work: Callable[[], object]) -> str:
+    """How something ended that the server's answers may have misled."""
+    try:
+        return str(work())
+    except MaterializedViewError as error:
+        return type(error).__name__
+
+
+@pytest.mark.parametrize(
+    ("number", "moment"),
+    [
+        (PUBLICATION, Moment.APPLIED),
+        pytest.param(PUBLICATION, Moment.BEFORE, marks=pytest.mark.slow),
+        *(pytest.param(*case, marks=pytest.mark.slow) for case in product((BRANCH, ROWS), MOMENTS)),
+    ],
+)
+def test_i04_a_commit_that_a_rest_server_calls_failed_though_it_landed_is_published_once(
+    both: Both, number: int, moment: Moment
+) -> None:
+    """The publication is looked for before the answer is believed; what was lost while staging is staged again."""
+    fault = both.break_at(UPDATE, moment, number)
+    first = tried(lambda: both.bad.refresh(effects=HASTY).outcome)
+    assert fault.happened
+    assert first in (GOOD if number == PUBLICATION else (*GOOD, "JobError", "CommitStateUnknownError"))
+    assert both.bad.refresh().outcome in GOOD
+    right(both, refreshes=2)
+
+
+@pytest.mark.parametrize(
+    ("work", "moment"),
+    [
+        ("roll back", Moment.APPLIED),
+        pytest.param("roll back", Moment.BEFORE, marks=pytest.mark.slow),
+        *(pytest.param("expire", moment, marks=pytest.mark.slow) for moment in MOMENTS),
+    ],
+)
+def test_maintenance_that_a_rest_server_calls_failed_though_it_landed_is_done_once(
+    both: Both, work: str, moment: Moment
+) -> None:
+    """And no file that readers need is gone: nothing is deleted on the strength of an error."""
+    first = both.bad.storage().state
+    assert first is not None
+    assert both.bad.refresh().outcome == "refreshed"
+    moved = len(moves(both.good.iceberg.engine, row_of(both.good)))
+    fault: Fault = both.break_at(UPDATE, moment)
+    if work == "expire":
+        expire(both.bad.catalog, VIEW, older_than=timedelta(0), effects=HASTY)
+        assert both.bad.storage().table.head in {item.snapshot_id for item in both.bad.storage().table.snapshots}
+    else:
+        assert rollback(both.bad.catalog, VIEW, first.current_refresh_id, effects=HASTY).changed
+        assert both.bad.storage().state.current_refresh_id == first.current_refresh_id  # type: ignore[union-attr]
+    assert fault.happened
+    assert len(moves(both.good.iceberg.engine, row_of(both.good))) == moved + 1
+    collect_orphans(both.bad.catalog, VIEW, older_than=timedelta(0))
+    assert both.bad.refresh().outcome == ("refreshed" if work == "roll back" else "fresh")
+    right(both, refreshes=3 if work == "roll back" else 2)
