@@ -14,8 +14,10 @@ from typing import TYPE_CHECKING, TypeVar
 
 import pytest
 from sqlalchemy import URL
+from xdist.remote import Producer
 
 from tests.rest.java import java_process
+from tests.scheduling import FromBothEnds, place
 from tests.services import (
     POSTGRES_URL_VARIABLE,
     RestServers,
@@ -67,8 +69,15 @@ def pytest_unconfigure() -> None:
     shutil.rmtree(_HOME, ignore_errors=True)
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> FromBothEnds:
+    """Say how files are shared out where there are several test processes."""
+    return FromBothEnds(config, log)
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """A test that asks for a server need not say so twice."""
+    """A test that asks for a server need not say so twice; folders that start the same things are neighbours."""
+    items.sort(key=place)
     for item in items:
         asked = getattr(item, "fixturenames", ())
         if "postgres_uri" in asked:
