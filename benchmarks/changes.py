@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from benchmarks.tpch import CATALOG, DATA, TABLES
 
 if TYPE_CHECKING:
+    from pyiceberg.catalog.sql import SqlCatalog
     from pyspark.sql import SparkSession
 
 #: Table properties by variant: how rows are deleted.
@@ -26,6 +27,8 @@ VARIANTS: Mapping[str, Mapping[str, str]] = {
 }
 #: Order keys of TPC-H leave gaps and end below this times the scale factor.
 _KEYS = 6_000_000
+#: From this scale factor on, the files of the original are not copied.
+_LARGE = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,28 +38,49 @@ class Tables:
     Args:
         variant: One of :data:`VARIANTS`.
         scale: TPC-H scale factor.
+        purpose: A word that tells several copies of one variant apart.
     """
 
     variant: str
     scale: float
+    purpose: str = ""
 
     @property
     def namespace(self) -> str:
         """Where they are."""
-        return f"bench_{self.variant.replace('-', '_')}"
+        return "_".join(["bench", *self.variant.split("-"), *self.purpose.split()])
 
     def name(self, table: str) -> str:
         """A table's full name."""
         return f"{CATALOG}.{self.namespace}.{table}"
 
-    def copy(self, spark: SparkSession) -> None:
-        """Make the copies anew."""
-        properties = ", ".join(f"'{key}' = '{value}'" for key, value in VARIANTS[self.variant].items())
+    def copy(self, spark: SparkSession, catalog: SqlCatalog) -> None:
+        """Make the copies anew; large ones share the files of the original, and write their own elsewhere."""
+        shared = self.scale >= _LARGE and VARIANTS[self.variant]["format-version"] == "2"
         for table in TABLES:
-            spark.sql(
-                f"CREATE OR REPLACE TABLE {self.name(table)} USING iceberg TBLPROPERTIES ({properties}) "
-                f"AS SELECT * FROM {CATALOG}.{DATA}.{table}"
-            )
+            if shared:
+                self._share(spark, catalog, table)
+            else:
+                self._copy(spark, table)
+
+    def _share(self, spark: SparkSession, catalog: SqlCatalog, table: str) -> None:
+        name = (self.namespace, table)
+        if catalog.table_exists(name):
+            catalog.drop_table(name)
+        original = catalog.load_table((DATA, table))
+        catalog.register_table(name, original.metadata_location)
+        folder = f"{original.location().rsplit('/', 2)[0]}/{self.namespace}/{table}"
+        own = {"write.data.path": f"{folder}/data", "write.metadata.path": f"{folder}/metadata"}
+        properties = _written({**VARIANTS[self.variant], **own})
+        spark.sql(f"REFRESH TABLE {self.name(table)}")
+        spark.sql(f"ALTER TABLE {self.name(table)} SET TBLPROPERTIES ({properties})")
+
+    def _copy(self, spark: SparkSession, table: str) -> None:
+        properties = _written(VARIANTS[self.variant])
+        spark.sql(
+            f"CREATE OR REPLACE TABLE {self.name(table)} USING iceberg TBLPROPERTIES ({properties}) "
+            f"AS SELECT * FROM {CATALOG}.{DATA}.{table}"
+        )
 
     def sql(self, view: str) -> str:
         """A view's query over the copies."""
@@ -90,6 +114,10 @@ class Tables:
             f"UPDATE {self.name('lineitem')} SET l_quantity = l_quantity + 1, l_extendedprice = l_extendedprice * 1.01 "
             f"WHERE {updated.format('l_orderkey')}"
         )
+
+
+def _written(properties: Mapping[str, str]) -> str:
+    return ", ".join(f"'{key}' = '{value}'" for key, value in properties.items())
 
 
 def _chosen(key: str, share: float, number: int) -> str:

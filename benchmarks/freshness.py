@@ -197,6 +197,7 @@ def _stager(catalog: MaterializedViewCatalog) -> Callable[[Script], Outcome]:
     def stage(script: Script) -> Outcome:
         step = script.steps[-1]
         assert isinstance(step, CreateStorageStep)
+        assert step.location is not None
         metadata = new_table_metadata(_SCHEMA, UNPARTITIONED_PARTITION_SPEC, UNSORTED_SORT_ORDER, step.location)
         location = f"{step.location}/metadata/00000-{uuid.uuid4()}.metadata.json"
         catalog.files.write(location, metadata.model_dump_json().encode())

@@ -4,25 +4,28 @@
 from __future__ import annotations
 
 import argparse
-import itertools
-import statistics
 import time
-from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from airflow_mv.catalog import MaterializedViewCatalog
+from airflow_mv.catalog import LoadedStorage
 from airflow_mv.create import Definition, create
 from airflow_mv.errors import RefreshRefusedError
+from airflow_mv.plan.planner import Mode
 from airflow_mv.planning import RefreshOptions, plan_refresh
-from airflow_mv.refresh import refresh
+from airflow_mv.refresh import publish, stage
+from airflow_mv.results import RefreshResult
 from airflow_mv.script import Outcome, Script
-from airflow_mv.stagers import InProcessStager
+from airflow_mv.stagers import InProcessStager, stored_rows
 from benchmarks import report
+from benchmarks.cells import Cell, Run, Way, page
 from benchmarks.changes import VARIANTS, Tables
+from benchmarks.steps import TimedCatalog, inside, timed_stager
 from benchmarks.tpch import CATALOG, SCRATCH, VIEWS, Warehouse
 
 if TYPE_CHECKING:
+    from pyiceberg.catalog.sql import SqlCatalog
     from pyspark.sql import SparkSession
 
 _FILTER = """
@@ -30,169 +33,261 @@ SELECT l_orderkey, l_linenumber, l_quantity, l_extendedprice, l_shipdate
 FROM lake.tpch.lineitem WHERE l_quantity > 45"""
 QUERIES = {"v0": _FILTER, **VIEWS}
 _CHANGES: dict[str, Callable[[Tables, SparkSession, float, int], None]] = {"append": Tables.append, "mixed": Tables.mix}
-
-
-@dataclass(frozen=True, slots=True)
-class Cell:
-    """One change, one view, refreshed both ways; seconds."""
-
-    variant: str
-    change: str
-    percent: float
-    view: str
-    mode: str
-    incremental: float | None
-    full: float
-    chosen: str
-    #: What was expected of both ways, in seconds, before what the view's own refreshes have taught.
-    expected: float | None = None
-    expected_full: float | None = None
-
-    @property
-    def ratio(self) -> float | None:
-        """Incremental over full."""
-        return None if self.incremental is None else self.incremental / self.full
+_INCREMENTAL, _FULL = RefreshOptions(on_fallback="fail"), RefreshOptions(full=True)
+#: Changes of at most so many percent are measured more than once.
+_CHEAP = 1.0
+#: The goal's row at a larger scale: what is measured there.
+_LARGE_SCALE, _LARGE_PERCENT, _LARGE_VARIANT = 10.0, 0.1, "v2-mor"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--scale", type=float, default=1.0, help="TPC-H scale factor (1: 6 million rows of lineitem)")
-    parser.add_argument("--percents", type=float, nargs="+", default=[0.01, 0.1, 1, 10, 50])
+    parser.add_argument(
+        "--percents", type=float, nargs="+", default=[0.1, 10, 0.01, 50, 1], help="sizes of changes, in this order"
+    )
     parser.add_argument("--changes", nargs="+", choices=list(_CHANGES), default=list(_CHANGES))
     parser.add_argument("--variants", nargs="+", choices=list(VARIANTS), default=list(VARIANTS))
     parser.add_argument("--views", nargs="+", choices=list(QUERIES), default=list(QUERIES))
     parser.add_argument("--check", action="store_true", help="compare the rows of both ways after each pair")
+    parser.add_argument("--repeat", type=int, default=3, metavar="N", help="runs of each change of at most 1 percent")
+    parser.add_argument("--minutes", type=float, metavar="M", help="begin no further change after so many minutes")
+    parser.add_argument("--also-ten", action="store_true", help="first the 0.1 %% row of v2-mor at scale factor 10")
+    parser.add_argument("--prepare", action="store_true", help="make the data that are made once, and measure nothing")
 
 
 def run(options: argparse.Namespace) -> dict[str, Any]:
-    """Measure, print the table, return every run."""
-    warehouse = Warehouse.below(options.cache, options.scale)
-    tables = warehouse.open()
-    catalog = MaterializedViewCatalog(tables)
-    stager = InProcessStager(catalog, report=lambda _: None)
-    facts = report.machine()
+    """Measure, print the tables, return every run."""
+    facts, clock = report.machine(), Clock(options.minutes)
     cells: list[Cell] = []
-    try:
-        warehouse.fill(tables, stager.session)
-        warehouse.clear(tables)
-        for variant in options.variants:
-            tables.create_namespace_if_not_exists(Tables(variant, options.scale).namespace)
-            cells += _variant(catalog, stager, Tables(variant, options.scale), options)
-    finally:
-        stager.close()
-        warehouse.clear(tables)
-    print(f"\nIncremental against full, TPC-H scale factor {options.scale:g}, warm session, one run a cell")
-    print(f"{report.about(facts)}\n\n{_table(cells)}\n\n{fit(cells)}")
+    if options.also_ten:
+        cells += _at(_large(options), clock)
+    cells += _at(options, clock)
+    if options.prepare:
+        return {"benchmark": "incremental", "machine": facts, "cells": []}
+    for scale in dict.fromkeys(cell.scale for cell in cells):
+        print(f"\nIncremental against full, TPC-H scale factor {scale:g}, warm session")
+        print(f"{report.about(facts)}\n\n{page([cell for cell in cells if cell.scale == scale])}")
+    print("\n" + "\n".join(clock.told()))
     return {
         "benchmark": "incremental",
-        "scale": options.scale,
         "machine": facts,
-        "cells": [{**asdict(cell), "ratio": cell.ratio} for cell in cells],
+        "seconds": clock.phases,
+        "left_out": clock.left_out,
+        "cells": [cell.to_dict() for cell in cells],
     }
 
 
-def _variant(
-    catalog: MaterializedViewCatalog, stager: InProcessStager, tables: Tables, options: argparse.Namespace
-) -> list[Cell]:
-    cells: list[Cell] = []
-    numbers = itertools.count(1)
-    for change in options.changes:
-        tables.copy(stager.session)
-        for view in options.views:
-            for way in ("incremental", "full"):
-                _create(catalog, stager, tables, view, way)
-        # The first change is for the caches and the compiler: it is not reported.
-        for percent in (options.percents[0], *options.percents):
-            number = next(numbers)
-            _CHANGES[change](tables, stager.session, percent / 100, number)
-            found = [_measure(catalog, stager, tables, change, percent, view, options) for view in options.views]
-            cells += found if number > 1 else []
-            for cell in found:
-                print(_line(cell), flush=True)
-    return cells
+def _large(options: argparse.Namespace) -> argparse.Namespace:
+    wanted = {"scale": _LARGE_SCALE, "percents": [_LARGE_PERCENT], "variants": [_LARGE_VARIANT], "repeat": 1}
+    return argparse.Namespace(**{**vars(options), **wanted})
 
 
-def _name(tables: Tables, view: str, way: str) -> str:
-    return f"{CATALOG}.{SCRATCH}.{view}_{way}_{tables.variant.replace('-', '_')}"
+@dataclass
+class Clock:
+    """How long it took, and whether there is time for more.
+
+    Args:
+        minutes: All that there is; ``None`` for any.
+    """
+
+    minutes: float | None
+    started: float = field(default_factory=time.monotonic)
+    phases: dict[str, float] = field(default_factory=dict)
+    left_out: list[str] = field(default_factory=list)
+
+    def phase(self, name: str, since: float) -> None:
+        """Count the seconds since a time of the monotonic clock."""
+        self.phases[name] = self.phases.get(name, 0.0) + time.monotonic() - since
+
+    def allows(self, what: str) -> bool:
+        """Whether to begin something; else it is noted as left out."""
+        in_time = self.minutes is None or time.monotonic() - self.started < 60 * self.minutes
+        if not in_time:
+            self.left_out.append(what)
+        return in_time
+
+    def told(self) -> Iterator[str]:
+        """Yield what took how long, and what was left out."""
+        yield "Took: " + ", ".join(f"{name} {seconds:.0f} s" for name, seconds in self.phases.items())
+        if self.left_out:
+            yield f"Left out for want of time: {'; '.join(self.left_out)}"
 
 
-def _create(
-    catalog: MaterializedViewCatalog, stager: Callable[[Script], Outcome], tables: Tables, view: str, way: str
-) -> None:
-    name = _name(tables, view, way)
-    strategy = "incremental" if way == "incremental" else "full"
-    definition = Definition(tables.sql(QUERIES[view]), refresh_strategy=strategy)
-    create(catalog, name, definition, stager=stager, replace=catalog.exists(name))
-    refresh(catalog, [name], stager=stager)
+@dataclass(frozen=True, slots=True)
+class Lane:
+    """The tables of one variant that one sort of change happens to."""
+
+    tables: Tables
+    change: str
+
+    def name(self, view: str) -> str:
+        """A view's full name."""
+        return f"{CATALOG}.{SCRATCH}.{view}_{self.tables.namespace}"
+
+    def __str__(self) -> str:
+        return f"{self.tables.variant} {self.change}"
 
 
-def _measure(
-    catalog: MaterializedViewCatalog,
-    stager: InProcessStager,
-    tables: Tables,
-    change: str,
-    percent: float,
-    view: str,
-    options: argparse.Namespace,
-) -> Cell:
-    names = {way: _name(tables, view, way) for way in ("incremental", "full")}
-    plan = plan_refresh(catalog, names["incremental"])
-    bare = {item.mode == "full": item.seconds / item.factor for item in plan.estimates}
-    full, _ = _timed(catalog, stager, names["full"], RefreshOptions())
+def _at(options: argparse.Namespace, clock: Clock) -> list[Cell]:
+    """Measure at one scale factor."""
+    warehouse = Warehouse.below(options.cache, options.scale)
+    tables = warehouse.open()
+    catalog = TimedCatalog(tables)
+    stager = InProcessStager(catalog, report=lambda _: None)
+    bench = Bench(tables, catalog, stager, options, clock)
+    since, scale = time.monotonic(), f"SF {options.scale:g}"
     try:
-        seconds, mode = _timed(catalog, stager, names["incremental"], RefreshOptions(on_fallback="fail"))
-    except RefreshRefusedError:
-        seconds, mode = None, "full"
-        refresh(catalog, [names["incremental"]], stager=stager)
-    if options.check:
-        _compare(stager.session, catalog, names)
-    expected, expected_full = bare.get(False), bare.get(True)
-    return Cell(tables.variant, change, percent, view, mode, seconds, full, str(plan.mode), expected, expected_full)
+        warehouse.fill(tables, stager.session)
+        clock.phase(f"{scale} data and session", since)
+        if options.prepare:
+            return []
+        warehouse.clear(tables)
+        return bench.measure()
+    finally:
+        stager.close()
+        warehouse.clear(tables)
 
 
-def _timed(
-    catalog: MaterializedViewCatalog, stager: InProcessStager, name: str, how: RefreshOptions
-) -> tuple[float | None, str]:
-    started = time.perf_counter()
-    (result,) = refresh(catalog, [name], stager=stager, options=how)
-    return time.perf_counter() - started, str(result.mode)
+@dataclass
+class Bench:
+    """One session, and what is measured in it."""
+
+    pointers: SqlCatalog
+    catalog: TimedCatalog
+    stager: InProcessStager
+    options: argparse.Namespace
+    clock: Clock
+    cells: dict[tuple[str, ...], Cell] = field(default_factory=dict)
+    _number: int = 0
+
+    def measure(self) -> list[Cell]:
+        """Measure all cells, the most telling sizes first, and the cheap ones again as long as there is time."""
+        lanes = list(self._lanes())
+        if lanes:
+            self._row(lanes[0], self.options.percents[0], kept=False)  # for the caches and the compiler
+        for turn in range(max(1, self.options.repeat)):
+            for percent in (item for item in self.options.percents if turn == 0 or item <= _CHEAP):
+                for lane in lanes:
+                    if self.clock.allows(f"SF {self.options.scale:g} {lane} {percent:g} % (run {turn + 1})"):
+                        self._row(lane, percent, kept=True)
+        return list(self.cells.values())
+
+    def _lanes(self) -> Iterator[Lane]:
+        since, scale = time.monotonic(), f"SF {self.options.scale:g}"
+        for variant in self.options.variants:
+            for change in self.options.changes:
+                if self.clock.allows(f"{scale} {variant} {change}"):
+                    yield self._lane(variant, change)
+        self.clock.phase(f"{scale} copies and views", since)
+
+    def _lane(self, variant: str, change: str) -> Lane:
+        lane = Lane(Tables(variant, self.options.scale, change), change)
+        self.pointers.create_namespace_if_not_exists(lane.tables.namespace)
+        lane.tables.copy(self.stager.session, self.pointers)
+        for view in self.options.views:
+            name = lane.name(view)
+            definition = Definition(lane.tables.sql(QUERIES[view]), refresh_strategy="incremental")
+            create(self.catalog, name, definition, stager=self.stager, replace=self.catalog.exists(name))
+            self._refreshed(name, RefreshOptions())
+        return lane
+
+    def _row(self, lane: Lane, percent: float, *, kept: bool) -> None:
+        """Change a lane's tables once, and refresh its views both ways."""
+        self._number += 1
+        since, scale = time.monotonic(), f"SF {self.options.scale:g}"
+        _CHANGES[lane.change](lane.tables, self.stager.session, percent / 100, self._number)
+        self.clock.phase(f"{scale} changes", since)
+        since = time.monotonic()
+        for view in self.options.views:
+            cell = Cell(self.options.scale, lane.tables.variant, lane.change, percent, view)
+            if kept:
+                cell = self.cells.setdefault((lane.tables.variant, lane.change, f"{percent:g}", view), cell)
+            cell.runs.append(self._run(lane.name(view)))
+            print(("" if kept else "(warm-up) ") + str(cell), flush=True)
+        self.clock.phase(f"{scale} refreshes", since)
+
+    # ------------------------------------------------------------------------------------ one view
+
+    def _run(self, name: str) -> Run:
+        plan = plan_refresh(self.catalog, name)
+        bare = {item.mode == "full": item.seconds / item.factor for item in plan.estimates}
+        started = time.perf_counter()
+        incremental, gave_up, mode = None, None, "full"
+        steps: dict[str, float] = {}
+        chosen_seconds: float | None = None
+        try:
+            incremental, result = self._way(name, _INCREMENTAL)
+            mode, steps = str(result.mode), dict(self.catalog.steps.seconds)
+        except RefreshRefusedError:
+            if self._jobs:
+                gave_up = time.perf_counter() - started
+        if incremental is None and plan.mode != Mode.FULL:
+            chosen_seconds = self._way(name, RefreshOptions())[0].seconds  # the job falls back
+        before = self.catalog.load_storage(self.catalog.load(name))
+        full, _ = self._way(name, _FULL)
+        if incremental is not None and self.options.check:
+            self._compare(name, before)
+        if chosen_seconds is None:
+            chosen_seconds = full.seconds if plan.mode == Mode.FULL or incremental is None else incremental.seconds
+        return Run(
+            mode=mode,
+            incremental=incremental,
+            gave_up=gave_up,
+            full=full,
+            chosen=str(plan.mode),
+            chosen_seconds=chosen_seconds,
+            recorded=_recorded(before) if incremental is not None else None,
+            expected=bare.get(False),
+            expected_full=bare.get(True),
+            steps=steps,
+        )
+
+    @property
+    def _jobs(self) -> bool:
+        """Whether the last refresh came to a job."""
+        return any(step.startswith("stage: ") and step != "stage: own" for step in self.catalog.steps.seconds)
+
+    def _way(self, name: str, options: RefreshOptions) -> tuple[Way, RefreshResult]:
+        self.catalog.steps.reset()
+        read, written = self._store()
+        started = time.perf_counter()
+        result = self._refreshed(name, options)
+        seconds = time.perf_counter() - started
+        read_then, written_then = self._store()
+        return Way(seconds, read_then - read, written_then - written), result
+
+    def _refreshed(self, name: str, options: RefreshOptions) -> RefreshResult:
+        """Refresh as :func:`airflow_mv.refresh.refresh` does, by the steps."""
+        steps = self.catalog.steps
+        with steps.phase("plan"):
+            plan = plan_refresh(self.catalog, name, options)
+        with steps.phase("stage"), inside(steps):
+            outcome = stage(self.catalog, plan, self._timed)
+        with steps.phase("publish"):
+            result = publish(self.catalog, plan, outcome)
+        if result is None:
+            raise SystemExit(f"{name}: not refreshed, somebody else works on it")
+        return result
+
+    def _timed(self, script: Script) -> Outcome:
+        return timed_stager(self.catalog, self.stager.session)(script)
+
+    def _store(self) -> tuple[int, int]:
+        """Return the bytes that Spark has read from file systems, and written to them, since it started."""
+        spark: Any = self.stager.session
+        found = spark._jvm.org.apache.hadoop.fs.FileSystem.getAllStatistics()
+        counts: Sequence[tuple[int, int]] = [(item.getBytesRead(), item.getBytesWritten()) for item in found]
+        return sum(read for read, _ in counts), sum(written for _, written in counts)
+
+    def _compare(self, name: str, before: LoadedStorage) -> None:
+        after = self.catalog.load_storage(self.catalog.load(name))
+        one, other = (
+            stored_rows(self.stager.session, replace(storage, name=None), storage.rows_snapshot)
+            for storage in (before, after)
+        )
+        if one.exceptAll(other).count() or other.exceptAll(one).count():
+            raise SystemExit(f"{name}: the two ways left different rows")
 
 
-def _compare(spark: SparkSession, catalog: MaterializedViewCatalog, names: dict[str, str]) -> None:
-    from airflow_mv.reading import read
-
-    one, other = (read(spark, name, catalog=catalog) for name in names.values())
-    if one.exceptAll(other).count() or other.exceptAll(one).count():
-        raise SystemExit(f"{names}: the two ways left different rows")
-
-
-def _table(cells: list[Cell]) -> str:
-    head = ["tables", "change", "%", "view", "incremental, s", "full, s", "ratio", "mode", "plan"]
-    return report.table([*head, "expected, s", "full expected, s"], [_row(cell) for cell in cells])
-
-
-def fit(cells: list[Cell]) -> str:
-    """Return how far the estimates are off, for each mode: what to multiply the figures of ``plan/cost.py`` by."""
-    ratios: dict[str, list[float]] = {}
-    for cell in cells:
-        if cell.expected_full:
-            ratios.setdefault("full", []).append(cell.full / cell.expected_full)
-        if cell.expected and cell.incremental:
-            ratios.setdefault(cell.mode, []).append(cell.incremental / cell.expected)
-    rows = [
-        (mode, str(len(found)), f"{statistics.median(found):.2f} ({min(found):.2f} to {max(found):.2f})")
-        for mode, found in sorted(ratios.items())
-    ]
-    return report.table(["mode", "cells", "measured / expected"], rows)
-
-
-def _row(cell: Cell) -> tuple[str, ...]:
-    seconds = "-" if cell.incremental is None else f"{cell.incremental:.2f}"
-    ratio = "-" if cell.ratio is None else f"{cell.ratio:.2f}"
-    share = f"{cell.percent:g}"
-    expected = ["-" if item is None else f"{item:.2f}" for item in (cell.expected, cell.expected_full)]
-    measured = (seconds, f"{cell.full:.2f}", ratio)
-    return cell.variant, cell.change, share, cell.view, *measured, cell.mode, cell.chosen, *expected
-
-
-def _line(cell: Cell) -> str:
-    return "  ".join(_row(cell))
+def _recorded(storage: LoadedStorage) -> int | None:
+    return storage.state.current.bytes_read if storage.state else None

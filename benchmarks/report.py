@@ -25,6 +25,11 @@ def spread(values: Sequence[float], *, digits: int = 2, scale: float = 1.0) -> s
     return f"{middle:.{digits}f} ({low:.{digits}f} to {high:.{digits}f})"
 
 
+def number(value: float | None) -> str:
+    """Return a number with two digits behind the point, or a dash."""
+    return "-" if value is None else f"{value:.2f}"
+
+
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     """Return a Markdown table; all columns but the first are right-aligned."""
     lines = [list(head), *(list(row) for row in rows)]

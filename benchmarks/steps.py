@@ -7,11 +7,22 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from airflow_mv.catalog import LoadedStorage, LoadedView, Located, MaterializedViewCatalog
 from airflow_mv.catalog.files import MetadataFiles
-from airflow_mv.script import Outcome, Script, SqlStep
+from airflow_mv.job.work import Work
+from airflow_mv.script import (
+    CreateStorageStep,
+    DeltaStep,
+    DeterminismStep,
+    MergeAdditiveStep,
+    Outcome,
+    ReplaceKeysStep,
+    Script,
+    SqlStep,
+    Step,
+)
 from airflow_mv.spec.identifiers import Identifier
 from airflow_mv.spec.table import TableMetadata
 from airflow_mv.spec.view import ViewMetadata
@@ -33,6 +44,15 @@ _NAMES: Mapping[str, Mapping[str, str]] = {
         "own": "encode, check",
     },
 }
+
+_KINDS: Mapping[type[Any], str] = {
+    CreateStorageStep: "create",
+    DeterminismStep: "is it deterministic",
+    ReplaceKeysStep: "replace keys",
+    MergeAdditiveStep: "merge",
+}
+#: What the job's larger steps consist of, by the method that does it.
+_PARTS: Mapping[str, str] = {"at_hand": "rows to the driver", "run": "statement that writes"}
 
 
 @dataclass(slots=True)
@@ -78,6 +98,10 @@ class Steps:
         self._claimed += seconds
         self._count(f"{self._phase}: {name}", seconds)
 
+    def part(self, name: str, seconds: float) -> None:
+        """Count what a step is made of, which is in the step's own seconds already."""
+        self._count(name, seconds)
+
     def _count(self, key: str, seconds: float) -> None:
         self.seconds[key] = self.seconds.get(key, 0.0) + seconds
 
@@ -122,9 +146,9 @@ class TimedCatalog(MaterializedViewCatalog):
         with self.steps.call("locate"):
             return super().locate(identifiers)
 
-    def table_metadata(self, identifier: Identifier, located: Located) -> TableMetadata:
+    def table_metadata(self, identifier: Identifier, located: Located, **more: Any) -> TableMetadata:
         with self.steps.call("locate"):
-            return super().table_metadata(identifier, located)
+            return super().table_metadata(identifier, located, **more)
 
     def write_metadata(self, metadata: ViewMetadata, *, number: int) -> str:
         with self.steps.call("view"):
@@ -146,8 +170,9 @@ def timed_stager(catalog: TimedCatalog, spark: SparkSession) -> Callable[[Script
         if outcome.error is not None:
             return outcome
         before = reports[0] - started if reports else 0.0
-        for step, seconds in zip(script.steps, outcome.step_seconds, strict=True):
-            catalog.steps.add(_kind(step.sql) if isinstance(step, SqlStep) else "create", seconds)
+        told = outcome.step_seconds if outcome.fallback is None else ()
+        for step, seconds in zip(script.steps, told, strict=False):
+            catalog.steps.add(_kind(step), seconds)
         catalog.steps.add("set up the session", before)
         catalog.steps.add("look up the result, clean up", total - before - sum(outcome.step_seconds))
         return outcome
@@ -155,5 +180,36 @@ def timed_stager(catalog: TimedCatalog, spark: SparkSession) -> Callable[[Script
     return stage
 
 
-def _kind(sql: str) -> str:
-    return {"CALL": "register", "INSERT": "insert"}.get(sql.split(None, 1)[0], "other statements")
+def _kind(step: Step) -> str:
+    if isinstance(step, SqlStep):
+        return {"CALL": "register", "INSERT": "insert"}.get(step.sql.split(None, 1)[0], "other statements")
+    if isinstance(step, DeltaStep):
+        return f"change of {step.table.rsplit('`.`', 1)[-1].strip('`')}"
+    return _KINDS[type(step)]
+
+
+@contextmanager
+def inside(steps: Steps) -> Iterator[None]:
+    """Put on a clock what the job's larger steps do: bring the affected keys to the driver, and write.
+
+    Each is a part of the step that it is in, and stands beside it as ``of which``.
+    """
+    kept = {name: getattr(Work, name) for name in _PARTS}
+
+    def timed(name: str, part: str) -> Callable[..., Any]:
+        def call(*arguments: Any, **named: Any) -> Any:
+            started = time.perf_counter()
+            try:
+                return kept[name](*arguments, **named)
+            finally:
+                steps.part(f"stage: of which {part}", time.perf_counter() - started)
+
+        return call
+
+    for name, part in _PARTS.items():
+        setattr(Work, name, timed(name, part))
+    try:
+        yield
+    finally:
+        for name, method in kept.items():
+            setattr(Work, name, method)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 CATALOG = "lake"
-#: Where the base tables are, and where the benchmarks put what they make.
+#: Where the base tables are, and where the benchmarks put what they make: here, and in namespaces that begin so.
 DATA, SCRATCH = "tpch", "bench"
 TABLES = ("nation", "supplier", "orders", "lineitem")
 
@@ -99,9 +99,10 @@ class Warehouse:
     def clear(self, catalog: SqlCatalog) -> None:
         """Drop what earlier runs of the benchmarks made, rows and files."""
         with catalog.engine.begin() as connection:
-            names = delete(IcebergTables).where(IcebergTables.table_namespace == SCRATCH)
+            names = delete(IcebergTables).where(IcebergTables.table_namespace.startswith(SCRATCH))
             connection.execute(names)
-        shutil.rmtree(self.folder / "warehouse" / SCRATCH, ignore_errors=True)
+        for folder in (self.folder / "warehouse").glob(f"{SCRATCH}*"):
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def _generate(raw: Path, scale: float, tables: list[str]) -> None:

@@ -3,7 +3,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import dataclasses
+import functools
+import os
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from random import Random
 from typing import Any
@@ -11,10 +14,22 @@ from typing import Any
 import pytest
 from sqlglot import exp
 
-from airflow_mv.plan.incremental import additive, append, changed, filters, ir, merge, subqueries, telescope
+from airflow_mv.plan.incremental import (
+    additive,
+    append,
+    changed,
+    filters,
+    ir,
+    merge,
+    prune,
+    replace,
+    split,
+    subqueries,
+    telescope,
+)
 from tests.incremental.lab import Lab
 from tests.incremental.queries import TABLES
-from tests.incremental.test_fuzz import Mismatch, Tally, refresh_repeatedly
+from tests.incremental.test_fuzz import Mismatch, Tally, refresh_repeatedly, run
 
 CASES = 400
 
@@ -55,14 +70,30 @@ def _sums_floats(kind: str) -> bool:
     return False
 
 
-def _last_occurrence_only(tree: ir.Tree, given: Any) -> Iterator[tuple[str, exp.Expr | None]]:
-    yield from dict(_required(tree, given)).items()
+def _last_occurrence_only(*arguments: Any) -> Iterator[tuple[str, exp.Expr | None]]:
+    yield from dict(_required(*arguments)).items()
 
 
 def _asked_of_all(block: ir.Block, index: int, outer: Any) -> list[exp.Expr]:
     return [*ir.conjuncts(block.where), *ir.conjuncts(block.relations[index].on), *outer]
 
 
+def _first_aggregate(value: exp.Expr) -> list[exp.Expr]:
+    return _aggregates(value)[:1]
+
+
+def _only_wanted(tree: ir.Tree, wanted: Iterable[int]) -> frozenset[int]:
+    return frozenset(wanted) or frozenset({0})
+
+
+def _nothing_kept_relaxed(block: ir.Block, relation: ir.Relation) -> ir.Block:
+    """The changed keys, of which it is forgotten that they stand for the relation."""
+    wider = _relaxed(block, relation)
+    return wider if wider == block else dataclasses.replace(wider, where=exp.false())
+
+
+_aggregates = split._aggregates
+_relaxed = changed.relaxed
 _required = filters._required
 _changed_join = telescope._changed_join
 _relation_terms = changed.relation_terms
@@ -141,6 +172,29 @@ MUTANTS = {
         ),
         _replace(filters, "has_windows", lambda block: False),
     ),
+    "constants that nobody asks about": Mutant(
+        ("SELECT a AS o1, b AS o2 FROM r WHERE b >= (SELECT max(b) FROM s)",),
+        _replace(replace, "Context", functools.partial(telescope.Context, skip_constants=True)),
+    ),
+    "split: one aggregate of several": Mutant(
+        (
+            "SELECT a AS o1, b AS o2, count(*) + max(c) AS o3, rank() OVER (PARTITION BY a ORDER BY sum(c)) AS o4 "
+            "FROM r GROUP BY a, b",
+        ),
+        _replace(split, "_aggregates", _first_aggregate),
+    ),
+    "prune: columns that tell rows apart": Mutant(
+        ("SELECT x.k AS o1 FROM (SELECT DISTINCT a AS k, b AS v FROM r) x",),
+        _replace(prune, "_kept", _only_wanted),
+    ),
+    "prune: the generator that makes the rows": Mutant(
+        ("SELECT x.k AS o1 FROM (SELECT e AS k, explode(xs) AS v FROM u) x",),
+        _replace(prune, "_kept", _only_wanted),
+    ),
+    "relaxed: no row passes": Mutant(
+        ("SELECT x.k AS o1 FROM (SELECT a AS k, count(*) AS v FROM r GROUP BY a) x WHERE x.v > 1",),
+        _replace(changed, "relaxed", _nothing_kept_relaxed),
+    ),
     "append: a row of the optional side": Mutant(
         ("SELECT x.a AS o1, y.b AS o2 FROM r x LEFT JOIN s y ON x.a = y.a",),
         _replace(append, "check_linear", lambda block, index: None),
@@ -166,3 +220,33 @@ def test_a_broken_rule_is_noticed(name: str, monkeypatch: pytest.MonkeyPatch) ->
         refresh_repeatedly(lab, mutant.views[seed % len(mutant.views)], Random(seed), Tally())
     mutant.break_rule(monkeypatch)
     assert _caught(lab, mutant) is not None
+
+
+def _found_by_the_fuzzer(lab: Lab, first: int, views: int) -> int | None:
+    """Return after how many random views a broken rule shows."""
+    for number in range(views):
+        try:
+            run(lab, Random(first + number), Tally(), turn=first + number)
+        except AssertionError:
+            return number + 1
+    return None
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(7200)
+def test_random_views_find_broken_rules(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a view made for it: how many of the rules, broken one by one, the fuzzer itself finds, and how soon.
+
+    ``MUTANT_VIEWS`` is how many views it may try; ``TORTURE_SEED`` chooses which.
+    """
+    views = int(os.environ.get("MUTANT_VIEWS") or 2000)
+    first = 1_000 + 10_000 * int(os.environ.get("TORTURE_SEED") or 0)
+    found = {}
+    for name, mutant in MUTANTS.items():
+        with monkeypatch.context() as broken:
+            mutant.break_rule(broken)
+            found[name] = _found_by_the_fuzzer(Lab(TABLES), first, views)
+        print(f"{name}: " + (f"after {found[name]} views" if found[name] else f"not in {views} views"), flush=True)
+    seen = [number for number in found.values() if number is not None]
+    print(f"{len(seen)} of {len(MUTANTS)} broken rules found in at most {views} random views each")
+    assert len(seen) >= 2 * len(MUTANTS) // 3, found

@@ -7,6 +7,8 @@ import re
 from collections.abc import Mapping
 from random import Random
 
+from tests.engine.incremental.schemas import Schema
+from tests.engine.incremental.typed import Typed
 from tests.incremental.queries import Grammar
 
 _TABLE = re.compile(r"\b(FROM|JOIN) (r|s|u)\b")
@@ -52,6 +54,9 @@ _TEMPLATES = (
     "SELECT name FROM r EXCEPT ALL SELECT name FROM s",
     "SELECT r.name, count(*) AS n, sum(s.d) AS t, count(s.d) AS c FROM r JOIN s ON r.a = s.a GROUP BY r.name",
     "SELECT first, count(*) AS n FROM (SELECT min(at) AS first, a FROM r GROUP BY a) GROUP BY first",
+    "SELECT CAST(f AS STRING) AS k, count(*) AS n FROM s GROUP BY CAST(f AS STRING)",
+    "SELECT a, CAST(f AS STRING) AS k, f FROM s WHERE a <= {n}",
+    "SELECT name, max(CAST(f AS STRING)) AS m, count(*) AS n FROM s GROUP BY name",
     "SELECT max_by(name, c) AS m, a FROM r GROUP BY a HAVING count(DISTINCT c) = count(*)",
 )
 #: DuckDB counts, divides, sorts or names these in another way, or does not have them. Of no rows it makes a grand
@@ -61,8 +66,19 @@ _NOT_DUCKDB = re.compile(
 )
 
 
-def query(random: Random, turn: int) -> str:
-    """Write a view's query, with the tables' bare names."""
+def query(random: Random, turn: int, schema: Schema) -> tuple[str, bool]:
+    """Write a view's query over a schema, with the tables' bare names.
+
+    Returns:
+        The query, and whether DuckDB means the same by it: of most functions this is not known.
+    """
+    if random.random() < 0.4:
+        return Typed(random, schema).query(), False
+    sql = _untyped(random, turn)
+    return sql, for_duckdb(sql)
+
+
+def _untyped(random: Random, turn: int) -> str:
     if random.random() < 0.5:
         return Grammar(random, turn if random.random() < 0.7 else None).query()
     table = random.choice(("r", "s", "u"))

@@ -1,0 +1,143 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A test of the tests: with one rule of the job broken, the comparison with the recompute fails."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyiceberg.expressions import LessThan
+from pyspark.sql import DataFrame
+
+from airflow_mv.catalog import statistics
+from airflow_mv.job import apply, delta, pruning
+from tests.engine.fixtures import new_lake
+from tests.engine.incremental.checking import Mismatch, check
+from tests.engine.incremental.playing import ALWAYS, writing
+from tests.engine.support import Lake
+
+_GROUPS = "SELECT k, max(n) AS m FROM r GROUP BY k"
+_NULL = "INSERT INTO {ns}.r VALUES (NULL, 9), (1, 9)"
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """One broken rule, and a view and a change that need the rule."""
+
+    break_rule: Callable[[pytest.MonkeyPatch], None]
+    change: str
+    sql: str = _GROUPS
+    #: How the stored rows are written.
+    how: str = "merge"
+    version: int = 2
+    mode: str = "merge-on-read"
+
+
+def _replace(owner: Any, name: str, value: Any) -> Callable[[pytest.MonkeyPatch], None]:
+    return lambda monkeypatch: monkeypatch.setattr(owner, name, value)
+
+
+def _equal(self: apply._Keys, left: str, right: str, keys: Any) -> str:
+    return _kept_equal(self, left, right, keys).replace("<=>", "=")
+
+
+def _without_null(values: set[Any], kind: Any) -> str | None:
+    told = _kept_predicate(values, kind)
+    return told.replace(" OR ? IS NULL", "") if told else told
+
+
+def _without_largest(values: set[Any], kind: Any) -> str | None:
+    known = {value for value in values if value is not None}
+    return _kept_predicate(values - {max(known)} if len(known) > 1 else values, kind)
+
+
+def _nothing_deleted(self: delta._Tasks) -> Iterator[DataFrame]:
+    return iter(())
+
+
+def _only_come(self: delta._Tasks) -> Iterator[DataFrame]:
+    return iter(list(_kept_by_lineage(self))[1:])
+
+
+def _unsigned(frame: DataFrame, step: Any, sign: int) -> DataFrame:
+    return _kept_signed(frame, step, 1)
+
+
+def _insert_only(self: apply._Keys, new: str) -> None:
+    self.work.write(f"INSERT INTO {self.step.table}\n{new}")
+
+
+_kept_equal = apply._Keys._equal
+_kept_predicate = pruning._predicate
+_kept_by_lineage = delta._Tasks._by_lineage
+_kept_signed = delta._signed
+
+MUTANTS = {
+    "merge: stored keys compared with =": Mutant(_replace(apply._Keys, "_equal", _equal), _NULL),
+    "delete: stored keys compared with =": Mutant(_replace(apply._Keys, "_equal", _equal), _NULL, how="delete"),
+    "overwrite: stored keys compared with =": Mutant(_replace(apply._Keys, "_equal", _equal), _NULL, how="overwrite"),
+    "pruning: no IS NULL": Mutant(_replace(pruning, "_predicate", _without_null), _NULL),
+    "pruning: one value too few": Mutant(
+        _replace(pruning, "_predicate", _without_largest), "INSERT INTO {ns}.r VALUES (1, 9), (2, 9)"
+    ),
+    "delete: the stored rows stay": Mutant(_replace(apply._Keys, "_delete", _insert_only), _NULL, how="delete"),
+    "delta: delete files are not read": Mutant(
+        _replace(delta._Tasks, "_deleted", _nothing_deleted), "DELETE FROM {ns}.r WHERE k = 1 AND n = 3"
+    ),
+    "delta: what goes comes": Mutant(
+        _replace(delta, "_signed", _unsigned),
+        "DELETE FROM {ns}.r WHERE k = 1 AND n = 3",
+        sql="SELECT k, n FROM r WHERE n > 0",
+    ),
+    "delta: by lineage only the new rows": Mutant(
+        _replace(delta._Tasks, "_by_lineage", _only_come),
+        "UPDATE {ns}.r SET k = 2 WHERE n = 3",
+        version=3,
+        mode="copy-on-write",
+    ),
+    "statistics: a bound is beyond the filter": Mutant(
+        _replace(statistics, "_EXPRESSIONS", {**statistics._EXPRESSIONS, "<=": LessThan}),
+        "INSERT INTO {ns}.r VALUES (4, 24)",
+        sql="SELECT k, n FROM r WHERE n <= 24",
+    ),
+}
+#: The rules that differ most; the others run in the long run.
+_SOON = ("pruning: no IS NULL", "delta: by lineage only the new rows")
+
+
+def _made(folder: Path, mutant: Mutant) -> Lake:
+    """Make a table of one file and the view over it."""
+    lake = new_lake(folder)
+    modes = ", ".join(f"'write.{verb}.mode' = '{mutant.mode}'" for verb in ("delete", "update", "merge"))
+    lake.run(
+        "CREATE TABLE {ns}.r (k int, n int) USING iceberg "
+        f"TBLPROPERTIES ('format-version' = '{mutant.version}', {modes})",
+        "INSERT INTO {ns}.r SELECT /*+ COALESCE(1) */ * FROM VALUES (1, 1), (1, 3), (2, 2), (NULL, 5)",
+    )
+    sql = mutant.sql.replace("FROM r ", "FROM {ns}.r ")
+    lake.create("v", sql, refresh_strategy="incremental", properties=ALWAYS)
+    lake.refresh("v")
+    return lake
+
+
+def _refreshed(lake: Lake, mutant: Mutant) -> None:
+    """Change the table, refresh the view from the change, and compare."""
+    lake.run(mutant.change)
+    lake.refresh("v", on_fallback="fail", stager=writing(lake, mutant.how))
+    check(lake, "v", mutant.sql, in_duckdb=True)
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=() if name in _SOON else pytest.mark.slow) for name in MUTANTS]
+)
+def test_a_broken_rule_of_the_job_is_noticed(lake_folder: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The view is right with the rule and wrong without it."""
+    mutant = MUTANTS[name]
+    whole, broken = _made(lake_folder, mutant), _made(lake_folder, mutant)
+    _refreshed(whole, mutant)
+    mutant.break_rule(monkeypatch)
+    with pytest.raises(Mismatch):
+        _refreshed(broken, mutant)

@@ -1,0 +1,166 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What ``plan`` says of TPC-H's queries is what the page promises: the mode, and why nothing cheaper. No Spark."""
+
+from __future__ import annotations
+
+import re
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import duckdb
+import pyarrow
+import pytest
+from pyiceberg.catalog import load_catalog
+from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.io.pyarrow import _pyarrow_to_schema_without_ids
+from pyiceberg.partitioning import UNPARTITIONED_PARTITION_SPEC
+from pyiceberg.schema import assign_fresh_schema_ids
+from pyiceberg.table.metadata import new_table_metadata
+from pyiceberg.table.sorting import UNSORTED_SORT_ORDER
+
+from airflow_mv.catalog import MaterializedViewCatalog
+from airflow_mv.create import Definition, create
+from airflow_mv.plan.reasons import FOUND_OUT, Code
+from airflow_mv.planning import RefreshOptions, plan_refresh
+from airflow_mv.refresh import publish
+from airflow_mv.script import CreateStorageStep, Outcome, Script
+from airflow_mv.spec.stored import decode, encode
+from airflow_mv.spec.table import with_properties
+from benchmarks.tpch_modes import ALWAYS, CHANGES, TABLES, Refreshed, generate, told_reasons
+from tests.incremental.lab import to_duckdb
+from tests.incremental.tpch import QUERIES
+
+_PAGE = Path(__file__).parents[2] / "docs" / "incremental-tpch.md"
+_SPACE = "tpch"
+#: The tables that each sort of change writes to, and whether rows only come.
+_WRITTEN = {
+    "orders come and go": (("orders", "lineitem"), False),
+    "orders come": (("orders", "lineitem"), True),
+    "dimensions are updated": (("customer", "supplier", "part", "partsupp", "nation"), False),
+}
+
+
+class Planned:
+    """TPC-H's tables with a few rows, and its views: fresh, though nobody has computed their rows."""
+
+    def __init__(self, folder: Path) -> None:
+        generate(folder / "raw", 0.001)
+        self.duckdb = duckdb.connect()
+        self.files = load_catalog("lake", type="sql", uri=f"sqlite:///{folder / 'c.db'}", warehouse=f"file://{folder}")
+        assert isinstance(self.files, SqlCatalog)
+        self.files.create_namespace(_SPACE)
+        for table in TABLES:
+            self.duckdb.execute(f"CREATE TABLE {table} AS FROM '{folder}/raw/{table}.parquet'")
+            rows = self._rows(table)
+            self.files.create_table((_SPACE, table), rows.schema).append(rows)
+        self.catalog = MaterializedViewCatalog(self.files)
+        for number, sql in QUERIES.items():
+            definition = Definition(_named(sql), refresh_strategy="incremental", properties=ALWAYS)
+            create(self.catalog, f"lake.{_SPACE}.q{number}", definition, stager=self._stager(sql))
+
+    def change(self, tables: tuple[str, ...], *, appended: bool) -> None:
+        """Write to tables."""
+        for name in tables:
+            table = self.files.load_table((_SPACE, name))
+            if appended:
+                table.append(self._rows(name))
+            else:
+                table.overwrite(self._rows(name))
+
+    def plans(self, change: str) -> Iterator[Refreshed]:
+        """Plan all views, and take them for refreshed."""
+        for number in QUERIES:
+            plan = plan_refresh(self.catalog, f"lake.{_SPACE}.q{number}")
+            yield Refreshed(number, change, str(plan.mode), told_reasons(plan.reasons))
+        self.refresh()
+
+    def refresh(self) -> None:
+        """Publish as if the rows had been computed."""
+        for number in QUERIES:
+            plan = plan_refresh(self.catalog, f"lake.{_SPACE}.q{number}", RefreshOptions(full=True))
+            before = plan.storage_table_location
+            document = decode(self.catalog.files.read(before, what="storage table"), source=before)
+            after = with_properties(document, previous_location=before, updates={}, tags={}, now_ms=1_700_000_000_000)
+            location = f"{document['location']}/metadata/{uuid.uuid4()}.metadata.json"
+            self.catalog.files.write(location, encode(after))
+            publish(self.catalog, plan, Outcome(plan.refresh_id, location))
+
+    def _rows(self, table: str) -> pyarrow.Table:
+        return self.duckdb.sql(f"FROM {table} LIMIT 10").to_arrow_table()
+
+    def _stager(self, sql: str) -> Callable[[Script], Outcome]:
+        """Return a stager that makes the empty storage table with the columns that DuckDB gives the query."""
+
+        def stage(script: Script) -> Outcome:
+            step = script.steps[-1]
+            assert isinstance(step, CreateStorageStep)
+            assert step.location is not None
+            arrow = self.duckdb.sql(to_duckdb(sql)).limit(0).to_arrow_table().schema
+            # TPC-H has no floating columns: those are DuckDB's quotients of decimals, which Spark keeps exact.
+            exact = pyarrow.decimal128(38, 6)
+            arrow = pyarrow.schema(
+                [item.with_type(exact) if item.type == pyarrow.float64() else item for item in arrow]
+            )
+            schema = assign_fresh_schema_ids(_pyarrow_to_schema_without_ids(arrow))
+            made = new_table_metadata(schema, UNPARTITIONED_PARTITION_SPEC, UNSORTED_SORT_ORDER, step.location)
+            location = f"{step.location}/metadata/00000-{uuid.uuid4()}.metadata.json"
+            self.catalog.files.write(location, made.model_dump_json().encode())
+            return Outcome(script.refresh_id, location)
+
+        return stage
+
+
+def _named(sql: str) -> str:
+    """Put the tables' full names in the place of their names."""
+    names = "|".join(TABLES)
+    return re.sub(rf"(\bFROM|\bJOIN|,)(\s+)({names})\b", rf"\1\2lake.{_SPACE}.\3", sql)
+
+
+@pytest.fixture(scope="module")
+def planned(tmp_path_factory: pytest.TempPathFactory) -> list[Refreshed]:
+    """All plans after each sort of change."""
+    lake = Planned(tmp_path_factory.mktemp("tpch"))
+    lake.refresh()
+    found: list[Refreshed] = []
+    for change in CHANGES:
+        tables, appended = _WRITTEN[change]
+        lake.change(tables, appended=appended)
+        found += lake.plans(change)
+    return found
+
+
+def _promised() -> tuple[dict[tuple[int, str], str], dict[tuple[int, str], set[str]]]:
+    """Return the page's mode of each query after each sort of change, and why nothing cheaper."""
+    page = _PAGE.read_text()
+    modes = {
+        (int(number), change): mode
+        for number, row in re.findall(r"^\| Q(\d+) \| (.*) \|$", page, re.MULTILINE)
+        for change, mode in zip(CHANGES, row.split(" | "), strict=True)
+    }
+    why: dict[tuple[int, str], set[str]] = {key: set() for key in modes}
+    for part in re.split(r"^After \*", page, flags=re.MULTILINE)[1:]:
+        for numbers, told in re.findall(r"^- ([Q\d, ]+): (.*)$", part, re.MULTILINE):
+            for number in re.findall(r"\d+", numbers):
+                why[int(number), part.split("*")[0]].add(told)
+    return modes, why
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_plan_says_of_each_query_what_the_page_says(planned: list[Refreshed], change: str) -> None:
+    """But for what only the job finds out: then the plan hopes for better."""
+    modes, why = _promised()
+    hoped = {key for key, told in why.items() if any(text.startswith(FOUND_OUT) for text in told)}
+    for item in (item for item in planned if item.change == change):
+        key = (item.query, change)
+        assert item.mode == ("replace-keys" if key in hoped else modes[key]), key
+        told = {text.replace(f"lake.{_SPACE}.", "") for text in item.why}
+        assert told == {text for text in why[key] if not text.startswith(FOUND_OUT)}, key
+
+
+def test_each_reason_is_a_sentence_about_this_query(planned: list[Refreshed]) -> None:
+    """Never a bare code: whoever reads the plan is told what of the query it is."""
+    codes = {str(code) for code in Code}
+    for item in planned:
+        assert item.mode in ("append", "merge", "noop") or item.why, item
+        assert all(text not in codes and " " in text for text in item.why), item
