@@ -60,13 +60,15 @@ class CreateStorageStep:
 
 @dataclass(frozen=True, slots=True)
 class DeterminismStep:
-    """Refuse incremental work on a query that may give other rows from the same snapshots.
+    """Refuse incremental work on a query that may give other rows from the same snapshots, or is not what is written.
 
     Args:
         query: The view's SQL, pinned or not; it is analysed, never run.
+        again: The same query, written again as the script's statements are, which must mean the same; may be empty.
     """
 
     query: str
+    again: str = ""
 
     def describe(self) -> str:
         """Return what is asked of Spark."""
@@ -87,6 +89,7 @@ class DeltaStep:
             ``diff`` of the scan tasks, or ``values`` of two pinned reads. Over Spark Connect a diff is ``values``.
         where: A predicate on the table's columns that every row must pass to matter to the view; may be empty.
         uses: How often the statements behind read it: one read of an append is not materialised.
+        only_added: Whether the statements behind are right only where no row went.
     """
 
     view: str
@@ -97,6 +100,7 @@ class DeltaStep:
     kind: str = "diff"
     where: str = ""
     uses: int = 1
+    only_added: bool = False
 
     def describe(self) -> str:
         """Return what the view holds."""

@@ -10,8 +10,8 @@ import java.util.Set;
 import org.apache.iceberg.BaseTable;
 import org.apache.iceberg.DeleteFile;
 import org.apache.iceberg.FileScanTask;
+import org.apache.iceberg.PartitionField;
 import org.apache.iceberg.PartitionSpec;
-import org.apache.iceberg.PartitionSpecParser;
 import org.apache.iceberg.Schema;
 import org.apache.iceberg.SchemaParser;
 import org.apache.iceberg.Snapshot;
@@ -235,8 +235,7 @@ public class SnapshotDiff {
     StringBuilder specs = new StringBuilder();
     Iterator each = table.specs().values().iterator();
     while (each.hasNext()) {
-      PartitionSpec spec = (PartitionSpec) each.next();
-      specs.append(specs.length() == 0 ? "" : ",").append(PartitionSpecParser.toJson(spec));
+      specs.append(specs.length() == 0 ? "" : ",").append(within(schema, (PartitionSpec) each.next()));
     }
     StringBuilder properties = new StringBuilder();
     Iterator entries = table.properties().entrySet().iterator();
@@ -269,6 +268,23 @@ public class SnapshotDiff {
       after.clear();
       return null;
     }
+  }
+
+  /** A partition spec, as JSON, without fields of columns that a schema does not have: later or earlier ones. */
+  private static String within(Schema schema, PartitionSpec spec) {
+    StringBuilder fields = new StringBuilder();
+    Iterator each = spec.fields().iterator();
+    while (each.hasNext()) {
+      PartitionField field = (PartitionField) each.next();
+      if (schema.findField(field.sourceId()) != null) {
+        fields.append(fields.length() == 0 ? "" : ",");
+        fields.append("{\"name\":").append(quoted(field.name()));
+        fields.append(",\"transform\":").append(quoted(field.transform().toString()));
+        fields.append(",\"source-id\":").append(field.sourceId());
+        fields.append(",\"field-id\":").append(field.fieldId()).append("}");
+      }
+    }
+    return "{\"spec-id\":" + spec.specId() + ",\"fields\":[" + fields + "]}";
   }
 
   private static String quoted(String text) {

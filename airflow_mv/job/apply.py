@@ -28,16 +28,18 @@ def replace_keys(work: Work, step: ReplaceKeysStep) -> None:
     """Run a :class:`~airflow_mv.script.ReplaceKeysStep`.
 
     Raises:
-        IncrementalRefusedError: Codes ``constant-changed``, ``too-many-keys``, ``key-type``.
+        IncrementalRefusedError: Codes ``too-many-keys``, ``key-type``; and ``constant-changed`` where the script has
+            a fallback, which is cheaper then.
     """
     affected = step.affected
     if step.constants:
         asked = " UNION ALL ".join(f"({constant})" for constant in step.constants)
-        if any(row[0] is not False for row in work.query(asked).collect()):
+        if not any(row[0] is not False for row in work.query(asked).collect()):
+            affected = step.affected_unless or affected
+        elif work.has_fallback:
             raise IncrementalRefusedError(
                 "constant-changed", "a value that every row of the query depends on has changed"
             )
-        affected = step.affected_unless or affected
     if not step.keys:
         _replace_all(work, step, affected)
         return

@@ -7,20 +7,24 @@ snapshot has, minus those that only the old one has. Files that both read with t
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
 
-from pyspark.sql import DataFrame
+from pyspark.errors import AnalysisException
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType, DataType, MapType, StructType
 
 from airflow_mv.errors import IncrementalRefusedError
+from airflow_mv.job.likeness import check_alike
 from airflow_mv.job.work import Work
-from airflow_mv.script import WEIGHT, Delta, DeltaStep, DeterminismStep, quote
+from airflow_mv.script import STAGING_CATALOG, WEIGHT, Delta, DeltaStep, DeterminismStep, Step, quote
 
 _ROW_ID, _ROW_VERSION = "_row_id", "_last_updated_sequence_number"
+#: Types of which equal values may still be told apart.
+_EQUAL_YET_OTHER = ("float", "double", "map")
 _NO_GROUPS = ("variant", "geometry", "geography", "calendarinterval")
 
 
@@ -33,21 +37,25 @@ class _Read:
         facts: What will be read.
         net: Whether each row's weight is its net change already.
         sized: Whether Spark's own estimate of its size is about right.
+        added: Whether it is known that no row went.
     """
 
     frame: DataFrame
     facts: Delta
     net: bool = True
     sized: bool = True
+    added: bool = False
 
 
 def check_deterministic(work: Work, step: DeterminismStep) -> None:
-    """Refuse a query that may give other rows from the same snapshots.
+    """Refuse a query that may give other rows from the same snapshots, or does not mean what the statements do.
 
     Raises:
-        IncrementalRefusedError: Code ``not-deterministic``.
+        IncrementalRefusedError: Codes ``not-deterministic``, ``written-otherwise``.
     """
     frame = work.query(step.query)
+    if step.again:
+        check_alike(work, step, frame)
     if work.jvm is None:
         return  # the analysed plan is the server's: the planner's own list of functions has to do
     plan: Any = frame._jdf.queryExecution().analyzed()
@@ -61,19 +69,62 @@ def check_deterministic(work: Work, step: DeterminismStep) -> None:
 def make_delta(work: Work, step: DeltaStep) -> None:
     """Make the temporary view of a :class:`~airflow_mv.script.DeltaStep`.
 
-    Rows that are equal by ``GROUP BY`` cancel: -0.0 and 0.0 are equal, and so are all NaN.
+    Rows that no query can tell apart cancel: all NaN are one, -0.0 and 0.0 are two, and so are two orders of a map.
 
     Raises:
-        IncrementalRefusedError: Codes ``snapshot-missing``, ``schema-changed``, ``column-type``.
+        IncrementalRefusedError: Codes ``snapshot-missing``, ``schema-changed``, ``column-type``, ``delta-failed``,
+            ``rows-went``.
     """
-    read = _read(work, step)
+    read = _read_or_refuse(work, step)
     frame, facts = (read.frame if read.net else _cancelled(read.frame, step)), read.facts
-    if not (read.net and read.sized and step.uses == 1):
+    in_doubt = step.only_added and not read.added
+    if in_doubt or not (read.net and read.sized and step.uses == 1):
         with _partitions(work, facts):
             frame, rows = work.kept(frame, facts.rows_read)
         facts = replace(facts, rows=rows)
+    if in_doubt and frame.where(F.col(quote(WEIGHT)) < 0).limit(1).collect():
+        raise IncrementalRefusedError("rows-went", f"{step.table}: rows went, though its snapshots say that none did")
     work.deltas.append(facts)
     work.view(step.view, frame)
+
+
+def _read_or_refuse(work: Work, step: DeltaStep) -> _Read:
+    try:
+        return _read(work, step)
+    except (AnalysisException, IncrementalRefusedError):
+        raise
+    except Exception as error:
+        # What the library's own code throws reaches Python as py4j's error: a manifest that is gone, and the like.
+        text = str(error).strip()
+        cause = next((line for line in text.splitlines() if line.startswith(":")), text.partition("\n")[0])
+        message = f"{step.table}: its change cannot be read: {cause.lstrip(': ')[:300]}"
+        raise IncrementalRefusedError("delta-failed", message) from error
+
+
+def check_snapshots(work: Work, steps: Iterable[Step]) -> None:
+    """Refuse steps whose snapshots have expired since they were planned: before the first of them runs.
+
+    Raises:
+        IncrementalRefusedError: Code ``snapshot-missing``.
+    """
+    for step in steps:
+        # The tables of nested views are staged by the steps themselves, from files that nobody changes.
+        if isinstance(step, DeltaStep) and not step.table.startswith(quote(STAGING_CATALOG)[:-1]):
+            wanted = {snapshot for snapshot in (step.start, step.end) if snapshot is not None}
+            missing = wanted - _known(work, step.table, wanted)
+            if missing:
+                raise _expired(step, missing.pop())
+
+
+def _known(work: Work, table: str, wanted: Iterable[int]) -> set[int]:
+    if work.jvm is not None:
+        java = work.table(table)
+        return {snapshot for snapshot in wanted if java.snapshot(snapshot) is not None}
+    return {int(row[0]) for row in work.query(f"SELECT snapshot_id FROM {table}.snapshots").collect()}
+
+
+def _expired(step: DeltaStep, snapshot: int) -> IncrementalRefusedError:
+    return IncrementalRefusedError("snapshot-missing", f"{step.table}: snapshot {snapshot} has expired")
 
 
 def _partitions(work: Work, facts: Delta) -> AbstractContextManager[None]:
@@ -89,7 +140,7 @@ def _read(work: Work, step: DeltaStep) -> _Read:
         sign, snapshot = (-1, step.start) if step.end is None else (1, step.end)
         return _Read(_pinned(work, step, snapshot, sign), Delta(step.table, ("whole",)))
     if work.jvm is None:
-        return _append(work, step, _told_appends(work, step)) if step.kind == "append" else _values(work, step)
+        return _told_append(work, step) if step.kind == "append" else _values(work, step)
     if step.kind == "values":
         return _values(work, step)
     return _by_tasks(work, step, step.start, step.end)
@@ -123,7 +174,16 @@ def _append(work: Work, step: DeltaStep, told: Sequence[int] | None) -> _Read:
     if told is not None:
         files, size, rows = told
         facts = replace(facts, new_tasks=files, new_bytes=size, rows_read=rows, rows=rows)
-    return _Read(_signed(reader.table(step.table), step, 1), facts)
+    return _Read(_signed(reader.table(step.table), step, 1), facts, added=True)
+
+
+def _told_append(work: Work, step: DeltaStep) -> _Read:
+    """Read the files that were appended, where no Java is at hand to ask the table."""
+    current, then = (work.query(f"SELECT * FROM {step.table}{at}").schema for at in ("", f" VERSION AS OF {step.end}"))
+    if current != then:
+        # The scan of appends has the current columns; equal names may be other columns, and a plan has seen to that.
+        raise IncrementalRefusedError("schema-changed", f"{step.table}: its columns have just changed")
+    return _append(work, step, _told_appends(work, step))
 
 
 def _told_appends(work: Work, step: DeltaStep) -> Sequence[int] | None:
@@ -152,9 +212,23 @@ def _cancelled(frame: DataFrame, step: DeltaStep) -> DataFrame:
             raise IncrementalRefusedError(
                 "column-type", f"{step.table}: the values of column {field.name} ({kind}) cannot be compared"
             )
-    columns = [F.col(quote(name)) for name in step.columns]
     weight = F.col(quote(WEIGHT))
-    return frame.groupBy(*columns).agg(F.sum(weight).cast("int").alias(WEIGHT)).where(weight != 0)
+    exact = [name for name in step.columns if incomparable(frame.schema[name].dataType, _EQUAL_YET_OTHER) is None]
+    other = [name for name in step.columns if name not in exact]
+    # GROUP BY takes -0.0 for 0.0 and a map in any order for the same, and gives one of them back. A query can tell.
+    texts = [F.col(quote(name)).cast("string").alias(f"__text{number}") for number, name in enumerate(other)]
+    values = [F.first(F.col(quote(name))).alias(name) for name in other]
+    keys = [F.col(quote(name)) for name in exact]
+    same = [_ordered(frame, name).alias(f"__same{number}") for number, name in enumerate(other)]
+    summed = frame.groupBy(*keys, *same, *texts)
+    found = summed.agg(*values, F.sum(weight).cast("int").alias(WEIGHT)).where(weight != 0)
+    return found.select(*(F.col(quote(name)) for name in (*step.columns, WEIGHT)))
+
+
+def _ordered(frame: DataFrame, name: str) -> Column:
+    """Return a column to group by, where Spark sorts the entries of a map before it groups, and all uses of it."""
+    column = F.col(quote(name))
+    return F.map_entries(column) if isinstance(frame.schema[name].dataType, MapType) else column
 
 
 def incomparable(kind: DataType, names: tuple[str, ...]) -> str | None:
@@ -178,7 +252,7 @@ def _by_tasks(work: Work, step: DeltaStep, start: int, end: int) -> _Read:
     table = work.table(step.table)
     for snapshot in (start, end):
         if table.snapshot(snapshot) is None:
-            raise IncrementalRefusedError("snapshot-missing", f"{step.table}: snapshot {snapshot} has expired")
+            raise _expired(step, snapshot)
     diff = work.helper(table, start, end)
     if (problem := diff.problem(list_of(work, step.columns))) is not None:
         raise IncrementalRefusedError("schema-changed", f"{step.table}: {problem}")
@@ -217,7 +291,8 @@ class _Tasks:
             frame = frame.unionAll(part)
         if self.ways == ["diff"] and not self.gone.size():
             facts = replace(facts, rows=facts.rows_read)
-        return _Read(frame, facts, net=len(parts) == 1, sized=self.ways == ["diff"])
+        only_come = not (self.gone.size() or self.before.size() or self.after.size())
+        return _Read(frame, facts, net=len(parts) == 1, sized=self.ways == ["diff"], added=only_come)
 
     def _facts(self) -> Delta:
         return Delta(

@@ -21,7 +21,7 @@ from pyspark.errors import (
 
 from airflow_mv.errors import IncrementalRefusedError
 from airflow_mv.job.apply import merge_additive, replace_keys
-from airflow_mv.job.delta import check_deterministic, make_delta
+from airflow_mv.job.delta import check_deterministic, check_snapshots, make_delta
 from airflow_mv.job.storage import create_table
 from airflow_mv.job.work import Work
 from airflow_mv.script import (
@@ -69,6 +69,7 @@ def run_steps(
     Raises:
         IncrementalRefusedError: A step refused, and the script has no fallback.
     """
+    work.has_fallback = bool(script.fallback)
     try:
         _run_incremental(work, script, here, seconds, report)
     except IncrementalRefusedError as error:
@@ -123,6 +124,8 @@ def _run_each(
         if script.branch is not None and number == len(steps):
             work.before_last = partial(work.spark.conf.set, COMPLETE, "true")
         try:
+            if isinstance(step, DeterminismStep):  # it stands before all that is incremental
+                check_snapshots(work, steps)
             _run_step(work, _step_here(work, step, here))
         finally:
             seconds.append(round(time.monotonic() - started, 3))

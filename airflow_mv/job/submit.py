@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import os
 import zipfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 
 import airflow_mv
@@ -77,33 +77,6 @@ def write_properties(folder: Path, confs: Mapping[str, str], secrets: Mapping[st
     with os.fdopen(descriptor, "w", encoding="ascii", newline="\n") as file:
         file.writelines(f"{_escaped(key, ' :=#!')}={_escaped(value, '')}\n" for key, value in sorted(settings.items()))
     return path
-
-
-def submit_command(
-    script_location: str,
-    *,
-    package: Path,
-    properties: Path,
-    master: str | None = None,
-    deploy_mode: str | None = None,
-    spark_submit: str = "spark-submit",
-    arguments: Sequence[str] = (),
-) -> list[str]:
-    """Return the command that runs a script with spark-submit.
-
-    Args:
-        script_location: Where the script's JSON is: a local path or any path that Hadoop opens.
-        package: From :func:`build_package`.
-        properties: From :func:`write_properties`.
-        master: A Spark master.
-        deploy_mode: ``client`` or ``cluster``.
-        spark_submit: The program.
-        arguments: More options of spark-submit.
-    """
-    master_option = ["--master", master] if master else []
-    mode_option = ["--deploy-mode", deploy_mode] if deploy_mode else []
-    files = ["--properties-file", str(properties), "--load-spark-defaults", "--py-files", str(package)]
-    return [spark_submit, *master_option, *mode_option, *files, *arguments, str(main_file()), script_location]
 
 
 def _escaped(text: str, special: str) -> str:

@@ -7,7 +7,7 @@ import pkgutil
 import re
 import uuid
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -39,6 +39,8 @@ class Work:
         self.deltas: list[Delta] = []
         self.keys: int | None = None
         self.way = "statement"
+        #: Whether something else runs where a step refuses.
+        self.has_fallback = False
         #: Called before the script's last statement that writes.
         self.before_last: Callable[[], None] = lambda: None
         self._views: set[str] = set()
@@ -122,6 +124,8 @@ class Work:
         Args:
             size: Bytes, as files hold them.
         """
+        if self.jvm is None:
+            return nullcontext()  # how many cores a server has it does not tell
         given = int(str(self.spark.conf.get(_PARTITIONS)))
         wanted = max(self.spark.sparkContext.defaultParallelism, -(-size // _PARTITION_BYTES))
         return self.setting(_PARTITIONS, str(min(given, wanted)))

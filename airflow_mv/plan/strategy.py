@@ -8,11 +8,11 @@ matter of cost. What is not taken is told with its reason.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from airflow_mv.plan.changes import DIFFERABLE, Kind, Range
 from airflow_mv.plan.cost import SMALL_STORAGE, BaseCost, Estimate, incremental_cost
-from airflow_mv.plan.incremental import Appended, BaseRelation, Comparison, Merged, Query, Replaced
+from airflow_mv.plan.incremental import Appended, BaseRelation, Comparison, Merged, Query, Replaced, written_again
 from airflow_mv.plan.planner import Mode
 from airflow_mv.plan.query import NestedView
 from airflow_mv.plan.reasons import Code, Reason
@@ -47,6 +47,7 @@ class Base:
         range: What happened between the two.
         total_bytes: Bytes of its files now.
         kept: Columns that were there at the recorded snapshot too, by the same id and type.
+        schema_is_current: Whether the table's current columns are those of the target: a scan of appends has these.
         added_may_match: Whether a row that was appended may pass one of several filters, by its file's statistics;
             ``None`` where rows did not only come by appends.
     """
@@ -59,6 +60,7 @@ class Base:
     range: Range
     total_bytes: int
     kept: frozenset[str]
+    schema_is_current: bool = True
     added_may_match: Callable[[Sequence[tuple[Comparison, ...]]], bool] | None = None
 
     @property
@@ -148,7 +150,10 @@ def candidate(question: Question) -> Candidate | tuple[Reason, ...]:
     unseen = _unseen(question.bases, query)
     if unseen is not None:
         return unseen
-    return _Candidates(question, query, relations).cheapest()
+    again = written_again(question.pinned)
+    if isinstance(again, Reason):
+        return (again,)
+    return _Candidates(question, query, relations, again).cheapest()
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,6 +163,8 @@ class _Candidates:
     question: Question
     query: Query
     relations: Mapping[Identifier, BaseRelation]
+    #: The pinned query, written again.
+    again: str
 
     def cheapest(self) -> Candidate | tuple[Reason, ...]:
         refused: list[Reason] = []
@@ -171,14 +178,14 @@ class _Candidates:
         return tuple(refused)
 
     def _append(self) -> Candidate | Reason:
-        one_by_one = all(_row_by_row(base.range) for base in self.question.bases if base.changed)
+        one_by_one = all(_row_by_row(base) for base in self.question.bases if base.changed)
         found = self.query.append(consolidated=not one_by_one, broadcast=self._small)
         if not isinstance(found, Appended):
             return found
         statement = "\nUNION ALL\n".join(found.terms)
         insert = SqlStep(f"INSERT INTO {self.question.stored.tables[Mode.APPEND]}\n{statement}")
         text = "rows were only added, and each adds rows of its own to the view"
-        return self._candidate(Mode.APPEND, (*self._relations(statement), insert), text)
+        return self._candidate(Mode.APPEND, (*self._relations(statement, only_added=True), insert), text)
 
     def _merge(self) -> Candidate | Reason:
         text = "the changed groups' aggregates follow from the stored ones and the change"
@@ -201,7 +208,7 @@ class _Candidates:
             how=self._how,
             weighted=weighted,
         )
-        return self._candidate(Mode.MERGE, (*self._relations(found.signed), step), text)
+        return self._candidate(Mode.MERGE, (*self._relations(found.signed), step), f"{text}; {self._told_how}")
 
     def _replace_keys(self) -> Candidate | Reason:
         found = self.query.replace_keys(broadcast=self._small)
@@ -222,11 +229,17 @@ class _Candidates:
         keys = ", ".join(found.keys)
         text = f"the rows of the affected keys ({keys}) are recomputed and replaced"
         relations = self._relations("\n".join((found.affected, unless, *found.constants)))
-        return self._candidate(Mode.REPLACE_KEYS, (*relations, step), text)
+        return self._candidate(Mode.REPLACE_KEYS, (*relations, step), f"{text}; {self._told_how}")
 
     @property
     def _how(self) -> str:
         return "overwrite" if self.question.stored.bytes <= SMALL_STORAGE else "delete"
+
+    @property
+    def _told_how(self) -> str:
+        if self._how == "overwrite":
+            return "the stored rows are few, so that all are written again"
+        return "of the stored rows only those are deleted and inserted"
 
     @property
     def _small(self) -> bool:
@@ -238,10 +251,10 @@ class _Candidates:
     def _candidate(self, mode: Mode, steps: Sequence[Step], text: str) -> Candidate:
         costs = base_costs(self.question.bases)
         estimate = incremental_cost(str(mode), costs, storage_bytes=self.question.stored.bytes)
-        probe = DeterminismStep(self.question.pinned)
+        probe = DeterminismStep(self.question.pinned, self.again)
         return Candidate(mode, (probe, *steps), (Reason(Code.INCREMENTAL, text),), estimate)
 
-    def _relations(self, statement: str) -> tuple[Step, ...]:
+    def _relations(self, statement: str, *, only_added: bool = False) -> tuple[Step, ...]:
         """Make the relations that a statement reads, and no others."""
         steps: list[Step] = []
         for base in self.question.bases:
@@ -253,7 +266,8 @@ class _Candidates:
             uses = statement.count(f"{relation.name}__delta`")
             if uses:
                 where = self.query.conditions.get(base.identifier, "")
-                steps.append(_delta(relation, base, columns, where, uses))
+                delta = _delta(relation, base, columns, where, uses)
+                steps.append(replace(delta, only_added=only_added))
         return tuple(steps)
 
 
@@ -288,7 +302,7 @@ def _delta(relation: BaseRelation, base: Base, columns: Sequence[str], where: st
         start=base.recorded,
         end=base.target,
         columns=tuple(columns),
-        kind="append" if base.range.only_appends else "diff",
+        kind="append" if base.range.only_appends and base.schema_is_current else "diff",
         where=where,
         uses=uses,
     )
@@ -318,9 +332,10 @@ def _changed_columns(bases: Sequence[Base], query: Query) -> tuple[Reason, ...]:
     return tuple(reasons)
 
 
-def _row_by_row(change: Range) -> bool:
-    """Whether each added row stands for itself: where files were compacted, too, equal ones may come as one."""
-    return change.only_appends and "replace" not in dict(change.operations)
+def _row_by_row(base: Base) -> bool:
+    """Whether each added row stands for itself: where rows have to be compared, equal ones may come as one."""
+    change = base.range
+    return change.only_appends and base.schema_is_current and "replace" not in dict(change.operations)
 
 
 def _never_null(found: Merged | Replaced) -> tuple[str, ...]:

@@ -102,7 +102,7 @@ def test_a_base_table_that_was_created_again_is_another_table(daily: Lake) -> No
     assert daily.rows("daily") == [(7, 7)]
 
 
-def test_an_expired_snapshot_makes_a_view_stale_until_it_is_computed_anew(daily: Lake) -> None:
+def test_i16_an_expired_snapshot_makes_a_view_stale_until_it_is_computed_anew(daily: Lake) -> None:
     """What was read can no longer be compared: better one refresh too many than a wrong verdict."""
     daily.insert("orders", "(3, 1)", "(3, 2)")
     daily.run(

@@ -98,7 +98,7 @@ def shop(lake_folder: Any) -> Lake:
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-def test_a_full_refresh_equals_an_independent_recompute(shop: Lake, case: Case) -> None:
+def test_i06_a_full_refresh_equals_an_independent_recompute(shop: Lake, case: Case) -> None:
     """As multisets, over the recorded snapshots; rows committed after the refresh make no difference."""
     shop.create(case.name, case.spark, **case.options)
     result = shop.refresh(case.name)

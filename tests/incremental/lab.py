@@ -57,6 +57,8 @@ class Lab:
 
     def __init__(self, tables: Sequence[Table]) -> None:
         self.tables = tables
+        #: The view that was analysed last, as it was written: what regenerated SQL is compared with.
+        self.sql = ""
         self.connection = duckdb.connect()
         self.connection.execute("PRAGMA disable_optimizer")
         self.connection.execute("SET threads = 1")
@@ -108,6 +110,7 @@ class Lab:
 
     def analysed(self, sql: str, change: Change) -> Query | Reason:
         """Analyse a view for a change, having made the relations that its statements read."""
+        self.sql = sql
         for index, table in enumerate(self.tables):
             self.load(f"t{index}__new", table.columns, change.new[table.name])
             self.connection.execute(f'CREATE OR REPLACE TEMP VIEW {table.name} AS FROM "t{index}__new"')
@@ -134,7 +137,7 @@ class Lab:
             "replace": query.replace_keys,
         }
         results = {name: self._attempt(plan(), query, stored[name]) for name, plan in plans.items()}
-        return Counter(self.run(query.new_query)), results
+        return Counter(self.run(self.sql)), results
 
     def _attempt(self, plan: Any, query: Query, stored: Bag) -> Bag | Reason | str:
         if isinstance(plan, Reason):
@@ -167,7 +170,7 @@ class Lab:
             assert cheaper <= affected
             affected = cheaper
         kept = {row: n for row, n in stored.items() if _key(row, positions) not in affected}
-        new = [row for row in self.run(query.new_query) if _key(row, positions) in affected]
+        new = [row for row in self.run(self.sql) if _key(row, positions) in affected]
         return Counter(kept) + Counter(new)
 
     def _merge(self, plan: Merged, query: Query, stored: Bag) -> Bag:

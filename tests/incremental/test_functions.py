@@ -6,8 +6,11 @@ from __future__ import annotations
 import pytest
 import sqlglot
 
-from airflow_mv.plan.incremental import functions
+from airflow_mv.plan.incremental import BaseRelation, Query, functions
+from airflow_mv.plan.incremental.dialect import write
 from airflow_mv.plan.incremental.model import RefusedError
+from airflow_mv.plan.reasons import Code, Reason
+from airflow_mv.spec.identifiers import Identifier
 
 #: Spark 4.1's aggregates, as its function registry groups them; ``any`` is refused.
 AGGREGATES = """
@@ -49,3 +52,24 @@ def test_every_volatile_function_is_refused(name: str) -> None:
             continue
         with pytest.raises(RefusedError):
             functions.check(call)
+
+
+def test_a_call_that_sqlglot_trips_over_is_a_reason_and_no_error() -> None:
+    """It reads the call and fails to write it: a plan ended with the library's TypeError."""
+    table = BaseRelation(Identifier("lake", ("db",), "r"), "t0", (("k", "string"),), changed=True, appended_only=True)
+    found = Query.analyse(
+        "SELECT j_s_o_n_object(k) AS x FROM r",
+        [table],
+        output=[("x", "string")],
+        default_catalog="lake",
+        default_namespace=("db",),
+        views={},
+    )
+    assert isinstance(found, Reason)
+    assert found.code == Code.UNREADABLE
+
+
+def test_an_argument_that_cannot_be_written_again_is_a_reason() -> None:
+    """sqlglot only warned in the log, and left it out."""
+    with pytest.raises(RefusedError):
+        write(sqlglot.parse_one("SELECT to_char(k, '999')", read="spark"))

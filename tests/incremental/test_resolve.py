@@ -81,7 +81,7 @@ def analyse(sql: str, columns: int | list[tuple[str, str]]) -> Query | Reason:
         (
             "SELECT parse_json(a), listagg(b), first(b, true) FROM r GROUP BY parse_json(a)",
             3,
-            "SELECT PARSE_JSON(`r`.`a`) AS `o0`, LISTAGG(`r`.`b`, '') AS `o1`, FIRST(`r`.`b`) IGNORE NULLS AS `o2` "
+            "SELECT PARSE_JSON(`r`.`a`) AS `o0`, LISTAGG(`r`.`b`) AS `o1`, FIRST(`r`.`b`) IGNORE NULLS AS `o2` "
             "FROM `t0__new` AS `r` GROUP BY PARSE_JSON(`r`.`a`)",
         ),
         (

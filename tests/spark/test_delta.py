@@ -8,6 +8,7 @@ import json
 import random
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -27,6 +28,7 @@ from airflow_mv.script import (
     ReplaceKeysStep,
     Script,
     SqlStep,
+    Step,
     temporary,
 )
 from tests.spark.changing import COLUMNS, LAYOUTS, VIEW, delete_by_equality, few_partitions, make_table, random_history
@@ -230,6 +232,42 @@ def test_a_script_reads_its_delta_by_name_and_leaves_nothing_in_the_session(spar
     assert [view.name for view in spark.catalog.listTables() if STAGING_CATALOG in view.name] == []
 
 
+def test_a_change_that_must_not_take_rows_away_is_looked_at(spark: SparkSession, lake: Lake) -> None:
+    """Appended terms copy each row as often as its weight says, without the sign: a summary may be wrong."""
+    table = make_table(spark, f"{lake.name}.sales.w", V2, "id BIGINT, k INT")
+    table.run("INSERT INTO {t} VALUES (1, 1), (2, 2)", "INSERT INTO {t} VALUES (3, 3)", "DELETE FROM {t} WHERE id = 1")
+    first, second, last = table.snapshots
+    assert table.delta(first, second, only_added=True)[0] == table.change(first, second)
+    with pytest.raises(IncrementalRefusedError) as refused:
+        table.delta(first, last, only_added=True)
+    assert refused.value.code == "rows-went"
+
+
+def test_a_manifest_that_is_gone_is_a_refusal(spark: SparkSession, lake: Lake) -> None:
+    """The library's errors are no errors of Spark: a job ended with them on every try, though a full refresh runs."""
+    table = make_table(spark, f"{lake.name}.sales.g", V2, "id BIGINT, k INT")
+    table.run("INSERT INTO {t} VALUES (1, 1), (2, 2)", "INSERT INTO {t} VALUES (3, 3)", "DELETE FROM {t} WHERE id = 1")
+    first, *_, last = table.snapshots
+    lists = f"SELECT manifest_list FROM {table.name}.snapshots WHERE snapshot_id = {first}"
+    Path(spark.sql(lists).collect()[0][0].removeprefix("file:")).unlink()
+    with pytest.raises(IncrementalRefusedError) as refused:
+        table.delta(first, last)
+    assert refused.value.code == "delta-failed"
+    assert "its change cannot be read" in str(refused.value)
+
+
+def test_steps_are_refused_for_a_snapshot_that_is_gone_before_the_first_runs(spark: SparkSession, lake: Lake) -> None:
+    """A view of the old rows may come before the change, and has no such reason."""
+    name = f"{lake.name}.sales.orders"
+    view = SqlStep(f"CREATE OR REPLACE TEMPORARY VIEW {VIEW} AS SELECT day FROM {name} VERSION AS OF 7")
+    full = SqlStep(f"INSERT OVERWRITE {TABLE} SELECT day, amount FROM {name}")
+    (create,) = lake.creation(f"SELECT day, amount FROM {name}").steps
+    probe = DeterminismStep(lake.query())
+    steps = (create, probe, view, DeltaStep(VIEW, name, 7, lake.first_snapshot, ("day",)))
+    outcome = run(spark, Script(name, "r", TABLE, steps, incremental=True, fallback=(full,)), report=silent)
+    assert (outcome.mode, outcome.fallback, outcome.rows_written) == ("full", "snapshot-missing", 3)
+
+
 @pytest.mark.parametrize("word", ["rand()", "uuid()", "current_timestamp()", "current_date()", "now()"])
 def test_a_query_that_gives_other_rows_each_time_is_refused(spark: SparkSession, lake: Lake, word: str) -> None:
     """Half of the stored rows would be of one time and half of another."""
@@ -281,7 +319,8 @@ from airflow_mv.job.session import open_session
 from airflow_mv.script import Script
 task = json.load(sys.stdin)
 spark = open_session(task["confs"], remote=task["remote"])
-print("OUTCOME", run(spark, Script.from_json(task["script"]), report=print).to_json())
+for script in task["scripts"]:
+    print("OUTCOME", run(spark, Script.from_json(script), report=print).to_json())
 print("LEFT", [view.name for view in spark.catalog.listTables()])
 spark.stop()
 """
@@ -289,33 +328,50 @@ spark.stop()
 
 @pytest.mark.cluster
 def test_over_spark_connect_the_change_comes_from_the_rows_and_keys_are_replaced(tmp_path: Path) -> None:
-    """There is no Java to plan files with; the same script does the same."""
+    """There is no Java to plan files with; the same script does the same, and refuses what it refuses elsewhere."""
     lake = make_lake(tmp_path)
     confs = lake.settings.session_confs()
     (create,) = lake.creation().steps
+    name = f"{lake.name}.sales.orders"
+    fill = SqlStep(f"INSERT OVERWRITE {TABLE}\n{lake.query(lake.first_snapshot)}")
+    written, other = (
+        f"SELECT {call} AS x, date '2020-01-01' AS d FROM {name}" for call in ("log10(amount)", "ln(amount)")
+    )
+
+    def script(*steps: Step) -> str:
+        return Script(f"{lake.name}.sales.daily", "r", TABLE, (create, fill, *steps), incremental=True).to_json()
+
     with connect_server(tmp_path, confs) as remote:
         orders = SqlCatalog(lake.name, **lake.properties).load_table("sales.orders")
         head = orders.metadata.current_snapshot_id
-        steps = (
-            create,
-            SqlStep(f"INSERT OVERWRITE {TABLE}\n{lake.query(lake.first_snapshot)}"),
-            DeltaStep(VIEW, f"{lake.name}.sales.orders", lake.first_snapshot, head, ("day",)),
-            ReplaceKeysStep(TABLE, lake.query(head or 0), ("day", "amount"), f"SELECT day FROM {VIEW}", ("day",)),
-        )
-        script = Script(f"{lake.name}.sales.daily", "r", TABLE, steps, incremental=True)
+        delta = DeltaStep(VIEW, name, lake.first_snapshot, head, ("day",))
+        again = written.replace("date '2020-01-01'", "CAST('2020-01-01' AS DATE)")
+        insert = SqlStep(f"INSERT INTO {TABLE} SELECT a.day, 1 FROM {VIEW} AS a JOIN {VIEW} AS b ON a.day = b.day")
+        scripts = [
+            script(
+                DeterminismStep(written, again),
+                delta,
+                ReplaceKeysStep(TABLE, lake.query(head or 0), ("day", "amount"), f"SELECT day FROM {VIEW}", ("day",)),
+            ),
+            script(replace(delta, kind="append", uses=2), insert),
+            script(DeterminismStep(written, other), insert),
+        ]
         client = subprocess.run(
             [sys.executable, "-c", CONNECT_CLIENT],
-            input=json.dumps({"confs": confs, "script": script.to_json(), "remote": remote}),
+            input=json.dumps({"confs": confs, "scripts": scripts, "remote": remote}),
             cwd=ROOT,
             env=environment(),
             capture_output=True,
             text=True,
-            timeout=120,
+            timeout=240,
         )
     assert client.returncode == 0, client.stderr[-3000:]
     lines = client.stdout.splitlines()
-    outcome = next(Outcome.from_json(line[8:]) for line in lines if line.startswith("OUTCOME "))
+    outcome, joined, refused = (Outcome.from_json(line[8:]) for line in lines if line.startswith("OUTCOME "))
     assert rows_of(outcome) == [("a", 10), ("b", 25)]
     assert (outcome.mode, outcome.way, outcome.keys) == ("incremental", "merge", 1)
     assert [delta.ways for delta in outcome.deltas] == [("values",)]
+    assert rows_of(joined) == [("a", 10), ("b", 1), ("b", 20)]
+    assert [delta.ways for delta in joined.deltas] == [("append",)]
+    assert (refused.mode, refused.fallback) == ("none", "written-otherwise")
     assert "LEFT []" in lines

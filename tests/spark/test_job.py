@@ -23,7 +23,7 @@ from airflow_mv.errors import ConfigurationError, JobError
 from airflow_mv.job.jars import jar_confs
 from airflow_mv.job.run import run
 from airflow_mv.job.session import check_java, open_session
-from airflow_mv.job.submit import build_package, submit_command, write_properties
+from airflow_mv.job.submit import build_package, main_file, write_properties
 from airflow_mv.script import STAGING_CATALOG, Outcome, Script
 from tests.spark.conftest import CANARY, Lake, make_lake, rows_of
 from tests.spark.processes import ROOT, SPARK_HOME, connect_server, environment, free_port, serving
@@ -287,13 +287,10 @@ def submit(folder: Path, lake: Lake, script: Script, *, confs: dict[str, str], m
     left.write_text("half of an older outc")
     settings = lake.settings
     plain = {**settings.confs, **jar_confs({}, settings.packages), "spark.ui.enabled": "false"}
-    command = submit_command(
-        str(location),
-        package=build_package(folder),
-        properties=write_properties(folder, {**plain, **confs}, settings.secrets),
-        master=master,
-        spark_submit=str(SPARK_HOME / "bin" / "spark-submit"),
-    )
+    properties = write_properties(folder, {**plain, **confs}, settings.secrets)
+    options = ["--master", master, "--properties-file", str(properties), "--load-spark-defaults"]
+    files = ["--py-files", str(build_package(folder)), str(main_file()), str(location)]
+    command = [str(SPARK_HOME / "bin" / "spark-submit"), *options, *files]
     seen: set[str] = set()
     with (folder / "out").open("w") as out, (folder / "err").open("w") as err:
         process = subprocess.Popen(command, cwd=folder, env=environment(**env), stdout=out, stderr=err)

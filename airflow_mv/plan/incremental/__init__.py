@@ -14,3 +14,4 @@ from airflow_mv.plan.incremental.model import Merged as Merged
 from airflow_mv.plan.incremental.model import Replaced as Replaced
 from airflow_mv.plan.incremental.model import Signed as Signed
 from airflow_mv.plan.incremental.query import Query as Query
+from airflow_mv.plan.incremental.query import written_again as written_again

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 
 from sqlglot import exp
 
+from airflow_mv.plan.incremental.dialect import KEPT
 from airflow_mv.plan.incremental.model import RefusedError
 from airflow_mv.plan.reasons import Code
 
@@ -53,6 +54,7 @@ VOLATILE = frozenset(
     session_user shuffle spark_partition_id try_aes_encrypt uniform user uuid version
     """.split()  # noqa: SIM905
 )
+_NOW_WITHOUT_ARGUMENTS = frozenset({"unix_timestamp", "to_unix_timestamp"})
 _VOLATILE_CLASSES = (
     exp.Rand,
     exp.Randn,
@@ -104,11 +106,11 @@ def check(call: exp.Expr) -> None:
         RefusedError: It is.
     """
     name = call.name.lower() if isinstance(call, exp.Anonymous) else ""
-    no_argument = isinstance(call, exp.StrToUnix) and call.args.get("this") is None
+    no_argument = name in _NOW_WITHOUT_ARGUMENTS and not call.expressions
     if isinstance(call, _VOLATILE_CLASSES) or name in VOLATILE or no_argument:
         written = name or call.sql(dialect="spark")
         raise RefusedError(Code.NOT_DETERMINISTIC, f"{written} may give another value at each refresh")
-    if isinstance(call, exp.Anonymous) and name not in _AGGREGATES | _SCALARS | _GENERATOR_NAMES:
+    if isinstance(call, exp.Anonymous) and name not in _AGGREGATES | _SCALARS | KEPT | _GENERATOR_NAMES:
         message = f"{name}() is no built-in function that is known here: it might be an aggregate or not deterministic"
         raise RefusedError(Code.UNKNOWN_FUNCTION, message)
     if name == "session_window":

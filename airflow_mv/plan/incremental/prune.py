@@ -37,7 +37,8 @@ def _relation(block: ir.Block, relation: ir.Relation) -> ir.Relation:
 def _nested(nested: ir.Nested) -> ir.Nested:
     tree = nested.tree
     if nested.kind == "EXISTS" and isinstance(tree, ir.Block) and not aggregated(tree):
-        tree = replace(tree, outputs=(ir.Output("one", ir.one()),), distinct=False)
+        makes_rows = tuple(output for output in tree.outputs if _makes_rows(output))
+        tree = replace(tree, outputs=makes_rows or (ir.Output("one", ir.one()),), distinct=False)
     return replace(nested, tree=pruned(tree))
 
 
@@ -52,11 +53,7 @@ def _kept(tree: ir.Tree, wanted: Iterable[int]) -> frozenset[int]:
         return right if right == left else _kept(tree, right)
     if tree.distinct:
         return everything
-    makes_rows = {
-        index
-        for index, output in enumerate(tree.outputs)
-        if any(functions.is_generator(node) for node in output.value.walk())
-    }
+    makes_rows = {index for index, output in enumerate(tree.outputs) if _makes_rows(output)}
     kept = frozenset(wanted) | makes_rows
     if aggregated(tree) and tree.grouping is None:
         calls = [
@@ -65,3 +62,8 @@ def _kept(tree: ir.Tree, wanted: Iterable[int]) -> frozenset[int]:
         if calls and not kept & set(calls):
             kept |= {calls[0]}
     return kept or frozenset({0})
+
+
+def _makes_rows(output: ir.Output) -> bool:
+    """Whether a column decides how many rows there are: a generator of nothing gives none."""
+    return any(functions.is_generator(node) for node in output.value.walk())

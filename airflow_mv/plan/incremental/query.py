@@ -7,7 +7,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from airflow_mv.plan.incremental import ir
+from sqlglot.errors import SqlglotError
+
+from airflow_mv.plan.incremental import dialect, ir
 from airflow_mv.plan.incremental.append import appended, signed
 from airflow_mv.plan.incremental.filters import Comparison, conditions, filters
 from airflow_mv.plan.incremental.merge import merged
@@ -26,6 +28,8 @@ from airflow_mv.plan.reasons import Code, Reason
 from airflow_mv.spec.identifiers import Identifier
 
 _Plan = TypeVar("_Plan")
+#: sqlglot trips over some calls that Spark accepts, when it reads them or only when it writes them.
+_FAULTS = (SqlglotError, ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +103,7 @@ class Query:
     @property
     def conditions(self) -> Mapping[Identifier, str]:
         """What the rows of some base tables must pass to matter, as SQL; see :func:`filters.conditions`."""
-        found = conditions(self._tree)
+        found = conditions(self._tree, {relation.name: dict(relation.columns) for relation in self._relations})
         return {item.identifier: found[item.name] for item in self._relations if item.name in found}
 
     @property
@@ -158,6 +162,15 @@ class Query:
         return _unless_refused(lambda: replaced(self._tree, self._output, broadcast=broadcast))
 
 
+def written_again(sql: str) -> str | Reason:
+    """Return a query as the statements of an incremental refresh spell its parts.
+
+    Args:
+        sql: Its text; it may have snapshots.
+    """
+    return _unless_refused(lambda: dialect.written_again(sql))
+
+
 def _unless_refused(build: Callable[[], _Plan]) -> _Plan | Reason:
     try:
         return build()
@@ -165,3 +178,5 @@ def _unless_refused(build: Callable[[], _Plan]) -> _Plan | Reason:
         return error.reason
     except RecursionError:
         return Reason(Code.TOO_LARGE, "the query is nested too deeply")
+    except _FAULTS as error:
+        return Reason(Code.UNREADABLE, f"sqlglot, by which the query is read and written again, cannot ({error!r})")

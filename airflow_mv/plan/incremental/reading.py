@@ -9,6 +9,7 @@ from sqlglot import Token, TokenType, exp
 from sqlglot.dialects.spark import Spark
 
 from airflow_mv.errors import InvalidQueryError
+from airflow_mv.plan.incremental.dialect import parse
 from airflow_mv.plan.incremental.model import RefusedError
 from airflow_mv.plan.query import parse_query
 from airflow_mv.plan.reasons import Code
@@ -30,15 +31,15 @@ def read(sql: str, view: str) -> exp.Expr:
         RefusedError: It is not readable, or holds a call that would not be written as it was read.
     """
     try:
-        tree = parse_query(sql, view=view).tree
+        text = parse_query(sql, view=view).text
     except InvalidQueryError as error:
         raise RefusedError(Code.UNREADABLE, str(error)) from error
-    tokens = Spark().tokenize(sql)
+    tokens = Spark().tokenize(text)
     for index, token in enumerate(tokens[:-1]):
         name = token.text.lower()
         if tokens[index + 1].token_type is TokenType.L_PAREN and (name in _UNITS or name in _ARGUMENTS):
             _check(name, list(_arguments(tokens, index + 2)))
-    return tree.transform(_written_out)
+    return parse(text, tokens)
 
 
 def _check(name: str, arguments: Sequence[Sequence[Token]]) -> None:
@@ -68,12 +69,3 @@ def _arguments(tokens: Sequence[Token], start: int) -> Iterator[list[Token]]:
             argument.append(token)
     if argument:
         yield argument
-
-
-def _written_out(node: exp.Expr) -> exp.Expr:
-    """Say what sqlglot's Spark dialect leaves out or fills in otherwise than Spark."""
-    if isinstance(node, exp.ParseJSON):
-        return exp.Anonymous(this="parse_json", expressions=[node.this.copy()])
-    if isinstance(node, exp.GroupConcat) and node.args.get("separator") is None:
-        node.set("separator", exp.Literal.string(""))
-    return node

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from sqlglot import exp
 
 from airflow_mv.plan.incremental import ir
+from airflow_mv.plan.incremental.dialect import write
 from airflow_mv.plan.incremental.model import RefusedError
 from airflow_mv.plan.reasons import Code
 
@@ -23,14 +24,14 @@ def sql(tree: ir.Tree, *, broadcast: bool = False, pretty: bool = True) -> str:
         pretty: Whether people read it, so that it has a line for each part.
 
     Raises:
-        RefusedError: The query is too large.
+        RefusedError: The query is too large, or a part of it cannot be written.
     """
     if _size(tree, {}) > MAX_BLOCKS:
         raise RefusedError(Code.TOO_LARGE, f"the statement would have more than {MAX_BLOCKS} SELECTs")
     query = render(tree)
     for hint in [] if broadcast else list(query.find_all(exp.Hint)):
         hint.pop()
-    return query.sql(dialect="spark", identify=True, pretty=pretty)
+    return write(query, pretty=pretty)
 
 
 def _size(source: ir.Source, known: dict[int, int]) -> int:

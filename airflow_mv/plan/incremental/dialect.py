@@ -1,0 +1,131 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Spark's SQL as sqlglot reads and writes it, but for what sqlglot would write with another meaning.
+
+Whether all of a query is written as it was read, Spark itself is asked before an incremental refresh begins
+(:class:`airflow_mv.script.DeterminismStep`). What is known here to come out otherwise is kept as it was.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+from sqlglot import ErrorLevel, Token, UnsupportedError, exp
+from sqlglot.dialects.spark import Spark
+from sqlglot.generators.spark import SparkGenerator
+from sqlglot.parsers.spark import SparkParser
+
+from airflow_mv.plan.incremental.model import RefusedError
+from airflow_mv.plan.reasons import Code
+
+#: Functions whose name and arguments are kept: sqlglot has another form for them, or another idea of a format.
+KEPT = frozenset(
+    """
+    date_format date_sub date_trunc from_unixtime instr levenshtein locate log log10 log2 regexp_replace space
+    to_char to_date to_number to_timestamp to_unix_timestamp trunc unix_date unix_timestamp
+    """.split()  # noqa: SIM905
+)
+_TYPED = {exp.DType.DATE: "DATE", exp.DType.TIMESTAMPTZ: "TIMESTAMP"}
+
+
+class _Parser(SparkParser):
+    #: Else a comma would be read as CROSS JOIN, which Spark's analysis tells from it.
+    JOINS_HAVE_EQUAL_PRECEDENCE = False
+    FUNCTIONS: ClassVar = {name: build for name, build in SparkParser.FUNCTIONS.items() if name.lower() not in KEPT}
+
+    def _parse_interval(self, require_interval: bool = True, parse_function_unit: bool = True) -> exp.Expr | None:  # type: ignore[override]  # noqa: FBT001, FBT002 (sqlglot's)
+        found = super()._parse_interval(require_interval, parse_function_unit)
+        # An interval of several units is read as a sum: without parentheses a minus before it is for the first only.
+        return exp.Paren(this=found) if isinstance(found, exp.Add) else found
+
+
+class _Generator(SparkGenerator):
+    TRANSFORMS: ClassVar = {
+        **{kind: write for kind, write in SparkGenerator.TRANSFORMS.items() if kind is not exp.WithinGroup},
+        exp.GroupConcat: lambda self, expression: self.function_of_texts(expression),
+    }
+
+    def not_sql(self, expression: exp.Not) -> str:
+        """Write ``IS NOT NULL`` as people do: to Spark's analysis it is no ``NOT``."""
+        inner = expression.this
+        if type(inner) is exp.Is and isinstance(inner.expression, exp.Null):
+            return f"{self.sql(inner, 'this')} IS NOT NULL"
+        return super().not_sql(expression)
+
+    def cast_sql(self, expression: exp.Cast, safe_prefix: str | None = None) -> str:
+        """Write a typed literal as one: sqlglot takes only that for a cast that may fail."""
+        value, name = expression.this, _TYPED.get(expression.to.this)
+        if type(expression) is exp.Cast and name and isinstance(value, exp.Literal) and value.is_string:
+            return f"{name} {self.sql(value)}"
+        return super().cast_sql(expression, safe_prefix)
+
+    def function_of_texts(self, expression: exp.GroupConcat) -> str:
+        """Write LISTAGG without a separator where none was given."""
+        if expression.args.get("separator") is not None:
+            return str(SparkGenerator.TRANSFORMS[exp.GroupConcat](self, expression))
+        value = expression.this
+        order = value if isinstance(value, exp.Order) else None
+        call = f"LISTAGG({self.sql(order.this if order else value)})"
+        if order is None:
+            return call
+        written = ", ".join(self.sql(item) for item in order.expressions)
+        return f"{call} WITHIN GROUP (ORDER BY {written})"
+
+
+class AsWritten(Spark):
+    """Spark's dialect, of which more is written as it was read."""
+
+    Parser = _Parser
+    Generator = _Generator
+
+
+def parse(text: str, tokens: Sequence[Token]) -> exp.Expr:
+    """Read a query that has been found readable, see :func:`airflow_mv.plan.pinning.parse_query`.
+
+    Args:
+        text: The query.
+        tokens: Its tokens, without a semicolon.
+
+    Raises:
+        RefusedError: There is none.
+    """
+    (tree,) = _Parser(dialect=AsWritten()).parse(list(tokens), text)
+    if tree is None:
+        raise RefusedError(Code.UNREADABLE, "the query is empty")
+    return tree.transform(_written_out)
+
+
+def write(tree: exp.Expr, *, identify: bool = True, pretty: bool = False) -> str:
+    """Return a query or an expression as Spark SQL.
+
+    Args:
+        tree: What :func:`parse` read, or made of parts of that.
+        identify: Whether to quote all names.
+        pretty: Whether people read it, so that it has a line for each part.
+
+    Raises:
+        RefusedError: A part of it cannot be written.
+    """
+    try:
+        return tree.sql(dialect=AsWritten, identify=identify, pretty=pretty, unsupported_level=ErrorLevel.RAISE)
+    except UnsupportedError as error:
+        raise RefusedError(
+            Code.UNSUPPORTED_OPERATOR, f"a part of the query cannot be written again: {error}"
+        ) from error
+
+
+def written_again(sql: str) -> str:
+    """Return a query as it is read here and written again.
+
+    Args:
+        sql: Its text; it may have snapshots.
+
+    Raises:
+        RefusedError: It cannot be written.
+    """
+    return write(parse(sql, AsWritten().tokenize(sql)), identify=False)
+
+
+def _written_out(node: exp.Expr) -> exp.Expr:
+    """Say what sqlglot's Spark dialect leaves out."""
+    return exp.Anonymous(this="parse_json", expressions=[node.this.copy()]) if isinstance(node, exp.ParseJSON) else node

@@ -1,0 +1,188 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Incremental statements hold the view's expressions, written again: with the same meaning, or there are none."""
+
+from __future__ import annotations
+
+import pytest
+from pyspark.sql import SparkSession
+
+from airflow_mv.errors import IncrementalRefusedError
+from airflow_mv.job.likeness import check_alike
+from airflow_mv.job.work import Work
+from airflow_mv.plan.incremental import written_again
+from airflow_mv.script import DeterminismStep
+from tests.engine.incremental.test_edges import mode_after, table, view
+from tests.engine.support import Lake
+
+COLUMNS = (
+    "k int, d double, c decimal(9, 2), s string, ts timestamp, dt date, arr array<int>, m map<string, int>, b boolean"
+)
+#: A call on a line, over these columns. Those before a blank line are of one row, then aggregates, then windows.
+CALLS = r"""
+log10(d)
+log2(d)
+log(d)
+log(10, d)
+ln(d)
+to_char(c, '999.99')
+to_date(s, 'yyyy-MM-dd')
+to_date(s)
+date(s)
+to_timestamp(s, 'yyyy-MM-dd HH:mm:ss')
+date_format(ts, "yyyy-MM-dd'T'HH:mm")
+from_unixtime(k, 'yyyy')
+unix_timestamp(s, 'yyyy')
+ts - INTERVAL 1 HOUR 30 MINUTES
+ts + INTERVAL 1 DAY 2 HOURS 3 MINUTES
+dt - INTERVAL 1 YEAR 2 MONTHS
+ts - INTERVAL '1 2' DAY TO HOUR
+ts > TIMESTAMP '2020-01-01 00:00:00'
+dt = DATE '2020-01-01'
+dt = CAST('2020-01-01' AS DATE)
+date_trunc('month', ts)
+trunc(dt, 'month')
+date_sub(dt, k)
+date_add(dt, k)
+datediff(dt, dt)
+timestampdiff(HOUR, ts, ts)
+timestampadd(HOUR, k, ts)
+dateadd(DAY, k, dt)
+add_months(dt, 1)
+months_between(dt, dt, false)
+extract(YEAR FROM ts)
+date_part('week', ts)
+weekday(dt)
+unix_date(dt)
+from_utc_timestamp(ts, 'CET')
+instr(s, 'a')
+locate('a', s, 2)
+position('a' IN s)
+space(k)
+substring(s FROM 2 FOR 3)
+overlay(s PLACING 'a' FROM 1)
+trim(BOTH 'x' FROM s)
+ltrim('x', s)
+lpad(s, 5)
+levenshtein(s, s, 2)
+regexp_replace(s, 'a', 'b')
+regexp_extract(s, 'a(b)')
+split(s, ',', 2)
+concat_ws(',', s, s)
+decode(k, 1, 'a', 'b')
+nvl2(k, 1, 0)
+CASE k WHEN 1 THEN 2 END
+TRY_CAST(s AS INT)
+k::string
+k div 2
+pmod(k, 2)
+floor(c, -1)
+k IS NOT NULL
+NOT k IS NULL
+k NOT BETWEEN 1 AND 2
+k NOT IN (1, 2)
+s LIKE 'a!%' ESCAPE '!'
+s LIKE ANY ('a', 'b')
+k IS DISTINCT FROM 1
+b IS NOT TRUE
+r'a\d'
+'a\nb'
+1.5D
+1.5BD
+transform(arr, x -> x + 1)
+filter(arr, x -> x IS NOT NULL)
+aggregate(arr, 0, (a, x) -> a + x)
+arr[0]
+element_at(arr, 1)
+m['a']
+named_struct('a', k).a
+struct(k AS a, s AS b)
+from_json(s, 'a INT')
+sequence(1, k)
+
+percentile_cont(0.5) WITHIN GROUP (ORDER BY d)
+percentile_cont(0.5) WITHIN GROUP (ORDER BY d DESC)
+percentile_disc(0.5) WITHIN GROUP (ORDER BY d DESC)
+percentile(d, 0.5)
+percentile_approx(d, 0.5, 100)
+median(d)
+mode(k)
+count(DISTINCT k, s)
+sum(k) FILTER (WHERE b)
+stddev_pop(d)
+first(k, true)
+max_by(k, d)
+bool_and(b)
+listagg(s)
+listagg(s, ',') WITHIN GROUP (ORDER BY s DESC)
+string_agg(DISTINCT s)
+
+row_number() OVER (PARTITION BY k ORDER BY d DESC)
+rank() OVER (ORDER BY d NULLS LAST)
+sum(k) OVER (PARTITION BY s ORDER BY d ROWS BETWEEN 1 PRECEDING AND CURRENT ROW)
+sum(k) OVER (ORDER BY ts RANGE BETWEEN INTERVAL 1 DAY PRECEDING AND CURRENT ROW)
+lag(k, 1, 0) OVER (ORDER BY d)
+first_value(k) IGNORE NULLS OVER (ORDER BY d)
+"""
+
+
+def alike(spark: SparkSession, sql: str, again: str | None = None) -> bool:
+    """Ask Spark whether a query means what it is written as."""
+    written = again or written_again(sql)
+    assert isinstance(written, str), written
+    work = Work(spark)
+    try:
+        check_alike(work, DeterminismStep(sql, written), work.query(sql))
+    except IncrementalRefusedError:
+        return False
+    return True
+
+
+def test_every_call_is_written_again_as_it_was_read(lake: Lake) -> None:
+    """A function that sqlglot writes as another one of nearly the same meaning made stored rows that no query gives."""
+    table(lake, "r", COLUMNS)
+    for calls in CALLS.strip().split("\n\n"):
+        items = [f"{call} AS c{number}" for number, call in enumerate(calls.splitlines())]
+        if not alike(lake.spark, f"SELECT {', '.join(items)} FROM {lake('r')}"):
+            wrong = [item for item in items if not alike(lake.spark, f"SELECT {item} FROM {lake('r')}")]
+            pytest.fail(f"written otherwise: {wrong}")
+
+
+@pytest.mark.parametrize(
+    ("call", "other"),
+    [
+        ("log10(d)", "log(10, d)"),
+        ("to_date(s, 'yyyy')", "to_date(s)"),
+        ("ts - INTERVAL 1 HOUR 30 MINUTES", "ts - INTERVAL 1 HOUR + INTERVAL 30 MINUTES"),
+        ("c + 1", "c + 1.0"),
+    ],
+)
+def test_spark_tells_two_expressions_apart(lake: Lake, call: str, other: str) -> None:
+    """What guards against spellings that are not known here."""
+    table(lake, "r", COLUMNS)
+    name = lake("r")
+    assert not alike(lake.spark, f"SELECT {call} FROM {name}", f"SELECT {other} FROM {name}")
+
+
+def test_calls_that_were_written_otherwise_are_refreshed_incrementally(lake: Lake) -> None:
+    """Appended rows got LOG(10, 1000), which is not 3, a date by another format, and a time one hour off."""
+    table(lake, "r", "k int, x double, n decimal(5, 2), s string, t timestamp")
+    sql = (
+        "SELECT k, log10(x) AS l, to_char(n, '999.99') AS c, to_date(s, 'dd/MM/yyyy') AS d, "
+        "t - INTERVAL 1 HOUR 30 MINUTES AS h FROM r "
+        "WHERE t - INTERVAL 1 HOUR 30 MINUTES > TIMESTAMP '2020-01-01 00:00:00'"
+    )
+    view(lake, sql)
+    change = "INSERT INTO {ns}.r VALUES (1, 1000, 1.5, '02/01/2020', TIMESTAMP '2020-01-01 02:00:00')"
+    assert mode_after(lake, sql, change) == "append"
+    assert lake.rows("v")[0][:2] == (1, 3.0)
+
+
+def test_what_means_something_else_when_written_again_is_refreshed_in_full(lake: Lake) -> None:
+    """sqlglot takes '' inside of a string for the end of one and the beginning of another."""
+    table(lake, "r", "k int", "(1)")
+    view(lake, "SELECT k, 'it''s' AS t FROM r WHERE k > 0")
+    lake.run("INSERT INTO {ns}.r VALUES (2)")
+    result = lake.refresh("v", on_fallback="full")
+    assert (result.mode, str(result.reasons[-1].code)) == ("full", "INCREMENTAL_UNAVAILABLE")
+    assert "would mean something else" in result.reasons[-1].message
+    assert len({row[1] for row in lake.rows("v")}) == 1
