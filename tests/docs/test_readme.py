@@ -36,6 +36,16 @@ def test_links_inside_the_repository_lead_somewhere(page: Path) -> None:
     assert [link for link in links if not (page.parent / link).exists()] == []
 
 
+def test_every_invariant_names_a_test_that_is_there_and_bears_its_number() -> None:
+    """All 26, none twice, and no test bears a number that is none."""
+    page = ROOT / "docs" / "invariants.md"
+    named = re.findall(r"(?m)^\| (\d+) \|.*\[`test_i(\d\d)(\w+)`\]\((\S+)\)", page.read_text(encoding="utf-8"))
+    assert [int(number) for number, *_ in named] == list(range(1, 27))
+    for number, numbered, rest, file in named:
+        assert int(number) == int(numbered)
+        assert f"def test_i{numbered}{rest}(" in (page.parent / file).read_text(encoding="utf-8")
+
+
 def test_no_placeholder_is_left() -> None:
     assert not re.search(r"```\n```", README)
     assert "<!-- numbers -->" not in README
