@@ -117,6 +117,7 @@ def _analysed(lab: Lab, relations: list[BaseRelation], sql: str) -> Query:
     plain = sql
     for relation in relations:
         plain = plain.replace(f"{relation.name}__new", relation.name)
+    lab.sql = plain
     described = lab.connection.execute(f"DESCRIBE {to_duckdb(plain)}").fetchall()
     return analyse([(row[0], spark_type(row[1])) for row in described])
 
