@@ -20,6 +20,7 @@ def bad(daily: Lake) -> Lake:
     return daily
 
 
+@pytest.mark.slow
 def test_the_example_publishes_good_rows_and_holds_bad_ones(airflow: Airflow, sales: Lake) -> None:
     """Without a retry: the same rows would fail the same check."""
     sales.view()

@@ -12,8 +12,8 @@ from sqlalchemy import make_url
 
 from airflow_mv.errors import ConfigurationError, InvalidIdentifierError, StaleViewError
 from airflow_mv.hooks import MaterializedViewHook, spark_target
-from tests.airflow.conftest import SMALL, VIEW, Airflow
-from tests.builders import Lake, lake
+from tests.airflow.conftest import VIEW, Airflow
+from tests.builders import Lake
 
 SECRET = "c4nary/pa ss@w0rd"
 
@@ -129,24 +129,3 @@ def test_spark_connections_lead_where_the_spark_provider_would_go(airflow: Airfl
     assert spark_target("spark_default").missing
     with pytest.raises(ConfigurationError, match="airflow connections add other"):
         spark_target("other")
-
-
-def test_a_password_reaches_spark_but_no_log_xcom_or_rendered_field(
-    airflow: Airflow, postgres_uri: str, tmp_path: Any
-) -> None:
-    """Real Spark against a real PostgreSQL catalog, with the password in the connection's field."""
-    url = make_url(postgres_uri)
-    (tmp_path / "warehouse").mkdir()
-    extra = {"type": "sql", "uri": f"{url.drivername}://{url.host}:{url.port}/{url.database}"}
-    extra["warehouse"] = f"file://{tmp_path}/warehouse"
-    airflow.connect("iceberg_default", conn_type="iceberg", login=url.username, password=url.password, extra=extra)
-    airflow.connect("spark_default", conn_type="spark", host="local[2]")
-    with lake(postgres_uri, tmp_path / "warehouse") as found:
-        found.table()
-        found.view()
-        run = airflow.run(f'RefreshMaterializedViewOperator(task_id="refresh", view="{VIEW}", conf={SMALL})')
-
-    assert run.state == "success", run.log
-    assert url.password
-    for text in (run.log, repr(run.xcoms), repr(run.rendered), repr(run.events)):
-        assert url.password not in text

@@ -20,6 +20,12 @@ from airflow_mv.script import Delta, DeltaStep, temporary
 LAYOUTS = [(2, "copy-on-write"), (2, "merge-on-read"), (3, "copy-on-write"), (3, "merge-on-read")]
 COLUMNS = ("id", "k", "x y", "b", "m", "s")
 VIEW = temporary("change")
+#: Settings for tables of a few rows: code is interpreted sooner than compiled, and one plan made sooner than three.
+QUICK = {
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+    "spark.sql.adaptive.enabled": "false",
+}
 _ROWS = """SELECT id, if(id % 9 = 0, null, cast(id % 4 AS int)), concat('r', id % 3), encode(string(id % 2), 'UTF-8'),
     map('a', cast(id % 2 AS int), 'b', 1), struct(cast(id % 2 AS int), array(cast(id AS int))) FROM range({}, {})"""
 
@@ -83,11 +89,14 @@ def plain(row: Sequence[Any]) -> str:
 
 
 @pytest.fixture(autouse=True)
-def few_partitions(spark: SparkSession) -> Iterator[None]:
-    """Small data: a shuffle into 200 partitions would be most of a test."""
-    spark.conf.set("spark.sql.shuffle.partitions", "2")
+def quick(spark: SparkSession) -> Iterator[None]:
+    """Small data: a shuffle into 200 partitions, and code compiled for five rows, would be most of a test."""
+    settings = {"spark.sql.shuffle.partitions": "2", **QUICK}
+    for key, value in settings.items():
+        spark.conf.set(key, value)
     yield
-    spark.conf.unset("spark.sql.shuffle.partitions")
+    for key in settings:
+        spark.conf.unset(key)
 
 
 def make_table(

@@ -25,10 +25,10 @@ from airflow_mv.script import (
     Step,
     temporary,
 )
-from tests.spark.changing import few_partitions, plain
+from tests.spark.changing import plain, quick
 from tests.spark.conftest import TABLE, Lake
 
-__all__ = ["few_partitions"]  # a fixture
+__all__ = ["quick"]  # a fixture
 
 VIEW = temporary("base")
 EACH_WAY = pytest.mark.parametrize("how", ["merge", "delete", "overwrite"])

@@ -31,11 +31,11 @@ from airflow_mv.script import (
     Step,
     temporary,
 )
-from tests.spark.changing import COLUMNS, LAYOUTS, VIEW, delete_by_equality, few_partitions, make_table, random_history
+from tests.spark.changing import COLUMNS, LAYOUTS, VIEW, delete_by_equality, make_table, quick, random_history
 from tests.spark.conftest import TABLE, Lake, make_lake, rows_of
 from tests.spark.processes import ROOT, connect_server, environment
 
-__all__ = ["few_partitions"]  # a fixture
+__all__ = ["quick"]  # a fixture
 
 V2, V3 = (2, "merge-on-read"), (3, "merge-on-read")
 EACH_LAYOUT = pytest.mark.parametrize("layout", LAYOUTS, ids=lambda layout: f"v{layout[0]}-{layout[1]}")

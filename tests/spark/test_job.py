@@ -376,6 +376,7 @@ def test_a_submitted_job_that_fails_says_why_in_the_last_line(tmp_path: Path) ->
 # ------------------------------------------------------------------------------- clusters and Connect
 
 
+@pytest.mark.slow
 @pytest.mark.cluster
 def test_a_job_runs_on_a_standalone_cluster_where_executors_are_other_processes(tmp_path: Path) -> None:
     """What lives in the driver's memory alone would pass every local test."""

@@ -93,7 +93,7 @@ def outcome_is_there(folder: Path) -> bool:
     [
         pytest.param("java", any_time, 2, id="java-at-start", marks=pytest.mark.slow),
         pytest.param("python", any_time, 2, id="python-at-start", marks=pytest.mark.slow),
-        pytest.param("java", data_is_written, 2, id="java-amid-the-data"),
+        pytest.param("java", data_is_written, 2, id="java-amid-the-data", marks=pytest.mark.slow),
         pytest.param("python", data_is_written, 2, id="python-amid-the-data", marks=pytest.mark.slow),
         pytest.param("java", table_is_written, None, id="java-after-the-data", marks=pytest.mark.slow),
         pytest.param("java", outcome_is_there, 1, id="java-after-the-outcome", marks=pytest.mark.slow),
