@@ -131,8 +131,9 @@ class StorageTables:
             CommitStateUnknownError: No answer; the commit may land, even later.
         """
         table = self.open(name)
-        if not {item.snapshot_id for item in table.snapshots()}.issuperset(change.drops):
-            return None  # there is no requirement for this, and Java's server stumbles over it
+        named = {*change.drops, *change.branches.values(), *change.tags.values()}
+        if not named <= {item.snapshot_id for item in table.snapshots()}:
+            return None  # there is no requirement for this, and Java's server takes it for a request that is malformed
         requirements: tuple[TableRequirement, ...] = (
             AssertTableUUID(uuid=uuid),
             *(AssertRefSnapshotId(ref=ref, snapshot_id=snapshot) for ref, snapshot in change.requires.items()),

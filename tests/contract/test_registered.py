@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ from airflow_mv.errors import (
     InvalidMetadataError,
     JobError,
     NotFoundError,
+    RefreshNotFoundError,
     StaleViewError,
     UnsupportedError,
 )
@@ -27,10 +29,17 @@ from airflow_mv.planning import plan_refresh
 from airflow_mv.reading import read_arrow, readable
 from airflow_mv.refresh import stage
 from airflow_mv.spec.identifiers import Identifier
-from airflow_mv.spec.materialized_view import STORAGE_TABLE_PROPERTY, STORAGE_TABLE_UUID_PROPERTY, current_tag
+from airflow_mv.spec.materialized_view import (
+    STORAGE_TABLE_PROPERTY,
+    STORAGE_TABLE_UUID_PROPERTY,
+    current_tag,
+    refresh_tag,
+)
 from airflow_mv.spec.refresh_state import REFRESH_STATE_KEY, REFRESH_STATE_PROPERTY, parse
 from airflow_mv.spec.view import ViewMetadata, with_view_properties
 from airflow_mv.status import status, stored_metadata
+from airflow_mv.upkeep.maintenance import expire
+from airflow_mv.upkeep.rollback import rollback
 from tests.branches import drop_branch
 from tests.builders import ORDERS, QUERY, Lake, orders
 from tests.faults import Clock, FaultyCatalog, after
@@ -97,6 +106,22 @@ def test_a_storage_table_that_was_rolled_back_is_refreshed_again(home: Lake) -> 
     home.refresh()
     assert len(home.read()) == 3
     assert status(home.catalog, VIEW).state == State.FRESH
+
+
+def test_a_rollback_to_rows_that_expire_meanwhile_says_so_and_changes_nothing(home: Lake) -> None:
+    """No catalog has a requirement for it that a snapshot is there."""
+    home.view("kept", time_travel=True)
+    kept, first = "sales.kept", home.refresh("sales.kept").refresh_id
+    home.append()
+    home.refresh(kept)
+    storage = home.catalog.load_storage(home.catalog.load(kept))
+    assert storage.name is not None
+    drop_branch(home.iceberg.load_table((*storage.name.namespace, storage.name.name)), refresh_tag(str(first)))
+    gone = after(lambda: expire(home.catalog, kept, older_than=timedelta(0)))
+    with pytest.raises(RefreshNotFoundError, match=r"the rows of refresh .* have expired"):
+        rollback(FaultyCatalog(home.iceberg, gone), kept, str(first), effects=Clock().effects)
+    assert status(home.catalog, kept).state == State.FRESH
+    assert len(home.read(kept)) == 3
 
 
 def test_without_the_current_tag_nothing_is_believed(home: Lake) -> None:

@@ -39,7 +39,10 @@ class SimulatedTables:
             required = {
                 ref: item and item["snapshot-id"] for ref, item in ((ref, refs.get(ref)) for ref in change.requires)
             }
-            if document["table-uuid"] != uuid or (self.checks and required != dict(change.requires)):
+            there = {item["snapshot-id"] for item in document["snapshots"]}
+            # Java and pyiceberg alike refuse to set a branch or tag to a snapshot that the table has not.
+            unknown = not there.issuperset((*change.branches.values(), *change.tags.values()))
+            if document["table-uuid"] != uuid or unknown or (self.checks and required != dict(change.requires)):
                 self.world.events["commit refused"] += 1
                 return None
             for kind, wanted in (("branch", change.branches), ("tag", change.tags)):
