@@ -40,6 +40,7 @@ def _played(
         lake.spark.catalog.setCurrentCatalog("spark_catalog")
 
 
+@pytest.mark.slow
 def test_queries_of_each_sort_are_refreshed_from_what_changed(lake: Lake, tmp_path: Path) -> None:
     """Orders and their lineitems came and went: none of these is computed in full."""
     found = _played(lake, tmp_path, "v2-merge-on-read", FEW, ("orders come and go",))
