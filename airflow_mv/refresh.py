@@ -107,9 +107,21 @@ def find_staged(catalog: MaterializedViewCatalog, plan: RefreshPlan) -> Outcome 
         return _staged_branch(catalog, plan)
     location = plan.script.outcome_location if plan.script else None
     # Its age is asked before what it says: a run that replaces it meanwhile must not lend an old one its age.
-    written_ms = _written_ms(catalog, location)
+    written_ms = _written_ms(catalog, location) if location else None
+    if location is None or written_ms is None:
+        return None
+    outcome = _staged_file(catalog, plan, location)
+    # Half of the grace is left for the rest of the refresh: files of the job are older than its outcome.
+    if outcome is not None and written_ms <= oldest_lasting_ms(catalog, location.rpartition("/")[0]):
+        log.info("What an earlier try of refresh %s staged is too old to be taken up: staging again", plan.refresh_id)
+        return None
+    return outcome
+
+
+def _staged_file(catalog: MaterializedViewCatalog, plan: RefreshPlan, location: str) -> Outcome | None:
+    """Return the outcome at a location, if it is good and the metadata file that it names is there."""
     outcome = _left(catalog, plan)
-    if plan.script is None or location is None or outcome is None or outcome.metadata_location is None:
+    if plan.script is None or outcome is None or outcome.metadata_location is None:
         return None
     what = f"view {plan.view}, staged storage table file"
     try:
@@ -118,10 +130,6 @@ def find_staged(catalog: MaterializedViewCatalog, plan: RefreshPlan) -> Outcome 
         check_confined(outcome.metadata_location, (location.rpartition("/staged/")[0],), what=what)
         catalog.files.read(outcome.metadata_location, what=what)
     except (InvalidMetadataError, MetadataFileNotFoundError):
-        return None
-    # Half of the grace is left for the rest of the refresh: files of the job are older than its outcome.
-    if written_ms <= oldest_lasting_ms(catalog, location.rpartition("/")[0]):
-        log.info("What an earlier try of refresh %s staged is too old to be taken up: staging again", plan.refresh_id)
         return None
     return outcome
 
@@ -141,12 +149,12 @@ def _left(catalog: MaterializedViewCatalog, plan: RefreshPlan) -> Outcome | None
     return outcome if outcome and outcome.refresh_id == plan.refresh_id and not outcome.error else None
 
 
-def _written_ms(catalog: MaterializedViewCatalog, location: str | None) -> int:
-    """Return when a file was written, by the store's clock; 0 where there is none."""
+def _written_ms(catalog: MaterializedViewCatalog, location: str) -> int | None:
+    """Return when a file was written, by the store's clock; ``None`` where there is none."""
     try:
-        return catalog.files.modified_ms(location) if location else 0
+        return catalog.files.modified_ms(location)
     except MetadataFileNotFoundError:
-        return 0
+        return None
 
 
 def _staged_branch(catalog: MaterializedViewCatalog, plan: RefreshPlan) -> Outcome | None:

@@ -31,6 +31,7 @@ from tests.spark.archive import java_options
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
 
+    from tests.faults import Clock
     from tests.rest.reference import Reference
 
 #: Airflow and pyiceberg read these once, when they are imported: so they are set before any test module is.
@@ -105,6 +106,14 @@ def warehouse(tmp_path: Path) -> Path:
 def sqlite_uri(tmp_path: Path) -> str:
     """The URI of a catalog database that does not exist yet."""
     return f"sqlite:///{tmp_path}/catalog.db"
+
+
+@pytest.fixture
+def clock() -> Clock:
+    """A clock that only this test moves, and a record of the waits."""
+    from tests.faults import Clock  # it imports pyiceberg
+
+    return Clock()
 
 
 @contextmanager

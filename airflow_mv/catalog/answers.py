@@ -21,12 +21,12 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from airflow_mv.errors import CatalogUnavailableError, ConfigurationError, UnsupportedError
 
+#: A server that cannot answer now.
+AWAY = (ServerError, ServiceUnavailableError, TooManyRequestsError)
 #: Nothing is known to be wrong: the same call may succeed later, or may have succeeded.
 NO_ANSWER = (
     CommitStateUnknownException,
-    ServerError,
-    ServiceUnavailableError,
-    TooManyRequestsError,
+    *AWAY,
     RequestException,
     SQLAlchemyError,
     OSError,

@@ -8,10 +8,10 @@ from contextlib import contextmanager
 from typing import Any
 
 from pyiceberg.catalog import Catalog, load_catalog
-from pyiceberg.exceptions import ServerError, ServiceUnavailableError, TooManyRequestsError
 from pyiceberg.utils.config import Config
 from sqlalchemy.exc import DBAPIError
 
+from airflow_mv.catalog.answers import AWAY
 from airflow_mv.catalog.secrets import quiet_warnings, without_secrets
 from airflow_mv.errors import (
     CatalogNotFoundError,
@@ -19,8 +19,6 @@ from airflow_mv.errors import (
     ConfigurationError,
     MaterializedViewError,
 )
-
-_NO_ANSWER = (DBAPIError, OSError, ServerError, ServiceUnavailableError, TooManyRequestsError)
 
 
 def open_configured(name: str) -> Catalog:
@@ -61,7 +59,7 @@ def catalog_errors(what: str, properties: Mapping[str, Any]) -> Iterator[None]:
             yield
     except MaterializedViewError:
         raise
-    except _NO_ANSWER as error:
+    except (DBAPIError, OSError, *AWAY) as error:
         cause = without_secrets(str(getattr(error, "orig", None) or error).strip().partition("\n")[0], properties)
         raise CatalogUnavailableError(f"{what} does not answer: {type(error).__name__}: {cause}") from None
     except Exception as error:  # noqa: BLE001 (each catalog type has its own)

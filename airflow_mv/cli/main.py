@@ -232,7 +232,7 @@ def read(
     as_json: bool,
     conn_id: str | None,
 ) -> None:
-    """Print the stored rows, refreshed first where stale rows are not allowed."""
+    """Print the stored rows. They are refreshed first where stale rows are not allowed."""
     from airflow_mv.reading import read_arrow, readable
 
     catalog, (identifier,) = open_catalog([view], conn_id)
@@ -256,7 +256,7 @@ def read(
 @click.argument("view")
 @common
 def show(*, view: str, as_json: bool, conn_id: str | None) -> None:
-    """Print the metadata of the view and of its storage table, as stored."""
+    """Print the stored metadata of view and storage table."""
     from airflow_mv.status import stored_metadata
 
     catalog, (identifier,) = open_catalog([view], conn_id)
@@ -272,7 +272,7 @@ def show(*, view: str, as_json: bool, conn_id: str | None) -> None:
 @sparked
 @common
 def verify(*, view: str, master: str | None, remote: str | None, as_json: bool, conn_id: str | None) -> None:
-    """Recompute the query at the recorded snapshots and compare with the stored rows; ends with 4 if they differ."""
+    """Compare the stored rows with a recomputation. At the recorded snapshots; ends with 4 if they differ."""
     from airflow_mv.verify import verify as verify_view
 
     catalog, (identifier,) = open_catalog([view], conn_id)
@@ -291,7 +291,7 @@ def verify(*, view: str, master: str | None, remote: str | None, as_json: bool, 
 @with_json
 @guarded
 def doctor(*, catalogs: tuple[str, ...], as_json: bool) -> None:
-    """Check Java, PySpark and the catalogs, and say how to mend what fails."""
+    """Check Java, PySpark and the catalogs. Says how to mend what fails."""
     from airflow_mv.cli.doctor import examine
 
     findings = [finding.to_dict() for finding in examine(catalogs)]
@@ -307,7 +307,7 @@ def doctor(*, catalogs: tuple[str, ...], as_json: bool) -> None:
 @click.option("--home", type=click.Path(file_okay=False, path_type=Path), help="Its folder; by default ./.demo.")
 @guarded
 def demo(*, home: Path | None) -> None:
-    """Run the main job on real data, from nothing: flights, three views, a real Airflow, every row checked."""
+    """Run the main job on real data, from nothing. Flights, three views, a real Airflow, every row checked."""
     from airflow_mv.demo.home import DemoHome
     from airflow_mv.demo.run import run
 

@@ -44,7 +44,7 @@ class Age(click.ParamType[timedelta]):
 def maintain(
     *, views: tuple[str, ...], older_than: timedelta, dry_run: bool, as_json: bool, conn_id: str | None
 ) -> None:
-    """Expire old snapshots of storage tables, and delete the files that no metadata reaches."""
+    """Expire old snapshots and collect orphans. Deletes what no metadata of the storage table reaches."""
     from airflow_mv.upkeep.maintenance import maintain as maintain_view
 
     catalog, identifiers = open_catalog(views, conn_id)
@@ -63,7 +63,7 @@ def maintain(
 @click.option("--to", "refresh_id", required=True, help="The refresh, by its id in the history.")
 @common
 def rollback(*, view: str, refresh_id: str, as_json: bool, conn_id: str | None) -> None:
-    """Make the rows of an earlier recorded refresh current again; the next refresh moves on from there."""
+    """Make an earlier refresh current again. The next refresh moves on from there."""
     from airflow_mv.upkeep.rollback import rollback as roll_back
 
     catalog, (identifier,) = open_catalog([view], conn_id)
@@ -80,7 +80,7 @@ def rollback(*, view: str, refresh_id: str, as_json: bool, conn_id: str | None) 
 @click.confirmation_option("--yes", prompt="Remove the view from the catalog?")
 @common
 def drop(*, view: str, purge: bool, as_json: bool, conn_id: str | None) -> None:
-    """Remove a materialized view from the catalog; its files stay, unless they are purged."""
+    """Remove a view from the catalog. Its files stay, unless they are purged."""
     from airflow_mv.create import drop as drop_view
     from airflow_mv.upkeep.purge import purge as purge_view
 

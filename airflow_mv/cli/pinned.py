@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 def pin(
     *, views: tuple[str, ...], namespace: str | None, as_of: str | None, as_json: bool, conn_id: str | None
 ) -> None:
-    """Pin the base tables of views, so that refreshes of any time to come agree. Reads metadata only.
+    """Pin base tables, so that later refreshes agree. Reads metadata only.
 
     Give the --json document to `refresh --pins FILE`; it lists the views in the order to refresh them.
     """

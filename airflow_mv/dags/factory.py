@@ -71,9 +71,9 @@ def materialized_views_dag(
             namespace,
             depth=depth,
             scope=scope,
-            connections=connections or {},
-            spark=spark or {},
-            refresh=refresh or {},
+            connections=connections,
+            spark=spark,
+            refresh=refresh,
         )
     return dag
 

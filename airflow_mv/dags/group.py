@@ -59,9 +59,9 @@ def materialized_views_group(
             namespace,
             depth=depth,
             scope=scope,
-            connections=connections or {},
-            spark=spark or {},
-            refresh=refresh or {},
+            connections=connections,
+            spark=spark,
+            refresh=refresh,
         )
     return group
 
@@ -85,9 +85,9 @@ def add_tasks(
     *,
     depth: int,
     scope: ScopeName,
-    connections: Mapping[str, str],
-    spark: Mapping[str, Any],
-    refresh: Mapping[str, Any],
+    connections: Mapping[str, str] | None,
+    spark: Mapping[str, Any] | None,
+    refresh: Mapping[str, Any] | None,
 ) -> None:
     """Add a chain's tasks to the DAG and group at hand.
 
@@ -100,11 +100,12 @@ def add_tasks(
         spark: Arguments of tasks that run Spark.
         refresh: Arguments of refreshes.
     """
+    connections, spark = connections or {}, spark or {}
     iceberg = {key: value for key, value in connections.items() if key == "iceberg_conn_id"}
     # The time is the pins', the rows are each refresh's.
     times, rows = ("as_of", "whole") if scope == "as_of" else ("whole", scope)
     pin: dict[str, Any] = {"task_id": "pin", "scope": times, **iceberg}
-    options = {"scope": rows, **connections, **spark, **refresh}
+    options = {"scope": rows, **connections, **spark, **(refresh or {})}
     if chain is None:
         _add_levels(PinBaseTablesOperator(namespace=namespace, depth=depth, **pin), depth, options)
         return

@@ -124,7 +124,7 @@ def next_state(
         now_ms: The clock, read once for each publication.
     """
     plan = staged.plan
-    before = storage.state.current if storage.state else None
+    before = storage.record
     refreshed_at_ms = max(now_ms, storage.table.last_updated_ms)
     document = {
         "refresh-id": plan.refresh_id,

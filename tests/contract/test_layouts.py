@@ -24,9 +24,6 @@ from airflow_mv.spec.view import with_view_properties
 from airflow_mv.status import history, status, stored_metadata
 from tests.builders import QUERY, Lake
 from tests.contract.support import EAST, NORTH, SOUTH, VIEW, ids, left_over, staged, where
-from tests.faults import (
-    Clock,
-)
 
 
 @pytest.fixture
@@ -34,11 +31,6 @@ def home(every_home: Lake) -> Lake:
     every_home.table()
     every_home.view()
     return every_home
-
-
-@pytest.fixture
-def clock() -> Clock:
-    return Clock()
 
 
 # -- views -------------------------------------------------------------------------------------

@@ -43,11 +43,6 @@ def home(every_home: Lake) -> Lake:
     return every_home
 
 
-@pytest.fixture
-def clock() -> Clock:
-    return Clock()
-
-
 def files(folder: Path) -> set[str]:
     """Every file below a folder, but for Java's checksums."""
     return {str(path) for path in folder.rglob("*") if path.is_file() and path.suffix != ".crc"}

@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
-
 import pytest
 
 from airflow_mv.commit import publish
@@ -26,9 +24,8 @@ from tests.faults import (
     refuse,
     refuse_what_landed,
 )
+from tests.protocol.upkeep import NOW, refreshed, snapshot_ids
 
-#: No grace at all.
-NOW = timedelta(0)
 FAULTS = [lose_answer_after(), lose_answer_before(), arrive_late]
 
 
@@ -38,31 +35,11 @@ def home(every_home: Lake) -> Lake:
     return every_home
 
 
-@pytest.fixture
-def clock() -> Clock:
-    return Clock()
-
-
-def refreshed(home: Lake, times: int, **definition: object) -> list[str]:
-    """A view that was refreshed a few times; the ids of its refreshes."""
-    home.view(**definition)
-    ids = []
-    for number in range(times):
-        if number:
-            home.append((10 + number, "east", number))
-        ids.append(str(home.refresh().refresh_id))
-    return ids
-
-
 def storage_of(home: Lake) -> tuple[Identifier, str]:
     """The storage table in the catalog, and its uuid."""
     storage = home.storage()
     assert storage.name is not None
     return storage.name, str(storage.table.table_uuid)
-
-
-def snapshot_ids(home: Lake) -> set[int]:
-    return {snapshot.snapshot_id for snapshot in home.storage().table.snapshots}
 
 
 # -- expiry ------------------------------------------------------------------------------------

@@ -40,11 +40,6 @@ def home(sqlite_uri: str, warehouse: Path) -> Iterator[Lake]:
         yield found
 
 
-@pytest.fixture
-def clock() -> Clock:
-    return Clock()
-
-
 def staged(home: Lake, options: RefreshOptions | None = None) -> tuple[RefreshPlan, str | None]:
     """A refresh of which only the publication is missing."""
     plan = plan_refresh(home.catalog, VIEW, options)

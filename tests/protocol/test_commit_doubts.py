@@ -27,11 +27,6 @@ def home(sqlite_uri: str, warehouse: Path) -> Iterator[Lake]:
         yield found
 
 
-@pytest.fixture
-def clock() -> Clock:
-    return Clock()
-
-
 def files(folder: Path) -> set[str]:
     return {str(path) for path in folder.rglob("*") if path.is_file()}
 

@@ -29,7 +29,7 @@ from airflow_mv.upkeep.purge import purge
 from airflow_mv.upkeep.rollback import rollback
 from tests.builders import QUERY, Lake, exists, lake, metadata_files
 from tests.faults import Clock, FaultyCatalog, after, lose_answer_before
-from tests.protocol.upkeep import NOW, VIEW, files, folder_of, grow_old, orphans, read_all
+from tests.protocol.upkeep import NOW, VIEW, files, folder_of, grow_old, orphans, read_all, refreshed, snapshot_ids
 
 DAY = 86_400_000
 
@@ -39,26 +39,6 @@ def home(sqlite_uri: str, warehouse: Path) -> Iterator[Lake]:
     with lake(sqlite_uri, warehouse) as found:
         found.table()
         yield found
-
-
-@pytest.fixture
-def clock() -> Clock:
-    return Clock()
-
-
-def refreshed(home: Lake, times: int, **definition: object) -> list[str]:
-    """A view that was refreshed a few times; the ids of its refreshes."""
-    home.view(**definition)
-    ids = []
-    for number in range(times):
-        if number:
-            home.append((10 + number, "east", number))
-        ids.append(str(home.refresh().refresh_id))
-    return ids
-
-
-def snapshot_ids(home: Lake) -> set[int]:
-    return {snapshot.snapshot_id for snapshot in home.storage().table.snapshots}
 
 
 # -- expire ------------------------------------------------------------------------------------

@@ -33,11 +33,6 @@ def home(request: pytest.FixtureRequest, sqlite_uri: str, warehouse: Path) -> It
         yield found
 
 
-@pytest.fixture
-def clock() -> Clock:
-    return Clock()
-
-
 def staged(home: Lake) -> tuple[RefreshPlan, str | None]:
     """A plan, and what is to be published of it."""
     plan = plan_refresh(home.catalog, VIEW, options=RefreshOptions(full=True))

@@ -42,11 +42,6 @@ def home(sqlite_uri: str, warehouse: Path) -> Iterator[Lake]:
         yield found
 
 
-@pytest.fixture
-def clock() -> Clock:
-    return Clock()
-
-
 # -- whose refresh it is -----------------------------------------------------------------------
 
 

@@ -22,7 +22,7 @@ from airflow_mv.upkeep.rollback import rollback
 from tests.branches import create_branch
 from tests.builders import Lake, lake
 from tests.faults import Clock, Fault, FaultyCatalog, Send, after
-from tests.protocol.upkeep import NOW, VIEW, files, grow_old
+from tests.protocol.upkeep import NOW, VIEW, files, grow_old, refreshed, snapshot_ids
 
 DAY = timedelta(days=1)
 
@@ -32,22 +32,6 @@ def home(request: pytest.FixtureRequest, warehouse: Path) -> Iterator[Lake]:
     with lake(request.getfixturevalue(request.param), warehouse, layout="registered") as found:
         found.table()
         yield found
-
-
-@pytest.fixture
-def clock() -> Clock:
-    return Clock()
-
-
-def refreshed(home: Lake, times: int, **definition: object) -> list[str]:
-    """A view that was refreshed a few times; the ids of its refreshes."""
-    home.view(**definition)
-    ids = []
-    for number in range(times):
-        if number:
-            home.append((10 + number, "east", number))
-        ids.append(str(home.refresh().refresh_id))
-    return ids
 
 
 def staged(home: Lake) -> tuple[RefreshPlan, Outcome]:
@@ -66,10 +50,6 @@ def empty_branch(home: Lake) -> str:
     table = home.iceberg.load_table((*storage.name.namespace, storage.name.name))
     create_branch(table, branch, storage.table.head)
     return branch
-
-
-def snapshot_ids(home: Lake) -> set[int]:
-    return {snapshot.snapshot_id for snapshot in home.storage().table.snapshots}
 
 
 def path(location: str) -> str:

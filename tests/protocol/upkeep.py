@@ -80,6 +80,22 @@ def read_all(home: Lake, view: str = VIEW) -> dict[int, list[dict[str, object]]]
     }
 
 
+def refreshed(home: Lake, times: int, **definition: object) -> list[str]:
+    """A view that was refreshed a few times; the ids of its refreshes."""
+    home.view(**definition)
+    ids = []
+    for number in range(times):
+        if number:
+            home.append((10 + number, "east", number))
+        ids.append(str(home.refresh().refresh_id))
+    return ids
+
+
+def snapshot_ids(home: Lake) -> set[int]:
+    """The snapshots of the storage table."""
+    return {snapshot.snapshot_id for snapshot in home.storage().table.snapshots}
+
+
 # -- what refreshes leave behind ---------------------------------------------------------------
 
 
