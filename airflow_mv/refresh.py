@@ -268,10 +268,9 @@ def _rows_read(deltas: Sequence[Delta]) -> int | None:
 
 def _figures(plan: RefreshPlan, outcome: Outcome) -> Figures:
     deltas = outcome.deltas
-    taught = {}
+    taught = None
     if plan.estimates and outcome.fallback is None and outcome.step_seconds:
-        kind = "full_factor" if plan.mode == Mode.FULL else "incremental_factor"
-        taught[kind] = plan.estimates[0].factor_of(sum(outcome.step_seconds))
+        taught = {str(plan.mode): plan.estimates[0].factor_of(sum(outcome.step_seconds))}
     return Figures(
         rows_written=outcome.rows_written,
         rows_changed=sum(delta.rows or 0 for delta in deltas) if deltas else None,
@@ -279,7 +278,7 @@ def _figures(plan: RefreshPlan, outcome: Outcome) -> Figures:
         bytes_read=sum(delta.old_bytes + delta.new_bytes for delta in deltas) if deltas else None,
         rows_read=_rows_read(deltas),
         checks=tuple(result.record() for result in outcome.checks) or None,
-        **taught,
+        factors=taught,
     )
 
 

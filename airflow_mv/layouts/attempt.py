@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Protocol
 
@@ -13,8 +13,6 @@ from airflow_mv.plan.planner import RefreshPlan
 from airflow_mv.spec.materialized_view import TIME_TRAVEL_PROPERTY, BaseTable, RefreshRecord, StorageState
 from airflow_mv.spec.parts import Part, after, bounds
 from airflow_mv.spec.table import Snapshot
-
-_FACTORS = ("full-factor", "incremental-factor")
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,8 +25,7 @@ class Figures:
         rows_deleted: Stored rows taken away.
         bytes_read: Bytes of base table files read to know the change.
         rows_read: Rows in these files.
-        full_factor: How many times its estimate a full refresh took.
-        incremental_factor: The same of an incremental one.
+        factors: How many times its estimate a refresh took, by its mode.
         checks: What came of the checks of the rows.
     """
 
@@ -37,8 +34,7 @@ class Figures:
     rows_deleted: int | None = None
     bytes_read: int | None = None
     rows_read: int | None = None
-    full_factor: float | None = None
-    incremental_factor: float | None = None
+    factors: Mapping[str, float] | None = None
     checks: tuple[dict[str, str], ...] | None = None
 
     def document(self, before: RefreshRecord | None) -> dict[str, Any]:
@@ -48,8 +44,8 @@ class Figures:
             before: The record of the refresh before.
         """
         known = {name.replace("_", "-"): value for name, value in asdict(self).items() if value is not None}
-        kept = before.document() if before else {}
-        return {**{name: kept[name] for name in _FACTORS if name in kept}, **known}
+        factors = {**(before.factors if before else {}), **(self.factors or {})}
+        return {**known, **({"factors": factors} if factors else {})}
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,11 +67,14 @@ class Staged:
 
 
 class Attempt(Protocol):
-    """One publication, in one layout."""
+    """One attempt to publish, in one layout: it may send its change several times."""
 
     @property
     def base(self) -> str | None:
-        """The view's metadata file without which nothing that was sent last can be done; ``None`` for none."""
+        """The view's metadata file that the last change was sent from: once the view has left it, it can never land.
+
+        ``None`` where a change needs nothing of the view to be as it was.
+        """
 
     @property
     def ours(self) -> tuple[str, ...]:

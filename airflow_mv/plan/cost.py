@@ -9,23 +9,27 @@ their estimates, once recorded, corrects the guess. ``python -m benchmarks incre
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from airflow_mv.plan.changes import Range
 
-#: Bytes of Parquet that two cores scan and filter in a second.
-_SCAN = 150e6
+#: Bytes of Parquet, of which a query wants some columns, that two cores scan and filter in a second.
+_SCAN = 300e6
 #: Bytes that they scan, join, aggregate and write in a second: a full refresh of an ordinary query.
 _COMPUTE = 55e6
+#: Bytes of which they compare all rows with each other in a second.
+_COMPARE = 28e6
+#: Bytes of stored rows that they find again by value, and write anew, in a second.
+_REWRITE = 4e6
 #: Seconds that a statement takes on no data: planning, scheduling, the commit.
 _FIXED_FULL = 0.5
 _FIXED = {"append": 0.4, "merge": 0.9, "replace-keys": 1.6}
 #: Seconds to make ready the change of one table.
 _FIXED_DELTA = 0.15
 #: A factor outside of these is an accident, such as a cluster that had to start.
-_LEAST_FACTOR, _MOST_FACTOR = 0.25, 6.0
+_LEAST_FACTOR, _MOST_FACTOR = 0.1, 6.0
 #: Up to so many bytes a stored table is rewritten as fast as it is patched.
 SMALL_STORAGE = 8 * 1024 * 1024
 
@@ -39,7 +43,7 @@ class Estimate:
         seconds: On the machine that the figures are from, in a warm session.
         bytes_read: Bytes of base table files and of the storage table that are read.
         rows_changed: Rows of base tables that changed, as far as summaries tell.
-        factor: By how much the view's last refresh of this kind took longer than the bare estimate; in ``seconds``.
+        factor: By how much the view's refreshes in this mode took longer than the bare estimate; in ``seconds``.
     """
 
     mode: str
@@ -48,14 +52,23 @@ class Estimate:
     rows_changed: int
     factor: float = 1.0
 
-    def corrected(self, factor: float | None) -> Estimate:
-        """Return the estimate, corrected by what was seen before."""
-        known = 1.0 if factor is None else min(max(factor, _LEAST_FACTOR), _MOST_FACTOR)
+    def corrected(self, factors: Mapping[str, float]) -> Estimate:
+        """Return the estimate, corrected by what was seen before.
+
+        Args:
+            factors: By mode.
+        """
+        known = min(max(factors.get(self.mode, 1.0), _LEAST_FACTOR), _MOST_FACTOR)
         return replace(self, seconds=round(self.seconds * known, 3), factor=known)
 
     def factor_of(self, seconds: float) -> float:
-        """Return the factor that a refresh of so many seconds teaches: halfway from what was known to what was seen."""
-        return round(self.factor * math.sqrt(seconds / self.seconds), 3)
+        """Return the factor that a refresh of so many seconds teaches.
+
+        Halfway from what was known to what was seen; but all of it where a full refresh was faster: it may be slow by
+        accident, and is never fast by accident. An incremental one may be, as changes differ.
+        """
+        seen = seconds / self.seconds
+        return round(self.factor * (seen if self.mode == "full" and seen < 1 else math.sqrt(seen)), 3)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON form."""
@@ -94,7 +107,7 @@ class BaseCost:
         return min(size.bytes_added + size.bytes_removed + size.bytes_touched, 2 * max(self.total_bytes, 1))
 
     @property
-    def shuffled_bytes(self) -> int:
+    def compared_bytes(self) -> int:
         """Bytes of the rows that are compared: all of files that only one snapshot has, the deleted ones of others."""
         if self.range is None or self.range.only_appends:
             return 0
@@ -108,6 +121,19 @@ class BaseCost:
         return self.range.size.rows_added + self.range.size.rows_deleted if self.range else 0
 
 
+@dataclass(frozen=True, slots=True)
+class StoredCost:
+    """The storage table as an estimate sees it.
+
+    Args:
+        bytes: Bytes of its files.
+        rows: Rows in them.
+    """
+
+    bytes: int
+    rows: int
+
+
 def full_cost(total_bytes: int, *, rows_changed: int = 0) -> Estimate:
     """Estimate a full refresh.
 
@@ -118,13 +144,13 @@ def full_cost(total_bytes: int, *, rows_changed: int = 0) -> Estimate:
     return Estimate("full", _FIXED_FULL + total_bytes / _COMPUTE, total_bytes, rows_changed)
 
 
-def incremental_cost(mode: str, bases: Sequence[BaseCost], *, storage_bytes: int) -> Estimate:
+def incremental_cost(mode: str, bases: Sequence[BaseCost], stored: StoredCost) -> Estimate:
     """Estimate an incremental refresh.
 
     Args:
         mode: ``append``, ``merge`` or ``replace-keys``.
         bases: All base tables.
-        storage_bytes: Bytes of the stored rows.
+        stored: The rows of the view.
     """
     changed = [base for base in bases if base.range is not None]
     delta = sum(base.changed_bytes for base in changed)
@@ -132,14 +158,21 @@ def incremental_cost(mode: str, bases: Sequence[BaseCost], *, storage_bytes: int
     others = sum(base.total_bytes for base in bases)
     sides = sum(others - base.total_bytes for base in changed)
     read = delta + sides
+    rows = sum(base.changed_rows for base in changed)
+    # No more keys can be affected than rows changed; of a few large groups all are.
+    affected = min(rows / max(stored.rows, 1), 1.0)
+    seconds = sum(base.compared_bytes for base in changed) / _COMPARE
     if mode == "replace-keys":
         # The affected keys' rows are looked for in all of the base tables, and in the stored rows.
-        read += others + storage_bytes
+        read += others + stored.bytes
+        seconds += affected * (others / _COMPUTE + stored.bytes / _REWRITE)
     elif mode == "merge":
-        read += storage_bytes
-    shuffled = sum(base.shuffled_bytes for base in changed)
-    seconds = _FIXED[mode] + _FIXED_DELTA * len(changed) + read / _SCAN + shuffled / _COMPUTE
-    return Estimate(mode, seconds, read, sum(base.changed_rows for base in changed))
+        read += stored.bytes
+        if not all(base.range.only_appends for base in changed if base.range):
+            # Rows deleted here and there are found in all files of the stored rows.
+            seconds += stored.bytes / _REWRITE
+    seconds += _FIXED[mode] + _FIXED_DELTA * len(changed) + read / _SCAN
+    return Estimate(mode, round(seconds, 3), read, rows)
 
 
 def human(count: int) -> str:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from airflow_mv.plan.changes import DIFFERABLE, Kind, Range
-from airflow_mv.plan.cost import SMALL_STORAGE, BaseCost, Estimate, incremental_cost
+from airflow_mv.plan.cost import SMALL_STORAGE, BaseCost, Estimate, StoredCost, incremental_cost
 from airflow_mv.plan.incremental import Appended, BaseRelation, Comparison, Merged, Query, Replaced, written_again
 from airflow_mv.plan.planner import Mode
 from airflow_mv.plan.query import NestedView
@@ -76,12 +76,12 @@ class Stored:
     Args:
         tables: Quoted name that the script writes to, by mode.
         columns: Its columns, in order.
-        bytes: Bytes of its files.
+        cost: Its size.
     """
 
     tables: Mapping[Mode, str]
     columns: tuple[str, ...]
-    bytes: int
+    cost: StoredCost
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,7 +233,7 @@ class _Candidates:
 
     @property
     def _how(self) -> str:
-        return "overwrite" if self.question.stored.bytes <= SMALL_STORAGE else "delete"
+        return "overwrite" if self.question.stored.cost.bytes <= SMALL_STORAGE else "delete"
 
     @property
     def _told_how(self) -> str:
@@ -250,7 +250,7 @@ class _Candidates:
 
     def _candidate(self, mode: Mode, steps: Sequence[Step], text: str) -> Candidate:
         costs = base_costs(self.question.bases)
-        estimate = incremental_cost(str(mode), costs, storage_bytes=self.question.stored.bytes)
+        estimate = incremental_cost(str(mode), costs, self.question.stored.cost)
         probe = DeterminismStep(self.question.pinned, self.again)
         return Candidate(mode, (probe, *steps), (Reason(Code.INCREMENTAL, text),), estimate)
 

@@ -12,7 +12,7 @@ from airflow_mv.catalog.statistics import added_rows_may_match
 from airflow_mv.observe import Observation
 from airflow_mv.plan.changes import DIFFERABLE, Kind, Range
 from airflow_mv.plan.choice import Ways
-from airflow_mv.plan.cost import Estimate, full_cost
+from airflow_mv.plan.cost import Estimate, StoredCost, full_cost
 from airflow_mv.plan.freshness import BaseTableChange, ObservedTable
 from airflow_mv.plan.incremental import Comparison
 from airflow_mv.plan.planner import Mode
@@ -48,7 +48,7 @@ def ways(
     record = observation.record
     bases = tuple(_base(catalog, observation, table, record) for table in observation.tables)
     total, changed = sum(base.total_bytes for base in bases), sum(cost.changed_rows for cost in base_costs(bases))
-    full = full_cost(total, rows_changed=changed).corrected(record.full_factor if record else None)
+    full = full_cost(total, rows_changed=changed).corrected(record.factors if record else {})
     if record is None or not same_schema:
         return Ways((Reason(Code.SCHEMA_CHANGED, "the storage table's columns are not the view's"),), full)
     if not observation.storage.intact:
@@ -70,15 +70,15 @@ def ways(
     )
     found = candidate(question)
     if isinstance(found, Candidate) and found.mode in _MODES:
-        found = replace(found, estimate=found.estimate.corrected(record.incremental_factor))
+        found = replace(found, estimate=found.estimate.corrected(record.factors))
     return Ways(found, full)
 
 
 def full_estimate(observation: Observation) -> Estimate | None:
     """Return what a full refresh is expected to take, or ``None`` where not all base tables were opened."""
     total = _bytes(observation.tables)
-    factor = observation.record.full_factor if observation.record else None
-    return None if total is None else full_cost(total).corrected(factor)
+    factors = observation.record.factors if observation.record else {}
+    return None if total is None else full_cost(total).corrected(factors)
 
 
 def _bytes(tables: Sequence[ObservedTable]) -> int | None:
@@ -95,7 +95,7 @@ def _stored(storage: LoadedStorage, refresh_id: Callable[[Mode], str]) -> Stored
     return Stored(
         tables={mode: staged_storage(storage.name, refresh_id(mode)) for mode in _MODES},
         columns=table.column_names,
-        bytes=table.bytes_at(storage.rows_snapshot),
+        cost=StoredCost(table.bytes_at(storage.rows_snapshot), table.rows_at(storage.rows_snapshot)),
     )
 
 

@@ -141,10 +141,8 @@ class RefreshRecord(StoredModel):
     """Ours: bytes of base table files that were read to know the change."""
     rows_read: Long | None = None
     """Ours: rows in these files."""
-    full_factor: float | None = None
-    """Ours: how many times its estimate the view's last full refresh took."""
-    incremental_factor: float | None = None
-    """Ours: the same of its last incremental one."""
+    factors: Mapping[str, float] = Field(default_factory=dict)
+    """Ours: by mode, how many times its estimate the view's refreshes took."""
     checks: tuple[Mapping[str, str], ...] = ()
     """Ours: what came of the checks of the rows, as ``{"name", "result"}``, with ``observed`` where one failed."""
     interval: IntervalBounds | None = None
