@@ -13,6 +13,18 @@ storage table, by one commit that requires its ``main`` branch and its current t
    share a base, so at most one can be done. A base that is left is never come back to; only then what was
    written is taken away.
 3. *A conflict is judged by what changed*, see :func:`judge`.
+
+One round of :func:`publish`; there are several, with growing waits between them::
+
+    look, judge ─┬─ LANDED, SUPERSEDED or REPLAN: the end
+                 └─ READY: send ─┬─ done: the end
+                                 ├─ refused: the next round finds out what moved
+                                 └─ no answer, a *doubt*: the next round finds out, or sends the same again
+
+After the last round a single doubt is enough to say "unknown" (:class:`CommitStateUnknownError`) and to leave every
+file where it is: the task's retry comes with the same refresh id and settles it. Without any doubt nothing of ours
+can land any more, and what was written goes. What is sent is the layout's part, see :mod:`airflow_mv.layouts`; what
+changes a storage table without a refresh follows the same rules in :mod:`airflow_mv.upkeep.amend`.
 """
 
 from __future__ import annotations
@@ -121,37 +133,39 @@ def publish(
     effects = effects or Effects()
     change = Staged(plan, staged, figures or Figures(), effects.now_ms)
     attempt: Attempt = (PointedAttempt if plan.storage_table is None else RegisteredAttempt)(catalog, change)
-    unanswered: list[str] = []
+    doubts: list[str] = []
     for number in range(1, tries + 1):
         try:
-            verdict, view, storage = _look(catalog, plan, attempt, unanswered)
+            verdict, view, storage = _look(catalog, plan, attempt, doubts)
             if verdict != Verdict.READY:
                 return _settled(attempt, verdict, storage, number)
             if (location := attempt.send(view, storage)) is not None:
                 return Published(PublishOutcome.COMMITTED, location, number)
         except (CatalogUnavailableError, CommitStateUnknownError) as error:
-            unanswered.append(str(error))
+            doubts.append(str(error))
             log.warning("Try %d of %d to publish %s: %s", number, tries, plan.refresh_id, error)
         if number < tries:
             effects.wait(number)
-    if not unanswered and (settled := _last_look(catalog, plan, attempt, unanswered, tries)) is not None:
+    # Only refusals so far, and the last of them is no proof either.
+    if not doubts and (settled := _last_look(catalog, plan, attempt, doubts, tries)) is not None:
         return settled
-    raise _given_up(plan, attempt, unanswered, tries)
+    raise _given_up(plan, attempt, doubts, tries)
 
 
 def _last_look(
-    catalog: MaterializedViewCatalog, plan: RefreshPlan, attempt: Attempt, unanswered: list[str], tries: int
+    catalog: MaterializedViewCatalog, plan: RefreshPlan, attempt: Attempt, doubts: list[str], tries: int
 ) -> Published | None:
-    """Look once more after a no to every change: the last no is no proof either."""
+    """Look once more after a no to every change; ``None`` where the end is a conflict, or a new doubt."""
     try:
-        verdict, view, storage = _look(catalog, plan, attempt, unanswered)
+        verdict, view, storage = _look(catalog, plan, attempt, doubts)
     except CatalogUnavailableError as error:
-        unanswered.append(str(error))
+        doubts.append(str(error))
         return None
     if verdict != Verdict.READY:
         return _settled(attempt, verdict, storage, tries)
+    # The storage table is where it was. If the view is, too, or does not matter, then what was sent may land yet.
     if attempt.base in (None, view.metadata_location):
-        unanswered.append("it refused the change, although nothing has changed meanwhile")
+        doubts.append("it refused the change, although nothing has changed meanwhile")
     return None
 
 
@@ -204,8 +218,9 @@ def has_landed(storage: LoadedStorage, refresh_id: str, ours: Collection[str]) -
 
 
 def _look(
-    catalog: MaterializedViewCatalog, plan: RefreshPlan, attempt: Attempt, unanswered: Collection[str]
+    catalog: MaterializedViewCatalog, plan: RefreshPlan, attempt: Attempt, doubts: Collection[str]
 ) -> tuple[Verdict, LoadedView, LoadedStorage]:
+    """Load what is published now, and judge it; a view that is gone, or another one by now, ends the publication."""
     try:
         view = catalog.load(plan.view)
         if view.metadata.view_uuid != plan.view_uuid:
@@ -213,8 +228,8 @@ def _look(
                 f"view {plan.view} was dropped and created again while it was refreshed; plan again"
             )
     except ViewNotFoundError:
-        # Where an answer was lost, the refresh may have been published before: to a view that has another name now.
-        if not unanswered:
+        # Where an answer was lost the refresh may have been published before: to a view that has another name now.
+        if not doubts:
             attempt.clean_up()
         raise
     storage = catalog.load_storage(view)
@@ -263,24 +278,26 @@ def _versions(views: Iterable[NestedViewVersion]) -> set[tuple[str, str, int]]:
     return {(view.identifier, view.uuid, view.version_id) for view in views}
 
 
-def _settled(attempt: Attempt, verdict: Verdict, storage: LoadedStorage, number: int) -> Published:
+def _settled(attempt: Attempt, verdict: Verdict, storage: LoadedStorage, tries: int) -> Published:
+    """End a publication by what was found; only what cannot land any more is taken away."""
     if verdict == Verdict.LANDED:
         attempt.landed()
         # To have sent something proves nothing: another process may have published the same refresh.
         outcome = PublishOutcome.COMMITTED if attempt.is_ours(storage) else PublishOutcome.ALREADY_COMMITTED
-        return Published(outcome, storage.location, number)
+        return Published(outcome, storage.location, tries)
     # The base has moved and does not hold our refresh: none of our changes can land any more.
     attempt.clean_up()
     outcome = PublishOutcome.SUPERSEDED if verdict == Verdict.SUPERSEDED else PublishOutcome.REPLAN
-    return Published(outcome, storage.location, number)
+    return Published(outcome, storage.location, tries)
 
 
 def _given_up(
-    plan: RefreshPlan, attempt: Attempt, unanswered: list[str], tries: int
+    plan: RefreshPlan, attempt: Attempt, doubts: list[str], tries: int
 ) -> CommitConflictError | CommitStateUnknownError:
-    if unanswered:
+    """Return the error after the last round: unknown with a doubt, else a conflict."""
+    if doubts:
         return CommitStateUnknownError(
-            f"view {plan.view}: after {tries} tries the catalog still gave no answer to go by ({unanswered[-1]}). The "
+            f"view {plan.view}: after {tries} tries the catalog still gave no answer to go by ({doubts[-1]}). The "
             f"refresh {plan.refresh_id} may or may not be published; nothing was deleted, run it again to settle it"
         )
     # Every change was answered by no, and none can be done any more.

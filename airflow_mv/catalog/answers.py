@@ -20,6 +20,7 @@ from requests import RequestException
 from sqlalchemy.exc import SQLAlchemyError
 
 from airflow_mv.errors import CatalogUnavailableError, ConfigurationError, UnsupportedError
+from airflow_mv.redaction import shortened
 
 #: A server that cannot answer now.
 AWAY = (ServerError, ServiceUnavailableError, TooManyRequestsError)
@@ -66,4 +67,4 @@ def brief(error: BaseException) -> str:
     if isinstance(error, RequestException | SQLAlchemyError | OSError):
         cause = f" ({type(error.__cause__).__name__})" if error.__cause__ else ""
         return f"{type(error).__name__}{cause}"
-    return f"{type(error).__name__}: {' '.join(str(error).split())[:_LONGEST]}"
+    return f"{type(error).__name__}: {shortened(' '.join(str(error).split()), _LONGEST)}"

@@ -15,11 +15,12 @@ from pyiceberg.exceptions import NoSuchNamespaceError, NoSuchTableError
 from pyiceberg.table import Table
 
 from airflow_mv.catalog.answers import answered
-from airflow_mv.catalog.confinement import allowed_folders, beside_first, check_confined
+from airflow_mv.catalog.confinement import allowed_folders, beside_first, check_confined, check_places
 from airflow_mv.catalog.files import MetadataFiles, discard, is_below, join, path_segment
 from airflow_mv.catalog.loaded import Layout, LoadedStorage, LoadedView, Located
 from airflow_mv.catalog.opening import open_configured
 from airflow_mv.catalog.rest import CHOSEN_BY_THE_CATALOG, RestViews
+from airflow_mv.catalog.secrets import hide_secrets
 from airflow_mv.catalog.sql import VIEW, SqlPointers
 from airflow_mv.catalog.tables import StorageTables, TableChange, require_own
 from airflow_mv.catalog.untrusted import restrain, static_table
@@ -44,8 +45,7 @@ class MaterializedViewCatalog:
     """Materialized views in a pyiceberg catalog.
 
     Args:
-        catalog: A pyiceberg catalog, or the name of one in pyiceberg's configuration
-            (``.pyiceberg.yaml`` or ``PYICEBERG_CATALOG__<NAME>__…``).
+        catalog: A pyiceberg catalog, or its name in pyiceberg's configuration: ``PYICEBERG_CATALOG__<NAME>__…``.
 
     Raises:
         CatalogNotFoundError: No catalog of this name is configured.
@@ -64,6 +64,7 @@ class MaterializedViewCatalog:
         self._rest = RestViews(self._catalog) if isinstance(self._catalog, RestCatalog) else None
         self.tables = StorageTables(self._catalog)
         restrain(self._catalog)
+        hide_secrets(self.properties)
         self._others: dict[str, MaterializedViewCatalog] = {self.name: self}
         #: Opens other catalogs by their names; those that are not here are of pyiceberg's configuration.
         self.openers: Mapping[str, Callable[[], MaterializedViewCatalog]] = {}
@@ -165,7 +166,7 @@ class MaterializedViewCatalog:
         check_confined(location, folders, what=what)
         data = self.files.read(location, what=what)
         table = parse_table(data, source=f"{what} {location}", unique=True)
-        check_confined(table.location, folders, what=f"{what} {location}, field 'location'")
+        check_places(table, folders, what=f"{what} {location}")
         state = parse_storage_state(table.properties, view=str(view.identifier), location=location)
         return LoadedStorage(location, table, state)
 
@@ -175,7 +176,7 @@ class MaterializedViewCatalog:
         table, location = require_own(view, name, found), located.metadata_location if located else ""
         if self._rest is not None:
             folders += beside_first(view.materialized.storage_table_location, location)
-        check_confined(table.location, folders, what=f"view {view.identifier}, storage table {name}, field 'location'")
+        check_places(table, folders, what=f"view {view.identifier}, storage table {name}")
         state = parse_storage_state(table.properties, view=str(view.identifier), location=location)
         return LoadedStorage(location, table, state, name)
 

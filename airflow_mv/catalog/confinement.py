@@ -15,9 +15,12 @@ from urllib.parse import urlsplit
 
 from airflow_mv.catalog.files import check_location
 from airflow_mv.errors import InvalidMetadataError
+from airflow_mv.spec.table import TableMetadata
 
 #: Catalog property: more folders, separated by commas.
 ALLOWED = "airflow-mv.allowed-locations"
+#: Table properties by which Iceberg's writers go, in all versions of the format.
+_PLACES = {"write.data.path", "write.metadata.path", "write.folder-storage.path", "write.object-storage.path"}
 #: Spellings of one store.
 _SAME = {"s3a": "s3", "s3n": "s3", "gcs": "gs", "abfs": "abfss", "wasb": "wasbs", "": "file"}
 
@@ -65,6 +68,22 @@ def check_confined(location: str, folders: Iterable[str], *, what: str) -> None:
             f"{what}: {location!r} lies outside of this catalog's folders ({', '.join(allowed) or 'none'}). If it "
             f"belongs to the view, list its folder in the catalog property {ALLOWED!r}"
         )
+
+
+def check_places(table: TableMetadata, folders: Iterable[str], *, what: str) -> None:
+    """Refuse a storage table that would have files written to a place in none of the folders.
+
+    Args:
+        table: The table. Its properties may send new files elsewhere than its location.
+        folders: From :func:`allowed_folders`.
+        what: Names the view and the table, for the message.
+
+    Raises:
+        InvalidMetadataError: One of its places is outside of all of them, or no location.
+    """
+    check_confined(table.location, folders, what=f"{what}, field 'location'")
+    for key in _PLACES & table.properties.keys():
+        check_confined(table.properties[key], folders, what=f"{what}, property {key!r}")
 
 
 def lies_in(location: str, folders: Iterable[str]) -> bool:

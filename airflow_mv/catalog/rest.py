@@ -28,6 +28,7 @@ from airflow_mv.errors import (
     UnsupportedError,
     ViewNotFoundError,
 )
+from airflow_mv.redaction import shortened
 from airflow_mv.spec.identifiers import Identifier
 from airflow_mv.spec.materialized_view import PROPERTY, parse_settings
 from airflow_mv.spec.view import ViewMetadata, parse_view
@@ -255,7 +256,7 @@ def _refusal(catalog: str, response: Response, what: str) -> MaterializedViewErr
         return ConfigurationError(f"catalog {catalog!r} refused the credentials for {what}; check its properties")
     try:
         error = response.json()["error"]
-        told = f"{error['type']}: {' '.join(str(error['message']).split())[:300]}"
+        told = f"{error['type']}: {shortened(' '.join(str(error['message']).split()), 300)}"
     except (ValueError, KeyError, TypeError, RESTError):
         told = f"status {code}"
     if code == 403:

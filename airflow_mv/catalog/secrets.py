@@ -10,6 +10,7 @@ from typing import Any
 from urllib.parse import quote, quote_plus, unquote, urlsplit
 
 from airflow_mv.catalog.spark import is_secret
+from airflow_mv.redaction import hide
 
 _SHORTEST = 3
 
@@ -35,6 +36,13 @@ def without_secrets(text: str, properties: Mapping[str, Any]) -> str:
         if len(form) >= _SHORTEST:
             text = text.replace(form, "***")
     return text
+
+
+def hide_secrets(properties: Mapping[str, Any]) -> frozenset[str]:
+    """Keep the secret values among properties out of messages from now on; their forms."""
+    forms = secret_forms(properties)
+    hide(forms)
+    return forms
 
 
 @contextmanager

@@ -24,6 +24,7 @@ from pyiceberg.table.update import (
 
 from airflow_mv.catalog.answers import NO_ANSWER, answered, brief
 from airflow_mv.catalog.loaded import LoadedView
+from airflow_mv.catalog.untrusted import require_no_writer
 from airflow_mv.errors import CommitStateUnknownError, InvalidMetadataError, NotFoundError
 from airflow_mv.spec.identifiers import Identifier
 from airflow_mv.spec.materialized_view import STORAGE_OF_PROPERTY, STORAGE_TABLE_UUID_PROPERTY
@@ -129,8 +130,10 @@ class StorageTables:
 
         Raises:
             CommitStateUnknownError: No answer; the commit may land, even later.
+            InvalidMetadataError: The table wants a class of its own to be loaded for it.
         """
         table = self.open(name)
+        require_no_writer(table, name)
         named = {*change.drops, *change.branches.values(), *change.tags.values()}
         if not named <= {item.snapshot_id for item in table.snapshots()}:
             return None  # there is no requirement for this, and Java's server takes it for a request that is malformed

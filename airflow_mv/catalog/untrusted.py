@@ -15,9 +15,10 @@ from pyiceberg.catalog.noop import NoopCatalog
 from pyiceberg.catalog.rest import RestCatalog
 from pyiceberg.io import FileIO
 from pyiceberg.serializers import FromInputFile
-from pyiceberg.table import StaticTable
+from pyiceberg.table import StaticTable, Table, TableProperties
 
 from airflow_mv.catalog.files import MetadataFiles
+from airflow_mv.errors import InvalidMetadataError
 
 _NAMES_A_CLASS = re.compile(r"(?i)(^|[.-])impl$|(^|\.)auth$|provider$|\.factory$|io-impl")
 
@@ -36,6 +37,19 @@ def restrain(catalog: Catalog) -> None:
         return inner(kept, location)
 
     catalog._load_file_io = load  # type: ignore[method-assign]
+
+
+def require_no_writer(table: Table, name: object) -> None:
+    """Refuse to change a table whose properties name a class: pyiceberg would ask it where the metadata file goes.
+
+    Raises:
+        InvalidMetadataError: There is such a property.
+    """
+    key = TableProperties.WRITE_PY_LOCATION_PROVIDER_IMPL
+    if key in table.properties and not isinstance(table.catalog, RestCatalog):
+        raise InvalidMetadataError(
+            f"table {name}: its property {key!r} names a class, and no class that a table names is loaded. Remove it"
+        )
 
 
 def static_table(files: MetadataFiles, location: str, *, what: str) -> StaticTable:

@@ -120,7 +120,7 @@ def _text(value: Any) -> Any:
 
 def mask(properties: Mapping[str, Any]) -> None:
     """Have every secret value masked in logs, also as it stands in a URL."""
-    from airflow_mv.catalog.secrets import secret_forms
+    from airflow_mv.catalog.secrets import hide_secrets
 
-    for form in secret_forms(properties):
+    for form in hide_secrets(properties):
         mask_secret(form)

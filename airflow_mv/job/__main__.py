@@ -10,6 +10,7 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from airflow_mv.job.run import reason, run
+from airflow_mv.job.session import hide_secrets
 from airflow_mv.script import Outcome, Script
 
 
@@ -25,6 +26,7 @@ def main(location: str) -> int:
     """
     spark = SparkSession.builder.appName("airflow-mv").getOrCreate()
     try:
+        hide_secrets(spark)
         script = Script.from_json(read_text(spark, location))
         outcome = run(spark, script, report=_say)
         if script.outcome_location is not None:

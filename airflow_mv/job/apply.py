@@ -82,6 +82,9 @@ def _merge_additive(work: Work, step: MergeAdditiveStep) -> None:
         work.way = "overwrite"
         work.write(f"INSERT OVERWRITE {step.table}\n{new}")
         return
+    if step.how == "overwrite":
+        keys.write(new)  # one statement reads the stored rows and replaces them
+        return
     rows, _ = work.kept(work.query(new), work.keys)
     view = _name("rows")
     work.view(view, rows)

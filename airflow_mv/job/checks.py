@@ -16,6 +16,7 @@ from pyspark.sql.types import BinaryType
 
 from airflow_mv.job.steps import OF_VALUES
 from airflow_mv.job.work import Work
+from airflow_mv.redaction import shortened
 from airflow_mv.script import quote
 from airflow_mv.staged_checks import LONGEST_VALUE, MOST_ROWS, CheckResult, StagedCheck, StagedChecks
 
@@ -136,4 +137,4 @@ def _cut(text: str | None) -> str | None:
 
 
 def _reason(error: Exception) -> str:
-    return " ".join(str(error).partition("JVM stacktrace:")[0].split())[:500]
+    return shortened(" ".join(str(error).partition("JVM stacktrace:")[0].split()), 500)

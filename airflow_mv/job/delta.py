@@ -20,6 +20,7 @@ from pyspark.sql.types import ArrayType, DataType, MapType, StructType
 from airflow_mv.errors import IncrementalRefusedError
 from airflow_mv.job.likeness import check_alike
 from airflow_mv.job.work import Work
+from airflow_mv.redaction import shortened
 from airflow_mv.script import STAGING_CATALOG, WEIGHT, Delta, DeltaStep, DeterminismStep, Step, quote
 
 _ROW_ID, _ROW_VERSION = "_row_id", "_last_updated_sequence_number"
@@ -97,7 +98,7 @@ def _read_or_refuse(work: Work, step: DeltaStep) -> _Read:
         # What the library's own code throws reaches Python as py4j's error: a manifest that is gone, and the like.
         text = str(error).strip()
         cause = next((line for line in text.splitlines() if line.startswith(":")), text.partition("\n")[0])
-        message = f"{step.table}: its change cannot be read: {cause.lstrip(': ')[:300]}"
+        message = f"{step.table}: its change cannot be read: {shortened(cause.lstrip(': '), 300)}"
         raise IncrementalRefusedError("delta-failed", message) from error
 
 

@@ -18,12 +18,13 @@ from pyspark.sql import SparkSession
 from airflow_mv.errors import InvalidQueryError
 from airflow_mv.job.checks import checks_here, run_checks
 from airflow_mv.job.steps import COMPLETE, brief, run_steps
-from airflow_mv.job.storage import literal
 from airflow_mv.job.work import Work
+from airflow_mv.job.written import STAMP, written
+from airflow_mv.redaction import shortened
 from airflow_mv.script import STAGING_CATALOG, STAGING_NAMESPACE, Outcome, Script, quote
 from airflow_mv.staged_checks import CheckResult
 
-_STAMP = "spark.sql.iceberg.snapshot-property.airflow-mv.refresh-id"
+_STAMP = f"spark.sql.iceberg.snapshot-property.{STAMP}"
 _CATALOG = "spark.sql.catalog."
 #: Settings of the view's catalog that say how files are reached, not where pointers are.
 _FILE_ACCESS = ("io-impl", "io.", "s3.", "client.", "gcs.", "adls.", "http-client.", "hadoop.")
@@ -72,14 +73,13 @@ def run(spark: SparkSession, script: Script, *, report: Callable[[str], None] = 
             checks = _check(work, script, name, report)
             return Outcome(
                 refresh_id=script.refresh_id,
-                metadata_location=_newest_metadata_file(spark, _here(script.table, name)),
                 step_seconds=tuple(seconds),
                 application_id=_application_id(spark),
                 branch=script.branch,
                 mode="full" if refused or not script.incremental else "incremental",
                 checks=checks,
                 checks_digest=script.checks.digest if script.checks else "",
-                **_written(spark, _here(script.table, name), script),
+                **written(work, _here(script.table, name), script),
                 **work.found(refused),
             )
     except Exception as error:  # noqa: BLE001 (Spark's, py4j's and gRPC's errors have no common base)
@@ -256,29 +256,6 @@ def _application_id(spark: SparkSession) -> str | None:
 # -------------------------------------------------------------------------------------- the steps
 
 
-def _newest_metadata_file(spark: SparkSession, table: str) -> str:
-    # In the log's order the current file is last. By timestamp it need not be: writers' clocks differ.
-    return str(spark.sql(f"SELECT file FROM {table}.metadata_log_entries").collect()[-1][0])
-
-
-def _written(spark: SparkSession, table: str, script: Script) -> dict[str, Any]:
-    rows = spark.sql(f"SELECT snapshot_id, parent_id, summary FROM {table}.snapshots").collect()
-    if script.branch is not None:
-        # Other runs of the same refresh have written to the table, too.
-        refs = spark.sql(f"SELECT snapshot_id FROM {table}.refs WHERE name = {literal(script.branch)}").collect()
-        parents, own, snapshot = {row[0]: row[1] for row in rows}, set(), refs[0][0]
-        while snapshot is not None:
-            own.add(snapshot)
-            snapshot = parents.get(snapshot)
-        rows = [row for row in rows if row[0] in own]
-    stamped = [row[2] for row in rows if row[2].get("airflow-mv.refresh-id") == script.refresh_id]
-    added, *removed = (
-        sum(int(summary.get(key, 0)) for summary in stamped)
-        for key in ("added-records", "deleted-records", "added-position-deletes")
-    )
-    return {"rows_written": added, "rows_deleted": sum(removed)}
-
-
 def _check(work: Work, script: Script, name: str, report: Callable[[str], None]) -> tuple[CheckResult, ...]:
     """Check what was staged, if anything was: rows that stay as they are have readers already."""
     if script.checks is None or work.way == "none":
@@ -306,7 +283,7 @@ def reason(error: BaseException, sql: str = "") -> str:
     paragraph = " ".join(f"{message}{place}{cause}".split())
     if not paragraph:
         return type(error).__name__
-    return paragraph if len(paragraph) <= _LONGEST_REASON else f"{paragraph[: _LONGEST_REASON - 1]}…"
+    return shortened(paragraph, _LONGEST_REASON)
 
 
 def _place(error: BaseException, sql: str, coded: re.Match[str] | None) -> str:

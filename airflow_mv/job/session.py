@@ -21,6 +21,7 @@ from pyspark.sql import SparkSession
 from airflow_mv.errors import ConfigurationError, JobError
 from airflow_mv.job.jars import JARS_VARIABLE, jar_confs
 from airflow_mv.job.submit import write_properties
+from airflow_mv.redaction import hide, shortened
 
 _OLDEST_JAVA = 17
 _LOG4J = """\
@@ -128,6 +129,13 @@ def with_catalogs(spark: SparkSession, confs: Mapping[str, str]) -> SparkSession
     return spark
 
 
+def hide_secrets(spark: SparkSession) -> None:
+    """Keep the secrets among a classic session's settings out of messages, those that Spark does not show either."""
+    confs = dict(spark.sparkContext.getConf().getAll())
+    pattern = re.compile(confs.get("spark.redaction.regex") or "(?i)secret|password|token|access[.]?key")
+    hide(value for key, value in confs.items() if pattern.search(key) and not key.endswith("uri"))
+
+
 # ---------------------------------------------------------------------------------- a session of ours
 
 
@@ -174,7 +182,7 @@ def _start(settings: Mapping[str, str]) -> SparkSession:
             return SparkSession.builder.getOrCreate()
     except Exception as error:
         lines = [line for line in str(error).splitlines() if line.strip() and not line.lstrip().startswith("at ")]
-        raise JobError(f"Spark did not start: {' '.join(lines)[:500]}") from error
+        raise JobError(f"Spark did not start: {shortened(' '.join(lines), 500)}") from error
 
 
 @contextmanager

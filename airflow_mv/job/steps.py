@@ -24,6 +24,7 @@ from airflow_mv.job.apply import merge_additive, replace_keys
 from airflow_mv.job.delta import check_deterministic, check_snapshots, make_delta
 from airflow_mv.job.storage import create_table
 from airflow_mv.job.work import Work
+from airflow_mv.redaction import shortened
 from airflow_mv.script import (
     CreateStorageStep,
     DeltaStep,
@@ -107,7 +108,7 @@ def _run_incremental(
 
 
 def _first(error: Exception) -> str:
-    return str(error).strip().partition("\n")[0][:300]
+    return shortened(str(error).strip().partition("\n")[0], 300)
 
 
 def _run_each(

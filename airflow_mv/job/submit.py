@@ -14,7 +14,7 @@ from airflow_mv.errors import ConfigurationError
 _ROOT = Path(airflow_mv.__file__).parent
 #: ZIP's first date: the same sources give the same bytes.
 _EPOCH = (1980, 1, 1, 0, 0, 0)
-_SHIPPED = ("__init__.py", "documents.py", "errors.py", "script.py", "staged_checks.py")
+_SHIPPED = ("__init__.py", "documents.py", "errors.py", "redaction.py", "script.py", "staged_checks.py")
 _ESCAPES = {"\\": "\\\\", "\n": "\\n", "\r": "\\r", "\t": "\\t", "\f": "\\f"}
 _LAST_PRINTABLE = 0x7E
 

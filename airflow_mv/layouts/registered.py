@@ -37,9 +37,15 @@ class RegisteredAttempt:
     Args:
         catalog: Where the view and its storage table are.
         staged: What is to be published.
+
+    Raises:
+        InvalidMetadataError: The branch is none of this refresh's: neither published nor ever dropped.
     """
 
     def __init__(self, catalog: MaterializedViewCatalog, staged: Staged) -> None:
+        plan, branch = staged.plan, staged.where
+        if branch is not None and not branch.startswith(f"{staging_branch(plan.refresh_id)}_"):
+            raise InvalidMetadataError(f"view {plan.view}: the branch {branch!r} is not of refresh {plan.refresh_id}")
         self._catalog = catalog
         self._staged = staged
         self._now_ms: int | None = None
@@ -107,8 +113,6 @@ class RegisteredAttempt:
 
     def _check(self, storage: LoadedStorage, branch: str, snapshot: Snapshot) -> None:
         plan = self._staged.plan
-        if not branch.startswith(f"{staging_branch(plan.refresh_id)}_"):
-            raise InvalidMetadataError(f"view {plan.view}: the branch {branch!r} is not of refresh {plan.refresh_id}")
         if plan.mode != Mode.FULL and snapshot.snapshot_id == storage.rows_snapshot:
             return  # the work had nothing to write: no row of the view has changed
         if snapshot.summary.get(REFRESH_ID_KEY) != plan.refresh_id:

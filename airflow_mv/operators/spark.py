@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
 from airflow.sdk import Context, RetryPolicy
+from airflow.sdk._shared.secrets_masker import redact
 from airflow.sdk.exceptions import AirflowException
 
 from airflow_mv.errors import ConfigurationError, JobError
@@ -25,6 +26,7 @@ from airflow_mv.hooks.iceberg import mask
 from airflow_mv.links import MaterializedViewLink, SparkApplicationLink
 from airflow_mv.operators.handover import answerable, write_script
 from airflow_mv.operators.submission import Given, submission
+from airflow_mv.redaction import shortened
 from airflow_mv.retries import DEFAULT_RETRY_POLICY
 from airflow_mv.script import Outcome, Script
 
@@ -259,4 +261,5 @@ def _tail(error: BaseException) -> str:
     head, found, output = str(error).partition("Last spark-submit output:")
     lines = [line.strip() for line in (output if found else head).splitlines()]
     kept = [line for line in lines if line and not line.startswith(("at ", "\tat "))]
-    return " ".join(kept[-5:])[:1500] or type(error).__name__
+    # Airflow knows more secrets than we do, and none of them by its first half.
+    return shortened(str(redact(" ".join(kept[-5:]))), 1500) or type(error).__name__

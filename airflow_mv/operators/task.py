@@ -12,6 +12,7 @@ from airflow.sdk import Asset, AssetAlias, Context
 from airflow_mv.assets import VIEWS_ALIAS, materialized_view_asset
 from airflow_mv.errors import ConfigurationError, InvalidIdentifierError
 from airflow_mv.plan.reasons import FOUND_OUT, fallback
+from airflow_mv.redaction import shortened
 
 if TYPE_CHECKING:
     from airflow.sdk import BaseOperator
@@ -130,7 +131,7 @@ def _counted(checks: Sequence[CheckResult]) -> dict[str, Any] | None:
 
 
 def _cut(text: str) -> str:
-    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 1]}…"
+    return shortened(text, _LONGEST)
 
 
 def given_document(value: Any, *, field: str, wanted: str) -> Mapping[str, Any]:

@@ -31,10 +31,10 @@ class Identifier:
 
     def __post_init__(self) -> None:
         """Refuse parts that no catalog can hold, however the identifier was made."""
-        if not self.namespace:
-            raise InvalidIdentifierError(f"{self.name!r} has no namespace: write catalog.namespace.name")
         for part in self.parts:
             _check_part(part)
+        if not self.namespace:
+            raise InvalidIdentifierError(f"{self.name!r} has no namespace: write catalog.namespace.name")
 
     @classmethod
     def parse(

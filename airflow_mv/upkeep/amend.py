@@ -67,7 +67,7 @@ class _Try:
         storage_location: The file that was written for it.
         sent: The last commit to a storage table in the catalog.
         wanted: What such a commit would ask for on the state that was looked at last.
-        unanswered: What was said instead of an answer.
+        doubts: What was said instead of an answer; with a single one, to give up is to know nothing.
         uuid: The view's.
     """
 
@@ -75,7 +75,7 @@ class _Try:
     storage_location: str | None = None
     sent: TableChange | None = None
     wanted: TableChange | None = None
-    unanswered: list[str] = field(default_factory=list)
+    doubts: list[str] = field(default_factory=list)
     uuid: str | None = None
 
 
@@ -115,11 +115,11 @@ def amend(
             if published is not None:
                 return published
         except (CatalogUnavailableError, CommitStateUnknownError) as error:
-            attempt.unanswered.append(str(error))
+            attempt.doubts.append(str(error))
             log.warning("Try %d of %d to change %s: %s", number, tries, identifier, error)
         if number < tries:
             effects.wait(number)
-    if not attempt.unanswered and _last_look(catalog, identifier, change, attempt):
+    if not attempt.doubts and _last_look(catalog, identifier, change, attempt):
         return True
     raise _given_up(catalog, identifier, attempt, tries)
 
@@ -131,7 +131,7 @@ def _look(catalog: MaterializedViewCatalog, view: Identifier, attempt: _Try) -> 
         if loaded.metadata.view_uuid != attempt.uuid:
             raise ViewNotFoundError(f"view {view} was dropped and created again in the meantime")
     except ViewNotFoundError:
-        if not attempt.unanswered:
+        if not attempt.doubts:
             _discard(catalog, attempt)
         raise
     return loaded, catalog.load_storage(loaded)
@@ -188,7 +188,7 @@ def _last_look(catalog: MaterializedViewCatalog, view: Identifier, change: Chang
     try:
         loaded, storage = _look(catalog, view, attempt)
     except CatalogUnavailableError as error:
-        attempt.unanswered.append(str(error))
+        attempt.doubts.append(str(error))
         return False
     if _settled(loaded, storage, change, attempt):
         return True
@@ -197,7 +197,7 @@ def _last_look(catalog: MaterializedViewCatalog, view: Identifier, change: Chang
     else:
         moved = attempt.wanted is None or attempt.sent is None or attempt.wanted.requires != attempt.sent.requires
     if not moved:
-        attempt.unanswered.append("it refused the change, although nothing has changed meanwhile")
+        attempt.doubts.append("it refused the change, although nothing has changed meanwhile")
     return False
 
 
@@ -209,9 +209,9 @@ def _discard(catalog: MaterializedViewCatalog, attempt: _Try) -> None:
 
 
 def _given_up(catalog: MaterializedViewCatalog, view: Identifier, attempt: _Try, tries: int) -> CommitError:
-    if attempt.unanswered:
+    if attempt.doubts:
         return CommitStateUnknownError(
-            f"view {view}: after {tries} tries the catalog still gave no answer to go by ({attempt.unanswered[-1]}). "
+            f"view {view}: after {tries} tries the catalog still gave no answer to go by ({attempt.doubts[-1]}). "
             "The change may or may not be published; nothing was deleted, run it again to settle it"
         )
     # Every change was answered by no, and none can be done any more.

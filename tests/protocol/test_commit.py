@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Named schedules against the real committer: a refresh is published exactly once, or not at all."""
+"""What others do while a refresh is staged, in the pointed layout: it is rebased, superseded, or planned again.
+
+What holds for every catalog and layout is in :mod:`tests.contract.test_publication`.
+"""
 
 from __future__ import annotations
 
@@ -10,24 +13,12 @@ from pathlib import Path
 import pytest
 
 from airflow_mv.commit import PublishOutcome, publish
-from airflow_mv.create import Definition, create, drop
-from airflow_mv.errors import ViewNotFoundError
-from airflow_mv.plan.planner import Mode, RefreshPlan
+from airflow_mv.plan.planner import RefreshPlan
 from airflow_mv.planning import RefreshOptions, plan_refresh
 from airflow_mv.refresh import stage
 from airflow_mv.spec.view import with_view_properties
 from tests.builders import Lake, lake
-from tests.faults import (
-    Clock,
-    FaultyCatalog,
-    StoppedError,
-    after,
-    arrive_late,
-    lose_answer_after,
-    lose_answer_before,
-    stop_after,
-    stop_before,
-)
+from tests.faults import Clock, FaultyCatalog, after, lose_answer_before
 
 VIEW = "sales.daily"
 
@@ -74,99 +65,6 @@ def ids(home: Lake) -> list[str]:
     return [record.refresh_id for record in state.refreshes] if state else []
 
 
-# -- once --------------------------------------------------------------------------------------
-
-
-def test_publishing_twice_publishes_once(home: Lake, warehouse: Path, clock: Clock) -> None:
-    """A retry, and a zombie that wakes up late, both come with the same plan and the same staged file."""
-    plan, location = staged(home)
-    first = publish(home.catalog, plan, location, effects=clock.effects)
-    catalog, on_disk = home.rows_of_catalog(), files(home, warehouse)
-    second = publish(home.catalog, plan, location, effects=clock.effects)
-    assert (first.outcome, second.outcome) == (PublishOutcome.COMMITTED, PublishOutcome.ALREADY_COMMITTED)
-    assert second.storage_table_location == first.storage_table_location
-    assert (home.rows_of_catalog(), files(home, warehouse)) == (catalog, on_disk)
-
-
-def test_i03_a_lost_answer_after_the_swap_is_not_published_twice(home: Lake, clock: Clock) -> None:
-    plan, location = staged(home)
-    catalog = FaultyCatalog(home.iceberg, lose_answer_after())
-    assert publish(catalog, plan, location, effects=clock.effects).outcome == PublishOutcome.COMMITTED
-    assert len(catalog.sent) == 1
-    assert ids(home) == [plan.refresh_id]
-
-
-def test_a_lost_answer_before_the_swap_is_sent_again_unchanged(home: Lake, clock: Clock) -> None:
-    """Two copies of one swap share a base: at most one can match."""
-    plan, location = staged(home)
-    catalog = FaultyCatalog(home.iceberg, lose_answer_before(), lose_answer_before())
-    assert publish(catalog, plan, location, effects=clock.effects).outcome == PublishOutcome.COMMITTED
-    assert len(catalog.sent) == 3
-    assert len(set(catalog.sent)) == 1
-
-
-def test_a_swap_that_arrives_late_lands_once(home: Lake, clock: Clock) -> None:
-    plan, location = staged(home)
-    catalog = FaultyCatalog(home.iceberg, arrive_late)
-    assert publish(catalog, plan, location, effects=clock.effects).outcome == PublishOutcome.COMMITTED
-    assert len(set(catalog.sent)) == 1
-    assert home.catalog.load(VIEW).metadata_location == catalog.sent[0][1]
-    assert ids(home) == [plan.refresh_id]
-
-
-def test_a_landed_swap_is_found_below_a_later_refresh(home: Lake, clock: Clock) -> None:
-    """Without time travel our record is gone by then: the storage table's metadata log still tells."""
-    plan, location = staged(home)
-
-    def another() -> None:
-        home.append()
-        home.refresh()
-
-    published = publish(FaultyCatalog(home.iceberg, lose_answer_after(another)), plan, location, effects=clock.effects)
-    assert published.outcome == PublishOutcome.COMMITTED
-    assert plan.refresh_id not in ids(home)
-    assert {row["region"] for row in home.read()} == {"north", "south", "east"}
-
-
-@pytest.mark.parametrize(
-    ("stop", "outcome"),
-    [(stop_before, PublishOutcome.COMMITTED), (stop_after, PublishOutcome.ALREADY_COMMITTED)],
-)
-def test_a_process_that_dies_at_the_swap_is_followed_up_by_the_next(
-    home: Lake, clock: Clock, stop: object, outcome: PublishOutcome
-) -> None:
-    plan, location = staged(home)
-    with pytest.raises(StoppedError):
-        publish(FaultyCatalog(home.iceberg, stop), plan, location, effects=clock.effects)  # type: ignore[arg-type]
-    restored = RefreshPlan.from_dict(plan.to_dict())
-    assert publish(home.catalog, restored, location, effects=clock.effects).outcome == outcome
-    assert ids(home) == [plan.refresh_id]
-
-
-def test_a_fast_forward_whose_answer_is_lost_is_not_published_twice(home: Lake, clock: Clock) -> None:
-    home.refresh()
-    head = home.compact()
-    plan, location = staged(home)
-    assert (plan.mode, location) == (Mode.FAST_FORWARD, None)
-    catalog = FaultyCatalog(home.iceberg, lose_answer_after())
-    assert publish(catalog, plan, None, effects=clock.effects).outcome == PublishOutcome.COMMITTED
-    assert len(catalog.sent) == 1
-    assert publish(home.catalog, plan, None, effects=clock.effects).outcome == PublishOutcome.ALREADY_COMMITTED
-    assert home.storage().state.current.snapshots == {"lake.sales.orders": head}  # type: ignore[union-attr]
-
-
-# -- meanwhile ---------------------------------------------------------------------------------
-
-
-def test_a_property_that_changed_meanwhile_survives_without_a_recompute(home: Lake, clock: Clock) -> None:
-    plan, location = staged(home)
-    comment(home)()
-    assert publish(home.catalog, plan, location, effects=clock.effects).outcome == PublishOutcome.COMMITTED
-    assert home.catalog.load(VIEW).metadata.properties["comment"] == "changed by someone else"
-    assert ids(home) == [plan.refresh_id]
-    assert len(home.stager.refreshes) == 1
-
-
 @pytest.mark.parametrize("fault", [after, lose_answer_before])
 def test_a_property_that_changes_during_the_swap_survives(
     home: Lake, clock: Clock, fault: Callable[[Callable[[], None]], object]
@@ -206,17 +104,6 @@ def test_a_later_refresh_supersedes_ours_and_only_our_files_go(home: Lake, wareh
     folder = warehouse / "sales" / Path(home.catalog.load(VIEW).metadata.location).name / "metadata"
     assert len(list(folder.iterdir())) == 2  # created, refreshed by the other: the one of ours is gone
     assert any(path.name in named for path in folder.iterdir())
-
-
-def test_an_older_refresh_is_planned_over_again(home: Lake, clock: Clock) -> None:
-    older, older_location = staged(home)
-    home.append()
-    newer, newer_location = staged(home)
-    assert publish(home.catalog, older, older_location, effects=clock.effects).outcome == PublishOutcome.COMMITTED
-    assert publish(home.catalog, newer, newer_location, effects=clock.effects).outcome == PublishOutcome.REPLAN
-    assert ids(home) == [older.refresh_id]
-    assert home.refresh().outcome == "refreshed"
-    assert len(home.read()) == 3
 
 
 def test_a_refresh_that_is_newer_in_one_table_and_older_in_another_is_no_substitute(home: Lake, clock: Clock) -> None:
@@ -264,28 +151,3 @@ def test_a_forced_refresh_is_not_superseded(home: Lake, clock: Clock) -> None:
     location = restaged(home, forced)
     home.refresh()
     assert publish(home.catalog, forced, location, effects=clock.effects).outcome == PublishOutcome.REPLAN
-
-
-def test_a_view_that_was_replaced_is_planned_again(home: Lake, clock: Clock) -> None:
-    plan, location = staged(home)
-    create(home.catalog, VIEW, Definition("SELECT id FROM lake.sales.orders"), stager=home.stager, replace=True)
-    assert publish(home.catalog, plan, location, effects=clock.effects).outcome == PublishOutcome.REPLAN
-    assert ids(home) == []
-    home.refresh()
-    assert home.read() == [{"id": 1}, {"id": 2}, {"id": 3}]
-
-
-def test_a_dropped_view_is_not_found(home: Lake, clock: Clock) -> None:
-    plan, location = staged(home)
-    drop(home.catalog, VIEW)
-    with pytest.raises(ViewNotFoundError, match=r"sales\.daily"):
-        publish(home.catalog, plan, location, effects=clock.effects)
-
-
-def test_a_view_that_was_dropped_and_created_again_is_another_view(home: Lake, clock: Clock) -> None:
-    plan, location = staged(home)
-    drop(home.catalog, VIEW)
-    home.view()
-    with pytest.raises(ViewNotFoundError, match="created again"):
-        publish(home.catalog, plan, location, effects=clock.effects)
-    assert ids(home) == []

@@ -70,6 +70,10 @@ def test_our_own_refresh_is_known_below_a_later_one_that_took_its_record(either:
     assert outcome is not None
     catalog = FaultyCatalog(either.iceberg, lose_answer_after(another))
     assert publish(catalog, plan, outcome.staged, effects=clock.effects).outcome == PublishOutcome.COMMITTED
+    state = either.storage().state
+    assert state is not None
+    assert [record.refresh_id == plan.refresh_id for record in state.refreshes] == [False]
+    assert {row["region"] for row in either.read()} == {"north", "south", "east"}
 
 
 # -- a file that cannot be deleted -------------------------------------------------------------

@@ -15,9 +15,14 @@ from typing import Any
 import pyiceberg.catalog
 import pytest
 from pyiceberg.catalog.sql import IcebergNamespaceProperties, IcebergTables
+from pyiceberg.table import Table
+from pyiceberg.table.refs import SnapshotRefType
+from pyiceberg.table.snapshots import Operation, Summary
+from pyiceberg.table.update import AddSnapshotUpdate, SetSnapshotRefUpdate
 from pyiceberg.utils.config import Config
 from sqlalchemy import delete, insert, select, text
 
+from airflow_mv.catalog import Layout
 from tests.builders import Lake, lake
 from tests.cli.support import Ended, call
 
@@ -32,6 +37,8 @@ class Shop:
     folder: Path
     view_file: str
     table_file: str
+    storage_file: str
+    storage_name: tuple[str, ...] | None
 
     @property
     def document(self) -> dict[str, Any]:
@@ -41,8 +48,7 @@ class Shop:
     @property
     def storage_document(self) -> dict[str, Any]:
         """The storage table's metadata as it was."""
-        settings = json.loads(self.document["properties"]["materialized_view_metadata"])
-        return dict(json.loads(Path(settings["storage-table-location"].removeprefix("file://")).read_text()))
+        return dict(json.loads(Path(self.storage_file.removeprefix("file://")).read_text()))
 
     def put(self, data: bytes | Mapping[str, Any], name: str = "bad.metadata.json") -> str:
         """Write a file below the warehouse; its location."""
@@ -65,7 +71,10 @@ class Shop:
         self.point(self.put(data, name))
 
     def with_storage(self, data: bytes | Mapping[str, Any], name: str = "storage.metadata.json") -> None:
-        """Let the view name a storage table file with this content."""
+        """Let the view's storage table be a file with this content: as the view names it, or its row."""
+        if self.storage_name is not None:
+            self.point(self.put(data, name), self.storage_row)
+            return
         self.with_settings({"storage-table-location": self.put(data, name)})
 
     def with_settings(self, settings: Mapping[str, Any] | str) -> None:
@@ -73,6 +82,42 @@ class Shop:
         record = settings if isinstance(settings, str) else json.dumps(settings)
         properties = {**self.document["properties"], "materialized_view_metadata": record}
         self.with_view({**self.document, "properties": properties})
+
+    def with_view_properties(self, properties: Mapping[str, str]) -> None:
+        """Let the view have these properties besides."""
+        self.with_view({**self.document, "properties": {**self.document["properties"], **properties}})
+
+    def with_storage_properties(self, properties: Mapping[str, str]) -> None:
+        """Let the storage table have these properties besides."""
+        document = self.storage_document
+        self.with_storage({**document, "properties": {**document["properties"], **properties}})
+
+    @property
+    def storage_row(self) -> str:
+        """The name in the storage table's row (registered layout)."""
+        assert self.storage_name is not None
+        return self.storage_name[-1]
+
+    def storage_table(self) -> Table:
+        """The storage table in the catalog (registered layout)."""
+        assert self.storage_name is not None
+        return self.lake.iceberg.load_table(self.storage_name)
+
+    def with_storage_snapshot(self, summary: Mapping[str, str]) -> None:
+        """Let the storage table in the catalog be at a snapshot of a stranger, with this summary."""
+        table = self.storage_table()
+        old = table.current_snapshot()
+        assert old is not None
+        new = old.model_copy(
+            update={
+                "snapshot_id": old.snapshot_id % 2**60 + 1,
+                "parent_snapshot_id": old.snapshot_id,
+                "sequence_number": table.metadata.last_sequence_number + 1,
+                "summary": Summary(Operation.APPEND, **summary),
+            }
+        )
+        main = SetSnapshotRefUpdate(ref_name="main", type=SnapshotRefType.BRANCH, snapshot_id=new.snapshot_id)
+        self.lake.iceberg.commit_table(table, (), (AddSnapshotUpdate(snapshot=new), main))
 
     def mend(self) -> None:
         """Put the pointers back."""
@@ -112,30 +157,55 @@ def configured(**catalogs: Mapping[str, str]) -> dict[str, str]:
 
 @pytest.fixture(scope="module")
 def _built(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shop]:
-    folder = tmp_path_factory.mktemp("shop")
+    with _shop(tmp_path_factory.mktemp("shop"), "pointed") as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def _built_registered(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shop]:
+    with _shop(tmp_path_factory.mktemp("registered"), "registered") as found:
+        yield found
+
+
+@contextmanager
+def _shop(folder: Path, layout: Layout) -> Iterator[Shop]:
     warehouse = folder / "warehouse"
     warehouse.mkdir()
-    with lake(f"sqlite:///{folder}/catalog.db", warehouse) as found:
+    with lake(f"sqlite:///{folder}/catalog.db", warehouse, layout=layout) as found:
         found.table()
         found.view()
         found.refresh()
-        view = found.catalog.load(VIEW).metadata_location
-        yield Shop(found, folder, view, found.load().metadata_location)
+        view, storage = found.catalog.load(VIEW).metadata_location, found.storage()
+        name = (*storage.name.namespace, storage.name.name) if storage.name else None
+        yield Shop(found, folder, view, found.load().metadata_location, storage.location, name)
 
 
 @pytest.fixture
 def shop(_built: Shop, monkeypatch: pytest.MonkeyPatch) -> Iterator[Shop]:
     """A lake that the command line finds under the name ``lake``; each test finds it as it was built."""
+    with _found(_built, monkeypatch):
+        yield _built
+
+
+@pytest.fixture
+def registered_shop(_built_registered: Shop, monkeypatch: pytest.MonkeyPatch) -> Iterator[Shop]:
+    """The same, with the view's storage table in the catalog."""
+    with _found(_built_registered, monkeypatch):
+        yield _built_registered
+
+
+@contextmanager
+def _found(built: Shop, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     for name in [name for name in os.environ if name.startswith("PYICEBERG_CATALOG__")]:
         monkeypatch.delenv(name)
-    given = {key: _built.lake.iceberg.properties[key] for key in ("uri", "warehouse")}
+    given = {key: built.lake.iceberg.properties[key] for key in ("uri", "warehouse")}
     for name, value in configured(lake={"type": "sql", **given}).items():
         monkeypatch.setenv(name, value)
     monkeypatch.setattr(pyiceberg.catalog, "_ENV_CONFIG", Config())
-    with _rows_kept(_built.lake):
-        yield _built
+    with _rows_kept(built.lake):
+        yield
     # No metadata file is ever written twice, so the rows are the state.
-    for left in (_built.folder / "outside", _built.folder / "warehouse" / "sales" / "put"):
+    for left in (built.folder / "outside", built.folder / "warehouse" / "sales" / "put"):
         shutil.rmtree(left, ignore_errors=True)
 
 

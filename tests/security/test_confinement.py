@@ -156,6 +156,31 @@ def test_i19_a_storage_table_that_would_have_its_files_written_elsewhere_is_refu
     assert sorted(folder.rglob("*")) == before
 
 
+#: Where Iceberg's writers put new files, whatever a table's location is.
+PLACES = ("write.data.path", "write.metadata.path", "write.folder-storage.path", "write.object-storage.path")
+
+
+@pytest.mark.parametrize("key", PLACES)
+@pytest.mark.parametrize("layout", ["pointed", "registered"])
+def test_i19_a_storage_table_whose_properties_send_new_files_elsewhere_is_refused(
+    request: pytest.FixtureRequest, layout: str, key: str
+) -> None:
+    """Spark would write there, with the rights of who refreshes. A place in the warehouse is the owner's choice."""
+    shop: Shop = request.getfixturevalue("shop" if layout == "pointed" else "registered_shop")
+    folder = outside(shop)
+    before = sorted(folder.rglob("*"))
+    for place, refused in ((folder.as_uri(), True), ("s3://salaries/x", True), (f"{_warehouse(shop)}/beside", False)):
+        shop.with_storage_properties({key: place})
+        errors = refused_or_works("status", "plan", "history", "read", *(["refresh"] if refused else []))
+        assert len(errors) == (5 if refused else 0)
+        assert all("lies outside of this catalog's folders" in error and key in error for error in errors)
+    assert sorted(folder.rglob("*")) == before
+
+
+def _warehouse(shop: Shop) -> str:
+    return (shop.folder / "warehouse").as_uri()
+
+
 def test_i19_a_link_in_the_warehouse_does_not_lead_a_view_out(shop: Shop) -> None:
     """A local warehouse that others may write to."""
     folder = outside(shop)

@@ -271,17 +271,17 @@ def with_refresh(shop: Shop, **changes: Any) -> Document:
     return {**document, "properties": {**document["properties"], PROPERTY: json.dumps(state)}}
 
 
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"identifier": "lake.nowhere.gone"},
-        {"identifier": "elsewhere.a.b"},
-        {"identifier": VIEW},
-        {"identifier": "not a name at all `"},
-        {"snapshot_reference": -7, "properties": {}},
-        {"snapshot_reference": 2**62, "properties": {"metadata-location": "file:///etc/passwd"}},
-    ],
-)
+NOT_THERE: list[Document] = [
+    {"identifier": "lake.nowhere.gone"},
+    {"identifier": "elsewhere.a.b"},
+    {"identifier": VIEW},
+    {"identifier": "not a name at all `"},
+    {"snapshot_reference": -7, "properties": {}},
+    {"snapshot_reference": 2**62, "properties": {"metadata-location": "file:///etc/passwd"}},
+]
+
+
+@pytest.mark.parametrize("changes", NOT_THERE)
 def test_a_record_that_names_what_is_not_there_makes_the_view_stale(shop: Shop, changes: Document) -> None:
     """Unknown tables, negative snapshots, the view itself: the rows are of something else, so a refresh is due."""
     shop.with_storage(with_refresh(shop, **changes))

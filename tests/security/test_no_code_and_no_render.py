@@ -14,8 +14,9 @@ from airflow.sdk import DAG, Context
 from pyiceberg.catalog import load_catalog
 from pyiceberg.catalog.sql import SqlCatalog
 
-from airflow_mv.catalog import MaterializedViewCatalog
+from airflow_mv.catalog import MaterializedViewCatalog, TableChange
 from airflow_mv.create import Definition, create
+from airflow_mv.errors import InvalidMetadataError
 from airflow_mv.operators import CommitRefreshOperator, CreateMaterializedViewOperator, PlanRefreshOperator
 from airflow_mv.operators.task import log_plan
 from airflow_mv.plan.planner import RefreshPlan
@@ -92,6 +93,25 @@ def test_i21_class_keys_of_views_and_tables_import_nothing(shop: Shop, canary: d
     plan = plan_refresh(shop.lake.catalog, shop.lake.catalog.identify(VIEW))
     assert plan.mode in ("noop", "fast-forward")
     assert read_arrow(shop.lake.catalog, readable(shop.lake.catalog, VIEW)).batches.read_all().num_rows == 2
+    assert MODULE not in sys.modules
+
+
+def test_i21_class_keys_of_a_storage_table_in_the_catalog_import_nothing(
+    registered_shop: Shop, canary: dict[str, str]
+) -> None:
+    """Whoever may write to it may set them, and pyiceberg opens it for every look, commit and read."""
+    shop = registered_shop
+    shop.with_storage_properties(canary)
+    for command in ("status", "plan", "history", "show", "read"):
+        assert call(command, VIEW, "--json").code == 0
+    catalog = MaterializedViewCatalog(shop.lake.iceberg)
+    assert catalog.readable_table(catalog.load_storage(catalog.load(VIEW))).scan().to_arrow().num_rows == 2
+    assert MODULE not in sys.modules
+    shop.lake.append()
+    plan = plan_refresh(catalog, catalog.identify(VIEW))
+    assert plan.storage_table is not None
+    with pytest.raises(InvalidMetadataError, match=r"'write\.py-location-provider\.impl' names a class"):
+        catalog.commit_table(plan.storage_table, "", TableChange(properties={"a": "b"}))
     assert MODULE not in sys.modules
 
 

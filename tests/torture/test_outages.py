@@ -24,7 +24,7 @@ from airflow_mv.errors import MaterializedViewError
 from airflow_mv.refresh import refresh
 from airflow_mv.script import Outcome, Script
 from tests.builders import Lake, lake
-from tests.services import POSTGRES_URL_VARIABLE, ServiceUnavailableError, postgres_database, postgres_server
+from tests.services import POSTGRES_URL_VARIABLE, postgres_database, postgres_server
 from tests.torture.history import checked, moves, watch
 
 pytestmark = pytest.mark.postgres
@@ -78,20 +78,20 @@ class Server:
 
 
 @pytest.fixture
-def server() -> Iterator[Server]:
-    if os.environ.get(POSTGRES_URL_VARIABLE):
-        pytest.skip("the named PostgreSQL is not ours to stop")
-    try:
-        with postgres_server() as url:
-            engine = create_engine(url)
-            with engine.connect() as connection:
-                folder = Path(str(connection.execute(text("SHOW data_directory")).scalar_one()))
-            engine.dispose()
-            number = int((folder / "postmaster.pid").read_text().splitlines()[0])
-            with closing(Server(url, psutil.Process(number))) as found:
-                yield found
-    except ServiceUnavailableError as error:
-        pytest.skip(str(error))
+def server(_postgres: URL, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
+    """A second server beside that of the other tests, which a developer may have named: that one is not ours to stop.
+
+    Where there is one, and no programs to start another with, this is an error and no skip.
+    """
+    monkeypatch.delenv(POSTGRES_URL_VARIABLE, raising=False)
+    with postgres_server() as url:
+        engine = create_engine(url)
+        with engine.connect() as connection:
+            folder = Path(str(connection.execute(text("SHOW data_directory")).scalar_one()))
+        engine.dispose()
+        number = int((folder / "postmaster.pid").read_text().splitlines()[0])
+        with closing(Server(url, psutil.Process(number))) as found:
+            yield found
 
 
 def as_spark(home: Lake, script: Script) -> Outcome:

@@ -27,6 +27,7 @@ pytestmark = [pytest.mark.airflow, pytest.mark.slow, pytest.mark.timeout(1800)]
 VIEW = "lake.nyc.route_month"
 #: Where a first try waits to be killed.
 MOMENTS = ("at-start", "planned", "staged", "before-the-swap", "after-the-swap", "at-the-end")
+RESUMED = "resumed"
 PREPARE = "from airflow_mv.demo import home, run; run.prepare(home.DemoHome.default(), range(1, 2))"
 DAGS = f"""
 import os
@@ -34,10 +35,11 @@ import time
 from datetime import timedelta
 from pathlib import Path
 
-from airflow.sdk import DAG
+from airflow.sdk import DAG, PokeReturnValue
 from airflow_mv import commit, refresh
 from airflow_mv.catalog import MaterializedViewCatalog
 from airflow_mv.operators import RefreshMaterializedViewOperator
+from airflow_mv.sensors import BaseTablesChangedSensor
 
 CONF = {{"spark.sql.shuffle.partitions": "2", "spark.ui.enabled": "false"}}
 
@@ -73,6 +75,29 @@ class Waits(RefreshMaterializedViewOperator):
 for moment in {MOMENTS}:
     with DAG(moment, schedule=None):
         Waits(task_id=moment, view="{VIEW}", conf=CONF, retries=1, retry_delay=timedelta(seconds=1))
+
+
+class Resumes(BaseTablesChangedSensor):
+    def look(self):
+        looked = Path(os.environ["AIRFLOW_MV_DEMO_HOME"], "looked")
+        if looked.exists():
+            return super().look()
+        looked.touch()
+        return PokeReturnValue(False)
+
+    def execute_complete(self, context, event):
+        marker = Path(os.environ["AIRFLOW_MV_DEMO_HOME"], "waits-{RESUMED}")
+        if not marker.exists():
+            marker.write_text(str(os.getpid()))
+            time.sleep(600)
+        return super().execute_complete(context, event)
+
+
+with DAG("{RESUMED}", schedule=None):
+    Resumes(
+        task_id="wait", views="{VIEW}", deferrable=True, poke_interval=1, timeout=600, retries=1,
+        retry_delay=timedelta(seconds=1),
+    ) >> RefreshMaterializedViewOperator(task_id="refresh", view="{VIEW}", conf=CONF)
 """
 
 
@@ -95,7 +120,7 @@ def deployment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]
     try:
         with local_airflow(home, dags=dags, port=0, settings=settings) as airflow:
             assert preparing.wait(600) == 0
-            until(lambda: airflow.call("GET", "/api/v2/dags")["total_entries"] == len(MOMENTS))
+            until(lambda: airflow.call("GET", "/api/v2/dags")["total_entries"] == len(MOMENTS) + 1)
             iceberg = load_catalog(CATALOG, **home.catalog_properties)
             yield Deployment(airflow, home, iceberg, MaterializedViewCatalog(iceberg))
     finally:
@@ -136,3 +161,28 @@ def test_a_task_process_that_is_killed_costs_a_retry_and_is_published_once(
     ]
     assert jobs == ([0, 1] if moment in ("at-start", "planned") else [1, 0])
     figures(outcome=result["outcome"], jobs=jobs)
+
+
+def test_k18_a_worker_that_dies_between_the_event_and_the_resume_costs_a_look_and_no_second_refresh(
+    deployment: Deployment, figures: Callable[..., None]
+) -> None:
+    """The triggerer's event is gone with the worker: the next try looks for itself, and its refresh is the only one."""
+    months = range(1, len(MOMENTS) + 3)
+    for month in months:
+        append_month(deployment.iceberg, month)
+    before = deployment.catalog.load(VIEW)
+    marker = Path(deployment.home.folder, f"waits-{RESUMED}")
+    deployment.start(RESUMED, "killed")
+    psutil.Process(int(until(lambda: marker.exists() and marker.read_text()))).kill()
+    states = deployment.ended(RESUMED, "killed")
+
+    assert states == {"wait": "success", "refresh": "success"}, deployment.said()
+    instance = deployment.airflow.call("GET", f"/api/v2/dags/{RESUMED}/dagRuns/killed/taskInstances/wait")
+    assert instance["try_number"] == 2
+    result = deployment.value(RESUMED, "killed", "refresh")
+    assert result["outcome"] == "refreshed"
+    after = deployment.catalog.load(VIEW)
+    assert next_number(after.metadata_location) == next_number(before.metadata_location) + 1
+    assert status(deployment.catalog, VIEW).state == "fresh"
+    assert check(deployment.catalog, months, views=["route_month"])["route_month"] > 0
+    figures(outcome=result["outcome"], tries=instance["try_number"])

@@ -1,0 +1,108 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Kill point K18: a worker dies between a trigger's event and the end of the task that it woke; the event is gone.
+
+The next try begins at the beginning. What the commit protocol makes of that is one refresh, published once.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from airflow_mv.catalog import Layout
+from airflow_mv.catalog.catalog import next_number
+from airflow_mv.hooks import MaterializedViewHook
+from airflow_mv.plan.freshness import State
+from airflow_mv.status import status
+from tests.airflow.conftest import VIEW, Airflow
+from tests.builders import Lake
+
+
+def test_k18_a_lost_event_that_base_tables_have_changed_costs_a_look_and_no_second_refresh(
+    airflow: Airflow, daily: Lake, tmp_path: Path
+) -> None:
+    """The sensor looks again; Spark's work is there already, left by another dead worker."""
+    daily.append()
+    plan = MaterializedViewHook().plan(VIEW)
+    daily.catalog.files.replace_text(plan.script.outcome_location, daily.stager(plan.script).to_json())
+    before = daily.catalog.load(VIEW)
+    run = airflow.run(f"""
+        from airflow.sdk import PokeReturnValue
+
+        class Dies(BaseTablesChangedSensor):
+            def look(self):
+                if open("{tmp_path}/looks", "a").tell() == 0:
+                    open("{tmp_path}/looks", "a").write("looked")
+                    return PokeReturnValue(False)
+                return super().look()
+
+            def execute_complete(self, context, event):
+                super().execute_complete(context, event)
+                raise RuntimeError("the worker dies")
+
+        wait = Dies(task_id="wait", views="{VIEW}", deferrable=True, poke_interval=0.2, timeout=60, retries=1,
+                    retry_delay=timedelta(0))
+        chain(wait, RefreshMaterializedViewOperator(task_id="refresh", view="{VIEW}", spark_binary="/nowhere"))
+    """)
+
+    assert run.states == {"wait": "success", "refresh": "success"}, run.log
+    assert run.log.count("RuntimeError: the worker dies") == 1
+    assert run.values["refresh"]["outcome"] == "refreshed"
+    after = daily.catalog.load(VIEW)
+    assert next_number(after.metadata_location) == next_number(before.metadata_location) + 1
+    assert status(daily.catalog, VIEW).state == State.FRESH
+    assert [event[2]["refresh_id"] for event in run.events] == [plan.refresh_id]
+
+
+@pytest.mark.parametrize("layout", ["pointed", "registered"])
+def test_k18_a_lost_event_that_spark_has_finished_costs_a_second_job_and_no_second_refresh(
+    airflow: Airflow, sales: Lake, tmp_path: Path, layout: Layout
+) -> None:
+    """A deferrable submitter of others stands between plan and commit: its next try runs the same script again."""
+    sales.view(layout=layout, time_travel=True)
+    (tmp_path / "submitted").touch()
+    run = airflow.run(f"""
+        from airflow.providers.standard.triggers.temporal import TimeDeltaTrigger
+        from airflow.sdk import BaseOperator
+
+        class Submits(BaseOperator):
+            template_fields = ("script",)
+
+            def __init__(self, *, script, **kwargs):
+                super().__init__(**kwargs)
+                self.script = script
+
+            def execute(self, context):
+                from airflow_mv.hooks import MaterializedViewHook
+                from airflow_mv.script import Script
+                from tests.builders import DuckStager
+
+                catalog = MaterializedViewHook().catalog_for("{VIEW}")
+                script = Script.from_json(catalog.files.read_text(self.script[0]))
+                outcome = DuckStager(catalog, catalog._catalog)(script)
+                catalog.files.replace_text(script.outcome_location, outcome.to_json())
+                open("{tmp_path}/submitted", "a").write("x")
+                self.defer(trigger=TimeDeltaTrigger(timedelta(0)), method_name="resume")
+
+            def resume(self, context, event=None):
+                if context["ti"].try_number == 1:
+                    raise RuntimeError("the worker dies")
+
+        plan = PlanRefreshOperator(task_id="plan", view="{VIEW}")
+        submit = Submits(task_id="submit", script=plan.output["application_args"], retries=1, retry_delay=timedelta(0))
+        chain(plan, submit, CommitRefreshOperator(task_id="commit", plan=plan.output))
+    """)
+
+    assert run.state == "success", run.log
+    assert (tmp_path / "submitted").read_text() == "xx"
+    assert run.values["commit"]["outcome"] == "refreshed"
+    state = sales.storage().state
+    assert [record.refresh_id for record in state.refreshes] == [run.values["plan"]["refresh_id"]]
+    assert len(sales.read()) == 2
+    if layout == "pointed":
+        assert next_number(sales.catalog.load(VIEW).metadata_location) == 2
+    sales.append()
+    sales.refresh()
+    branches = [name for name in sales.storage().table.refs if name.startswith("airflow_mv_") and "_at_" not in name]
+    assert branches == []
