@@ -88,12 +88,12 @@ def how(command: Command) -> Command:
     @functools.wraps(command)
     def with_options(
         *, as_of: str | None, full: bool, on_fallback: Any, max_full_bytes: int | None, interval: Any, checks: Any,
-        max_snapshots: int | None, **rest: Any,
+        max_snapshots: int | None, max_bytes: int | None, **rest: Any,
     ) -> Any:  # fmt: skip
         from airflow_mv.planning import RefreshOptions
 
         options = RefreshOptions(
-            parse_time(as_of), full, on_fallback, max_full_bytes, interval, checks, max_snapshots=max_snapshots
+            parse_time(as_of), full, on_fallback, max_full_bytes, interval, checks, max_snapshots, max_bytes
         )
         return command(options=options, **rest)
 
@@ -101,7 +101,9 @@ def how(command: Command) -> Command:
     fallback = "Where an incremental view must be recomputed; by default what the view says, else full."
     budget = "Refuse such a recompute where it would read more bytes of base table files."
     bound = "New base commits that an incremental refresh reads at most; the rest is for the next one."
+    size = "Bytes of files that these added and removed, at most; but one commit is always read."
     for option in (
+        click.option("--max-bytes", type=click.IntRange(min=1), help=size),
         click.option("--max-snapshots", type=click.IntRange(min=1), help=bound),
         click.option("--max-full-bytes", type=click.IntRange(min=0), help=budget),
         click.option("--on-fallback", type=policies, help=fallback),

@@ -49,6 +49,8 @@ class RefreshingOperator(BaseOperator):
         interval_length: How long the interval of a run is (templated) that tells only one end of it: ``1 d``, ``6 h``.
         max_snapshots: New commits of the base tables that an incremental refresh reads at most (templated); the rest
             is for the next run, which the log says.
+        max_bytes: Bytes of files that these commits added and removed, at most, but for a first one that is larger
+            (templated).
         **kwargs: All that the other bases take.
     """
 
@@ -64,9 +66,10 @@ class RefreshingOperator(BaseOperator):
         "interval_column",
         "interval_length",
         "max_snapshots",
+        "max_bytes",
     )
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 (each is a field of the task)
         self,
         *,
         as_of: str | datetime | None = None,
@@ -79,6 +82,7 @@ class RefreshingOperator(BaseOperator):
         interval_column: str | None = None,
         interval_length: str | timedelta | None = None,
         max_snapshots: int | str | None = None,
+        max_bytes: int | str | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
@@ -93,6 +97,7 @@ class RefreshingOperator(BaseOperator):
         self.interval_column = interval_column
         self.interval_length = interval_length
         self.max_snapshots = max_snapshots
+        self.max_bytes = max_bytes
 
     def pinned(self, catalog: MaterializedViewCatalog, view: Identifier) -> Pins | None:
         """Return the base tables that the run has pinned, looked at again; ``None`` where the task takes no pins.
@@ -129,6 +134,7 @@ class RefreshingOperator(BaseOperator):
             full=truth(self.full, field="full") or found.full,
             interval=found.interval,
             max_snapshots=count(self.max_snapshots, field="max_snapshots", unit="commits"),
+            max_bytes=count(self.max_bytes, field="max_bytes", unit="bytes"),
             on_fallback=one_of(self.on_fallback, ("full", "fail", "skip"), field="on_fallback"),
             max_full_bytes=count(self.max_full_bytes, field="max_full_bytes", unit="bytes"),
             checks=() if self.checks in _NONE else read_checks(self.checks, source="checks"),

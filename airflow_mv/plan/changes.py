@@ -48,6 +48,7 @@ DIFFERABLE = frozenset(
     }
 )
 _SEVERITY = list(Kind)
+_SIZES = ("added-files-size", "removed-files-size")
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,6 +155,12 @@ def _kind(snapshot: Snapshot) -> Kind:
 def changes_rows(snapshot: Snapshot) -> bool:
     """Whether a snapshot may have other rows than its parent; compaction has not."""
     return _kind(snapshot) != Kind.REPLACED
+
+
+def bytes_changed(snapshot: Snapshot) -> int | None:
+    """Return the bytes of data and delete files that a commit added and removed; ``None`` where it does not say."""
+    sizes = [snapshot.count(key) for key in _SIZES if key in snapshot.summary]
+    return sum(sizes) if sizes or _is_empty(snapshot) else None
 
 
 def _is_empty(snapshot: Snapshot) -> bool:

@@ -1,12 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Catch up by a bounded number of base commits: a look at a view as if the later ones had not been made yet."""
+"""Catch up by a bounded part of the new base commits: a look at a view as if the later ones had not been made yet."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import replace
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import accumulate
+from operator import itemgetter
 
 from airflow_mv.observe import Observation, freshness_of
+from airflow_mv.plan.changes import bytes_changed
+from airflow_mv.plan.cost import human
 from airflow_mv.plan.freshness import BaseTableChange, ObservedTable, State
 from airflow_mv.plan.reasons import Code, Reason
 from airflow_mv.spec.table import Snapshot, snapshots_between
@@ -15,38 +20,76 @@ from airflow_mv.spec.table import Snapshot, snapshots_between
 _Commit = tuple[int, str, Snapshot]
 
 
-def up_to(observation: Observation, most: int) -> tuple[Observation, Reason] | None:
-    """Return a stale view as it was when its base tables had so many commits that the view has not seen.
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """How much of what is new is read at once: whichever is reached first, and at least one commit.
+
+    Args:
+        commits: New commits, over all base tables; ``None``: any number.
+        size: Bytes of data and delete files that these commits added and removed, by their summaries; ``None``: any
+            number. A commit whose writer did not say is taken for larger than any bound, and so is read alone.
+    """
+
+    commits: int | None = None
+    size: int | None = None
+
+    def end(self, commits: Sequence[_Commit]) -> int:
+        """Return the moment of the last commit that is within the bound.
+
+        Args:
+            commits: The new ones, at least one, in order.
+        """
+        most = math.inf if self.commits is None else self.commits
+        largest = math.inf if self.size is None else self.size
+        end = commits[0][0]
+        for number, size in enumerate(accumulate(map(_size, commits)), 1):
+            if number > 1 and (number > most or size > largest):
+                break
+            end = commits[number - 1][0]
+        return end
+
+
+def up_to(observation: Observation, bound: Bound) -> tuple[Observation, Reason] | None:
+    """Return a stale view as it was when its base tables had only so much of what the view has not seen.
 
     All base tables are cut at one moment, that of the last of these commits; commits of that very moment come along.
 
     Args:
         observation: A look at the view.
-        most: The number, over all base tables.
+        bound: How much.
 
     Returns:
-        ``None`` where there are no more than that, or where base tables have been rolled back, expired or recreated:
+        ``None`` where there is no more than that, or where base tables have been rolled back, expired or recreated:
         then nothing but a whole refresh makes the view fresh.
     """
     if observation.freshness.state != State.STALE or observation.freshness.parts or not observation.storage.intact:
         return None
     changes = {change.identifier: change for change in observation.freshness.base_tables}
     lines = [_line(table, changes[table.identifier]) for table in observation.tables]
-    commits = [commit for line in lines if line is not None for commit in line]
-    if None in lines or len(commits) <= most:
+    commits = sorted((commit for line in lines if line is not None for commit in line), key=itemgetter(0))
+    if None in lines or not commits:
         return None
-    end = sorted(moment for moment, _, _ in commits)[most - 1]
+    end = bound.end(commits)
     seen = [commit for commit in commits if commit[0] <= end]
-    left = len(commits) - len(seen)
-    if not left:
+    if len(seen) == len(commits):
         return None
     heads = {name: snapshot.snapshot_id for _, name, snapshot in seen}
     tables = tuple(_at(table, heads, changes[table.identifier]) for table in observation.tables)
     cut = replace(observation, tables=tables)
-    why = Reason(
-        Code.BOUNDED, f"the first {len(seen)} of {len(commits)} new base commits; {left} are left for the next runs"
-    )
-    return replace(cut, freshness=freshness_of(cut)), why
+    return replace(cut, freshness=freshness_of(cut)), _why(seen, commits, bound)
+
+
+def _why(seen: Sequence[_Commit], commits: Sequence[_Commit], bound: Bound) -> Reason:
+    read = f"the first {len(seen)} of {len(commits)} new base commits"
+    if bound.size is not None:
+        size = sum(map(_size, seen))
+        read += " (files of unknown size)" if math.isinf(size) else f" ({human(int(size))} of files)"
+    return Reason(Code.BOUNDED, f"{read}; left for the next runs: {len(commits) - len(seen)}")
+
+
+def _size(commit: _Commit) -> float:
+    size = bytes_changed(commit[2])
+    return math.inf if size is None else size
 
 
 def _line(table: ObservedTable, change: BaseTableChange) -> list[_Commit] | None:

@@ -22,7 +22,7 @@ from airflow_mv.plan.lag import lag
 from airflow_mv.plan.planner import Mode, RefreshPlan, refresh_id
 from airflow_mv.plan.reasons import Code, Reason
 from airflow_mv.plan.statements import Work, pointed_refresh, registered_refresh
-from airflow_mv.planning.catch_up import up_to
+from airflow_mv.planning.catch_up import Bound, up_to
 from airflow_mv.planning.checks import all_checks, checks_to_run, reads_staged_views
 from airflow_mv.planning.incremental import full_estimate, ways
 from airflow_mv.planning.intervals import Kept, choose_interval, interval_work, kept_rows
@@ -61,6 +61,8 @@ class RefreshOptions:
         interval: Refresh only the rows of this stretch of time.
         max_snapshots: New commits of the base tables that an incremental refresh reads at most; the rest is for the
             next one.
+        max_bytes: Bytes of files that these commits added and removed, at most, but for a first one that is larger; see
+            :class:`airflow_mv.planning.catch_up.Bound`.
         checks: What must hold of the new rows before they are published, beside the view's own checks.
     """
 
@@ -71,6 +73,13 @@ class RefreshOptions:
     interval: Span | None = None
     checks: tuple[Check, ...] = ()
     max_snapshots: int | None = None
+    max_bytes: int | None = None
+
+    @property
+    def bounds(self) -> dict[str, int]:
+        """What bounds an incremental refresh, by the option's name."""
+        given = {"max_snapshots": self.max_snapshots, "max_bytes": self.max_bytes}
+        return {name: value for name, value in given.items() if value is not None}
 
 
 def plan_refresh(
@@ -131,7 +140,7 @@ def _chosen(
     *,
     pins: Pins | None,
 ) -> tuple[Observation, Choice, Callable[[], _Pinned]]:
-    """Choose, from the look at the view or from what a bounded number of base commits leaves of it."""
+    """Choose, from the look at the view or from what a bounded part of the new base commits leaves of it."""
     bounded = _bounded(observation, options, pins=pins)
     if bounded is not None:
         cut, why = bounded
@@ -143,9 +152,10 @@ def _chosen(
     if observation.interval is not None:
         return observation, _interval_choice(catalog, observation, observation.interval, options), queries
     choice = _choice(observation, options, policy, lambda: _ways(catalog, observation, queries()))
-    if options.max_snapshots is not None and choice.mode == Mode.FULL and not options.full:
+    if options.bounds and choice.mode == Mode.FULL and not options.full:
         # To recompute everything, and then be stale, would be the whole cost for half of the use.
-        why = Reason(Code.BOUNDED, "max_snapshots is not for a full refresh: that reads the base tables as they are")
+        names = " and no ".join(options.bounds)
+        why = Reason(Code.BOUNDED, f"a full refresh knows no {names}: it reads the base tables as they are")
         choice = replace(choice, reasons=(*choice.reasons, why))
     return observation, choice, queries
 
@@ -153,19 +163,20 @@ def _chosen(
 def _bounded(
     observation: Observation, options: RefreshOptions, *, pins: Pins | None
 ) -> tuple[Observation, Reason] | None:
-    if options.max_snapshots is None:
+    if not options.bounds:
         return None
-    if options.max_snapshots < 1:
-        raise ConfigurationError(f"max_snapshots is {options.max_snapshots}; it must be at least 1")
+    for name, value in options.bounds.items():
+        if value < 1:
+            raise ConfigurationError(f"{name} is {value}; it must be at least 1")
     if pins is not None:
         raise ConfigurationError(
-            f"view {observation.view.identifier}: max_snapshots is for one view at a time: base tables that several "
-            "views are pinned to are read at these snapshots"
+            f"view {observation.view.identifier}: {' and '.join(options.bounds)} can bound a refresh of one view at a "
+            "time: base tables that several views are pinned to are read at these snapshots"
         )
     incremental = observation.view.materialized.refresh_strategy == "incremental"
     if options.full or options.interval is not None or not incremental:
         return None
-    return up_to(observation, options.max_snapshots)
+    return up_to(observation, Bound(options.max_snapshots, options.max_bytes))
 
 
 def _choice(observation: Observation, options: RefreshOptions, policy: Policy, ways: Callable[[], Ways]) -> Choice:

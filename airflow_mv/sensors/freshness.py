@@ -50,8 +50,9 @@ class MaterializedViewFreshSensor(WaitingSensor):
             that starts there.
         interval_column: The view's column (templated); by default that of its property
             ``airflow-mv.interval-column``.
-        deferrable: Wait in the triggerer. By default so, unless ``AIRFLOW__OPERATORS__DEFAULT_DEFERRABLE`` is false;
-            then the task is rescheduled between looks. No worker slot is held either way.
+        deferrable: Wait in the triggerer. By default as ``AIRFLOW__OPERATORS__DEFAULT_DEFERRABLE`` says; where it does
+            not, unless Airflow says that no triggerer runs. Else the task is rescheduled between looks. No worker slot
+            is held either way.
         **kwargs: All that ``BaseSensorOperator`` takes (``poke_interval``, ``timeout``, ``soft_fail`` …).
     """
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 import os
 from abc import abstractmethod
 from collections.abc import Mapping
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from airflow.sdk import BaseSensorOperator, Context, PokeReturnValue, conf
@@ -14,32 +14,39 @@ from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 from airflow.triggers.base import BaseTrigger
 
 from airflow_mv.hooks import airflow_errors
+from airflow_mv.sensors.triggerer import triggerer_runs
 
 _SETTING = "AIRFLOW__OPERATORS__DEFAULT_DEFERRABLE"
+_HINT = (
+    ". If no triggerer runs, nobody looks meanwhile: start one (`airflow triggerer`), or set deferrable=False, or "
+    f"{_SETTING}=False for all, to be rescheduled between looks"
+)
 
 
-def deferrable_by_default() -> bool:
-    """Whether sensors wait in the triggerer where the DAG does not say.
+def deferrable_by_default() -> bool | None:
+    """Whether sensors wait in the triggerer where the DAG does not say: as the environment does.
 
-    They do, unless the deployment says no in the environment: by ``AIRFLOW__OPERATORS__DEFAULT_DEFERRABLE``. A no in
-    ``airflow.cfg`` is nobody's decision, for Airflow itself writes it there. Whether a triggerer runs cannot be known
-    when a DAG is read.
+    ``None`` where ``AIRFLOW__OPERATORS__DEFAULT_DEFERRABLE`` is not set there. A no in ``airflow.cfg`` is nobody's
+    decision, for Airflow itself writes it there.
     """
-    return _SETTING not in os.environ or conf.getboolean("operators", "default_deferrable")
+    return conf.getboolean("operators", "default_deferrable") if _SETTING in os.environ else None
 
 
 class WaitingSensor(BaseSensorOperator):
-    """A sensor that waits in the triggerer, or else between reschedules: no worker slot is held either way.
+    """A sensor that waits in the triggerer, or else is rescheduled between looks: no worker slot is held either way.
 
     Args:
-        deferrable: Wait in the triggerer. ``None``: see :func:`deferrable_by_default`.
+        deferrable: Wait in the triggerer. ``None``: see :func:`deferrable_by_default`; and where nobody has decided,
+            do so unless Airflow says that no triggerer runs, which each look asks anew.
         mode: Where it does not: ``reschedule``, or ``poke``, which holds a worker slot.
         **kwargs: All that ``BaseSensorOperator`` takes.
     """
 
     def __init__(self, *, deferrable: bool | None = None, mode: str | None = None, **kwargs: Any) -> None:
-        self.deferrable = deferrable_by_default() if deferrable is None else deferrable
-        super().__init__(mode=mode or ("poke" if self.deferrable else "reschedule"), **kwargs)
+        decided = deferrable_by_default() if deferrable is None else deferrable
+        self.deferrable = decided is not False
+        self._asks_for_triggerer = decided is None
+        super().__init__(mode=mode or "reschedule", **kwargs)
         self._said: object = None
 
     def execute(self, context: Context) -> Any:
@@ -59,15 +66,20 @@ class WaitingSensor(BaseSensorOperator):
             raise
         if seen.is_done:
             return seen.xcom_value
-        self.log.info(
-            "Waiting in the triggerer, for at most %s. If no triggerer runs, nobody looks meanwhile: start one "
-            "(`airflow triggerer`), or set deferrable=False, or %s=False for all, to be rescheduled between looks",
-            timedelta(seconds=self.timeout),
-            _SETTING,
-        )
-        return self.defer(
-            trigger=self.trigger(), method_name="execute_complete", timeout=timedelta(seconds=self.timeout)
-        )
+        runs = triggerer_runs() if self._asks_for_triggerer else None
+        if runs is False:
+            how = "this task is rescheduled between looks" if self.reschedule else "this task keeps its worker slot"
+            self.log.info("No triggerer runs: %s (mode=%s)", how, self.mode)
+            return super().execute(context)
+        left = self._left(context)
+        self.log.info("Waiting in the triggerer, for at most %s%s", left, "" if runs else _HINT)
+        return self.defer(trigger=self.trigger(), method_name="execute_complete", timeout=left)
+
+    def _left(self, context: Context) -> timedelta:
+        """Return what is left of the timeout: the task may have been rescheduled before a triggerer was there."""
+        limit = timedelta(seconds=self.timeout)
+        began = context["ti"].get_first_reschedule_date(context) if context.get("task_reschedule_count") else None
+        return limit if began is None else max(limit - (datetime.now(UTC) - began), timedelta())
 
     def poke(self, context: Context) -> PokeReturnValue:  # noqa: ARG002 (Airflow names it)
         """Look once.

@@ -7,6 +7,7 @@ It takes a JSON line for each run on stdin, and ends each answer with a line tha
 from __future__ import annotations
 
 import json
+import multiprocessing
 import os
 import sys
 import time
@@ -87,6 +88,8 @@ def _name(item: Any) -> str:
 
 if __name__ == "__main__":
     main()
-    # As Airflow ends its tasks: threads that a library has left do not hold the process.
+    # As Airflow ends its tasks: threads that a library has left do not hold it, and no pool of one stays behind.
+    for child in multiprocessing.active_children():
+        child.kill()
     sys.stdout.flush()
     os._exit(0)

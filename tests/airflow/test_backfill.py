@@ -24,19 +24,14 @@ from airflow.sdk import (
 )
 from airflow.timetables.assets import AssetOrTimeSchedule as AssetOrTime
 from airflow.timetables.trigger import CronTriggerTimetable as OfAirflowItself
-from sqlalchemy import URL
 
-from airflow_mv.catalog.spark import spark_settings
-from airflow_mv.demo.home import CATALOG, DemoHome
-from airflow_mv.demo.local_airflow import local_airflow
+from airflow_mv.demo.home import CATALOG
 from airflow_mv.facts import run_facts
 from airflow_mv.scope import RunFacts, scope_of
 from tests.airflow.conftest import Airflow
-from tests.airflow.deployment import Deployment, processes, until
+from tests.airflow.deployment import Deployment, Shared, until
 from tests.builders import Lake
 from tests.intervals.support import BY_DAY, SALES, Days, IntervalStager, days_lake, sold
-from tests.services import postgres_database
-from tests.spark.processes import connect_server
 
 EXAMPLE = Path(__file__).parents[2] / "dags_examples" / "interval_backfill.py"
 FIRST = date(2024, 6, 1)
@@ -67,40 +62,17 @@ with DAG(
 
 
 @pytest.fixture(scope="module")
-def deployment(_postgres: URL, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]:
-    """Airflow with three workers, a view by days that was never refreshed, and a Spark Connect server.
-
-    Its own database is PostgreSQL: on SQLite the scheduler dies where it meets a backfill that is just being made.
-    """
-    home = DemoHome(tmp_path_factory.mktemp("backfill"))
-    dags = home.folder / "dags"
-    dags.mkdir()
-    (dags / "by_day.py").write_text(DAGS)
+def deployment(shared_airflow: Shared, connect: str) -> Iterator[Deployment]:
+    """Airflow with three workers, a view by days that was never refreshed, and a Spark Connect server."""
+    home = shared_airflow.home
     warehouse = home.folder / "warehouse"
-    with (
-        postgres_database(_postgres) as database,
-        days_lake(home.catalog_properties["uri"], warehouse, "pointed", name=CATALOG) as lake,
-    ):
+    with days_lake(home.catalog_properties["uri"], warehouse, "pointed", name=CATALOG) as lake:
+        found = shared_airflow.with_dags("by_day.py", DAGS, "by_day", "by_partition")
         lake.sell(*((number, number) for number in range(1, 32)))
-        confs = spark_settings(CATALOG, home.catalog_properties).session_confs()
-        with connect_server(home.folder, confs) as remote:
-            host, _, port = remote.removeprefix("sc://").partition(":")
-            connection = {"conn_type": "spark_connect", "host": host, "port": int(port)}
-            settings = {
-                "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": database,
-                "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN_ASYNC": database.replace("+psycopg2", "+psycopg"),
-                "AIRFLOW__CORE__DAGS_ARE_PAUSED_AT_CREATION": "False",
-                "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_ALL_ADMINS": "False",
-                "AIRFLOW__CORE__PARALLELISM": "3",
-                # Several workers start at once, on whatever machine.
-                "AIRFLOW__CORE__DAGBAG_IMPORT_TIMEOUT": "120",
-                "AIRFLOW__WORKERS__EXECUTION_API_TIMEOUT": "60",
-                "AIRFLOW_CONN_CONNECT": json.dumps(connection),
-            }
-            with local_airflow(home, dags=dags, port=0, settings=settings) as airflow:
-                until(lambda: airflow.call("GET", "/api/v2/dags")["total_entries"] == 2)
-                yield Deployment(airflow, home, lake.iceberg, lake.catalog)
-    assert processes(home) == []
+        host, _, port = connect.removeprefix("sc://").partition(":")
+        connection = {"connection_id": "connect", "conn_type": "spark_connect", "host": host, "port": int(port)}
+        found.airflow.call("POST", "/api/v2/connections", connection)
+        yield found
 
 
 def backfill(deployment: Deployment, first: int, last: int, **more: Any) -> dict[int, dict[str, Any]]:
@@ -231,6 +203,35 @@ def test_a_backfill_of_a_partitioned_dag_computes_the_days_that_it_names(deploym
         number: now[number] for number in (20, 21, 22)
     }
     assert [lake.stored().get(number) for number in (19, 23, 24)] == [before.get(number) for number in (19, 23, 24)]
+
+
+@pytest.mark.airflow
+@pytest.mark.cluster
+@pytest.mark.postgres
+@pytest.mark.timeout(1200)
+def test_a_cleared_run_decides_afresh_about_its_day(deployment: Deployment) -> None:
+    """Nothing where the day's rows are those of the record; the day again where its base rows have changed."""
+    lake = lake_of(deployment)
+    other = MANY + 2
+    day, moment = MANY + 1, f"{FIRST + timedelta(days=MANY + 1)}T00:00:00Z"  # no backfill here has a run of it
+    body = {"logical_date": moment, "dag_run_id": "cleared"}
+    deployment.airflow.call("POST", "/api/v2/dags/by_day/dagRuns", body)
+    assert deployment.ended("by_day", "cleared") == {"refresh": "success"}, deployment.said()
+    assert deployment.value("by_day", "cleared", "refresh")["outcome"] == "refreshed"
+
+    assert cleared(deployment, "cleared") == "fresh"
+    lake.sell((day, 70), (other, 70))
+    assert cleared(deployment, "cleared") == "refreshed"
+
+    assert lake.stored()[day] == lake.recomputed()[day]
+    assert other not in lake.stored()
+
+
+def cleared(deployment: Deployment, run_id: str) -> str:
+    """Clear a run and wait for its end: what came of its refresh."""
+    deployment.airflow.call("POST", f"/api/v2/dags/by_day/dagRuns/{run_id}/clear", {"dry_run": False})
+    assert deployment.ended("by_day", run_id) == {"refresh": "success"}, deployment.said()
+    return str(deployment.value("by_day", run_id, "refresh")["outcome"])
 
 
 def completed(deployment: Deployment, backfill_id: int) -> Any:

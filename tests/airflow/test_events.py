@@ -32,6 +32,7 @@ from tests.builders import Lake, lake
 pytestmark = [pytest.mark.airflow, pytest.mark.slow, pytest.mark.timeout(1200)]
 
 VIEW = "lake.sales.daily"
+HEALTH = "/api/v2/monitor/health"
 EXAMPLE = Path(__file__).parents[2] / "dags_examples" / "refresh_on_base_commit.py"
 DAGS = f"""
 import os
@@ -287,7 +288,7 @@ def test_a_waiting_sensor_holds_no_slot_and_outlives_its_triggerer(world: World,
         "gives_up": "skipped",
     }
     said = " ".join(world.deployment.log("gate", "waiting", "fresh"))
-    assert "If no triggerer runs, nobody looks meanwhile" in said
+    assert "Waiting in the triggerer, for at most 7 days" in said
     value = world.deployment.value("gate", "waiting", "fresh")
     assert (value["readiness"], value["lag_seconds"]) == ("FRESH", 0)
     changed = world.deployment.value("gate", "waiting", "changed")
@@ -321,3 +322,21 @@ def test_the_example_refreshes_a_view_that_commits_have_left_behind(world: World
     result = world.deployment.value("refresh_on_base_commit", run, "refresh")
     assert (result["view"], result["outcome"]) == ("lake.sales.example", "refreshed")
     assert world.lake.read("sales.example")
+
+
+def test_where_no_triggerer_runs_sensors_are_rescheduled_and_hold_no_slot(world: World, restarted: list[str]) -> None:
+    """They find out by themselves. None is started again, so it stands last."""
+    world.kill_triggerer()
+    until(lambda: world.deployment.airflow.call("GET", HEALTH)["triggerer"]["status"] == "unhealthy")
+    world.lake.append()
+
+    world.deployment.start("gate", "alone")
+    until(lambda: world.state("alone", "fresh") == "up_for_reschedule")
+    until(lambda: world.state("alone", "changed") == "success")
+    world.lake.refresh()
+
+    ended = world.deployment.ended("gate", "alone")
+    assert ended == {"fresh": "success", "changed": "success", "gives_up": "skipped"}, world.deployment.said()
+    said = " ".join(world.deployment.log("gate", "alone", "fresh"))
+    assert "No triggerer runs: this task is rescheduled between looks" in said
+    assert "Waiting in the triggerer" not in said

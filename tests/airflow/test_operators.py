@@ -332,6 +332,22 @@ def test_what_the_operator_sets_itself_is_refused_when_the_dag_is_read() -> None
         CreateMaterializedViewOperator(task_id="create", view=VIEW, sql=QUERY, conn_id="mine")
 
 
+def test_the_bounds_of_a_catch_up_may_be_templates_and_must_be_numbers() -> None:
+    """They are read when they are rendered; a size with a unit is refused, not taken for another one."""
+    facts = {"run_after": None, "data_interval_start": None, "data_interval_end": None, "conf": {}}
+    context: Any = {"dag_run": type("Run", (), facts)()}
+
+    def bounds(**given: Any) -> dict[str, int]:
+        operator = RefreshMaterializedViewOperator(task_id="refresh", view=VIEW, **given)
+        assert set(given) <= set(operator.template_fields)
+        return operator.refresh_options(context).bounds
+
+    assert bounds() == bounds(max_snapshots="None", max_bytes="") == {}
+    assert bounds(max_snapshots="7", max_bytes=10 * 2**30) == {"max_snapshots": 7, "max_bytes": 10 * 2**30}
+    with pytest.raises(ConfigurationError, match="max_bytes is '1 GB'; it must be a number of bytes"):
+        bounds(max_bytes="1 GB")
+
+
 def test_two_runs_of_one_view_take_turns_and_a_name_that_ends_in_sql_is_no_file() -> None:
     """Airflow's backfill ignores `max_active_runs`; and its operators read `*.sql` from a file."""
     operator = RefreshMaterializedViewOperator(task_id="refresh", view="lake.reports.sql")

@@ -4,20 +4,28 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import subprocess
 import sys
 import threading
 import time
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from airflow.sdk import DAG
-from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException, TaskDeferred
+from airflow.sdk.exceptions import (
+    AirflowFailException,
+    AirflowRescheduleException,
+    AirflowSkipException,
+    TaskDeferred,
+)
 
 from airflow_mv.errors import ConfigurationError, ViewNotFoundError
 from airflow_mv.sensors import MaterializedViewFreshSensor
@@ -276,7 +284,7 @@ def test_a_view_that_is_not_there_fails_at_once(airflow: Airflow, sales: Lake) -
 
 
 def test_a_sensor_waits_in_the_triggerer_unless_the_deployment_says_no() -> None:
-    """Airflow's own default is no, too: only what was set counts. Without a triggerer the task is rescheduled."""
+    """Airflow's own default is no, too: only what was set counts. Without it the task is rescheduled."""
     script = (
         "import json; from airflow_mv.sensors import *; s = MaterializedViewFreshSensor(task_id='s', view='a.b.c');"
         "t = BaseTablesChangedSensor(task_id='t', views='a.b.c', deferrable=False, mode='poke');"
@@ -287,4 +295,67 @@ def test_a_sensor_waits_in_the_triggerer_unless_the_deployment_says_no() -> None
         said = subprocess.run([sys.executable, "-c", script], env={**os.environ, **setting}, capture_output=True,
                               text=True, check=True)  # fmt: skip
         found.append(json.loads(said.stdout.splitlines()[-1]))
-    assert found == [[[True, "poke"], [False, "poke"]], [[False, "reschedule"], [False, "poke"]]]
+    assert found == [[[True, "reschedule"], [False, "poke"]], [[False, "reschedule"], [False, "poke"]]]
+
+
+@contextlib.contextmanager
+def api_server(**health: str | None) -> Iterator[str]:
+    """What a worker knows of an API server, which tells how the parts of Airflow are."""
+    body = json.dumps({part: {"status": status} for part, status in health.items()}).encode()
+
+    class Answers(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200 if self.path == "/api/v2/monitor/health" else 404)
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Answers) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}/execution/"
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+@pytest.mark.parametrize(
+    ("database", "triggerer", "wanted", "decided"),
+    [
+        ("healthy", "healthy", TaskDeferred, None),
+        ("healthy", "unhealthy", AirflowRescheduleException, None),
+        ("healthy", None, AirflowRescheduleException, None),
+        ("unhealthy", "unhealthy", TaskDeferred, None),
+        ("healthy", None, TaskDeferred, True),
+        ("healthy", "healthy", AirflowRescheduleException, False),
+    ],
+    ids=["it runs", "it has died", "there never was one", "not known", "told to", "told not to"],
+)
+def test_a_sensor_waits_in_the_triggerer_where_one_runs_and_is_rescheduled_where_none_does(
+    airflow: Airflow, sales: Lake, monkeypatch: pytest.MonkeyPatch, database: str, triggerer: str | None,
+    wanted: type[BaseException], decided: bool | None,
+) -> None:  # fmt: skip
+    """A task that was deferred to nobody would wait for its timeout, a week by default, without a look."""
+    sales.view()
+    never_rescheduled = SimpleNamespace(get_first_reschedule_date=lambda _: None)
+    with api_server(metadatabase=database, triggerer=triggerer) as address:
+        monkeypatch.setenv("AIRFLOW__CORE__EXECUTION_API_SERVER_URL", address)
+        with pytest.raises(wanted):
+            MaterializedViewFreshSensor(task_id="wait", view=VIEW, deferrable=decided).execute(
+                {"ti": never_rescheduled}
+            )
+
+
+def test_the_time_before_a_triggerer_came_counts(airflow: Airflow, sales: Lake) -> None:
+    """The timeout is that of the whole waiting, whichever way the task waited first."""
+    sales.view()
+    began = datetime.now(UTC) - timedelta(seconds=30)
+    context: Any = {"task_reschedule_count": 3, "ti": SimpleNamespace(get_first_reschedule_date=lambda _: began)}
+    sensor = MaterializedViewFreshSensor(task_id="wait", view=VIEW, deferrable=True, timeout=90)
+    with pytest.raises(TaskDeferred) as deferred:
+        sensor.execute(context)
+
+    assert timedelta(seconds=30) < deferred.value.timeout <= timedelta(seconds=60)

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from airflow_mv.plan.changes import Kind, between
+from airflow_mv.plan.changes import Kind, between, bytes_changed
 from airflow_mv.spec.table import Snapshot, TableMetadata
 
 
@@ -54,6 +54,26 @@ ONLY_INSERTED = {"operation": "overwrite", "added-records": "2", "added-data-fil
 def test_one_snapshot_is_of_one_kind(summary: dict[str, str], kind: Kind, only_appends: bool) -> None:
     found = between(table(APPEND, summary), 1, 2)
     assert (found.kind, found.only_appends, found.snapshots) == (kind, only_appends, 1)
+
+
+@pytest.mark.parametrize(
+    ("summary", "size"),
+    [
+        (APPEND, 100),
+        (COPY_ON_WRITE, 190),
+        (COMPACTION, 260),
+        ({**POSITION, "added-files-size": "7"}, 7),
+        ({"operation": "delete", "total-records": "10"}, 0),
+        (ONLY_INSERTED, None),
+        ({"operation": "append"}, None),
+    ],
+    ids=["append", "copy-on-write", "compaction", "a delete file", "nothing", "no size", "no figures"],
+)
+def test_the_size_of_a_commit_is_that_of_the_files_it_added_and_removed(
+    summary: dict[str, str], size: int | None
+) -> None:
+    """What its writer did not say is not taken for nothing."""
+    assert bytes_changed(Snapshot(snapshot_id=1, summary=summary)) == size
 
 
 def test_a_range_is_of_its_worst_kind() -> None:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +54,23 @@ def test_a_forged_session_is_refused(server: Server) -> None:
     client = server.client(None)
     client.cookies.set("_token", "eyJhbGciOiJIUzUxMiJ9.eyJzdWIiOiJhZG1pbiIsInJvbGUiOiJhZG1pbiJ9.c2lnbmVk")
     assert client.get("/airflow-mv/api/views").status_code in (401, 403)
+
+
+def test_whichever_auth_manager_there_is_decides(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Roles are its own business: the page asks for one permission, through what every auth manager has."""
+    monkeypatch.setattr(SimpleAuthManager, "is_authorized_asset", lambda _, *, method, **__: method != "GET")
+    for path in ADDRESSES.values():
+        assert server.client("admin").get(f"/airflow-mv{path}").status_code == 403
+
+
+def test_a_page_that_cannot_be_imported_answers_nobody(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Airflow has mounted it all the same. What asks for the permission is missing, and so must be what it guards."""
+    monkeypatch.setattr(airflow_mv.plugin, "_page_app", _page_app.__wrapped__)
+    monkeypatch.setitem(sys.modules, "airflow_mv.plugin.app", None)
+    for path in ADDRESSES.values():
+        for role in (None, "", "viewer", "admin"):
+            answer = server.client(role).get(f"/airflow-mv{path}")
+            assert (answer.status_code, answer.text) == (500, "Internal Server Error")
 
 
 @pytest.mark.parametrize("method", ["post", "put", "patch", "delete"])
