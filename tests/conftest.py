@@ -22,6 +22,7 @@ from tests.services import (
     POSTGRES_URL_VARIABLE,
     RestServers,
     ServiceUnavailableError,
+    empty_database,
     postgres_database,
     postgres_server,
     rest_servers,
@@ -81,7 +82,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=place)
     for item in items:
         asked = getattr(item, "fixturenames", ())
-        if "postgres_uri" in asked:
+        if "_postgres" in asked:
             item.add_marker(pytest.mark.postgres)
         if "rest_jvm" in asked or "reference" in asked:
             item.add_marker(pytest.mark.rest)
@@ -136,11 +137,17 @@ def _postgres() -> Iterator[URL]:
         yield server
 
 
-@pytest.fixture
-def postgres_uri(_postgres: URL) -> Iterator[str]:
-    """The SQLAlchemy URI (with its password) of an empty PostgreSQL database of this test's own."""
+@pytest.fixture(scope="session")
+def _database(_postgres: URL) -> Iterator[str]:
     with postgres_database(_postgres) as uri:
         yield uri
+
+
+@pytest.fixture
+def postgres_uri(_database: str) -> Iterator[str]:
+    """The SQLAlchemy URI (with its password) of an empty PostgreSQL database, this test's own while it runs."""
+    yield _database
+    empty_database(_database)
 
 
 @pytest.fixture(scope="session")
@@ -162,6 +169,17 @@ def rest_postgres_uri(rest_jvm: RestServers, postgres_uri: str, warehouse: Path)
     """The address of an empty REST catalog, over the SQL catalog `lake` of `postgres_uri` and `warehouse`."""
     with rest_jvm.serve(postgres_uri, warehouse) as address:
         yield address
+
+
+@pytest.fixture(scope="session")
+def connect(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The URL of a Spark Connect server that has Iceberg, and learns of each test's catalog from its client."""
+    from airflow_mv.catalog.spark import spark_settings  # it imports pyiceberg
+    from tests.spark.processes import connect_server
+
+    settings = spark_settings("unused", {"type": "sql", "uri": "sqlite:////nowhere/x.db"})
+    with connect_server(tmp_path_factory.mktemp("connect"), settings.session_confs()) as remote:
+        yield remote
 
 
 @pytest.fixture(scope="module")

@@ -16,15 +16,18 @@ from xdist.workermanage import WorkerController
 #: From one end to the other; folders that are not named are in the middle: they are cheap.
 _FIRST = ("plugin", "airflow", "security", "torture", "rest", "contract")
 _LAST = ("incremental", "cli", "checks", "spark", "engine")
+#: Files that share an Airflow, and one that ends with tests that do not: the first of their folder.
+_NEIGHBOURS = ("test_scheduler.py", "test_backfill.py")
 _ROOT = Path(__file__).parent
 
 
-def place(item: pytest.Item) -> int:
-    """Return where in the suite a test's folder is."""
-    folder = item.path.relative_to(_ROOT).parts[0]
+def place(item: pytest.Item) -> tuple[int, int]:
+    """Return where in the suite a test's folder is, and where in the folder its file."""
+    folder, name = item.path.relative_to(_ROOT).parts[0], item.path.name
+    within = _NEIGHBOURS.index(name) if name in _NEIGHBOURS else len(_NEIGHBOURS)
     if folder in _FIRST:
-        return _FIRST.index(folder) - len(_FIRST)
-    return 1 + _LAST.index(folder) if folder in _LAST else 0
+        return _FIRST.index(folder) - len(_FIRST), within
+    return 1 + _LAST.index(folder) if folder in _LAST else 0, within
 
 
 class FromBothEnds(LoadFileScheduling):

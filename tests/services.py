@@ -68,6 +68,17 @@ def postgres_database(server: URL) -> Iterator[str]:
         _execute(server, f'DROP DATABASE "{name}" WITH (FORCE)')
 
 
+def empty_database(uri: str) -> None:
+    """Leave nothing in a database, nor any connection to it; several times as fast as making another one."""
+    others = "SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
+    _execute(
+        make_url(uri),
+        f"SELECT pg_terminate_backend(pid) FROM ({others}) AS others",
+        "DROP SCHEMA public CASCADE",
+        "CREATE SCHEMA public",
+    )
+
+
 class RestServers:
     """One JVM that runs Iceberg's REST catalog server, once for each catalog, on ports of 127.0.0.1.
 
@@ -207,10 +218,11 @@ def _stop(server: subprocess.Popen[bytes]) -> None:
         server.wait()
 
 
-def _execute(server: URL, statement: str) -> None:
+def _execute(server: URL, *statements: str) -> None:
     engine = create_engine(server, isolation_level="AUTOCOMMIT")
     try:
         with engine.connect() as connection:
-            connection.execute(text(statement))
+            for statement in statements:
+                connection.execute(text(statement))
     finally:
         engine.dispose()

@@ -16,9 +16,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from sqlalchemy import URL
 
+from airflow_mv.demo.home import DemoHome
+from tests.airflow.deployment import Shared
 from tests.airflow.runner import ANSWER
 from tests.builders import Lake, lake
+from tests.services import postgres_database
 
 #: Where Spark's applications are shown, as Airflow is told.
 HISTORY = "http://history.example.com/"
@@ -127,6 +131,23 @@ class Airflow:
 
 def _without_connections() -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if not name.startswith("AIRFLOW_CONN_")}
+
+
+@pytest.fixture(scope="session")
+def shared_airflow(_postgres: URL, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shared]:
+    """A whole Airflow, with a scheduler, for all modules that need one."""
+    with postgres_database(_postgres) as database:
+        found = Shared(DemoHome(tmp_path_factory.mktemp("shared")), database)
+        yield found
+        found.stop()
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
+    """Airflow's processes are no load on tests that do not ask for them."""
+    shared = getattr(item, "funcargs", {}).get("shared_airflow")
+    if shared and "shared_airflow" not in getattr(nextitem, "fixturenames", ()):
+        shared.stop()
 
 
 @pytest.fixture(scope="session")

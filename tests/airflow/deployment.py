@@ -6,17 +6,42 @@ from __future__ import annotations
 import time
 import urllib.error
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any
 
 import psutil
-from pyiceberg.catalog import Catalog
+from pyiceberg.catalog import Catalog, load_catalog
 
 from airflow_mv.catalog import MaterializedViewCatalog
-from airflow_mv.demo.home import DemoHome
-from airflow_mv.demo.local_airflow import LocalAirflow
+from airflow_mv.demo.home import CATALOG, DemoHome
+from airflow_mv.demo.local_airflow import LocalAirflow, local_airflow
+
+_SETTINGS = {
+    "AIRFLOW__CORE__DAGS_ARE_PAUSED_AT_CREATION": "False",
+    "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_ALL_ADMINS": "False",
+    "AIRFLOW__CORE__PARALLELISM": "3",
+    # Several workers start at once, on whatever machine.
+    "AIRFLOW__CORE__DAGBAG_IMPORT_TIMEOUT": "120",
+    "AIRFLOW__WORKERS__EXECUTION_API_TIMEOUT": "60",
+    # How long Airflow gives the orphans of a dead task to let go of its pipes.
+    "AIRFLOW__WORKERS__SOCKET_CLEANUP_TIMEOUT": "3",
+    # New files are found soon, and those that are known are not read again and again.
+    "AIRFLOW__DAG_PROCESSOR__REFRESH_INTERVAL": "3",
+    "AIRFLOW__DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL": "600",
+}
+#: A plugin that defines nothing: what tasks and DAG files import, the processes that they are forks of have then.
+_WARM = """
+import sys
+
+if sys.argv[-1] in ("scheduler", "dag-processor"):
+    import airflow.providers.apache.spark.hooks.spark_submit
+    import airflow.sdk.execution_time.task_runner
+    import airflow_mv.dags
+    import airflow_mv.operators
+    import airflow_mv.sensors
+"""
 
 
 @dataclass(frozen=True)
@@ -78,6 +103,56 @@ class Deployment:
     def said(self) -> str:
         """The last of what Airflow printed."""
         return (self.home.folder / "standalone.log").read_text()[-20_000:]
+
+
+class Shared:
+    """One Airflow for all modules that ask for it; it is started for the first one.
+
+    Each adds its DAG files, connections and namespaces.
+
+    Args:
+        home: Its folder, with the catalog.
+        database: SQLAlchemy URI of Airflow's own database. It is no SQLite: there the scheduler dies where it meets a
+            backfill that is just being made.
+    """
+
+    def __init__(self, home: DemoHome, database: str) -> None:
+        self.home = home
+        self._database = database
+        self._stack = ExitStack()
+        self._running: Deployment | None = None
+
+    def with_dags(self, file: str, dags: str, *dag_ids: str) -> Deployment:
+        """Return the deployment once it has these DAGs."""
+        folder = self.home.folder / "dags"
+        folder.mkdir(exist_ok=True)
+        (folder / file).write_text(dags)
+        running = self._started()
+        until(lambda: {*dag_ids} <= {dag["dag_id"] for dag in running.airflow.call("GET", "/api/v2/dags")["dags"]})
+        return running
+
+    def _started(self) -> Deployment:
+        if self._running is None:
+            plugins = self.home.airflow_home / "plugins"
+            plugins.mkdir(parents=True, exist_ok=True)
+            (plugins / "warm.py").write_text(_WARM)
+            settings = {
+                **_SETTINGS,
+                "TMPDIR": str(self.home.folder),  # a killed worker leaves its files there
+                "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": self._database,
+                "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN_ASYNC": self._database.replace("+psycopg2", "+psycopg"),
+            }
+            dags = self.home.folder / "dags"
+            airflow = self._stack.enter_context(local_airflow(self.home, dags=dags, port=0, settings=settings))
+            iceberg = load_catalog(CATALOG, **self.home.catalog_properties)
+            self._running = Deployment(airflow, self.home, iceberg, MaterializedViewCatalog(iceberg))
+        return self._running
+
+    def stop(self) -> None:
+        """Stop it, until another module asks."""
+        self._stack.close()
+        self._running = None
+        assert processes(self.home) == []
 
 
 def until(look: Callable[[], Any], seconds: float = 600) -> Any:

@@ -3,34 +3,28 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
-from airflow_mv.catalog.spark import spark_settings
 from tests.airflow.conftest import VIEW, Airflow
 from tests.builders import QUERY, Lake
-from tests.spark.processes import connect_server
 
 
 @pytest.mark.cluster
-def test_a_view_is_created_and_refreshed_over_spark_connect(airflow: Airflow, sales: Lake, tmp_path: Path) -> None:
+def test_a_view_is_created_and_refreshed_over_spark_connect(airflow: Airflow, sales: Lake, connect: str) -> None:
     """The same operators with another connection; the server learns of the catalog from the client."""
-    settings = spark_settings("lake", sales.iceberg.properties)
-    with connect_server(tmp_path, settings.session_confs()) as remote:
-        host, _, port = remote.removeprefix("sc://").partition(":")
-        airflow.connect("connect", conn_type="spark_connect", host=host, port=int(port))
-        run = airflow.run(f"""
-            options = dict(view="{VIEW}", spark_conn_id="connect")
-            create = CreateMaterializedViewOperator(task_id="create", sql='''{QUERY}''', **options)
-            refresh = RefreshMaterializedViewOperator(task_id="refresh", **options)
-            again = RefreshMaterializedViewOperator(task_id="again", **options)
-            chain(create, refresh, again)
-        """)
+    host, _, port = connect.removeprefix("sc://").partition(":")
+    airflow.connect("connect", conn_type="spark_connect", host=host, port=int(port))
+    run = airflow.run(f"""
+        options = dict(view="{VIEW}", spark_conn_id="connect")
+        create = CreateMaterializedViewOperator(task_id="create", sql='''{QUERY}''', **options)
+        refresh = RefreshMaterializedViewOperator(task_id="refresh", **options)
+        again = RefreshMaterializedViewOperator(task_id="again", **options)
+        chain(create, refresh, again)
+    """)
 
     assert run.states == dict.fromkeys(["create", "refresh", "again"], "success"), run.log
     assert [run.values[task]["outcome"] for task in ("refresh", "again")] == ["refreshed", "fresh"]
-    assert f"Spark Connect: {remote}" in run.task_log("refresh")
+    assert f"Spark Connect: {connect}" in run.task_log("refresh")
     assert "Spark Connect" not in run.task_log("again")
     assert "Spark-Submit cmd" not in run.log
     assert len(sales.read()) == 2

@@ -11,27 +11,35 @@ from contextlib import suppress
 
 import psutil
 import pytest
-from pyiceberg.catalog import load_catalog
 
-from airflow_mv.catalog import MaterializedViewCatalog
 from airflow_mv.catalog.catalog import next_number
 from airflow_mv.demo.check import check
 from airflow_mv.demo.data import append_month
-from airflow_mv.demo.home import CATALOG, DemoHome
-from airflow_mv.demo.local_airflow import local_airflow
 from airflow_mv.demo.views import VIEWS
 from airflow_mv.status import status
-from tests.airflow.deployment import Deployment, processes, until
+from tests.airflow.deployment import Deployment, Shared, until
 
 pytestmark = [pytest.mark.airflow, pytest.mark.timeout(1200)]
 
 #: Its job does not end by itself.
 SLOW = "SELECT count(*) AS n FROM weather a, weather b, weather c, weather d WHERE a.temp + b.temp > c.temp + d.temp"
 PREPARE = f"""
-from airflow_mv.demo import home, run, views
+import sys
+from pyiceberg.catalog import load_catalog
+from airflow_mv.catalog import MaterializedViewCatalog
+from airflow_mv.create import Definition, create
+from airflow_mv.demo.data import load
+from airflow_mv.demo.home import CATALOG, NAMESPACE, DemoHome
+from airflow_mv.demo.views import VIEWS
+from airflow_mv.stagers import InProcessStager
 
-views.VIEWS["slow"] = {SLOW!r}
-run.prepare(home.DemoHome.default(), range(1, 2))
+iceberg = load_catalog(CATALOG, **DemoHome.default().catalog_properties)
+catalog = MaterializedViewCatalog(iceberg)
+load(iceberg, range(1, 2))
+stager = InProcessStager(catalog, remote=sys.argv[1])
+for name, sql in {{**VIEWS, "slow": {SLOW!r}}}.items():
+    create(catalog, CATALOG + "." + NAMESPACE + "." + name, Definition(sql=sql), stager=stager)
+stager.close()
 """
 DAGS = f"""
 from datetime import timedelta
@@ -48,7 +56,7 @@ def count() -> dict[str, int]:
     hook = MaterializedViewHook()
     return {{name: hook.read(f"lake.nyc.{{name}}", refresh=False).batches.read_all().num_rows for name in {[*VIEWS]}}}
 
-with DAG("three_views", schedule=None):
+with DAG("three_views", schedule=None, max_active_tasks=2):
     fresh = MaterializedViewFreshSensor(
         task_id="fresh", view="lake.nyc.weather_impact", deferrable=True, poke_interval=1, priority_weight=9
     )
@@ -61,42 +69,29 @@ with DAG("one_view", schedule=None):
     )
 
 with DAG("endless", schedule=None):
+    ONE_AT_A_TIME = {{**CONF, "spark.task.cpus": "2"}}  # its query need not take the whole machine
     RETRIED = dict(retries=3, retry_delay=timedelta(seconds=1))
-    RefreshMaterializedViewOperator(task_id="marked", view="lake.nyc.slow", conf=CONF, **RETRIED)
+    RefreshMaterializedViewOperator(task_id="marked", view="lake.nyc.slow", conf=ONE_AT_A_TIME, **RETRIED)
     RefreshMaterializedViewOperator(
-        task_id="late", view="lake.nyc.slow", conf=CONF, execution_timeout=timedelta(seconds=20)
+        task_id="late", view="lake.nyc.slow", conf=ONE_AT_A_TIME, execution_timeout=timedelta(seconds=20)
     )
     RefreshMaterializedViewOperator(task_id="wrong", view="lake.nyc.nowhere", priority_weight=9, **RETRIED)
 """
 
 
 @pytest.fixture(scope="module")
-def deployment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]:
-    """Airflow in a folder of its own, one month of flights, three views that were never refreshed."""
-    home = DemoHome(tmp_path_factory.mktemp("scheduler"))
-    dags = home.folder / "dags"
-    dags.mkdir()
-    (dags / "views.py").write_text(DAGS)
+def deployment(shared_airflow: Shared, connect: str) -> Iterator[Deployment]:
+    """Airflow with one month of flights, and three views that were never refreshed."""
+    home = shared_airflow.home
     environment = {**os.environ, **home.environment(), "AIRFLOW_MV_DEMO_HOME": str(home.folder)}
-    preparing = subprocess.Popen([sys.executable, "-c", PREPARE], env=environment)
-    settings = {
-        "TMPDIR": str(home.folder),  # a killed worker leaves its files there
-        "AIRFLOW__CORE__DAGS_ARE_PAUSED_AT_CREATION": "False",
-        "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_ALL_ADMINS": "False",
-        # How long Airflow gives the orphans of a dead task to let go of its pipes.
-        "AIRFLOW__WORKERS__SOCKET_CLEANUP_TIMEOUT": "3",
-    }
+    preparing = subprocess.Popen([sys.executable, "-c", PREPARE, connect], env=environment)
     try:
-        with local_airflow(home, dags=dags, port=0, settings=settings) as airflow:
-            assert preparing.wait(600) == 0
-            until(lambda: airflow.call("GET", "/api/v2/dags")["total_entries"] == 3)
-            iceberg = load_catalog(CATALOG, **home.catalog_properties)
-            catalog = MaterializedViewCatalog(iceberg)
-            yield Deployment(airflow, home, iceberg, catalog)
+        found = shared_airflow.with_dags("views.py", DAGS, "three_views", "one_view", "endless")
+        assert preparing.wait(600) == 0
+        yield found
     finally:
         preparing.kill()
         preparing.wait()
-    assert processes(home) == []
 
 
 @pytest.fixture(scope="module")

@@ -33,6 +33,7 @@ from airflow_mv.spec.identifiers import Identifier
 from airflow_mv.spec.materialized_view import PROPERTY
 from airflow_mv.stagers import session_stager, settings_of
 from airflow_mv.status import status
+from tests.spark.changing import QUICK
 
 #: Java compiles quickly instead of well: on small data the second compiler is half of what a test costs.
 QUICK_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
@@ -87,6 +88,8 @@ def open_spark(catalog: MaterializedViewCatalog) -> SparkSession:
     spark = open_session(confs, packages=(POSTGRESQL,), master="local[2]", report=lambda _: None)
     spark.conf.set("spark.sql.shuffle.partitions", "2")
     spark.conf.set("spark.sql.session.timeZone", "UTC")
+    for key, value in QUICK.items():
+        spark.conf.set(key, value)
     return spark
 
 

@@ -8,7 +8,6 @@ import os
 import secrets
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -21,7 +20,7 @@ from typing import Any
 
 from playwright.sync_api import Browser, BrowserContext, sync_playwright
 
-from tests.services import ServiceUnavailableError
+from tests.services import ServiceUnavailableError, free_port
 
 ROOT = Path(__file__).parents[2]
 USERS = ("viewer", "user", "admin")
@@ -90,7 +89,7 @@ def served(
     dag_folder.mkdir()
     (dag_folder / "shop.py").write_text(dags)
     (folder / "runs.json").write_text(json.dumps(list(runs)))
-    url = f"http://127.0.0.1:{_free_port()}"
+    url = f"http://127.0.0.1:{free_port()}"
     environment = {**os.environ, **_settings(home, dag_folder, url), **settings}
     command = [sys.executable, "-m", "tests.plugin.prepare", str(dag_folder), str(folder / "runs.json")]
     with log.open("w") as output:
@@ -159,9 +158,3 @@ def _wait(server: subprocess.Popen[bytes], url: str, log: Path) -> None:
         except OSError:
             time.sleep(0.5)
     raise AssertionError(f"the API server did not start: {log.read_text()[-4000:]}")
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])

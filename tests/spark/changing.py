@@ -20,11 +20,15 @@ from airflow_mv.script import Delta, DeltaStep, temporary
 LAYOUTS = [(2, "copy-on-write"), (2, "merge-on-read"), (3, "copy-on-write"), (3, "merge-on-read")]
 COLUMNS = ("id", "k", "x y", "b", "m", "s")
 VIEW = temporary("change")
-#: Settings for tables of a few rows: code is interpreted sooner than compiled, and one plan made sooner than three.
+#: Settings for tables of a few rows: code is interpreted sooner than compiled, one plan made sooner than three, and
+#: nobody reads a plan's text or wants Spark's own rules checked after each step.
 QUICK = {
     "spark.sql.codegen.wholeStage": "false",
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
     "spark.sql.adaptive.enabled": "false",
+    "spark.sql.ui.explainMode": "simple",
+    "spark.sql.maxPlanStringLength": "0",
+    "spark.sql.lightweightPlanChangeValidation": "false",
 }
 _ROWS = """SELECT id, if(id % 9 = 0, null, cast(id % 4 AS int)), concat('r', id % 3), encode(string(id % 2), 'UTF-8'),
     map('a', cast(id % 2 AS int), 'b', 1), struct(cast(id % 2 AS int), array(cast(id AS int))) FROM range({}, {})"""

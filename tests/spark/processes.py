@@ -3,14 +3,14 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
-import socket
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -18,19 +18,22 @@ import pyspark
 
 from airflow_mv.job.jars import jar_confs
 from airflow_mv.job.submit import write_properties
+from tests.cli.support import Ended
+from tests.services import free_port
 
 SPARK_HOME = Path(pyspark.__file__).parent
 ROOT = Path(__file__).parents[2]
+_CALLS = """
+import json, sys
+from dataclasses import astuple
+from tests.cli.support import call
+for line in sys.stdin:
+    print(json.dumps(astuple(call(*json.loads(line)))), flush=True)
+"""
 
 
 def environment(**more: str) -> dict[str, str]:
     return {**os.environ, "SPARK_HOME": str(SPARK_HOME), "PYSPARK_PYTHON": sys.executable, **more}
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 @contextmanager
@@ -75,3 +78,29 @@ def connect_server(folder: Path, confs: Mapping[str, str]) -> Iterator[str]:
     server += ["--properties-file", str(write_properties(folder, started_with)), "spark-internal"]
     with serving(server, folder / "server.log", "Spark Connect server started at"):
         yield f"sc://127.0.0.1:{port}"
+
+
+@contextmanager
+def command_line(**env: str) -> Iterator[Callable[..., Ended]]:
+    """Yield what calls the command line in one other process, whose Python and packages start once for all calls.
+
+    A process that has Spark's Java, as that of the tests, cannot be a client of Spark Connect.
+    """
+    process = subprocess.Popen(
+        [sys.executable, "-c", _CALLS],
+        cwd=ROOT,
+        env=environment(**env),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    with process:
+        questions, answers = process.stdin, process.stdout
+        assert questions
+        assert answers
+
+        def call(*arguments: str) -> Ended:
+            print(json.dumps(arguments), file=questions, flush=True)
+            return Ended(*json.loads(answers.readline()))
+
+        yield call

@@ -134,7 +134,7 @@ def by_groups(home: Home, how: str, **more: Any) -> ReplaceKeysStep:
     return ReplaceKeysStep(TABLE, home.query(), columns, f"SELECT g, h FROM {VIEW}", ("g", "h"), how=how, **more)
 
 
-@each_way_and_mode(("merge", MODES[1]), ("delete", MODES[0]), ("delete", MODES[1]), ("overwrite", MODES[0]))
+@each_way_and_mode(("merge", MODES[1]), ("delete", MODES[0]), ("overwrite", MODES[0]))
 def test_affected_groups_are_recomputed_with_nulls_new_moved_and_vanished_ones(home: Home, how: str, mode: str) -> None:
     """After each change the stored rows are what a recompute gives, as a multiset."""
     home.start(GROUPED, mode)
@@ -268,7 +268,7 @@ def added(home: Home, how: str = "merge", keys: tuple[str, ...] = ("g",)) -> Mer
     return MergeAdditiveStep(TABLE, (*keys, "n", "total", "low"), keys, changes, combine, how=how)
 
 
-@each_way_and_mode(("merge", MODES[0]), ("merge", MODES[1]), ("overwrite", MODES[1]))
+@each_way_and_mode(("merge", MODES[0]), ("overwrite", MODES[1]))
 def test_sums_are_added_and_a_group_without_rows_goes(home: Home, how: str, mode: str) -> None:
     """Groups with a NULL key, new ones and vanished ones."""
     home.start(SUMS, mode)

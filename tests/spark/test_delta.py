@@ -33,7 +33,7 @@ from airflow_mv.script import (
 )
 from tests.spark.changing import COLUMNS, LAYOUTS, VIEW, delete_by_equality, make_table, quick, random_history
 from tests.spark.conftest import TABLE, Lake, make_lake, rows_of
-from tests.spark.processes import ROOT, connect_server, environment
+from tests.spark.processes import ROOT, environment
 
 __all__ = ["quick"]  # a fixture
 
@@ -327,7 +327,7 @@ spark.stop()
 
 
 @pytest.mark.cluster
-def test_over_spark_connect_the_change_comes_from_the_rows_and_keys_are_replaced(tmp_path: Path) -> None:
+def test_over_spark_connect_the_change_comes_from_the_rows_and_keys_are_replaced(tmp_path: Path, connect: str) -> None:
     """There is no Java to plan files with; the same script does the same, and refuses what it refuses elsewhere."""
     lake = make_lake(tmp_path)
     confs = lake.settings.session_confs()
@@ -341,30 +341,29 @@ def test_over_spark_connect_the_change_comes_from_the_rows_and_keys_are_replaced
     def script(*steps: Step) -> str:
         return Script(f"{lake.name}.sales.daily", "r", TABLE, (create, fill, *steps), incremental=True).to_json()
 
-    with connect_server(tmp_path, confs) as remote:
-        orders = SqlCatalog(lake.name, **lake.properties).load_table("sales.orders")
-        head = orders.metadata.current_snapshot_id
-        delta = DeltaStep(VIEW, name, lake.first_snapshot, head, ("day",))
-        again = written.replace("date '2020-01-01'", "CAST('2020-01-01' AS DATE)")
-        insert = SqlStep(f"INSERT INTO {TABLE} SELECT a.day, 1 FROM {VIEW} AS a JOIN {VIEW} AS b ON a.day = b.day")
-        scripts = [
-            script(
-                DeterminismStep(written, again),
-                delta,
-                ReplaceKeysStep(TABLE, lake.query(head or 0), ("day", "amount"), f"SELECT day FROM {VIEW}", ("day",)),
-            ),
-            script(replace(delta, kind="append", uses=2), insert),
-            script(DeterminismStep(written, other), insert),
-        ]
-        client = subprocess.run(
-            [sys.executable, "-c", CONNECT_CLIENT],
-            input=json.dumps({"confs": confs, "scripts": scripts, "remote": remote}),
-            cwd=ROOT,
-            env=environment(),
-            capture_output=True,
-            text=True,
-            timeout=240,
-        )
+    orders = SqlCatalog(lake.name, **lake.properties).load_table("sales.orders")
+    head = orders.metadata.current_snapshot_id
+    delta = DeltaStep(VIEW, name, lake.first_snapshot, head, ("day",))
+    again = written.replace("date '2020-01-01'", "CAST('2020-01-01' AS DATE)")
+    insert = SqlStep(f"INSERT INTO {TABLE} SELECT a.day, 1 FROM {VIEW} AS a JOIN {VIEW} AS b ON a.day = b.day")
+    scripts = [
+        script(
+            DeterminismStep(written, again),
+            delta,
+            ReplaceKeysStep(TABLE, lake.query(head or 0), ("day", "amount"), f"SELECT day FROM {VIEW}", ("day",)),
+        ),
+        script(replace(delta, kind="append", uses=2), insert),
+        script(DeterminismStep(written, other), insert),
+    ]
+    client = subprocess.run(
+        [sys.executable, "-c", CONNECT_CLIENT],
+        input=json.dumps({"confs": confs, "scripts": scripts, "remote": connect}),
+        cwd=ROOT,
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=240,
+    )
     assert client.returncode == 0, client.stderr[-3000:]
     lines = client.stdout.splitlines()
     outcome, joined, refused = (Outcome.from_json(line[8:]) for line in lines if line.startswith("OUTCOME "))

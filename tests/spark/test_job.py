@@ -25,8 +25,9 @@ from airflow_mv.job.run import run
 from airflow_mv.job.session import check_java, open_session
 from airflow_mv.job.submit import build_package, main_file, write_properties
 from airflow_mv.script import STAGING_CATALOG, Outcome, Script
+from tests.services import free_port
 from tests.spark.conftest import CANARY, Lake, make_lake, rows_of
-from tests.spark.processes import ROOT, SPARK_HOME, connect_server, environment, free_port, serving
+from tests.spark.processes import ROOT, SPARK_HOME, environment, serving
 
 PINNED = [("a", 10), ("b", 20)]
 CURRENT = [("a", 10), ("b", 25)]
@@ -413,24 +414,24 @@ spark.stop()
 
 
 @pytest.mark.cluster
-def test_a_job_runs_over_spark_connect_with_a_catalog_the_server_was_not_started_with(tmp_path: Path) -> None:
+def test_a_job_runs_over_spark_connect_with_a_catalog_the_server_was_not_started_with(
+    tmp_path: Path, connect: str
+) -> None:
     """No access to Java: everything is a statement or a setting. A failure brings no stack either."""
     lake = make_lake(tmp_path, token=CANARY)
     confs = lake.settings.session_confs()
     bad = lake.whole(f"SELECT day, CAST(1 / (amount - 20) AS BIGINT) FROM {lake.name}.sales.orders")
     worse = lake.whole("SELECT nope FROM range(1)")
     scripts = [script.to_json() for script in (lake.whole(), bad, worse)]
-    task = {"confs": confs, "scripts": scripts}
-    with connect_server(tmp_path, confs) as remote:
-        client = subprocess.run(
-            [sys.executable, "-c", CONNECT_CLIENT],
-            input=json.dumps({**task, "remote": remote}),
-            cwd=ROOT,
-            env=environment(),
-            capture_output=True,
-            text=True,
-            timeout=120,
-        )
+    client = subprocess.run(
+        [sys.executable, "-c", CONNECT_CLIENT],
+        input=json.dumps({"confs": confs, "scripts": scripts, "remote": connect}),
+        cwd=ROOT,
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
     assert client.returncode == 0, client.stderr[-3000:]
     lines = client.stdout.splitlines()
     good, failed, wrong = (Outcome.from_json(line[8:]) for line in lines if line.startswith("OUTCOME "))

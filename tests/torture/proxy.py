@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 _SSL_REQUEST = (80877103).to_bytes(4, "big")
@@ -41,8 +41,9 @@ class Fault:
     statement: bytes
     moment: Moment
     number: int = 1
-    delay: float = 0.7
+    delay: float = 0.4
     happened: bool = False
+    over: threading.Event = field(default_factory=threading.Event)
 
     def strikes(self, sent: bytes) -> bool:
         """Whether this is the statement's turn."""
@@ -50,6 +51,10 @@ class Fault:
             return False
         self.number -= 1
         return self.number == 0
+
+    def settle(self) -> None:
+        """Wait until the server has done what it will do: a late COMMIT comes after the client was told of its loss."""
+        assert self.over.wait(10)
 
 
 class Proxy:
@@ -156,6 +161,8 @@ class _Link:
             self._server.sendall(sent)
             self._answered.wait(10)
         self._cut()
+        if fault:
+            fault.over.set()
         return False
 
     def answer(self) -> None:

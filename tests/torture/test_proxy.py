@@ -107,18 +107,18 @@ def test_a_swap_whose_connection_breaks_is_settled_by_itself(both: Both, moment:
 def test_i05_a_swap_whose_catalog_stays_away_is_unknown_and_the_retry_settles_it(both: Both, moment: Moment) -> None:
     """Nothing is deleted in doubt."""
     both.good.view()
-    both.break_at(SWAP, moment, both.publication)
+    fault = both.break_at(SWAP, moment, both.publication)
     seen = both.bad.catalog.load
 
     def load(view: object) -> object:
-        if both.proxy.fault and both.proxy.fault.happened:
+        if fault.happened:
             raise CatalogUnavailableError("the catalog stays away (a test's fault)")
         return seen(view)  # type: ignore[arg-type]
 
     both.bad.catalog.load = load  # type: ignore[method-assign, assignment]
     with pytest.raises(CommitStateUnknownError):
         both.bad.refresh(effects=HASTY)
-    time.sleep(1.0 if moment == Moment.LATE else 0)
+    fault.settle()
     landed = published(states_of(both.good)) != []
     assert landed == (moment in LANDED)
     assert both.good.refresh().outcome == ("fresh" if landed else "refreshed")
@@ -153,7 +153,7 @@ def test_the_row_of_a_new_view_whose_connection_breaks_is_there_whole_or_not_at_
     with nullcontext() if moment == Moment.COMMITTED else pytest.raises(CommitStateUnknownError):
         create(both.bad.catalog, VIEW, Definition(QUERY), stager=both.bad.stager)
     assert fault.happened
-    time.sleep(1.0 if moment == Moment.LATE else 0)
+    fault.settle()
     assert both.good.catalog.exists(VIEW) == (moment in LANDED)
     if moment in LANDED:
         with pytest.raises(AlreadyExistsError):
@@ -172,7 +172,7 @@ def test_the_drop_of_a_view_whose_connection_breaks_happens_whole_or_not_at_all(
     with nullcontext() if moment == Moment.COMMITTED else pytest.raises(CommitStateUnknownError):
         drop(both.bad.catalog, VIEW)
     assert fault.happened
-    time.sleep(1.0 if moment == Moment.LATE else 0)
+    fault.settle()
     assert both.good.catalog.exists(VIEW) == (moment not in LANDED)
     if moment in LANDED:
         with pytest.raises(ViewNotFoundError):
@@ -189,10 +189,10 @@ def test_a_change_of_properties_whose_connection_breaks_is_unknown_and_its_file_
     """It sends one swap only: whoever asked for it asks again."""
     both.good.view()
     view = both.bad.catalog.load(VIEW)
-    both.break_at(SWAP, moment)
+    fault = both.break_at(SWAP, moment)
     with pytest.raises(CommitStateUnknownError):
         both.bad.catalog.replace(view, with_view_properties(view.metadata, {"comment": "changed"}))
-    time.sleep(1.0 if moment == Moment.LATE else 0)
+    fault.settle()
     now = both.good.catalog.load(VIEW)
     assert (now.metadata.properties.get("comment") == "changed") == (moment in LANDED)
     assert exists(now.metadata_location)

@@ -3,9 +3,6 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +14,7 @@ from pyiceberg.table import StaticTable
 
 from airflow_mv.catalog import MaterializedViewCatalog
 from tests.spark.conftest import Lake, make_lake
-from tests.spark.processes import ROOT, connect_server, environment
-
-AIRFLOW_MV = str(Path(sys.executable).parent / "airflow-mv")
+from tests.spark.processes import command_line
 
 
 def _rows(lake: Lake, view: str) -> list[tuple[Any, ...]]:
@@ -34,11 +29,10 @@ def _rows(lake: Lake, view: str) -> list[tuple[Any, ...]]:
 
 
 @pytest.mark.cluster
-def test_views_are_refreshed_from_changes_over_spark_connect(tmp_path: Path) -> None:
+def test_views_are_refreshed_from_changes_over_spark_connect(tmp_path: Path, connect: str) -> None:
     """Appended rows are appended, deleted ones are found by comparing snapshots, and what has gone is told."""
     lake = make_lake(tmp_path)
     (tmp_path / ".pyiceberg.yaml").write_text(yaml.safe_dump({"catalog": {lake.name: lake.properties}}))
-    variables = environment(PYICEBERG_HOME=str(tmp_path))
     queries = {
         "rows": f"SELECT day, amount FROM {lake.name}.sales.orders WHERE amount > 1",
         "most": f"SELECT day, max(amount) AS most FROM {lake.name}.sales.orders GROUP BY day",
@@ -46,25 +40,19 @@ def test_views_are_refreshed_from_changes_over_spark_connect(tmp_path: Path) -> 
     names = [f"{lake.name}.sales.{view}" for view in queries]
     tables = SqlCatalog(lake.name, **lake.properties)
 
-    def run(*command: str) -> Any:
-        done = subprocess.run(
-            [AIRFLOW_MV, *command, "--remote", remote, "--json"],
-            cwd=ROOT,
-            env=variables,
-            capture_output=True,
-            text=True,
-            timeout=240,
-        )
-        assert done.returncode == 0, done.stderr[-3000:]
-        return json.loads(done.stdout)
-
-    def modes(policy: str) -> tuple[str, ...]:
-        return tuple(item["mode"] for item in run("refresh", *names, "--on-fallback", policy))
-
     def insert(day: str, amount: int) -> None:
         tables.load_table("sales.orders").append(pa.table({"day": [day], "amount": pa.array([amount], pa.int32())}))
 
-    with connect_server(tmp_path, lake.settings.session_confs()) as remote:
+    with command_line(PYICEBERG_HOME=str(tmp_path)) as call:
+
+        def run(*command: str) -> Any:
+            done = call(*command, "--remote", connect, "--json")
+            assert done.code == 0, done.stderr[-3000:]
+            return done.json
+
+        def modes(policy: str) -> tuple[str, ...]:
+            return tuple(item["mode"] for item in run("refresh", *names, "--on-fallback", policy))
+
         for name, sql in zip(names, queries.values(), strict=True):
             run("create", name, "--sql", sql, "--refresh-strategy", "incremental", "--refresh")
         insert("c", 7)
