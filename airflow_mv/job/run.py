@@ -17,6 +17,7 @@ from pyspark.sql import SparkSession
 
 from airflow_mv.errors import InvalidQueryError
 from airflow_mv.job.checks import checks_here, run_checks
+from airflow_mv.job.session import CATALOG, settings_below
 from airflow_mv.job.steps import COMPLETE, brief, run_steps
 from airflow_mv.job.work import Work
 from airflow_mv.job.written import STAMP, written
@@ -25,7 +26,6 @@ from airflow_mv.script import STAGING_CATALOG, STAGING_NAMESPACE, Outcome, Scrip
 from airflow_mv.staged_checks import CheckResult
 
 _STAMP = f"spark.sql.iceberg.snapshot-property.{STAMP}"
-_CATALOG = "spark.sql.catalog."
 #: Settings of the view's catalog that say how files are reached, not where pointers are.
 _FILE_ACCESS = ("io-impl", "io.", "s3.", "client.", "gcs.", "adls.", "http-client.", "hadoop.")
 _DEFAULT_IO = {
@@ -106,7 +106,7 @@ def _stages(script: Script) -> bool:
 
 
 def _staging(script: Script, name: str) -> dict[str, str]:
-    catalog = f"{_CATALOG}{name}"
+    catalog = f"{CATALOG}{name}"
     return {
         catalog: "org.apache.iceberg.spark.SparkCatalog",
         f"{catalog}.catalog-impl": "org.apache.iceberg.jdbc.JdbcCatalog",
@@ -127,7 +127,7 @@ def _open_staging(spark: SparkSession, name: str, access: Mapping[str, str]) -> 
 
     Spark tells its event log and its UI with each job what was set while it ran, credentials too.
     """
-    with _settings(spark, {f"{_CATALOG}{name}.{key}": value for key, value in access.items()}):
+    with _settings(spark, {f"{CATALOG}{name}.{key}": value for key, value in access.items()}):
         if getattr(spark, "_jvm", None) is not None:
             spark._jsparkSession.sessionState().catalogManager().catalog(name)
         else:
@@ -152,9 +152,8 @@ def _on_own_branch(script: Script) -> Script:
 def _file_access(spark: SparkSession, view: str) -> dict[str, str]:
     """Return the settings by which the view's catalog reaches files."""
     quoted = re.match(r"`((?:[^`]|``)+)`", view)
-    base = f"{_CATALOG}{quoted[1].replace('``', '`') if quoted else view.partition('.')[0]}"
-    confs: Mapping[str, str] = spark.conf.getAll
-    own = {key.removeprefix(f"{base}."): value for key, value in confs.items() if key.startswith(f"{base}.")}
+    name = quoted[1].replace("``", "`") if quoted else view.partition(".")[0]
+    own = settings_below(spark, f"{CATALOG}{name}.")
     access = {key: value for key, value in own.items() if key.startswith(_FILE_ACCESS)}
     default = _DEFAULT_IO.get(own.get("type", ""), "org.apache.iceberg.hadoop.HadoopFileIO")
     return {"io-impl": default, **access}
@@ -218,10 +217,10 @@ def _drop_database(spark: SparkSession, name: str) -> None:
         return
     # Over Connect a catalog is the only thing that opens a JDBC connection.
     wanted = {
-        f"{_CATALOG}{name}_end": "org.apache.iceberg.spark.SparkCatalog",
-        f"{_CATALOG}{name}_end.catalog-impl": "org.apache.iceberg.jdbc.JdbcCatalog",
-        f"{_CATALOG}{name}_end.uri": address,
-        f"{_CATALOG}{name}_end.warehouse": "file:///nowhere",
+        f"{CATALOG}{name}_end": "org.apache.iceberg.spark.SparkCatalog",
+        f"{CATALOG}{name}_end.catalog-impl": "org.apache.iceberg.jdbc.JdbcCatalog",
+        f"{CATALOG}{name}_end.uri": address,
+        f"{CATALOG}{name}_end.warehouse": "file:///nowhere",
     }
     with _settings(spark, wanted):
         spark.sql(f"SHOW TABLES IN `{name}_end`.`staged`").collect()
