@@ -123,13 +123,12 @@ def with_catalogs(spark: SparkSession, confs: Mapping[str, str]) -> SparkSession
             "the Spark session was started without Iceberg: start it with the setting spark.sql.extensions="
             "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions and the Iceberg runtime's jar"
         )
-    wanted = {key: value for key, value in confs.items() if key.startswith(CATALOG)}
+    names = {key: key.removeprefix(CATALOG).partition(".")[0] for key in confs if key.startswith(CATALOG)}
     # A catalog that its owner has set up stays as it is: two halves make no catalog.
-    names = {key.removeprefix(CATALOG).partition(".")[0] for key in wanted}
-    known = {name for name in names if spark.conf.get(f"{CATALOG}{name}", None) is not None}
-    for key, value in wanted.items():
-        if key.removeprefix(CATALOG).partition(".")[0] not in known:
-            spark.conf.set(key, value)
+    known = {name for name in set(names.values()) if spark.conf.get(f"{CATALOG}{name}", None) is not None}
+    for key, name in names.items():
+        if name not in known:
+            spark.conf.set(key, confs[key])
     return spark
 
 

@@ -27,7 +27,7 @@ def written(work: Work, table: str, script: Script) -> dict[str, Any]:
         location, summaries = _by_statements(work, table, script)
     else:
         location, summaries = _by_metadata(work.table(table), script)
-    added, *removed = (sum(int(summary.get(key, 0)) for summary in summaries) for key in _FIGURES)
+    added, *removed = (sum(int(summary.get(key) or 0) for summary in summaries) for key in _FIGURES)
     return {"metadata_location": location, "rows_written": added, "rows_deleted": sum(removed)}
 
 
@@ -44,7 +44,7 @@ def _own(table: Any, script: Script) -> Iterator[Mapping[str, str]]:
         summary = snapshot.summary()
         stamp = summary.get(STAMP)
         if stamp == script.refresh_id:
-            yield {key: summary.get(key) or "0" for key in _FIGURES}
+            yield summary
         elif stamp is not None:
             return  # of an earlier refresh, as is all before it
         snapshot = None if snapshot.parentId() is None else table.snapshot(snapshot.parentId())

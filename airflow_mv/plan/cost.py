@@ -159,12 +159,12 @@ def incremental_cost(mode: str, bases: Sequence[BaseCost], stored: StoredCost) -
     sides = sum(others - base.total_bytes for base in changed)
     read = delta + sides
     rows = sum(base.changed_rows for base in changed)
-    # No more keys can be affected than rows changed; of a few large groups all are.
-    affected = min(rows / max(stored.rows, 1), 1.0)
     seconds = sum(base.compared_bytes for base in changed) / _COMPARE
     if mode == "replace-keys":
         # The affected keys' rows are looked for in all of the base tables, and in the stored rows.
         read += others + stored.bytes
+        # No more keys can be affected than rows changed; of a few large groups all are.
+        affected = min(rows / max(stored.rows, 1), 1.0)
         seconds += affected * (others / _COMPUTE + stored.bytes / _REWRITE)
     elif mode == "merge":
         read += stored.bytes

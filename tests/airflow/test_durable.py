@@ -4,12 +4,11 @@
 from __future__ import annotations
 
 import json
-import threading
 from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -19,6 +18,7 @@ from airflow_mv.hooks import MaterializedViewHook
 from airflow_mv.operators import RefreshMaterializedViewOperator
 from tests.airflow.conftest import VIEW, Airflow
 from tests.builders import Lake
+from tests.services import http_server
 
 
 @contextmanager
@@ -42,15 +42,8 @@ def _resource_manager(lake: Lake) -> Iterator[str]:
         def log_message(self, *_: object) -> None:
             pass
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Answers)
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{server.server_port}"
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
+    with http_server(Answers) as port:
+        yield f"http://127.0.0.1:{port}"
 
 
 class _State(dict[str, object]):

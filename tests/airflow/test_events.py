@@ -11,11 +11,10 @@ import os
 import random
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +27,7 @@ from airflow_mv.demo.home import DemoHome
 from airflow_mv.demo.local_airflow import local_airflow
 from tests.airflow.deployment import Deployment, processes, until
 from tests.builders import Lake, lake
+from tests.services import http_server
 
 pytestmark = [pytest.mark.airflow, pytest.mark.slow, pytest.mark.timeout(1200)]
 
@@ -107,14 +107,8 @@ class Collector:
             def log_message(self, *args: object) -> None:
                 pass
 
-        with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-            thread = threading.Thread(target=server.serve_forever)
-            thread.start()
-            try:
-                yield server.server_port
-            finally:
-                server.shutdown()
-                thread.join()
+        with http_server(Handler) as port:
+            yield port
 
 
 def _gauges(request: ExportMetricsServiceRequest) -> Iterator[tuple[str, dict[str, str], float]]:

@@ -13,7 +13,7 @@ import threading
 import time
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -33,6 +33,7 @@ from airflow_mv.triggers import Look, MaterializedViewFreshTrigger
 from tests.airflow.conftest import VIEW, Airflow
 from tests.builders import Lake
 from tests.intervals.support import days_lake
+from tests.services import http_server
 
 
 def _refresh_when_waited_for(lake: Lake, looked: threading.Event, seconds: float) -> None:
@@ -312,14 +313,8 @@ def api_server(**health: str | None) -> Iterator[str]:
         def log_message(self, *_: object) -> None:
             pass
 
-    with ThreadingHTTPServer(("127.0.0.1", 0), Answers) as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        try:
-            yield f"http://127.0.0.1:{server.server_port}/execution/"
-        finally:
-            server.shutdown()
-            thread.join()
+    with http_server(Answers) as port:
+        yield f"http://127.0.0.1:{port}/execution/"
 
 
 @pytest.mark.parametrize(

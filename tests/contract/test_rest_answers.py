@@ -4,10 +4,9 @@
 from __future__ import annotations
 
 import json
-import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from typing import Any
 
 import pytest
@@ -33,6 +32,7 @@ from airflow_mv.errors import (
 from airflow_mv.observe import dependencies_of, observe_tables
 from airflow_mv.spec.identifiers import Identifier
 from airflow_mv.spec.view import ViewMetadata, new_view, replace_version, with_view_properties
+from tests.services import http_server
 
 CANARY = "canary-91c2-token"
 VIEWS = [
@@ -104,13 +104,9 @@ def server() -> Iterator[Server]:
         def log_message(self, *_: object) -> None:
             """Say nothing."""
 
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as running:
-        state.address = f"http://127.0.0.1:{running.server_port}"
-        thread = threading.Thread(target=running.serve_forever, args=(0.05,))
-        thread.start()
+    with http_server(Handler) as port:
+        state.address = f"http://127.0.0.1:{port}"
         yield state
-        running.shutdown()
-        thread.join()
 
 
 def refusal(status: int, message: str = "because") -> tuple[int, Any]:

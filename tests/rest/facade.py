@@ -9,13 +9,12 @@ from __future__ import annotations
 
 import http.client
 import json
-import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from http import HTTPStatus
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
@@ -34,6 +33,7 @@ from airflow_mv.errors import (
 )
 from airflow_mv.spec.identifiers import Identifier
 from airflow_mv.spec.view import ViewMetadata, new_view, replace_version, roll_back, with_view_properties
+from tests.services import http_server
 
 _TRIES = 20
 _LAST_ADDED = -1
@@ -271,14 +271,8 @@ def facade(iceberg: SqlCatalog, upstream: str) -> Iterator[str]:
         routes = ViewRoutes(iceberg)
         other = urlsplit(upstream).netloc
 
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        try:
-            yield f"http://127.0.0.1:{server.server_port}"
-        finally:
-            server.shutdown()
-            thread.join()
+    with http_server(Handler) as port:
+        yield f"http://127.0.0.1:{port}"
 
 
 class _Handler(BaseHTTPRequestHandler):

@@ -18,6 +18,7 @@ import pyspark
 
 from airflow_mv.job.jars import jar_confs
 from airflow_mv.job.submit import write_properties
+from airflow_mv.script import Outcome, Script
 from tests.cli.support import Ended
 from tests.services import free_port
 
@@ -29,6 +30,20 @@ from dataclasses import astuple
 from tests.cli.support import call
 for line in sys.stdin:
     print(json.dumps(astuple(call(*json.loads(line)))), flush=True)
+"""
+_SCRIPTS = """
+import json, sys
+from airflow_mv.job.run import run
+from airflow_mv.job.session import open_session
+from airflow_mv.script import Script
+task = json.load(sys.stdin)
+spark = open_session(task["confs"], remote=task["remote"])
+for script in task["scripts"]:
+    print("OUTCOME", run(spark, Script.from_json(script), report=print).to_json())
+left = [key for key in spark.conf.getAll if "airflow_mv_staging" in key or "refresh-id" in key]
+print("LEFT", sorted([*left, *(view.name for view in spark.catalog.listTables())]))
+assert open_session(task["confs"], remote=task["remote"]) is spark
+spark.stop()
 """
 
 
@@ -78,6 +93,33 @@ def connect_server(folder: Path, confs: Mapping[str, str]) -> Iterator[str]:
     server += ["--properties-file", str(write_properties(folder, started_with)), "spark-internal"]
     with serving(server, folder / "server.log", "Spark Connect server started at"):
         yield f"sc://127.0.0.1:{port}"
+
+
+def over_connect(remote: str, confs: Mapping[str, str], *scripts: Script) -> tuple[list[Outcome], str]:
+    """Run scripts in one session over Spark Connect, in a process of its own, which leaves nothing in the session.
+
+    Args:
+        remote: The server's URL.
+        confs: Settings of the session.
+        scripts: What to run, in order.
+
+    Returns:
+        Their outcomes, and all that the process said.
+    """
+    client = subprocess.run(
+        [sys.executable, "-c", _SCRIPTS],
+        input=json.dumps({"confs": dict(confs), "scripts": [script.to_json() for script in scripts], "remote": remote}),
+        cwd=ROOT,
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=240,
+    )
+    assert client.returncode == 0, client.stderr[-3000:]
+    lines = client.stdout.splitlines()
+    assert "LEFT []" in lines
+    outcomes = [Outcome.from_json(line.removeprefix("OUTCOME ")) for line in lines if line.startswith("OUTCOME ")]
+    return outcomes, client.stdout + client.stderr
 
 
 @contextmanager

@@ -4,10 +4,7 @@
 from __future__ import annotations
 
 import itertools
-import json
 import random
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -24,7 +21,6 @@ from airflow_mv.script import (
     STAGING_CATALOG,
     DeltaStep,
     DeterminismStep,
-    Outcome,
     ReplaceKeysStep,
     Script,
     SqlStep,
@@ -33,7 +29,7 @@ from airflow_mv.script import (
 )
 from tests.spark.changing import COLUMNS, LAYOUTS, VIEW, delete_by_equality, make_table, quick, random_history
 from tests.spark.conftest import TABLE, Lake, make_lake, rows_of
-from tests.spark.processes import ROOT, environment
+from tests.spark.processes import over_connect
 
 __all__ = ["quick"]  # a fixture
 
@@ -312,20 +308,6 @@ def test_temporary_names_are_a_runs_own() -> None:
     assert temporary("a `b") == f"`{STAGING_CATALOG}-a ``b`"
 
 
-CONNECT_CLIENT = """
-import json, sys
-from airflow_mv.job.run import run
-from airflow_mv.job.session import open_session
-from airflow_mv.script import Script
-task = json.load(sys.stdin)
-spark = open_session(task["confs"], remote=task["remote"])
-for script in task["scripts"]:
-    print("OUTCOME", run(spark, Script.from_json(script), report=print).to_json())
-print("LEFT", [view.name for view in spark.catalog.listTables()])
-spark.stop()
-"""
-
-
 @pytest.mark.cluster
 def test_over_spark_connect_the_change_comes_from_the_rows_and_keys_are_replaced(tmp_path: Path, connect: str) -> None:
     """There is no Java to plan files with; the same script does the same, and refuses what it refuses elsewhere."""
@@ -338,8 +320,8 @@ def test_over_spark_connect_the_change_comes_from_the_rows_and_keys_are_replaced
         f"SELECT {call} AS x, date '2020-01-01' AS d FROM {name}" for call in ("log10(amount)", "ln(amount)")
     )
 
-    def script(*steps: Step) -> str:
-        return Script(f"{lake.name}.sales.daily", "r", TABLE, (create, fill, *steps), incremental=True).to_json()
+    def script(*steps: Step) -> Script:
+        return Script(f"{lake.name}.sales.daily", "r", TABLE, (create, fill, *steps), incremental=True)
 
     orders = SqlCatalog(lake.name, **lake.properties).load_table("sales.orders")
     head = orders.metadata.current_snapshot_id
@@ -355,22 +337,10 @@ def test_over_spark_connect_the_change_comes_from_the_rows_and_keys_are_replaced
         script(replace(delta, kind="append", uses=2), insert),
         script(DeterminismStep(written, other), insert),
     ]
-    client = subprocess.run(
-        [sys.executable, "-c", CONNECT_CLIENT],
-        input=json.dumps({"confs": confs, "scripts": scripts, "remote": connect}),
-        cwd=ROOT,
-        env=environment(),
-        capture_output=True,
-        text=True,
-        timeout=240,
-    )
-    assert client.returncode == 0, client.stderr[-3000:]
-    lines = client.stdout.splitlines()
-    outcome, joined, refused = (Outcome.from_json(line[8:]) for line in lines if line.startswith("OUTCOME "))
+    (outcome, joined, refused), _ = over_connect(connect, confs, *scripts)
     assert rows_of(outcome) == [("a", 10), ("b", 25)]
     assert (outcome.mode, outcome.way, outcome.keys) == ("incremental", "merge", 1)
     assert [delta.ways for delta in outcome.deltas] == [("values",)]
     assert rows_of(joined) == [("a", 10), ("b", 1), ("b", 20)]
     assert [delta.ways for delta in joined.deltas] == [("append",)]
     assert (refused.mode, refused.fallback) == ("none", "written-otherwise")
-    assert "LEFT []" in lines

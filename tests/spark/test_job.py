@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import gc
-import json
 import re
 import stat
 import subprocess
@@ -27,7 +26,7 @@ from airflow_mv.job.submit import build_package, main_file, write_properties
 from airflow_mv.script import STAGING_CATALOG, Outcome, Script
 from tests.services import free_port
 from tests.spark.conftest import CANARY, Lake, make_lake, rows_of
-from tests.spark.processes import ROOT, SPARK_HOME, environment, serving
+from tests.spark.processes import ROOT, SPARK_HOME, environment, over_connect, serving
 
 PINNED = [("a", 10), ("b", 20)]
 CURRENT = [("a", 10), ("b", 25)]
@@ -398,21 +397,6 @@ def test_a_job_runs_on_a_standalone_cluster_where_executors_are_other_processes(
     assert lake.pointers() == [("sales", "orders")]
 
 
-CONNECT_CLIENT = """
-import json, sys
-from airflow_mv.job.run import run
-from airflow_mv.job.session import open_session
-from airflow_mv.script import Script
-task = json.load(sys.stdin)
-spark = open_session(task["confs"], remote=task["remote"])
-for text in task["scripts"]:
-    print("OUTCOME", run(spark, Script.from_json(text), report=print).to_json())
-print("LEFT", sorted(key for key in spark.conf.getAll if "airflow_mv_staging" in key or "refresh-id" in key))
-assert open_session(task["confs"], remote=task["remote"]) is spark
-spark.stop()
-"""
-
-
 @pytest.mark.cluster
 def test_a_job_runs_over_spark_connect_with_a_catalog_the_server_was_not_started_with(
     tmp_path: Path, connect: str
@@ -422,24 +406,11 @@ def test_a_job_runs_over_spark_connect_with_a_catalog_the_server_was_not_started
     confs = lake.settings.session_confs()
     bad = lake.whole(f"SELECT day, CAST(1 / (amount - 20) AS BIGINT) FROM {lake.name}.sales.orders")
     worse = lake.whole("SELECT nope FROM range(1)")
-    scripts = [script.to_json() for script in (lake.whole(), bad, worse)]
-    client = subprocess.run(
-        [sys.executable, "-c", CONNECT_CLIENT],
-        input=json.dumps({"confs": confs, "scripts": scripts, "remote": connect}),
-        cwd=ROOT,
-        env=environment(),
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
-    assert client.returncode == 0, client.stderr[-3000:]
-    lines = client.stdout.splitlines()
-    good, failed, wrong = (Outcome.from_json(line[8:]) for line in lines if line.startswith("OUTCOME "))
+    (good, failed, wrong), said = over_connect(connect, confs, lake.whole(), bad, worse)
     assert rows_of(good) == PINNED
     assert good.rows_written == 2
     assert (failed.error_class, failed.query_error) == ("DIVIDE_BY_ZERO", False)
     assert "1 / (amount - 20)" in (failed.error or "")
     assert wrong.query_error
-    assert "LEFT []" in lines
-    assert not STACK.search(client.stdout + client.stderr)
+    assert not STACK.search(said)
     assert lake.pointers() == [("sales", "orders")]

@@ -13,7 +13,7 @@ import psutil
 import pytest
 from pyiceberg.catalog import load_catalog
 
-from airflow_mv.catalog import MaterializedViewCatalog
+from airflow_mv.catalog import LoadedStorage, LoadedView, MaterializedViewCatalog
 from airflow_mv.catalog.catalog import next_number
 from airflow_mv.demo.check import check
 from airflow_mv.demo.data import append_month
@@ -129,19 +129,33 @@ def deployment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]
     assert processes(home) == []
 
 
+def killed(deployment: Deployment, dag_id: str, months: range) -> tuple[LoadedView, dict[str, str]]:
+    """Append months, and kill the task's process where it waits: the view as it was, and how each task ended."""
+    for month in months:
+        append_month(deployment.iceberg, month)
+    before = deployment.catalog.load(VIEW)
+    marker = Path(deployment.home.folder, f"waits-{dag_id}")
+    deployment.start(dag_id, "killed")
+    psutil.Process(int(until(lambda: marker.exists() and marker.read_text()))).kill()
+    return before, deployment.ended(dag_id, "killed")
+
+
+def published_once(deployment: Deployment, before: LoadedView, months: range) -> LoadedStorage:
+    """Check that the pointer has moved once, to the rows of these months; the storage table."""
+    after = deployment.catalog.load(VIEW)
+    assert next_number(after.metadata_location) == next_number(before.metadata_location) + 1
+    assert status(deployment.catalog, VIEW).state == "fresh"
+    assert check(deployment.catalog, months, views=["route_month"])["route_month"] > 0
+    return deployment.catalog.load_storage(after)
+
+
 @pytest.mark.parametrize("moment", MOMENTS)
 def test_a_task_process_that_is_killed_costs_a_retry_and_is_published_once(
     deployment: Deployment, figures: Callable[..., None], moment: str
 ) -> None:
     """One move of the pointer, one asset event, and each outcome as it was; airflow #17479, #36090, #42553."""
     months = range(1, MOMENTS.index(moment) + 3)
-    for month in months:
-        append_month(deployment.iceberg, month)
-    before = deployment.catalog.load(VIEW)
-    marker = Path(deployment.home.folder, f"waits-{moment}")
-    deployment.start(moment, "killed")
-    psutil.Process(int(until(lambda: marker.exists() and marker.read_text()))).kill()
-    states = deployment.ended(moment, "killed")
+    before, states = killed(deployment, moment, months)
 
     assert states == {moment: "success"}, deployment.said()
     instance = deployment.airflow.call("GET", f"/api/v2/dags/{moment}/dagRuns/killed/taskInstances/{moment}")
@@ -149,11 +163,7 @@ def test_a_task_process_that_is_killed_costs_a_retry_and_is_published_once(
     result = deployment.value(moment, "killed", moment)
     published = moment in ("after-the-swap", "at-the-end")
     assert result["outcome"] == ("already-committed" if published else "refreshed")
-    after = deployment.catalog.load(VIEW)
-    assert next_number(after.metadata_location) == next_number(before.metadata_location) + 1
-    assert deployment.catalog.load_storage(after).state.current_refresh_id == result["refresh_id"]
-    assert status(deployment.catalog, VIEW).state == "fresh"
-    assert check(deployment.catalog, months, views=["route_month"])["route_month"] > 0
+    assert published_once(deployment, before, months).state.current_refresh_id == result["refresh_id"]
     assert deployment.events(moment, "killed")[moment]["refresh_id"] == result["refresh_id"]
     jobs = [
         sum("Spark-Submit cmd" in line for line in deployment.log(moment, "killed", moment, attempt))
@@ -168,21 +178,12 @@ def test_k18_a_worker_that_dies_between_the_event_and_the_resume_costs_a_look_an
 ) -> None:
     """The triggerer's event is gone with the worker: the next try looks for itself, and its refresh is the only one."""
     months = range(1, len(MOMENTS) + 3)
-    for month in months:
-        append_month(deployment.iceberg, month)
-    before = deployment.catalog.load(VIEW)
-    marker = Path(deployment.home.folder, f"waits-{RESUMED}")
-    deployment.start(RESUMED, "killed")
-    psutil.Process(int(until(lambda: marker.exists() and marker.read_text()))).kill()
-    states = deployment.ended(RESUMED, "killed")
+    before, states = killed(deployment, RESUMED, months)
 
     assert states == {"wait": "success", "refresh": "success"}, deployment.said()
     instance = deployment.airflow.call("GET", f"/api/v2/dags/{RESUMED}/dagRuns/killed/taskInstances/wait")
     assert instance["try_number"] == 2
     result = deployment.value(RESUMED, "killed", "refresh")
     assert result["outcome"] == "refreshed"
-    after = deployment.catalog.load(VIEW)
-    assert next_number(after.metadata_location) == next_number(before.metadata_location) + 1
-    assert status(deployment.catalog, VIEW).state == "fresh"
-    assert check(deployment.catalog, months, views=["route_month"])["route_month"] > 0
+    published_once(deployment, before, months)
     figures(outcome=result["outcome"], tries=instance["try_number"])

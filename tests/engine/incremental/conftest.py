@@ -1,21 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tables of a few rows: settings of the session that suit them."""
+"""The session without the settings that suit tables of a few rows."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 
+from tests.engine import support
 from tests.engine.support import Lake
-from tests.spark.changing import QUICK
 
 
 @pytest.fixture
-def quick(lake: Lake) -> Iterator[None]:
-    """Have Spark do small things in a small way."""
-    for key, value in QUICK.items():
-        lake.spark.conf.set(key, value)
-    yield
-    for key in QUICK:
+def spark_as_it_is(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have Spark do small things as it does large ones; the next test's lake sets the session again."""
+    for key in support.QUICK:
         lake.spark.conf.unset(key)
+    monkeypatch.setattr(support, "QUICK", {})

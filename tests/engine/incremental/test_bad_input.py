@@ -24,8 +24,6 @@ from tests.engine.incremental.playing import ALWAYS
 from tests.engine.incremental.test_edges import mode_after, table, view
 from tests.engine.support import Lake
 
-pytestmark = pytest.mark.usefixtures("quick")
-
 SUMS = "SELECT k, count(*) AS c, sum(n) AS t, count(n) AS cn FROM r GROUP BY k"
 
 

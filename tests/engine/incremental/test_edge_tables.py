@@ -21,8 +21,6 @@ from tests.engine.incremental.playing import ALWAYS
 from tests.engine.incremental.test_edges import mode_after, table, view
 from tests.engine.support import Lake, no_spark
 
-pytestmark = pytest.mark.usefixtures("quick")
-
 COUNTS = "SELECT k, count(*) AS c, sum(n) AS t, count(n) AS cn FROM r GROUP BY k"
 MOST = "SELECT k, max(n) AS m FROM r GROUP BY k"
 

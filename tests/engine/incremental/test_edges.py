@@ -13,8 +13,6 @@ from tests.engine.incremental.histories import VARIANTS
 from tests.engine.incremental.playing import ALWAYS
 from tests.engine.support import Lake
 
-pytestmark = pytest.mark.usefixtures("quick")
-
 MERGE_ON_READ = ", ".join(f"'write.{verb}.mode' = 'merge-on-read'" for verb in ("delete", "update", "merge"))
 
 

@@ -3,13 +3,9 @@
 
 from __future__ import annotations
 
-import pytest
-
 from tests.engine.incremental.checking import check
 from tests.engine.incremental.test_edges import mode_after, table, view
 from tests.engine.support import Lake
-
-pytestmark = pytest.mark.usefixtures("quick")
 
 
 def test_copies_of_a_row_that_come_and_go_are_merged_with_their_weight(lake: Lake) -> None:

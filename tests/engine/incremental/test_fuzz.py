@@ -53,7 +53,6 @@ def _run(folder: Path, histories: range, *, views: int, steps: int, everything: 
 
 
 @pytest.mark.timeout(1200)
-@pytest.mark.usefixtures("quick")
 def test_incremental_equals_recompute(lake_folder: Path) -> None:
     """A hundred sequences: many views over few tables; the first of each history is refreshed after each change."""
     assert _run(lake_folder, range(6), views=17, steps=2, often=17, everything=False).sequences == 102
@@ -85,6 +84,7 @@ def test_a_history_that_fails_is_told_with_as_little_as_makes_it_fail(
 
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
+@pytest.mark.usefixtures("spark_as_it_is")
 def test_incremental_equals_recompute_by_every_way(lake_folder: Path) -> None:
     """A hundred sequences with Spark as it is: each view is refreshed after each of three changes."""
     assert _run(lake_folder, range(25), views=4, steps=3, everything=True).sequences == 100
@@ -92,7 +92,6 @@ def test_incremental_equals_recompute_by_every_way(lake_folder: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(6 * 3600)
-@pytest.mark.usefixtures("quick")
 def test_incremental_equals_recompute_at_length(lake_folder: Path) -> None:
     """Two thousand sequences: each view is refreshed after each of three changes."""
     histories = _slice(range(_FIRST, _FIRST + 500))

@@ -3,15 +3,11 @@
 
 from __future__ import annotations
 
-import pytest
-
 from airflow_mv.verify import verify
 from tests.engine.incremental.checking import check
 from tests.engine.incremental.playing import ALWAYS
 from tests.engine.incremental.test_edges import mode_after, table, view
 from tests.engine.support import Lake
-
-pytestmark = pytest.mark.usefixtures("quick")
 
 OWN = "SELECT k, n FROM r WHERE n > 0"
 
