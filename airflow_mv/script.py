@@ -90,6 +90,7 @@ class DeltaStep:
         where: A predicate on the table's columns that every row must pass to matter to the view; may be empty.
         uses: How often the statements behind read it: one read of an append is not materialised.
         only_added: Whether the statements behind are right only where no row went.
+        joined: Those of ``columns`` that the statements behind equate with columns of other relations.
     """
 
     view: str
@@ -101,6 +102,7 @@ class DeltaStep:
     where: str = ""
     uses: int = 1
     only_added: bool = False
+    joined: tuple[str, ...] = ()
 
     def describe(self) -> str:
         """Return what the view holds."""

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
+import java.nio.ByteBuffer;
 import java.util.ArrayList;
+import java.util.Comparator;
 import java.util.HashMap;
 import java.util.HashSet;
 import java.util.Iterator;
@@ -8,8 +10,10 @@ import java.util.List;
 import java.util.Map;
 import java.util.Set;
 import org.apache.iceberg.BaseTable;
+import org.apache.iceberg.ContentFile;
 import org.apache.iceberg.DeleteFile;
 import org.apache.iceberg.FileScanTask;
+import org.apache.iceberg.IncrementalAppendScan;
 import org.apache.iceberg.PartitionField;
 import org.apache.iceberg.PartitionSpec;
 import org.apache.iceberg.Schema;
@@ -22,6 +26,8 @@ import org.apache.iceberg.TableMetadataParser;
 import org.apache.iceberg.encryption.EncryptionManager;
 import org.apache.iceberg.io.CloseableIterable;
 import org.apache.iceberg.io.FileIO;
+import org.apache.iceberg.types.Comparators;
+import org.apache.iceberg.types.Conversions;
 import org.apache.iceberg.types.Type;
 import org.apache.iceberg.types.TypeUtil;
 import org.apache.iceberg.types.Types;
@@ -104,6 +110,86 @@ public class SnapshotDiff {
       found.add(Long.valueOf(sums[i]));
     }
     return found;
+  }
+
+  /**
+   * The bounds of columns in all files that the appends after the start added: for each column its least and greatest
+   * value and whether it may be NULL; an empty list where a file does not say.
+   */
+  public List appendedBounds(List columns) throws java.io.IOException {
+    Schema schema = SnapshotUtil.schemaFor(table, end.longValue());
+    Bounds[] all = new Bounds[columns.size()];
+    for (int i = 0; i < all.length; i++) {
+      all[i] = new Bounds(field(schema, (String) columns.get(i)));
+    }
+    CloseableIterable planned = ((IncrementalAppendScan) ((IncrementalAppendScan) ((IncrementalAppendScan)
+        table.newIncrementalAppendScan().fromSnapshotExclusive(start.longValue())).toSnapshot(end.longValue()))
+        .includeColumnStats()).planFiles();
+    try {
+      Iterator each = planned.iterator();
+      while (each.hasNext()) {
+        ContentFile file = ((FileScanTask) each.next()).file();
+        for (int i = 0; i < all.length; i++) {
+          all[i].add(file);
+        }
+      }
+    } finally {
+      planned.close();
+    }
+    List found = new ArrayList();
+    for (int i = 0; i < all.length; i++) {
+      found.add(all[i].told());
+    }
+    return found;
+  }
+
+  /** What the files' statistics say of one column. */
+  private static class Bounds {
+    private final Integer id;
+    private final Type.PrimitiveType type;
+    private Object least;
+    private Object greatest;
+    private boolean nulls;
+    private boolean known;
+
+    Bounds(Types.NestedField field) {
+      this.known = field != null && field.type().isPrimitiveType();
+      this.id = field == null ? null : Integer.valueOf(field.fieldId());
+      this.type = known ? field.type().asPrimitiveType() : null;
+    }
+
+    void add(ContentFile file) {
+      Object values = of(file.valueCounts());
+      Object none = of(file.nullValueCounts());
+      nulls |= none == null || ((Long) none).longValue() > 0;
+      if (!known || (values != null && values.equals(none))) {
+        return;
+      }
+      ByteBuffer low = (ByteBuffer) of(file.lowerBounds());
+      ByteBuffer high = (ByteBuffer) of(file.upperBounds());
+      known = low != null && high != null;
+      if (known) {
+        Comparator order = Comparators.forType(type);
+        Object here = Conversions.fromByteBuffer(type, low);
+        Object there = Conversions.fromByteBuffer(type, high);
+        least = least == null || order.compare(here, least) < 0 ? here : least;
+        greatest = greatest == null || order.compare(there, greatest) > 0 ? there : greatest;
+      }
+    }
+
+    private Object of(Map statistics) {
+      return statistics == null ? null : statistics.get(id);
+    }
+
+    List told() {
+      List found = new ArrayList();
+      if (known && least != null) {
+        found.add(least instanceof CharSequence ? least.toString() : least);
+        found.add(greatest instanceof CharSequence ? greatest.toString() : greatest);
+        found.add(Boolean.valueOf(nulls));
+      }
+      return found;
+    }
   }
 
   /** Plan both snapshots and keep what differs. */

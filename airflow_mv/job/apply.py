@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import re
 import uuid
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from functools import cached_property
 
 from pyspark.sql import DataFrame
 from pyspark.sql.types import DataType
@@ -73,14 +74,18 @@ def _merge_additive(work: Work, step: MergeAdditiveStep) -> None:
     keys = _Keys(work, step, work.query(f"SELECT * FROM (\n{step.changes}\n) AS `__changed`({changed})"))
     if not work.keys:
         return
-    stored = keys.only(f"{step.table} AS `__old`", "`__old`") if step.keys else f"SELECT * FROM {step.table}"
+    # Where all is written again, groups that nothing happened to are combined with nothing: no join has to find them.
+    # Rows are no groups: -0.0 and 0.0 are two of them, and combined they would be one.
+    whole = not step.keys or (step.how == "overwrite" and not step.weighted)
+    stored = f"SELECT * FROM {step.table}" if whole else keys.only(f"{step.table} AS `__old`", "`__old`")
     new = (
         f"SELECT * FROM (\nWITH `__stored` AS ({stored}), `__delta` AS (SELECT * FROM {keys.view})\n"
         f"{step.combine}\n) AS `__new`({columns})"
     )
-    if not step.keys:
+    if whole:
         work.way = "overwrite"
-        work.write(f"INSERT OVERWRITE {step.table}\n{new}")
+        with work.sized_for(0):  # a few rows of both
+            work.write(f"INSERT OVERWRITE {step.table}\n{new}")
         return
     if step.how == "overwrite":
         keys.write(new)  # one statement reads the stored rows and replaces them
@@ -121,7 +126,12 @@ class _Keys:
         local, work.keys = found
         work.view(self.view, local)
         work.way = step.how if work.keys else "none"
-        self.predicates = predicates(work.spark, self.view, step.keys, types, work.keys) if work.keys else {}
+        self._types = types
+
+    @cached_property
+    def predicates(self) -> Mapping[str, str]:
+        """What all keys pass, by column; see :func:`~airflow_mv.job.pruning.predicates`."""
+        return predicates(self.work.spark, self.view, self.step.keys, self._types, self.work.keys or 0)
 
     def only(self, relation: str, alias: str) -> str:
         """Return the SELECT of a relation's rows that have an affected key.

@@ -7,7 +7,7 @@ snapshot has, minus those that only the old one has. Files that both read with t
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
@@ -19,6 +19,7 @@ from pyspark.sql.types import ArrayType, DataType, MapType, StructType
 
 from airflow_mv.errors import IncrementalRefusedError
 from airflow_mv.job.likeness import check_alike
+from airflow_mv.job.pruning import within
 from airflow_mv.job.work import Work
 from airflow_mv.redaction import shortened
 from airflow_mv.script import STAGING_CATALOG, WEIGHT, Delta, DeltaStep, DeterminismStep, Step, quote
@@ -130,7 +131,7 @@ def _expired(step: DeltaStep, snapshot: int) -> IncrementalRefusedError:
 
 def _partitions(work: Work, facts: Delta) -> AbstractContextManager[None]:
     known = facts.old_tasks + facts.new_tasks
-    return work.partitions_for(facts.old_bytes + facts.new_bytes) if known else nullcontext()
+    return work.sized_for(facts.old_bytes + facts.new_bytes) if known else nullcontext()
 
 
 def _read(work: Work, step: DeltaStep) -> _Read:
@@ -162,20 +163,25 @@ def _values(work: Work, step: DeltaStep) -> _Read:
     return _Read(both, Delta(step.table, ("values",)), net=False)
 
 
-def _append(work: Work, step: DeltaStep, told: Sequence[int] | None) -> _Read:
+def _append(
+    work: Work, step: DeltaStep, told: Sequence[int] | None, bounds: Mapping[str, Sequence[Any]] | None = None
+) -> _Read:
     """Read the files that were appended.
 
     Args:
         work: The run's.
         step: The delta.
         told: Files, bytes and rows that the snapshots' summaries tell.
+        bounds: What the files' statistics tell of some columns, see :func:`~airflow_mv.job.pruning.within`.
     """
     reader = work.spark.read.option("start-snapshot-id", str(step.start)).option("end-snapshot-id", str(step.end))
     facts = Delta(step.table, ("append",))
     if told is not None:
         files, size, rows = told
         facts = replace(facts, new_tasks=files, new_bytes=size, rows_read=rows, rows=rows)
-    return _Read(_signed(reader.table(step.table), step, 1), facts, added=True)
+    frame = reader.table(step.table)
+    all_pass = within(bounds or {}, frame.schema)
+    return _Read(_signed(frame.where(all_pass) if all_pass else frame, step, 1), facts, added=True)
 
 
 def _told_append(work: Work, step: DeltaStep) -> _Read:
@@ -258,7 +264,8 @@ def _by_tasks(work: Work, step: DeltaStep, start: int, end: int) -> _Read:
     if (problem := diff.problem(list_of(work, step.columns))) is not None:
         raise IncrementalRefusedError("schema-changed", f"{step.table}: {problem}")
     if step.kind == "append" and diff.currentSchemaIsOfEnd():
-        return _append(work, step, diff.appended())
+        bounds = diff.appendedBounds(list_of(work, step.joined)) if step.joined else ()
+        return _append(work, step, diff.appended(), dict(zip(step.joined, bounds, strict=True)))
     diff.plan()
     return _Tasks(work, step, diff, table).read()
 
@@ -338,7 +345,7 @@ class _Tasks:
         # Ids are a few bytes a row: where few differ, no other column is shuffled.
         both = old.select(*ids, F.lit(-1).alias(WEIGHT)).unionAll(new.select(*ids, F.lit(1).alias(WEIGHT)))
         differ = both.groupBy(*ids).agg(F.sum(WEIGHT).alias(WEIGHT)).where(f"{WEIGHT} <> 0").select(*ids)
-        with self.work.partitions_for(16 * self.diff.rows(self.gone)):
+        with self.work.sized_for(16 * self.diff.rows(self.gone)):
             few = self.work.at_hand(differ)
         # Without the step's condition from here on: what is left of both has passed it.
         for here, there, sign in ((old, new, -1), (new, old, 1)):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Affected keys as plain predicates: Iceberg skips partitions and files by them, where a join's keys come too late."""
+"""Keys as plain predicates: Iceberg skips partitions and files by them, where a join's keys come too late."""
 
 from __future__ import annotations
 
@@ -44,6 +44,27 @@ def predicates(
         if predicate is not None:
             found[key] = predicate
     return found
+
+
+def within(bounds: Mapping[str, Sequence[Any]], schema: T.StructType) -> str:
+    """Return a predicate that all rows pass, by the bounds of their columns; empty where none can be written.
+
+    What is known of one side of a join Spark then asks of the other side, too, whose files and row groups it skips.
+
+    Args:
+        bounds: By column: its least value, its greatest, and whether it may be NULL. Empty: not known.
+        schema: The columns and their types.
+    """
+    found = []
+    for name, told in bounds.items():
+        kind = schema[name].dataType
+        if told and _text(kind) is not None:
+            *ends, null = told
+            if not any(isinstance(value, str) and len(value) > _LONGEST_STRING for value in ends):
+                least, greatest = map(_written(kind), ends)
+                or_null = f" OR {quote(name)} IS NULL" if null else ""
+                found.append(f"({quote(name)} BETWEEN {least} AND {greatest}{or_null})")
+    return " AND ".join(found)
 
 
 def _text(kind: T.DataType) -> str | None:

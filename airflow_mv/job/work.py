@@ -7,7 +7,7 @@ import pkgutil
 import re
 import uuid
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -21,6 +21,7 @@ from airflow_mv.script import STAGING_CATALOG, Delta, quote
 AT_HAND = 20_000
 _TEMPORARY = re.compile(rf"`{STAGING_CATALOG}_[0-9a-f]{{12}}-(?:[^`]|``)+`")
 _PARTITIONS = "spark.sql.shuffle.partitions"
+_ADAPTIVE = "spark.sql.adaptive.enabled"
 _PARTITION_BYTES = 16 * 2**20
 _compiled: dict[int, Any] = {}
 
@@ -99,7 +100,8 @@ class Work:
             return (local, table.num_rows) if table.num_rows <= most else None
         with self.setting("spark.sql.datetime.java8API.enabled", "true"):  # the older classes lose old dates
             java = frame.limit(most + 1)._jdf
-            rows = java.collectAsList()
+            with self.sized_for(_bytes_read(java)):
+                rows = java.collectAsList()
             count = int(rows.size())
             if count > most:
                 return None
@@ -118,17 +120,23 @@ class Work:
             else:
                 self.spark.conf.set(key, before)
 
-    def partitions_for(self, size: int) -> AbstractContextManager[None]:
-        """Shuffle so many bytes into as few partitions as keep the cores busy; each costs its milliseconds.
+    @contextmanager
+    def sized_for(self, size: int) -> Iterator[None]:
+        """Plan for so many bytes: shuffled into as few partitions as keep the cores busy; each costs its milliseconds.
+
+        For a few bytes a plan is made once: to look again after each of its stages takes longer than they do.
 
         Args:
-            size: Bytes, as files hold them.
+            size: Bytes.
         """
         if self.jvm is None:
-            return nullcontext()  # how many cores a server has it does not tell
+            yield  # how many cores a server has it does not tell
+            return
         given = int(str(self.spark.conf.get(_PARTITIONS)))
         wanted = max(self.spark.sparkContext.defaultParallelism, -(-size // _PARTITION_BYTES))
-        return self.setting(_PARTITIONS, str(min(given, wanted)))
+        once = self.setting(_ADAPTIVE, "false") if size <= _PARTITION_BYTES else nullcontext()
+        with self.setting(_PARTITIONS, str(min(given, wanted))), once:
+            yield
 
     def kept(self, frame: DataFrame, expected: int | None = None) -> tuple[DataFrame, int]:
         """Run a query once and return its rows, wherever they fit, with their number.
@@ -223,6 +231,12 @@ class Work:
         for table, name in self._staged:
             yield partial(self._task_sets().removeTasks, table, name)
             yield partial(self._table_cache().remove, name)
+
+
+def _bytes_read(java: Any) -> int:
+    """Return how many bytes a Java frame reads, as Spark expects: what it then plans is this plan."""
+    leaves = java.queryExecution().optimizedPlan().collectLeaves()
+    return sum(int(str(leaves.apply(number).stats().sizeInBytes())) for number in range(leaves.size()))
 
 
 def columns_of(names: Sequence[str]) -> str:

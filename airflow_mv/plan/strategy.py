@@ -47,6 +47,7 @@ class Base:
         range: What happened between the two.
         total_bytes: Bytes of its files now.
         kept: Columns that were there at the recorded snapshot too, by the same id and type.
+        not_null: Columns that are NOT NULL, at the recorded snapshot too.
         schema_is_current: Whether the table's current columns are those of the target: a scan of appends has these.
         added_may_match: Whether a row that was appended may pass one of several filters, by its file's statistics;
             ``None`` where rows did not only come by appends.
@@ -60,6 +61,7 @@ class Base:
     range: Range
     total_bytes: int
     kept: frozenset[str]
+    not_null: frozenset[str] = frozenset()
     schema_is_current: bool = True
     added_may_match: Callable[[Sequence[tuple[Comparison, ...]]], bool] | None = None
 
@@ -267,7 +269,8 @@ class _Candidates:
             if uses:
                 where = self.query.conditions.get(base.identifier, "")
                 delta = _delta(relation, base, columns, where, uses)
-                steps.append(replace(delta, only_added=only_added))
+                joined = self.query.joined_columns.get(base.identifier, ())
+                steps.append(replace(delta, only_added=only_added, joined=joined))
         return tuple(steps)
 
 
@@ -283,6 +286,7 @@ def _relation(number: int, base: Base) -> BaseRelation:
         columns=base.columns,
         changed=base.changed,
         appended_only=base.range.kind == Kind.APPENDED,
+        not_null=base.not_null,
     )
 
 

@@ -105,7 +105,7 @@ def _base(
     identifier = Identifier.parse(observed.identifier)
     table = metadata_of(catalog, observed, observation.opened)
     change = next(item for item in observation.freshness.base_tables if item.identifier == observed.identifier)
-    target = table.schema_at(observed.head)
+    recorded, target = table.schema_at(change.recorded), table.schema_at(observed.head)
     return Base(
         identifier=identifier,
         sql=read_as(observation.nested_storages).get(identifier, identifier.sql()),
@@ -114,7 +114,8 @@ def _base(
         target=observed.head,
         range=_range(change, table) if record is not None else Range(Kind.UNKNOWN),
         total_bytes=table.bytes_at(observed.head),
-        kept=kept_columns(table.schema_at(change.recorded), target),
+        kept=kept_columns(recorded, target),
+        not_null=_required(recorded) & _required(target),
         schema_is_current=_fields(target) == _fields(table.current_schema),
         added_may_match=_statistics(catalog, identifier, observed, change, table),
     )
@@ -152,6 +153,10 @@ def kept_columns(old: Mapping[str, Any], new: Mapping[str, Any]) -> frozenset[st
     """Return the columns that are the same in two schemas: name, field id and type."""
     before = {str(field["name"]): _identity(field) for field in _fields(old)}
     return frozenset(str(field["name"]) for field in _fields(new) if before.get(str(field["name"])) == _identity(field))
+
+
+def _required(schema: Mapping[str, Any]) -> frozenset[str]:
+    return frozenset(str(field["name"]) for field in _fields(schema) if field.get("required"))
 
 
 def _fields(schema: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:

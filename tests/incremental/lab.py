@@ -7,7 +7,7 @@ DuckDB's optimizer is off: it has returned wrong rows for queries like these.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -97,7 +97,8 @@ class Lab:
             if condition and len(change.new[table.name]) % 4:
                 self.run(f"DELETE FROM `{stem}__delta` WHERE ({condition}) IS NOT TRUE")
             appended = all(weight > 0 for weight in delta.values())
-            found.append(BaseRelation(table.identifier, stem, table.columns, bool(delta), appended))
+            kept = frozenset(_without_null(table, [*change.old[table.name], *change.new[table.name]]))
+            found.append(BaseRelation(table.identifier, stem, table.columns, bool(delta), appended, kept))
         return found
 
     def output(self, sql: str) -> list[tuple[str, str]]:
@@ -191,6 +192,13 @@ def signed_bag(stored: Bag, rows: Sequence[Row]) -> Bag:
         result[row[:-1]] += row[-1]
     assert all(n >= 0 for n in result.values()), "a row went more often than it was there"
     return +result
+
+
+def _without_null(table: Table, rows: Sequence[Row]) -> Iterator[str]:
+    """Yield the columns that could be NOT NULL."""
+    for index, (name, _) in enumerate(table.columns):
+        if all(row[index] is not None for row in rows):
+            yield name
 
 
 def _pick(row: Row, positions: Sequence[int]) -> Row:

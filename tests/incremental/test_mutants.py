@@ -152,6 +152,10 @@ MUTANTS = {
         ("SELECT a AS o1, count(*) AS o2, min(b) AS o3 FROM r GROUP BY a",),
         _replace(merge, "_only_appended", lambda relations: True),
     ),
+    "merge: as many values as rows": Mutant(
+        ("SELECT a AS o1, count(*) AS o2, sum(b) AS o3 FROM r GROUP BY a",),
+        _replace(merge, "has_value", lambda *arguments: True),
+    ),
     "append: copies count once": Mutant(
         ("SELECT a AS o1 FROM r",),
         _replace(append, "one_by_one", lambda term, context: term),

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from sqlglot import exp
@@ -69,6 +69,32 @@ def is_not_null(block: ir.Block, index: int) -> bool:
     if all(item.join in ("INNER", "SEMI") for item in block.relations):
         conditions += [part for item in block.relations for part in ir.conjuncts(item.on)]
     return isinstance(value, exp.Column) and any(_needs(condition.unnest(), value) for condition in conditions)
+
+
+def has_value(block: ir.Block, value: exp.Expr, not_null: Mapping[str, frozenset[str]]) -> bool:
+    """Whether an expression is provably not NULL in any row of a block's FROM and WHERE, in ANSI mode.
+
+    Args:
+        block: The block.
+        value: An expression over its relations.
+        not_null: The columns that are never NULL, by the base table's name.
+    """
+    if isinstance(value, exp.Literal):
+        return True
+    if isinstance(value, exp.Column):
+        index = next((index for index, item in enumerate(block.relations) if item.alias == value.table), None)
+        if index is None or _is_optional(block, index):
+            return False
+        source = block.relations[index].source
+        return isinstance(source, ir.Base) and value.name in not_null.get(source.name, frozenset())
+    parts: list[exp.Expr | None] = []
+    if isinstance(value, exp.Paren | exp.Neg):
+        parts = [value.this]
+    elif isinstance(value, exp.Add | exp.Sub | exp.Mul):
+        parts = [value.left, value.right]
+    elif isinstance(value, exp.Case):
+        parts = [*(branch.args["true"] for branch in value.args["ifs"]), value.args.get("default")]
+    return bool(parts) and all(part is not None and has_value(block, part, not_null) for part in parts)
 
 
 def _needs(condition: exp.Expr, value: exp.Expr) -> bool:

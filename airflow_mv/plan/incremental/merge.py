@@ -7,7 +7,7 @@ shows, and so is the end of a sum's last value.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from sqlglot import exp
@@ -15,7 +15,7 @@ from sqlglot import exp
 from airflow_mv.plan.incremental import additive, functions, ir
 from airflow_mv.plan.incremental.additive import written
 from airflow_mv.plan.incremental.append import copies, weighted_terms
-from airflow_mv.plan.incremental.keys import is_not_null
+from airflow_mv.plan.incremental.keys import has_value, is_not_null
 from airflow_mv.plan.incremental.model import BaseRelation, Merged, RefusedError
 from airflow_mv.plan.incremental.render import sql
 from airflow_mv.plan.incremental.replace import is_comparable
@@ -44,7 +44,8 @@ def merged(
     if tree.having is not None or (tree.grouping is not None and tree.grouping.sets is not None):
         raise RefusedError(Code.NOT_ADDITIVE, "HAVING or grouping sets: groups that are not stored may come back")
     appended_only = _only_appended(relations)
-    columns = _Columns.of(tree, output, appended_only=appended_only)
+    not_null = {relation.name: relation.not_null for relation in relations}
+    columns = _Columns.of(tree, output, not_null, appended_only=appended_only)
     statement = _signed(tree, columns)
     combined = _combined(columns, appended_only=appended_only)
     if columns.keys and not appended_only and columns.row_count() is None:
@@ -73,9 +74,18 @@ class _Columns:
     parts: dict[int, additive.Part]
     #: Functions of the other columns.
     derived: tuple[int, ...]
+    #: What is aggregated and never NULL: as many values as rows.
+    in_every_row: tuple[exp.Expr, ...]
 
     @classmethod
-    def of(cls, block: ir.Block, output: Sequence[tuple[str, str]], *, appended_only: bool) -> _Columns:
+    def of(
+        cls,
+        block: ir.Block,
+        output: Sequence[tuple[str, str]],
+        not_null: Mapping[str, frozenset[str]],
+        *,
+        appended_only: bool,
+    ) -> _Columns:
         wanted = list(block.grouping.keys) if block.grouping is not None else []
         keys: dict[int, int] = {}
         parts: dict[int, additive.Part] = {}
@@ -91,7 +101,9 @@ class _Columns:
         if any(key not in shown for key in wanted):
             raise RefusedError(Code.NO_KEYS, "not each key of GROUP BY is a column of the view that can be compared")
         values = tuple(item.value for item in block.outputs)
-        return cls(tuple(output), values, keys, parts, tuple(derived))
+        arguments = [item.argument for item in parts.values() if item.argument is not None]
+        in_every_row = tuple(item for item in arguments if has_value(block, item, not_null))
+        return cls(tuple(output), values, keys, parts, tuple(derived), in_every_row)
 
     def name(self, index: int) -> str:
         """Return a column's name."""
@@ -110,6 +122,9 @@ class _Columns:
         for index, item in self.parts.items():
             if isinstance(item.call, exp.Count) and item.argument == argument:
                 return index
+        rows = self.row_count()
+        if rows is not None and argument in self.in_every_row:
+            return rows
         shown = written(argument) if argument is not None else "*"
         message = f"without a column count({shown}) it is not seen when a sum has no values left: give the view one"
         raise RefusedError(Code.NO_VISIBLE_COUNT, message)

@@ -29,6 +29,8 @@ class BaseRelation:
     changed: bool
     #: Whether rows only came: every ``__w`` is positive.
     appended_only: bool = False
+    #: Columns that have a value in every row, before and after.
+    not_null: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)

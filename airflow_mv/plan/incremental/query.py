@@ -38,6 +38,8 @@ class Query:
 
     #: What the query reads of each base table, in the table's order.
     used_columns: Mapping[Identifier, tuple[str, ...]]
+    #: Those of them that it equates with columns of other relations.
+    joined_columns: Mapping[Identifier, tuple[str, ...]]
     #: The query over ``<name>__new``, and over ``<name>__old`` where a table is changed.
     new_query: str
     old_query: str
@@ -77,6 +79,7 @@ class Query:
             tree = pruned(ir.named(tree, [name for name, _ in output]))
             return cls(
                 used_columns=resolver.used_columns(tree),
+                joined_columns=resolver.joined_columns(tree),
                 new_query=to_sql(ir.tree_at(tree, "new"), pretty=False),
                 old_query=to_sql(ir.tree_at(tree, "old"), pretty=False),
                 _tree=tree,

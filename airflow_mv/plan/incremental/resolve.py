@@ -283,6 +283,23 @@ class Resolver:
             for identifier, base in self.bases.items()
         }
 
+    def joined_columns(self, tree: ir.Tree) -> dict[Identifier, tuple[str, ...]]:
+        """Return the columns of each base table that a resolved query equates with columns of other relations."""
+        joined: dict[Identifier, set[str]] = {identifier: set() for identifier in self.bases}
+
+        def note(expression: exp.Expr) -> exp.Expr:
+            for item in expression.find_all(exp.EQ, exp.NullSafeEQ):
+                sides = (item.left.unnest(), item.right.unnest())
+                one, other = (side if isinstance(side, exp.Column) else None for side in sides)
+                if one is not None and other is not None and one.table != other.table:
+                    for side in (one, other):
+                        if side.table in self.tables:
+                            joined[self.tables[side.table]].add(side.name)
+            return expression
+
+        ir.rewrite(tree, note)
+        return {identifier: tuple(sorted(names)) for identifier, names in joined.items()}
+
     def take_nested(self, relations: Sequence[ir.Relation]) -> tuple[ir.Nested, ...]:
         """Return the subqueries in the conditions of joins."""
         return self._taken([relation.on for relation in relations])

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,8 @@ from tests.engine.incremental.playing import ALWAYS, writing
 from tests.engine.support import Lake
 
 _GROUPS = "SELECT k, max(n) AS m FROM r GROUP BY k"
+_DISTINCT = "SELECT k, count(DISTINCT n) AS m FROM r GROUP BY k"
+_JOINED = "SELECT x.k, x.n, y.n AS m FROM r x LEFT JOIN r y ON x.k = y.k"
 _NULL = "INSERT INTO {ns}.r VALUES (NULL, 9), (1, 9)"
 
 
@@ -54,6 +56,14 @@ def _without_largest(values: set[Any], kind: Any) -> str | None:
     return _kept_predicate(values - {max(known)} if len(known) > 1 else values, kind)
 
 
+def _bounds_without_null(bounds: Mapping[str, Sequence[Any]], schema: Any) -> str:
+    return _kept_within({name: (*told[:2], False) for name, told in bounds.items() if told}, schema)
+
+
+def _bounds_too_narrow(bounds: Mapping[str, Sequence[Any]], schema: Any) -> str:
+    return _kept_within({name: (told[0], told[1] - 1, told[2]) for name, told in bounds.items() if told}, schema)
+
+
 def _nothing_deleted(self: delta._Tasks) -> Iterator[DataFrame]:
     return iter(())
 
@@ -72,16 +82,23 @@ def _insert_only(self: apply._Keys, new: str) -> None:
 
 _kept_equal = apply._Keys._equal
 _kept_predicate = pruning._predicate
+_kept_within = pruning.within
 _kept_by_lineage = delta._Tasks._by_lineage
 _kept_signed = delta._signed
 
 MUTANTS = {
     "merge: stored keys compared with =": Mutant(_replace(apply._Keys, "_equal", _equal), _NULL),
     "delete: stored keys compared with =": Mutant(_replace(apply._Keys, "_equal", _equal), _NULL, how="delete"),
-    "overwrite: stored keys compared with =": Mutant(_replace(apply._Keys, "_equal", _equal), _NULL, how="overwrite"),
+    "overwrite: stored keys compared with =": Mutant(
+        _replace(apply._Keys, "_equal", _equal), _NULL, _DISTINCT, how="overwrite"
+    ),
     "pruning: no IS NULL": Mutant(_replace(pruning, "_predicate", _without_null), _NULL),
     "pruning: one value too few": Mutant(
         _replace(pruning, "_predicate", _without_largest), "INSERT INTO {ns}.r VALUES (1, 9), (2, 9)"
+    ),
+    "bounds: no IS NULL": Mutant(_replace(delta, "within", _bounds_without_null), _NULL, _JOINED),
+    "bounds: the greatest value is beyond": Mutant(
+        _replace(delta, "within", _bounds_too_narrow), "INSERT INTO {ns}.r VALUES (1, 9), (2, 9)", _JOINED
     ),
     "delete: the stored rows stay": Mutant(_replace(apply._Keys, "_delete", _insert_only), _NULL, how="delete"),
     "delta: delete files are not read": Mutant(
