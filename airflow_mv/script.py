@@ -72,7 +72,7 @@ class DeterminismStep:
 
     def describe(self) -> str:
         """Return what is asked of Spark."""
-        return "<refuse a query with rand(), current_timestamp() and the like>"
+        return "<ask whether the query gives the same rows each time, and means the same as it is written below>"
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +157,7 @@ class MergeAdditiveStep:
         changes: A query for the changed groups and their partial aggregates; its columns are the storage
             table's, by position, one row a key.
         combine: A query for the new rows of the changed groups, by position, over ``__stored`` (the stored rows of
-            these groups) and ``__delta`` (the rows of ``changes``).
+            these groups, or all) and ``__delta`` (the rows of ``changes``).
         not_null: Those keys that are never NULL, neither stored nor new.
         how: ``merge`` or ``delete`` (and insert) write what changes, ``overwrite`` rewrites the storage table.
         most_keys: With more changed groups than this the run falls back.
@@ -174,13 +174,22 @@ class MergeAdditiveStep:
     most_keys: int = 100_000
     weighted: bool = False
 
+    @property
+    def combines_all(self) -> bool:
+        """Whether all stored rows are combined with the change and written: no join has to find those of the keys.
+
+        Groups that nothing happened to come out as they were. Rows are no groups: -0.0 and 0.0 are two of them, and
+        combined they would be one.
+        """
+        return not self.keys or (self.how == "overwrite" and not self.weighted)
+
     def describe(self) -> str:
         """Return the statement, with names for its parts."""
         keys = ", ".join(quote(key) for key in self.keys)
-        return (
-            f"{self.how.upper()} {self.table} BY KEYS ({keys}) FROM (\n"
-            f"WITH `__stored` AS ({self.table} of these keys), `__delta` AS (\n{self.changes}\n)\n{self.combine}\n)"
-        )
+        written, stored = f"{self.how.upper()} {self.table} BY KEYS ({keys})", f"{self.table} of these keys"
+        if self.combines_all:
+            written, stored = f"OVERWRITE {self.table}", f"all of {self.table}"
+        return f"{written} FROM (\nWITH `__stored` AS ({stored}), `__delta` AS (\n{self.changes}\n)\n{self.combine}\n)"
 
 
 Step = SqlStep | CreateStorageStep | DeterminismStep | DeltaStep | ReplaceKeysStep | MergeAdditiveStep

@@ -2,6 +2,7 @@
 
 import java.nio.ByteBuffer;
 import java.util.ArrayList;
+import java.util.Arrays;
 import java.util.Comparator;
 import java.util.HashMap;
 import java.util.HashSet;
@@ -145,6 +146,9 @@ public class SnapshotDiff {
 
   /** What the files' statistics say of one column. */
   private static class Bounds {
+    /** Types whose values are in the order of Spark's. */
+    private static final List TYPES = Arrays.asList(new Object[] {Type.TypeID.INTEGER, Type.TypeID.LONG,
+        Type.TypeID.DATE, Type.TypeID.TIMESTAMP, Type.TypeID.DECIMAL, Type.TypeID.STRING});
     private final Integer id;
     private final Type.PrimitiveType type;
     private Object least;
@@ -153,7 +157,7 @@ public class SnapshotDiff {
     private boolean known;
 
     Bounds(Types.NestedField field) {
-      this.known = field != null && field.type().isPrimitiveType();
+      this.known = field != null && TYPES.contains(field.type().typeId());
       this.id = field == null ? null : Integer.valueOf(field.fieldId());
       this.type = known ? field.type().asPrimitiveType() : null;
     }

@@ -74,9 +74,7 @@ def _merge_additive(work: Work, step: MergeAdditiveStep) -> None:
     keys = _Keys(work, step, work.query(f"SELECT * FROM (\n{step.changes}\n) AS `__changed`({changed})"))
     if not work.keys:
         return
-    # Where all is written again, groups that nothing happened to are combined with nothing: no join has to find them.
-    # Rows are no groups: -0.0 and 0.0 are two of them, and combined they would be one.
-    whole = not step.keys or (step.how == "overwrite" and not step.weighted)
+    whole = step.combines_all
     stored = f"SELECT * FROM {step.table}" if whole else keys.only(f"{step.table} AS `__old`", "`__old`")
     new = (
         f"SELECT * FROM (\nWITH `__stored` AS ({stored}), `__delta` AS (SELECT * FROM {keys.view})\n"

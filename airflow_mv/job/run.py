@@ -33,6 +33,10 @@ _DEFAULT_IO = {
     "glue": "org.apache.iceberg.aws.s3.S3FileIO",
 }
 _LONGEST_REASON = 2000
+_LATER_COLUMN = (
+    ". Base tables are read at snapshots, with the columns of that time: a column that was added or renamed since is "
+    "there as of the table's next write (an INSERT of no rows is one)."
+)
 #: Staging catalogs that no run of a classic session is using, by session and by how they reach files.
 _idle: WeakKeyDictionary[SparkSession, dict[frozenset[tuple[str, str]], list[str]]] = WeakKeyDictionary()
 
@@ -279,7 +283,8 @@ def reason(error: BaseException, sql: str = "") -> str:
     place = _place(error, sql, coded)
     causes = re.findall(r"(?m)^Caused by: (.+)$", text + stack)
     cause = f" Caused by: {causes[-1]}" if causes and not coded and causes[-1] not in message else ""
-    paragraph = " ".join(f"{message}{place}{cause}".split())
+    hint = _LATER_COLUMN if "VERSION AS OF" in sql and (_condition(error) or "").startswith("UNRESOLVED_COLUMN") else ""
+    paragraph = " ".join(f"{message}{place}{cause}{hint}".split())
     if not paragraph:
         return type(error).__name__
     return shortened(paragraph, _LONGEST_REASON)

@@ -160,12 +160,18 @@ def choose(
 
 def _cheaper(freshness: Freshness, candidate: Candidate, full: Estimate, policy: Policy) -> Choice:
     within = policy.allows(full)
-    dearer = candidate.estimate.seconds > full.seconds * policy.up_to
+    # To record new snapshot ids is never the dearer way, whatever the property asks for.
+    dearer = bool(candidate.steps) and candidate.estimate.seconds > full.seconds * policy.up_to
     if policy.on_fallback == "full" and within and dearer:
-        why = Reason(Code.COST, f"full is expected to be cheaper: {full}, {candidate.estimate}")
+        told = "full is expected to be cheaper"
+        if candidate.estimate.seconds <= full.seconds:
+            told = f"{candidate.mode} may take {policy.up_to:,.10g} times as long as full at most ({UP_TO_PROPERTY})"
+        why = Reason(Code.COST, f"{told}: {full}, {candidate.estimate}")
         dropped = tuple(reason for reason in candidate.reasons if reason.code != Code.INCREMENTAL)
         return Choice(Mode.FULL, (*freshness.reasons, why, *dropped), None, (full, candidate.estimate))
     against = "" if not dearer else "; full is not allowed" if within else "; full reads more than is allowed"
+    if not dearer and candidate.estimate.seconds > full.seconds:
+        against = f"; it may take {policy.up_to:,.10g} times as long as full ({UP_TO_PROPERTY})"
     why = Reason(Code.COST, f"expected: {candidate.estimate}, {full}{against}")
     reasons = (*freshness.reasons, *candidate.reasons, why)
     return Choice(candidate.mode, reasons, candidate, (candidate.estimate, full))

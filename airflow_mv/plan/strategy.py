@@ -169,15 +169,15 @@ class _Candidates:
     again: str
 
     def cheapest(self) -> Candidate | tuple[Reason, ...]:
-        refused: list[Reason] = []
+        refused: dict[Reason, list[Mode]] = {}
         merge = self._merge if self.query.is_grouped else self._merge_rows
         ways = {Mode.APPEND: self._append, Mode.MERGE: merge, Mode.REPLACE_KEYS: self._replace_keys}
         for mode, way in ways.items():
             found = way()
             if isinstance(found, Candidate):
-                return Candidate(found.mode, found.steps, (*found.reasons, *refused), found.estimate)
-            refused.append(Reason(found.code, f"no {mode}: {found.message}"))
-        return tuple(refused)
+                return Candidate(found.mode, found.steps, (*found.reasons, *_told(refused)), found.estimate)
+            refused.setdefault(found, []).append(mode)
+        return _told(refused)
 
     def _append(self) -> Candidate | Reason:
         one_by_one = all(_row_by_row(base) for base in self.question.bases if base.changed)
@@ -190,11 +190,11 @@ class _Candidates:
         return self._candidate(Mode.APPEND, (*self._relations(statement, only_added=True), insert), text)
 
     def _merge(self) -> Candidate | Reason:
-        text = "the changed groups' aggregates follow from the stored ones and the change"
+        text = "the new aggregates are made from the stored ones and the change alone"
         return self._merged(self.query.merge(broadcast=self._small), text, weighted=False)
 
     def _merge_rows(self) -> Candidate | Reason:
-        text = "how often each changed row is in the view follows from the stored rows and the change"
+        text = "of each row that came or went, the stored copies and the change tell how many there are now"
         return self._merged(self.query.merge_rows(broadcast=self._small), text, weighted=True)
 
     def _merged(self, found: Merged | Reason, text: str, *, weighted: bool) -> Candidate | Reason:
@@ -228,10 +228,13 @@ class _Candidates:
             constants=found.constants,
             affected_unless=unless,
         )
-        keys = ", ".join(found.keys)
-        text = f"the rows of the affected keys ({keys}) are recomputed and replaced"
+        text = f"the rows of the affected keys ({', '.join(found.keys)}) are recomputed and replaced; {self._told_how}"
+        if self.query.is_one_row:
+            text = "the one row is recomputed if the change reaches it"
+        elif found.constants:
+            text += "; all rows are recomputed if the value of a subquery has changed"
         relations = self._relations("\n".join((found.affected, unless, *found.constants)))
-        return self._candidate(Mode.REPLACE_KEYS, (*relations, step), f"{text}; {self._told_how}")
+        return self._candidate(Mode.REPLACE_KEYS, (*relations, step), text)
 
     @property
     def _how(self) -> str:
@@ -272,6 +275,10 @@ class _Candidates:
                 joined = self.query.joined_columns.get(base.identifier, ())
                 steps.append(replace(delta, only_added=only_added, joined=joined))
         return tuple(steps)
+
+
+def _told(refused: Mapping[Reason, Sequence[Mode]]) -> tuple[Reason, ...]:
+    return tuple(Reason(why.code, f"no {' or '.join(modes)}: {why.message}") for why, modes in refused.items())
 
 
 def base_costs(bases: Sequence[Base]) -> tuple[BaseCost, ...]:

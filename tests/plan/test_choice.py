@@ -14,6 +14,7 @@ from airflow_mv.plan.freshness import BaseTableChange, Freshness, State
 from airflow_mv.plan.planner import Mode
 from airflow_mv.plan.reasons import Code, Reason, fallback
 from airflow_mv.plan.strategy import Candidate
+from airflow_mv.script import MergeAdditiveStep, SqlStep
 
 REASON = {
     State.FRESH: Code.FRESH,
@@ -56,7 +57,8 @@ FULL = Estimate("full", 4.0, 1_000_000, 10)
 def merge(seconds: float) -> Candidate:
     """An incremental way that is expected to take so long."""
     why = Reason(Code.INCREMENTAL, "the groups follow from the change")
-    return Candidate(Mode.MERGE, (), (why,), Estimate("merge", seconds, 1000, 10))
+    steps = (SqlStep("INSERT INTO v SELECT 1"),)
+    return Candidate(Mode.MERGE, steps, (why,), Estimate("merge", seconds, 1000, 10))
 
 
 # -- the mode ----------------------------------------------------------------------------------
@@ -124,6 +126,32 @@ def test_the_cheaper_way_is_taken_and_both_estimates_are_told() -> None:
     assert "4.0 s" in full.reasons[-1].message
 
 
+@pytest.mark.parametrize(
+    ("up_to", "seconds", "mode", "told"),
+    [
+        (1.0, 5.0, Mode.FULL, "full is expected to be cheaper: full 4.0 s"),
+        (2.0, 5.0, Mode.MERGE, "it may take 2 times as long as full (airflow-mv.incremental-up-to)"),
+        (2.0, 3.0, Mode.MERGE, "expected: merge 3.0 s"),
+        (0.5, 3.0, Mode.FULL, "merge may take 0.5 times as long as full at most (airflow-mv.incremental-up-to)"),
+    ],
+)
+def test_the_plan_says_which_way_is_cheaper_and_what_was_asked_for(
+    up_to: float, seconds: float, mode: Mode, told: str
+) -> None:
+    """With a property that tunes the choice the dearer way may run: that it is the cheaper one is never said."""
+    choice = choose(
+        freshness(State.STALE),
+        strategy="incremental",
+        forced=False,
+        policy=Policy(up_to=up_to),
+        view="lake.s.v",
+        ways=lambda: Ways(merge(seconds), FULL),
+    )
+    (why,) = [reason.message for reason in choice.reasons if reason.code == Code.COST]
+    assert choice.mode == mode
+    assert told in why
+
+
 @pytest.mark.parametrize("policy", ["fail", "skip"])
 def test_who_allows_no_full_refresh_gets_the_incremental_one_at_any_cost(policy: FallbackPolicy) -> None:
     assert chosen(State.STALE, "incremental", incremental=merge(50), on_fallback=policy).mode == Mode.MERGE
@@ -175,3 +203,29 @@ def test_what_was_not_expected_is_said_in_a_sentence_and_what_was_is_none() -> N
     assert fallback(chosen(State.STALE, "incremental", incremental=merge(9.0)).reasons) is None
     assert fallback(chosen(State.NEVER_REFRESHED, "incremental").reasons) is None
     assert fallback(chosen(State.STALE, "full").reasons) is None
+
+
+def test_what_needs_no_spark_is_never_the_dearer_way() -> None:
+    """A property that prefers full refreshes asks for no recompute where there is nothing to compute."""
+    seen = Candidate(Mode.FAST_FORWARD, (), (Reason(Code.FILTERED_OUT, "none"),), Estimate("fast-forward", 0.1, 0, 0))
+    choice = choose(
+        freshness(State.STALE),
+        strategy="incremental",
+        forced=False,
+        policy=Policy(up_to=0.01),
+        view="lake.s.v",
+        ways=lambda: Ways(seen, FULL),
+    )
+    assert choice.mode == Mode.FAST_FORWARD
+
+
+@pytest.mark.parametrize(
+    ("keys", "how", "of_keys"), [(("k",), "delete", True), (("k",), "overwrite", False), ((), "delete", False)]
+)
+def test_the_plan_shows_of_a_merge_which_stored_rows_it_reads_and_writes(
+    keys: tuple[str, ...], how: str, *, of_keys: bool
+) -> None:
+    """A few stored rows are combined and written as a whole: no key is looked for."""
+    shown = MergeAdditiveStep("`s`", ("k", "n"), keys, "SELECT 1", "SELECT 2", how=how).describe()
+    assert ("BY KEYS" in shown, "of these keys" in shown) == (of_keys, of_keys)
+    assert shown.startswith("DELETE `s`" if of_keys else "OVERWRITE `s` FROM")

@@ -7,6 +7,9 @@ import re
 from dataclasses import replace
 
 import pytest
+from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.schema import Schema
+from pyiceberg.types import FixedType, NestedField, UUIDType
 from pyspark.sql import SparkSession
 
 from airflow_mv.job.delta import make_delta
@@ -76,6 +79,18 @@ def test_no_added_row_is_lost(spark: SparkSession, lake: Lake, properties: str) 
     table.run(f"INSERT INTO {{t}} {ROWS.format(40, 60)}", f"INSERT INTO {{t}} {ROWS.format(-20, -2)}")
     table.run("INSERT INTO {t} (f) VALUES (1.5)", "INSERT INTO {t} (i, f) VALUES (2147483647, double('NaN'))")
     assert added(table, tuple(KEYS)) == table.change(table.snapshots[0], table.head, tuple(KEYS))
+
+
+def test_a_type_that_spark_has_no_name_for_is_not_asked_about(spark: SparkSession, lake: Lake) -> None:
+    """To Spark a UUID is text, and its order is another one."""
+    schema = Schema(NestedField(1, "u", UUIDType(), required=False), NestedField(2, "x", FixedType(2), required=False))
+    catalog = SqlCatalog(lake.name, **lake.properties)
+    catalog.create_table("sales.u", schema=schema)
+    catalog.engine.dispose()
+    table = Table(spark, f"{lake.name}.sales.u")
+    table.run(*(f"INSERT INTO {{t}} VALUES ('{first}0000000-0000-4000-8000-000000000000', X'00FF')" for first in "18f"))
+    found = table.delta(table.snapshots[0], table.head, ("u", "x"), "append", joined=("u", "x"))[0]
+    assert found == table.change(table.snapshots[0], table.head, ("u", "x"))
 
 
 def test_no_row_is_lost_that_was_added_before_a_column_was_widened(spark: SparkSession, lake: Lake) -> None:

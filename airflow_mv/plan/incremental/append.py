@@ -30,9 +30,9 @@ def appended(tree: ir.Tree, relations: Sequence[BaseRelation], *, consolidated: 
     Raises:
         RefusedError: Rows went from a table, or an operator is not linear.
     """
-    check_appended(relations)
     context = Context()
     found = weighted(tree, context)
+    check_appended(relations)
     if consolidated:
         found = [one_by_one(term, context) for term in found]
     return Appended(tuple(sql(replace(term, outputs=term.outputs[:-1]), broadcast=broadcast) for term in found))
@@ -64,8 +64,13 @@ def check_appended(relations: Sequence[BaseRelation]) -> None:
             raise RefusedError(Code.NOT_APPEND_ONLY, f"rows of {relation.identifier} were changed or deleted")
 
 
-def weighted(tree: ir.Tree, context: Context) -> list[ir.Block]:
+def weighted(tree: ir.Tree, context: Context, *, inner: str = "") -> list[ir.Block]:
     """Return the terms of a linear query's signed change: its columns, then the weight.
+
+    Args:
+        tree: The query.
+        context: Of the whole query.
+        inner: What to call it in messages, where it is a part of another one.
 
     Raises:
         RefusedError: An operator is not linear.
@@ -75,12 +80,22 @@ def weighted(tree: ir.Tree, context: Context) -> list[ir.Block]:
     if isinstance(tree, ir.Compound):
         if tree.operator != "UNION" or tree.distinct:
             raise RefusedError(Code.NOT_LINEAR, f"{tree.operator}: copies of a row on the other side matter")
-        sides = [weighted(side, context) or [_none(side, context)] for side in (tree.left, tree.right)]
+        sides = [weighted(side, context, inner=inner) or [_none(side, context)] for side in (tree.left, tree.right)]
         columns = (*ir.names(tree), WEIGHT)
         return [ir.named_block(term, columns) for side in sides for term in side]
     if aggregated(tree) or has_windows(tree) or tree.distinct:
-        raise RefusedError(Code.NOT_LINEAR, "GROUP BY, DISTINCT or a window: rows that are stored already change")
+        raise RefusedError(Code.NOT_LINEAR, _reshaping(tree, inner))
     return weighted_terms(tree, context)
+
+
+def _reshaping(block: ir.Block, inner: str) -> str:
+    if has_windows(block):
+        return f"a window{inner}: a new row may change the others of its partition"
+    if block.distinct:
+        return f"DISTINCT{inner}: a new row may be there already"
+    if block.grouping is not None:
+        return f"GROUP BY{inner}: a new row changes the row of its group"
+    return f"an aggregate{inner}: a new row changes the one row"
 
 
 def weighted_terms(block: ir.Block, context: Context) -> list[ir.Block]:
@@ -90,7 +105,9 @@ def weighted_terms(block: ir.Block, context: Context) -> list[ir.Block]:
         RefusedError: An operator is not linear.
     """
     if any(ir.touched(item.tree) for item in block.nested):
-        raise RefusedError(Code.NOT_LINEAR, "a subquery in an expression reads a changed table")
+        raise RefusedError(
+            Code.NOT_LINEAR, "a subquery in an expression reads a changed table: any row may depend on it"
+        )
     result = []
     for index, term in relation_terms(block, lambda relation, _: _delta(relation, context), context):
         check_linear(block, index)
@@ -105,7 +122,7 @@ def _delta(relation: ir.Relation, context: Context) -> ir.Source | None:
         return replace(source, version="delta")
     if isinstance(source, ir.Rows | ir.Named):
         return None
-    found = weighted(source, context)
+    found = weighted(source, context, inner=" in a query that it reads from")
     return ir.union(found, (*ir.names(source), WEIGHT)) if found else None
 
 

@@ -41,16 +41,19 @@ def merged(
     """
     if not isinstance(tree, ir.Block) or not aggregated(tree) or has_windows(tree) or tree.distinct:
         raise RefusedError(Code.NOT_ADDITIVE, "the query is not one GROUP BY at its top")
-    if tree.having is not None or (tree.grouping is not None and tree.grouping.sets is not None):
-        raise RefusedError(Code.NOT_ADDITIVE, "HAVING or grouping sets: groups that are not stored may come back")
+    if tree.having is not None:
+        raise RefusedError(Code.NOT_ADDITIVE, "HAVING: a group that is not stored may come to pass it")
+    if tree.grouping is not None and tree.grouping.sets is not None:
+        raise RefusedError(Code.NOT_ADDITIVE, "grouping sets: a stored NULL may be a key's value or stand for all")
     appended_only = _only_appended(relations)
     not_null = {relation.name: relation.not_null for relation in relations}
     columns = _Columns.of(tree, output, not_null, appended_only=appended_only)
     statement = _signed(tree, columns)
+    for index in columns.derived:
+        if not isinstance(columns.values[index], exp.Avg):
+            _derived(columns, index)  # what cannot be derived is told before counts that would not help
+    columns.check_counts(appended_only=appended_only)
     combined = _combined(columns, appended_only=appended_only)
-    if columns.keys and not appended_only and columns.row_count() is None:
-        message = "without a column count(*) the end of a group is not seen: give the view one"
-        raise RefusedError(Code.NO_VISIBLE_COUNT, message)
     return Merged(
         keys=tuple(output[index][0] for index in columns.keys),
         signed=sql(statement, broadcast=broadcast),
@@ -113,21 +116,39 @@ class _Columns:
         """Return the column that counts the rows of a group."""
         return next((index for index, item in self.parts.items() if item.is_row_count), None)
 
-    def count_of(self, argument: exp.Expr | None) -> int:
-        """Return the column that counts the values of a sum.
-
-        Raises:
-            RefusedError: There is none.
-        """
+    def count_of(self, argument: exp.Expr | None) -> int | None:
+        """Return the column that counts the values of a sum, if there is one."""
         for index, item in self.parts.items():
             if isinstance(item.call, exp.Count) and item.argument == argument:
                 return index
-        rows = self.row_count()
-        if rows is not None and argument in self.in_every_row:
-            return rows
-        shown = written(argument) if argument is not None else "*"
-        message = f"without a column count({shown}) it is not seen when a sum has no values left: give the view one"
-        raise RefusedError(Code.NO_VISIBLE_COUNT, message)
+        return self.row_count() if argument in self.in_every_row else None
+
+    def sum_of(self, argument: exp.Expr) -> int | None:
+        """Return the column that sums an average's values up, if there is one."""
+        found = (index for index, item in self.parts.items() if item.is_sum and item.argument == argument)
+        return next(found, None)
+
+    def check_counts(self, *, appended_only: bool) -> None:
+        """Refuse a view without the columns by which ends of groups and sums are seen, and averages made.
+
+        Raises:
+            RefusedError: It names all of them.
+        """
+        averages = [value.this for value in self.values if isinstance(value, exp.Avg)]
+        sums = [] if appended_only else [item.argument for item in self.parts.values() if item.is_sum]
+        wanted = [f"sum({written(item)})" for item in averages if self.sum_of(item) is None]
+        uncounted = [item for item in (*sums, *averages) if item is not None and self.count_of(item) is None]
+        sometimes = [item for item in uncounted if item not in self.in_every_row]
+        wanted += [f"count({written(item)})" for item in sometimes]
+        by_rows = len(sometimes) < len(uncounted) or (bool(self.keys) and not appended_only)
+        wanted += ["count(*)"] if by_rows and self.row_count() is None else []
+        if wanted:
+            why = "without it the end of a group, or of a sum's last value, is not seen"
+            why = "an average is made of its sum and its count" if appended_only else why
+            also = " (count(*) will do for columns that are declared NOT NULL)" if sometimes else ""
+            raise RefusedError(
+                Code.NO_VISIBLE_COUNT, f"add {', '.join(dict.fromkeys(wanted))} to the view{also}: {why}"
+            )
 
 
 def _is_one_call(value: exp.Expr) -> bool:
@@ -219,7 +240,7 @@ def _merged_column(columns: _Columns, index: int, *, appended_only: bool) -> ir.
     item = columns.parts[index]
     value = item.combined(column)
     if item.is_sum and not appended_only:
-        count = exp.Sum(this=ir.column("__both", columns.name(columns.count_of(item.argument))))
+        count = exp.Sum(this=ir.column("__both", columns.name(_there(columns.count_of(item.argument)))))
         some = exp.NEQ(this=count, expression=exp.Literal.number(0))
         value = exp.Case(ifs=[exp.If(this=some, true=value)])
     return ir.Output(name, exp.cast(value, exp.DataType.build(kind, dialect="spark")))
@@ -235,7 +256,7 @@ def _derived(columns: _Columns, index: int) -> exp.Expr:
         if isinstance(node, exp.Avg):
             return _average(columns, node, index)
         if functions.is_aggregate(node) or isinstance(node, exp.Column | exp.Anonymous | exp.Filter):
-            message = f"{written(node)} is not a column of the view, and other columns need it"
+            message = f"{columns.name(index)} is computed from {written(node)}, which is no column of the view"
             raise RefusedError(Code.NOT_ADDITIVE, message)
         return None
 
@@ -245,10 +266,13 @@ def _derived(columns: _Columns, index: int) -> exp.Expr:
 def _average(columns: _Columns, node: exp.Avg, index: int) -> exp.Expr:
     if node is not columns.values[index] and node != columns.values[index]:
         raise RefusedError(Code.NOT_ADDITIVE, "avg() in an expression is not maintained")
-    for other, item in columns.parts.items():
-        if item.is_sum and item.argument == node.this:
-            count = ir.column("__merged", columns.name(columns.count_of(item.argument)))
-            total = (ir.column("__merged", columns.name(other)), columns.output[other][1])
-            return additive.average(total, count, columns.output[index][1])
-    shown = written(node.this)
-    raise RefusedError(Code.NOT_ADDITIVE, f"avg({shown}) needs columns sum({shown}) and count({shown})")
+    name, kind = columns.output[_there(columns.sum_of(node.this))]
+    count = ir.column("__merged", columns.name(_there(columns.count_of(node.this))))
+    return additive.average((ir.column("__merged", name), kind), count, columns.output[index][1])
+
+
+def _there(index: int | None) -> int:
+    """Return the position of a column that :meth:`_Columns.check_counts` has seen."""
+    if index is None:
+        raise RefusedError(Code.NO_VISIBLE_COUNT, "a count that the view would need is not one of its columns")
+    return index

@@ -115,6 +115,11 @@ class Query:
         return isinstance(self._tree, ir.Block) and aggregated(self._tree)
 
     @property
+    def is_one_row(self) -> bool:
+        """Whether it aggregates all rows to one."""
+        return isinstance(self._tree, ir.Block) and aggregated(self._tree) and self._tree.grouping is None
+
+    @property
     def output(self) -> tuple[tuple[str, str], ...]:
         """Name and Spark type of each column of the view."""
         return self._output

@@ -189,5 +189,5 @@ def check_linear(block: ir.Block, index: int) -> None:
         loses = relation.join in ("LEFT", "FULL", "SEMI", "ANTI") if position == index else False
         loses = loses or (index < position and relation.join in ("RIGHT", "FULL"))
         if loses:
-            message = f"a change on the optional side of a {relation.join} join changes rows that are already there"
+            message = f"a change on the other side of the {relation.join} join changes rows that are stored already"
             raise RefusedError(Code.NOT_LINEAR, message)

@@ -3,10 +3,12 @@
 
 from __future__ import annotations
 
+import re
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from decimal import Decimal
 from typing import Any
 
@@ -16,10 +18,12 @@ import sqlglot
 from py4j.protocol import Py4JJavaError
 from pyiceberg.catalog import load_catalog
 from pyiceberg.table import StaticTable
+from pyiceberg.table import Table as PyIcebergTable
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 
 from airflow_mv.spec.identifiers import Identifier
+from airflow_mv.stagers import stored_rows
 from tests.engine.incremental.schemas import Schema, written
 from tests.engine.incremental.views import naming
 from tests.engine.support import Lake
@@ -80,9 +84,17 @@ def _named(lake: Lake, frames: Mapping[str, DataFrame]) -> Iterator[None]:
 
 
 def stored(lake: Lake, view: str) -> pyarrow.Table:
-    """Return the rows of the last refresh, in either layout, through pyiceberg."""
+    """Return the rows of the last refresh, in either layout, through pyiceberg where it reads them right."""
     storage = lake.catalog.load_storage(lake.view(view))
-    return StaticTable.from_metadata(storage.location).scan(snapshot_id=storage.rows_snapshot).to_arrow()
+    table = StaticTable.from_metadata(storage.location)
+    if _is_misread(table):
+        return stored_rows(lake.spark, replace(storage, name=None), storage.rows_snapshot).toArrow()
+    return table.scan(snapshot_id=storage.rows_snapshot).to_arrow()
+
+
+def _is_misread(table: PyIcebergTable) -> bool:
+    """Whether pyiceberg 0.12 may tell NULL as an empty map: it does where a map's values are nested."""
+    return re.search(r"map<\w+, (struct|list|map)<", str(table.schema())) is not None
 
 
 def differences(want: Counter[str], got: Counter[str]) -> str:
@@ -170,6 +182,8 @@ def by_duckdb(
         for name, snapshot in snapshots.items():
             identifier = Identifier.parse(name)
             table = load_catalog(identifier.catalog).load_table((*identifier.namespace, identifier.name))
+            if _is_misread(table):
+                return None
             try:
                 with warnings.catch_warnings():
                     warnings.simplefilter("ignore")

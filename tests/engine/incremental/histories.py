@@ -132,7 +132,10 @@ class Changing:
     def delete_equal(self, table: str) -> list[Change]:
         """Delete by the value of a column, as Flink does; a row of the value may come again."""
         columns = self.schema[table]
-        column = self.random.choice([name for name, of in columns.items() if of in ("int", "string")] or ["a"])
+        names = [name for name, of in columns.items() if of in ("int", "string")]
+        if not names:
+            return self.delete(table)
+        column = self.random.choice(names)
         found: int | str = self.random.randint(0, 4)
         found = text(self.random) if columns[column] == "string" else found
         deleting = Change("delete-equal", table, "", equal=(column, found))

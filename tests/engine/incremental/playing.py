@@ -203,9 +203,13 @@ def run(lake: Lake, history: History, tally: Tally, seed: int) -> None:
 
 
 def _fails(lake: Lake, view: View) -> str:
-    """Say how the query itself fails over the tables as they are; nothing if it does not."""
+    """Say how the query itself fails over the tables as they are, or their last snapshots; nothing if it does not."""
+    heads = {name: lake.files.load_table((lake.namespace, name)).metadata.current_snapshot_id for name in TABLES}
+    tables = {name: lake(name) for name in TABLES}
+    pinned = {name: f"{tables[name]} VERSION AS OF {head}" if head else tables[name] for name, head in heads.items()}
     try:
-        lake.spark.sql(naming(view.sql, {name: lake(name) for name in TABLES})).collect()
+        for names in (tables, pinned):
+            lake.spark.sql(naming(view.sql, names)).collect()
     except (PySparkException, Py4JJavaError) as error:
         return str(error).splitlines()[0][:60]
     return ""

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.engine.incremental.checking import check
 from tests.engine.incremental.test_edges import mode_after, table, view
 from tests.engine.support import Lake
@@ -89,3 +91,15 @@ def test_a_decimal_is_compared_with_a_whole_number_by_statistics(lake: Lake) -> 
     view(lake, sql)
     assert mode_after(lake, sql, "INSERT INTO {ns}.r VALUES (2, 30)") == "fast-forward"
     assert mode_after(lake, sql, "INSERT INTO {ns}.r VALUES (2, 23.99)") == "append"
+
+
+def test_a_column_that_no_write_has_seen_yet_is_explained(lake: Lake) -> None:
+    """A snapshot has the columns of its time: the query can be asked of the table, and not yet of its snapshot."""
+    table(lake, "r", "k int", "(1), (2)")
+    lake.run("ALTER TABLE {ns}.r ADD COLUMN more int")
+    with pytest.raises(Exception, match=r"`more` cannot .*there as of the table's next write"):
+        view(lake, "SELECT k, more FROM r")
+
+    lake.run("INSERT INTO {ns}.r SELECT * FROM {ns}.r WHERE false")
+    view(lake, "SELECT k, more FROM r")
+    assert lake.rows("v") == [(1, None), (2, None)]
