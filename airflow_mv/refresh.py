@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from airflow_mv.catalog import LoadedStorage, MaterializedViewCatalog
@@ -254,11 +254,19 @@ def _lag_seconds(plan: RefreshPlan) -> float | None:
 def _as_it_ran(plan: RefreshPlan, outcome: Outcome) -> RefreshPlan:
     """What counts is the mode that ran, not the one that was planned."""
     if outcome.fallback is None:
-        return plan
+        return replace(plan, reasons=(*plan.reasons, *_compared(outcome)))
     code = Code.SKIPPED if outcome.metadata_location is None else Code.INCREMENTAL_UNAVAILABLE
     why = Reason(code, f"{FOUND_OUT}: {outcome.fallback_reason}")
     mode = Mode.NOOP if outcome.metadata_location is None else Mode.FULL
     return replace(plan, mode=mode, reasons=(*plan.reasons, why))
+
+
+def _compared(outcome: Outcome) -> Iterator[Reason]:
+    """Say where all rows had to be read to know the change: no estimate has expected that."""
+    for delta in outcome.deltas:
+        if "values" in delta.ways:
+            text = "all of its rows at both snapshots were compared: over Spark Connect its files cannot be asked for"
+            yield Reason(Code.ROWS_COMPARED, f"{delta.table}: {text}")
 
 
 def _rows_read(deltas: Sequence[Delta]) -> int | None:

@@ -94,7 +94,7 @@ _ARBITRARY = (
     exp.ApproxQuantile,
 )
 #: Aggregates whose value never depends on the order of the rows, whatever the types.
-_EXACT = (exp.Count, exp.CountIf, exp.Min, exp.Max, exp.LogicalAnd, exp.LogicalOr)
+_EXACT = (exp.Count, exp.CountIf, exp.Min, exp.Max, exp.LogicalAnd, exp.LogicalOr, exp.Grouping, exp.GroupingId)
 _RANKS = (exp.Rank, exp.DenseRank, exp.PercentRank, exp.CumeDist)
 _NUMBERINGS = (exp.RowNumber, exp.Ntile)
 

@@ -39,8 +39,10 @@ def merged(
     Raises:
         RefusedError: The stored rows and the change do not give the new rows.
     """
-    if not isinstance(tree, ir.Block) or not aggregated(tree) or has_windows(tree) or tree.distinct:
+    if not isinstance(tree, ir.Block) or not aggregated(tree) or tree.distinct:
         raise RefusedError(Code.NOT_ADDITIVE, "the query is not one GROUP BY at its top")
+    if has_windows(tree):
+        raise RefusedError(Code.NOT_ADDITIVE, "a window over the groups: one group changes the rows of others")
     if tree.having is not None:
         raise RefusedError(Code.NOT_ADDITIVE, "HAVING: a group that is not stored may come to pass it")
     if tree.grouping is not None and tree.grouping.sets is not None:
@@ -101,8 +103,10 @@ class _Columns:
             else:
                 derived.append(index)
         shown = {wanted[number] for index, number in keys.items() if is_comparable(output[index][1])}
-        if any(key not in shown for key in wanted):
-            raise RefusedError(Code.NO_KEYS, "not each key of GROUP BY is a column of the view that can be compared")
+        hidden = [written(key) for key in wanted if key not in shown]
+        if hidden:
+            message = f"GROUP BY {', '.join(hidden)}: no column of the view, or none that can be compared"
+            raise RefusedError(Code.NO_KEYS, message)
         values = tuple(item.value for item in block.outputs)
         arguments = [item.argument for item in parts.values() if item.argument is not None]
         in_every_row = tuple(item for item in arguments if has_value(block, item, not_null))

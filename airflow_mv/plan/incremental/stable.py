@@ -10,7 +10,7 @@ chosen value changes which rows there are, and is refused. A condition on a numb
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import Flag, auto
 from functools import reduce
 from operator import or_
@@ -40,6 +40,7 @@ class Doubt(Flag):
 
 
 _UNSURE = Doubt.CHOSEN | Doubt.NUMBER
+_INEXACT = Doubt.SUMMED | Doubt.INEXACT
 
 _Names = Mapping[tuple[str, str], Doubt]
 
@@ -180,18 +181,28 @@ class _Block:
 
     def _window(self, window: exp.Window) -> Doubt:
         call = functions.window_function(window)
-        result = self._aggregate(call) if not functions.is_numbering(call) else Doubt.NONE
-        for child in window.iter_expressions():
-            result |= Doubt.CHOSEN if child is not window.this and self._of(child) & Doubt.CHOSEN else Doubt.NONE
+        is_numbering = functions.is_numbering(call)
+        result = self._aggregate(call) if not is_numbering else Doubt.NONE
+        beside = self._together(child for child in window.iter_expressions() if child is not window.this)
+        result |= beside & Doubt.CHOSEN
+        if beside & _INEXACT:
+            # Another run may let rows tie that do not, or the other way round.
+            result |= Doubt.INEXACT
         order = window.args.get("order")
-        if order is None or functions.is_rank(call) or self._is_total(window):
-            total = order is not None and not functions.is_rank(call)
-            return result & ~Doubt.CHOSEN if total else result
-        if functions.is_numbering(call):
+        if order is None or functions.is_rank(call):
+            return result
+        if self._is_total(window):
+            # Tied rows are alike; what was chosen before they were put in order may still be another value.
+            below = beside | self._together(call.iter_expressions())
+            return result if below & Doubt.CHOSEN and not is_numbering else result & ~Doubt.CHOSEN
+        if is_numbering:
             return result | Doubt.NUMBER
         spec = window.args.get("spec")
         by_rows = spec is not None and (spec.args.get("kind") or "").upper() == "ROWS"
         return result | Doubt.CHOSEN if by_rows else result
+
+    def _together(self, parts: Iterable[exp.Expr]) -> Doubt:
+        return reduce(or_, (self._of(part) for part in parts), Doubt.NONE)
 
     def _is_total(self, window: exp.Window) -> bool:
         """Whether rows that tie are the same in all columns that the block shows."""

@@ -149,20 +149,24 @@ def invent(lakes: Lakes, seed: int, *, views: int, steps: int) -> History:
     changing = Changing.drawn(random)
     tables = make(random, variant, changing.columns)
     lake, turn = lakes(), 7 * seed
-    made = _views(lake, random, range(views - 1), turn, changing.columns)
+    # Where a column is a partition, Iceberg 1.12 takes NULL to be less than all and unequal to all in an OR.
+    not_asked = " OR " if any("PARTITIONED BY (a)" in change.text for change in tables) else "\0"
+    made = _views(lake, random, range(views - 1), turn, changing.columns, without=not_asked)
     done = [changing.step(steps * seed)]
-    made += _views(lake, random, range(views - 1, views), turn, changing.columns, since=1)
+    made += _views(lake, random, range(views - 1, views), turn, changing.columns, without=not_asked, since=1)
     done += [changing.step(steps * seed + number) for number in range(1, steps)]
     return History(variant, tables, tuple(made), tuple(done))
 
 
-def _views(lake: Lake, random: Random, numbers: range, turn: int, schema: Schema, *, since: int = 0) -> list[View]:
+def _views(
+    lake: Lake, random: Random, numbers: range, turn: int, schema: Schema, *, without: str, since: int = 0
+) -> list[View]:
     made = []
     with accepting(lake, schema) as accepts:
         for number in numbers:
             attempt = turn + number
             sql, in_duckdb = query(random, attempt, schema)
-            while not accepts(sql):
+            while without in sql or not accepts(sql):
                 attempt += 1
                 sql, in_duckdb = query(random, attempt, schema)
             layout = "registered" if random.random() < 0.25 else "pointed"

@@ -51,16 +51,20 @@ def test_views_are_refreshed_from_changes_over_spark_connect(tmp_path: Path, con
             return done.json
 
         def modes(policy: str) -> tuple[str, ...]:
-            return tuple(item["mode"] for item in run("refresh", *names, "--on-fallback", policy))
+            told = run("refresh", *names, "--on-fallback", policy)
+            assert all(item["reasons"][-1]["code"] == reason for item in told), told
+            return tuple(item["mode"] for item in told)
 
         for name, sql in zip(names, queries.values(), strict=True):
             run("create", name, "--sql", sql, "--refresh-strategy", "incremental", "--refresh")
         insert("c", 7)
+        reason = "COST"
         assert modes("fail") == ("append", "merge")
         assert _rows(lake, "rows") == [("a", 10), ("b", 5), ("b", 20), ("c", 7)]
         assert _rows(lake, "most") == [("a", 10), ("b", 20), ("c", 7)]
 
         tables.load_table("sales.orders").delete("amount = 20 or day = 'a'")
+        reason = "ROWS_COMPARED"
         assert "full" not in modes("fail")
         assert _rows(lake, "rows") == [("b", 5), ("c", 7)]
         assert _rows(lake, "most") == [("b", 5), ("c", 7)]
