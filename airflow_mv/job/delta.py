@@ -61,8 +61,11 @@ def check_deterministic(work: Work, step: DeterminismStep) -> None:
     if work.jvm is None:
         return  # the analysed plan is the server's: the planner's own list of functions has to do
     plan: Any = frame._jdf.queryExecution().analyzed()
-    current = work.jvm.org.apache.spark.sql.catalyst.trees.TreePattern.CURRENT_LIKE()
-    if not plan.deterministic() or plan.containsPattern(current):
+    catalyst = work.jvm.org.apache.spark.sql.catalyst
+    current = plan.containsPattern(catalyst.trees.TreePattern.CURRENT_LIKE())
+    # 'now' and 'today' are texts until they are cast.
+    current = current or not catalyst.optimizer.SpecialDatetimeValues.apply(plan).fastEquals(plan)
+    if current or not plan.deterministic():
         raise IncrementalRefusedError(
             "not-deterministic", "the query gives other rows each time: it uses rand(), current_timestamp() or the like"
         )

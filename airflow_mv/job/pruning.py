@@ -18,6 +18,8 @@ _LONGEST_LIST = 200
 #: More keys than this are not worth a look.
 _MOST_KEYS = 20_000
 _LONGEST_STRING = 200
+#: Stands for what is no UTF-8: the value itself is another one.
+_UNREADABLE = "\ufffd"
 _WHOLE = (T.ByteType, T.ShortType, T.IntegerType, T.LongType)
 
 
@@ -60,11 +62,15 @@ def within(bounds: Mapping[str, Sequence[Any]], schema: T.StructType) -> str:
         kind = schema[name].dataType
         if told and _text(kind) is not None:
             *ends, null = told
-            if not any(isinstance(value, str) and len(value) > _LONGEST_STRING for value in ends):
+            if not any(isinstance(value, str) and _is_unwritable(value) for value in ends):
                 least, greatest = map(_written(kind), ends)
                 or_null = f" OR {quote(name)} IS NULL" if null else ""
                 found.append(f"({quote(name)} BETWEEN {least} AND {greatest}{or_null})")
     return " AND ".join(found)
+
+
+def _is_unwritable(text: str) -> bool:
+    return len(text) > _LONGEST_STRING or _UNREADABLE in text
 
 
 def _text(kind: T.DataType) -> str | None:
@@ -92,7 +98,7 @@ def _predicate(values: set[Any], kind: T.DataType) -> str | None:
     null = " OR ? IS NULL" if None in values else ""
     values = values - {None}
     write = _written(kind)
-    if any(isinstance(value, str) and ("?" in value or len(value) > _LONGEST_STRING) for value in values):
+    if any(isinstance(value, str) and ("?" in value or _is_unwritable(value)) for value in values):
         return None
     if not values:
         return "? IS NULL"

@@ -6,13 +6,15 @@ from __future__ import annotations
 import pkgutil
 import re
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.types import ArrayType, BinaryType, DataType, MapType, StringType, StructType
 
 from airflow_mv.errors import IncrementalRefusedError
 from airflow_mv.script import STAGING_CATALOG, Delta, quote
@@ -98,14 +100,17 @@ class Work:
             table = frame.limit(most + 1).toArrow()
             local = self.spark.createDataFrame(table, schema=frame.schema)
             return (local, table.num_rows) if table.num_rows <= most else None
+        # As bytes: what is no UTF-8 would come back as other text.
+        texts = {item.name: item.dataType for item in frame.schema.fields if isinstance(item.dataType, StringType)}
         with self.setting("spark.sql.datetime.java8API.enabled", "true"):  # the older classes lose old dates
-            java = frame.limit(most + 1)._jdf
+            java = _cast(frame, dict.fromkeys(texts, BinaryType())).limit(most + 1)._jdf
             with self.sized_for(_bytes_read(java)):
                 rows = java.collectAsList()
             count = int(rows.size())
             if count > most:
                 return None
-            return DataFrame(self.spark._jsparkSession.createDataFrame(rows, java.schema()), self.spark), count
+            local = DataFrame(self.spark._jsparkSession.createDataFrame(rows, java.schema()), self.spark)
+            return _cast(local, texts), count
 
     @contextmanager
     def setting(self, key: str, value: str) -> Iterator[None]:
@@ -145,12 +150,13 @@ class Work:
             frame: The query.
             expected: An upper bound of its rows, where one is known.
         """
-        if expected is not None and expected <= AT_HAND:
+        fits = not _has_map(frame.schema)  # the driver's maps of more than four entries have another order
+        if fits and expected is not None and expected <= AT_HAND:
             local = self.at_hand(frame)
             if local is not None:
                 return local
         held = frame.localCheckpoint(eager=True)
-        local = self.at_hand(held)
+        local = self.at_hand(held) if fits else None
         if local is not None:
             return local
         self._held.append(held)  # Spark frees a checkpoint when its frame is forgotten
@@ -231,6 +237,22 @@ class Work:
         for table, name in self._staged:
             yield partial(self._task_sets().removeTasks, table, name)
             yield partial(self._table_cache().remove, name)
+
+
+def _has_map(kind: DataType) -> bool:
+    if isinstance(kind, StructType):
+        return any(_has_map(field.dataType) for field in kind.fields)
+    return isinstance(kind, MapType) or (isinstance(kind, ArrayType) and _has_map(kind.elementType))
+
+
+def _cast(frame: DataFrame, types: Mapping[str, DataType]) -> DataFrame:
+    """Return a frame with some columns of another type."""
+    if not types:
+        return frame
+    columns = ((name, F.col(quote(name))) for name in frame.columns)
+    return frame.select(
+        *(column.cast(types[name]).alias(name) if name in types else column for name, column in columns)
+    )
 
 
 def _bytes_read(java: Any) -> int:

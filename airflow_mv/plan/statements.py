@@ -24,11 +24,13 @@ REGISTERED_PROPERTIES = (*STORAGE_PROPERTIES, ("commit.retry.num-retries", "10")
 _BYTES_OF_A_PARTITION, _LEAST_PARTITIONS, _SPARKS_PARTITIONS = 16 * 1024 * 1024, 4, 200
 _SNAPSHOT_PROPERTY = "spark.sql.iceberg.snapshot-property."
 #: A refresh is a function of its snapshots, not of a session: INSERT OVERWRITE replaces the whole table,
-#: `${…}` in a quoted name is no variable of Spark's, and time zones are the same wherever the job runs.
+#: `${…}` in a quoted name is no variable of Spark's, time zones are the same wherever the job runs, and so is what a
+#: backslash in a literal means: keys are written as literals.
 _CONFS = (
     ("spark.sql.sources.partitionOverwriteMode", "static"),
     ("spark.sql.variable.substitute", "false"),
     ("spark.sql.session.timeZone", "UTC"),
+    ("spark.sql.parser.escapedStringLiterals", "false"),
 )
 _ARGUMENT = re.compile(r"(bucket|truncate)\[(\d+)\]")
 _TIMES = {"year": "years", "month": "months", "day": "days", "hour": "hours"}

@@ -50,7 +50,7 @@ class Base:
         not_null: Columns that are NOT NULL, at the recorded snapshot too.
         schema_is_current: Whether the table's current columns are those of the target: a scan of appends has these.
         added_may_match: Whether a row that was appended may pass one of several filters, by its file's statistics;
-            ``None`` where rows did not only come by appends.
+            ``None`` where rows did not only come by appends, or columns have changed since.
     """
 
     identifier: Identifier
@@ -210,7 +210,9 @@ class _Candidates:
             how=self._how,
             weighted=weighted,
         )
-        return self._candidate(Mode.MERGE, (*self._relations(found.signed), step), f"{text}; {self._told_how}")
+        only_added = all(relation.appended_only for relation in self.relations.values() if relation.changed)
+        relations = self._relations(found.signed, only_added=only_added)
+        return self._candidate(Mode.MERGE, (*relations, step), f"{text}; {self._told_how}")
 
     def _replace_keys(self) -> Candidate | Reason:
         found = self.query.replace_keys(broadcast=self._small)

@@ -106,6 +106,7 @@ def _base(
     table = metadata_of(catalog, observed, observation.opened)
     change = next(item for item in observation.freshness.base_tables if item.identifier == observed.identifier)
     recorded, target = table.schema_at(change.recorded), table.schema_at(observed.head)
+    is_current = _fields(target) == _fields(table.current_schema)
     return Base(
         identifier=identifier,
         sql=read_as(observation.nested_storages).get(identifier, identifier.sql()),
@@ -116,8 +117,8 @@ def _base(
         total_bytes=table.bytes_at(observed.head),
         kept=kept_columns(recorded, target),
         not_null=_required(recorded) & _required(target),
-        schema_is_current=_fields(target) == _fields(table.current_schema),
-        added_may_match=_statistics(catalog, identifier, observed, change, table),
+        schema_is_current=is_current,
+        added_may_match=_statistics(catalog, identifier, observed, change, table) if is_current else None,
     )
 
 

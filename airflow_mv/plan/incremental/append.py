@@ -80,9 +80,13 @@ def weighted(tree: ir.Tree, context: Context, *, inner: str = "") -> list[ir.Blo
     if isinstance(tree, ir.Compound):
         if tree.operator != "UNION" or tree.distinct:
             raise RefusedError(Code.NOT_LINEAR, f"{tree.operator}: copies of a row on the other side matter")
-        sides = [weighted(side, context, inner=inner) or [_none(side, context)] for side in (tree.left, tree.right)]
+        left, right = (
+            weighted(side, context, inner=inner) or [_none(side, context)] for side in (tree.left, tree.right)
+        )
+        if isinstance(tree.right, ir.Compound):
+            right = [_as_one(right, context)]
         columns = (*ir.names(tree), WEIGHT)
-        return [ir.named_block(term, columns) for side in sides for term in side]
+        return [ir.named_block(term, columns) for term in (*left, *right)]
     if aggregated(tree) or has_windows(tree) or tree.distinct:
         raise RefusedError(Code.NOT_LINEAR, _reshaping(tree, inner))
     return weighted_terms(tree, context)
@@ -124,6 +128,15 @@ def _delta(relation: ir.Relation, context: Context) -> ir.Source | None:
         return None
     found = weighted(source, context, inner=" in a query that it reads from")
     return ir.union(found, (*ir.names(source), WEIGHT)) if found else None
+
+
+def _as_one(terms: Sequence[ir.Block], context: Context) -> ir.Block:
+    """Return a union's terms as one: beside others they might make another type together."""
+    alias = context.fresh("side")
+    tree = ir.union(terms)
+    return ir.Block(
+        tuple(ir.Output(name, ir.column(alias, name)) for name in ir.names(tree)), (ir.Relation(alias, tree),)
+    )
 
 
 def _none(side: ir.Tree, context: Context) -> ir.Block:

@@ -3,7 +3,7 @@
 
 A rule gives queries whose rows, taken together, hold every row value whose number of copies differs
 between the old and the new result. They may hold more, and a row more than once. ``wanted`` names
-the columns that matter, by position: the less, the cheaper.
+the columns to return of them, by position: the less, the cheaper. All columns matter.
 """
 
 from __future__ import annotations
@@ -62,6 +62,8 @@ def compound(tree: ir.Compound, wanted: Sequence[int], context: Context) -> list
     result: list[ir.Tree] = []
     for side in (tree.left, tree.right):
         found = changed(side, wanted, context) or [no_rows(side, wanted, context)]
+        # One by one they might make another type together: text and a date are a date, text and a timestamp one.
+        found = [ir.union(found)] if isinstance(side, ir.Compound) else found
         result += [ir.named(item, columns) for item in found]
     return result
 
@@ -75,13 +77,25 @@ def no_rows(tree: ir.Tree, wanted: Sequence[int], context: Context) -> ir.Block:
 
 
 def plain(block: ir.Block, wanted: Sequence[int], context: Context) -> list[ir.Tree]:
-    """R3, R11, R16: projection, filter, joins, DISTINCT and LATERAL VIEW keep the rule of their input."""
-    return list(terms(ir.selecting(block, _pick(block.outputs, wanted)), context))
+    """R3, R11, R16: projection, filter, joins, DISTINCT and LATERAL VIEW keep the rule of their input.
+
+    What is not wanted may still be what changes: a subquery in the SELECT list. Its rows lose that column last.
+    """
+    asking = [index for index, item in enumerate(block.outputs) if _asks(item, block) and index not in wanted]
+    shown = _pick(block.outputs, (*wanted, *asking))
+    found = terms(ir.selecting(block, shown), context)
+    if not asking:
+        return list(found)
+    return [ir.with_used_nested(replace(term, outputs=term.outputs[: len(wanted)])) for term in found]
+
+
+def _asks(output: ir.Output, block: ir.Block) -> bool:
+    return any(ir.touched(item.tree) for item in ir.marks(output.value, block))
 
 
 def grouped(block: ir.Block, grouping: ir.Grouping, wanted: Sequence[int], context: Context) -> list[ir.Tree]:
     """R8, R9, R14: groups of which an input row changed, in both versions: old groups may have vanished."""
-    affected = affected_keys(block, grouping.keys, wanted, context)
+    affected = affected_keys(block, grouping.keys, context)
     if not affected:
         return []
     if grouping.sets is not None:
@@ -91,7 +105,7 @@ def grouped(block: ir.Block, grouping: ir.Grouping, wanted: Sequence[int], conte
 
 def global_aggregate(block: ir.Block, wanted: Sequence[int], context: Context) -> list[ir.Tree]:
     """R10: the one row, old and new, if an input row changed."""
-    if not affected_keys(block, (ir.one(),), wanted, context):
+    if not affected_keys(block, (ir.one(),), context):
         return []
     row = _without(block, wanted)
     return [ir.tree_at(row, "old"), ir.tree_at(row, "new")]
@@ -103,7 +117,7 @@ def windowed(block: ir.Block, wanted: Sequence[int], context: Context) -> list[i
     if not keys:
         message = "windows without a PARTITION BY in common: each row may change with every other"
         raise RefusedError(Code.WHOLE_RESULT, message)
-    affected = affected_keys(block, keys, wanted, context)
+    affected = affected_keys(block, keys, context)
     return keyed(block, keys, affected, wanted, context) if affected else []
 
 
@@ -128,7 +142,7 @@ def terms(block: ir.Block, context: Context) -> list[ir.Block]:
     return result + list(subquery_terms(block, terms, changed, context))
 
 
-def affected_keys(block: ir.Block, keys: Sequence[exp.Expr], wanted: Sequence[int], context: Context) -> list[ir.Tree]:
+def affected_keys(block: ir.Block, keys: Sequence[exp.Expr], context: Context) -> list[ir.Tree]:
     """Return the keys, named ``__k0`` and so on, of groups or partitions that may have changed.
 
     R9: a changed subquery above the groups may change all of them.
@@ -136,7 +150,7 @@ def affected_keys(block: ir.Block, keys: Sequence[exp.Expr], wanted: Sequence[in
     outputs = [ir.Output(f"__k{index}", key) for index, key in enumerate(keys)]
     inputs = ir.selecting(block, outputs)
     result: list[ir.Tree] = list(terms(inputs, context))
-    for nested in above(replace(block, outputs=_pick(block.outputs, wanted))):
+    for nested in above(block):
         every = ir.block_at(inputs, "new")
         if nested.outer or nested.kind == "IN":
             result.append(every)

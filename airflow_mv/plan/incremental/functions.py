@@ -41,7 +41,7 @@ _SCALARS = frozenset(
     try_aes_decrypt try_make_interval try_make_timestamp try_make_timestamp_ltz try_make_timestamp_ntz try_mod
     try_parse_json try_parse_url try_to_binary try_to_date try_to_number try_to_time try_to_timestamp
     try_url_decode try_validate_utf8 try_variant_get url_decode url_encode validate_utf8 variant_get weekday
-    window window_time xpath xpath_boolean xpath_double xpath_float xpath_int xpath_long xpath_number
+    window_time xpath xpath_boolean xpath_double xpath_float xpath_int xpath_long xpath_number
     xpath_short xpath_string xxhash64 zeroifnull zip_with
     """.split()  # noqa: SIM905
 )
@@ -54,6 +54,7 @@ VOLATILE = frozenset(
     session_user shuffle spark_partition_id try_aes_encrypt uniform user uuid version
     """.split()  # noqa: SIM905
 )
+_TIMES_OF_TODAY = frozenset({"now", "today", "tomorrow", "yesterday"})
 _NOW_WITHOUT_ARGUMENTS = frozenset({"unix_timestamp", "to_unix_timestamp"})
 _VOLATILE_CLASSES = (
     exp.Rand,
@@ -74,7 +75,8 @@ _VOLATILE_CLASSES = (
     exp.CurrentTimezone,
 )
 GENERATORS = (exp.UDTF, exp.Explode, exp.Posexplode, exp.Inline, exp.Stack)
-_GENERATOR_NAMES = frozenset({"inline_outer", "json_tuple", "variant_explode", "variant_explode_outer"})
+#: window() is one, too: a sliding one gives several rows, and none gives any for a time that is NULL.
+_GENERATOR_NAMES = frozenset({"inline_outer", "json_tuple", "variant_explode", "variant_explode_outer", "window"})
 #: Their value depends on the order of the rows, or on a random or approximate inner state.
 _ARBITRARY = (
     exp.First,
@@ -110,11 +112,19 @@ def check(call: exp.Expr) -> None:
     if isinstance(call, _VOLATILE_CLASSES) or name in VOLATILE or no_argument:
         written = name or call.sql(dialect="spark")
         raise RefusedError(Code.NOT_DETERMINISTIC, f"{written} may give another value at each refresh")
+    if isinstance(call, exp.Cast) and isinstance(call.this, exp.Literal) and _is_now(call):
+        raise RefusedError(Code.NOT_DETERMINISTIC, f"{call.sql(dialect='spark')} is another time at each refresh")
     if isinstance(call, exp.Anonymous) and name not in _AGGREGATES | _SCALARS | KEPT | _GENERATOR_NAMES:
         message = f"{name}() is no built-in function that is known here: it might be an aggregate or not deterministic"
         raise RefusedError(Code.UNKNOWN_FUNCTION, message)
     if name == "session_window":
         raise RefusedError(Code.UNSUPPORTED_OPERATOR, f"{call.sql(dialect='spark')[:60]} is not supported here")
+
+
+def _is_now(cast: exp.Cast) -> bool:
+    """Whether a text is what Spark takes for a time of today: ``DATE 'today'``, ``CAST('now' AS TIMESTAMP)``."""
+    words = cast.name.lower().split()
+    return bool(words) and words[0] in _TIMES_OF_TODAY and cast.to.this in exp.DataType.TEMPORAL_TYPES
 
 
 def is_aggregate(node: exp.Expr) -> bool:

@@ -11,7 +11,7 @@ from airflow_mv.plan.incremental import functions, ir
 from airflow_mv.plan.incremental.grouping import grouping
 from airflow_mv.plan.incremental.model import BaseRelation, RefusedError
 from airflow_mv.plan.incremental.relations import Environment, FromClause, allow, unique, with_ctes
-from airflow_mv.plan.incremental.scope import Field, Scope, chain, fold
+from airflow_mv.plan.incremental.scope import Field, Scope, chain, check_variables, fold
 from airflow_mv.plan.query import NestedView
 from airflow_mv.plan.reasons import Code
 from airflow_mv.spec.identifiers import Identifier
@@ -228,6 +228,8 @@ class Resolver:
     def _check(self, part: exp.Expr) -> None:
         if isinstance(part, exp.Func):
             functions.check(part)
+        if isinstance(part, exp.Lambda):
+            check_variables(part)
         if isinstance(part, exp.Dot) and isinstance(part.expression, exp.Func):
             raise RefusedError(Code.UNKNOWN_FUNCTION, f"{part.sql(dialect='spark')[:60]} is a user's function")
         if isinstance(part, exp.Star) and not isinstance(part.parent, exp.Count):

@@ -129,6 +129,20 @@ def chain(node: exp.Expr) -> list[str] | None:
     return None
 
 
+def check_variables(node: exp.Lambda) -> None:
+    """Refuse a lambda function of which a variable is spelled in two ways: sqlglot takes the second for a column.
+
+    Raises:
+        RefusedError: It has one.
+    """
+    own = {fold(item.name) for item in node.expressions}
+    for column in node.this.find_all(exp.Column):
+        name = column.parts[0].name
+        if fold(name) in own:
+            message = f"{name} is a variable of a lambda function, where it is written with other letters"
+            raise RefusedError(Code.UNRESOLVED_NAME, message)
+
+
 def _only(fields: Sequence[Field], name: str, written: Sequence[str]) -> exp.Expr | None:
     found = [item.value for item in fields if item.name is not None and fold(item.name) == name]
     if not found:

@@ -188,7 +188,10 @@ class _Block:
         if beside & _INEXACT:
             # Another run may let rows tie that do not, or the other way round.
             result |= Doubt.INEXACT
-        order = window.args.get("order")
+        order, spec = window.args.get("order"), window.args.get("spec")
+        by_rows = spec is not None and (spec.args.get("kind") or "").upper() == "ROWS"
+        if order is None and by_rows:
+            return result | Doubt.CHOSEN
         if order is None or functions.is_rank(call):
             return result
         if self._is_total(window):
@@ -197,8 +200,6 @@ class _Block:
             return result if below & Doubt.CHOSEN and not is_numbering else result & ~Doubt.CHOSEN
         if is_numbering:
             return result | Doubt.NUMBER
-        spec = window.args.get("spec")
-        by_rows = spec is not None and (spec.args.get("kind") or "").upper() == "ROWS"
         return result | Doubt.CHOSEN if by_rows else result
 
     def _together(self, parts: Iterable[exp.Expr]) -> Doubt:
