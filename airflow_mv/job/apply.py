@@ -16,9 +16,8 @@ from pyspark.sql import DataFrame
 from pyspark.sql.types import DataType
 
 from airflow_mv.errors import IncrementalRefusedError
-from airflow_mv.job.delta import incomparable
 from airflow_mv.job.pruning import predicates
-from airflow_mv.job.work import Work, columns_of
+from airflow_mv.job.work import Work, columns_of, incomparable
 from airflow_mv.script import WEIGHT, MergeAdditiveStep, ReplaceKeysStep, quote
 
 _OVERFLOW = re.compile(r"ARITHMETIC_OVERFLOW|NUMERIC_VALUE_OUT_OF_RANGE|CAST_OVERFLOW")

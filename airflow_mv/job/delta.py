@@ -15,12 +15,12 @@ from typing import Any
 from pyspark.errors import AnalysisException
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
-from pyspark.sql.types import ArrayType, DataType, MapType, StructType
+from pyspark.sql.types import MapType
 
 from airflow_mv.errors import IncrementalRefusedError
 from airflow_mv.job.likeness import check_alike
 from airflow_mv.job.pruning import within
-from airflow_mv.job.work import Work
+from airflow_mv.job.work import Work, incomparable
 from airflow_mv.redaction import shortened
 from airflow_mv.script import STAGING_CATALOG, WEIGHT, Delta, DeltaStep, DeterminismStep, Step, quote
 
@@ -241,20 +241,6 @@ def _ordered(frame: DataFrame, name: str) -> Column:
     return F.map_entries(column) if isinstance(frame.schema[name].dataType, MapType) else column
 
 
-def incomparable(kind: DataType, names: tuple[str, ...]) -> str | None:
-    """Return the first type in a type, itself or nested, that is one of ``names``."""
-    inner: list[DataType] = []
-    if kind.typeName().startswith(names):
-        return kind.simpleString()
-    if isinstance(kind, StructType):
-        inner = [field.dataType for field in kind.fields]
-    elif isinstance(kind, ArrayType):
-        inner = [kind.elementType]
-    elif isinstance(kind, MapType):
-        inner = [kind.keyType, kind.valueType]
-    return next((found for item in inner if (found := incomparable(item, names)) is not None), None)
-
-
 # ----------------------------------------------------------------------------------------- scan tasks
 
 
@@ -348,8 +334,7 @@ class _Tasks:
         # Ids are a few bytes a row: where few differ, no other column is shuffled.
         both = old.select(*ids, F.lit(-1).alias(WEIGHT)).unionAll(new.select(*ids, F.lit(1).alias(WEIGHT)))
         differ = both.groupBy(*ids).agg(F.sum(WEIGHT).alias(WEIGHT)).where(f"{WEIGHT} <> 0").select(*ids)
-        with self.work.sized_for(16 * self.diff.rows(self.gone)):
-            few = self.work.at_hand(differ)
+        few = self.work.at_hand(differ)
         # Without the step's condition from here on: what is left of both has passed it.
         for here, there, sign in ((old, new, -1), (new, old, 1)):
             if few is not None:

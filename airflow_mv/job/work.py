@@ -150,7 +150,8 @@ class Work:
             frame: The query.
             expected: An upper bound of its rows, where one is known.
         """
-        fits = not _has_map(frame.schema)  # the driver's maps of more than four entries have another order
+        # The driver's maps of more than four entries have another order.
+        fits = incomparable(frame.schema, ("map",)) is None
         if fits and expected is not None and expected <= AT_HAND:
             local = self.at_hand(frame)
             if local is not None:
@@ -239,12 +240,6 @@ class Work:
             yield partial(self._table_cache().remove, name)
 
 
-def _has_map(kind: DataType) -> bool:
-    if isinstance(kind, StructType):
-        return any(_has_map(field.dataType) for field in kind.fields)
-    return isinstance(kind, MapType) or (isinstance(kind, ArrayType) and _has_map(kind.elementType))
-
-
 def _cast(frame: DataFrame, types: Mapping[str, DataType]) -> DataFrame:
     """Return a frame with some columns of another type."""
     if not types:
@@ -259,6 +254,20 @@ def _bytes_read(java: Any) -> int:
     """Return how many bytes a Java frame reads, as Spark expects: what it then plans is this plan."""
     leaves = java.queryExecution().optimizedPlan().collectLeaves()
     return sum(int(str(leaves.apply(number).stats().sizeInBytes())) for number in range(leaves.size()))
+
+
+def incomparable(kind: DataType, names: tuple[str, ...]) -> str | None:
+    """Return the first type in a type, itself or nested, that is one of ``names``."""
+    inner: list[DataType] = []
+    if kind.typeName().startswith(names):
+        return kind.simpleString()
+    if isinstance(kind, StructType):
+        inner = [field.dataType for field in kind.fields]
+    elif isinstance(kind, ArrayType):
+        inner = [kind.elementType]
+    elif isinstance(kind, MapType):
+        inner = [kind.keyType, kind.valueType]
+    return next((found for item in inner if (found := incomparable(item, names)) is not None), None)
 
 
 def columns_of(names: Sequence[str]) -> str:
