@@ -31,6 +31,8 @@ _STATEMENTS = (exp.DDL, exp.DML, exp.Into, exp.Command, exp.MultitableInserts)
 _CALLS_JAVA = frozenset({"reflect", "try_reflect", "java_method"})
 #: Functions that may read a file by its path, and how many arguments they have without that.
 _READS_FILES = {"from_protobuf": 0, "to_protobuf": 0, "from_avro": 2, "from_xml": 2, "schema_of_xml": 1}
+#: Iceberg's columns of where a row is stored: compaction changes them, and no row is another.
+_PLACES = frozenset({"_file", "_pos", "_spec_id", "_partition", "_deleted"})
 _TABLE_FUNCTIONS = frozenset({"range", "explode", "posexplode", "inline", "stack", "json_tuple", "variant_explode"})
 _FILE_FORMATS = frozenset({"parquet", "orc", "csv", "json", "text", "xml", "avro", "binaryfile", "delta", "iceberg"})
 #: sqlglot's functions trip over some calls that Spark accepts, such as map() with one argument.
@@ -91,6 +93,7 @@ def parse_query(sql: str, *, view: str) -> Query:
         raise query_error(text, tokens[0].start, "this is not a query: write a SELECT that changes nothing", view)
     _check_relations(text, tree, view)
     _check_functions(text, tree, view)
+    _check_columns(text, tree, view)
     return Query(text, tree, view)
 
 
@@ -314,6 +317,14 @@ def _check_functions(text: str, tree: exp.Expr, view: str) -> None:
         if len(call.expressions) > _READS_FILES.get(name, len(call.expressions)):
             message = f"with these arguments {name}() may read a file by path, with the rights of Spark's driver"
             raise query_error(text, _start(call), message, view)
+
+
+def _check_columns(text: str, tree: exp.Expr, view: str) -> None:
+    own = {_fold(alias.alias) for alias in tree.find_all(exp.Alias)}
+    for column in tree.find_all(exp.Column):
+        if _fold(column.name) in _PLACES - own:
+            message = f"{column.name} tells where Iceberg has stored a row, which maintenance changes: leave it out"
+            raise query_error(text, _start(column), message, view)
 
 
 def _start(node: exp.Expr) -> int:

@@ -221,7 +221,9 @@ def test_a_script_reads_its_delta_by_name_and_leaves_nothing_in_the_session(spar
     assert (outcome.mode, [delta.ways for delta in outcome.deltas]) == ("incremental", [("diff",)])
     assert type(outcome).from_json(outcome.to_json()) == outcome
 
-    failed = run(spark, whole_run(lake, "SELECT raise_error('no')", start=head[0]), report=silent)
+    failed = run(
+        spark, whole_run(lake, f"INSERT INTO {TABLE} SELECT raise_error('no'), 1, 1", start=head[0]), report=silent
+    )
     assert (failed.mode, failed.metadata_location) == ("none", None)
     work = Work(spark)
     assert work._table_cache().size() == 0
@@ -278,7 +280,7 @@ def test_a_refusal_runs_the_fallback_in_the_same_job_or_ends_it(spark: SparkSess
     """What is recorded is the mode that ran, and why."""
     full = SqlStep(f"INSERT OVERWRITE {TABLE} SELECT day, amount, 1 FROM {lake.name}.sales.orders")
     (create,) = lake.creation(f"SELECT day, amount, 0 AS w FROM {lake.name}.sales.orders").steps
-    steps = (create, DeterminismStep("SELECT rand()"), SqlStep("SELECT raise_error('not reached')"))
+    steps = (create, DeterminismStep("SELECT rand()"), SqlStep("INSERT INTO not_reached SELECT 1"))
     script = Script(f"{lake.name}.sales.daily", "r", TABLE, steps, incremental=True, fallback=(full,))
     outcome = run(spark, Script.from_json(script.to_json()), report=silent)
     assert (outcome.mode, outcome.fallback, outcome.rows_written) == ("full", "not-deterministic", 3)

@@ -22,8 +22,6 @@ _OPERATORS: Mapping[type[exp.Expr], str] = {exp.EQ: "=", exp.GT: ">", exp.GTE: "
 _TURNED = {"=": "=", ">": "<", ">=": "<=", "<": ">", "<=": ">="}
 LiteralKind = Literal["number", "text", "date", "timestamp"]
 _CAST_LITERALS: Mapping[object, LiteralKind] = {exp.DType.DATE: "date", exp.DType.TIMESTAMPNTZ: "timestamp"}
-#: The Spark type of each column, by the table's name and its own.
-Types = Mapping[str, Mapping[str, str]]
 #: A longer condition costs each task more to read than its rows.
 _LONGEST = 20_000
 
@@ -110,7 +108,7 @@ def _literal(node: exp.Expr) -> tuple[str, LiteralKind] | None:
 
 
 # ------------------------------------------------------------------------------------- as SQL
-def conditions(tree: ir.Tree, types: Types) -> dict[str, str]:
+def conditions(tree: ir.Tree) -> dict[str, str]:
     """Return for each base table a condition that every row passes that matters to a query; none: all may matter.
 
     It is over the table's bare column names. A row that it is NULL for does not pass, as in WHERE. A table that is
@@ -118,10 +116,9 @@ def conditions(tree: ir.Tree, types: Types) -> dict[str, str]:
 
     Args:
         tree: A query.
-        types: The Spark type of each column of the base tables, by the table's name.
     """
     found: dict[str, list[exp.Expr | None]] = {}
-    for name, condition in _required(tree, (), types):
+    for name, condition in _required(tree, ()):
         found.setdefault(name, []).append(condition)
     result: dict[str, str] = {}
     for name, every in found.items():
@@ -132,20 +129,19 @@ def conditions(tree: ir.Tree, types: Types) -> dict[str, str]:
     return result
 
 
-def _required(tree: ir.Tree, given: Sequence[exp.Expr], types: Types) -> Iterator[tuple[str, exp.Expr | None]]:
+def _required(tree: ir.Tree, given: Sequence[exp.Expr]) -> Iterator[tuple[str, exp.Expr | None]]:
     """Yield each occurrence of a base table and its condition.
 
     Args:
         tree: A query.
         given: Conditions that its rows must pass to matter, over its columns' names alone.
-        types: Those of the base tables' columns.
     """
     if isinstance(tree, ir.Compound):
         # Only a union asks of each row alone whether it passes.
-        below = [item for item in given if _means_the_same_below(item, tree, types)]
-        yield from _required(tree.left, below, types)
+        below = [item for item in given if _means_the_same_below(item, tree)]
+        yield from _required(tree.left, below)
         moved = [_moved(item, ir.names(tree), ir.names(tree.right)) for item in below]
-        yield from _required(tree.right, moved, types)
+        yield from _required(tree.right, moved)
         return
     outer = _inlined(given, tree)
     for index, relation in enumerate(tree.relations):
@@ -153,9 +149,9 @@ def _required(tree: ir.Tree, given: Sequence[exp.Expr], types: Types) -> Iterato
         if isinstance(relation.source, ir.Base):
             yield relation.source.name, ir.both(*own)
         elif isinstance(relation.source, ir.Block | ir.Compound):
-            yield from _required(relation.source, own, types)
+            yield from _required(relation.source, own)
     for nested in tree.nested:
-        yield from _required(nested.tree, (), types)
+        yield from _required(nested.tree, ())
 
 
 def _asked(block: ir.Block, index: int, outer: Sequence[exp.Expr]) -> list[exp.Expr]:
@@ -183,27 +179,27 @@ def _inlined(given: Sequence[exp.Expr], block: ir.Block) -> list[exp.Expr]:
     return [ir.substitute(item, value) for item in given]
 
 
-def _means_the_same_below(condition: exp.Expr, tree: ir.Compound, types: Types) -> bool:
+def _means_the_same_below(condition: exp.Expr, tree: ir.Compound) -> bool:
     """Whether a set operator's sides can be asked a condition on its rows: what differs in type it casts first."""
     names = ir.names(tree)
     positions = [names.index(column.name) for column in condition.find_all(exp.Column)]
-    return tree.operator == "UNION" and all(_type_of(tree, position, types) for position in positions)
+    return tree.operator == "UNION" and all(_type_of(tree, position) for position in positions)
 
 
-def _type_of(source: ir.Source, position: int, types: Types) -> str | None:
+def _type_of(source: ir.Source, position: int) -> str | None:
     """Return the type of a column where it is a base table's, shown as it is; ``None``: it is not known."""
     if isinstance(source, ir.Compound):
-        left, right = (_type_of(side, position, types) for side in (source.left, source.right))
+        left, right = (_type_of(side, position) for side in (source.left, source.right))
         return left if left == right else None
     if isinstance(source, ir.Base):
-        return types[source.name].get(source.columns[position])
+        return source.types[position]
     value = source.outputs[position].value.unnest() if isinstance(source, ir.Block) else None
     if not isinstance(source, ir.Block) or not isinstance(value, exp.Column):
         return None
     relation = next((item for item in source.relations if item.alias == value.table), None)
     if relation is None or value.name not in ir.names(relation.source):
         return None
-    return _type_of(relation.source, ir.names(relation.source).index(value.name), types)
+    return _type_of(relation.source, ir.names(relation.source).index(value.name))
 
 
 def _moved(condition: exp.Expr, names: Sequence[str], others: Sequence[str]) -> exp.Expr:

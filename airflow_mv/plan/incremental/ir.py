@@ -27,6 +27,8 @@ class Base:
 
     name: str
     columns: tuple[str, ...]
+    #: The Spark type of each column.
+    types: tuple[str, ...]
     changed: bool
     version: Version | None = None
 

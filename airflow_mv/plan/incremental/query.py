@@ -106,7 +106,7 @@ class Query:
     @property
     def conditions(self) -> Mapping[Identifier, str]:
         """What the rows of some base tables must pass to matter, as SQL; see :func:`filters.conditions`."""
-        found = conditions(self._tree, {relation.name: dict(relation.columns) for relation in self._relations})
+        found = conditions(self._tree)
         return {item.identifier: found[item.name] for item in self._relations if item.name in found}
 
     @property

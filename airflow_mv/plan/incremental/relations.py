@@ -285,9 +285,9 @@ class FromClause:
         path = (alias.name,) if alias is not None and alias.name else identifier.parts
         name = self.resolver.alias(path[-1])
         self.resolver.tables[name] = identifier
-        columns = tuple(item for item, _ in base.columns)
+        columns, types = (tuple(item[at] for item in base.columns) for at in (0, 1))
         visible = _visible(path, _renamed(columns, alias), [ir.column(name, item) for item in columns])
-        return ir.Relation(name, ir.Base(base.name, columns, base.changed)), visible
+        return ir.Relation(name, ir.Base(base.name, columns, types, base.changed)), visible
 
 
 def unique(fields: Sequence[Field]) -> tuple[ir.Output, ...]:

@@ -67,14 +67,13 @@ def keys(tree: ir.Tree, output: Sequence[tuple[str, str]]) -> tuple[int, ...]:
 
 
 def _certain(found: Sequence[Doubt], output: Sequence[tuple[str, str]], comparable: Sequence[int]) -> list[int]:
-    """Return the columns that another run gives the same values, or at least those that are not floating."""
-    fixed = [index for index in comparable if not found[index] & (Doubt.CHOSEN | Doubt.NUMBER)]
-    exact = [
+    """Return the columns that another run gives the same values."""
+    unsure = Doubt.CHOSEN | Doubt.NUMBER | Doubt.INEXACT
+    return [
         index
-        for index in fixed
-        if Doubt.INEXACT not in found[index] and not (Doubt.SUMMED in found[index] and is_floating(output[index][1]))
+        for index in comparable
+        if not found[index] & unsure and not (Doubt.SUMMED in found[index] and is_floating(output[index][1]))
     ]
-    return exact or [index for index in fixed if not is_floating(output[index][1])]
 
 
 def is_comparable(kind: str) -> bool:

@@ -18,6 +18,7 @@ from operator import or_
 from sqlglot import exp
 
 from airflow_mv.plan.incremental import functions, ir
+from airflow_mv.plan.incremental.exact import is_exact_sum
 from airflow_mv.plan.incremental.model import RefusedError
 from airflow_mv.plan.incremental.subqueries import aggregated, has_windows
 from airflow_mv.plan.reasons import Code
@@ -27,7 +28,7 @@ class Doubt(Flag):
     """Why a column may come out otherwise."""
 
     NONE = 0
-    #: An aggregate that is exact unless its type is floating.
+    #: An aggregate that is exact unless its type is floating: what it adds is of an unknown type.
     SUMMED = auto()
     #: Computed from such an aggregate: its type tells nothing.
     INEXACT = auto()
@@ -55,13 +56,20 @@ def doubts(tree: ir.Tree, outer: _Names | None = None) -> tuple[Doubt, ...]:
     Raises:
         RefusedError: Which rows there are depends on a choice.
     """
-    if isinstance(tree, ir.Compound):
-        left, right = doubts(tree.left, outer), doubts(tree.right, outer)
-        joined = tuple(one | other for one, other in zip(left, right, strict=True))
-        if tree.operator != "UNION" and any(doubt & Doubt.CHOSEN for doubt in joined):
-            raise _refused(f"{tree.operator} of a value that is chosen among several")
-        return joined
-    return _Block(tree, outer or {}).doubts()
+    return _look(tree, outer or {})[0]
+
+
+def _look(tree: ir.Tree, outer: _Names) -> tuple[tuple[Doubt, ...], bool]:
+    """Return the doubts about each column, and whether an inexact value decides which rows there are, or how many."""
+    if isinstance(tree, ir.Block):
+        block = _Block(tree, outer)
+        return block.doubts(), block.is_inexact_count()
+    (left, left_count), (right, right_count) = _look(tree.left, outer), _look(tree.right, outer)
+    joined = tuple(one | other for one, other in zip(left, right, strict=True))
+    if tree.operator != "UNION" and any(doubt & Doubt.CHOSEN for doubt in joined):
+        raise _refused(f"{tree.operator} of a value that is chosen among several")
+    compares = tree.distinct or tree.operator != "UNION"
+    return joined, left_count or right_count or (compares and any(doubt & _INEXACT for doubt in joined))
 
 
 def certain(tree: ir.Tree, kinds: Sequence[str]) -> list[bool]:
@@ -106,18 +114,34 @@ class _Block:
     def __init__(self, block: ir.Block, outer: _Names) -> None:
         self.block = block
         self.names: dict[tuple[str, str], Doubt] = dict(outer)
+        self.is_fed_inexactly = False
         for relation in block.relations:
             if isinstance(relation.source, ir.Block | ir.Compound):
-                pairs = zip(ir.names(relation.source), doubts(relation.source), strict=True)
+                found, is_inexact_count = _look(relation.source, {})
+                pairs = zip(ir.names(relation.source), found, strict=True)
                 self.names |= {(relation.alias, name): doubt for name, doubt in pairs}
+                self.is_fed_inexactly |= is_inexact_count
+        self._condition_numbers()
+        self._nested = {nested.mark: doubts(nested.tree, self.names) for nested in block.nested}
+        conditions = [block.where, *(relation.on for relation in block.relations)]
+        self.is_fed_inexactly |= self._is_any_inexact(item for item in conditions if item is not None)
+
+    def is_inexact_count(self) -> bool:
+        """Whether an inexact value decides which rows there are, or how many."""
+        block = self.block
+        deciding = [] if block.having is None else [block.having]
+        deciding += block.grouping.keys if block.grouping is not None else ()
+        deciding += [item.value for item in block.outputs] if block.distinct else ()
+        return self.is_fed_inexactly or self._is_any_inexact(deciding)
 
     def doubts(self) -> tuple[Doubt, ...]:
         """Return the doubts about the outputs, having looked at the conditions."""
-        self._condition_numbers()
         for condition in self._conditions():
             if self._of(condition) & Doubt.CHOSEN:
                 raise _refused(f"{condition.sql(dialect='spark')[:60]} tests a value that is chosen among several")
         found = [self._of(output.value) for output in self.block.outputs]
+        if self.block.grouping is not None and self._is_any_inexact(self.block.grouping.keys):
+            found = [doubt | Doubt.INEXACT for doubt in found]  # which rows share a group may differ, too
         if has_windows(self.block):
             found = self._beside(found)
         return tuple(found)
@@ -162,7 +186,7 @@ class _Block:
             result |= self._of(child)
         for nested in self.block.nested if isinstance(inner, exp.Anonymous) else ():
             if nested.mark == inner.name:
-                found = doubts(nested.tree, self.names)
+                found = self._nested[nested.mark]
                 result |= found[0] if nested.kind == "SCALAR" else _tested(found)
         if Doubt.SUMMED in result:
             result |= Doubt.INEXACT
@@ -174,10 +198,13 @@ class _Block:
             below |= self._of(child)
         if Doubt.NUMBER in below:
             below |= Doubt.CHOSEN
+        if self.is_fed_inexactly:
+            below |= Doubt.INEXACT
         below &= ~(Doubt.NUMBER | Doubt.BESIDE)
         if functions.is_arbitrary(call):
             return below | Doubt.CHOSEN
-        return below if functions.is_exact(call) else below | Doubt.SUMMED
+        is_exact = functions.is_exact(call) or is_exact_sum(call, self.block)
+        return below if is_exact else below | Doubt.SUMMED
 
     def _window(self, window: exp.Window) -> Doubt:
         call = functions.window_function(window)
@@ -187,7 +214,7 @@ class _Block:
         result |= beside & Doubt.CHOSEN
         if beside & _INEXACT:
             # Another run may let rows tie that do not, or the other way round.
-            result |= Doubt.INEXACT
+            result |= Doubt.INEXACT | (Doubt.NUMBER if is_numbering or functions.is_rank(call) else Doubt.NONE)
         order, spec = window.args.get("order"), window.args.get("spec")
         by_rows = spec is not None and (spec.args.get("kind") or "").upper() == "ROWS"
         if order is None and by_rows:
@@ -202,15 +229,21 @@ class _Block:
             return result | Doubt.NUMBER
         return result | Doubt.CHOSEN if by_rows else result
 
+    def _is_any_inexact(self, parts: Iterable[exp.Expr]) -> bool:
+        return bool(self._together(parts) & _INEXACT)
+
     def _together(self, parts: Iterable[exp.Expr]) -> Doubt:
         return reduce(or_, (self._of(part) for part in parts), Doubt.NONE)
 
     def _is_total(self, window: exp.Window) -> bool:
         """Whether rows that tie are the same in all columns that the block shows."""
-        if self.block.laterals or aggregated(self.block):
-            return False
         order = [item.this for item in window.args["order"].expressions]
         listed = [*order, *(window.args.get("partition_by") or ())]
+        grouping = self.block.grouping
+        if grouping is not None and grouping.sets is None and all(key in listed for key in grouping.keys):
+            return True  # each row is a group of its own
+        if self.block.laterals or aggregated(self.block):
+            return False
         shown = [column for output in self.block.outputs for column in output.value.find_all(exp.Column)]
         asked = [item for output in self.block.outputs for item in ir.marks(output.value, self.block)]
         return not asked and all(column in listed for column in shown)

@@ -58,6 +58,36 @@ def test_texts_that_are_no_utf_8_stay_as_they_are(lake: Lake) -> None:
     assert lake.rows("joined") == [(1, "FF"), (4, "FF")]
 
 
+def test_texts_that_are_no_utf_8_stay_as_they_are_inside_of_others(lake: Lake) -> None:
+    """In an array, in a struct: as keys they were other values, and their rows were not found."""
+    bad = "array(CAST(X'{0}' AS STRING)), named_struct('t', CAST(X'{0}' AS STRING))"
+    table(lake, "r", "k int, a array<string>, s struct<t: string>", f"(1, {bad.format('ff')}), (2, {bad.format('61')})")
+    sql = "SELECT hex(a[0]) AS h, hex(s.t) AS i, count(*) AS c, max(k) AS m FROM r GROUP BY a, s"
+    view(lake, sql)
+    change = f"INSERT INTO {{ns}}.r VALUES (3, {bad.format('fe')}), (4, {bad.format('ff')})"
+    assert mode_after(lake, sql, change) == "replace-keys"
+    assert lake.rows("v") == [("61", "61", 1, 2), ("FE", "FE", 1, 3), ("FF", "FF", 2, 4)]
+
+
+def test_how_a_session_reads_a_backslash_is_not_asked(lake: Lake) -> None:
+    """With ``escapedStringLiterals`` a text would be another in a refresh than in the one before."""
+    table(lake, "r", "t string", "('1'), ('a')")
+    sql = r"SELECT t, count(*) AS n FROM r WHERE t RLIKE '^\\d+$' GROUP BY t"
+    view(lake, sql)
+    setting = "spark.sql.parser.escapedStringLiterals"
+    lake.spark.conf.set(setting, "true")
+    try:
+        lake.run("INSERT INTO {ns}.r VALUES ('2'), ('b')")
+        assert lake.refresh("v", on_fallback="fail").mode == "merge"
+        assert lake.rows("v") == [("1", 1), ("2", 1)]
+        lake.run("DELETE FROM {ns}.r WHERE t = '1'")
+        assert lake.refresh("v", on_fallback="fail").mode == "merge"
+        assert lake.rows("v") == [("2", 1)]
+        assert lake.spark.conf.get(setting) == "true"
+    finally:
+        lake.spark.conf.unset(setting)
+
+
 def test_each_side_of_a_set_operator_keeps_its_type(lake: Lake) -> None:
     """A text beside a date is a date, beside a timestamp a timestamp: it matters which two meet first."""
     table(lake, "r", "t string", "('2024-01-01 10:00:00')")
