@@ -26,6 +26,15 @@ from airflow_mv.spec.interval import Interval, Span
 from airflow_mv.spec.materialized_view import BaseTable, NestedViewVersion, RefreshRecord
 from airflow_mv.spec.table import TableMetadata, snapshot_as_of
 
+_METADATA_TABLES = frozenset(
+    {
+        prefix + name
+        for prefix in ("", "all_")
+        for name in ("files", "data_files", "delete_files", "entries", "manifests")
+    }
+    | {"snapshots", "history", "partitions", "refs", "metadata_log_entries", "position_deletes"}
+)
+
 
 @dataclass(frozen=True, slots=True)
 class Observation:
@@ -301,9 +310,15 @@ def _places(
             found |= dict.fromkeys(own, str(error))
             continue
         for identifier in own:
-            missing = f"base table {identifier} does not exist in catalog {name!r}: it was dropped or never created"
-            found[identifier] = places.get(identifier, missing)
+            found[identifier] = places.get(identifier, _missing(identifier))
     return found
+
+
+def _missing(identifier: Identifier) -> str:
+    why = "it was dropped or never created"
+    if len(identifier.namespace) > 1 and identifier.name.lower() in _METADATA_TABLES:
+        why = f"what Iceberg shows as {identifier.name} of a table has no snapshots, so no view can be kept fresh by it"
+    return f"base table {identifier} does not exist in catalog {identifier.catalog!r}: {why}"
 
 
 def _through_materialized_view(

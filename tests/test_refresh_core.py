@@ -159,6 +159,12 @@ def test_a_base_table_that_vanished_is_unknown_and_nothing_is_refreshed(home: La
     assert [row for row in before if row[2] == "daily"] == home.rows_of_catalog()
 
 
+def test_a_view_of_a_tables_metadata_says_what_is_wrong(home: Lake) -> None:
+    """Iceberg's tables of metadata are read by a name below the table's own."""
+    with pytest.raises(BaseTableNotFoundError, match="what Iceberg shows as files of a table has no snapshots"):
+        home.view(sql="SELECT file_path AS region, 1 AS orders, 1 AS amount FROM lake.sales.orders.files")
+
+
 def test_the_plan_prints_exactly_what_runs(home: Lake) -> None:
     home.view()
     plan = plan_refresh(home.catalog, "sales.daily")
