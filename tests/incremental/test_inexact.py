@@ -33,6 +33,10 @@ DECIDED_BY_SUMS = {
         "SELECT count(*) AS n FROM (SELECT k FROM a GROUP BY k HAVING sum(x) >= 0.6) g",
         [(2,)],
     ),
+    "members of groups with sums above a bound": (
+        "SELECT count(*) AS n FROM a WHERE k IN (SELECT k FROM a GROUP BY k HAVING sum(x) >= 0.6)",
+        [(6,)],
+    ),
     "a sum as a whole number": (f"SELECT CAST(s * 10 AS int) AS n FROM {SUMS}", [(6,), (6,)]),
 }
 SHOWN = {

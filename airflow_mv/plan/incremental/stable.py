@@ -122,8 +122,8 @@ class _Block:
                 self.names |= {(relation.alias, name): doubt for name, doubt in pairs}
                 self.is_fed_inexactly |= is_inexact_count
         self._condition_numbers()
-        self._nested = {nested.mark: doubts(nested.tree, self.names) for nested in block.nested}
-        conditions = [block.where, *(relation.on for relation in block.relations)]
+        self._nested = {nested.mark: _of_nested(nested, self.names) for nested in block.nested}
+        conditions = [block.where, *block.laterals, *(relation.on for relation in block.relations)]
         self.is_fed_inexactly |= self._is_any_inexact(item for item in conditions if item is not None)
 
     def is_inexact_count(self) -> bool:
@@ -186,8 +186,7 @@ class _Block:
             result |= self._of(child)
         for nested in self.block.nested if isinstance(inner, exp.Anonymous) else ():
             if nested.mark == inner.name:
-                found = self._nested[nested.mark]
-                result |= found[0] if nested.kind == "SCALAR" else _tested(found)
+                result |= self._nested[nested.mark]
         if Doubt.SUMMED in result:
             result |= Doubt.INEXACT
         return _mixed(result)
@@ -261,8 +260,13 @@ class _Block:
         return result
 
 
-def _tested(found: tuple[Doubt, ...]) -> Doubt:
-    return Doubt.CHOSEN if any(doubt & Doubt.CHOSEN for doubt in found) else Doubt.NONE
+def _of_nested(nested: ir.Nested, outer: _Names) -> Doubt:
+    """Return the doubts about a subquery's value, or about whether its rows meet what IN and EXISTS ask."""
+    found, is_inexact_count = _look(nested.tree, outer)
+    if nested.kind == "SCALAR":
+        return found[0]
+    together = reduce(or_, found, Doubt.INEXACT if is_inexact_count else Doubt.NONE)
+    return (together & Doubt.CHOSEN) | (Doubt.INEXACT if together & _INEXACT else Doubt.NONE)
 
 
 def _mixed(doubt: Doubt) -> Doubt:
