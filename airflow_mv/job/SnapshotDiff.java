@@ -14,6 +14,7 @@ import org.apache.iceberg.BaseTable;
 import org.apache.iceberg.ContentFile;
 import org.apache.iceberg.DeleteFile;
 import org.apache.iceberg.FileScanTask;
+import org.apache.iceberg.HasTableOperations;
 import org.apache.iceberg.IncrementalAppendScan;
 import org.apache.iceberg.PartitionField;
 import org.apache.iceberg.PartitionSpec;
@@ -84,9 +85,10 @@ public class SnapshotDiff {
     return found != null ? found : schema.asStruct().caseInsensitiveField(name);
   }
 
-  /** Whether a read that cannot be pinned gives the columns of the end. */
-  public boolean currentSchemaIsOfEnd() {
-    return table.schema().sameSchema(SnapshotUtil.schemaFor(table, end.longValue()));
+  /** Whether Iceberg's scan of appends finds its way to the start and, as it cannot be pinned, the columns of the end. */
+  public boolean appendsCanBeScanned() {
+    return SnapshotUtil.isAncestorOf(table, end.longValue(), start.longValue())
+        && table.schema().sameSchema(SnapshotUtil.schemaFor(table, end.longValue()));
   }
 
   /** Files, bytes and rows that the appends after the start added, by their summaries; null where one does not say. */
@@ -176,9 +178,16 @@ public class SnapshotDiff {
         Comparator order = Comparators.forType(type);
         Object here = Conversions.fromByteBuffer(type, low);
         Object there = Conversions.fromByteBuffer(type, high);
+        known = !isDoubtful(here) && !isDoubtful(there);
         least = least == null || order.compare(here, least) < 0 ? here : least;
         greatest = greatest == null || order.compare(there, greatest) > 0 ? there : greatest;
       }
+    }
+
+    /** Whether a bound stands for what is no UTF-8: decoded as U+FFFD; cut short and raised it is U+FFFE. */
+    private static boolean isDoubtful(Object bound) {
+      String text = bound instanceof CharSequence ? bound.toString() : "";
+      return text.indexOf(0xfffd) >= 0 || text.indexOf(0xfffe) >= 0;
     }
 
     private Object of(Map statistics) {
@@ -343,7 +352,9 @@ public class SnapshotDiff {
         + ",\"last-partition-id\":" + Integer.MAX_VALUE
         + ",\"default-sort-order-id\":0,\"sort-orders\":[{\"order-id\":0,\"fields\":[]}]"
         + ",\"properties\":{" + properties + "},\"snapshots\":[]}";
-    TableMetadata metadata = TableMetadataParser.fromJson("", json);
+    // There the readers look for columns that were dropped: an equality delete may be of one.
+    String location = ((HasTableOperations) table).operations().current().metadataFileLocation();
+    TableMetadata metadata = TableMetadataParser.fromJson(location, json);
     return new BaseTable(new Reading(metadata, table.io(), table.encryption()), table.name());
   }
 

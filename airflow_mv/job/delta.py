@@ -20,8 +20,7 @@ from pyspark.sql.types import MapType
 from airflow_mv.errors import IncrementalRefusedError
 from airflow_mv.job.likeness import check_alike
 from airflow_mv.job.pruning import within
-from airflow_mv.job.work import Work, incomparable
-from airflow_mv.redaction import shortened
+from airflow_mv.job.work import Work, cause, incomparable
 from airflow_mv.script import STAGING_CATALOG, WEIGHT, Delta, DeltaStep, DeterminismStep, Step, quote
 
 _ROW_ID, _ROW_VERSION = "_row_id", "_last_updated_sequence_number"
@@ -100,9 +99,7 @@ def _read_or_refuse(work: Work, step: DeltaStep) -> _Read:
         raise
     except Exception as error:
         # What the library's own code throws reaches Python as py4j's error: a manifest that is gone, and the like.
-        text = str(error).strip()
-        cause = next((line for line in text.splitlines() if line.startswith(":")), text.partition("\n")[0])
-        message = f"{step.table}: its change cannot be read: {shortened(cause.lstrip(': '), 300)}"
+        message = f"{step.table}: its change cannot be read: {cause(error)}"
         raise IncrementalRefusedError("delta-failed", message) from error
 
 
@@ -193,7 +190,10 @@ def _told_append(work: Work, step: DeltaStep) -> _Read:
     if current != then:
         # The scan of appends has the current columns; equal names may be other columns, and a plan has seen to that.
         raise IncrementalRefusedError("schema-changed", f"{step.table}: its columns have just changed")
-    return _append(work, step, _told_appends(work, step))
+    told = _told_appends(work, step)
+    if told is None:
+        raise IncrementalRefusedError("snapshot-missing", f"{step.table}: a snapshot of the appends has expired")
+    return _append(work, step, told)
 
 
 def _told_appends(work: Work, step: DeltaStep) -> Sequence[int] | None:
@@ -252,7 +252,7 @@ def _by_tasks(work: Work, step: DeltaStep, start: int, end: int) -> _Read:
     diff = work.helper(table, start, end)
     if (problem := diff.problem(list_of(work, step.columns))) is not None:
         raise IncrementalRefusedError("schema-changed", f"{step.table}: {problem}")
-    if step.kind == "append" and diff.currentSchemaIsOfEnd():
+    if step.kind == "append" and diff.appendsCanBeScanned():
         bounds = diff.appendedBounds(list_of(work, step.joined)) if step.joined else ()
         return _append(work, step, diff.appended(), dict(zip(step.joined, bounds, strict=True)))
     diff.plan()

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
@@ -23,8 +24,7 @@ from airflow_mv.errors import IncrementalRefusedError
 from airflow_mv.job.apply import merge_additive, replace_keys
 from airflow_mv.job.delta import check_deterministic, check_snapshots, make_delta
 from airflow_mv.job.storage import create_table
-from airflow_mv.job.work import Work
-from airflow_mv.redaction import shortened
+from airflow_mv.job.work import Work, cause
 from airflow_mv.script import (
     CreateStorageStep,
     DeltaStep,
@@ -44,6 +44,8 @@ OF_VALUES = (
     NumberFormatException,
     SparkRuntimeException,
 )
+#: The same of errors that have no class in Python, or only Java's name: SQL's states of data, and what libraries throw.
+_TOLD_OF_VALUES = re.compile(r"SQLSTATE: (?:22|42601)|\): java\.(?:lang\.IllegalArgument|util\.regex\.)")
 #: Set for a script's last statement: another run that finds its branch must know whether all have run.
 COMPLETE = "spark.sql.iceberg.snapshot-property.airflow-mv.complete"
 #: Set with the code and the reason while the fallback runs: that run must know what this one has done, too.
@@ -97,18 +99,14 @@ def _run_incremental(
         if not script.incremental:
             raise
         # A statement of ours, not the user's: Spark refuses some subqueries that SQL allows.
-        raise IncrementalRefusedError(
-            "not-supported", f"Spark cannot run a statement of it: {_first(error)}"
-        ) from error
-    except OF_VALUES as error:
-        if not script.incremental:
+        raise IncrementalRefusedError("not-supported", f"Spark cannot run a statement of it: {cause(error)}") from error
+    except IncrementalRefusedError:
+        raise
+    except Exception as error:
+        if not script.incremental or not (isinstance(error, OF_VALUES) or _TOLD_OF_VALUES.search(str(error))):
             raise
         # Old and new rows meet that were never there together: what fails on them may well be fine in the whole.
-        raise IncrementalRefusedError("values", f"a statement fails on a value: {_first(error)}") from error
-
-
-def _first(error: Exception) -> str:
-    return shortened(str(error).strip().partition("\n")[0], 300)
+        raise IncrementalRefusedError("values", f"a statement fails on a value: {cause(error)}") from error
 
 
 def _run_each(

@@ -17,6 +17,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType, BinaryType, DataType, MapType, StringType, StructField, StructType
 
 from airflow_mv.errors import IncrementalRefusedError
+from airflow_mv.redaction import shortened
 from airflow_mv.script import STAGING_CATALOG, Delta, quote
 
 #: A result of at most so many rows is held by the driver, as a relation whose size the optimizer knows.
@@ -280,6 +281,13 @@ def incomparable(kind: DataType, names: tuple[str, ...]) -> str | None:
     elif isinstance(kind, MapType):
         inner = [kind.keyType, kind.valueType]
     return next((found for item in inner if (found := incomparable(item, names)) is not None), None)
+
+
+def cause(error: Exception) -> str:
+    """Return the line that tells why: of an error that has no class in Python, the second, where Java's own begins."""
+    text = str(error).strip()
+    line = next((line for line in text.splitlines() if line.startswith(":")), text.partition("\n")[0])
+    return shortened(line.lstrip(": "), 300)
 
 
 def columns_of(names: Sequence[str]) -> str:

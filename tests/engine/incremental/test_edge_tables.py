@@ -20,6 +20,7 @@ from tests.engine.incremental.checking import check, recorded, stored
 from tests.engine.incremental.playing import ALWAYS
 from tests.engine.incremental.test_edges import mode_after, table, view
 from tests.engine.support import Lake, no_spark
+from tests.spark.changing import Table, delete_by_equality
 
 COUNTS = "SELECT k, count(*) AS c, sum(n) AS t, count(n) AS cn FROM r GROUP BY k"
 MOST = "SELECT k, max(n) AS m FROM r GROUP BY k"
@@ -60,6 +61,25 @@ def test_an_expired_snapshot_leaves_the_full_refresh_and_says_so(counted: Lake) 
     assert (full.mode, codes(full.reasons)[-1]) == ("full", "SNAPSHOT_EXPIRED")
     check(counted, "v", COUNTS, in_duckdb=True)
     assert mode_after(counted, COUNTS, "DELETE FROM {ns}.r WHERE k = 3") == "merge"
+
+
+def test_appends_of_which_one_has_expired_are_found_by_their_files(lake: Lake) -> None:
+    """Between plan and job: a tag keeps the recorded snapshot, but Iceberg's scan of appends needs all between."""
+    table(lake, "r", "k int, n int", "(1, 1)")
+    view(lake, "SELECT k, n FROM r WHERE n > 0")
+    lake.run("ALTER TABLE {ns}.r CREATE TAG keep", *(f"INSERT INTO {{ns}}.r VALUES ({n}, {n})" for n in (2, 3)))
+    assert lake.refresh("v", on_fallback="fail", on_plan=lambda _: _expire(lake)).mode == "append"
+    assert lake.rows("v") == [(1, 1), (2, 2), (3, 3)]
+
+
+def test_an_equality_delete_by_a_column_that_was_dropped_since_still_deletes(lake: Lake) -> None:
+    """Its readers find the column in the table's metadata file."""
+    table(lake, "r", "id int, k int, n int", "(1, 1, 1), (2, 1, 2), (3, 2, 3), (4, 2, 4)")
+    delete_by_equality(Table(lake.spark, lake("r")), id=1)
+    view(lake, COUNTS)
+    lake.run("ALTER TABLE {ns}.r DROP COLUMN id", "DELETE FROM {ns}.r WHERE n = 2")
+    assert mode_after(lake, COUNTS, "INSERT INTO {ns}.r VALUES (2, 7)") == "merge"
+    assert lake.rows("v") == [(2, 3, 14, 3)]
 
 
 def test_a_table_that_was_dropped_and_made_again_is_read_in_full(counted: Lake) -> None:

@@ -150,3 +150,46 @@ def test_a_running_sum_without_an_order_finds_no_rows(lake: Lake) -> None:
     lake.run("INSERT INTO {ns}.r VALUES (1, 7)")
     lake.refresh("v", on_fallback="full")
     assert sorted(row[0] for row in lake.rows("v")) == [1, 2, 3, 7]
+
+
+def test_bounds_of_what_is_no_utf_8_are_no_bounds(lake: Lake) -> None:
+    """What files tell of such a text is another text, before or after it; one of many files is enough, or its end."""
+    bad, cut = "CAST(X'{}' AS STRING)", f"CAST(X'{'61' * 15}FF7A7A' AS STRING)"
+    table(lake, "r", "k int, t string", "(1, 'a')")
+    table(lake, "s", "k int, t string", f"(1, {bad.format('80')}), (2, {bad.format('FF')}), (3, {cut})")
+    sql = "SELECT x.k, hex(y.t) AS h FROM r x JOIN s y ON x.t = y.t"
+    view(lake, sql)
+    texts = (f"(4, {bad.format('80')})", f"(5, {bad.format('FF')})", "(6, 'ä'), (7, '😀')")
+    assert mode_after(lake, sql, *(f"INSERT INTO {{ns}}.r VALUES {text}" for text in texts)) == "append"
+    in_one_file = f"INSERT INTO {{ns}}.r SELECT /*+ COALESCE(1) */ * FROM VALUES (8, 'a'), (9, {cut})"
+    assert mode_after(lake, sql, in_one_file) == "append"
+    assert [row[0] for row in lake.rows("v")] == [4, 5, 9]
+
+
+def test_a_double_beside_a_decimal_makes_doubles_of_both(lake: Lake) -> None:
+    """``1e-1`` is one: what differs from it by less than a double can tell passes."""
+    table(lake, "r", "k int, n decimal(38,18)", "(1, 0.1)")
+    sql = "SELECT k FROM r WHERE n = 1e-1"
+    view(lake, sql)
+    assert mode_after(lake, sql, "INSERT INTO {ns}.r VALUES (2, 0.100000000000000001)") == "append"
+    assert lake.rows("v") == [(1,), (2,)]
+
+
+def test_values_that_never_were_in_one_row_may_meet_and_fail(lake: Lake) -> None:
+    """A new start and an old end: the recompute is fine, so it is what is left, whatever class Spark's error has."""
+    table(lake, "r", "k int, a int", "(1, 1)")
+    table(lake, "s", "k int, b int", "(1, 5)")
+    failing = {
+        "spine": "size(sequence(r.a, s.b, 1))",
+        "binary": "hex(to_binary(if(r.a > s.b, 'zz', '61'), 'hex'))",
+        "split": "split(if(r.a > s.b, 'x', 'y'), if(r.a > s.b, '[', 'y'))[0]",
+        "json": "from_json(if(r.a > s.b, '{x', '{}'), 'a INT', map('mode', 'FAILFAST')).a",
+    }
+    queries = {name: f"SELECT r.k, {value} AS e FROM r JOIN s ON r.k = s.k" for name, value in failing.items()}
+    for name, sql in queries.items():
+        view(lake, sql, name)
+    lake.run("UPDATE {ns}.r SET a = 100", "UPDATE {ns}.s SET b = 200")
+    for name, sql in queries.items():
+        result = lake.refresh(name, on_fallback="full")
+        assert (result.mode, "a statement fails on a value" in result.reasons[-1].message) == ("full", True), name
+        check(lake, name, sql, in_duckdb=False)
