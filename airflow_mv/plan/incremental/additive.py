@@ -17,6 +17,8 @@ _MAX_PRECISION = 38
 _WIDER = "DECIMAL(20, 0)"
 #: Digits that a quotient must have beyond those shown, so that rounding twice cannot differ from once.
 _SPARE_DIGITS = 9
+#: Of an average that Spark computes of doubles: the precision of its argument and 4.
+_DIGITS_OF_DOUBLES = 15
 #: Characters of an expression in a message.
 _SHOWN = 90
 _SEMIGROUPS = (exp.Min, exp.Max, exp.LogicalAnd, exp.LogicalOr, exp.BitwiseAndAgg, exp.BitwiseOrAgg)
@@ -117,7 +119,13 @@ def average(total: tuple[exp.Expr, str], count: exp.Expr, kind: str) -> exp.Expr
     """
     value, total_kind = total
     decimal, shown = _DECIMAL.fullmatch(total_kind.lower()), _DECIMAL.fullmatch(kind.lower())
-    if decimal and shown:
+    if decimal and shown and int(shown[1]) <= _DIGITS_OF_DOUBLES:
+        # Spark makes the average of short decimals of doubles, which rounds a half otherwise.
+        power = exp.Literal.number(10 ** int(decimal[2]))
+        digits = _cast(exp.Mul(this=exp.Paren(this=value.copy()), expression=power), "DOUBLE")
+        mean = exp.Div(this=digits, expression=_cast(count, "DOUBLE"), typed=False, safe=False)
+        divided = exp.Div(this=mean, expression=_cast(power, "DOUBLE"), typed=False, safe=False)
+    elif decimal and shown:
         precision, scale = int(decimal[1]), int(decimal[2])
         quotient_scale = max(_MAX_PRECISION - (precision - scale), 6)
         if precision + 21 <= _MAX_PRECISION:

@@ -18,6 +18,7 @@ from airflow_mv.plan.incremental import ir
 from airflow_mv.plan.incremental.keys import common_partition, relaxed
 from airflow_mv.plan.incremental.model import RefusedError
 from airflow_mv.plan.incremental.split import split
+from airflow_mv.plan.incremental.stable import without_inexact
 from airflow_mv.plan.incremental.subqueries import above, aggregated, constant_changed, has_windows, subquery_terms
 from airflow_mv.plan.incremental.telescope import Context, relation_terms
 from airflow_mv.plan.reasons import Code
@@ -137,6 +138,7 @@ def base(relation: ir.Relation, context: Context, columns: frozenset[str]) -> ir
 # -------------------------------------------------------------------------------------- building
 def terms(block: ir.Block, context: Context) -> list[ir.Block]:
     """Return the terms of a block's FROM and WHERE, with the block's columns."""
+    block = without_inexact(block)
     found = relation_terms(block, lambda relation, columns: base(relation, context, columns), context, relaxed)
     result = [term for _, term in found]
     return result + list(subquery_terms(block, terms, changed, context))
@@ -172,6 +174,7 @@ def keyed(
         return [_only_keys(affected, [list(keys).index(value) for value in values], columns, context)]
     hidden = tuple(ir.Output(f"__k{index}", key.copy()) for index, key in enumerate(keys))
     rows = replace(block, outputs=(*_pick(block.outputs, wanted), *hidden), distinct=False)
+    rows = without_inexact(rows)
     return [_matching(ir.with_used_nested(rows), version, columns, affected, context) for version in VERSIONS]
 
 

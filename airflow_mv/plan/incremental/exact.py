@@ -4,17 +4,20 @@
 from __future__ import annotations
 
 import re
-from typing import Literal
 
 from sqlglot import exp
 
 from airflow_mv.plan.incremental import ir
 
-Exact = Literal["whole", "decimal"]
+#: Digits that a decimal number has at least; 0: a whole number.
+Exact = int
+#: Spark makes the average of shorter decimals of doubles, whose sum is exact up to 2^53 only.
+_AVERAGED_AS_DECIMALS = 12
 
 _WHOLE = {"tinyint", "smallint", "int", "integer", "bigint", "long", "short", "byte"}
+_DECIMAL = re.compile(r"decimal(?:\(\s*(\d+))?")
 _NUMBER = re.compile(r"\d+(\.\d+)?")
-_LIKE_ARGUMENTS = (exp.Paren, exp.Neg, exp.Add, exp.Sub, exp.Mul, exp.Coalesce, exp.Sum, exp.Min, exp.Max)
+_LIKE_ARGUMENTS = (exp.Paren, exp.Neg, exp.Add, exp.Sub, exp.Mul, exp.Coalesce, exp.Min, exp.Max)
 
 
 def is_exact_sum(call: exp.Expr, block: ir.Block) -> bool:
@@ -28,7 +31,7 @@ def is_exact_sum(call: exp.Expr, block: ir.Block) -> bool:
     """
     if isinstance(call, exp.Sum):
         return _kind(call.this, block) is not None
-    return isinstance(call, exp.Avg) and _kind(call.this, block) == "decimal"
+    return isinstance(call, exp.Avg) and (_kind(call.this, block) or 0) >= _AVERAGED_AS_DECIMALS
 
 
 def _kind(value: exp.Expr, block: ir.Block) -> Exact | None:
@@ -37,30 +40,38 @@ def _kind(value: exp.Expr, block: ir.Block) -> Exact | None:
         return _column_kind(value, block)
     if isinstance(value, exp.Filter | exp.Window):
         return _kind(value.this, block)
-    if isinstance(value, exp.Avg):
-        return "decimal" if _kind(value.this, block) == "decimal" else None
+    if isinstance(value, exp.Sum | exp.Avg):
+        return _added_kind(value, block)
     if isinstance(value, exp.Case):
         branches = [*(branch.args["true"] for branch in value.args["ifs"]), value.args.get("default")]
         return _together([branch for branch in branches if branch is not None], block)
     if isinstance(value, _LIKE_ARGUMENTS):
-        return _together(list(value.iter_expressions()), block)
+        return _together(list(value.iter_expressions()), block, adds=isinstance(value, exp.Mul))
     return _written_kind(value)
+
+
+def _added_kind(call: exp.Sum | exp.Avg, block: ir.Block) -> Exact | None:
+    kind = _kind(call.this, block)
+    if isinstance(call, exp.Sum):
+        return kind + 10 if kind else kind
+    return kind or None
 
 
 def _written_kind(value: exp.Expr) -> Exact | None:
     """Return the kind of what no column decides."""
     if isinstance(value, exp.Literal) and not value.is_string and _NUMBER.fullmatch(value.name):
-        return "decimal" if "." in value.name else "whole"
+        return 1 if "." in value.name else 0
     if isinstance(value, exp.Cast):
         return _named_kind(value.to.sql(dialect="spark"))
-    return "whole" if isinstance(value, exp.Count) else None
+    return 0 if isinstance(value, exp.Count) else None
 
 
-def _together(values: list[exp.Expr], block: ir.Block) -> Exact | None:
+def _together(values: list[exp.Expr], block: ir.Block, *, adds: bool = False) -> Exact | None:
     kinds = [_kind(value, block) for value in values if not isinstance(value, exp.Null)]
-    if not kinds or None in kinds:
+    known = [kind for kind in kinds if kind is not None]
+    if not known or len(known) < len(kinds):
         return None
-    return "decimal" if "decimal" in kinds else "whole"
+    return sum(known) if adds else max(known)
 
 
 def _column_kind(column: exp.Column, block: ir.Block) -> Exact | None:
@@ -77,12 +88,14 @@ def _source_kind(source: ir.Source, name: str) -> Exact | None:
     if isinstance(source, ir.Compound):
         position = ir.names(source).index(name)
         sides = {_source_kind(side, ir.names(side)[position]) for side in (source.left, source.right)}
-        return sides.pop() if len(sides) == 1 else None
+        known = [side for side in sides if side is not None]
+        return max(known) if len(known) == len(sides) and all(known) == any(known) else None
     return None
 
 
 def _named_kind(kind: str) -> Exact | None:
     kind = kind.lower()
     if kind in _WHOLE:
-        return "whole"
-    return "decimal" if kind.startswith("decimal") else None
+        return 0
+    decimal = _DECIMAL.match(kind)
+    return int(decimal[1] or 10) if decimal else None

@@ -94,6 +94,9 @@ _ARBITRARY = (
     exp.Lag,
     exp.Lead,
     exp.ApproxQuantile,
+    exp.ApproxTopK,
+    exp.ApproxTopKAccumulate,
+    exp.ApproxTopKCombine,
 )
 #: Aggregates whose value never depends on the order of the rows, whatever the types.
 _EXACT = (exp.Count, exp.CountIf, exp.Min, exp.Max, exp.LogicalAnd, exp.LogicalOr, exp.Grouping, exp.GroupingId)
@@ -144,7 +147,7 @@ def is_generator(node: exp.Expr) -> bool:
 def is_arbitrary(node: exp.Expr) -> bool:
     """Whether an aggregate's value is a choice among several right ones."""
     if isinstance(node, exp.Anonymous):
-        return node.name.lower() in _AGGREGATES - {"every", "some", "mean", "std", "try_avg", "try_sum"}
+        return node.name.lower() in _AGGREGATES - {"every", "some", "mean", "std", "try_avg"}
     return isinstance(node, _ARBITRARY)
 
 
@@ -153,6 +156,13 @@ def is_exact(node: exp.Expr) -> bool:
     if isinstance(node, exp.Anonymous):
         return node.name.lower() in {"every", "some"}
     return isinstance(node, _EXACT + _RANKS)
+
+
+def is_average(node: exp.Expr) -> bool:
+    """Whether an aggregate's type does not tell whether it is exact: averages of short decimals are made of doubles."""
+    if isinstance(node, exp.Anonymous):
+        return node.name.lower() in {"mean", "try_avg"}
+    return isinstance(node, exp.Avg)
 
 
 def is_rank(node: exp.Expr) -> bool:

@@ -228,6 +228,8 @@ class Resolver:
     def _check(self, part: exp.Expr) -> None:
         if isinstance(part, exp.Func):
             functions.check(part)
+        if isinstance(part, exp.Collate) or (isinstance(part, exp.DataType) and part.args.get("collate")):
+            raise RefusedError(Code.UNSUPPORTED_OPERATOR, "COLLATE: texts that compare as the same may be two")
         if isinstance(part, exp.Lambda):
             check_variables(part)
         if isinstance(part, exp.Dot) and isinstance(part.expression, exp.Func):

@@ -11,6 +11,7 @@ chosen value changes which rows there are, and is refused. A condition on a numb
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from enum import Flag, auto
 from functools import reduce
 from operator import or_
@@ -66,9 +67,9 @@ def _look(tree: ir.Tree, outer: _Names) -> tuple[tuple[Doubt, ...], bool]:
         return block.doubts(), block.is_inexact_count()
     (left, left_count), (right, right_count) = _look(tree.left, outer), _look(tree.right, outer)
     joined = tuple(one | other for one, other in zip(left, right, strict=True))
-    if tree.operator != "UNION" and any(doubt & Doubt.CHOSEN for doubt in joined):
-        raise _refused(f"{tree.operator} of a value that is chosen among several")
     compares = tree.distinct or tree.operator != "UNION"
+    if compares and any(_mixed(reduce(or_, side)) & Doubt.CHOSEN for side in (left, right)):
+        raise _refused(f"{tree.operator} of a value that is chosen among several")
     return joined, left_count or right_count or (compares and any(doubt & _INEXACT for doubt in joined))
 
 
@@ -88,6 +89,32 @@ def certain(tree: ir.Tree, kinds: Sequence[str]) -> list[bool]:
     ]
 
 
+def is_inexact_choice(tree: ir.Tree) -> bool:
+    """Whether an inexact value decides which rows there are, or how many."""
+    return _look(tree, {})[1]
+
+
+def without_inexact(block: ir.Block) -> ir.Block:
+    """Return a block without what it asks of inexact values itself: it has the rows that another run may give, too.
+
+    What a subquery says of them stays, because the rows for which it says something else are found by it.
+
+    Raises:
+        RefusedError: Relations are joined by such a value.
+    """
+    looked = _Block(block, {})
+
+    def exact(condition: exp.Expr | None) -> exp.Expr | None:
+        return ir.both(*(item for item in ir.conjuncts(condition) if not looked.asks_inexactly(item)))
+
+    for relation in block.relations:
+        if relation.join not in ("INNER", "SEMI") and looked.is_inexact(relation.on):
+            raise _refused(f"the {relation.join} join of {relation.alias} tests a floating sum")
+    relations = tuple(replace(item, on=exact(item.on)) for item in block.relations)
+    found = replace(block, relations=relations, where=exact(block.where), having=exact(block.having))
+    return ir.with_used_nested(found)
+
+
 def check_certain(tree: ir.Tree, kinds: Sequence[str]) -> None:
     """Refuse a query of which a row that went may not be found in storage.
 
@@ -98,6 +125,8 @@ def check_certain(tree: ir.Tree, kinds: Sequence[str]) -> None:
     Raises:
         RefusedError: Another run may give a column other values.
     """
+    if is_inexact_choice(tree):
+        raise _refused("a floating sum decides which rows there are")
     for name, is_certain in zip(ir.names(tree), certain(tree, kinds), strict=True):
         if not is_certain:
             raise _refused(f"column {name} has a value that is chosen among several, or an inexact sum")
@@ -122,9 +151,26 @@ class _Block:
                 self.names |= {(relation.alias, name): doubt for name, doubt in pairs}
                 self.is_fed_inexactly |= is_inexact_count
         self._condition_numbers()
+        self._name_laterals()
         self._nested = {nested.mark: _of_nested(nested, self.names) for nested in block.nested}
         conditions = [block.where, *block.laterals, *(relation.on for relation in block.relations)]
         self.is_fed_inexactly |= self._is_any_inexact(item for item in conditions if item is not None)
+
+    def is_inexact(self, part: exp.Expr | None) -> bool:
+        """Whether another run may give an expression over the block's relations another value."""
+        return part is not None and self._is_any_inexact([part])
+
+    def asks_inexactly(self, condition: exp.Expr) -> bool:
+        """Whether a condition alone, without a subquery, decides by an inexact value.
+
+        Raises:
+            RefusedError: Relations are joined by it.
+        """
+        if ir.marks(condition, self.block) or not self.is_inexact(condition):
+            return False
+        if isinstance(condition.unnest(), exp.EQ | exp.NullSafeEQ) and len(ir.aliases(condition, self.block)) > 1:
+            raise _refused(f"{condition.sql(dialect='spark')[:60]} joins by a floating sum")
+        return True
 
     def is_inexact_count(self) -> bool:
         """Whether an inexact value decides which rows there are, or how many."""
@@ -140,6 +186,10 @@ class _Block:
             if self._of(condition) & Doubt.CHOSEN:
                 raise _refused(f"{condition.sql(dialect='spark')[:60]} tests a value that is chosen among several")
         found = [self._of(output.value) for output in self.block.outputs]
+        if self.block.distinct and has_windows(self.block):
+            found = self._beside(found)
+        if self.block.distinct and _mixed(reduce(or_, found)) & Doubt.CHOSEN:
+            raise _refused("DISTINCT of a value that is chosen among several")
         if self.block.grouping is not None and self._is_any_inexact(self.block.grouping.keys):
             found = [doubt | Doubt.INEXACT for doubt in found]  # which rows share a group may differ, too
         if has_windows(self.block):
@@ -155,6 +205,13 @@ class _Block:
         for output in block.outputs:
             for window in functions.windows(output.value):
                 yield from window.args.get("partition_by") or ()
+
+    def _name_laterals(self) -> None:
+        """Give what LATERAL VIEW makes the doubts about what it is made of."""
+        for lateral in self.block.laterals:
+            doubt = self._of(lateral.this)
+            alias = lateral.args["alias"]
+            self.names |= {(alias.name, column.name): doubt for column in alias.args["columns"]}
 
     def _condition_numbers(self) -> None:
         """Make choices of what stands beside a number that a condition tests, and the other way round."""
@@ -181,39 +238,46 @@ class _Block:
             return self._window(inner)
         if functions.is_aggregate(inner):
             return self._aggregate(inner)
+        if isinstance(inner, exp.Filter | exp.WithinGroup) and functions.is_aggregate(inner.this):
+            return self._aggregate(inner.this, self._of(inner.expression))
         result = Doubt.NONE
         for child in inner.iter_expressions():
             result |= self._of(child)
-        for nested in self.block.nested if isinstance(inner, exp.Anonymous) else ():
-            if nested.mark == inner.name:
-                result |= self._nested[nested.mark]
+        if isinstance(inner, exp.Anonymous):
+            result |= self._nested.get(inner.name, Doubt.NONE)
         if Doubt.SUMMED in result:
             result |= Doubt.INEXACT
         return _mixed(result)
 
-    def _aggregate(self, call: exp.Expr) -> Doubt:
-        below = Doubt.NONE
-        for child in call.iter_expressions():
-            below |= self._of(child)
+    def _aggregate(self, call: exp.Expr, beside: Doubt = Doubt.NONE) -> Doubt:
+        """Return the doubts about an aggregate, of which another part tells what it takes, and in which order."""
+        below = beside | self._together(call.iter_expressions())
         if Doubt.NUMBER in below:
             below |= Doubt.CHOSEN
-        if self.is_fed_inexactly:
+        if self.is_fed_inexactly or beside & _INEXACT or (below & _INEXACT and isinstance(call, exp.ApproxDistinct)):
             below |= Doubt.INEXACT
         below &= ~(Doubt.NUMBER | Doubt.BESIDE)
         if functions.is_arbitrary(call):
             return below | Doubt.CHOSEN
         is_exact = functions.is_exact(call) or is_exact_sum(call, self.block)
-        return below if is_exact else below | Doubt.SUMMED
+        if is_exact:
+            return below
+        return below | (Doubt.INEXACT if functions.is_average(call) else Doubt.SUMMED)
 
     def _window(self, window: exp.Window) -> Doubt:
         call = functions.window_function(window)
         is_numbering = functions.is_numbering(call)
-        result = self._aggregate(call) if not is_numbering else Doubt.NONE
+        is_place = is_numbering or functions.is_rank(call)
+        result = self._of(window.this) if not is_numbering else Doubt.NONE
         beside = self._together(child for child in window.iter_expressions() if child is not window.this)
-        result |= beside & Doubt.CHOSEN
+        result |= beside & (Doubt.CHOSEN | Doubt.BESIDE)
+        if Doubt.NUMBER in beside:
+            result |= Doubt.NUMBER if is_place else Doubt.CHOSEN
+        if self._is_windowed_inexactly():
+            result |= Doubt.INEXACT | (Doubt.NUMBER if is_place else Doubt.NONE)
         if beside & _INEXACT:
             # Another run may let rows tie that do not, or the other way round.
-            result |= Doubt.INEXACT | (Doubt.NUMBER if is_numbering or functions.is_rank(call) else Doubt.NONE)
+            result |= Doubt.INEXACT | (Doubt.NUMBER if is_place else Doubt.NONE)
         order, spec = window.args.get("order"), window.args.get("spec")
         by_rows = spec is not None and (spec.args.get("kind") or "").upper() == "ROWS"
         if order is None and by_rows:
@@ -227,6 +291,11 @@ class _Block:
         if is_numbering:
             return result | Doubt.NUMBER
         return result | Doubt.CHOSEN if by_rows else result
+
+    def _is_windowed_inexactly(self) -> bool:
+        """Whether an inexact value decides which rows the windows are over: those that passed HAVING, too."""
+        having = self.block.having
+        return self.is_fed_inexactly or (having is not None and self._is_any_inexact([having]))
 
     def _is_any_inexact(self, parts: Iterable[exp.Expr]) -> bool:
         return bool(self._together(parts) & _INEXACT)
@@ -263,9 +332,10 @@ class _Block:
 def _of_nested(nested: ir.Nested, outer: _Names) -> Doubt:
     """Return the doubts about a subquery's value, or about whether its rows meet what IN and EXISTS ask."""
     found, is_inexact_count = _look(nested.tree, outer)
+    count = Doubt.INEXACT if is_inexact_count else Doubt.NONE
     if nested.kind == "SCALAR":
-        return found[0]
-    together = reduce(or_, found, Doubt.INEXACT if is_inexact_count else Doubt.NONE)
+        return found[0] | count
+    together = _mixed(reduce(or_, found, count))
     return (together & Doubt.CHOSEN) | (Doubt.INEXACT if together & _INEXACT else Doubt.NONE)
 
 

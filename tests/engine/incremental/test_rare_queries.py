@@ -193,3 +193,14 @@ def test_values_that_never_were_in_one_row_may_meet_and_fail(lake: Lake) -> None
         result = lake.refresh(name, on_fallback="full")
         assert (result.mode, "a statement fails on a value" in result.reasons[-1].message) == ("full", True), name
         check(lake, name, sql, in_duckdb=False)
+
+
+def test_an_average_of_short_decimals_is_rounded_as_spark_rounds_it(lake: Lake) -> None:
+    """Spark makes it of doubles: 83120.22 / 320 is 259.7506875, of which it makes …687 and the sum's quotient …688."""
+    table(lake, "r", "k int, x decimal(10,2), y decimal(15,2)")
+    lake.run("INSERT INTO {ns}.r SELECT 1, if(id = 0, 83000, 0), if(id = 0, 83000, 0) FROM range(319)")
+    values = "sum(x) AS s, count(x) AS n, avg(x) AS m, sum(y) AS t, count(y) AS o, avg(y) AS a"
+    sql = f"SELECT k, count(*) AS c, {values} FROM r GROUP BY k"
+    view(lake, sql)
+    assert mode_after(lake, sql, "INSERT INTO {ns}.r VALUES (1, 120.22, 120.22)") == "merge"
+    assert [str(value) for value in lake.rows("v")[0][4::3]] == ["259.750687", "259.750688"]
