@@ -72,6 +72,17 @@ def test_what_decimal_sums_decide_is_exact(case: str) -> None:
     assert results["replace"] == expected
 
 
+def test_averages_that_spark_makes_of_doubles_are_as_inexact_as_these() -> None:
+    """Those of whole numbers and of decimals of at most 11 digits; a sum of them, too."""
+    exact = {"int": False, "decimal(11,2)": False, "decimal(12,2)": True, "double": False}
+    for kind, is_exact in exact.items():
+        for value in ("avg(x)", "CAST(avg(x) AS int)"):
+            _, query = _analysed(kind, f"SELECT {value} AS m FROM a GROUP BY k")
+            assert isinstance(query.replace_keys(), Reason) is not is_exact, (kind, value)
+        _, query = _analysed(kind, "SELECT sum(m) AS s FROM (SELECT k, avg(x) AS m FROM a GROUP BY k) g GROUP BY k > 1")
+        assert isinstance(query.replace_keys(), Reason) is not is_exact, kind
+
+
 @pytest.mark.parametrize("case", SHOWN)
 @pytest.mark.parametrize("kind", ["double", "decimal(10,2)"])
 def test_where_the_groups_are_shown_their_rows_are_replaced_whatever_sums_decide(case: str, kind: str) -> None:
