@@ -126,6 +126,21 @@ def test_what_numbers_of_tied_rows_decide_is_refused_or_right(case: str) -> None
     assert isinstance(results["replace"], Reason) or results["replace"] == expected
 
 
+def test_what_is_made_of_arrays_is_as_certain_as_they_are() -> None:
+    """Whatever function makes them; a key that is shown finds the rows of chosen values, too."""
+    lab = Lab([Table("t", (("k", "int"), ("x", "int")))])
+    rows = [(1, 2), (1, 3)]
+    for sql in (
+        "SELECT k, e FROM t LATERAL VIEW explode(sort_array(array(x, x + 1))) l AS e",
+        f"SELECT DISTINCT p, n, rn FROM {W.replace('FROM t', 'FROM (SELECT k AS p, x AS n, x FROM t) t')}",
+    ):
+        query = lab.analysed(sql, Change({"t": rows}, {"t": [*rows, (1, 4), (2, 4)]}))
+        assert isinstance(query, Query)
+        stored = Counter(lab.run(query.old_query))
+        expected, results = lab.refresh(query, dict.fromkeys(STRATEGIES, stored))
+        assert results["replace"] == expected != stored, sql
+
+
 def test_what_a_changed_subquery_says_of_floating_sums_is_seen() -> None:
     """Its condition is not left out with those that ask such sums themselves."""
     queries = (

@@ -67,10 +67,10 @@ def _look(tree: ir.Tree, outer: _Names) -> tuple[tuple[Doubt, ...], bool]:
         return block.doubts(), block.is_inexact_count()
     (left, left_count), (right, right_count) = _look(tree.left, outer), _look(tree.right, outer)
     joined = tuple(one | other for one, other in zip(left, right, strict=True))
-    compares = tree.distinct or tree.operator != "UNION"
-    if compares and any(_mixed(reduce(or_, side)) & Doubt.CHOSEN for side in (left, right)):
+    if tree.operator != "UNION" and any(doubt & Doubt.CHOSEN for doubt in joined):
         raise _refused(f"{tree.operator} of a value that is chosen among several")
-    return joined, left_count or right_count or (compares and any(doubt & _INEXACT for doubt in joined))
+    compares = tree.distinct or tree.operator != "UNION"
+    return joined, left_count or right_count or (compares and (_is_open(left) or _is_open(right)))
 
 
 def certain(tree: ir.Tree, kinds: Sequence[str]) -> list[bool]:
@@ -151,8 +151,10 @@ class _Block:
                 self.names |= {(relation.alias, name): doubt for name, doubt in pairs}
                 self.is_fed_inexactly |= is_inexact_count
         self._condition_numbers()
-        self._name_laterals()
         self._nested = {nested.mark: _of_nested(nested, self.names) for nested in block.nested}
+        if block.laterals:
+            self._name_laterals()
+            self._nested = {nested.mark: _of_nested(nested, self.names) for nested in block.nested}
         conditions = [block.where, *block.laterals, *(relation.on for relation in block.relations)]
         self.is_fed_inexactly |= self._is_any_inexact(item for item in conditions if item is not None)
 
@@ -177,8 +179,7 @@ class _Block:
         block = self.block
         deciding = [] if block.having is None else [block.having]
         deciding += block.grouping.keys if block.grouping is not None else ()
-        deciding += [item.value for item in block.outputs] if block.distinct else ()
-        return self.is_fed_inexactly or self._is_any_inexact(deciding)
+        return self.is_fed_inexactly or self._is_any_inexact(deciding) or (block.distinct and _is_open(self.doubts()))
 
     def doubts(self) -> tuple[Doubt, ...]:
         """Return the doubts about the outputs, having looked at the conditions."""
@@ -186,10 +187,6 @@ class _Block:
             if self._of(condition) & Doubt.CHOSEN:
                 raise _refused(f"{condition.sql(dialect='spark')[:60]} tests a value that is chosen among several")
         found = [self._of(output.value) for output in self.block.outputs]
-        if self.block.distinct and has_windows(self.block):
-            found = self._beside(found)
-        if self.block.distinct and _mixed(reduce(or_, found)) & Doubt.CHOSEN:
-            raise _refused("DISTINCT of a value that is chosen among several")
         if self.block.grouping is not None and self._is_any_inexact(self.block.grouping.keys):
             found = [doubt | Doubt.INEXACT for doubt in found]  # which rows share a group may differ, too
         if has_windows(self.block):
@@ -327,6 +324,11 @@ class _Block:
             is_key = all(output.value in keys for keys in lists)
             result.append(doubt if is_key or Doubt.NUMBER in doubt else doubt | Doubt.BESIDE)
         return result
+
+
+def _is_open(found: Iterable[Doubt]) -> bool:
+    """Whether another run may give other rows of these columns."""
+    return bool(_mixed(reduce(or_, found)) & (Doubt.CHOSEN | _INEXACT))
 
 
 def _of_nested(nested: ir.Nested, outer: _Names) -> Doubt:
