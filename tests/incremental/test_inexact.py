@@ -159,6 +159,24 @@ def test_what_a_changed_subquery_says_of_floating_sums_is_seen() -> None:
         assert results["replace"] == expected != stored, sql
 
 
+def test_a_count_of_what_passes_a_bound_counts_no_more_than_that() -> None:
+    """What another run may let pass is looked for among the rows, and not counted."""
+    lab = Lab([Table("a", (("k", "int"), ("p", "int"), ("x", "double"))), Table("r", (("n", "int"),))])
+    sums = "(SELECT k, p, sum(x) AS s FROM a GROUP BY k, p) g"
+    old, numbers = [(1, 1, 1.0), (2, 1, 1.0), (3, 1, 0.1)], [(number,) for number in range(1, 6)]
+    for counts in (
+        f"SELECT count(*) FROM {sums} WHERE s > 0.6 GROUP BY p",
+        f"SELECT count(*) OVER (PARTITION BY p) FROM {sums} WHERE s > 0.6",
+        f"SELECT c FROM (SELECT p, count(*) AS c FROM {sums} WHERE s > 0.6 GROUP BY p) h",
+    ):
+        change = Change({"a": old, "r": numbers}, {"a": [*old, (4, 1, 1.0)], "r": numbers})
+        query = lab.analysed(f"SELECT n FROM r WHERE n IN ({counts})", change)
+        assert isinstance(query, Query)
+        stored = Counter(lab.run(query.old_query))
+        expected, results = lab.refresh(query, dict.fromkeys(STRATEGIES, stored))
+        assert results["replace"] == expected == Counter([(3,)]), counts
+
+
 @pytest.mark.parametrize("bound", ["WHERE g.s > r.b", "AND g.s > r.b"])
 def test_a_row_at_a_bound_goes_when_its_own_table_says_so(bound: str) -> None:
     """By the sums as they are now it never was there; it is stored, since another run let it pass."""

@@ -14,7 +14,7 @@ from typing import TypeVar
 
 from sqlglot import exp
 
-from airflow_mv.plan.incremental import ir
+from airflow_mv.plan.incremental import functions, ir
 from airflow_mv.plan.incremental.keys import common_partition, relaxed
 from airflow_mv.plan.incremental.model import RefusedError
 from airflow_mv.plan.incremental.split import split
@@ -174,8 +174,14 @@ def keyed(
         return [_only_keys(affected, [list(keys).index(value) for value in values], columns, context)]
     hidden = tuple(ir.Output(f"__k{index}", key.copy()) for index, key in enumerate(keys))
     rows = replace(block, outputs=(*_pick(block.outputs, wanted), *hidden), distinct=False)
-    rows = without_inexact(rows)
+    wider = without_inexact(rows)
+    # What is computed of several rows is right of exactly these; HAVING comes after it.
+    rows = replace(rows, having=wider.having) if any(map(_of_several_rows, values)) else wider
     return [_matching(ir.with_used_nested(rows), version, columns, affected, context) for version in VERSIONS]
+
+
+def _of_several_rows(value: exp.Expr) -> bool:
+    return any(isinstance(node, exp.Window) or functions.is_aggregate(node) for node in value.walk())
 
 
 def _matching(
