@@ -135,6 +135,7 @@ def _value(comparison: Comparison, schema: Schema) -> Any:
         kind = schema.find_field(comparison.column).field_type
         if isinstance(kind, IntegerType | LongType) and comparison.kind == "number":
             return int(comparison.value)
+        # With an exponent it is a DOUBLE, and Spark converts the column.
         if isinstance(kind, DecimalType) and comparison.kind == "number" and "e" not in comparison.value.lower():
             value = Decimal(comparison.value)
             scaled = value.quantize(Decimal(1).scaleb(-kind.scale))  # pyiceberg takes it in the column's scale only

@@ -102,10 +102,10 @@ class Work:
             local = self.spark.createDataFrame(table, schema=frame.schema)
             return (local, table.num_rows) if table.num_rows <= most else None
         # As bytes: what is no UTF-8 would come back as other text.
-        raw = {item.name: _as_bytes(item.dataType) for item in frame.schema.fields}
-        texts = {item.name: item.dataType for item in frame.schema.fields if item.dataType != raw[item.name]}
+        kinds = {item.name: item.dataType for item in frame.schema.fields}
+        texts = {name: kind for name, kind in kinds.items() if _as_bytes(kind) != kind}
         with self.setting("spark.sql.datetime.java8API.enabled", "true"):  # the older classes lose old dates
-            java = _cast(frame, {name: raw[name] for name in texts}).limit(most + 1)._jdf
+            java = _cast(frame, {name: _as_bytes(kind) for name, kind in texts.items()}).limit(most + 1)._jdf
             with self.sized_for(_bytes_read(java)):
                 rows = java.collectAsList()
             count = int(rows.size())

@@ -320,9 +320,9 @@ def _check_functions(text: str, tree: exp.Expr, view: str) -> None:
 
 
 def _check_columns(text: str, tree: exp.Expr, view: str) -> None:
-    own = {_fold(alias.alias) for alias in tree.find_all(exp.Alias)}
+    places = _PLACES - {_fold(alias.alias) for alias in tree.find_all(exp.Alias)}
     for column in tree.find_all(exp.Column):
-        if _fold(column.name) in _PLACES - own:
+        if _fold(column.name) in places:
             message = f"{column.name} tells where Iceberg has stored a row, which maintenance changes: leave it out"
             raise query_error(text, _start(column), message, view)
 

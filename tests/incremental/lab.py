@@ -22,6 +22,8 @@ from airflow_mv.spec.identifiers import Identifier
 Row = tuple[Any, ...]
 Bag = Counter[Row]
 
+#: The ways to refresh, as :meth:`Lab.refresh` names them.
+STRATEGIES = ("append", "signed", "merge", "rows", "replace")
 #: Spark type -> DuckDB type, where they differ.
 TYPES = {"string": "varchar"}
 

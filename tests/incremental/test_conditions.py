@@ -9,9 +9,8 @@ import pytest
 
 from airflow_mv.plan.incremental import Query
 from airflow_mv.plan.reasons import Reason
-from tests.incremental.lab import Bag, Change, Lab, Row
+from tests.incremental.lab import STRATEGIES, Bag, Change, Lab, Row
 from tests.incremental.queries import TABLES
-from tests.incremental.test_rules import STRATEGIES
 
 CASES = {
     # The view's query: the condition of each table that has one.

@@ -15,10 +15,9 @@ from hypothesis import strategies as st
 
 from airflow_mv.plan.incremental import Query, functions, stable
 from airflow_mv.plan.reasons import Reason
-from tests.incremental.lab import Bag, Lab
+from tests.incremental.lab import STRATEGIES, Bag, Lab
 from tests.incremental.queries import OPERATORS, TABLES, Grammar, change, first_rows
 
-STRATEGIES = ("append", "signed", "merge", "rows", "replace")
 REFRESHES = 3
 
 

@@ -7,13 +7,13 @@ What is stored here is another right result than the one that a recompute of the
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 
 import pytest
 
 from airflow_mv.plan.incremental import Query
 from airflow_mv.plan.reasons import Code, Reason
-from tests.incremental.lab import Change, Lab, Table
-from tests.incremental.test_rules import STRATEGIES
+from tests.incremental.lab import STRATEGIES, Bag, Change, Lab, Row, Table
 
 #: Groups 1 and 2 have equal sums as decimals, and as doubles in some orders only.
 OLD = [(1, 0.1), (1, 0.2), (1, 0.3), (2, 0.3), (2, 0.2), (2, 0.1)]
@@ -46,19 +46,32 @@ SHOWN = {
 }
 
 
-def _analysed(kind: str, sql: str) -> tuple[Lab, Query]:
-    lab = Lab([Table("a", (("k", "int"), ("x", kind)))])
-    query = lab.analysed(sql, Change({"a": OLD}, {"a": NEW}))
+def _query(lab: Lab, sql: str, change: Change) -> Query:
+    query = lab.analysed(sql, change)
     assert isinstance(query, Query)
-    return lab, query
+    return query
+
+
+def _sums(kind: str) -> tuple[Lab, Change]:
+    """A laboratory with the groups, their values of some type, and their change."""
+    return Lab([Table("a", (("k", "int"), ("x", kind)))]), Change({"a": OLD}, {"a": NEW})
+
+
+def _refreshed(
+    lab: Lab, sql: str, change: Change, stored: Sequence[Row] | None = None
+) -> tuple[Bag, Bag, dict[str, Bag | Reason | str]]:
+    """Return the stored rows, by default those of the query before, the recompute's, and those of each strategy."""
+    query = _query(lab, sql, change)
+    before: Bag = Counter(lab.run(query.old_query) if stored is None else stored)
+    return before, *lab.refresh(query, dict.fromkeys(STRATEGIES, before))
 
 
 @pytest.mark.parametrize("case", DECIDED_BY_SUMS)
 def test_what_floating_sums_decide_is_no_key(case: str) -> None:
     """The stored rows would not be found again."""
     sql, _ = DECIDED_BY_SUMS[case]
-    _, query = _analysed("double", sql)
-    found = query.replace_keys()
+    lab, change = _sums("double")
+    found = _query(lab, sql, change).replace_keys()
     assert isinstance(found, Reason)
     assert found.code is Code.NO_KEYS
 
@@ -67,29 +80,31 @@ def test_what_floating_sums_decide_is_no_key(case: str) -> None:
 def test_what_decimal_sums_decide_is_exact(case: str) -> None:
     """Also in twice derived tables, whose types no table tells."""
     sql, stored = DECIDED_BY_SUMS[case]
-    lab, query = _analysed("decimal(10,2)", sql)
-    expected, results = lab.refresh(query, {name: Counter(stored) for name in STRATEGIES})
+    lab, change = _sums("decimal(10,2)")
+    _, expected, results = _refreshed(lab, sql, change, stored)
     assert results["replace"] == expected
 
 
 def test_averages_that_spark_makes_of_doubles_are_as_inexact_as_these() -> None:
     """Those of whole numbers and of decimals of at most 11 digits; a sum of them, too."""
     exact = {"int": False, "decimal(11,2)": False, "decimal(12,2)": True, "double": False}
+    queries = (
+        "SELECT avg(x) AS m FROM a GROUP BY k",
+        "SELECT CAST(avg(x) AS int) AS m FROM a GROUP BY k",
+        "SELECT sum(m) AS s FROM (SELECT k, avg(x) AS m FROM a GROUP BY k) g GROUP BY k > 1",
+    )
     for kind, is_exact in exact.items():
-        for value in ("avg(x)", "CAST(avg(x) AS int)"):
-            _, query = _analysed(kind, f"SELECT {value} AS m FROM a GROUP BY k")
-            assert isinstance(query.replace_keys(), Reason) is not is_exact, (kind, value)
-        _, query = _analysed(kind, "SELECT sum(m) AS s FROM (SELECT k, avg(x) AS m FROM a GROUP BY k) g GROUP BY k > 1")
-        assert isinstance(query.replace_keys(), Reason) is not is_exact, kind
+        lab, change = _sums(kind)
+        for sql in queries:
+            assert isinstance(_query(lab, sql, change).replace_keys(), Reason) is not is_exact, (kind, sql)
 
 
 @pytest.mark.parametrize("case", SHOWN)
 @pytest.mark.parametrize("kind", ["double", "decimal(10,2)"])
 def test_where_the_groups_are_shown_their_rows_are_replaced_whatever_sums_decide(case: str, kind: str) -> None:
     """By a boundary on which a sum lies no row stays that should go."""
-    lab, query = _analysed(kind, SHOWN[case])
-    stored = Counter(lab.run(query.old_query))
-    expected, results = lab.refresh(query, dict.fromkeys(STRATEGIES, stored))
+    lab, change = _sums(kind)
+    _, expected, results = _refreshed(lab, SHOWN[case], change)
     assert results["replace"] == expected
 
 
@@ -120,9 +135,7 @@ def test_what_numbers_of_tied_rows_decide_is_refused_or_right(case: str) -> None
     """Which of two rows that tie is the first is open: another run may say otherwise than the stored rows."""
     sql, stored = DECIDED_BY_NUMBERS[case]
     lab = Lab([Table("t", (("p", "int"), ("x", "int"), ("n", "int")))])
-    query = lab.analysed(sql, Change({"t": TIED}, {"t": [*TIED, (1, 2, 9)]}))
-    assert isinstance(query, Query)
-    expected, results = lab.refresh(query, {name: Counter(stored) for name in STRATEGIES})
+    _, expected, results = _refreshed(lab, sql, Change({"t": TIED}, {"t": [*TIED, (1, 2, 9)]}), stored)
     assert isinstance(results["replace"], Reason) or results["replace"] == expected
 
 
@@ -134,10 +147,7 @@ def test_what_is_made_of_arrays_is_as_certain_as_they_are() -> None:
         "SELECT k, e FROM t LATERAL VIEW explode(sort_array(array(x, x + 1))) l AS e",
         f"SELECT DISTINCT p, n, rn FROM {W.replace('FROM t', 'FROM (SELECT k AS p, x AS n, x FROM t) t')}",
     ):
-        query = lab.analysed(sql, Change({"t": rows}, {"t": [*rows, (1, 4), (2, 4)]}))
-        assert isinstance(query, Query)
-        stored = Counter(lab.run(query.old_query))
-        expected, results = lab.refresh(query, dict.fromkeys(STRATEGIES, stored))
+        stored, expected, results = _refreshed(lab, sql, Change({"t": rows}, {"t": [*rows, (1, 4), (2, 4)]}))
         assert results["replace"] == expected != stored, sql
 
 
@@ -151,11 +161,9 @@ def test_what_a_changed_subquery_says_of_floating_sums_is_seen() -> None:
     )
     lab = Lab([Table("r", (("k", "int"), ("x", "double"))), Table("s", (("d", "double"),))])
     rows = [(1, 1.0), (2, 5.0), (3, 9.0)]
+    change = Change({"r": rows, "s": [(2.0,)]}, {"r": rows, "s": [(2.0,), (14.0,), (3.0,)]})
     for sql in queries:
-        query = lab.analysed(sql, Change({"r": rows, "s": [(2.0,)]}, {"r": rows, "s": [(2.0,), (14.0,), (3.0,)]}))
-        assert isinstance(query, Query)
-        stored = Counter(lab.run(query.old_query))
-        expected, results = lab.refresh(query, dict.fromkeys(STRATEGIES, stored))
+        stored, expected, results = _refreshed(lab, sql, change)
         assert results["replace"] == expected != stored, sql
 
 
@@ -164,16 +172,13 @@ def test_a_count_of_what_passes_a_bound_counts_no_more_than_that() -> None:
     lab = Lab([Table("a", (("k", "int"), ("p", "int"), ("x", "double"))), Table("r", (("n", "int"),))])
     sums = "(SELECT k, p, sum(x) AS s FROM a GROUP BY k, p) g"
     old, numbers = [(1, 1, 1.0), (2, 1, 1.0), (3, 1, 0.1)], [(number,) for number in range(1, 6)]
+    change = Change({"a": old, "r": numbers}, {"a": [*old, (4, 1, 1.0)], "r": numbers})
     for counts in (
         f"SELECT count(*) FROM {sums} WHERE s > 0.6 GROUP BY p",
         f"SELECT count(*) OVER (PARTITION BY p) FROM {sums} WHERE s > 0.6",
         f"SELECT c FROM (SELECT p, count(*) AS c FROM {sums} WHERE s > 0.6 GROUP BY p) h",
     ):
-        change = Change({"a": old, "r": numbers}, {"a": [*old, (4, 1, 1.0)], "r": numbers})
-        query = lab.analysed(f"SELECT n FROM r WHERE n IN ({counts})", change)
-        assert isinstance(query, Query)
-        stored = Counter(lab.run(query.old_query))
-        expected, results = lab.refresh(query, dict.fromkeys(STRATEGIES, stored))
+        _, expected, results = _refreshed(lab, f"SELECT n FROM r WHERE n IN ({counts})", change)
         assert results["replace"] == expected == Counter([(3,)]), counts
 
 
@@ -184,8 +189,7 @@ def test_a_row_at_a_bound_goes_when_its_own_table_says_so(bound: str) -> None:
     sums = "(SELECT k, sum(x) AS s FROM a GROUP BY k) g"
     sql = f"SELECT r.k, r.t FROM {sums} JOIN r ON r.k = g.k {bound}"
     old = [(1, 7, 0.0), (2, 7, 0.6000000000000001)]
-    query = lab.analysed(sql, Change({"a": OLD, "r": old}, {"a": OLD, "r": old[:1]}))
-    assert isinstance(query, Query)
-    expected, results = lab.refresh(query, {name: Counter([(1, 7), (2, 7)]) for name in STRATEGIES})
+    change = Change({"a": OLD, "r": old}, {"a": OLD, "r": old[:1]})
+    _, expected, results = _refreshed(lab, sql, change, [(1, 7), (2, 7)])
     assert results["replace"] == expected == Counter([(1, 7)])
     assert all(isinstance(results[name], Reason) for name in ("signed", "rows"))

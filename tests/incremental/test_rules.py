@@ -17,13 +17,12 @@ import sqlglot
 
 from airflow_mv.plan.incremental import Appended, Merged, Query, Replaced, Signed
 from airflow_mv.plan.reasons import Reason
-from tests.incremental.lab import Change, Lab, Row
+from tests.incremental.lab import STRATEGIES, Change, Lab, Row
 from tests.incremental.queries import TABLES
 
 FOLDER = Path(__file__).parent / "fixtures"
 FIXTURES = sorted(FOLDER.glob("*.sql"))
 GIVEN = ("view", "before", "after")
-STRATEGIES = ("append", "signed", "merge", "rows", "replace")
 
 
 def read(path: Path) -> dict[str, str]:

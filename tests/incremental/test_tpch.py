@@ -18,10 +18,9 @@ import pytest
 
 from airflow_mv.plan.incremental import BaseRelation, Query
 from airflow_mv.plan.reasons import Reason
-from tests.incremental.lab import Bag, Lab, Table, spark_type, to_duckdb
+from tests.incremental.lab import STRATEGIES, Bag, Lab, Table, spark_type, to_duckdb
 from tests.incremental.tpch import QUERIES
 
-STRATEGIES = ("append", "signed", "merge", "rows", "replace")
 SCALE = "0.01"
 TABLES = ("customer", "lineitem", "nation", "orders", "part", "partsupp", "region", "supplier")
 

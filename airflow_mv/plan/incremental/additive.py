@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from sqlglot import exp
 
+from airflow_mv.plan.incremental.exact import DIGITS_OF_DOUBLES
 from airflow_mv.plan.incremental.model import RefusedError
 from airflow_mv.plan.reasons import Code
 
@@ -17,8 +18,6 @@ _MAX_PRECISION = 38
 _WIDER = "DECIMAL(20, 0)"
 #: Digits that a quotient must have beyond those shown, so that rounding twice cannot differ from once.
 _SPARE_DIGITS = 9
-#: Of an average that Spark computes of doubles: the precision of its argument and 4.
-_DIGITS_OF_DOUBLES = 15
 #: Characters of an expression in a message.
 _SHOWN = 90
 _SEMIGROUPS = (exp.Min, exp.Max, exp.LogicalAnd, exp.LogicalOr, exp.BitwiseAndAgg, exp.BitwiseOrAgg)
@@ -119,7 +118,7 @@ def average(total: tuple[exp.Expr, str], count: exp.Expr, kind: str) -> exp.Expr
     """
     value, total_kind = total
     decimal, shown = _DECIMAL.fullmatch(total_kind.lower()), _DECIMAL.fullmatch(kind.lower())
-    if decimal and shown and int(shown[1]) <= _DIGITS_OF_DOUBLES:
+    if decimal and shown and int(shown[1]) <= DIGITS_OF_DOUBLES:
         # Spark makes the average of short decimals of doubles, which rounds a half otherwise.
         power = exp.Literal.number(10 ** int(decimal[2]))
         digits = _cast(exp.Mul(this=exp.Paren(this=value.copy()), expression=power), "DOUBLE")

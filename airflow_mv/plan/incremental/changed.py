@@ -181,7 +181,7 @@ def keyed(
 
 
 def _of_several_rows(value: exp.Expr) -> bool:
-    return any(isinstance(node, exp.Window) or functions.is_aggregate(node) for node in value.walk())
+    return any(functions.windows(value)) or any(functions.aggregates(value))
 
 
 def _matching(

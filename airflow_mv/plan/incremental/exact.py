@@ -11,8 +11,10 @@ from airflow_mv.plan.incremental import ir
 
 #: Digits that a decimal number has at least; 0: a whole number.
 Digits = int
-#: Spark makes the average of shorter decimals of doubles, whose sum is exact up to 2^53 only.
-_AVERAGED_AS_DECIMALS = 12
+#: An average of decimals that has no more digits Spark makes of doubles, whose sum is exact up to 2^53 only.
+DIGITS_OF_DOUBLES = 15
+#: What the type of an average has more than that of its argument.
+_ADDED_BY_AVERAGE = 4
 #: What the type of a sum of decimals has more than that of its argument.
 _ADDED_BY_SUM = 10
 
@@ -34,7 +36,7 @@ def is_exact_sum(call: exp.Expr, block: ir.Block) -> bool:
     if not isinstance(call, exp.Sum | exp.Avg):
         return False
     digits = _Reader().digits(call.this, block)
-    return digits is not None and (isinstance(call, exp.Sum) or digits >= _AVERAGED_AS_DECIMALS)
+    return digits is not None and (isinstance(call, exp.Sum) or digits + _ADDED_BY_AVERAGE > DIGITS_OF_DOUBLES)
 
 
 class _Reader:
@@ -82,7 +84,8 @@ class _Reader:
             position = ir.names(source).index(name)
             sides = [self._of_column(side, ir.names(side)[position]) for side in (source.left, source.right)]
             known = [side for side in sides if side is not None]
-            return max(known) if len(known) == len(sides) and all(known) == any(known) else None
+            alike = all(known) or not any(known)  # a whole number beside a decimal becomes a decimal of more digits
+            return max(known) if alike and len(known) == len(sides) else None
         return None
 
 

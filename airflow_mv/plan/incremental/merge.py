@@ -19,7 +19,7 @@ from airflow_mv.plan.incremental.keys import has_value, is_not_null
 from airflow_mv.plan.incremental.model import BaseRelation, Merged, RefusedError
 from airflow_mv.plan.incremental.render import sql
 from airflow_mv.plan.incremental.replace import is_comparable
-from airflow_mv.plan.incremental.stable import doubts, is_inexact_choice
+from airflow_mv.plan.incremental.stable import is_doubtful
 from airflow_mv.plan.incremental.subqueries import aggregated, has_windows
 from airflow_mv.plan.incremental.telescope import Context
 from airflow_mv.plan.reasons import Code
@@ -170,7 +170,7 @@ def _signed(block: ir.Block, columns: _Columns) -> ir.Block:
     inputs += [ir.Output(f"__a{index}", value) for index, value in arguments.items()]
     below = ir.selecting(block, inputs)
     terms = weighted_terms(below, context)
-    if any(doubts(below)) or is_inexact_choice(below):
+    if is_doubtful(below):
         message = "a value that is aggregated, or a key, may be another one when the query runs again"
         raise RefusedError(Code.NOT_DETERMINISTIC, message)
     if not terms:

@@ -13,7 +13,7 @@ from airflow_mv.plan.incremental.changed import changed
 from airflow_mv.plan.incremental.keys import is_not_null, visible_keys
 from airflow_mv.plan.incremental.model import RefusedError, Replaced
 from airflow_mv.plan.incremental.render import sql
-from airflow_mv.plan.incremental.stable import Doubt, doubts, is_floating
+from airflow_mv.plan.incremental.stable import doubts, is_certain
 from airflow_mv.plan.incremental.telescope import Context
 from airflow_mv.plan.reasons import Code
 
@@ -59,21 +59,11 @@ def keys(tree: ir.Tree, output: Sequence[tuple[str, str]]) -> tuple[int, ...]:
     found = visible_keys(tree) if isinstance(tree, ir.Block) else ()
     if found and all(index in comparable and not found_doubts[index] for index in found):
         return found
-    certain = _certain(found_doubts, output, comparable)
+    certain = [index for index in comparable if is_certain(found_doubts[index], output[index][1])]
     if not certain:
         message = "no column surely finds the rows again: show one that the query groups or partitions by"
         raise RefusedError(Code.NO_KEYS, message)
     return tuple(certain)
-
-
-def _certain(found: Sequence[Doubt], output: Sequence[tuple[str, str]], comparable: Sequence[int]) -> list[int]:
-    """Return the columns that another run gives the same values."""
-    unsure = Doubt.CHOSEN | Doubt.NUMBER | Doubt.INEXACT
-    return [
-        index
-        for index in comparable
-        if not found[index] & unsure and not (Doubt.SUMMED in found[index] and is_floating(output[index][1]))
-    ]
 
 
 def is_comparable(kind: str) -> bool:

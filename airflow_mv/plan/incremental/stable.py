@@ -47,24 +47,31 @@ _INEXACT = Doubt.SUMMED | Doubt.INEXACT
 _Names = Mapping[tuple[str, str], Doubt]
 
 
-def doubts(tree: ir.Tree, outer: _Names | None = None) -> tuple[Doubt, ...]:
+def doubts(tree: ir.Tree) -> tuple[Doubt, ...]:
     """Return the doubts about each column of a query.
-
-    Args:
-        tree: The query.
-        outer: The doubts about outer columns that it may name.
 
     Raises:
         RefusedError: Which rows there are depends on a choice.
     """
-    return _look(tree, outer or {})[0]
+    return _look(tree, {})[0]
+
+
+def is_doubtful(tree: ir.Tree) -> bool:
+    """Whether another run may give a query other rows, by their values or by which there are.
+
+    Raises:
+        RefusedError: Which rows there are depends on a choice.
+    """
+    found, is_inexact_count = _look(tree, {})
+    return any(found) or is_inexact_count
 
 
 def _look(tree: ir.Tree, outer: _Names) -> tuple[tuple[Doubt, ...], bool]:
     """Return the doubts about each column, and whether an inexact value decides which rows there are, or how many."""
     if isinstance(tree, ir.Block):
         block = _Block(tree, outer)
-        return block.doubts(), block.is_inexact_count()
+        found = block.doubts()
+        return found, block.is_inexact_count(found)
     (left, left_count), (right, right_count) = _look(tree.left, outer), _look(tree.right, outer)
     joined = tuple(one | other for one, other in zip(left, right, strict=True))
     if tree.operator != "UNION" and any(doubt & Doubt.CHOSEN for doubt in joined):
@@ -73,25 +80,14 @@ def _look(tree: ir.Tree, outer: _Names) -> tuple[tuple[Doubt, ...], bool]:
     return joined, left_count or right_count or (compares and (_is_open(left) or _is_open(right)))
 
 
-def certain(tree: ir.Tree, kinds: Sequence[str]) -> list[bool]:
-    """Return for each column of a query whether another run gives it the same values.
+def is_certain(doubt: Doubt, kind: str) -> bool:
+    """Whether another run gives a column the same values.
 
     Args:
-        tree: The query.
-        kinds: Spark types of its columns.
-
-    Raises:
-        RefusedError: Which rows there are depends on a choice.
+        doubt: The doubts about it.
+        kind: Its Spark type.
     """
-    return [
-        not doubt & (_UNSURE | Doubt.INEXACT) and not (Doubt.SUMMED in doubt and is_floating(kind))
-        for doubt, kind in zip(doubts(tree), kinds, strict=True)
-    ]
-
-
-def is_inexact_choice(tree: ir.Tree) -> bool:
-    """Whether an inexact value decides which rows there are, or how many."""
-    return _look(tree, {})[1]
+    return not doubt & (_UNSURE | Doubt.INEXACT) and not (Doubt.SUMMED in doubt and is_floating(kind))
 
 
 def without_inexact(block: ir.Block) -> ir.Block:
@@ -125,10 +121,11 @@ def check_certain(tree: ir.Tree, kinds: Sequence[str]) -> None:
     Raises:
         RefusedError: Another run may give a column other values.
     """
-    if is_inexact_choice(tree):
+    found, is_inexact_count = _look(tree, {})
+    if is_inexact_count:
         raise _refused("a floating sum decides which rows there are")
-    for name, is_certain in zip(ir.names(tree), certain(tree, kinds), strict=True):
-        if not is_certain:
+    for name, doubt, kind in zip(ir.names(tree), found, kinds, strict=True):
+        if not is_certain(doubt, kind):
             raise _refused(f"column {name} has a value that is chosen among several, or an inexact sum")
 
 
@@ -152,15 +149,15 @@ class _Block:
                 self.is_fed_inexactly |= is_inexact_count
         self._condition_numbers()
         self._nested = {nested.mark: _of_nested(nested, self.names) for nested in block.nested}
-        if block.laterals:
+        if block.laterals:  # they may be made of subqueries, and named by others
             self._name_laterals()
             self._nested = {nested.mark: _of_nested(nested, self.names) for nested in block.nested}
-        conditions = [block.where, *block.laterals, *(relation.on for relation in block.relations)]
-        self.is_fed_inexactly |= self._is_any_inexact(item for item in conditions if item is not None)
+        conditions = (relation.on for relation in block.relations)
+        self.is_fed_inexactly |= self.is_inexact(block.where, *block.laterals, *conditions)
 
-    def is_inexact(self, part: exp.Expr | None) -> bool:
-        """Whether another run may give an expression over the block's relations another value."""
-        return part is not None and self._is_any_inexact([part])
+    def is_inexact(self, *parts: exp.Expr | None) -> bool:
+        """Whether another run may give one of some expressions over the block's relations another value."""
+        return bool(self._together(part for part in parts if part is not None) & _INEXACT)
 
     def asks_inexactly(self, condition: exp.Expr) -> bool:
         """Whether a condition alone, without a subquery, decides by an inexact value.
@@ -174,12 +171,14 @@ class _Block:
             raise _refused(f"{condition.sql(dialect='spark')[:60]} joins by a floating sum")
         return True
 
-    def is_inexact_count(self) -> bool:
-        """Whether an inexact value decides which rows there are, or how many."""
-        block = self.block
-        deciding = [] if block.having is None else [block.having]
-        deciding += block.grouping.keys if block.grouping is not None else ()
-        return self.is_fed_inexactly or self._is_any_inexact(deciding) or (block.distinct and _is_open(self.doubts()))
+    def is_inexact_count(self, found: tuple[Doubt, ...]) -> bool:
+        """Whether an inexact value decides which rows there are, or how many.
+
+        Args:
+            found: The doubts about the outputs.
+        """
+        decides = self.is_fed_inexactly or self.is_inexact(self.block.having, *self._group_keys())
+        return decides or (self.block.distinct and _is_open(found))
 
     def doubts(self) -> tuple[Doubt, ...]:
         """Return the doubts about the outputs, having looked at the conditions."""
@@ -187,7 +186,7 @@ class _Block:
             if self._of(condition) & Doubt.CHOSEN:
                 raise _refused(f"{condition.sql(dialect='spark')[:60]} tests a value that is chosen among several")
         found = [self._of(output.value) for output in self.block.outputs]
-        if self.block.grouping is not None and self._is_any_inexact(self.block.grouping.keys):
+        if self.is_inexact(*self._group_keys()):
             found = [doubt | Doubt.INEXACT for doubt in found]  # which rows share a group may differ, too
         if has_windows(self.block):
             found = self._beside(found)
@@ -198,10 +197,13 @@ class _Block:
         yield from (item for item in (block.where, block.having) if item is not None)
         yield from (relation.on for relation in block.relations if relation.on is not None)
         yield from block.laterals
-        yield from block.grouping.keys if block.grouping is not None else ()
+        yield from self._group_keys()
         for output in block.outputs:
             for window in functions.windows(output.value):
                 yield from window.args.get("partition_by") or ()
+
+    def _group_keys(self) -> tuple[exp.Expr, ...]:
+        return self.block.grouping.keys if self.block.grouping is not None else ()
 
     def _name_laterals(self) -> None:
         """Give what LATERAL VIEW makes the doubts about what it is made of."""
@@ -256,8 +258,7 @@ class _Block:
         below &= ~(Doubt.NUMBER | Doubt.BESIDE)
         if functions.is_arbitrary(call):
             return below | Doubt.CHOSEN
-        is_exact = functions.is_exact(call) or is_exact_sum(call, self.block)
-        if is_exact:
+        if functions.is_exact(call) or is_exact_sum(call, self.block):
             return below
         return below | (Doubt.INEXACT if functions.is_average(call) else Doubt.SUMMED)
 
@@ -270,10 +271,8 @@ class _Block:
         result |= beside & (Doubt.CHOSEN | Doubt.BESIDE)
         if Doubt.NUMBER in beside:
             result |= Doubt.NUMBER if is_place else Doubt.CHOSEN
-        if self._is_windowed_inexactly():
-            result |= Doubt.INEXACT | (Doubt.NUMBER if is_place else Doubt.NONE)
-        if beside & _INEXACT:
-            # Another run may let rows tie that do not, or the other way round.
+        if beside & _INEXACT or self.is_fed_inexactly or self.is_inexact(self.block.having):
+            # Another run may let rows tie that do not, or the other way round; or have the window over other rows.
             result |= Doubt.INEXACT | (Doubt.NUMBER if is_place else Doubt.NONE)
         order, spec = window.args.get("order"), window.args.get("spec")
         by_rows = spec is not None and (spec.args.get("kind") or "").upper() == "ROWS"
@@ -288,14 +287,6 @@ class _Block:
         if is_numbering:
             return result | Doubt.NUMBER
         return result | Doubt.CHOSEN if by_rows else result
-
-    def _is_windowed_inexactly(self) -> bool:
-        """Whether an inexact value decides which rows the windows are over: those that passed HAVING, too."""
-        having = self.block.having
-        return self.is_fed_inexactly or (having is not None and self._is_any_inexact([having]))
-
-    def _is_any_inexact(self, parts: Iterable[exp.Expr]) -> bool:
-        return bool(self._together(parts) & _INEXACT)
 
     def _together(self, parts: Iterable[exp.Expr]) -> Doubt:
         return reduce(or_, (self._of(part) for part in parts), Doubt.NONE)
