@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import re
+from contextlib import ExitStack
 from typing import Any
 
 from pyspark.sql import DataFrame
@@ -14,8 +15,17 @@ from airflow_mv.script import DeterminismStep
 
 #: The optimizer's rules that see through a spelling (``CAST('1' AS INT)`` is 1), and look at no table.
 _RULES = ("ReplaceExpressions", "ConstantFolding", "SimplifyCasts", "BooleanSimplification")
-_NUMBERS = re.compile(r"#\d+L?")
-_OPTIMIZED = re.compile(r"(?s)== Optimized Logical Plan ==\n(.*?)\n== Physical Plan ==")
+#: Rules that add filters to the plan by the sizes of tables. Spark does not compare these filters as equal.
+_RUNTIME_FILTERS = (
+    "spark.sql.optimizer.dynamicPartitionPruning.enabled",
+    "spark.sql.optimizer.runtime.bloomFilter.enabled",
+)
+#: Settings with which a plan's text leaves nothing out.
+_WHOLE_TEXT = {"spark.sql.debug.maxToStringFields": str(2**31 - 1), "spark.sql.maxPlanStringLength": str(2**31 - 16)}
+_NUMBERS = re.compile(r"#\d+L?|plan_id=\d+")
+_LEXEMES = re.compile(r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|`[^`]*`|--[^\n]*|/\*.*?\*/""", re.DOTALL)
+#: The physical plan, too: filters that a scan has taken over are in its text only.
+_PLANS = re.compile(r"(?s)== Optimized Logical Plan ==\n(.*)")
 
 
 def check_alike(work: Work, step: DeterminismStep, frame: DataFrame) -> None:
@@ -35,29 +45,43 @@ def check_alike(work: Work, step: DeterminismStep, frame: DataFrame) -> None:
     again = work.query(step.again)
     if frame.sameSemantics(again):
         return
-    alike = _same_text(work, step) if work.jvm is None else _same_plan(work, frame, again)
+    alike = _same_text(work, step) if work.jvm is None else _same_plan(work, step)
     if not alike:
         message = "a part of the query would mean something else in the statements of an incremental refresh"
         raise IncrementalRefusedError("written-otherwise", message)
 
 
-def _same_plan(work: Work, frame: Any, again: Any) -> bool:
-    rules = [getattr(work.jvm.org.apache.spark.sql.catalyst.optimizer, name) for name in _RULES]
-    one, other = (item._jdf.queryExecution() for item in (frame, again))
-    plans = [one.analyzed(), other.analyzed()]
-    for rule in rules:
-        plans = [rule.apply(plan) for plan in plans]
-    return bool(plans[0].sameResult(plans[1]) or one.optimizedPlan().sameResult(other.optimizedPlan()))
+def _same_plan(work: Work, step: DeterminismStep) -> bool:
+    """Compare the analysed plans with their CTEs numbered alike, then the optimized plans without runtime filters."""
+    catalyst = work.jvm.org.apache.spark.sql.catalyst
+    rules = [catalyst.normalizer.NormalizeCTEIds, *(getattr(catalyst.optimizer, name) for name in _RULES)]
+    with ExitStack() as settings:
+        for key in _RUNTIME_FILTERS:
+            settings.enter_context(work.setting(key, "false"))
+        frames: list[Any] = [work.query(sql) for sql in (step.query, step.again)]
+        one, other = (frame._jdf.queryExecution() for frame in frames)
+        plans = [one.analyzed(), other.analyzed()]
+        for rule in rules:
+            plans = [rule.apply(plan) for plan in plans]
+        return bool(plans[0].sameResult(plans[1]) or one.optimizedPlan().sameResult(other.optimizedPlan()))
 
 
 def _same_text(work: Work, step: DeterminismStep) -> bool:
-    """Compare the optimized plans as text, with their columns numbered anew: over Connect there is no more of them."""
+    """Compare the optimized and the physical plan as text, with columns numbered anew: Connect gives no more."""
     texts = []
-    with work.setting("spark.sql.debug.maxToStringFields", str(2**31 - 1)):
+    with ExitStack() as settings:
+        for key, value in _WHOLE_TEXT.items():
+            settings.enter_context(work.setting(key, value))
         for sql in (step.query, step.again):
-            plan = _OPTIMIZED.search(str(work.query(f"EXPLAIN EXTENDED {sql}").collect()[0][0]))
+            plan = _PLANS.search(str(work.query(f"EXPLAIN EXTENDED {sql}").collect()[0][0]))
             texts.append(_renumbered(plan[1]) if plan else "")
-    return bool(texts[0]) and texts[0] == texts[1]
+    return bool(texts[0]) and texts[0] == texts[1] and _lists(step.query) == _lists(step.again)
+
+
+def _lists(sql: str) -> list[str]:
+    """Return the string literals that a plan's text does not tell from several: it has no quotes around them."""
+    literals = (found[0] for found in _LEXEMES.finditer(sql) if found[0][0] in "'\"" and ", " in found[0])
+    return sorted(re.sub(r"['\"\\]", "", literal) for literal in literals)
 
 
 def _renumbered(plan: str) -> str:
