@@ -15,7 +15,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
@@ -242,3 +242,56 @@ def _execute(server: URL, *statements: str) -> None:
                 connection.execute(text(statement))
     finally:
         engine.dispose()
+
+
+class Quiet:
+    """A server that takes connections; it passes bytes on to another server until it falls silent.
+
+    Args:
+        server: Host and port to pass on to; ``None`` to say nothing from the beginning.
+    """
+
+    def __init__(self, server: tuple[str, int] | None = None) -> None:
+        self._server = server
+        self._listener = socket.create_server(("127.0.0.1", 0), backlog=512)
+        self._open: list[socket.socket] = [self._listener]
+        self.port: int = self._listener.getsockname()[1]
+        #: Bytes of a client after which no answer comes back any more; they are passed on.
+        self.last_words: bytes | None = None
+        self.silent = server is None
+        self.mute = False
+        self.accepted = 0
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def _accept(self) -> None:
+        with suppress(OSError):
+            while True:
+                client, _ = self._listener.accept()
+                self.accepted += 1
+                self._open.append(client)
+                if self._server is not None:
+                    server = socket.create_connection(self._server)
+                    self._open.append(server)
+                    for way in ((client, server, True), (server, client, False)):
+                        threading.Thread(target=self._pass_on, args=way, daemon=True).start()
+
+    def _pass_on(self, source: socket.socket, target: socket.socket, asks: bool) -> None:
+        with suppress(OSError):
+            while data := source.recv(65536):
+                if asks and self.last_words is not None and self.last_words in data:
+                    self.mute = True
+                if not self.silent and (asks or not self.mute):
+                    target.sendall(data)
+            target.shutdown(socket.SHUT_RDWR)
+
+    def speak(self) -> None:
+        """Pass everything on again."""
+        self.last_words, self.silent, self.mute = None, False, False
+
+    def close(self) -> None:
+        """Close everything."""
+        self.silent = True
+        for item in self._open:
+            with suppress(OSError):
+                item.shutdown(socket.SHUT_RDWR)
+            item.close()

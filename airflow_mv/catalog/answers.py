@@ -66,5 +66,7 @@ def brief(error: BaseException) -> str:
     """Name an error. A driver's or a socket's own message may hold an address with its password."""
     if isinstance(error, RequestException | SQLAlchemyError | OSError):
         cause = f" ({type(error.__cause__).__name__})" if error.__cause__ else ""
-        return f"{type(error).__name__}{cause}"
+        # Notes are our own: which limit was reached.
+        notes = [note for item in (error, error.__cause__) for note in getattr(item, "__notes__", ())]
+        return ": ".join((f"{type(error).__name__}{cause}", *notes))
     return f"{type(error).__name__}: {shortened(' '.join(str(error).split()), _LONGEST)}"

@@ -101,6 +101,14 @@ class MaterializedViewCatalog:
         """This catalog and the others that names have led to so far, by name."""
         return dict(self._others)
 
+    def close(self) -> None:
+        """Close the connections of this catalog and of those it has led to; a later call opens new ones."""
+        for catalog in self._others.values():
+            if isinstance(catalog._catalog, SqlCatalog):
+                catalog._catalog.engine.dispose()
+            elif isinstance(catalog._catalog, RestCatalog):
+                catalog._catalog._session.close()
+
     def identify(self, view: str | Identifier) -> Identifier:
         """Parse a view's name; the catalog's name may be left out of ``catalog.namespace.name``."""
         if isinstance(view, Identifier):

@@ -14,6 +14,7 @@ from pyiceberg.io import FileIO, InputFile, load_file_io
 
 from airflow_mv.catalog import listing
 from airflow_mv.catalog.listing import StoredFile
+from airflow_mv.catalog.waits import with_store_limits
 from airflow_mv.errors import (
     CatalogUnavailableError,
     ConfigurationError,
@@ -44,7 +45,7 @@ class MetadataFiles:
     """
 
     def __init__(self, properties: Mapping[str, str]) -> None:
-        self._properties = dict(properties)
+        self._properties = with_store_limits(properties)
         self._opened: dict[str, FileIO] = {}
 
     def read(self, location: str, *, what: str) -> bytes:

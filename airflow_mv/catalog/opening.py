@@ -12,6 +12,7 @@ from pyiceberg.utils.config import Config
 from sqlalchemy.exc import DBAPIError
 
 from airflow_mv.catalog.answers import AWAY
+from airflow_mv.catalog.bounded import opening
 from airflow_mv.catalog.secrets import quiet_warnings, without_secrets
 from airflow_mv.errors import (
     CatalogNotFoundError,
@@ -55,12 +56,14 @@ def catalog_errors(what: str, properties: Mapping[str, Any]) -> Iterator[None]:
         ConfigurationError: It cannot be opened.
     """
     try:
-        with quiet_warnings(properties):
+        with quiet_warnings(properties), opening():
             yield
     except MaterializedViewError:
         raise
     except (DBAPIError, OSError, *AWAY) as error:
-        cause = without_secrets(str(getattr(error, "orig", None) or error).strip().partition("\n")[0], properties)
+        said = str(getattr(error, "orig", None) or error).strip().partition("\n")[0]
+        notes = getattr(getattr(error, "orig", None) or error, "__notes__", ())
+        cause = without_secrets(": ".join((said, *notes)), properties)
         raise CatalogUnavailableError(f"{what} does not answer: {type(error).__name__}: {cause}") from None
     except Exception as error:  # noqa: BLE001 (each catalog type has its own)
         cause = without_secrets(str(error), properties)

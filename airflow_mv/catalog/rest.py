@@ -17,7 +17,9 @@ from pyiceberg.exceptions import NoSuchNamespaceError, RESTError
 from requests import Response
 
 from airflow_mv.catalog.answers import NO_ANSWER, answered, brief
+from airflow_mv.catalog.bounded import bound_session
 from airflow_mv.catalog.loaded import LoadedView
+from airflow_mv.catalog.waits import answer_seconds
 from airflow_mv.errors import (
     AlreadyExistsError,
     CatalogUnavailableError,
@@ -38,8 +40,6 @@ log = logging.getLogger(__name__)
 #: Stands for a location that the server chooses itself.
 CHOSEN_BY_THE_CATALOG = "chosen-by-the-catalog"
 _NEEDED = (Capability.V1_LOAD_VIEW, Capability.V1_LIST_VIEWS)
-#: Seconds to wait for a connection and for an answer.
-_TIMEOUT = (30.0, 300.0)
 _LAST_ADDED = -1
 
 
@@ -52,6 +52,7 @@ class RestViews:
 
     def __init__(self, catalog: RestCatalog) -> None:
         self._catalog = catalog
+        bound_session(catalog._session, answer_seconds(catalog.properties))
 
     @property
     def supported(self) -> bool:
@@ -209,7 +210,7 @@ class RestViews:
         path = "namespaces/{namespace}/views" if create else "namespaces/{namespace}/views/{view}"
         url = self._catalog.url(path, namespace=namespace, view=_encoded(view.name))
         try:
-            return self._catalog._session.request(method, url, json=body, timeout=_TIMEOUT)
+            return self._catalog._session.request(method, url, json=body)
         except NO_ANSWER as error:
             raise CatalogUnavailableError(
                 f"catalog {self._catalog.name!r} did not answer to {what}: {brief(error)}"

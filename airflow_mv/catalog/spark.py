@@ -77,6 +77,7 @@ _PYTHON_ONLY = frozenset({
     "adls.connection-string", "adls.account-name", "adls.account-key", "adls.account-host", "adls.tenant-id",
     "adls.client-id", "adls.client-secret", "adls.credential", "adls.anon", "snapshot-loading-mode",
     "rest-page-size", "ssl", "auth", "hive.kerberos-authentication", "airflow-mv.allowed-locations",
+    "airflow-mv.answer-seconds",
 })
 # fmt: on
 

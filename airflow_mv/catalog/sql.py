@@ -15,7 +15,8 @@ from sqlalchemy import ColumnElement, and_, delete, insert, inspect, or_, select
 from sqlalchemy.exc import IntegrityError, SQLAlchemyError
 from sqlalchemy.orm import Session
 
-from airflow_mv.catalog.waits import guard
+from airflow_mv.catalog.answers import brief
+from airflow_mv.catalog.waits import answer_seconds, guard
 from airflow_mv.errors import (
     AlreadyExistsError,
     CatalogUnavailableError,
@@ -44,11 +45,11 @@ class SqlPointers:
     def __init__(self, catalog: SqlCatalog) -> None:
         self.engine = catalog.engine
         self._catalog = catalog.name
-        guard(self.engine)
+        guard(self.engine, answer_seconds(catalog.properties))
         try:
             columns = {column["name"] for column in inspect(self.engine).get_columns(IcebergTables.__tablename__)}
         except SQLAlchemyError as error:
-            raise CatalogUnavailableError(f"catalog {catalog.name}: {_brief(error)}") from None
+            raise CatalogUnavailableError(f"catalog {catalog.name}: {brief(error)}") from None
         if "iceberg_type" not in columns:
             raise ConfigurationError(
                 f"catalog {catalog.name}: its tables have the old layout V0, which cannot hold views. "
@@ -144,7 +145,7 @@ class SqlPointers:
             if self._names(view, location):
                 return
             raise CommitStateUnknownError(
-                f"view {view}: no answer to its creation: {_brief(error)}. It may or may not have been created; "
+                f"view {view}: no answer to its creation: {brief(error)}. It may or may not have been created; "
                 f"nothing was deleted. Look with `airflow-mv show {view}`, and create it again where there is no such "
                 "view"
             ) from None
@@ -169,7 +170,7 @@ class SqlPointers:
                 session.commit()
         except SQLAlchemyError as error:
             raise CommitStateUnknownError(
-                f"view {view}: no answer to the swap {base} -> {new}: {_brief(error)}"
+                f"view {view}: no answer to the swap {base} -> {new}: {brief(error)}"
             ) from None
         return matched == 1
 
@@ -188,7 +189,7 @@ class SqlPointers:
             if self._names(view, None):
                 return True
             raise CommitStateUnknownError(
-                f"view {view}: no answer to its removal: {_brief(error)}. It may or may not have been dropped: drop it "
+                f"view {view}: no answer to its removal: {brief(error)}. It may or may not have been dropped: drop it "
                 "again; that there is no such view means that it was"
             ) from None
         return matched == 1
@@ -208,7 +209,7 @@ class SqlPointers:
         except IntegrityError:
             raise
         except SQLAlchemyError as error:
-            raise CatalogUnavailableError(f"catalog {self._catalog!r} did not answer: {_brief(error)}") from None
+            raise CatalogUnavailableError(f"catalog {self._catalog!r} did not answer: {brief(error)}") from None
 
     def _is(self, view: Identifier) -> ColumnElement[bool]:
         return and_(
@@ -237,12 +238,6 @@ def stored_namespace(namespace: tuple[str, ...]) -> str:
             f"the namespace {text[:40]}… has {len(text)} characters: a SQL catalog holds {MAX_PART_LENGTH}"
         )
     return text
-
-
-def _brief(error: SQLAlchemyError) -> str:
-    """Name an error by its classes: the driver's message may hold connection details."""
-    cause = f" ({type(error.__cause__).__name__})" if error.__cause__ else ""
-    return f"{type(error).__name__}{cause}"
 
 
 def _checked(location: str) -> str:

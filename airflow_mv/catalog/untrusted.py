@@ -18,6 +18,7 @@ from pyiceberg.serializers import FromInputFile
 from pyiceberg.table import StaticTable, Table, TableProperties
 
 from airflow_mv.catalog.files import MetadataFiles
+from airflow_mv.catalog.waits import STORE_LIMITS
 from airflow_mv.errors import InvalidMetadataError
 
 _NAMES_A_CLASS = re.compile(r"(?i)(^|[.-])impl$|(^|\.)auth$|provider$|\.factory$|io-impl")
@@ -30,11 +31,12 @@ def restrain(catalog: Catalog) -> None:
     only those that name a class are left out.
     """
     inner, mixed = catalog._load_file_io, isinstance(catalog, RestCatalog)
+    missing = {key: value for key, value in STORE_LIMITS.items() if key not in catalog.properties}
 
     def load(properties: Mapping[str, str] | None = None, location: str | None = None) -> FileIO:
         given = properties or {}
         kept = {key: value for key, value in given.items() if mixed and not _NAMES_A_CLASS.search(key)}
-        return inner(kept, location)
+        return inner({**missing, **kept}, location)
 
     catalog._load_file_io = load  # type: ignore[method-assign]
 

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Bound every wait for a catalog's database, and never look through a connection whose COMMIT has failed.
+"""Every limit of a wait for a catalog's database, server or store, and the guard that sets those of a database.
 
-A change without an answer may still be done while the server works on it. What is bounded here is how late that can
-be, and how long the lock of a process that has stopped can hold up all others. What the operator has set, in the
-database or in the catalog's ``uri``, stands.
+A change without an answer may still be done while the server works on it. The limits of the server bound how late that
+can be, and how long the lock of a process that has stopped can hold up all others; those of the client end a wait for
+a server that is connected and silent. What the operator has set, in the database, in the catalog's ``uri`` or in its
+properties, stands.
 
 A COMMIT that fails, as SQLite's does while somebody reads, leaves the transaction open, and SQLAlchemy puts the
 connection back as it is: whoever looked through it next would see the change as done that nobody else sees.
@@ -11,10 +12,30 @@ connection back as it is: whoever looked through it next would see the change as
 
 from __future__ import annotations
 
+import math
+import os
+import threading
+import time
+import weakref
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack, suppress
 from typing import Any
 
-from sqlalchemy import Connection, Engine, ExceptionContext, event
+from sqlalchemy import Connection, Engine, ExceptionContext, create_engine, event
+from sqlalchemy.pool import QueuePool
 
+from airflow_mv.catalog.deadlines import bounded
+from airflow_mv.errors import ConfigurationError
+
+#: Catalog property: seconds that a database or a REST server may take for one answer.
+ANSWER = "airflow-mv.answer-seconds"
+#: Its default. More than the database's own limit for a statement, whose error says more.
+ANSWER_SECONDS = 70.0
+#: Seconds that a REST server or an object store may take to accept a connection.
+CONNECT_SECONDS = 10.0
+#: Properties of pyiceberg's FileIO for S3: seconds for a connection, and for one answer. The store's client tries a
+#: few times.
+STORE_LIMITS = {"s3.connect-timeout": f"{CONNECT_SECONDS:g}", "s3.request-timeout": "20"}
 #: PostgreSQL's own settings, for one transaction at a time: a pooler may give the connection to others.
 SERVER_LIMITS = {
     "lock_timeout": "10s",
@@ -29,25 +50,95 @@ CLIENT_LIMITS = {
     "keepalives_count": 3,
     "tcp_user_timeout": 30_000,
 }
+#: Connections of one process to one catalog's database.
+CONNECTIONS = 4
+#: Seconds after which connections that nobody uses are closed.
+IDLE_SECONDS = 30.0
 _LIBPQ = ("psycopg2", "psycopg")
+#: A dialect's calls on cursors, and on connections.
+_CALLS = {
+    **dict.fromkeys(("do_execute", "do_execute_no_params", "do_executemany"), True),
+    **dict.fromkeys(("do_commit", "do_rollback", "do_ping"), False),
+}
+_STARTING = "airflow_mv_starting"
+
+_guarded: weakref.WeakSet[Engine] = weakref.WeakSet()
 
 
-def guard(engine: Engine) -> None:
-    """Set both on an engine, whoever made it; doing it again changes nothing.
+def answer_seconds(properties: Mapping[str, Any]) -> float:
+    """Return how long one answer of a catalog may take.
+
+    Raises:
+        ConfigurationError: The property is no number of seconds.
+    """
+    text = properties.get(ANSWER)
+    if text is None:
+        return ANSWER_SECONDS
+    with suppress(ValueError):
+        seconds = float(text)
+        if 0 < seconds < math.inf:
+            return seconds
+    raise ConfigurationError(f"the catalog property {ANSWER} is {text!r}; it must be a number of seconds")
+
+
+def with_store_limits(properties: Mapping[str, str]) -> dict[str, str]:
+    """Return a catalog's properties with limits for its object store, where they have none."""
+    return {**STORE_LIMITS, **properties}
+
+
+def bounded_engine(engine: Engine) -> Engine:
+    """Return an engine for the same database with few connections, which are closed when nobody uses them.
+
+    Args:
+        engine: As pyiceberg has made it; an engine whose database is in memory is returned as it is.
+    """
+    if _in_memory(engine) or not isinstance(engine.pool, QueuePool):
+        return engine
+    # The types of PostgreSQL's extension hstore, which SQLAlchemy would look up through each new connection.
+    fewer_questions = {"use_native_hstore": False} if engine.dialect.driver in _LIBPQ else {}
+    few = create_engine(
+        engine.url,
+        echo=engine.echo,
+        pool_pre_ping=engine.pool._pre_ping,
+        pool_size=CONNECTIONS,
+        max_overflow=0,
+        pool_timeout=ANSWER_SECONDS,
+        **fewer_questions,
+    )
+    engine.dispose()
+    _Idle(few)
+    return few
+
+
+def guard(engine: Engine, seconds: float = ANSWER_SECONDS) -> None:
+    """Limit all waits of an engine, whoever made it; doing it again changes nothing.
 
     Args:
         engine: Of a SQL catalog; pyiceberg's own statements are guarded, too. Databases other than PostgreSQL keep
             what limits they have: SQLite waits 5 s for a lock, unless the URI's ``timeout`` says otherwise.
+        seconds: How long the database may take for one answer.
     """
-    in_memory = engine.dialect.name == "sqlite" and engine.url.database in (None, "", ":memory:")
-    if not in_memory and not event.contains(engine, "handle_error", _leave_connection):
-        event.listen(engine, "handle_error", _leave_connection)
-    if engine.dialect.name != "postgresql" or event.contains(engine, "begin", _limit_transaction):
+    if engine in _guarded:
         return
-    event.listen(engine, "begin", _limit_transaction)
+    _guarded.add(engine)
+    if not _in_memory(engine):
+        event.listen(engine, "handle_error", _leave_connection)
+    if engine.dialect.name == "sqlite":
+        return
+    for name, on_cursor in _CALLS.items():
+        call = getattr(engine.dialect, name)
+        setattr(engine.dialect, name, _bounded_call(call, seconds, on_cursor=on_cursor))
+    event.listen(engine, "connect", _starting(seconds), insert=True)
+    event.listen(engine, "connect", _started)
+    if engine.dialect.name == "postgresql":
+        event.listen(engine, "begin", _limit_transaction)
     if engine.dialect.driver in _LIBPQ:
         event.listen(engine, "do_connect", _limit_connection)
         engine.dispose()  # what is connected already was not limited
+
+
+def _in_memory(engine: Engine) -> bool:
+    return engine.dialect.name == "sqlite" and engine.url.database in (None, "", ":memory:")
 
 
 def _leave_connection(context: ExceptionContext) -> None:
@@ -67,3 +158,91 @@ def _limit_transaction(connection: Connection) -> None:
 def _limit_connection(_dialect: Any, _record: Any, _arguments: Any, parameters: dict[str, Any]) -> None:
     for name, value in CLIENT_LIMITS.items():
         parameters.setdefault(name, value)
+
+
+def _bounded_call(call: Callable[..., Any], seconds: float, *, on_cursor: bool) -> Callable[..., Any]:
+    """Return a dialect's call on a cursor or connection, ended when there is no answer in time."""
+
+    def run(on: Any, *arguments: Any, **more: Any) -> Any:
+        with bounded(_descriptor(getattr(on, "connection", None) if on_cursor else on), seconds):
+            return call(on, *arguments, **more)
+
+    return run
+
+
+def _starting(seconds: float) -> Callable[[Any, Any], None]:
+    """Bound what a dialect asks a new connection without its own calls, as for the types of PostgreSQL."""
+
+    def start(connection: Any, record: Any) -> None:
+        stack = ExitStack()
+        stack.enter_context(bounded(_descriptor(connection), seconds))
+        record.info[_STARTING] = stack
+
+    return start
+
+
+def _started(_connection: Any, record: Any) -> None:
+    record.info.pop(_STARTING).close()
+
+
+def _descriptor(connection: Any) -> int | None:
+    """Return the socket of a driver's connection; ``None`` where it is closed, or the driver does not tell."""
+    try:
+        found = connection.fileno()
+    except Exception:  # noqa: BLE001 (each driver has its own error for a connection that is closed)
+        return None
+    return found if isinstance(found, int) and found >= 0 else None
+
+
+class _Idle:
+    """Closes the connections of an engine when none was used for some time."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = weakref.ref(engine)
+        self._lock = threading.Lock()
+        self._used = 0.0
+        self._timer: threading.Timer | None = None
+        event.listen(engine, "checkin", self._returned)
+        _idle.add(self)
+        # The listener keeps this object alive for as long as the engine is.
+
+    def _returned(self, _connection: Any, _record: Any) -> None:
+        self._used = time.monotonic()
+        with self._lock:
+            if self._timer is None:
+                self._wait(IDLE_SECONDS)
+
+    def _wait(self, seconds: float) -> None:
+        self._timer = threading.Timer(seconds, self._look)
+        self._timer.name, self._timer.daemon = "airflow-mv-idle", True
+        self._timer.start()
+
+    def _look(self) -> None:
+        engine = self._engine()
+        with self._lock:
+            self._timer = None
+            left = self._used + IDLE_SECONDS - time.monotonic()
+            if engine is None:
+                return
+            if left > 0 or (isinstance(engine.pool, QueuePool) and engine.pool.checkedout()):
+                self._wait(max(left, 1.0))
+                return
+        engine.dispose()
+
+    def forked(self) -> None:
+        """A forked process has no timer."""
+        self._lock, self._timer = threading.Lock(), None
+
+
+_idle: weakref.WeakSet[_Idle] = weakref.WeakSet()
+
+
+def _after_fork() -> None:
+    """Leave the parent's connections to the parent: two processes on one connection read each other's answers."""
+    for engine in list(_guarded):
+        engine.dispose(close=False)
+    for idle in list(_idle):
+        idle.forked()
+
+
+os.register_at_fork(after_in_child=_after_fork)

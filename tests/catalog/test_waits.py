@@ -3,24 +3,42 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
+import threading
 import time
-from collections.abc import Iterator
+import warnings
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, closing, suppress
+from dataclasses import replace
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
+from typing import cast
+from urllib.parse import urlsplit
 
+import psutil
 import pytest
+from pyiceberg.catalog import load_catalog
 from pyiceberg.catalog.sql import SqlCatalog
 from sqlalchemy import create_engine, make_url, text
 from sqlalchemy.orm import Session
+from sqlalchemy.pool import QueuePool
 
-from airflow_mv.catalog import Layout, MaterializedViewCatalog, TableChange
-from airflow_mv.catalog.waits import CLIENT_LIMITS, SERVER_LIMITS
+from airflow_mv.catalog import Layout, MaterializedViewCatalog, TableChange, waits
+from airflow_mv.catalog.files import MetadataFiles
+from airflow_mv.catalog.opening import catalog_errors
+from airflow_mv.catalog.waits import ANSWER, CLIENT_LIMITS, CONNECTIONS, SERVER_LIMITS, with_store_limits
 from airflow_mv.commit import publish
-from airflow_mv.errors import CommitStateUnknownError
+from airflow_mv.errors import CatalogUnavailableError, CommitStateUnknownError
 from airflow_mv.planning import plan_refresh
 from airflow_mv.refresh import stage
+from airflow_mv.spec.identifiers import Identifier
+from airflow_mv.spec.view import with_view_properties
+from airflow_mv.status import status
 from tests.builders import Lake, lake
 from tests.faults import Clock
+from tests.services import Quiet, http_server
 
 DRIVERS = ["postgresql+psycopg2", "postgresql+psycopg"]
 
@@ -154,3 +172,229 @@ def test_a_new_view_s_commit_that_fails_is_not_seen_as_done(sqlite_uri: str, war
         assert reader.execute("SELECT count(*) FROM iceberg_tables").fetchone() == (1,)
         reader.close()
         home.view()
+
+
+# ------------------------------------------------------------------ servers that are connected and say nothing
+
+
+@pytest.fixture
+def quiet() -> Iterator[Callable[..., Quiet]]:
+    """Servers that fall silent."""
+    with ExitStack() as stack:
+        yield lambda server=None: stack.enter_context(closing(Quiet(server)))
+
+
+def through(quiet: Callable[..., Quiet], uri: str) -> tuple[Quiet, str]:
+    """Put a server that can fall silent before a database; its URI."""
+    url = make_url(uri)
+    between = quiet((url.host or "127.0.0.1", url.port or 5432))
+    return between, url.set(host="127.0.0.1", port=between.port).render_as_string(hide_password=False)
+
+
+Opener = Callable[..., MaterializedViewCatalog]
+
+
+@pytest.fixture
+def opened(home: Lake) -> Iterator[Opener]:
+    """Open the catalog of the lake by another way."""
+    with ExitStack() as stack:
+
+        def open_(uri: str, **more: str) -> MaterializedViewCatalog:
+            given = {
+                "type": "sql",
+                "uri": uri,
+                "warehouse": home.iceberg.properties["warehouse"],
+                ANSWER: "0.7",
+                **more,
+            }
+            with catalog_errors("catalog 'lake'", given):
+                return stack.enter_context(closing(MaterializedViewCatalog(load_catalog("lake", **given))))
+
+        yield open_
+
+
+def test_a_database_that_falls_silent_ends_in_an_error_that_names_catalog_and_limit(
+    uri: str, opened: Opener, quiet: Callable[..., Quiet]
+) -> None:
+    """Its TCP stack acknowledges everything: no limit of TCP's own ends the wait."""
+    between, address = through(quiet, uri)
+    catalog = opened(address)
+    assert status(catalog, "sales.daily").to_dict()["state"] == "never-refreshed"
+    between.silent = True
+    for look in (lambda: status(catalog, "sales.daily"), catalog.list, lambda: catalog.new_location(_DAILY)):
+        started = time.monotonic()
+        with pytest.raises(CatalogUnavailableError, match=r"catalog 'lake' did not answer.*no answer within 0\.7 s"):
+            look()
+        assert time.monotonic() - started < 12  # a new connection has libpq's own limit
+        between.speak()  # the broken connection is not used again
+        assert catalog.list() == [_DAILY]
+        between.silent = True
+
+
+_DAILY = Identifier("lake", ("sales",), "daily")
+
+
+def test_a_database_that_is_silent_from_the_beginning_cannot_hang_who_opens_it(
+    uri: str, opened: Opener, quiet: Callable[..., Quiet], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(CLIENT_LIMITS, "connect_timeout", 2)
+    url = make_url(uri).set(host="127.0.0.1", port=quiet().port).render_as_string(hide_password=False)
+    started = time.monotonic()
+    with pytest.raises(CatalogUnavailableError, match="catalog 'lake' does not answer: OperationalError"):
+        opened(url)
+    assert time.monotonic() - started < 8
+
+
+@pytest.mark.parametrize("word", [b"UPDATE iceberg_tables", b"COMMIT"])
+def test_a_silence_after_the_swap_was_sent_is_an_unknown_outcome(
+    home: Lake, uri: str, opened: Opener, quiet: Callable[..., Quiet], word: bytes
+) -> None:
+    """Never a failure: the server has the statement. What is published settles it."""
+    between, address = through(quiet, uri)
+    catalog = opened(address)
+    plan = plan_refresh(home.catalog, "sales.daily")
+    outcome = stage(home.catalog, plan, home.stager)
+    assert outcome is not None
+    between.last_words = word
+    view = catalog.load("sales.daily")
+    with pytest.raises(CommitStateUnknownError, match=r"no answer to the swap.*no answer within 0\.7 s"):
+        catalog.swap(view.identifier, view.metadata_location, view.metadata_location)
+    between.speak()
+    between.last_words = word
+    effects = replace(Clock().effects, sleep=lambda _: between.speak())
+    found = publish(catalog, plan, outcome.staged, effects=effects)
+    assert (found.outcome, found.tries) == ("committed", 2)
+    assert status(home.catalog, "sales.daily").to_dict()["state"] == "fresh"
+
+
+def test_calls_that_ended_leave_no_thread_and_no_descriptor(
+    uri: str, opened: Opener, quiet: Callable[..., Quiet]
+) -> None:
+    between, address = through(quiet, uri)
+    catalog = opened(address, **{ANSWER: "0.1"})
+    me = psutil.Process()
+    before = me.num_fds(), threading.active_count()
+    for _ in range(5):
+        catalog.list()
+        between.silent = True
+        with pytest.raises(CatalogUnavailableError):
+            catalog.list()
+        between.speak()
+    between.close()
+    del between
+    assert threading.active_count() <= before[1] + 1
+    assert me.num_fds() <= before[0] + 1
+
+
+def test_a_rest_server_that_is_silent_ends_in_an_error(quiet: Callable[..., Quiet]) -> None:
+    given = {"type": "rest", "uri": f"http://127.0.0.1:{quiet().port}", "token": "t", ANSWER: "0.3"}
+    with (
+        pytest.raises(CatalogUnavailableError, match=r"does not answer.*no answer within 0\.3 s"),
+        catalog_errors("catalog 'lake'", given),
+    ):
+        load_catalog("lake", **given)
+
+
+def test_a_silence_of_a_rest_server_after_a_commit_was_sent_is_an_unknown_outcome(
+    rest_uri: str, warehouse: Path, quiet: Callable[..., Quiet]
+) -> None:
+    """pyiceberg's own request, which has no limit; and the one that replaces a view."""
+    address = urlsplit(rest_uri)
+    between = quiet((address.hostname, address.port))
+    with lake(rest_uri, warehouse) as home:
+        home.table()
+        home.view()
+        name, uuid = home.catalog.identify("sales.orders"), str(home.load().metadata.table_uuid)
+        given = {"type": "rest", "uri": f"http://127.0.0.1:{between.port}{address.path}", ANSWER: "3"}
+        with catalog_errors("catalog 'lake'", given):
+            catalog = MaterializedViewCatalog(load_catalog("lake", **given))
+        view = catalog.load("sales.daily")
+        changed = with_view_properties(view.metadata, {"a": "b"})
+        between.last_words = b"POST "
+        with pytest.raises(CommitStateUnknownError, match=r"no answer to a commit: .*no answer within 3 s"):
+            catalog.commit_table(name, uuid, TableChange(properties={"a": "b"}))
+        between.mute = False
+        with pytest.raises(CommitStateUnknownError, match=r"replacing view lake\.sales\.daily: .*no answer within 3 s"):
+            catalog.replace(view, changed)
+        between.speak()
+        assert catalog.load("sales.daily").metadata.properties["a"] == "b"
+        assert home.load().properties["a"] == "b"
+        between.silent = True
+        with pytest.raises(CatalogUnavailableError, match=r"catalog 'lake' did not answer.*no answer within 3 s"):
+            status(catalog, "sales.daily")
+        catalog.close()
+
+
+@pytest.mark.parametrize("slow", [True, False])
+def test_an_answer_that_never_ends_is_given_up(slow: bool) -> None:
+    """Bytes keep coming: no limit of a single wait is ever reached."""
+
+    class Endless(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.end_headers()
+            with suppress(OSError):
+                while True:
+                    self.wfile.write(b" " if slow else b" " * 1_000_000)
+                    time.sleep(0.05 if slow else 0)
+
+        def log_message(self, *arguments: object) -> None:
+            """Say nothing."""
+
+    with http_server(Endless) as port:
+        given = {"type": "rest", "uri": f"http://127.0.0.1:{port}", "token": "t", ANSWER: "0.5" if slow else "30"}
+        why = r"no answer within 0\.5 s" if slow else r"an answer of more than \d+ bytes"
+        with pytest.raises(CatalogUnavailableError, match=why), catalog_errors("catalog 'lake'", given):
+            load_catalog("lake", **given)
+
+
+def test_an_object_store_that_is_silent_ends_in_an_error(quiet: Callable[..., Quiet]) -> None:
+    limits = with_store_limits({})
+    assert {name: float(value) for name, value in limits.items()} == {
+        "s3.connect-timeout": 10,
+        "s3.request-timeout": 20,
+    }
+    given = {"s3.endpoint": f"http://127.0.0.1:{quiet().port}", "s3.access-key-id": "a", "s3.secret-access-key": "b"}
+    files = MetadataFiles({**given, "s3.region": "us-east-1", **dict.fromkeys(limits, "1")})
+    with pytest.raises(CatalogUnavailableError, match=r"the store of s3://b/1\.metadata\.json did not answer"):
+        files.read("s3://b/1.metadata.json", what="view v")
+
+
+def test_connections_are_few_and_idle_ones_are_closed(
+    uri: str, opened: Opener, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(waits, "IDLE_SECONDS", 0.3)
+    catalog = opened(uri)
+    with ThreadPoolExecutor(16) as pool:
+        assert set(map(len, pool.map(lambda _: catalog.list(), range(64)))) == {1}
+    deadline = time.monotonic() + 10
+    engine = cast("SqlCatalog", catalog._catalog).engine
+    assert cast("QueuePool", engine.pool).checkedin() <= CONNECTIONS
+    while cast("QueuePool", engine.pool).checkedin() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert cast("QueuePool", engine.pool).checkedin() == 0
+    assert catalog.list() == [_DAILY]
+
+
+def test_a_forked_process_leaves_its_parent_s_connections_alone(uri: str, opened: Opener) -> None:
+    """As Airflow's LocalExecutor forks: two processes on one connection would read each other's answers."""
+    catalog = opened(uri)
+    assert catalog.list() == [_DAILY]
+    backend = text("SELECT pg_backend_pid()")
+    engine = cast("SqlCatalog", catalog._catalog).engine
+    with engine.connect() as connection:
+        ours = connection.execute(backend).scalar_one()
+    read, write = os.pipe()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # there are threads: that is what is tried
+        child = os.fork()
+    if not child:
+        with engine.connect() as connection:
+            found = connection.execute(backend).scalar_one()
+        os.write(write, f"{found} {catalog.list() == [_DAILY]}".encode())
+        os._exit(0)
+    os.waitpid(child, 0)
+    theirs, worked = os.read(read, 100).decode().split()
+    assert (worked, int(theirs) != ours) == ("True", True)
+    with engine.connect() as connection:
+        assert connection.execute(backend).scalar_one() == ours
