@@ -12,7 +12,8 @@ from airflow_mv.cli import main
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), ROOT / "docker" / "README.md"]
+HEADS = [ROOT / name for name in ("README.md", "SECURITY.md", "docker/README.md")]
+PAGES = [*HEADS, *sorted((ROOT / "docs").rglob("*.md"))]
 
 
 def test_the_dag_in_the_readme_is_the_example_that_the_tests_run() -> None:
