@@ -3,12 +3,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 
 from airflow_mv.catalog import LoadedStorage, LoadedView, Located, MaterializedViewCatalog
+from airflow_mv.catalog.manifests import have_same_files
 from airflow_mv.errors import BaseTableNotFoundError, CatalogNotFoundError, MetadataFileNotFoundError
+from airflow_mv.plan.changes import may_have_same_rows
 from airflow_mv.plan.freshness import (
     METADATA_LOCATION,
     NO_SNAPSHOT,
@@ -24,7 +26,11 @@ from airflow_mv.plan.reasons import Code, Reason
 from airflow_mv.spec.identifiers import Identifier
 from airflow_mv.spec.interval import Interval, Span
 from airflow_mv.spec.materialized_view import BaseTable, NestedViewVersion, RefreshRecord
-from airflow_mv.spec.table import TableMetadata, snapshot_as_of
+from airflow_mv.spec.parts import parts_of
+from airflow_mv.spec.table import Snapshot, TableMetadata, ancestors, snapshot_as_of
+
+#: More commits than this are not looked at: the older ones count as changes of rows.
+_MOST_LOOKS = 100
 
 _METADATA_TABLES = frozenset(
     {
@@ -105,10 +111,44 @@ def observe(
     tables, nested = observe_tables(
         catalog, dependencies.tables, storage.record, as_of=as_of, pins=pins, located=located
     )
+    tables = tuple(_with_proof(catalog, table, storage.record) for table in tables)
     unjudged = Freshness(State.UNKNOWN, (), ())
     interval = None if span is None else _interval(loaded, storage, span)
     observation = Observation(loaded, storage, sql, dependencies, tables, nested, unjudged, interval)
     return replace(observation, freshness=freshness_of(observation))
+
+
+def _with_proof(
+    catalog: MaterializedViewCatalog, observed: ObservedTable, record: RefreshRecord | None
+) -> ObservedTable:
+    """Return a base table with the commits that have changed no row, as far as it takes manifests to know."""
+    table = observed.table
+    if table is None:
+        return observed
+    parts = parts_of(record) if record else ()
+    recorded = {item.snapshot_reference for part in parts for item in part.base_tables}
+    files = catalog.other(Identifier.parse(observed.identifier).catalog).files
+    found = set()
+    for snapshot, parent in _without_named_change(table, observed.head, recorded):
+        if have_same_files(files, snapshot, parent):
+            found.add(snapshot.snapshot_id)
+    return replace(observed, same_rows=frozenset(found)) if found else observed
+
+
+def _without_named_change(
+    table: TableMetadata, head: int | None, recorded: Collection[int]
+) -> list[tuple[Snapshot, Snapshot]]:
+    """Return the commits since the oldest recorded snapshot whose summaries name no change, with their parents."""
+    found: list[tuple[Snapshot, Snapshot]] = []
+    left = {identity for identity in recorded if table.find(identity) is not None}
+    for snapshot in ancestors(table, head):
+        left.discard(snapshot.snapshot_id)
+        if not left or len(found) == _MOST_LOOKS:
+            break
+        parent = table.find(snapshot.parent_snapshot_id) if snapshot.parent_snapshot_id is not None else None
+        if parent is not None and may_have_same_rows(snapshot):
+            found.append((snapshot, parent))
+    return found
 
 
 def _interval(view: LoadedView, storage: LoadedStorage, span: Span) -> Interval:

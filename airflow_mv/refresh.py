@@ -278,7 +278,8 @@ def _figures(plan: RefreshPlan, outcome: Outcome) -> Figures:
     deltas = outcome.deltas
     taught = None
     if plan.estimates and outcome.fallback is None and outcome.step_seconds:
-        taught = {str(plan.mode): plan.estimates[0].factor_of(sum(outcome.step_seconds))}
+        factor = plan.estimates[0].factor_of(sum(outcome.step_seconds))
+        taught = None if factor is None else {str(plan.mode): factor}
     return Figures(
         rows_written=outcome.rows_written,
         rows_changed=sum(delta.rows or 0 for delta in deltas) if deltas else None,

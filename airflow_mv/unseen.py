@@ -124,12 +124,12 @@ def _counted(seen: Observation, wanted: Wanted) -> tuple[BaseTableChange, ...]:
 
 
 def _mark(seen: Observation, changes: Sequence[BaseTableChange]) -> str:
-    tables = {table.identifier: table.table for table in seen.tables}
+    tables = {table.identifier: table for table in seen.tables}
     nested = [[view.identifier, view.uuid, view.version_id] for view in seen.nested_views]
     facts: list[Any] = [seen.view.metadata.current_version_id, nested]
     for change in changes:
-        table = tables[change.identifier]
-        last = last_change(table, change.current) if table else None
+        table, same_rows = tables[change.identifier].table, tables[change.identifier].same_rows
+        last = last_change(table, change.current, same_rows) if table else None
         now = [table.table_uuid if table else None, last.snapshot_id if last else None]
         facts.append([change.identifier, change.recorded, *now])
     return hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:16]
@@ -138,11 +138,12 @@ def _mark(seen: Observation, changes: Sequence[BaseTableChange]) -> str:
 def _quiet(found: Unseen, wanted: Wanted, now: datetime) -> bool:
     if not wanted.quiet or not found.changes:
         return True
-    tables = {table.identifier: table.table for table in found.observation.tables}
+    tables = {table.identifier: table for table in found.observation.tables}
     last = [
         item.timestamp_ms
         for change in found.changes
-        if (table := tables[change.identifier]) and (item := last_change(table, change.current))
+        if (table := tables[change.identifier].table)
+        and (item := last_change(table, change.current, tables[change.identifier].same_rows))
     ]
     now_ms = now.timestamp() * 1000
     if now_ms - max(last, default=0) >= wanted.quiet.total_seconds() * 1000:

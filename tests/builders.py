@@ -3,14 +3,16 @@
 
 from __future__ import annotations
 
+import json
 import re
 import time
 import uuid
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import duckdb
 import pyarrow as pa
@@ -24,7 +26,7 @@ from pyiceberg.table.update import (
     AddSnapshotUpdate,
     SetSnapshotRefUpdate,
 )
-from sqlalchemy import select
+from sqlalchemy import select, update
 
 from airflow_mv.catalog import Layout, LoadedStorage, LoadedView, MaterializedViewCatalog
 from airflow_mv.create import Definition, create
@@ -195,6 +197,48 @@ def close(iceberg: Catalog) -> None:
         iceberg.close()
 
 
+def rewritten(iceberg: Catalog, name: str, change: Callable[[dict[str, Any]], None]) -> None:
+    """Give a table of an SQL catalog another metadata file: the current one, changed as another writer's would be.
+
+    Args:
+        iceberg: The catalog.
+        name: The table.
+        change: Changes the decoded file.
+    """
+    assert isinstance(iceberg, SqlCatalog)
+    table = iceberg.load_table(name)
+    old = _path(table.metadata_location)
+    document = json.loads(old.read_text())
+    change(document)
+    new = old.with_name(f"{old.name.partition('-')[0]}-{uuid.uuid4()}.metadata.json")
+    new.write_text(json.dumps(document))
+    namespace, _, last = name.rpartition(".")
+    found = (IcebergTables.table_namespace == namespace) & (IcebergTables.table_name == last)
+    with iceberg.engine.begin() as connection:
+        connection.execute(update(IcebergTables).where(found).values(metadata_location=f"file://{new}"))
+
+
+def empty_commit(iceberg: Catalog, name: str) -> None:
+    """Commit what engines commit for a DELETE without a match: a manifest list of its own, with the same manifests."""
+    table = iceberg.load_table(name)
+    old = table.current_snapshot()
+    assert old is not None
+    totals = {key: value for key, value in (old.summary or {}).additional_properties.items() if key[:6] == "total-"}  # type: ignore[union-attr]
+    listed = _path(old.manifest_list)
+    copy = listed.with_name(f"snap-{uuid.uuid4()}.avro")
+    copy.write_bytes(listed.read_bytes())
+    new = Snapshot(
+        snapshot_id=uuid.uuid4().int % 2**60,
+        parent_snapshot_id=old.snapshot_id,
+        sequence_number=table.metadata.last_sequence_number + 1,
+        timestamp_ms=max(time.time_ns() // 1_000_000, old.timestamp_ms + 1),
+        manifest_list=f"file://{copy}",
+        summary=Summary(Operation.DELETE, **totals),
+        schema_id=old.schema_id,
+    )
+    iceberg.commit_table(table, (), (AddSnapshotUpdate(snapshot=new), _main(new.snapshot_id)))
+
+
 def metadata_files(location: str) -> list[str]:
     """The names of the metadata files below a table's or view's location."""
     return sorted(path.name for path in (_path(location) / "metadata").glob("*.metadata.json"))
@@ -217,7 +261,7 @@ def scratch_catalog() -> SqlCatalog:
 
 
 def _path(location: str) -> Path:
-    return Path(location.removeprefix("file://"))
+    return Path(urlsplit(location).path)
 
 
 def _main(snapshot_id: int) -> SetSnapshotRefUpdate:

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from decimal import Decimal
 from typing import Any
 
@@ -69,19 +69,33 @@ def _scope(document: Mapping[str, Any]) -> str:
 def _estimate(estimate: Mapping[str, Any]) -> str:
     """Say what one way is expected to take, and whether the view's own refreshes have corrected that."""
     taught = f", as its refreshes take {estimate['factor']:.1f} times what their bytes tell"
+    if estimate["seconds"] is None:
+        return f"{estimate['mode']:12}  unknown, as the size of a base table is"
     told = f"{estimate['mode']:12}  {estimate['seconds']:6.1f} s  reading {human(estimate['bytes_read'])}"
     counts = estimate["rows_changed"] and estimate["mode"] != "full"
     rows = f", {estimate['rows_changed']:,} changed rows" if counts else ""
+    if estimate["rows_changed"] is None:
+        rows = ", an unknown number of changed rows"
     return f"{told}{rows}{taught if estimate['factor'] != 1 else ''}"
 
 
 def _change(change: Mapping[str, Any]) -> str:
     """Say what happened to a base table: the kind, rows, files, bytes and partitions."""
-    rows = f"+{change['rows_added']:,} -{change['rows_deleted']:,} rows"
-    files = f"+{change['files_added']:,} -{change['files_removed']:,} files"
-    size = f"+{human(change['bytes_added'])} -{human(change['bytes_removed'])}"
+    pairs = (("rows", "deleted", _grouped), ("files", "removed", _grouped), ("bytes", "removed", human))
+    rows, files, size = (
+        f"+{_number(change[f'{what}_added'], write)} -{_number(change[f'{what}_{gone}'], write)}"
+        for what, gone, write in pairs
+    )
     where = f", {change['partitions']:,} partitions touched" if change["partitions"] else ""
-    return f"{change['change']}: {rows}, {files}, {size}{where}"
+    return f"{change['change']}: {rows} rows, {files} files, {size}{where}"
+
+
+def _number(number: int | None, write: Callable[[int], str]) -> str:
+    return "unknown" if number is None else write(number)
+
+
+def _grouped(number: int) -> str:
+    return f"{number:,}"
 
 
 def plan_line(planned: Any) -> None:

@@ -100,10 +100,11 @@ public class SnapshotDiff {
       if ("append".equals(snapshot.operation())) {
         for (int i = 0; i < keys.length; i++) {
           String value = (String) snapshot.summary().get(keys[i]);
-          if (value == null && !"0".equals(snapshot.summary().get("added-data-files"))) {
+          boolean none = value == null && "0".equals(snapshot.summary().get("added-data-files"));
+          if (!none && (value == null || !value.matches("[0-9]{1,18}"))) {
             return null;
           }
-          sums[i] += value == null ? 0 : Long.parseLong(value);
+          sums[i] += none ? 0 : Long.parseLong(value);
         }
       }
       snapshot = snapshot.parentId() == null ? null : table.snapshot(snapshot.parentId().longValue());

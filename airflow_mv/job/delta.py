@@ -190,25 +190,33 @@ def _told_append(work: Work, step: DeltaStep) -> _Read:
     if current != then:
         # The scan of appends has the current columns; equal names may be other columns, and a plan has seen to that.
         raise IncrementalRefusedError("schema-changed", f"{step.table}: its columns have just changed")
-    told = _told_appends(work, step)
-    if told is None:
-        raise IncrementalRefusedError("snapshot-missing", f"{step.table}: a snapshot of the appends has expired")
-    return _append(work, step, told)
+    return _append(work, step, _told_appends(work, step))
 
 
 def _told_appends(work: Work, step: DeltaStep) -> Sequence[int] | None:
-    """Return files, bytes and rows of the appends of a step, where no Java is at hand to walk its snapshots."""
+    """Return files, bytes and rows of the appends of a step, where no Java is at hand to walk its snapshots.
+
+    Returns:
+        ``None`` where a summary does not say.
+
+    Raises:
+        IncrementalRefusedError: Code ``snapshot-missing``.
+    """
     keys = ("added-data-files", "added-files-size", "added-records")
-    wanted = ", ".join(f"coalesce(CAST(summary['{key}'] AS BIGINT), 0)" for key in keys)
+    wanted = ", ".join(f"try_cast(summary['{key}'] AS BIGINT)" for key in keys)
     rows = work.query(f"SELECT snapshot_id, parent_id, operation, {wanted} FROM {step.table}.snapshots").collect()
     known = {row[0]: row for row in rows}
-    sums, snapshot = [0, 0, 0], step.end
+    appended, snapshot = [], step.end
     while snapshot in known and snapshot != step.start:
         row = known[snapshot]
         if row[2] == "append":
-            sums = [total + added for total, added in zip(sums, row[3:], strict=True)]
+            appended.append([0 if row[3] == 0 and number is None else number for number in row[3:]])
         snapshot = row[1]
-    return sums if snapshot == step.start else None
+    if snapshot != step.start:
+        raise IncrementalRefusedError("snapshot-missing", f"{step.table}: a snapshot of the appends has expired")
+    if any(number is None or number < 0 for row in appended for number in row):
+        return None
+    return [sum(numbers) for numbers in zip(*appended, strict=True)] if appended else [0, 0, 0]
 
 
 def _signed(frame: DataFrame, step: DeltaStep, sign: int) -> DataFrame:

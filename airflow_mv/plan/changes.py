@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """What happened to a table between two snapshots, from its metadata alone: the kind of change, and its size.
 
-Source of the summary keys: Iceberg ``format/spec.md``, "Optional Snapshot Summary Fields".
+Source of the summary keys: Iceberg ``format/spec.md``, "Optional Snapshot Summary Fields". All of them are optional: a
+number that is absent is unknown, not 0. Where an operation or the totals of two snapshots determine it, it is computed.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
@@ -48,12 +49,12 @@ DIFFERABLE = frozenset(
     }
 )
 _SEVERITY = list(Kind)
-_SIZES = ("added-files-size", "removed-files-size")
+_CHANGES = ("added-", "deleted-", "removed-")
 
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """How much a range of snapshots changed, and how large the table is after it.
+    """How much a range of snapshots changed, and how large the table is after it. ``None``: not known.
 
     Args:
         rows_added: Rows in added data files, without those of compaction.
@@ -63,22 +64,26 @@ class Size:
         bytes_removed: Bytes of removed files, likewise.
         files_added: Data files added.
         files_removed: Data files removed.
-        partitions: Partitions touched, added up over the snapshots; 0 where the writer did not say.
+        partitions: Partitions touched, added up over the snapshots.
         bytes_touched: Bytes of data files that stay but have rows deleted, about: those must be read to know the rows.
         total_rows: Rows of the table at the end, deleted ones that still lie in files included.
         total_bytes: Bytes of the table's files at the end.
     """
 
-    rows_added: int = 0
-    rows_deleted: int = 0
-    bytes_added: int = 0
-    bytes_removed: int = 0
-    files_added: int = 0
-    files_removed: int = 0
-    partitions: int = 0
-    bytes_touched: int = 0
-    total_rows: int = 0
-    total_bytes: int = 0
+    rows_added: int | None = 0
+    rows_deleted: int | None = 0
+    bytes_added: int | None = 0
+    bytes_removed: int | None = 0
+    files_added: int | None = 0
+    files_removed: int | None = 0
+    partitions: int | None = 0
+    bytes_touched: int | None = 0
+    total_rows: int | None = 0
+    total_bytes: int | None = 0
+
+
+#: The size of a change of which nothing is known.
+UNKNOWN_SIZE = Size(*(None for _ in Size.__dataclass_fields__))
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,28 +110,32 @@ class Range:
         return sum(count for _, count in self.operations)
 
 
-UNCHANGED = Range(Kind.UNCHANGED)
+#: A table whose metadata file was not opened, as it is the recorded one.
+UNCHANGED = Range(Kind.UNCHANGED, size=Size(total_rows=None, total_bytes=None))
+UNKNOWN = Range(Kind.UNKNOWN, size=UNKNOWN_SIZE)
 
 
-def between(table: TableMetadata, old: int | None, new: int | None) -> Range:
+def between(table: TableMetadata, old: int | None, new: int | None, *, same_rows: Collection[int] = ()) -> Range:
     """Classify what happened between two snapshots of a table.
 
     Args:
         table: Its metadata.
         old: The snapshot that was read; ``None`` for the table before its first one.
         new: The snapshot to get to; ``None`` likewise.
+        same_rows: Snapshots that are known to have the rows of their parents, by their manifests.
     """
     if old == new:
         return Range(Kind.UNCHANGED, size=_totals(table, new))
     chain = snapshots_between(table, old, new)
     if chain is None:
         return _broken(table, old, new)
+    commits = [_Commit(snapshot, _parent(table, snapshot)) for snapshot in chain]
     counts = Counter(snapshot.operation for snapshot in chain)
-    kind = max((_kind(snapshot) for snapshot in chain), key=_SEVERITY.index, default=Kind.UNCHANGED)
+    kind = max((commit.kind(same_rows) for commit in commits), key=_SEVERITY.index, default=Kind.UNCHANGED)
     return Range(
         kind=kind,
         operations=tuple(sorted(counts.items())),
-        size=_sizes(chain, _totals(table, new)),
+        size=_sizes([item for item in commits if item.snapshot.snapshot_id not in same_rows], _totals(table, new)),
         only_appends=set(counts) <= {"append", "replace"},
         schema_changed=old is not None and _schema_of(table, old) != _schema_of(table, new),
     )
@@ -140,46 +149,138 @@ _DELETES = (
 )
 
 
-def _kind(snapshot: Snapshot) -> Kind:
-    if snapshot.operation == "replace" or _is_empty(snapshot):
-        return Kind.REPLACED
-    if snapshot.operation == "append":
-        return Kind.APPENDED
-    for kind, keys in _DELETES:
-        if any(snapshot.count(key) for key in keys):
-            return kind
-    only_added = "added-data-files" in snapshot.summary and not snapshot.count("deleted-data-files")
-    return Kind.APPENDED if only_added else Kind.REWRITTEN
+def may_have_same_rows(snapshot: Snapshot) -> bool:
+    """Whether the summary of a commit that is no compaction names no change: its manifests have to tell.
+
+    A writer that found nothing to delete writes such a summary, and so does one that leaves the optional numbers out.
+    """
+    touched = [key for key in snapshot.summary if key.startswith(_CHANGES)]
+    return snapshot.operation != "replace" and not any(snapshot.number(key) != 0 for key in touched)
 
 
-def changes_rows(snapshot: Snapshot) -> bool:
-    """Whether a snapshot may have other rows than its parent; compaction has not."""
-    return _kind(snapshot) != Kind.REPLACED
+def changes_rows(snapshot: Snapshot, same_rows: Collection[int] = ()) -> bool:
+    """Whether a snapshot may have other rows than its parent; compaction has not.
+
+    Args:
+        snapshot: The snapshot.
+        same_rows: See :func:`between`.
+    """
+    return snapshot.operation != "replace" and snapshot.snapshot_id not in same_rows
 
 
-def bytes_changed(snapshot: Snapshot) -> int | None:
-    """Return the bytes of data and delete files that a commit added and removed; ``None`` where it does not say."""
-    sizes = [snapshot.count(key) for key in _SIZES if key in snapshot.summary]
-    return sum(sizes) if sizes or _is_empty(snapshot) else None
+def bytes_changed(table: TableMetadata, snapshot: Snapshot, same_rows: Collection[int] = ()) -> int | None:
+    """Return the bytes of data and delete files that a commit added and removed; ``None`` where it is not known.
+
+    Args:
+        table: The table.
+        snapshot: The commit.
+        same_rows: See :func:`between`.
+    """
+    if snapshot.snapshot_id in same_rows:
+        return 0
+    return known_sum(_Commit(snapshot, _parent(table, snapshot)).moved("files-size"))
 
 
-def _is_empty(snapshot: Snapshot) -> bool:
-    """Whether a commit added and removed nothing, and says so: a DELETE without a match."""
-    touched = [key for key in snapshot.summary if key.startswith(("added-", "deleted-", "removed-"))]
-    return "total-records" in snapshot.summary and not any(snapshot.count(key) for key in touched)
+#: The end of a total's name, and the names of what a commit added and removed of it.
+_NAMES: Mapping[str, tuple[str, str]] = {
+    "records": ("added-records", "deleted-records"),
+    "data-files": ("added-data-files", "deleted-data-files"),
+    "files-size": ("added-files-size", "removed-files-size"),
+    "delete-files": ("added-delete-files", "removed-delete-files"),
+    "position-deletes": ("added-position-deletes", "removed-position-deletes"),
+}
+_Moved = tuple[int | None, int | None]
+
+
+@dataclass(frozen=True, slots=True)
+class _Commit:
+    """A snapshot and the numbers of its parent: an empty summary for none, ``None`` where they are not known."""
+
+    snapshot: Snapshot
+    parent: Snapshot | None
+
+    def kind(self, same_rows: Collection[int]) -> Kind:
+        snapshot = self.snapshot
+        if not changes_rows(snapshot, same_rows):
+            return Kind.REPLACED
+        if snapshot.operation == "append":
+            return Kind.APPENDED
+        for kind, keys in _DELETES:
+            if any(snapshot.number(key) for key in keys):
+                return kind
+        added, deleted = self.moved("data-files")
+        only_added = bool(added) and deleted == 0 and self._change("delete-files") == 0
+        return Kind.APPENDED if only_added else Kind.REWRITTEN
+
+    def moved(self, what: str) -> _Moved:
+        """Return how much of something the commit added and removed.
+
+        Args:
+            what: A key of :data:`_NAMES`.
+        """
+        told = [self._told(key) for key in _NAMES[what]]
+        change = self._change(what)
+        added, removed = told
+        if change is not None:
+            if added is None and removed is not None:
+                added = change + removed
+            elif added is not None and removed is None:
+                removed = added - change
+            elif added is None and self.snapshot.number(f"total-{what}") == 0 == change:
+                added = removed = 0  # there was none and is none
+        sound = change is None or None in (added, removed) or (added or 0) - (removed or 0) == change
+        # Numbers that contradict each other say nothing.
+        return (added, removed) if sound and min(added or 0, removed or 0) >= 0 else (None, None)
+
+    def _told(self, key: str) -> int | None:
+        if key in self.snapshot.summary:
+            return self.snapshot.number(key)
+        return 0 if key in _NEVER.get(self.snapshot.operation, ()) else None
+
+    def _change(self, what: str) -> int | None:
+        """By how much a total changed."""
+        after = self.snapshot.number(f"total-{what}")
+        before = self.parent.number(f"total-{what}") if self.parent else None
+        if self.parent is not None and self.parent.snapshot_id == _NONE.snapshot_id:
+            before = 0
+        return None if after is None or before is None else after - before
+
+
+#: What commits of an operation never do, by the specification.
+_NEVER: Mapping[str, frozenset[str]] = {
+    "append": frozenset({removed for _, removed in _NAMES.values()} | {"added-delete-files", "added-position-deletes"}),
+    "delete": frozenset({"added-records", "added-data-files"}),
+}
+#: Stands for the table before its first snapshot.
+_NONE = Snapshot(snapshot_id=-1)
+
+
+def _parent(table: TableMetadata, snapshot: Snapshot) -> Snapshot | None:
+    return _NONE if snapshot.parent_snapshot_id is None else table.find(snapshot.parent_snapshot_id)
+
+
+def known_sum(numbers: Iterable[int | None]) -> int | None:
+    """Return the sum of some numbers, or ``None`` if one of them is not known."""
+    total = 0
+    for number in numbers:
+        if number is None:
+            return None
+        total += number
+    return total
 
 
 def _broken(table: TableMetadata, old: int | None, new: int | None) -> Range:
     """A range that the table's own line of snapshots does not show."""
     totals = _totals(table, new)
+    unknown = replace(UNKNOWN_SIZE, total_rows=totals.total_rows, total_bytes=totals.total_bytes)
     if old is None or table.find(old) is None:
-        return Range(Kind.EXPIRED, size=totals)
+        return Range(Kind.EXPIRED, size=unknown)
     left = snapshots_between(table, new, old)
     if left is None:
         # Two branches of one history: what each did since they parted is not followed, all may have changed.
-        size = replace(totals, bytes_added=totals.total_bytes, bytes_removed=table.bytes_at(old))
+        size = replace(unknown, bytes_added=totals.total_bytes, bytes_removed=table.bytes_at(old), bytes_touched=0)
     else:
-        undone = _sizes(left, totals)
+        undone = _sizes([_Commit(snapshot, _parent(table, snapshot)) for snapshot in left], totals)
         size = replace(
             undone,
             rows_added=undone.rows_deleted,
@@ -192,37 +293,40 @@ def _broken(table: TableMetadata, old: int | None, new: int | None) -> Range:
     return Range(Kind.ROLLED_BACK, size=size, schema_changed=_schema_of(table, old) != _schema_of(table, new))
 
 
-def _sizes(chain: Sequence[Snapshot], totals: Size) -> Size:
-    moved = [item for item in chain if item.operation != "replace"]
+def _sizes(chain: Sequence[_Commit], totals: Size) -> Size:
+    moved = [item for item in chain if item.snapshot.operation != "replace"]
 
-    def total(key: str, snapshots: Sequence[Snapshot]) -> int:
-        return sum(item.count(key) for item in snapshots)
+    def total(what: str, side: int, commits: Sequence[_Commit]) -> int | None:
+        return known_sum(item.moved(what)[side] for item in commits)
 
     return Size(
-        rows_added=total("added-records", moved),
-        rows_deleted=total("deleted-records", moved) + total("added-position-deletes", moved),
-        bytes_added=total("added-files-size", chain),
-        bytes_removed=total("removed-files-size", chain),
-        files_added=total("added-data-files", chain),
-        files_removed=total("deleted-data-files", chain),
-        partitions=total("changed-partition-count", moved),
+        rows_added=total("records", 0, moved),
+        rows_deleted=known_sum((total("records", 1, moved), total("position-deletes", 0, moved))),
+        bytes_added=total("files-size", 0, chain),
+        bytes_removed=total("files-size", 1, chain),
+        files_added=total("data-files", 0, chain),
+        files_removed=total("data-files", 1, chain),
+        partitions=known_sum(item.snapshot.number("changed-partition-count") for item in moved),
         bytes_touched=_touched(moved, totals),
         total_rows=totals.total_rows,
         total_bytes=totals.total_bytes,
     )
 
 
-def _touched(moved: Sequence[Snapshot], totals: Size) -> int:
+def _touched(moved: Sequence[_Commit], totals: Size) -> int | None:
     """Return about how many bytes of data files got deletes: a delete file is for one of them, as a rule."""
-    deletes = sum(item.count("added-delete-files") for item in moved)
-    files = max((item.count("total-data-files") for item in moved), default=0)
-    return 0 if not deletes else totals.total_bytes * min(deletes, max(files, 1)) // max(files, 1)
+    deletes = known_sum(item.moved("delete-files")[0] for item in moved)
+    if deletes == 0:
+        return 0
+    files = max((item.snapshot.number("total-data-files") or 0 for item in moved), default=0)
+    if deletes is None or not files or totals.total_bytes is None:
+        return totals.total_bytes
+    return totals.total_bytes * min(deletes, files) // files
 
 
 def _totals(table: TableMetadata, snapshot_id: int | None) -> Size:
     return Size(total_rows=table.rows_at(snapshot_id), total_bytes=table.bytes_at(snapshot_id))
 
 
-def _schema_of(table: TableMetadata, snapshot_id: int | None) -> int | None:
-    snapshot = table.find(snapshot_id) if snapshot_id is not None else None
-    return snapshot.schema_id if snapshot is not None else None
+def _schema_of(table: TableMetadata, snapshot_id: int | None) -> dict[str, object]:
+    return table.schema_at(snapshot_id)

@@ -87,8 +87,10 @@ class Policy:
         )
 
     def allows(self, full: Estimate) -> bool:
-        """Whether a full refresh is within the budget."""
-        return self.max_full_bytes is None or full.bytes_read <= self.max_full_bytes
+        """Whether a full refresh is within the budget; one of unknown size is within none."""
+        if self.max_full_bytes is None:
+            return True
+        return full.bytes_read is not None and full.bytes_read <= self.max_full_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,20 +163,25 @@ def choose(
 def _cheaper(freshness: Freshness, candidate: Candidate, full: Estimate, policy: Policy) -> Choice:
     within = policy.allows(full)
     # To record new snapshot ids is never the dearer way, whatever the property asks for.
-    dearer = bool(candidate.steps) and candidate.estimate.seconds > full.seconds * policy.up_to
+    dearer = bool(candidate.steps) and _is_longer(candidate.estimate, full, policy.up_to)
     if policy.on_fallback == "full" and within and dearer:
         told = "full is expected to be cheaper"
-        if candidate.estimate.seconds <= full.seconds:
+        if not _is_longer(candidate.estimate, full):
             told = f"{candidate.mode} may take {policy.up_to:,.10g} times as long as full at most ({UP_TO_PROPERTY})"
         why = Reason(Code.COST, f"{told}: {full}, {candidate.estimate}")
         dropped = tuple(reason for reason in candidate.reasons if reason.code != Code.INCREMENTAL)
         return Choice(Mode.FULL, (*freshness.reasons, why, *dropped), None, (full, candidate.estimate))
     against = "" if not dearer else "; full is not allowed" if within else "; full reads more than is allowed"
-    if not dearer and candidate.estimate.seconds > full.seconds:
+    if not dearer and _is_longer(candidate.estimate, full):
         against = f"; it may take {policy.up_to:,.10g} times as long as full ({UP_TO_PROPERTY})"
     why = Reason(Code.COST, f"expected: {candidate.estimate}, {full}{against}")
     reasons = (*freshness.reasons, *candidate.reasons, why)
     return Choice(candidate.mode, reasons, candidate, (candidate.estimate, full))
+
+
+def _is_longer(one: Estimate, other: Estimate, times: float = 1.0) -> bool:
+    """Whether one way takes longer than so many times another; not where the cost of one of them is not known."""
+    return one.seconds is not None and other.seconds is not None and one.seconds > other.seconds * times
 
 
 def _fallback(freshness: Freshness, refused: tuple[Reason, ...], full: Estimate, policy: Policy, view: str) -> Choice:

@@ -9,11 +9,11 @@ their estimates, once recorded, corrects the guess. ``python -m benchmarks incre
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from airflow_mv.plan.changes import Range
+from airflow_mv.plan.changes import Range, known_sum
 
 #: Bytes of Parquet, of which a query wants some columns, that two cores scan and filter in a second.
 _SCAN = 300e6
@@ -40,16 +40,16 @@ class Estimate:
 
     Args:
         mode: The way.
-        seconds: On the machine that the figures are from, in a warm session.
-        bytes_read: Bytes of base table files and of the storage table that are read.
-        rows_changed: Rows of base tables that changed, as far as summaries tell.
+        seconds: On the machine that the figures are from, in a warm session; ``None`` where the bytes are not known.
+        bytes_read: Bytes of base table files and of the storage table that are read; ``None``: not known.
+        rows_changed: Rows of base tables that changed; ``None``: not known.
         factor: By how much the view's refreshes in this mode took longer than the bare estimate; in ``seconds``.
     """
 
     mode: str
-    seconds: float
-    bytes_read: int
-    rows_changed: int
+    seconds: float | None
+    bytes_read: int | None
+    rows_changed: int | None
     factor: float = 1.0
 
     def corrected(self, factors: Mapping[str, float]) -> Estimate:
@@ -59,14 +59,16 @@ class Estimate:
             factors: By mode.
         """
         known = min(max(factors.get(self.mode, 1.0), _LEAST_FACTOR), _MOST_FACTOR)
-        return replace(self, seconds=round(self.seconds * known, 3), factor=known)
+        return self if self.seconds is None else replace(self, seconds=round(self.seconds * known, 3), factor=known)
 
-    def factor_of(self, seconds: float) -> float:
-        """Return the factor that a refresh of so many seconds teaches.
+    def factor_of(self, seconds: float) -> float | None:
+        """Return the factor that a refresh of so many seconds teaches; ``None`` where nothing was expected of it.
 
         Halfway from what was known to what was seen; but all of it where a full refresh was faster: it may be slow by
         accident, and is never fast by accident. An incremental one may be, as changes differ.
         """
+        if self.seconds is None:
+            return None
         seen = seconds / self.seconds
         return round(self.factor * (seen if self.mode == "full" and seen < 1 else math.sqrt(seen)), 3)
 
@@ -81,6 +83,8 @@ class Estimate:
         }
 
     def __str__(self) -> str:
+        if self.seconds is None:
+            return f"{self.mode} unknown, as the size of a base table is"
         return f"{self.mode} {self.seconds:.1f} s for {human(self.bytes_read)}"
 
 
@@ -90,35 +94,46 @@ class BaseCost:
 
     Args:
         range: What changed; ``None`` for one that did not.
-        total_bytes: Bytes of its files now.
+        total_bytes: Bytes of its files now; ``None``: not known.
     """
 
     range: Range | None
-    total_bytes: int
+    total_bytes: int | None
 
     @property
-    def changed_bytes(self) -> int:
-        """Bytes that a difference of the two snapshots reads at most."""
+    def changed_bytes(self) -> int | None:
+        """Bytes that a difference of the two snapshots reads at most; ``None``: not known."""
         if self.range is None:
             return 0
         size = self.range.size
         if self.range.only_appends:
-            return size.bytes_added
-        return min(size.bytes_added + size.bytes_removed + size.bytes_touched, 2 * max(self.total_bytes, 1))
+            return self.total_bytes if size.bytes_added is None else size.bytes_added
+        return self._at_most_both((size.bytes_added, size.bytes_removed, size.bytes_touched))
 
     @property
-    def compared_bytes(self) -> int:
+    def compared_bytes(self) -> int | None:
         """Bytes of the rows that are compared: all of files that only one snapshot has, the deleted ones of others."""
         if self.range is None or self.range.only_appends:
             return 0
         size = self.range.size
-        deleted = size.bytes_touched * min(size.rows_deleted, size.total_rows) // max(size.total_rows, 1)
-        return min(size.bytes_added + size.bytes_removed + deleted, 2 * max(self.total_bytes, 1))
+        deleted = size.bytes_touched
+        if deleted and None not in (size.rows_deleted, size.total_rows):
+            rows, total = size.rows_deleted or 0, size.total_rows or 0
+            deleted = deleted * min(rows, total) // max(total, 1)
+        return self._at_most_both((size.bytes_added, size.bytes_removed, deleted))
+
+    def _at_most_both(self, sizes: Iterable[int | None]) -> int | None:
+        """No more can be read than all of both snapshots, which are about as large as each other."""
+        known = known_sum(sizes)
+        if self.total_bytes is None:
+            return known
+        both = 2 * max(self.total_bytes, 1)
+        return both if known is None else min(known, both)
 
     @property
-    def changed_rows(self) -> int:
-        """Rows that came or went."""
-        return self.range.size.rows_added + self.range.size.rows_deleted if self.range else 0
+    def changed_rows(self) -> int | None:
+        """Rows that came or went; ``None``: not known."""
+        return known_sum((self.range.size.rows_added, self.range.size.rows_deleted)) if self.range else 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,14 +149,15 @@ class StoredCost:
     rows: int
 
 
-def full_cost(total_bytes: int, *, rows_changed: int = 0) -> Estimate:
+def full_cost(total_bytes: int | None, *, rows_changed: int | None = 0) -> Estimate:
     """Estimate a full refresh.
 
     Args:
-        total_bytes: Bytes of the base tables' files.
+        total_bytes: Bytes of the base tables' files; ``None``: not known.
         rows_changed: For the plan.
     """
-    return Estimate("full", _FIXED_FULL + total_bytes / _COMPUTE, total_bytes, rows_changed)
+    seconds = None if total_bytes is None else _FIXED_FULL + total_bytes / _COMPUTE
+    return Estimate("full", seconds, total_bytes, rows_changed)
 
 
 def incremental_cost(mode: str, bases: Sequence[BaseCost], stored: StoredCost) -> Estimate:
@@ -153,18 +169,20 @@ def incremental_cost(mode: str, bases: Sequence[BaseCost], stored: StoredCost) -
         stored: The rows of the view.
     """
     changed = [base for base in bases if base.range is not None]
-    delta = sum(base.changed_bytes for base in changed)
+    rows = known_sum(base.changed_rows for base in changed)
+    delta = known_sum(base.changed_bytes for base in changed)
+    compared = known_sum(base.compared_bytes for base in changed)
+    others = known_sum(base.total_bytes for base in bases)
+    if delta is None or compared is None or others is None:
+        return Estimate(mode, None, None, rows)
     # A change of one table is joined with the others, whole: once for each changed table.
-    others = sum(base.total_bytes for base in bases)
-    sides = sum(others - base.total_bytes for base in changed)
-    read = delta + sides
-    rows = sum(base.changed_rows for base in changed)
-    seconds = sum(base.compared_bytes for base in changed) / _COMPARE
+    read = delta + sum(others - (base.total_bytes or 0) for base in changed)
+    seconds = compared / _COMPARE
     if mode == "replace-keys":
         # The affected keys' rows are looked for in all of the base tables, and in the stored rows.
         read += others + stored.bytes
         # No more keys can be affected than rows changed; of a few large groups all are.
-        affected = min(rows / max(stored.rows, 1), 1.0)
+        affected = 1.0 if rows is None else min(rows / max(stored.rows, 1), 1.0)
         seconds += affected * (others / _COMPUTE + stored.bytes / _REWRITE)
     elif mode == "merge":
         read += stored.bytes
@@ -175,8 +193,10 @@ def incremental_cost(mode: str, bases: Sequence[BaseCost], stored: StoredCost) -
     return Estimate(mode, round(seconds, 3), read, rows)
 
 
-def human(count: int) -> str:
+def human(count: int | None) -> str:
     """Return a number of bytes for people."""
+    if count is None:
+        return "an unknown number of bytes"
     size = float(count)
     for unit in ("B", "KiB", "MiB", "GiB"):
         if size < 1024:

@@ -9,7 +9,7 @@ from enum import StrEnum
 from typing import Any
 
 from airflow_mv.documents import check_fields
-from airflow_mv.plan.changes import UNCHANGED, Kind, Range, Size, between
+from airflow_mv.plan.changes import UNCHANGED, UNKNOWN, UNKNOWN_SIZE, Kind, Range, Size, between
 from airflow_mv.plan.reasons import Code, Reason
 from airflow_mv.spec.identifiers import Identifier
 from airflow_mv.spec.interval import Interval
@@ -49,6 +49,7 @@ class ObservedTable:
         error: Why it cannot be read, or ``None``.
         storage: Of a materialized view that a run has pinned the storage table: its metadata file, or its name in
             the catalog.
+        same_rows: Snapshots whose summaries name no change, and whose manifests prove that there is none.
     """
 
     identifier: str
@@ -58,6 +59,7 @@ class ObservedTable:
     table_uuid: str | None = None
     error: str | None = None
     storage: str | Identifier | None = None
+    same_rows: frozenset[int] = frozenset()
 
     def record(self) -> BaseTable:
         """Return the base table record of a refresh that reads this snapshot."""
@@ -134,7 +136,7 @@ _KINDS = {
     **dict.fromkeys(("identifier", "type"), str),
     **dict.fromkeys(("recorded", "current"), int | None),
     **dict.fromkeys(("moved", "changed", "only_appends", "schema_changed"), bool),
-    **dict.fromkeys(Size.__dataclass_fields__, int),
+    **dict.fromkeys(Size.__dataclass_fields__, int | None),
 }
 
 
@@ -252,26 +254,26 @@ def compare(recorded: BaseTable | None, observed: ObservedTable) -> BaseTableCha
     name = observed.identifier
     if observed.error is not None:
         reason = Reason(Code.BASE_UNREADABLE, f"{name} cannot be read: {observed.error}")
-        return BaseTableChange(name, kind, old, None, range=Range(Kind.UNKNOWN), reason=reason)
+        return BaseTableChange(name, kind, old, None, range=UNKNOWN, reason=reason)
     new = observed.head
     if recorded is None:
         reason = Reason(Code.BASE_CHANGED, f"{name} was no part of the last refresh; it is at {new or 'empty'}")
-        unknown = Range(Kind.UNKNOWN)
-        return BaseTableChange(name, kind, None, new, moved=True, changed=True, range=unknown, reason=reason)
+        return BaseTableChange(name, kind, None, new, moved=True, changed=True, range=UNKNOWN, reason=reason)
     uuid = recorded.properties.get(TABLE_UUID)
     if uuid and observed.table_uuid and uuid != observed.table_uuid:
         reason = Reason(
             Code.BASE_RECREATED, f"{name} is another table than the one that was read (dropped and created)"
         )
-        other = Range(Kind.RECREATED)
+        other = Range(Kind.RECREATED, size=UNKNOWN_SIZE)
         return BaseTableChange(name, kind, old, new, moved=True, changed=True, range=other, reason=reason)
     if old == new:
         return BaseTableChange(name, kind, old, new)
-    return _follow(name, kind, old, new, observed.table)
+    return _follow(kind, old, observed)
 
 
-def _follow(name: str, kind: str, old: int | None, new: int | None, table: TableMetadata | None) -> BaseTableChange:
-    told = between(table, old, new) if table else Range(Kind.UNKNOWN)
+def _follow(kind: str, old: int | None, observed: ObservedTable) -> BaseTableChange:
+    name, new, table = observed.identifier, observed.head, observed.table
+    told = between(table, old, new, same_rows=observed.same_rows) if table else UNKNOWN
     if told.kind in (Kind.ROLLED_BACK, Kind.EXPIRED, Kind.UNKNOWN):
         reason = _broken_range(name, old, new, table)
         return BaseTableChange(name, kind, old, new, moved=True, changed=True, range=told, reason=reason)
@@ -279,14 +281,18 @@ def _follow(name: str, kind: str, old: int | None, new: int | None, table: Table
     changed = told.kind != Kind.REPLACED or told.schema_changed
     change = f"{told.snapshots} snapshot{'s' if told.snapshots != 1 else ''} ({_counted(told.operations)})"
     if changed:
-        added, deleted = told.size.rows_added, told.size.rows_deleted
-        counted = [f"+{added:,}" if added else "", f"-{deleted:,}" if deleted else ""]
-        rows = f", {' '.join(filter(None, counted))} rows" if added or deleted else ""
-        reason = Reason(Code.BASE_CHANGED, f"{name} moved {old or 'empty'} → {new}: {change}{rows}")
+        reason = Reason(Code.BASE_CHANGED, f"{name} moved {old or 'empty'} → {new}: {change}{_rows(told.size)}")
     else:
         how = "by compaction only" if set(dict(told.operations)) == {"replace"} else "without a change of rows"
         reason = Reason(Code.ONLY_REPLACED, f"{name} moved {old} → {new} {how} ({change}): no row changed")
     return BaseTableChange(name, kind, old, new, moved=True, changed=changed, range=told, reason=reason)
+
+
+def _rows(size: Size) -> str:
+    """Say how many rows came and went, as far as it is known."""
+    counts = (("+", size.rows_added), ("-", size.rows_deleted))
+    told = [f"{sign}{'unknown' if count is None else f'{count:,}'}" for sign, count in counts if count != 0]
+    return f", {' '.join(told)} rows" if told else ""
 
 
 def _broken_range(name: str, old: int | None, new: int | None, table: TableMetadata | None) -> Reason:

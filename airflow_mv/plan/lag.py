@@ -8,7 +8,7 @@ those of the base tables' writers, by their clocks.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
@@ -154,13 +154,13 @@ def lag(seen: Seen) -> Lag:
     freshness = seen.freshness
     if freshness.state != State.STALE:
         return Lag(freshness.state)
-    tables = {table.identifier: table.table for table in seen.tables}
+    tables = {table.identifier: table for table in seen.tables}
     parts = [part for part in freshness.parts if part.part.computed]
     changes = [change for part in parts for change in part.base_tables] if freshness.parts else freshness.base_tables
     found: dict[str, TableLag] = {}
     for change in changes:
         if change.changed:
-            one = _table_lag(change, tables.get(change.identifier))
+            one = _table_lag(change, tables[change.identifier])
             found[one.identifier] = _longer(found.get(one.identifier), one)
     return Lag(State.STALE, tuple(found.values()), whole=len(parts) == len(freshness.parts))
 
@@ -235,24 +235,26 @@ def max_staleness_of(properties: Mapping[str, str], *, view: str) -> timedelta |
     return duration(properties.get(MAX_STALENESS_PROPERTY), what=what)
 
 
-def last_change(table: TableMetadata, snapshot_id: int | None) -> Snapshot | None:
+def last_change(table: TableMetadata, snapshot_id: int | None, same_rows: Collection[int] = ()) -> Snapshot | None:
     """Return the last snapshot, up to this one, that may have changed rows: what compaction does not move.
 
     Args:
         table: The table.
         snapshot_id: The newest snapshot that counts.
+        same_rows: See :func:`airflow_mv.plan.changes.between`.
     """
     kept = list(ancestors(table, snapshot_id))
-    return next((item for item in kept if changes_rows(item)), kept[-1] if kept else None)
+    return next((item for item in kept if changes_rows(item, same_rows)), kept[-1] if kept else None)
 
 
-def _table_lag(change: BaseTableChange, table: TableMetadata | None) -> TableLag:
+def _table_lag(change: BaseTableChange, observed: ObservedTable) -> TableLag:
+    table = observed.table
     if table is None or change.range.kind == Kind.UNKNOWN:
         return TableLag(change.identifier, None, exact=False)
     old = None if change.range.kind == Kind.RECREATED else change.recorded
     missing = snapshots_between(table, old, change.current)
     if missing:
-        return TableLag(change.identifier, moment(_first(missing)), exact=True)
+        return TableLag(change.identifier, moment(_first(missing, observed.same_rows)), exact=True)
     left = _left(table, old)
     if left is not None:
         return TableLag(change.identifier, moment(left), exact=True)
@@ -261,9 +263,10 @@ def _table_lag(change: BaseTableChange, table: TableMetadata | None) -> TableLag
     return TableLag(change.identifier, moment(min(known, default=table.last_updated_ms)), exact=False)
 
 
-def _first(missing: Sequence[Snapshot]) -> int:
+def _first(missing: Sequence[Snapshot], same_rows: Collection[int]) -> int:
     """When the first of these commits that may have changed rows was made."""
-    return min(item.timestamp_ms for item in [item for item in missing if changes_rows(item)] or missing)
+    changing = [item for item in missing if changes_rows(item, same_rows)]
+    return min(item.timestamp_ms for item in changing or missing)
 
 
 def _left(table: TableMetadata, snapshot_id: int | None) -> int | None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from airflow_mv.plan.changes import DIFFERABLE, Kind, Range
+from airflow_mv.plan.changes import DIFFERABLE, Kind, Range, known_sum
 from airflow_mv.plan.cost import SMALL_STORAGE, BaseCost, Estimate, StoredCost, incremental_cost
 from airflow_mv.plan.incremental import Appended, BaseRelation, Comparison, Merged, Query, Replaced, written_again
 from airflow_mv.plan.planner import Mode
@@ -45,7 +45,7 @@ class Base:
         recorded: The snapshot that the stored rows are of; ``None`` for no rows.
         target: The snapshot to get to; ``None`` likewise.
         range: What happened between the two.
-        total_bytes: Bytes of its files now.
+        total_bytes: Bytes of its files now; ``None``: not known.
         kept: Columns that were there at the recorded snapshot too, by the same id and type.
         not_null: Columns that are NOT NULL, at the recorded snapshot too.
         schema_is_current: Whether the table's current columns are those of the target: a scan of appends has these.
@@ -59,7 +59,7 @@ class Base:
     recorded: int | None
     target: int | None
     range: Range
-    total_bytes: int
+    total_bytes: int | None
     kept: frozenset[str]
     not_null: frozenset[str] = frozenset()
     schema_is_current: bool = True
@@ -252,8 +252,9 @@ class _Candidates:
     def _small(self) -> bool:
         """Whether the whole change fits into the memory of every task."""
         changed = [cost for cost in base_costs(self.question.bases) if cost.range is not None]
-        rows = sum(cost.changed_rows for cost in changed)
-        return rows <= _SMALL_ROWS and sum(cost.changed_bytes for cost in changed) <= _SMALL_BYTES
+        rows = known_sum(cost.changed_rows for cost in changed)
+        size = known_sum(cost.changed_bytes for cost in changed)
+        return rows is not None and rows <= _SMALL_ROWS and size is not None and size <= _SMALL_BYTES
 
     def _candidate(self, mode: Mode, steps: Sequence[Step], text: str) -> Candidate:
         costs = base_costs(self.question.bases)

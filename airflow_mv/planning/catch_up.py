@@ -14,10 +14,11 @@ from airflow_mv.plan.changes import bytes_changed
 from airflow_mv.plan.cost import human
 from airflow_mv.plan.freshness import BaseTableChange, ObservedTable, State
 from airflow_mv.plan.reasons import Code, Reason
-from airflow_mv.spec.table import Snapshot, snapshots_between
+from airflow_mv.spec.table import Snapshot, TableMetadata, snapshots_between
 
-#: Of each new commit: when it was made, by a clock that never runs back; the table; the commit.
-_Commit = tuple[int, str, Snapshot]
+#: Of each new commit: when it was made, by a clock that never runs back; the table; the commit; its bytes, perhaps
+#: infinite.
+_Commit = tuple[int, str, Snapshot, float]
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +43,7 @@ class Bound:
         most = math.inf if self.commits is None else self.commits
         largest = math.inf if self.size is None else self.size
         end = commits[0][0]
-        for number, size in enumerate(accumulate(map(_size, commits)), 1):
+        for number, size in enumerate(accumulate(map(itemgetter(3), commits)), 1):
             if number > 1 and (number > most or size > largest):
                 break
             end = commits[number - 1][0]
@@ -73,7 +74,7 @@ def up_to(observation: Observation, bound: Bound) -> tuple[Observation, Reason] 
     seen = [commit for commit in commits if commit[0] <= end]
     if len(seen) == len(commits):
         return None
-    heads = {name: snapshot.snapshot_id for _, name, snapshot in seen}
+    heads = {name: snapshot.snapshot_id for _, name, snapshot, _ in seen}
     tables = tuple(_at(table, heads, changes[table.identifier]) for table in observation.tables)
     cut = replace(observation, tables=tables)
     return replace(cut, freshness=freshness_of(cut)), _why(seen, commits, bound)
@@ -82,29 +83,27 @@ def up_to(observation: Observation, bound: Bound) -> tuple[Observation, Reason] 
 def _why(seen: Sequence[_Commit], commits: Sequence[_Commit], bound: Bound) -> Reason:
     read = f"the first {len(seen)} of {len(commits)} new base commits"
     if bound.size is not None:
-        size = sum(map(_size, seen))
+        size = sum(map(itemgetter(3), seen))
         read += " (files of unknown size)" if math.isinf(size) else f" ({human(int(size))} of files)"
     return Reason(Code.BOUNDED, f"{read}; left for the next runs: {len(commits) - len(seen)}")
-
-
-def _size(commit: _Commit) -> float:
-    size = bytes_changed(commit[2])
-    return math.inf if size is None else size
 
 
 def _line(table: ObservedTable, change: BaseTableChange) -> list[_Commit] | None:
     """Return the commits between the recorded snapshot and the head; ``None`` where they are not on one line."""
     if not change.moved:
         return []
-    between = None if table.table is None else snapshots_between(table.table, change.recorded, table.head)
-    return None if between is None else list(_in_order(table.identifier, between))
+    if table.table is None:
+        return None
+    between = snapshots_between(table.table, change.recorded, table.head)
+    return None if between is None else list(_in_order(table, table.table, between))
 
 
-def _in_order(name: str, line: tuple[Snapshot, ...]) -> Iterator[_Commit]:
+def _in_order(observed: ObservedTable, table: TableMetadata, line: tuple[Snapshot, ...]) -> Iterator[_Commit]:
     moment = 0
     for snapshot in line:
         moment = max(moment, snapshot.timestamp_ms)
-        yield moment, name, snapshot
+        size = bytes_changed(table, snapshot, observed.same_rows)
+        yield moment, observed.identifier, snapshot, math.inf if size is None else size
 
 
 def _at(table: ObservedTable, heads: dict[str, int], change: BaseTableChange) -> ObservedTable:

@@ -10,9 +10,9 @@ from typing import Any
 from airflow_mv.catalog import LoadedStorage, MaterializedViewCatalog
 from airflow_mv.catalog.statistics import added_rows_may_match
 from airflow_mv.observe import Observation
-from airflow_mv.plan.changes import DIFFERABLE, Kind, Range
+from airflow_mv.plan.changes import DIFFERABLE, UNKNOWN, Kind, Range, known_sum
 from airflow_mv.plan.choice import Ways
-from airflow_mv.plan.cost import Estimate, StoredCost, full_cost
+from airflow_mv.plan.cost import SMALL_STORAGE, Estimate, StoredCost, full_cost
 from airflow_mv.plan.freshness import BaseTableChange, ObservedTable
 from airflow_mv.plan.incremental import Comparison
 from airflow_mv.plan.planner import Mode
@@ -47,7 +47,8 @@ def ways(
     """
     record = observation.record
     bases = tuple(_base(catalog, observation, table, record) for table in observation.tables)
-    total, changed = sum(base.total_bytes for base in bases), sum(cost.changed_rows for cost in base_costs(bases))
+    total = known_sum(base.total_bytes for base in bases)
+    changed = known_sum(cost.changed_rows for cost in base_costs(bases))
     full = full_cost(total, rows_changed=changed).corrected(record.factors if record else {})
     if record is None or not same_schema:
         return Ways((Reason(Code.SCHEMA_CHANGED, "the storage table's columns are not the view's"),), full)
@@ -76,26 +77,22 @@ def ways(
 
 def full_estimate(observation: Observation) -> Estimate | None:
     """Return what a full refresh is expected to take, or ``None`` where not all base tables were opened."""
-    total = _bytes(observation.tables)
+    tables = [(observed.table, observed.head) for observed in observation.tables]
+    if any(table is None for table, _ in tables):
+        return None
+    total = known_sum(table.bytes_at(head) for table, head in tables if table is not None)
     factors = observation.record.factors if observation.record else {}
-    return None if total is None else full_cost(total).corrected(factors)
-
-
-def _bytes(tables: Sequence[ObservedTable]) -> int | None:
-    total = 0
-    for observed in tables:
-        if observed.table is None:
-            return None
-        total += observed.table.bytes_at(observed.head)
-    return total
+    return full_cost(total).corrected(factors)
 
 
 def _stored(storage: LoadedStorage, refresh_id: Callable[[Mode], str]) -> Stored:
     table = storage.table
+    size, rows = table.bytes_at(storage.rows_snapshot), table.rows_at(storage.rows_snapshot)
     return Stored(
         tables={mode: staged_storage(storage.name, refresh_id(mode)) for mode in _MODES},
         columns=table.column_names,
-        cost=StoredCost(table.bytes_at(storage.rows_snapshot), table.rows_at(storage.rows_snapshot)),
+        # A refresh writes both; after another writer's commit they may be missing: then it is not taken for small.
+        cost=StoredCost(SMALL_STORAGE + 1 if size is None else size, rows or 0),
     )
 
 
@@ -113,7 +110,7 @@ def _base(
         columns=columns_of(target),
         recorded=change.recorded,
         target=observed.head,
-        range=_range(change, table) if record is not None else Range(Kind.UNKNOWN),
+        range=_range(change, table) if record is not None else UNKNOWN,
         total_bytes=table.bytes_at(observed.head),
         kept=kept_columns(recorded, target),
         not_null=_required(recorded) & _required(target),

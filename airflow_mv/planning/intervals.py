@@ -20,7 +20,7 @@ from airflow_mv.spec.interval import Interval
 from airflow_mv.spec.materialized_view import COMPLETE_KEY, REFRESH_ID_KEY
 
 #: Bytes for which Spark's own number of partitions is left alone.
-_ANY = 2**40
+ANY_SIZE = 2**40
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +87,9 @@ def interval_work(
         columns=schema.names,
         where=condition(interval, schema.fields),
     )
-    return Work(steps, may_recompute=False, bytes_read=_ANY if bytes_read is None else bytes_read, incremental=False)
+    return Work(
+        steps, may_recompute=False, bytes_read=ANY_SIZE if bytes_read is None else bytes_read, incremental=False
+    )
 
 
 def kept_rows(observation: Observation, plan: RefreshPlan, kept: Kept | None) -> tuple[str, dict[str, str]] | None:

@@ -25,7 +25,7 @@ from airflow_mv.plan.statements import Work, pointed_refresh, registered_refresh
 from airflow_mv.planning.catch_up import Bound, up_to
 from airflow_mv.planning.checks import all_checks, checks_to_run, reads_staged_views
 from airflow_mv.planning.incremental import full_estimate, ways
-from airflow_mv.planning.intervals import Kept, choose_interval, interval_work, kept_rows
+from airflow_mv.planning.intervals import ANY_SIZE, Kept, choose_interval, interval_work, kept_rows
 from airflow_mv.planning.spelling import pinned_query, with_own_columns
 from airflow_mv.planning.untouched import untouched
 from airflow_mv.script import Script
@@ -221,7 +221,8 @@ def _work(choice: Choice, policy: Policy) -> Work | None:
         return None
     full = next(item for item in choice.estimates if item.mode == Mode.FULL)
     may_recompute = policy.on_fallback == "full" and policy.allows(full)
-    return Work(choice.candidate.steps, may_recompute, max(choice.candidate.estimate.bytes_read, full.bytes_read))
+    sizes = [ANY_SIZE if size is None else size for size in (choice.candidate.estimate.bytes_read, full.bytes_read)]
+    return Work(choice.candidate.steps, may_recompute, max(sizes))
 
 
 def _ways(catalog: MaterializedViewCatalog, observation: Observation, queries: _Pinned) -> Ways:

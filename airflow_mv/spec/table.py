@@ -7,6 +7,7 @@ snapshots is read in milliseconds because everything else is skipped.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from functools import cached_property
 from typing import Annotated, Any
@@ -18,6 +19,8 @@ from airflow_mv.spec.stored import decode_text, shown, unpacked, whole_number
 
 #: Newest table format that is understood.
 MAX_FORMAT_VERSION = 3
+_NUMBER = re.compile(r"[0-9]{1,30}")
+_LARGEST = 2**63 - 1
 _PREVIOUS_VERSIONS_MAX = "write.metadata.previous-versions-max"
 
 Long = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
@@ -39,12 +42,17 @@ class Snapshot(msgspec.Struct, frozen=True, rename="kebab"):
         """``append``, ``replace``, ``overwrite`` or ``delete``; v1 snapshots without one count as overwrite."""
         return self.summary.get("operation", "overwrite")
 
+    def number(self, key: str) -> int | None:
+        """Return a number of the summary; ``None`` where it is absent, negative or not a number.
+
+        All numbers of a summary are optional: an absent one is unknown, not 0.
+        """
+        text = self.summary.get(key, "")
+        return min(int(text), _LARGEST) if _NUMBER.fullmatch(text) else None
+
     def count(self, key: str) -> int:
-        """Return a number of the summary, 0 where it is missing or no number."""
-        try:
-            return int(self.summary.get(key, 0))
-        except ValueError:
-            return 0
+        """Return a number of a summary that a refresh wrote, 0 where it is absent: Spark leaves zeros out."""
+        return self.number(key) or 0
 
 
 class LogEntry(msgspec.Struct, frozen=True, rename="kebab"):
@@ -123,17 +131,19 @@ class TableMetadata(msgspec.Struct, frozen=True, rename="kebab", dict=True):
     def _schema(self, schema_id: int | None) -> dict[str, Any] | None:
         return next((schema for schema in self.schemas if schema.get("schema-id") == schema_id), None)
 
-    def rows_at(self, snapshot_id: int | None) -> int:
-        """Return the rows of a snapshot's files, deleted ones that still lie in them included; 0 where unknown."""
+    def rows_at(self, snapshot_id: int | None) -> int | None:
+        """Return the rows of a snapshot's files, deleted ones that still lie in them included; ``None``: unknown."""
         return self._total("total-records", snapshot_id)
 
-    def bytes_at(self, snapshot_id: int | None) -> int:
-        """Return the bytes of a snapshot's files; 0 where unknown."""
+    def bytes_at(self, snapshot_id: int | None) -> int | None:
+        """Return the bytes of a snapshot's files; ``None``: unknown."""
         return self._total("total-files-size", snapshot_id)
 
-    def _total(self, key: str, snapshot_id: int | None) -> int:
-        snapshot = None if snapshot_id is None else self.find(snapshot_id)
-        return 0 if snapshot is None else snapshot.count(key)
+    def _total(self, key: str, snapshot_id: int | None) -> int | None:
+        if snapshot_id is None:
+            return 0  # a table without snapshots has no files
+        snapshot = self.find(snapshot_id)
+        return None if snapshot is None else snapshot.number(key)
 
 
 _DECODER = msgspec.json.Decoder(TableMetadata)

@@ -4,36 +4,56 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given, settings
+from hypothesis.strategies import DataObject, data, lists, sampled_from
+from msgspec import structs
 
-from airflow_mv.plan.changes import Kind, between, bytes_changed
+from airflow_mv.plan.changes import Kind, Range, Size, between, bytes_changed, may_have_same_rows
 from airflow_mv.spec.table import Snapshot, TableMetadata
+
+#: Name of a total, and of what adds to it and takes from it.
+TOTALS = (
+    ("total-records", "added-records", "deleted-records"),
+    ("total-data-files", "added-data-files", "deleted-data-files"),
+    ("total-files-size", "added-files-size", "removed-files-size"),
+    ("total-delete-files", "added-delete-files", "removed-delete-files"),
+    ("total-position-deletes", "added-position-deletes", "removed-position-deletes"),
+)
 
 
 def table(*summaries: dict[str, str], parents: dict[int, int] | None = None, gone: int = 0) -> TableMetadata:
-    """A table whose n-th snapshot has the n-th summary; the first ``gone`` have expired."""
-    snapshots = [
-        Snapshot(
-            snapshot_id=number,
-            parent_snapshot_id=(parents or {}).get(number, number - 1 or None),
-            schema_id=int(summary.get("schema", 0)),
-            summary=summary,
-        )
-        for number, summary in enumerate(summaries, start=1)
-        if number > gone
-    ]
-    return TableMetadata(format_version=2, location="s3://t", current_snapshot_id=len(summaries), snapshots=snapshots)
+    """A table whose n-th snapshot has the n-th summary and its totals; the first ``gone`` have expired."""
+    before: dict[int | None, dict[str, int]] = {None: {}}
+    snapshots = []
+    for number, summary in enumerate(summaries, start=1):
+        parent = (parents or {}).get(number, number - 1 or None)
+        before[number] = {
+            total: before[parent].get(total, 0) + int(summary.get(added, 0)) - int(summary.get(removed, 0))
+            for total, added, removed in TOTALS
+        }
+        told = {key: str(value) for key, value in before[number].items()}
+        schema = int(summary.get("schema", 0))
+        snapshots.append(Snapshot(number, parent_snapshot_id=parent, schema_id=schema, summary={**told, **summary}))
+    return TableMetadata(
+        format_version=2,
+        location="s3://t",
+        current_snapshot_id=len(summaries),
+        snapshots=snapshots[gone:],
+        schemas=[{"schema-id": number, "fields": [{"id": number, "name": "a"}]} for number in (0, 1)],
+    )
 
 
 APPEND = {"operation": "append", "added-records": "10", "added-data-files": "1", "added-files-size": "100",
-          "total-records": "10", "total-files-size": "100", "changed-partition-count": "1"}  # fmt: skip
+          "changed-partition-count": "1"}  # fmt: skip
 COPY_ON_WRITE = {"operation": "overwrite", "added-records": "9", "deleted-records": "10", "added-data-files": "1",
                  "deleted-data-files": "1", "added-files-size": "90", "removed-files-size": "100"}  # fmt: skip
-POSITION = {"operation": "delete", "added-position-deletes": "3", "added-delete-files": "1"}
+POSITION = {"operation": "delete", "added-position-deletes": "3", "added-delete-files": "1", "added-files-size": "7"}
 VECTOR = {**POSITION, "added-dvs": "1"}
 EQUALITY = {"operation": "overwrite", "added-records": "1", "added-data-files": "1", "added-equality-deletes": "2"}
-COMPACTION = {"operation": "replace", "added-records": "9", "deleted-records": "9", "added-files-size": "80",
-              "removed-files-size": "180"}  # fmt: skip
+COMPACTION = {"operation": "replace", "added-records": "10", "deleted-records": "10", "added-files-size": "80",
+              "removed-files-size": "100"}  # fmt: skip
 ONLY_INSERTED = {"operation": "overwrite", "added-records": "2", "added-data-files": "1"}
+NOTHING = {"operation": "delete"}
 
 
 @pytest.mark.parametrize(
@@ -58,22 +78,74 @@ def test_one_snapshot_is_of_one_kind(summary: dict[str, str], kind: Kind, only_a
 
 @pytest.mark.parametrize(
     ("summary", "size"),
-    [
-        (APPEND, 100),
-        (COPY_ON_WRITE, 190),
-        (COMPACTION, 260),
-        ({**POSITION, "added-files-size": "7"}, 7),
-        ({"operation": "delete", "total-records": "10"}, 0),
-        (ONLY_INSERTED, None),
-        ({"operation": "append"}, None),
-    ],
-    ids=["append", "copy-on-write", "compaction", "a delete file", "nothing", "no size", "no figures"],
+    [(APPEND, 100), (COPY_ON_WRITE, 190), (COMPACTION, 180), (POSITION, 7)],
+    ids=["append", "copy-on-write", "compaction", "a delete file"],
 )
-def test_the_size_of_a_commit_is_that_of_the_files_it_added_and_removed(
-    summary: dict[str, str], size: int | None
+def test_the_size_of_a_commit_is_that_of_the_files_it_added_and_removed(summary: dict[str, str], size: int) -> None:
+    found = table(APPEND, summary)
+    assert bytes_changed(found, found.snapshots[1]) == size
+
+
+def test_a_commit_that_names_no_change_is_none_only_where_its_manifests_prove_it() -> None:
+    """The summary of a DELETE without a match is that of a writer which leaves the optional numbers out."""
+    found = table(APPEND, NOTHING)
+    assert may_have_same_rows(found.snapshots[1])
+    assert between(found, 1, 2).kind == Kind.REWRITTEN
+    assert bytes_changed(found, found.snapshots[1]) is None
+    assert between(found, 1, 2, same_rows={2}) == Range(
+        Kind.REPLACED, (("delete", 1),), Size(total_rows=10, total_bytes=100)
+    )
+    assert bytes_changed(found, found.snapshots[1], {2}) == 0
+
+
+#: Numbers that are none, and one that contradicts the totals.
+WRONG = ("-1", "ten", "1e3", "", " 1", "٣", "1_0", "77", "9" * 40)
+
+
+@given(
+    summaries=lists(sampled_from([APPEND, COPY_ON_WRITE, POSITION, EQUALITY, COMPACTION, NOTHING]), max_size=5),
+    data=data(),
+)
+@settings(max_examples=300, deadline=None)
+def test_numbers_that_are_missing_or_wrong_are_unknown_and_never_another_number(
+    summaries: list[dict[str, str]], data: DataObject
 ) -> None:
-    """What its writer did not say is not taken for nothing."""
-    assert bytes_changed(Snapshot(snapshot_id=1, summary=summary)) == size
+    """Against the same history told in full: of what is left, nothing may be claimed that is not so."""
+    whole = table(APPEND, *summaries)
+    told = [dict(snapshot.summary) for snapshot in whole.snapshots]
+    for summary in told:
+        for key in sorted(summary.keys() - {"operation", "schema"}):
+            what = data.draw(sampled_from(["kept", "kept", "dropped", "wrong"]))
+            if what == "dropped":
+                del summary[key]
+            elif what == "wrong" and key.startswith(("added-", "deleted-", "removed-")):
+                summary[key] = data.draw(sampled_from(WRONG))
+    last = len(told)
+    snapshots = [structs.replace(item, summary=told[at]) for at, item in enumerate(whole.snapshots)]
+    bare = structs.replace(whole, snapshots=snapshots)
+    truth, found = between(whole, 1, last), between(bare, 1, last)
+    assert found.operations == truth.operations
+    if any(summary["operation"] != "replace" for summary in summaries):
+        assert found.kind not in (Kind.UNCHANGED, Kind.REPLACED)
+    lied = any(value in ("77", "9" * 40) for summary in told for value in summary.values())
+    if not lied:
+        for name in Size.__dataclass_fields__:
+            known = getattr(found.size, name)
+            assert known in (None, getattr(truth.size, name)) or name == "bytes_touched", name
+
+
+def test_a_number_that_contradicts_the_totals_is_unknown() -> None:
+    told = [{**summary, "total-records": "10", "total-files-size": "100"} for summary in (APPEND, APPEND)]
+    size = between(table(*told), 1, 2).size
+    assert (size.rows_added, size.bytes_added, size.files_added) == (None, None, 1)
+
+
+def test_a_number_that_is_not_written_follows_from_the_totals() -> None:
+    added = {"operation": "overwrite", "added-records": "5", "deleted-records": "2"}
+    for dropped in ("added-records", "deleted-records"):
+        told = table(APPEND, added)
+        del told.snapshots[1].summary[dropped]
+        assert (between(told, 1, 2).size.rows_added, between(told, 1, 2).size.rows_deleted) == (5, 2)
 
 
 def test_a_range_is_of_its_worst_kind() -> None:
@@ -86,12 +158,12 @@ def test_rows_of_a_compaction_are_no_change_but_its_bytes_are_read() -> None:
     """A difference of two snapshots reads what compaction wrote: the estimate must know."""
     size = between(table(APPEND, APPEND, COMPACTION), 1, 3).size
     assert (size.rows_added, size.rows_deleted) == (10, 0)
-    assert (size.bytes_added, size.bytes_removed) == (180, 180)
+    assert (size.bytes_added, size.bytes_removed) == (180, 100)
 
 
 def test_the_table_from_nothing_is_a_range_too() -> None:
     found = between(table(APPEND, APPEND), None, 2)
-    assert (found.kind, found.size.rows_added, found.size.total_rows) == (Kind.APPENDED, 20, 10)
+    assert (found.kind, found.size.rows_added, found.size.total_rows) == (Kind.APPENDED, 20, 20)
 
 
 def test_a_rollback_counts_what_it_undoes_the_other_way_round() -> None:
@@ -101,7 +173,7 @@ def test_a_rollback_counts_what_it_undoes_the_other_way_round() -> None:
 
 def test_parted_branches_may_have_changed_everything() -> None:
     found = between(table(APPEND, APPEND, APPEND, parents={3: 1}), 2, 3)
-    assert (found.kind, found.size.bytes_added, found.size.bytes_removed) == (Kind.ROLLED_BACK, 100, 100)
+    assert (found.kind, found.size.bytes_added, found.size.bytes_removed) == (Kind.ROLLED_BACK, 200, 200)
 
 
 def test_an_expired_start_is_no_rollback() -> None:

@@ -25,6 +25,7 @@ def table(head: int | None, *, retained: dict[int, str] = HISTORY, uuid: str = "
                 "operation": operation,
                 **({"added-records": "10"} if operation != "delete" else {}),
                 **({"deleted-records": "3"} if operation in ("delete", "replace") else {}),
+                "total-position-deletes": "0",
             },
         )
         for number, operation in retained.items()

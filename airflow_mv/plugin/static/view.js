@@ -133,7 +133,13 @@ function plan(found) {
 }
 
 function cost({ seconds, bytes_read: read, rows_changed: changed }) {
-  return `about ${duration(seconds)}, reads ${bytes(read)}${changed ? `, ${count(changed)} changed rows` : ""}`;
+  if (seconds === null) return "unknown, as the size of a base table is";
+  const rows = changed === null ? ", an unknown number of changed rows" : changed ? `, ${count(changed)} changed rows` : "";
+  return `about ${duration(seconds)}, reads ${bytes(read)}${rows}`;
+}
+
+function change(sign, number) {
+  return number === null ? "unknown" : number ? `${sign}${count(number)}` : "";
 }
 
 function baseTables(tables, linkTo) {
@@ -145,8 +151,8 @@ function baseTables(tables, linkTo) {
       h("td", { class: "arrow" }, snapshot(table.recorded), " → ", snapshot(table.current)),
       h("td", null, table.moved ? table.change : "unchanged"),
       h("td", { class: "number" }, table.moved ? count(table.snapshots) : ""),
-      h("td", { class: "number" }, table.rows_added ? `+${count(table.rows_added)}` : ""),
-      h("td", { class: "number" }, table.rows_deleted ? `−${count(table.rows_deleted)}` : ""),
+      h("td", { class: "number" }, table.moved ? change("+", table.rows_added) : ""),
+      h("td", { class: "number" }, table.moved ? change("−", table.rows_deleted) : ""),
       h("td", { class: "number" }, table.total_rows ? count(table.total_rows) : ""),
     ),
   );

@@ -1,0 +1,139 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Base tables of writers that leave optional numbers out of their summaries: no change of rows is overlooked."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from pyiceberg.expressions import EqualTo
+
+from airflow_mv.errors import RefreshRefusedError
+from airflow_mv.plan.freshness import State
+from airflow_mv.plan.planner import Mode
+from airflow_mv.plan.reasons import Code
+from airflow_mv.planning import RefreshOptions, plan_refresh
+from airflow_mv.status import status
+from airflow_mv.unseen import unseen
+from tests.builders import Lake, empty_commit, lake, orders, rewritten
+
+#: Numbers that a summary may hold and that no reader can take for one.
+WRONG = ("-3", "many", "1.5", "")
+
+
+@pytest.fixture
+def home(sqlite_uri: str, warehouse: Path) -> Iterator[Lake]:
+    with lake(sqlite_uri, warehouse) as found:
+        found.table()
+        found.view(refresh_strategy="incremental")
+        found.refresh()
+        yield found
+
+
+def strip(home: Lake, chance: random.Random, *, all_of_it: bool = False) -> None:
+    """Take a random part of the optional keys out of the summaries of the base table, or all but totals; spoil some."""
+    only_totals = chance.random() < 0.4
+
+    def change(document: dict[str, object]) -> None:
+        for snapshot in document["snapshots"]:  # type: ignore[attr-defined]
+            summary = snapshot["summary"]
+            for key in sorted(summary.keys() - {"operation"}):
+                if all_of_it or (not key.startswith("total-") if only_totals else chance.random() < 0.6):
+                    del summary[key]
+                # pyiceberg adds to the totals with its next commit, and does not take what is no number.
+                elif not key.startswith("total-") and chance.random() < 0.1:
+                    summary[key] = chance.choice(WRONG)
+
+    rewritten(home.iceberg, "sales.orders", change)
+
+
+def commit(home: Lake, what: str, number: int) -> None:
+    """One commit to the base table."""
+    table = home.load()
+    if what == "append" or (what == "delete" and not table.scan().to_arrow().num_rows):
+        table.append(orders([(number, "north", number)]))
+    elif what == "delete":
+        table.delete(EqualTo("id", table.scan().to_arrow()["id"][0].as_py()))
+    elif what == "overwrite":
+        table.overwrite(orders([(number, "east", 1), (number, "south", 2), (number, "south", 3)]))
+    elif what == "compact":
+        home.compact()
+    else:
+        empty_commit(home.iceberg, "sales.orders")
+
+
+@pytest.mark.filterwarnings("ignore:Delete operation did not match:UserWarning")
+@pytest.mark.parametrize("seed", range(6))
+def test_a_change_of_rows_is_never_taken_for_none_whatever_summaries_leave_out(home: Lake, seed: int) -> None:
+    """Against the rows themselves, before and after each group of commits."""
+    chance = random.Random(seed)
+    for number in range(100, 106):
+        before = sorted(map(str, home.load().scan().to_arrow().to_pylist()))
+        for _ in range(chance.randint(1, 2)):
+            commit(home, chance.choice(["append", "delete", "overwrite", "compact", "nothing"]), number)
+        strip(home, chance)
+        after = sorted(map(str, home.load().scan().to_arrow().to_pylist()))
+        state, plan = status(home.catalog, "sales.daily"), plan_refresh(home.catalog, "sales.daily")
+        if before != after:
+            assert state.state == State.STALE, state.reasons
+            assert plan.mode not in (Mode.NOOP, Mode.FAST_FORWARD)
+            assert unseen(home.catalog, "sales.daily") is not None
+        home.refresh()
+        assert status(home.catalog, "sales.daily").state == State.FRESH
+        assert {row["region"]: row["amount"] for row in home.read()} == amounts(home)
+
+
+def amounts(home: Lake) -> dict[str, int]:
+    """What the view's query gives, computed here."""
+    found: dict[str, int] = {}
+    for row in home.load().scan().to_arrow().to_pylist():
+        found[row["region"]] = found.get(row["region"], 0) + row["amount"]
+    return found
+
+
+def test_a_commit_without_a_change_keeps_a_view_fresh_by_its_manifests(home: Lake) -> None:
+    """What an engine writes for a DELETE that matches nothing: its summary alone would prove nothing."""
+    empty_commit(home.iceberg, "sales.orders")
+    strip(home, random.Random(1), all_of_it=True)
+    found = status(home.catalog, "sales.daily")
+    assert (found.state, [reason.code for reason in found.reasons]) == (State.FRESH, [Code.ONLY_REPLACED])
+    assert unseen(home.catalog, "sales.daily") is None
+    assert home.refresh().mode == Mode.FAST_FORWARD
+
+
+def test_a_manifest_list_that_cannot_be_read_proves_nothing(home: Lake) -> None:
+    empty_commit(home.iceberg, "sales.orders")
+    snapshot = home.load().current_snapshot()
+    assert snapshot is not None
+    copy = Path(snapshot.manifest_list.removeprefix("file://")).with_name("broken.avro")
+    copy.write_bytes(b"no avro")
+    rewritten(
+        home.iceberg, "sales.orders", lambda document: document["snapshots"][-1].update({"manifest-list": str(copy)})
+    )
+    assert status(home.catalog, "sales.daily").state == State.STALE
+
+
+def test_numbers_that_are_not_known_are_told_as_unknown(home: Lake) -> None:
+    home.append()
+    strip(home, random.Random(1), all_of_it=True)
+    found = status(home.catalog, "sales.daily")
+    change = found.to_dict()["base_tables"][0]
+    assert {change[key] for key in ("rows_added", "bytes_added", "files_added", "total_rows", "total_bytes")} == {None}
+    assert "+unknown rows" in found.reasons[0].message
+    news = unseen(home.catalog, "sales.daily")
+    assert news is not None
+    assert news.to_dict()["tables"][0]["rows_added"] is None
+    plan = plan_refresh(home.catalog, "sales.daily")
+    document = json.loads(json.dumps(plan.to_dict()))
+    assert all(item["bytes_read"] is item["seconds"] is None for item in document["estimates"])
+
+
+def test_a_recompute_of_unknown_size_is_within_no_bound(home: Lake) -> None:
+    home.load().overwrite(orders([(1, "north", 1)]))
+    home.expire(home.storage().record.base_tables[0].snapshot_reference)  # type: ignore[union-attr]
+    strip(home, random.Random(1), all_of_it=True)
+    with pytest.raises(RefreshRefusedError, match="reads an unknown number of bytes"):
+        plan_refresh(home.catalog, "sales.daily", RefreshOptions(max_full_bytes=10**12))
