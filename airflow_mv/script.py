@@ -24,9 +24,15 @@ WEIGHT = "__w"
 
 @dataclass(frozen=True, slots=True)
 class SqlStep:
-    """One Spark SQL statement."""
+    """One Spark SQL statement.
+
+    Args:
+        sql: The statement.
+        query: A view's query that is a part of it, which may read nothing but its pinned tables; may be empty.
+    """
 
     sql: str
+    query: str = ""
 
     def describe(self) -> str:
         """Return the statement itself."""
@@ -43,6 +49,7 @@ class CreateStorageStep:
         location: The storage table's directory; ``None`` leaves it to the catalog.
         partition_by: Quoted partition transforms, e.g. ``days(`day`)``.
         properties: Table properties.
+        pinned: Whether the query names each table at a snapshot, so that it may read nothing else.
     """
 
     table: str
@@ -50,6 +57,7 @@ class CreateStorageStep:
     location: str | None
     partition_by: tuple[str, ...] = ()
     properties: tuple[tuple[str, str], ...] = ()
+    pinned: bool = False
 
     def describe(self) -> str:
         """Return the statement with the columns left to Spark."""
@@ -65,10 +73,12 @@ class DeterminismStep:
     Args:
         query: The view's SQL, pinned or not; it is analysed, never run.
         again: The same query, written again as the script's statements are, which must mean the same; may be empty.
+        pinned: Whether the query names each table at a snapshot, so that it may read nothing else.
     """
 
     query: str
     again: str = ""
+    pinned: bool = False
 
     def describe(self) -> str:
         """Return what is asked of Spark."""

@@ -20,12 +20,15 @@ from pyspark.sql.types import MapType
 from airflow_mv.errors import IncrementalRefusedError
 from airflow_mv.job.likeness import check_alike
 from airflow_mv.job.pruning import within
+from airflow_mv.job.reads import check_reads
 from airflow_mv.job.work import Work, cause, incomparable
 from airflow_mv.script import STAGING_CATALOG, WEIGHT, Delta, DeltaStep, DeterminismStep, Step, quote
 
 _ROW_ID, _ROW_VERSION = "_row_id", "_last_updated_sequence_number"
 #: Types of which equal values may still be told apart.
 _EQUAL_YET_OTHER = ("float", "double", "map")
+#: Spark's marks of a function that is not built in.
+_OWN_FUNCTIONS = ("SQL_SCALAR_FUNCTION", "PYTHON_UDF", "SCALA_UDF")
 _NO_GROUPS = ("variant", "geometry", "geography", "calendarinterval")
 
 
@@ -52,16 +55,21 @@ def check_deterministic(work: Work, step: DeterminismStep) -> None:
     """Refuse a query that may give other rows from the same snapshots, or does not mean what the statements do.
 
     Raises:
-        IncrementalRefusedError: Codes ``not-deterministic``, ``written-otherwise``.
+        IncrementalRefusedError: Codes ``not-deterministic``, ``own-function``, ``written-otherwise``.
+        InvalidQueryError: It reads something else than its base tables.
     """
-    frame = work.query(step.query)
+    frame = check_reads(work, step.query) if step.pinned else work.query(step.query)
     if step.again:
         check_alike(work, step, frame)
     if work.jvm is None:
         return  # the analysed plan is the server's: the planner's own list of functions has to do
     plan: Any = frame._jdf.queryExecution().analyzed()
     catalyst = work.jvm.org.apache.spark.sql.catalyst
-    current = plan.containsPattern(catalyst.trees.TreePattern.CURRENT_LIKE())
+    patterns = catalyst.trees.TreePattern
+    if any(plan.containsPattern(getattr(patterns, name)()) for name in _OWN_FUNCTIONS):
+        message = "the query calls a function of your own, which may have been created again to do something else"
+        raise IncrementalRefusedError("own-function", message)
+    current = plan.containsPattern(patterns.CURRENT_LIKE())
     # 'now' and 'today' are texts until they are cast.
     current = current or not catalyst.optimizer.SpecialDatetimeValues.apply(plan).fastEquals(plan)
     if current or not plan.deterministic():

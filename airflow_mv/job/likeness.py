@@ -10,6 +10,7 @@ from typing import Any
 from pyspark.sql import DataFrame
 
 from airflow_mv.errors import IncrementalRefusedError
+from airflow_mv.job.reads import whole_text
 from airflow_mv.job.work import Work
 from airflow_mv.script import DeterminismStep
 
@@ -20,8 +21,6 @@ _RUNTIME_FILTERS = (
     "spark.sql.optimizer.dynamicPartitionPruning.enabled",
     "spark.sql.optimizer.runtime.bloomFilter.enabled",
 )
-#: Settings with which a plan's text leaves nothing out.
-_WHOLE_TEXT = {"spark.sql.debug.maxToStringFields": str(2**31 - 1), "spark.sql.maxPlanStringLength": str(2**31 - 16)}
 _NUMBERS = re.compile(r"#\d+L?|plan_id=\d+")
 _LEXEMES = re.compile(r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|`[^`]*`|--[^\n]*|/\*.*?\*/""", re.DOTALL)
 #: The physical plan, too: filters that a scan has taken over are in its text only.
@@ -69,9 +68,7 @@ def _same_plan(work: Work, step: DeterminismStep) -> bool:
 def _same_text(work: Work, step: DeterminismStep) -> bool:
     """Compare the optimized and the physical plan as text, with columns numbered anew: Connect gives no more."""
     texts = []
-    with ExitStack() as settings:
-        for key, value in _WHOLE_TEXT.items():
-            settings.enter_context(work.setting(key, value))
+    with whole_text(work):
         for sql in (step.query, step.again):
             plan = _PLANS.search(str(work.query(f"EXPLAIN EXTENDED {sql}").collect()[0][0]))
             texts.append(_renumbered(plan[1]) if plan else "")

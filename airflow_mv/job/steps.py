@@ -19,10 +19,12 @@ from pyspark.errors import (
     NumberFormatException,
     SparkRuntimeException,
 )
+from pyspark.sql import DataFrame
 
 from airflow_mv.errors import IncrementalRefusedError
 from airflow_mv.job.apply import merge_additive, replace_keys
 from airflow_mv.job.delta import check_deterministic, check_snapshots, make_delta
+from airflow_mv.job.reads import check_functions, check_reads
 from airflow_mv.job.storage import create_table
 from airflow_mv.job.work import Work, cause
 from airflow_mv.script import (
@@ -134,9 +136,11 @@ def _run_each(
 def _run_step(work: Work, step: Step) -> None:
     match step:
         case SqlStep():
+            if step.query:
+                check_reads(work, step.query)
             work.write(step.sql)
         case CreateStorageStep():
-            work.write(create_table(step, work.query(step.query).schema))
+            work.write(create_table(step, _analysed(work, step).schema))
         case DeterminismStep():
             check_deterministic(work, step)
         case DeltaStep():
@@ -145,6 +149,13 @@ def _run_step(work: Work, step: Step) -> None:
             replace_keys(work, step)
         case MergeAdditiveStep():
             merge_additive(work, step)
+
+
+def _analysed(work: Work, step: CreateStorageStep) -> DataFrame:
+    if not step.pinned:
+        return work.query(step.query)
+    check_functions(work, step.query)
+    return check_reads(work, step.query)
 
 
 def _step_here(work: Work, step: Step, here: Callable[[str], str]) -> Step:

@@ -31,6 +31,16 @@ _STATEMENTS = (exp.DDL, exp.DML, exp.Into, exp.Command, exp.MultitableInserts)
 _CALLS_JAVA = frozenset({"reflect", "try_reflect", "java_method"})
 #: Functions that may read a file by its path, and how many arguments they have without that.
 _READS_FILES = {"from_protobuf": 0, "to_protobuf": 0, "from_avro": 2, "from_xml": 2, "schema_of_xml": 1}
+#: Functions of where a row is stored or read: compaction and the number of tasks change them.
+_TELL_PLACES = frozenset(
+    {
+        "input_file_name",
+        "input_file_block_start",
+        "input_file_block_length",
+        "spark_partition_id",
+        "monotonically_increasing_id",
+    }
+)
 #: Iceberg's columns of where a row is stored: compaction changes them, and no row is another.
 _PLACES = frozenset({"_file", "_pos", "_spec_id", "_partition", "_deleted"})
 _TABLE_FUNCTIONS = frozenset({"range", "explode", "posexplode", "inline", "stack", "json_tuple", "variant_explode"})
@@ -237,6 +247,8 @@ def _refusal(token: Token, before: TokenType | None, after: Token | None) -> str
         return "there are several statements: a view has one query"
     if is_call and word in _CALLS_JAVA and kind is not TokenType.STRING:
         return f"{word}() calls any Java code: its result belongs to no snapshot"
+    if is_call and word in _TELL_PLACES and kind is not TokenType.STRING:
+        return f"{word}() tells where a row is stored or read, which changes while no row does: leave it out"
     if is_call and word == "identifier" and kind is TokenType.VAR:
         return "IDENTIFIER() hides which name is meant: write the name itself"
     return _table_refusal(before, after) if kind is TokenType.TABLE and after is not None else None

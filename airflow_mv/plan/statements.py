@@ -161,9 +161,9 @@ def pointed_refresh(
     if same_schema:
         if storage.properties.get(_KEEP_METADATA) != "false":
             steps.append(SqlStep(f"ALTER TABLE {table} SET TBLPROPERTIES ('{_KEEP_METADATA}' = 'false')"))
-        last = SqlStep(f"INSERT OVERWRITE {table}\n{query}")
+        last = SqlStep(f"INSERT OVERWRITE {table}\n{query}", query)
     else:
-        last = SqlStep(_replace_table(table, storage, renamed(query, columns), columns))
+        last = SqlStep(_replace_table(table, storage, renamed(query, columns), columns), query)
     script = Script(view, refresh_id, table, tuple(steps), outcome_location, _CONFS, len(nested))
     return _with_work(script, last, work)
 
@@ -210,7 +210,7 @@ def registered_refresh(
     stamps = tuple((f"{_SNAPSHOT_PROPERTY}{key}", value) for key, value in summary.items())
     confs = (*_CONFS, *stamps)
     script = Script(view, refresh_id, table.sql(), steps, outcome_location, confs, len(nested), branch=branch)
-    return _with_work(script, SqlStep(f"INSERT OVERWRITE {staged_storage(table, refresh_id)}\n{query}"), work)
+    return _with_work(script, SqlStep(f"INSERT OVERWRITE {staged_storage(table, refresh_id)}\n{query}", query), work)
 
 
 def interval_steps(table: str, *, query: str, columns: Sequence[str], where: str) -> tuple[Step, ...]:
@@ -223,7 +223,7 @@ def interval_steps(table: str, *, query: str, columns: Sequence[str], where: str
         where: What just the rows of the interval pass.
     """
     rows = f"{renamed(query, columns)}\nWHERE {where}"
-    return SqlStep(f"DELETE FROM {table} WHERE {where}"), SqlStep(f"INSERT INTO {table}\n{rows}")
+    return SqlStep(f"DELETE FROM {table} WHERE {where}", query), SqlStep(f"INSERT INTO {table}\n{rows}")
 
 
 def all_rows(table: str, snapshot: int | None = None) -> str:
@@ -264,7 +264,7 @@ def create_storage(
     source = renamed(query, columns) if columns else query
     name = table.sql() if table else staged(STORAGE)
     properties = (*REGISTERED_PROPERTIES, (STORAGE_OF_PROPERTY, owner)) if table else STORAGE_PROPERTIES
-    step = CreateStorageStep(name, source, location, tuple(partition_by), properties)
+    step = CreateStorageStep(name, source, location, tuple(partition_by), properties, pinned=True)
     steps: tuple[Step, ...] = (*(_register(name, file) for name, file in sorted(nested.items())), step)
     return Script(view, token, name, steps, None, _CONFS, len(nested))
 

@@ -259,7 +259,7 @@ class _Candidates:
     def _candidate(self, mode: Mode, steps: Sequence[Step], text: str) -> Candidate:
         costs = base_costs(self.question.bases)
         estimate = incremental_cost(str(mode), costs, self.question.stored.cost)
-        probe = DeterminismStep(self.question.pinned, self.again)
+        probe = DeterminismStep(self.question.pinned, self.again, pinned=True)
         return Candidate(mode, (probe, *steps), (Reason(Code.INCREMENTAL, text),), estimate)
 
     def _relations(self, statement: str, *, only_added: bool = False) -> tuple[Step, ...]:

@@ -1,0 +1,161 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Check that a view's query reads its base tables at their snapshots, and nothing else.
+
+A refresh records the snapshots of the tables that the query's text names. A SQL function may read another table,
+or a session variable. Spark expands functions when it analyses the query, so the analysed plan has all that is read.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+from pyspark.sql import DataFrame
+
+from airflow_mv.errors import InvalidQueryError
+from airflow_mv.job.work import Work
+from airflow_mv.script import quote
+
+#: Settings with which a plan's text leaves nothing out.
+_WHOLE_TEXT = {"spark.sql.debug.maxToStringFields": str(2**31 - 1), "spark.sql.maxPlanStringLength": str(2**31 - 16)}
+_PART = "`(?:[^`]|``)+`"
+#: A base table as the statements of a refresh name it.
+_PINNED = re.compile(rf"(?P<name>(?:{_PART}\.)+{_PART}) (?:VERSION AS OF (?P<snapshot>\d+)|TABLESAMPLE \(0 ROWS\))")
+#: Leaves of a plan that read no table.
+_CONSTANT = frozenset({"OneRowRelation", "LocalRelation", "Range", "CTERelationRef", "UnionLoopRef"})
+_TABLE = "DataSourceV2Relation"
+_ANALYSED = re.compile(r"(?s)== Analyzed Logical Plan ==\n(.*?)\n== Optimized Logical Plan ==")
+_TABLE_IN_TEXT = re.compile(r"(?m)^[ :+-]*RelationV2\[.*\] (.+)$")
+_OTHER_IN_TEXT = re.compile(r"(?m)^[ :+-]*(Relation(?!V2)|HiveTableRelation|LogicalRDD|InMemoryRelation)\b.*$")
+_VARIABLE = re.compile(r"variablereference\(([^=)]+)=")
+_CALL = re.compile(rf"(?<![\w`.])(?:(?:system\s*\.\s*)?session\s*\.\s*)?({_PART}|\w+)\s*\(", re.IGNORECASE)
+_SQL_FUNCTION = "sqlFunction."
+_CURE = "write what it does into the query itself, so that a refresh reads each table at a snapshot and records it"
+
+#: A table's quoted name, and the snapshot that is read.
+_Read = tuple[str, str | None]
+
+
+def check_reads(work: Work, sql: str) -> DataFrame:
+    """Analyse a query and check what it reads.
+
+    Args:
+        work: The run's.
+        sql: The query, with its base tables at snapshots.
+
+    Returns:
+        The query as a frame; it has not run.
+
+    Raises:
+        InvalidQueryError: It reads a session variable, or something that is not one of these tables at its snapshot.
+    """
+    frame = work.query(sql)
+    if work.jvm is None:
+        _check_text(work, sql)
+        return frame
+    plan: Any = frame._jdf.queryExecution().analyzed()
+    if plan.containsPattern(work.jvm.org.apache.spark.sql.catalyst.trees.TreePattern.VARIABLE_REFERENCE()):
+        with whole_text(work):
+            raise _variable(str(plan.toString()))
+    allowed = set(_pinned(sql))
+    for leaf in _leaves(plan):
+        kind = str(leaf.getClass().getSimpleName())
+        if kind == _TABLE and leaf.identifier().isDefined() and leaf.catalog().isDefined():
+            found = _table(leaf)
+            if found not in allowed:
+                raise _foreign(found[0], {name for name, _ in allowed})
+        elif kind not in _CONSTANT:
+            raise _foreign(" ".join(str(leaf.simpleString(25)).split()), set())
+    return frame
+
+
+def check_functions(work: Work, sql: str) -> None:
+    """Check that a query calls no temporary SQL function, which no other session has.
+
+    Args:
+        work: The run's.
+        sql: The query.
+
+    Raises:
+        InvalidQueryError: It calls one.
+    """
+    if work.jvm is None:
+        return  # a server does not tell which functions are SQL
+    functions = work.spark._jsparkSession.sessionState().catalog()
+    for name in sorted({_unquoted(found[1]) or found[1] for found in _CALL.finditer(sql)}):
+        identifier = work.jvm.org.apache.spark.sql.catalyst.FunctionIdentifier(name)
+        if not functions.isTemporaryFunction(identifier):
+            continue
+        if str(functions.lookupFunctionInfo(identifier).getClassName()) == _SQL_FUNCTION:
+            raise InvalidQueryError(
+                f"{name}() is a temporary SQL function, which the session of a refresh does not have: "
+                "write what it does into the query itself, or create a permanent function"
+            )
+
+
+@contextmanager
+def whole_text(work: Work) -> Iterator[None]:
+    """Have Spark leave nothing out of the texts of plans."""
+    with ExitStack() as settings:
+        for key, value in _WHOLE_TEXT.items():
+            settings.enter_context(work.setting(key, value))
+        yield
+
+
+def _pinned(sql: str) -> Iterator[_Read]:
+    for found in _PINNED.finditer(sql):
+        yield found["name"], found["snapshot"]
+
+
+def _leaves(plan: Any) -> Iterator[Any]:
+    for item in (plan, *_each(plan.subqueriesAll())):
+        yield from _each(item.collectLeaves())
+
+
+def _each(sequence: Any) -> Iterator[Any]:
+    return (sequence.apply(number) for number in range(sequence.size()))
+
+
+def _table(leaf: Any) -> _Read:
+    identifier, travel = leaf.identifier().get(), leaf.timeTravelSpec()
+    parts = [leaf.catalog().get().name(), *identifier.namespace(), identifier.name()]
+    version = re.fullmatch(r"VERSION AS OF '(\d+)'", str(travel.get())) if travel.isDefined() else None
+    return ".".join(quote(str(part)) for part in parts), version[1] if version else None
+
+
+def _check_text(work: Work, sql: str) -> None:
+    """Check the text of the analysed plan: over Connect there is no more of it."""
+    with whole_text(work):
+        explained = str(work.query(f"EXPLAIN EXTENDED {sql}").collect()[0][0])
+    work.sql = sql
+    found = _ANALYSED.search(explained)
+    text = found[1] if found else explained
+    if _VARIABLE.search(text):
+        raise _variable(text)
+    allowed = {(_unquoted(name), snapshot) for name, snapshot in _pinned(sql)}
+    for read in _TABLE_IN_TEXT.findall(text):
+        name, _, snapshot = str(read).partition(" VERSION AS OF ")
+        if (name, snapshot.strip("'") or None) not in allowed:
+            raise _foreign(name, {name for name, _ in allowed})
+    if other := _OTHER_IN_TEXT.search(text):
+        raise _foreign(" ".join(other[0].split())[:100], set())
+
+
+def _unquoted(name: str) -> str:
+    return ".".join(part[1:-1].replace("``", "`") for part in re.findall(_PART, name))
+
+
+def _foreign(name: str, tables: set[str]) -> InvalidQueryError:
+    shown = _unquoted(name) if name.startswith("`") else name
+    how = "at another snapshot than the refresh does" if name in tables else "which is none of its base tables"
+    return InvalidQueryError(f"a function that the query calls reads {shown}, {how}: {_CURE}")
+
+
+def _variable(plan: str) -> InvalidQueryError:
+    found = _VARIABLE.search(plan)
+    name = f" {found[1]}" if found else ""
+    return InvalidQueryError(
+        f"the query reads the session variable{name}, which the session of a refresh does not have: write the value"
+    )
