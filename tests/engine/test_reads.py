@@ -100,7 +100,7 @@ def test_what_reads_no_table_is_read_as_it_is(tables: Lake) -> None:
     queries = [
         "SELECT k FROM {r} JOIN range(3) JOIN (VALUES (1), (2)) AS w(c) ON c = k",
         "SELECT k FROM {r} WHERE EXISTS (SELECT 1 FROM explode(array(1, 2)) JOIN {b} ON v > (SELECT max(v) FROM {b}))",
-        "WITH RECURSIVE t AS (SELECT 1 AS n UNION ALL SELECT n + 1 FROM t WHERE n < 3) SELECT k FROM t JOIN {r} USING (n)",
+        "WITH RECURSIVE t AS (SELECT 1 n UNION ALL SELECT n + 1 FROM t WHERE n < 3) SELECT k FROM t JOIN {r} USING (n)",
         "SELECT k, x FROM {r}, LATERAL (SELECT max(v) AS x FROM {b} WHERE v > k)",
         f"SELECT k FROM ({_quoted(tables, 'never')} TABLESAMPLE (0 ROWS))",
         "SELECT 'reads `lake`.`n`.`x` VERSION AS OF 1' AS t, k AS `RelationV2[k] x` FROM {r}",
