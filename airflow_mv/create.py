@@ -12,16 +12,20 @@ from typing import Any, Literal
 
 from airflow_mv import __version__
 from airflow_mv.catalog import Layout, LoadedView, MaterializedViewCatalog
+from airflow_mv.catalog.confinement import beside_first
+from airflow_mv.catalog.evidence import Evidence
 from airflow_mv.catalog.files import join
 from airflow_mv.checks import CHECKS_PROPERTY, Check, property_of, stored_checks
 from airflow_mv.commit import Effects
 from airflow_mv.errors import (
     AlreadyExistsError,
+    CatalogUnavailableError,
     CommitConflictError,
     InvalidMetadataError,
     InvalidQueryError,
     JobError,
     MaterializedViewError,
+    MetadataFileNotFoundError,
     NotFoundError,
     NotMaterializedError,
     UnsupportedError,
@@ -38,6 +42,7 @@ from airflow_mv.script import Outcome, Script
 from airflow_mv.spec.identifiers import Identifier
 from airflow_mv.spec.materialized_view import (
     PROPERTY,
+    STORAGE_TABLE_PROPERTY,
     STORAGE_TABLE_UUID_PROPERTY,
     TIME_TRAVEL_PROPERTY,
     ViewSettings,
@@ -237,10 +242,9 @@ def _redefine(
 
 def _storage_has(catalog: MaterializedViewCatalog, view: LoadedView, fields: Sequence[Mapping[str, Any]]) -> bool:
     """Whether a view's storage table can be kept for these columns: one of no catalog changes with a refresh."""
-    if view.storage_table is None:
-        return True
     try:
-        return same_columns(fields, catalog.load_storage(view).table)
+        table = catalog.load_storage(view).table
+        return view.storage_table is None or same_columns(fields, table)
     except (NotFoundError, InvalidMetadataError) as error:
         log.warning("%s gets a new storage table: %s", view.identifier, error)
         return False
@@ -369,23 +373,88 @@ def _resolved(
     )
 
 
-def drop(catalog: MaterializedViewCatalog, view: str | Identifier) -> None:
+@dataclass(frozen=True, slots=True)
+class Dropped:
+    """What a drop has left.
+
+    Args:
+        view: The view.
+        left: What is still in the catalog, and why; ``None`` where nothing is.
+    """
+
+    view: Identifier
+    left: str | None = None
+
+
+def drop(catalog: MaterializedViewCatalog, view: str | Identifier, *, force: bool = False) -> Dropped:
     """Remove a materialized view from the catalog, and its storage table where that is in the catalog.
 
-    The files stay.
+    The files stay. A view whose files are lost or cut is dropped as well, where an earlier metadata file proves that
+    it is a materialized view.
+
+    Args:
+        catalog: Where it is.
+        view: The view.
+        force: Drop it although nothing proves that it is a materialized view.
 
     Raises:
         ViewNotFoundError: There is no such view.
         NotMaterializedError: It is a plain view, which is none of ours to drop.
+        InvalidMetadataError: Its metadata cannot be read, and no earlier file proves what it is.
     """
-    loaded = catalog.load(view)
-    log.info("Dropping %s; its files stay at %s", loaded.identifier, loaded.materialized.storage_table_location)
+    identifier = catalog.identify(view)
+    loaded = _loaded_or_proven(catalog, identifier, force=force)
+    if loaded is not None:
+        log.info("Dropping %s; its files stay at %s", identifier, loaded.materialized.storage_table_location)
     # The view first: one without its storage table is broken, a storage table without its view is only left over.
-    catalog.drop(loaded.identifier)
-    _drop_storage(catalog, loaded)
+    catalog.drop(identifier)
+    return Dropped(identifier, _drop_storage(catalog, loaded, force=force) if loaded is not None else None)
 
 
-def _drop_storage(catalog: MaterializedViewCatalog, view: LoadedView) -> None:
-    if view.storage_table is not None:
-        uuid_ = view.metadata.properties.get(STORAGE_TABLE_UUID_PROPERTY)
-        catalog.tables.drop(view.storage_table, uuid=uuid_, owner=view.identifier)
+def _loaded_or_proven(catalog: MaterializedViewCatalog, view: Identifier, *, force: bool) -> LoadedView | None:
+    """Return a view; where its file cannot be read, as an earlier file tells it, or ``None`` where none has to."""
+    try:
+        return catalog.load(view)
+    except (InvalidMetadataError, MetadataFileNotFoundError) as error:
+        proven = Evidence.of(catalog, view).earlier_view() if catalog.has_rows else None
+        if proven is not None and proven.settings is not None:
+            return proven
+        if force:
+            log.warning("Dropping %s although it cannot be read: %s", view, error)
+            return None
+        raise InvalidMetadataError(
+            f"{error}. No earlier metadata file proves that it is a materialized view either: "
+            f"`airflow-mv drop {view} --force` drops it all the same, and leaves its files"
+        ) from None
+    except (CatalogUnavailableError, UnsupportedError) as error:
+        if catalog.has_rows or not force:
+            raise
+        # A REST server may fail to tell what it cannot read, and drop it all the same.
+        log.warning("Dropping %s although the server cannot tell what it is: %s", view, error)
+        return None
+
+
+def _drop_storage(catalog: MaterializedViewCatalog, view: LoadedView, *, force: bool = False) -> str | None:
+    """Take a view's storage table out of the catalog; what is left there, and why."""
+    uuid_ = view.metadata.properties.get(STORAGE_TABLE_UUID_PROPERTY)
+    try:
+        name = view.storage_table
+        if name is not None:
+            catalog.tables.drop(name, uuid=uuid_, owner=view.identifier)
+    except (InvalidMetadataError, MetadataFileNotFoundError) as error:
+        name = None if catalog.layouts == ("registered",) else _named_storage(view)
+        row = catalog.row(name) if name is not None else None
+        first = view.materialized.storage_table_location
+        if name is not None and row is not None and (force or beside_first(first, row.location)):
+            catalog.drop_table_row(name, row.location)
+            return None
+        log.warning("The storage table of %s stays in the catalog: %s", view.identifier, error)
+        return f"the storage table {view.metadata.properties.get(STORAGE_TABLE_PROPERTY)} is still there: {error}"
+    return None
+
+
+def _named_storage(view: LoadedView) -> Identifier | None:
+    try:
+        return view.storage_table
+    except InvalidMetadataError:
+        return None

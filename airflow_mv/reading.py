@@ -10,7 +10,10 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from airflow_mv.catalog import LoadedStorage, LoadedView, MaterializedViewCatalog
-from airflow_mv.errors import NotFoundError, RefreshNotFoundError, StaleViewError
+from airflow_mv.catalog.catalog import repairable
+from airflow_mv.catalog.damage import Sized, check_snapshots, store_of
+from airflow_mv.catalog.files import parsed
+from airflow_mv.errors import InvalidMetadataError, RefreshNotFoundError, StaleViewError
 from airflow_mv.observe import observe
 from airflow_mv.plan.freshness import State
 from airflow_mv.refresh import Stager, refresh
@@ -71,15 +74,14 @@ class ReadResult:
 
         Raises:
             NotFoundError: A data file is gone.
+            InvalidMetadataError: A data file is cut, or cannot be read.
+            CatalogUnavailableError: The store did not answer.
         """
-        try:
+        view = self.readable.view.identifier
+        what = f"view {view}, refresh {self.readable.refresh_id}, data file"
+        with repairable(view), parsed(self.readable.storage.table.location, what):
             for batch in self.batches:
                 yield from (list(row.values()) for row in batch.to_pylist())
-        except FileNotFoundError as error:
-            raise NotFoundError(
-                f"view {self.readable.view.identifier}: a data file of refresh {self.readable.refresh_id} is gone "
-                f"({error}). Restore it, or compute the rows anew: a refresh with --full"
-            ) from None
 
 
 def readable(
@@ -132,10 +134,21 @@ def read_arrow(catalog: MaterializedViewCatalog, found: Readable, *, limit: int 
         catalog: Where the view is.
         found: From :func:`readable`.
         limit: At most this many rows.
+
+    Raises:
+        InvalidMetadataError: A file that lists the data files is lost or cut.
     """
     _say(found)
-    scan = catalog.readable_table(found.storage).scan(snapshot_id=found.snapshot_id, limit=limit)
-    return ReadResult(found, scan.to_arrow_batch_reader())
+    view, storage = found.view, found.storage
+    with repairable(view.identifier), parsed(storage.location, f"view {view.identifier}, storage table file"):
+        table = catalog.readable_table(storage)
+        only = () if found.snapshot_id is None else (found.snapshot_id,)
+        checked = check_snapshots(store_of(catalog, view, storage), storage.table, only=only, data=False)
+        for damage in checked.all:
+            what = f"view {view.identifier}, refresh {found.refresh_id}, {damage.role} {damage.location}"
+            raise InvalidMetadataError(f"{what}: {damage.why}")
+        table.io = Sized(table.io, checked.sizes)
+        return ReadResult(found, table.scan(snapshot_id=found.snapshot_id, limit=limit).to_arrow_batch_reader())
 
 
 def read(spark: SparkSession, view: str, *, catalog: MaterializedViewCatalog | None = None) -> DataFrame:

@@ -3,11 +3,13 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from airflow_mv.catalog import MaterializedViewCatalog
+from airflow_mv.catalog.damage import Checked, Damage, check_snapshots, store_of
 from airflow_mv.errors import StaleViewError, UnsupportedError
 from airflow_mv.observe import Observation, observe
 from airflow_mv.plan.freshness import NO_SNAPSHOT, State
@@ -22,6 +24,8 @@ from airflow_mv.stagers import stored_rows
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+
+log = logging.getLogger(__name__)
 
 #: Differing rows that are shown at most, on each side.
 MAX_ROWS = 20
@@ -60,6 +64,65 @@ class Verification:
             "only_stored": [list(row) for row in self.only_stored],
             "only_recomputed": [list(row) for row in self.only_recomputed],
         }
+
+
+@dataclass(frozen=True, slots=True)
+class FilesVerification:
+    """What a check of a view's files found.
+
+    Args:
+        view: The view.
+        snapshots: How many snapshots are retained.
+        current: The snapshot with the view's rows.
+        checked: What was looked at, and what is damaged.
+    """
+
+    view: Identifier
+    snapshots: int
+    current: int | None
+    checked: Checked
+
+    @property
+    def intact(self) -> bool:
+        """Whether every file is there as it was recorded."""
+        return not self.checked.damaged
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the JSON document."""
+        return {
+            "view": str(self.view),
+            "intact": self.intact,
+            "snapshots": self.snapshots,
+            "files": self.checked.files,
+            "bytes": self.checked.size_bytes,
+            "damaged": [self._damage(item) for item in self.checked.all],
+        }
+
+    def _damage(self, damage: Damage) -> dict[str, Any]:
+        of = sorted(number for number, items in self.checked.damaged.items() if damage in items)
+        found = {"file": damage.location, "role": damage.role, "why": damage.why}
+        return {**found, "snapshots": of, "current": self.current in of}
+
+
+def verify_files(
+    catalog: MaterializedViewCatalog, view: str | Identifier, *, report: Callable[[str], None] = log.info
+) -> FilesVerification:
+    """Check that all files that a view's retained snapshots name are there, with the recorded sizes and counts.
+
+    Manifest lists and manifests are read whole, of Parquet files the footer. The rows are not read.
+
+    Args:
+        catalog: Where the view is.
+        view: The view.
+        report: Told of the progress.
+
+    Raises:
+        InvalidMetadataError, MetadataFileNotFoundError: The metadata of the view or its storage table is broken.
+    """
+    loaded = catalog.load(view)
+    storage = catalog.load_storage(loaded)
+    checked = check_snapshots(store_of(catalog, loaded, storage), storage.table, report=report)
+    return FilesVerification(loaded.identifier, len(storage.table.snapshots), storage.rows_snapshot, checked)
 
 
 def verify(

@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import logging
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from pyiceberg.catalog import Catalog
@@ -15,19 +16,28 @@ from pyiceberg.exceptions import NoSuchNamespaceError, NoSuchTableError
 from pyiceberg.table import Table
 
 from airflow_mv.catalog.answers import answered
-from airflow_mv.catalog.confinement import allowed_folders, beside_first, check_confined, check_places
+from airflow_mv.catalog.confinement import (
+    allowed_folders,
+    beside_first,
+    check_confined,
+    check_own_file,
+    check_places,
+    metadata_folders,
+)
 from airflow_mv.catalog.files import MetadataFiles, discard, is_below, join, path_segment
 from airflow_mv.catalog.loaded import Layout, LoadedStorage, LoadedView, Located
 from airflow_mv.catalog.opening import open_configured
 from airflow_mv.catalog.rest import CHOSEN_BY_THE_CATALOG, RestViews
 from airflow_mv.catalog.secrets import hide_secrets
-from airflow_mv.catalog.sql import VIEW, SqlPointers
+from airflow_mv.catalog.sql import TABLE, VIEW, Row, SqlPointers
 from airflow_mv.catalog.tables import StorageTables, TableChange, require_own
 from airflow_mv.catalog.untrusted import restrain, static_table
 from airflow_mv.errors import (
     AlreadyExistsError,
     ConfigurationError,
     InvalidIdentifierError,
+    InvalidMetadataError,
+    MetadataFileNotFoundError,
     NotFoundError,
     UnsupportedError,
     ViewNotFoundError,
@@ -135,13 +145,17 @@ class MaterializedViewCatalog:
         if kind != VIEW:
             what = f"{identifier} is a table, not a view" if location else f"there is no view {identifier}"
             raise ViewNotFoundError(f"{what} in catalog {self.name!r}")
-        return self.load_at(identifier, location or "")
+        with repairable(identifier):
+            return self.load_at(identifier, location or "")
 
     def load_at(self, identifier: Identifier, location: str) -> LoadedView:
         """Load a view's given metadata file."""
-        data = self.files.read(location, what=f"view {identifier}, metadata file")
+        what = f"view {identifier}, metadata file"
+        data = self.files.read(location, what=what)
         metadata = parse_view(data, view=str(identifier), location=location)
         settings = parse_settings(metadata.properties, view=str(identifier), location=location)
+        if settings is not None:
+            check_own_file(location, (metadata.metadata_folder,), what=what)
         return LoadedView(identifier, location, metadata, settings)
 
     def open_view(self, identifier: Identifier, located: Located) -> LoadedView:
@@ -166,15 +180,18 @@ class MaterializedViewCatalog:
             NotMaterializedError: The view is a plain one.
             NotFoundError: The table that it names was dropped, renamed or replaced by another.
         """
-        location = view.materialized.storage_table_location
-        folders = self.folders_of(view)
-        if (name := view.storage_table) is not None:
-            return self._load_named(view, name, folders)
+        with repairable(view.identifier):
+            if (name := view.storage_table) is not None:
+                return self._load_named(view, name, self.folders_of(view))
+            return self._load_pointed(view, view.materialized.storage_table_location, self.folders_of(view))
+
+    def _load_pointed(self, view: LoadedView, location: str, folders: tuple[str, ...]) -> LoadedStorage:
         what = f"view {view.identifier}, storage table file"
         check_confined(location, folders, what=what)
         data = self.files.read(location, what=what)
         table = parse_table(data, source=f"{what} {location}", unique=True)
         check_places(table, folders, what=f"{what} {location}")
+        check_own_file(location, metadata_folders(table), what=what)
         state = parse_storage_state(table.properties, view=str(view.identifier), location=location)
         return LoadedStorage(location, table, state)
 
@@ -290,6 +307,10 @@ class MaterializedViewCatalog:
             discard(self.files, new)
         return now == new
 
+    def drop_table_row(self, table: Identifier, base: str) -> bool:
+        """Remove the row of a storage table that cannot be loaded, if it is still at ``base``; its files stay."""
+        return self._views.delete(table, base=base, kind=TABLE)
+
     def drop(self, view: str | Identifier) -> None:
         """Remove the view from the catalog; its files stay.
 
@@ -304,6 +325,19 @@ class MaterializedViewCatalog:
     def previous_location(self, view: Identifier) -> str | None:
         """Return the metadata file that the pointer named before, where the catalog remembers it."""
         return self._pointers.previous(view) if self._pointers else None
+
+    def row(self, name: Identifier) -> Row | None:
+        """Return the row of a table or view in a SQL catalog, ``None`` where there is none."""
+        return self._views.row(name)
+
+    @property
+    def has_rows(self) -> bool:
+        """Whether pointers are rows of a database that can be read and swapped; a REST server keeps its own."""
+        return self._pointers is not None
+
+    def swap_table(self, table: Identifier, base: str, new: str) -> bool:
+        """Move a table's pointer if it still is at ``base``; only to repair a storage table that cannot be loaded."""
+        return self._views.swap(table, base, new, kind=TABLE)
 
     def within(self, folder: str) -> dict[str, str]:
         """Return the metadata locations below a folder by table and view; a catalog that is no database has none."""
@@ -400,6 +434,16 @@ class MaterializedViewCatalog:
                 "anywhere"
             )
         return self._pointers
+
+
+@contextmanager
+def repairable(view: Identifier) -> Iterator[None]:
+    """Add to an error about a broken or missing file how to look for the repair."""
+    try:
+        yield
+    except (InvalidMetadataError, MetadataFileNotFoundError) as error:
+        advice = f"`airflow-mv repair {view}` shows what can be done"
+        raise error if advice in str(error) else type(error)(f"{error}. {advice}") from None
 
 
 def next_number(metadata_location: str) -> int:

@@ -86,6 +86,32 @@ def check_places(table: TableMetadata, folders: Iterable[str], *, what: str) -> 
         check_confined(table.properties[key], folders, what=f"{what}, property {key!r}")
 
 
+def check_own_file(location: str, folders: Iterable[str], *, what: str) -> None:
+    """Refuse a metadata file that says that its metadata files are in other folders: it is a copy of another's file.
+
+    A file ``<folder>/metadata/<name>`` is of what lies at ``<folder>``. Of files in other places nothing is known.
+
+    Args:
+        location: The file.
+        folders: The folders that its content names for its metadata files.
+        what: Names the view and the role of the file, for the message.
+
+    Raises:
+        InvalidMetadataError: It lies in none of them.
+    """
+    wanted = tuple(folders)
+    if location.rpartition("/")[0].endswith("/metadata") and not lies_in(location, wanted):
+        raise InvalidMetadataError(
+            f"{what}: {location} is the metadata file of another view or table: its content belongs in {wanted[0]}"
+        )
+
+
+def metadata_folders(table: TableMetadata) -> tuple[str, ...]:
+    """Return the folders that a table's metadata files are written to."""
+    own = (f"{table.location.rstrip('/')}/metadata", table.properties.get("write.metadata.path", ""))
+    return tuple(folder for folder in own if folder)
+
+
 def lies_in(location: str, folders: Iterable[str]) -> bool:
     """Whether a legal location is in one of the folders, or is one of them; links are followed."""
     place = _resolved(location)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 from pyiceberg.catalog.sql import IcebergTables, SqlCatalog
 from sqlalchemy import ColumnElement, and_, delete, insert, inspect, or_, select, update
@@ -28,8 +29,24 @@ from airflow_mv.errors import (
 from airflow_mv.spec.identifiers import MAX_PART_LENGTH, Identifier
 
 VIEW = "VIEW"
+TABLE = "TABLE"
 _MAX_LOCATION = 1000
 _BATCH = 400
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """The row of a table or view.
+
+    Args:
+        kind: ``TABLE`` or ``VIEW``.
+        location: The metadata file that it names; empty where it names none.
+        previous: The metadata file that it named before.
+    """
+
+    kind: str
+    location: str
+    previous: str | None
 
 
 class SqlPointers:
@@ -68,6 +85,17 @@ class SqlPointers:
         query = select(IcebergTables.previous_metadata_location).where(self._is(view))
         with self._session() as session:
             return session.execute(query).scalar_one_or_none()
+
+    def row(self, name: Identifier) -> Row | None:
+        """Return the row of a table or view; ``None`` where there is none."""
+        columns = (
+            IcebergTables.iceberg_type,
+            IcebergTables.metadata_location,
+            IcebergTables.previous_metadata_location,
+        )
+        with self._session() as session:
+            found = session.execute(select(*columns).where(self._is(name))).one_or_none()
+        return None if found is None else Row(found[0] or TABLE, found[1] or "", found[2])
 
     def locations(self) -> list[tuple[str, str]]:
         """Return ``(name, metadata location)`` of every table and view of the database, whatever its catalog."""
@@ -150,8 +178,14 @@ class SqlPointers:
                 "view"
             ) from None
 
-    def swap(self, view: Identifier, base: str, new: str) -> bool:
+    def swap(self, view: Identifier, base: str, new: str, *, kind: str = VIEW) -> bool:
         """Move the pointer from ``base`` to ``new``, in one conditional UPDATE.
+
+        Args:
+            view: The view; or the table, with the ``kind`` ``TABLE``.
+            base: The metadata file that the row must name.
+            new: The metadata file that it names afterwards.
+            kind: What the row must be of.
 
         Returns:
             Whether the row matched. ``False`` does not prove that an earlier, identical swap did not land.
@@ -161,7 +195,7 @@ class SqlPointers:
         """
         statement = (
             update(IcebergTables)
-            .where(self._is(view), IcebergTables.iceberg_type == VIEW, IcebergTables.metadata_location == base)
+            .where(self._is(view), _is_of(kind), IcebergTables.metadata_location == base)
             .values(metadata_location=_checked(new), previous_metadata_location=base)
         )
         try:
@@ -174,13 +208,20 @@ class SqlPointers:
             ) from None
         return matched == 1
 
-    def delete(self, view: Identifier) -> bool:
+    def delete(self, view: Identifier, *, base: str | None = None, kind: str = VIEW) -> bool:
         """Remove a view's row; whether there was one.
+
+        Args:
+            view: The view; or the table, with the ``kind`` ``TABLE``.
+            base: The metadata file that the row must name; by default any.
+            kind: What the row must be of.
 
         Raises:
             CommitStateUnknownError: The database gave no answer; the row may be removed, even later.
         """
-        statement = delete(IcebergTables).where(self._is(view), IcebergTables.iceberg_type == VIEW)
+        statement = delete(IcebergTables).where(self._is(view), _is_of(kind))
+        if base is not None:
+            statement = statement.where(IcebergTables.metadata_location == base)
         try:
             with Session(self.engine) as session:
                 matched = int(session.execute(statement).rowcount)  # type: ignore[attr-defined]
@@ -217,6 +258,12 @@ class SqlPointers:
             IcebergTables.table_namespace == stored_namespace(view.namespace),
             IcebergTables.table_name == view.name,
         )
+
+
+def _is_of(kind: str) -> ColumnElement[bool]:
+    # Catalogs that were made before there were views have no kind in the rows of their tables.
+    same = IcebergTables.iceberg_type == kind
+    return same if kind == VIEW else or_(same, IcebergTables.iceberg_type.is_(None))
 
 
 def stored_namespace(namespace: tuple[str, ...]) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from pyiceberg.catalog import Catalog
-from pyiceberg.exceptions import CommitFailedException, NoSuchTableError
+from pyiceberg.exceptions import CommitFailedException, NoSuchTableError, ValidationError
 from pyiceberg.table import Table
 from pyiceberg.table.refs import SnapshotRefType
 from pyiceberg.table.update import (
@@ -25,7 +25,12 @@ from pyiceberg.table.update import (
 from airflow_mv.catalog.answers import NO_ANSWER, answered, brief
 from airflow_mv.catalog.loaded import LoadedView
 from airflow_mv.catalog.untrusted import require_no_writer
-from airflow_mv.errors import CommitStateUnknownError, InvalidMetadataError, NotFoundError
+from airflow_mv.errors import (
+    CommitStateUnknownError,
+    InvalidMetadataError,
+    MetadataFileNotFoundError,
+    NotFoundError,
+)
 from airflow_mv.spec.identifiers import Identifier
 from airflow_mv.spec.materialized_view import STORAGE_OF_PROPERTY, STORAGE_TABLE_UUID_PROPERTY
 from airflow_mv.spec.table import TableMetadata
@@ -72,7 +77,10 @@ def require_own(view: LoadedView, name: Identifier, table: TableMetadata | None)
         InvalidMetadataError: It is the storage table of no view, or of another one.
     """
     who = view.identifier
-    advice = f"Put it back, or make a new one with `airflow-mv create {who} --replace` and a refresh"
+    advice = (
+        f"Put it back, or make a new one with `airflow-mv create {who} --replace` and a refresh; `airflow-mv repair "
+        f"{who}` shows what is left of it"
+    )
     if table is None:
         raise NotFoundError(
             f"view {who}: its storage table {name} is not in the catalog: it was dropped or renamed. {advice}"
@@ -107,6 +115,8 @@ class StorageTables:
 
         Raises:
             NotFoundError: There is none.
+            MetadataFileNotFoundError: Its metadata file is gone.
+            InvalidMetadataError: Its metadata file is cut or broken.
             CatalogUnavailableError: The catalog did not answer.
         """
         with answered(self._catalog.name, f"loading table {name}"):
@@ -114,6 +124,11 @@ class StorageTables:
                 return self._catalog.load_table((*name.namespace, name.name))
             except NoSuchTableError:
                 raise NotFoundError(f"there is no table {name} in catalog {self._catalog.name!r}") from None
+            except FileNotFoundError:
+                raise MetadataFileNotFoundError(f"table {name}: its metadata file does not exist") from None
+            except (ValueError, ValidationError) as error:
+                # What pyiceberg says of a metadata file that it cannot parse.
+                raise InvalidMetadataError(f"table {name}: its metadata cannot be read: {brief(error)}") from None
 
     def commit(self, name: Identifier, uuid: str, change: TableChange) -> str | None:
         """Change a table in one commit.
@@ -179,9 +194,14 @@ class StorageTables:
 
         Returns:
             Whether it was there.
+
+        Raises:
+            MetadataFileNotFoundError, InvalidMetadataError: It is there, and its metadata file is lost or cut.
         """
         try:
             table = self.open(name)
+        except MetadataFileNotFoundError:
+            raise
         except NotFoundError:
             return False
         own = table.properties.get(STORAGE_OF_PROPERTY) == owner.within_catalog

@@ -16,6 +16,9 @@ from typing import Any
 from airflow_mv.catalog import MaterializedViewCatalog
 from airflow_mv.catalog.files import join
 from airflow_mv.errors import MaterializedViewError
+from airflow_mv.observe import observe
+from airflow_mv.spec.identifiers import Identifier
+from airflow_mv.upkeep.repair import diagnose
 
 _MIN_JAVA = 17
 
@@ -56,6 +59,51 @@ def examine(catalogs: tuple[str, ...]) -> Iterator[Finding]:
         )
     for name in names:
         yield _guarded(f"catalog {name}", lambda name=name: _catalog(name))  # type: ignore[misc]
+
+
+def is_view(name: str) -> bool:
+    """Whether a name is that of a view: a catalog's name is one word, or is configured as it is."""
+    from pyiceberg.utils.config import Config
+
+    known: dict[str, Any] = Config().config.get("catalog") or {}  # type: ignore[assignment]
+    return "." in name and name.lower() not in {key.lower() for key in known}
+
+
+def examine_view(catalog: MaterializedViewCatalog, view: Identifier) -> Iterator[Finding]:
+    """Look at a view: its row, its metadata, the metadata of its storage table, manifests and base tables.
+
+    Args:
+        catalog: Where it is.
+        view: The view.
+    """
+    found = diagnose(catalog, view, data=False)
+    for item in found.findings:
+        mend = f"airflow-mv repair {view}" if item.repairable else item.repair
+        yield Finding(f"{view}: {item.what}", ok=False, found=f"{item.file}: {item.known}", mend=mend)
+    if found.view is not None and not found.findings:
+        yield Finding(f"{view}: view metadata", ok=True, found=found.view.metadata_location)
+    if found.table is not None and found.checked is not None and not found.findings:
+        yield Finding(f"{view}: storage metadata", ok=True, found=found.table.location)
+        snapshots = len(found.table.table.snapshots) if found.table.table else 0
+        read = f"{found.checked.files} manifest lists and manifests of {snapshots} snapshots are whole"
+        later = f"; `airflow-mv verify {view} --files` looks at the data files"
+        yield Finding(f"{view}: snapshots", ok=True, found=read + later)
+    yield from _base_tables(catalog, view)
+
+
+def _base_tables(catalog: MaterializedViewCatalog, view: Identifier) -> Iterator[Finding]:
+    try:
+        observation = observe(catalog, view)
+    except MaterializedViewError as error:
+        yield Finding(f"{view}: base tables", ok=False, found=str(error))
+        return
+    for table in observation.tables:
+        mend = "restore the table, or give the view another query: airflow-mv create … --replace"
+        found = table.error or f"snapshot {table.head}" if table.head is not None or table.error else "empty"
+        yield Finding(f"{view}: base table {table.identifier}", ok=not table.error, found=found, mend=mend)
+    reasons = "; ".join(reason.message for reason in observation.freshness.reasons)
+    state = f"{observation.freshness.state}" + (f": {reasons}" if reasons else "")
+    yield Finding(f"{view}: freshness", ok=True, found=state)
 
 
 def _guarded(check: str, look: Callable[[], Finding]) -> Finding:

@@ -21,14 +21,15 @@ from airflow_mv.cli.context import (
     out,
     parse_time,
     print_json,
+    progress,
     sparked,
     stager_for,
     with_checks,
     with_interval,
-    with_json,
 )
 from airflow_mv.cli.maintain import drop, maintain, rollback
 from airflow_mv.cli.pinned import pin, pins_of, with_pins
+from airflow_mv.cli.repair import repair
 
 if TYPE_CHECKING:
     from airflow_mv.planning import RefreshOptions
@@ -269,13 +270,26 @@ def show(*, view: str, as_json: bool, conn_id: str | None) -> None:
 
 @main.command()
 @click.argument("view")
+@click.option("--files", is_flag=True, help="Check the stored files instead: existence, sizes, counts. Needs no Spark.")
 @sparked
 @common
-def verify(*, view: str, master: str | None, remote: str | None, as_json: bool, conn_id: str | None) -> None:
+def verify(
+    *, view: str, files: bool, master: str | None, remote: str | None, as_json: bool, conn_id: str | None
+) -> None:
     """Compare the stored rows with a recomputation. At the recorded snapshots; ends with 4 if they differ."""
     from airflow_mv.verify import verify as verify_view
+    from airflow_mv.verify import verify_files
 
     catalog, (identifier,) = open_catalog([view], conn_id)
+    if files:
+        found = verify_files(catalog, identifier, report=progress)
+        if as_json:
+            print_json(found.to_dict())
+        else:
+            render.verified_files(found.to_dict())
+        if not found.intact:
+            sys.exit(_DIFFERENT)
+        return
     stager = stager_for(catalog, master, remote)
     verification = verify_view(catalog, identifier, session=lambda: stager.session)
     if as_json:
@@ -287,14 +301,21 @@ def verify(*, view: str, master: str | None, remote: str | None, as_json: bool, 
 
 
 @main.command()
-@click.argument("catalogs", nargs=-1)
-@with_json
-@guarded
-def doctor(*, catalogs: tuple[str, ...], as_json: bool) -> None:
-    """Check Java, PySpark and the catalogs. Says how to mend what fails."""
-    from airflow_mv.cli.doctor import examine
+@click.argument("names", nargs=-1, metavar="[CATALOG|VIEW]...")
+@common
+def doctor(*, names: tuple[str, ...], as_json: bool, conn_id: str | None) -> None:
+    """Check Java, PySpark and the catalogs; or a view's metadata, manifests and base tables.
 
-    findings = [finding.to_dict() for finding in examine(catalogs)]
+    Says how to mend what fails.
+    """
+    from airflow_mv.cli.doctor import examine, examine_view, is_view
+
+    views = [name for name in names if is_view(name)]
+    catalogs = tuple(name for name in names if name not in views)
+    findings = [finding.to_dict() for finding in examine(catalogs)] if catalogs or not views else []
+    for name in views:
+        catalog, (identifier,) = open_catalog([name], conn_id)
+        findings += [finding.to_dict() for finding in examine_view(catalog, identifier)]
     if as_json:
         print_json(findings)
     else:
@@ -314,7 +335,7 @@ def demo(*, home: Path | None) -> None:
     run(DemoHome(home.resolve()) if home else DemoHome.default())
 
 
-for _command in (maintain, rollback, drop, pin):
+for _command in (maintain, rollback, drop, pin, repair):
     main.add_command(_command)
 
 

@@ -9,7 +9,16 @@ from typing import Any
 
 import click
 
+from airflow_mv.catalog import MaterializedViewCatalog
 from airflow_mv.cli.context import common, open_catalog, out, print_json, progress, visible
+from airflow_mv.errors import (
+    InvalidMetadataError,
+    NotFoundError,
+    NotMaterializedError,
+    UnsupportedError,
+    ViewNotFoundError,
+)
+from airflow_mv.spec.identifiers import Identifier
 
 _AGE = re.compile(r"(\d{1,6})([smhd])", re.ASCII)
 _UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
@@ -76,26 +85,52 @@ def rollback(*, view: str, refresh_id: str, as_json: bool, conn_id: str | None) 
 
 @click.command()
 @click.argument("view")
-@click.option("--purge", is_flag=True, help="Delete every file below the view's location, too.")
+@click.option("--purge", is_flag=True, help="Delete the view's files, too.")
+@click.option("--force", is_flag=True, help="Drop it although its files cannot be read, or cannot be purged.")
 @click.confirmation_option("--yes", prompt="Remove the view from the catalog?")
 @common
-def drop(*, view: str, purge: bool, as_json: bool, conn_id: str | None) -> None:
+def drop(*, view: str, purge: bool, force: bool, as_json: bool, conn_id: str | None) -> None:
     """Remove a view from the catalog. Its files stay, unless they are purged."""
-    from airflow_mv.create import drop as drop_view
-    from airflow_mv.upkeep.purge import purge as purge_view
-
     catalog, (identifier,) = open_catalog([view], conn_id)
     document: dict[str, Any] = {"view": str(identifier), "dropped": True}
-    if purge:
-        done = purge_view(catalog, identifier)
-        document |= {"deleted_files": len(done.files), "deleted_bytes": done.size_bytes}
-    else:
-        drop_view(catalog, identifier)
+    document |= _purged(catalog, identifier, force=force) if purge else _dropped(catalog, identifier, force=force)
     if as_json:
         print_json(document)
-    else:
-        files = f", {_files(document)}" if purge else ""
-        out.print(f"dropped {identifier}{files}", markup=False)
+        return
+    files = f", {_files(document)}" if "deleted_files" in document else ""
+    out.print(f"dropped {identifier}{files}", markup=False)
+    if document.get("left"):
+        out.print(f"left: {visible(document['left'])}", markup=False)
+
+
+def _dropped(catalog: MaterializedViewCatalog, view: Identifier, *, force: bool) -> dict[str, Any]:
+    from airflow_mv.create import drop as drop_view
+
+    left = drop_view(catalog, view, force=force).left
+    return {"left": left} if left else {}
+
+
+def _purged(catalog: MaterializedViewCatalog, view: Identifier, *, force: bool) -> dict[str, Any]:
+    """Drop a view with its files; where these cannot be proven to be its own, only with ``force``, and without them."""
+    from airflow_mv.catalog.evidence import folder_of
+    from airflow_mv.upkeep.purge import purge as purge_view
+
+    folder = folder_of(catalog, view)
+    try:
+        done = purge_view(catalog, view)
+    except (NotMaterializedError, ViewNotFoundError):
+        raise
+    except (InvalidMetadataError, NotFoundError, UnsupportedError) as error:
+        if not catalog.exists(view):
+            raise  # it went wrong afterwards
+        if not force:
+            raise type(error)(
+                f"{error}. Its files cannot be purged, and nothing was dropped: `airflow-mv drop {view} --force` drops "
+                f"the view and leaves its files in {folder}"
+            ) from None
+        left = f"its files in {folder} were not purged: {error}"
+        return {"left": "; ".join(filter(None, (left, _dropped(catalog, view, force=True).get("left"))))}
+    return {"deleted_files": len(done.files), "deleted_bytes": done.size_bytes}
 
 
 def _show(document: dict[str, Any]) -> None:

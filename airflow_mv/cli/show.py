@@ -186,6 +186,18 @@ def verification(document: Mapping[str, Any]) -> None:
             out.print(f"  {side.replace('_', ' ')}: {visible(str(row))}", markup=False)
 
 
+def verified_files(document: Mapping[str, Any]) -> None:
+    """Print what was read of a view's files, and which of them are damaged."""
+    counts = f"{document['files']:,} files, {human(document['bytes'])}, {document['snapshots']} snapshots"
+    word = "[green]intact[/green]" if document["intact"] else "[red]damaged[/red]"
+    out.print(f"{_escape(document['view'])}  {word}  {counts}")
+    for item in document["damaged"]:
+        where = "the current snapshot" if item["current"] else "an older snapshot"
+        out.print(f"  {item['role']} {visible(item['file'])}: {visible(item['why'])} ({where})", markup=False)
+    if not document["intact"]:
+        out.print(f"`airflow-mv repair {document['view']}` shows what can be done", markup=False)
+
+
 def findings(documents: Sequence[Mapping[str, Any]]) -> None:
     """Print the doctor's findings."""
     for item in documents:

@@ -116,6 +116,7 @@ def write_next(
     updates: dict[str, str],
     tags: dict[str, int],
     now_ms: int,
+    number: int | None = None,
 ) -> str:
     """Write a storage table's next metadata file, which counts for nothing until a view names it.
 
@@ -127,12 +128,13 @@ def write_next(
         updates: Properties to set.
         tags: Snapshot id by tag name to add.
         now_ms: The clock.
+        number: The number in the file's name; by default the one after ``previous_location``'s.
 
     Returns:
         Its location.
     """
     written = with_properties(document, previous_location=previous_location, updates=updates, tags=tags, now_ms=now_ms)
-    name = f"{next_number(previous_location):05d}-{uuid.uuid4()}.metadata.json"
+    name = f"{number or next_number(previous_location):05d}-{uuid.uuid4()}.metadata.json"
     location = join(folder, "metadata", name)
     catalog.files.write(location, encode(written))
     return location

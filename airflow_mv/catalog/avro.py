@@ -1,0 +1,122 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Read manifest lists and manifests that may be cut or garbled.
+
+pyiceberg's compiled decoder does not check bounds: a cut file can end the whole process. Here the frame of the file is
+checked first (header, sizes of the blocks, sync markers up to the last byte), and pyiceberg's Python decoder is used.
+"""
+
+from __future__ import annotations
+
+import io
+from typing import TypeVar
+
+from pyiceberg.avro.decoder import StreamingBinaryDecoder
+from pyiceberg.avro.file import AvroFile, Block
+from pyiceberg.avro.resolver import resolve_reader
+from pyiceberg.io import FileIO, InputFile
+from pyiceberg.manifest import (
+    DEFAULT_READ_VERSION,
+    MANIFEST_ENTRY_SCHEMAS,
+    MANIFEST_LIST_FILE_SCHEMAS,
+    DataFile,
+    DataFileContent,
+    FileFormat,
+    ManifestContent,
+    ManifestEntry,
+    ManifestEntryStatus,
+    ManifestFile,
+    PartitionFieldSummary,
+    _inherit_from_manifest,
+)
+from pyiceberg.typedef import StructProtocol
+
+_MAGIC = b"Obj\x01"
+_SYNC = 16
+D = TypeVar("D", bound=StructProtocol)
+
+
+class _CheckedAvro(AvroFile[D]):
+    """An Avro file that is checked before it is read."""
+
+    def __enter__(self) -> _CheckedAvro[D]:
+        with self.input_file.open() as stream:
+            data = stream.read()
+        require_frame(data)
+        self.decoder = StreamingBinaryDecoder(data)
+        self.header = self._read_header()
+        self.schema = self.header.get_schema()
+        self.reader = resolve_reader(self.schema, self.read_schema or self.schema, self.read_types, self.read_enums)
+        return self
+
+    def _read_block(self) -> int:
+        if self.block:
+            self.decoder.read(_SYNC)
+        records, data = self.decoder.read_int(), self.decoder.read_bytes()
+        if codec := self.header.compression_codec():
+            data = codec.decompress(data)
+        self.block = Block(reader=self.reader, block_records=records, block_decoder=StreamingBinaryDecoder(data))
+        return records
+
+
+def require_frame(data: bytes) -> None:
+    """Check that bytes are one whole Avro file: the blocks fill it to its last byte.
+
+    Raises:
+        ValueError: They are not.
+    """
+    stream = io.BytesIO(data)
+    decoder = StreamingBinaryDecoder(stream)
+    try:
+        if stream.read(len(_MAGIC)) != _MAGIC:
+            raise ValueError("it is no Avro file")
+        _skip_map(decoder)
+        sync = decoder.read(_SYNC)
+        while stream.tell() < len(data):
+            decoder.skip_int()
+            size = decoder.read_int()
+            if not 0 <= size <= len(data):
+                raise ValueError("it is cut")
+            stream.seek(size, io.SEEK_CUR)
+            if decoder.read(_SYNC) != sync:
+                raise ValueError("its blocks do not end where they should")
+    except (EOFError, TypeError):
+        raise ValueError("it is cut") from None
+
+
+def _skip_map(decoder: StreamingBinaryDecoder) -> None:
+    while (count := decoder.read_int()) != 0:
+        if count < 0:
+            decoder.skip_int()
+        for _ in range(2 * abs(count)):
+            decoder.read_bytes()
+
+
+def read_manifests(file: InputFile) -> tuple[dict[str, str], list[ManifestFile]]:
+    """Read a manifest list: the file's own properties, and what it lists.
+
+    Raises:
+        ValueError: It is cut or garbled; other errors are pyiceberg's.
+    """
+    with _CheckedAvro[ManifestFile](
+        file,
+        MANIFEST_LIST_FILE_SCHEMAS[DEFAULT_READ_VERSION],
+        read_types={-1: ManifestFile, 508: PartitionFieldSummary},
+        read_enums={517: ManifestContent},
+    ) as reader:
+        return dict(reader.header.meta), list(reader)
+
+
+def read_entries(manifest: ManifestFile, files: FileIO) -> list[ManifestEntry]:
+    """Read the live entries of a manifest, as :meth:`ManifestFile.fetch_manifest_entry` does.
+
+    Raises:
+        ValueError: It is cut or garbled; other errors are pyiceberg's.
+    """
+    with _CheckedAvro[ManifestEntry](
+        files.new_input(manifest.manifest_path),
+        MANIFEST_ENTRY_SCHEMAS[DEFAULT_READ_VERSION],
+        read_types={-1: ManifestEntry, 2: DataFile},
+        read_enums={0: ManifestEntryStatus, 101: FileFormat, 134: DataFileContent},
+    ) as reader:
+        live = (entry for entry in reader if entry.status != ManifestEntryStatus.DELETED)
+        return [_inherit_from_manifest(entry, manifest) for entry in live]

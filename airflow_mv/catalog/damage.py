@@ -1,0 +1,372 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Check the files that snapshots name: manifest lists, manifests, data files and delete files.
+
+Iceberg's metadata holds no checksums. A file is compared with what the metadata says about it: that it exists, its
+size, its counts and, for Parquet, its footer. The rows themselves are not read.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Collection, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+from pyarrow import parquet
+from pyiceberg.io import FileIO, InputFile, InputStream, OutputFile
+from pyiceberg.manifest import (
+    DataFile,
+    DataFileContent,
+    FileFormat,
+    ManifestContent,
+    ManifestEntry,
+    ManifestEntryStatus,
+    ManifestFile,
+)
+
+from airflow_mv.catalog.avro import read_entries, read_manifests
+from airflow_mv.catalog.catalog import MaterializedViewCatalog
+from airflow_mv.catalog.confinement import allowed_folders, check_confined
+from airflow_mv.catalog.files import named, parsed
+from airflow_mv.catalog.loaded import LoadedStorage, LoadedView
+from airflow_mv.errors import InvalidMetadataError, MetadataFileNotFoundError
+from airflow_mv.spec.table import Snapshot, TableMetadata
+
+log = logging.getLogger(__name__)
+
+#: Files that are looked at side by side.
+_WORKERS = 16
+_REPORT_EACH = 1000
+_MAGIC = b"PAR1"
+_TAIL = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Damage:
+    """A file that is not what the metadata says.
+
+    Args:
+        location: The file.
+        role: What it is: ``manifest list``, ``manifest``, ``data file`` or ``delete file``.
+        why: What is wrong with it.
+    """
+
+    location: str
+    role: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """What a check of snapshots found.
+
+    Args:
+        damaged: The damaged files of each snapshot that has any.
+        files: How many files were looked at.
+        size_bytes: Their size, as recorded.
+        sizes: The recorded size of each data file and delete file.
+    """
+
+    damaged: Mapping[int, tuple[Damage, ...]]
+    files: int
+    size_bytes: int
+    sizes: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def all(self) -> tuple[Damage, ...]:
+        """Every damaged file once."""
+        return tuple(dict.fromkeys(item for items in self.damaged.values() for item in items))
+
+
+@dataclass(frozen=True, slots=True)
+class _DataFile:
+    location: str
+    role: str
+    size_bytes: int
+    records: int
+    parquet: bool
+
+
+@dataclass(slots=True)
+class Store:
+    """How files are reached, and where they may be.
+
+    Args:
+        io: Opens them.
+        folders: A file elsewhere is not opened.
+    """
+
+    io: FileIO
+    folders: tuple[str, ...]
+
+    def size(self, location: str, role: str) -> int:
+        """Return a file's size."""
+        self._check(location, role)
+        with named(location, role):
+            try:
+                return len(self.io.new_input(location))
+            except TypeError:
+                raise FileNotFoundError(f"{location} is no file") from None
+
+    def _check(self, location: str, role: str) -> None:
+        check_confined(location, self.folders, what=role)
+
+    def manifests(self, location: str) -> tuple[dict[str, str], list[ManifestFile]]:
+        """Read a manifest list: the file's own properties, and what it lists."""
+        self._check(location, "manifest list")
+        with parsed(location, "manifest list"):
+            return read_manifests(self.io.new_input(location))
+
+    def entries(self, manifest: ManifestFile) -> list[ManifestEntry]:
+        """Read a manifest."""
+        self._check(manifest.manifest_path, "manifest")
+        with parsed(manifest.manifest_path, "manifest"):
+            return read_entries(manifest, self.io)
+
+    def footer(self, location: str, size: int) -> parquet.FileMetaData:
+        """Read a Parquet file's footer."""
+        with named(location, "data file"), self.io.new_input(location).open() as stream:
+            stream.seek(max(size - _TAIL, 0))
+            tail = stream.read()
+            length = int.from_bytes(tail[:4], "little")
+            if tail[4:] != _MAGIC or length + _TAIL > size:
+                raise InvalidMetadataError(f"data file: {location}: it has no Parquet footer")
+            stream.seek(size - _TAIL - length)
+            footer = stream.read()
+        with parsed(location, "data file"):
+            try:
+                return parquet.read_metadata(pa.BufferReader(_MAGIC + footer))
+            except OSError as error:  # pyarrow's name for a footer that is no Thrift
+                raise ValueError(str(error)) from None
+
+
+def store_of(catalog: MaterializedViewCatalog, view: LoadedView, storage: LoadedStorage) -> Store:
+    """Return how the files of a view's storage table are reached."""
+    folders = (*allowed_folders(catalog.properties, view.metadata_location), storage.table.location)
+    if storage.name is not None and not catalog.has_rows:
+        return Store(catalog.tables.open(storage.name).io, folders)
+    return Store(catalog.files.io(storage.table.location, what="storage table"), folders)
+
+
+@dataclass(slots=True)
+class _Look:
+    """One check of several snapshots: each file is looked at once."""
+
+    store: Store
+    table: TableMetadata
+    footers: bool
+    report: Callable[[str], None]
+    files: dict[str, _DataFile] = field(default_factory=dict)
+    contents: dict[str, tuple[Damage | None, tuple[str, ...]]] = field(default_factory=dict)
+    faults: dict[str, Damage] = field(default_factory=dict)
+    metadata_files: int = 0
+    size_bytes: int = 0
+
+    def manifests_of(self, snapshot: Snapshot) -> tuple[Damage | None, list[ManifestFile]]:
+        location = snapshot.manifest_list or ""
+        self.metadata_files += 1
+        try:
+            self.size_bytes += self.store.size(location, "manifest list")
+            stored, manifests = self.store.manifests(location)
+        except (MetadataFileNotFoundError, InvalidMetadataError) as error:
+            return Damage(location, "manifest list", _why(error)), []
+        told = stored.get("snapshot-id", str(snapshot.snapshot_id))
+        if told != str(snapshot.snapshot_id):
+            return Damage(location, "manifest list", f"it is of snapshot {told}, not {snapshot.snapshot_id}"), []
+        wanted, listed = snapshot.summary.get("total-data-files", ""), _listed(manifests)
+        if wanted.isdigit() and listed is not None and listed < int(wanted):
+            return Damage(location, "manifest list", f"it lists {listed} data files, {wanted} are recorded"), []
+        return None, manifests
+
+    def files_of(self, manifest: ManifestFile) -> tuple[Damage | None, tuple[str, ...]]:
+        location = manifest.manifest_path
+        if location not in self.contents:
+            self.metadata_files += 1
+            self.size_bytes += manifest.manifest_length
+            self.contents[location] = self._files_of(manifest)
+        return self.contents[location]
+
+    def _files_of(self, manifest: ManifestFile) -> tuple[Damage | None, tuple[str, ...]]:
+        location = manifest.manifest_path
+        try:
+            size = self.store.size(location, "manifest")
+            if size != manifest.manifest_length:
+                return Damage(location, "manifest", _sizes(size, manifest.manifest_length)), ()
+            entries = self.store.entries(manifest)
+        except (MetadataFileNotFoundError, InvalidMetadataError) as error:
+            return Damage(location, "manifest", _why(error)), ()
+        counts = (manifest.added_files_count, manifest.existing_files_count)
+        if None not in counts and sum(filter(None, counts)) != len(entries):
+            wanted = sum(filter(None, counts))
+            return Damage(location, "manifest", f"it lists {len(entries)} files, {wanted} are recorded"), ()
+        added = {item.snapshot_id for item in entries if item.status == ManifestEntryStatus.ADDED}
+        if not added <= {manifest.added_snapshot_id, None}:
+            return Damage(location, "manifest", "it is another table's or another snapshot's manifest"), ()
+        for item in entries:
+            self.files.setdefault(item.data_file.file_path, _data_file(item.data_file))
+        return None, tuple(item.data_file.file_path for item in entries)
+
+    def check_files(self) -> None:
+        self.size_bytes += sum(file.size_bytes for file in self.files.values())
+        done, lock = 0, threading.Lock()
+
+        def check(file: _DataFile) -> Damage | None:
+            nonlocal done
+            found = self._damage(file)
+            with lock:
+                done += 1
+                if done % _REPORT_EACH == 0:
+                    self.report(f"{done:,} of {len(self.files):,} files checked")
+            return found
+
+        with ThreadPoolExecutor(_WORKERS) as pool:
+            found = pool.map(check, self.files.values())
+            self.faults = {item.location: item for item in found if item is not None}
+
+    def _damage(self, file: _DataFile) -> Damage | None:
+        try:
+            size = self.store.size(file.location, file.role)
+            if size != file.size_bytes:
+                return Damage(file.location, file.role, _sizes(size, file.size_bytes))
+            why = self._of_another(file, size) if self.footers and file.parquet else None
+        except (MetadataFileNotFoundError, InvalidMetadataError) as error:
+            why = _why(error)
+        return Damage(file.location, file.role, why) if why else None
+
+    def _of_another(self, file: _DataFile, size: int) -> str | None:
+        footer = self.store.footer(file.location, size)
+        if footer.num_rows != file.records:
+            return f"it has {footer.num_rows} records, {file.records} are recorded"
+        if file.role != "data file":
+            return None
+        columns = footer.schema.to_arrow_schema()
+        stored = {(_field_id(column), column.name) for column in columns}
+        ours = {(item.get("id"), item["name"]) for schema in self.table.schemas for item in schema.get("fields", [])}
+        strange = stored and all(number is not None for number, _ in stored) and not stored & ours
+        return f"it has other columns ({', '.join(columns.names[:5])})" if strange else None
+
+
+def check_snapshots(
+    store: Store,
+    table: TableMetadata,
+    *,
+    only: Collection[int] | None = None,
+    data: bool = True,
+    footers: bool = True,
+    report: Callable[[str], None] = log.info,
+) -> Checked:
+    """Check the files that the snapshots of a table name.
+
+    Args:
+        store: How they are reached.
+        table: The table.
+        only: Ids of the snapshots to check; by default all that are retained.
+        data: Whether data files and delete files are looked at, too.
+        footers: Whether the footers of Parquet files are read.
+        report: Told of the progress.
+
+    Raises:
+        CatalogUnavailableError: The store did not answer. Nothing is known to be damaged then.
+        ConfigurationError: It may not be read.
+    """
+    look = _Look(store, table, footers, report)
+    found: dict[int, tuple[list[Damage], list[str]]] = {}
+    for snapshot in table.snapshots:
+        if only is None or snapshot.snapshot_id in only:
+            found[snapshot.snapshot_id] = _of_snapshot(look, snapshot)
+    if data:
+        look.check_files()
+    damaged = {
+        number: tuple(dict.fromkeys((*damages, *(look.faults[item] for item in files if item in look.faults))))
+        for number, (damages, files) in found.items()
+    }
+    count = look.metadata_files + (len(look.files) if data else 0)
+    sizes = {file.location: file.size_bytes for file in look.files.values()}
+    return Checked({number: items for number, items in damaged.items() if items}, count, look.size_bytes, sizes)
+
+
+def _of_snapshot(look: _Look, snapshot: Snapshot) -> tuple[list[Damage], list[str]]:
+    damage, manifests = look.manifests_of(snapshot)
+    damages: list[Damage] = [damage] if damage else []
+    files: list[str] = []
+    for manifest in manifests:
+        damage, named_files = look.files_of(manifest)
+        damages += [damage] if damage else []
+        files += named_files
+    return damages, files
+
+
+def _data_file(file: DataFile) -> _DataFile:
+    role = "data file" if file.content == DataFileContent.DATA else "delete file"
+    is_parquet = file.file_format == FileFormat.PARQUET
+    return _DataFile(file.file_path, role, file.file_size_in_bytes, file.record_count, is_parquet)
+
+
+def _listed(manifests: Iterable[ManifestFile]) -> int | None:
+    """Return how many data files manifests list; ``None`` where one of them does not say."""
+    data = [item for item in manifests if item.content == ManifestContent.DATA]
+    counts = [count for item in data for count in (item.added_files_count, item.existing_files_count)]
+    return None if None in counts else sum(filter(None, counts))
+
+
+def _field_id(column: pa.Field) -> int | None:
+    text = (column.metadata or {}).get(b"PARQUET:field_id", b"")
+    return int(text) if text.isdigit() else None
+
+
+def _sizes(size: int, wanted: int) -> str:
+    return f"it has {size:,} bytes, {wanted:,} are recorded"
+
+
+def _why(error: Exception) -> str:
+    return "it does not exist" if isinstance(error, MetadataFileNotFoundError) else str(error)
+
+
+class Sized(FileIO):
+    """Opens files for pyiceberg, and refuses those that have another size than is recorded.
+
+    Args:
+        io: Opens them.
+        sizes: The recorded sizes.
+    """
+
+    def __init__(self, io: FileIO, sizes: Mapping[str, int]) -> None:
+        super().__init__(io.properties)
+        self._io = io
+        self._sizes = sizes
+
+    def new_input(self, location: str) -> InputFile:
+        """Return a file to read."""
+        return _SizedInput(self._io.new_input(location), self._sizes.get(location))
+
+    def new_output(self, location: str) -> OutputFile:
+        """Return a file to write."""
+        return self._io.new_output(location)
+
+    def delete(self, location: str | InputFile | OutputFile) -> None:
+        """Delete a file."""
+        self._io.delete(location)
+
+
+class _SizedInput(InputFile):
+    def __init__(self, file: InputFile, size: int | None) -> None:
+        super().__init__(file.location)
+        self._file = file
+        self._wanted = size
+
+    def __len__(self) -> int:
+        return len(self._file)
+
+    def exists(self) -> bool:
+        return self._file.exists()
+
+    def open(self, seekable: bool = True) -> InputStream:  # noqa: FBT001, FBT002 (pyiceberg's signature)
+        stream = self._file.open(seekable=seekable)
+        # pyarrow knows the size of what it has opened: no other request is needed.
+        size = stream.size() if hasattr(stream, "size") else len(self._file)
+        if self._wanted is not None and size != self._wanted:
+            stream.close()
+            raise InvalidMetadataError(f"data file: {self.location}: {_sizes(size, self._wanted)}")
+        return stream

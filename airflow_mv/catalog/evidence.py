@@ -1,0 +1,259 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Read what is left of a view whose files may be lost or cut: nothing is changed here, and nothing is decided."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from airflow_mv.catalog.catalog import MaterializedViewCatalog, next_number
+from airflow_mv.catalog.confinement import (
+    allowed_folders,
+    beside_first,
+    check_confined,
+    check_own_file,
+    check_places,
+    metadata_folders,
+)
+from airflow_mv.catalog.loaded import LoadedStorage, LoadedView
+from airflow_mv.catalog.sql import TABLE, VIEW, Row
+from airflow_mv.catalog.tables import require_own
+from airflow_mv.errors import (
+    InvalidMetadataError,
+    MetadataFileNotFoundError,
+    NotFoundError,
+    NotMaterializedError,
+    ViewNotFoundError,
+)
+from airflow_mv.spec.identifiers import Identifier
+from airflow_mv.spec.materialized_view import STORAGE_TABLE_UUID_PROPERTY, StorageState, parse_storage_state
+from airflow_mv.spec.stored import decode
+from airflow_mv.spec.table import TableMetadata, parse_table
+
+_SUFFIXES = (".metadata.json", ".metadata.json.gz")
+#: How many earlier metadata files are read to find an earlier state; the newest first.
+_EARLIER = 50
+
+
+@dataclass(frozen=True, slots=True)
+class ViewFile:
+    """A view metadata file.
+
+    Args:
+        location: Where it is.
+        view: Its content; ``None`` where the file is not whole.
+        why: What is wrong with it.
+    """
+
+    location: str
+    view: LoadedView | None
+    why: str = ""
+
+    @property
+    def number(self) -> int:
+        """The number that its name begins with: each file's is higher than that of the file that it replaced."""
+        return next_number(self.location) - 1
+
+    @property
+    def uuid(self) -> str | None:
+        """The view's identity, by this file."""
+        return self.view.metadata.view_uuid if self.view else None
+
+
+@dataclass(frozen=True, slots=True)
+class TableFile:
+    """A storage table's metadata file.
+
+    Args:
+        location: Where it is.
+        document: Its decoded content; ``None`` where the file is not whole.
+        storage: The same, as the other parts of the package read it.
+        why: What is wrong with it.
+    """
+
+    location: str
+    document: dict[str, Any] | None = None
+    storage: LoadedStorage | None = None
+    why: str = ""
+
+    @property
+    def number(self) -> int:
+        """The number that its name begins with."""
+        return next_number(self.location) - 1
+
+    @property
+    def table(self) -> TableMetadata | None:
+        """The table's metadata."""
+        return self.storage.table if self.storage else None
+
+    @property
+    def state(self) -> StorageState | None:
+        """The refresh history."""
+        return self.storage.state if self.storage else None
+
+    @property
+    def log(self) -> tuple[str, ...]:
+        """The metadata files that came before this one, oldest first."""
+        return tuple(item.metadata_file for item in self.table.metadata_log) if self.table else ()
+
+    @property
+    def consistent(self) -> bool:
+        """Whether the file's record is of its current snapshot.
+
+        A refresh job writes metadata files with the new snapshot and the old record. They were never published.
+        """
+        table, state = self.table, self.state
+        if table is None:
+            return False
+        head = table.find(table.head) if table.head is not None else None
+        number = state.current.sequence_number if state else None
+        if state is None or number is None:
+            return head is None
+        return head is not None and head.sequence_number == number
+
+
+@dataclass
+class Evidence:
+    """The files of one view.
+
+    Args:
+        catalog: Where it is.
+        view: The view.
+        row: Its row in the catalog; ``None`` in a REST catalog, whose server keeps it.
+    """
+
+    catalog: MaterializedViewCatalog
+    view: Identifier
+    row: Row | None
+    _views: dict[str, ViewFile] = field(default_factory=dict)
+    _tables: dict[str, TableFile] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, catalog: MaterializedViewCatalog, view: str | Identifier) -> Evidence:
+        """Start with what the catalog says.
+
+        Raises:
+            ViewNotFoundError: There is no such view.
+        """
+        identifier = catalog.identify(view)
+        row = catalog.row(identifier) if catalog.has_rows else None
+        if catalog.has_rows and (row is None or row.kind != VIEW):
+            raise ViewNotFoundError(f"there is no view {identifier} in catalog {catalog.name!r}")
+        return cls(catalog, identifier, row)
+
+    # -- view metadata files --------------------------------------------------------------------
+
+    def view_file(self, location: str) -> ViewFile:
+        """Read a view metadata file."""
+        if location not in self._views:
+            self._views[location] = self._view_file(location)
+        return self._views[location]
+
+    def _view_file(self, location: str) -> ViewFile:
+        try:
+            return ViewFile(location, self.catalog.load_at(self.view, location))
+        except (InvalidMetadataError, MetadataFileNotFoundError) as error:
+            return ViewFile(location, None, _why(error, location))
+
+    @property
+    def folder(self) -> str:
+        """The folder of the view's metadata files, by the catalog's row."""
+        return self.row.location.rpartition("/")[0] if self.row else ""
+
+    def view_files(self) -> list[ViewFile]:
+        """Read the whole view metadata files in the view's metadata folder, and the one that the row named before."""
+        found = [self.view_file(location) for location in self._listed(self.folder)]
+        if self.row is not None and self.row.previous:
+            found.append(self.view_file(self.row.previous))
+        return [item for item in {item.location: item for item in found}.values() if item.view is not None]
+
+    def earlier_view(self) -> LoadedView | None:
+        """Return the view by an earlier file of its own, where the present one cannot be read.
+
+        It is the one that the row named before; else the newest in the metadata folder, if all files there are of one
+        view.
+        """
+        files = [item for item in self.view_files() if self.row is None or item.location != self.row.location]
+        before = [item.view for item in files if self.row and item.location == self.row.previous]
+        alone = len({item.uuid for item in files}) == 1
+        newest = max(files, key=lambda item: (item.number, item.location), default=None)
+        return next(iter(before), newest.view if newest and alone else None)
+
+    def _listed(self, folder: str) -> Iterator[str]:
+        for file in self.catalog.files.list(folder) if folder else ():
+            if file.location.endswith(_SUFFIXES) and file.location.rpartition("/")[0] == folder.rstrip("/"):
+                yield file.location
+
+    # -- storage metadata files -----------------------------------------------------------------
+
+    def table_file(self, location: str, view: LoadedView) -> TableFile:
+        """Read a metadata file of a view's storage table."""
+        if location not in self._tables:
+            self._tables[location] = self._table_file(location, view)
+        return self._tables[location]
+
+    def _table_file(self, location: str, view: LoadedView) -> TableFile:
+        what, name = f"view {self.view}, storage table file", view.storage_table
+        try:
+            folders = self._folders(view, location)
+            check_confined(location, folders, what=what)
+            data = self.catalog.files.read(location, what=what)
+            document = decode(data, source=f"{what} {location}")
+            table = parse_table(data, source=f"{what} {location}")
+            if name is not None:
+                require_own(view, name, table)
+            check_places(table, folders, what=f"{what} {location}")
+            if name is None:
+                check_own_file(location, metadata_folders(table), what=what)
+            state = parse_storage_state(table.properties, view=str(self.view), location=location)
+        except (InvalidMetadataError, NotFoundError) as error:
+            return TableFile(location, why=_why(error, location))
+        return TableFile(location, document, LoadedStorage(location, table, state, name))
+
+    def _folders(self, view: LoadedView, location: str) -> tuple[str, ...]:
+        beside = () if view.storage_table is None else beside_first(view.materialized.storage_table_location, location)
+        return (*allowed_folders(self.catalog.properties, view.metadata_location), *beside)
+
+    def table_row(self, view: LoadedView) -> Row | None:
+        """Return the row of a storage table in a SQL catalog."""
+        name = view.storage_table
+        row = self.catalog.row(name) if name is not None and self.catalog.has_rows else None
+        return row if row is not None and row.kind == TABLE else None
+
+    def table_files(self, folder: str, view: LoadedView) -> list[TableFile]:
+        """Read the whole metadata files of a storage table in a folder, the newest :data:`_EARLIER` of them."""
+        newest = sorted(self._listed(folder), key=next_number, reverse=True)[:_EARLIER]
+        found = [self.table_file(location, view) for location in newest]
+        uuid = view.metadata.properties.get(STORAGE_TABLE_UUID_PROPERTY)
+        return [item for item in found if item.table is not None and uuid in (None, item.table.table_uuid)]
+
+    def served_table(self, view: LoadedView) -> TableFile:
+        """Return the storage table as a REST server tells it."""
+        storage = self.catalog.load_storage(view)
+        return TableFile(storage.location, self.catalog.stored_table(view, storage), storage)
+
+
+def folder_of(catalog: MaterializedViewCatalog, view: Identifier) -> str:
+    """Return the folder of a view's files, as the catalog's row tells it."""
+    row = catalog.row(view) if catalog.has_rows else None
+    location = row.location if row is not None else catalog.load(view).metadata_location
+    return location.rpartition("/")[0].removesuffix("/metadata")
+
+
+def require_materialized(view: LoadedView) -> None:
+    """Refuse a plain view.
+
+    Raises:
+        NotMaterializedError: It is one.
+    """
+    if view.settings is None:
+        raise NotMaterializedError(f"view {view.identifier} is a plain view: there is nothing here to repair")
+
+
+def _why(error: Exception, location: str) -> str:
+    if isinstance(error, MetadataFileNotFoundError):
+        return "it does not exist"
+    text = str(error)
+    # The finding names the file already.
+    return text.rpartition(f"{location}: ")[2] or text
