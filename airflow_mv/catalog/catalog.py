@@ -22,6 +22,7 @@ from airflow_mv.catalog.confinement import (
     check_confined,
     check_own_file,
     check_places,
+    lies_in,
     metadata_folders,
 )
 from airflow_mv.catalog.files import MetadataFiles, discard, is_below, join, path_segment
@@ -146,7 +147,7 @@ class MaterializedViewCatalog:
             what = f"{identifier} is a table, not a view" if location else f"there is no view {identifier}"
             raise ViewNotFoundError(f"{what} in catalog {self.name!r}")
         with repairable(identifier):
-            return self.load_at(identifier, location or "")
+            return self.require_own(self.load_at(identifier, location or ""))
 
     def load_at(self, identifier: Identifier, location: str) -> LoadedView:
         """Load a view's given metadata file."""
@@ -154,13 +155,28 @@ class MaterializedViewCatalog:
         data = self.files.read(location, what=what)
         metadata = parse_view(data, view=str(identifier), location=location)
         settings = parse_settings(metadata.properties, view=str(identifier), location=location)
-        if settings is not None:
-            check_own_file(location, (metadata.metadata_folder,), what=what)
         return LoadedView(identifier, location, metadata, settings)
+
+    def require_own(self, view: LoadedView) -> LoadedView:
+        """Return a view of a SQL catalog, if its metadata file is no copy of another view's.
+
+        Raises:
+            InvalidMetadataError: It lies where the files of this view have been, and says that it belongs elsewhere.
+        """
+        location, folder = view.metadata_location, view.metadata.metadata_folder
+        if view.settings is None or lies_in(location, (folder,)):
+            return view
+        before = self._views.previous(view.identifier) or location
+        what = f"view {view.identifier}, metadata file"
+        check_own_file(location, before.rpartition("/")[0], (folder,), what=what)
+        return view
 
     def open_view(self, identifier: Identifier, located: Located) -> LoadedView:
         """Load a view that a name has led to."""
-        return located.view or self.load_at(identifier, located.metadata_location)
+        if located.view is not None:
+            return located.view
+        with repairable(identifier):
+            return self.require_own(self.load_at(identifier, located.metadata_location))
 
     def folders_of(self, view: LoadedView) -> tuple[str, ...]:
         """Return the folders that a view's files may lie in.
@@ -191,7 +207,7 @@ class MaterializedViewCatalog:
         data = self.files.read(location, what=what)
         table = parse_table(data, source=f"{what} {location}", unique=True)
         check_places(table, folders, what=f"{what} {location}")
-        check_own_file(location, metadata_folders(table), what=what)
+        check_own_file(location, view.metadata.location, metadata_folders(table), what=what)
         state = parse_storage_state(table.properties, view=str(view.identifier), location=location)
         return LoadedStorage(location, table, state)
 

@@ -86,21 +86,22 @@ def check_places(table: TableMetadata, folders: Iterable[str], *, what: str) -> 
         check_confined(table.properties[key], folders, what=f"{what}, property {key!r}")
 
 
-def check_own_file(location: str, folders: Iterable[str], *, what: str) -> None:
-    """Refuse a metadata file that says that its metadata files are in other folders: it is a copy of another's file.
+def check_own_file(location: str, own: str, folders: Iterable[str], *, what: str) -> None:
+    """Refuse a metadata file that lies in a folder of the view, and says that it belongs elsewhere.
 
-    A file ``<folder>/metadata/<name>`` is of what lies at ``<folder>``. Of files in other places nothing is known.
+    It is a copy of another view's or table's file: whoever went by it would read, or write, the other one.
 
     Args:
         location: The file.
+        own: The folder that is known to be the view's.
         folders: The folders that its content names for its metadata files.
         what: Names the view and the role of the file, for the message.
 
     Raises:
-        InvalidMetadataError: It lies in none of them.
+        InvalidMetadataError: It is such a copy.
     """
     wanted = tuple(folders)
-    if location.rpartition("/")[0].endswith("/metadata") and not lies_in(location, wanted):
+    if lies_in(location, (own,)) and not lies_in(location, wanted):
         raise InvalidMetadataError(
             f"{what}: {location} is the metadata file of another view or table: its content belongs in {wanted[0]}"
         )

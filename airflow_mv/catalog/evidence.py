@@ -152,7 +152,10 @@ class Evidence:
 
     def _view_file(self, location: str) -> ViewFile:
         try:
-            return ViewFile(location, self.catalog.load_at(self.view, location))
+            view = self.catalog.load_at(self.view, location)
+            if self.row is not None and location == self.row.location:
+                self.catalog.require_own(view)
+            return ViewFile(location, view)
         except (InvalidMetadataError, MetadataFileNotFoundError) as error:
             return ViewFile(location, None, _why(error, location))
 
@@ -205,7 +208,7 @@ class Evidence:
                 require_own(view, name, table)
             check_places(table, folders, what=f"{what} {location}")
             if name is None:
-                check_own_file(location, metadata_folders(table), what=what)
+                check_own_file(location, view.metadata.location, metadata_folders(table), what=what)
             state = parse_storage_state(table.properties, view=str(self.view), location=location)
         except (InvalidMetadataError, NotFoundError) as error:
             return TableFile(location, why=_why(error, location))

@@ -17,6 +17,7 @@ from sqlalchemy.exc import IntegrityError, SQLAlchemyError
 from sqlalchemy.orm import Session
 
 from airflow_mv.catalog.answers import brief
+from airflow_mv.catalog.databases import require_locks
 from airflow_mv.catalog.waits import answer_seconds, guard
 from airflow_mv.errors import (
     AlreadyExistsError,
@@ -62,6 +63,7 @@ class SqlPointers:
     def __init__(self, catalog: SqlCatalog) -> None:
         self.engine = catalog.engine
         self._catalog = catalog.name
+        require_locks(self.engine, catalog.properties)
         guard(self.engine, answer_seconds(catalog.properties))
         try:
             columns = {column["name"] for column in inspect(self.engine).get_columns(IcebergTables.__tablename__)}

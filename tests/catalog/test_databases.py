@@ -1,0 +1,57 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Databases whose swaps cannot be trusted are refused when a catalog is opened."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from airflow_mv.catalog import MaterializedViewCatalog, databases
+from airflow_mv.errors import ConfigurationError
+from tests.builders import open_catalog
+
+MOUNTS = """\
+22 1 8:1 / / rw,relatime - ext4 /dev/sda1 rw
+30 22 0:50 / /data rw,relatime shared:1 - {kind} server:/export rw,vers=4.2
+31 22 0:51 / /data/local\\040disk rw - xfs /dev/sdb rw
+"""
+
+
+@pytest.mark.parametrize(
+    ("path", "kind"),
+    [
+        ("/data/catalog.db", "nfs4"),
+        ("/data/deep/er/catalog.db", "nfs4"),
+        ("/database/catalog.db", "ext4"),
+        ("/data/local disk/catalog.db", "xfs"),
+        ("/catalog.db", "ext4"),
+    ],
+)
+def test_the_nearest_mount_counts(path: str, kind: str) -> None:
+    assert databases.mounted_as(path, MOUNTS.format(kind="nfs4")) == kind
+
+
+@pytest.mark.parametrize("kind", ["nfs", "nfs4", "cifs", "smb3", "9p", "fuse.sshfs", "fuse.s3fs", "fuse"])
+def test_sqlite_on_a_network_file_system_is_refused(
+    kind: str, sqlite_uri: str, warehouse: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The error says what to do; the owner may allow it."""
+    mounts = warehouse / "mountinfo"
+    mounts.write_text(f"22 1 8:1 / / rw - ext4 /dev/sda1 rw\n30 22 0:50 / {warehouse.parent} rw - {kind} x rw\n")
+    monkeypatch.setattr(databases, "_MOUNTS", mounts)
+    iceberg = open_catalog(sqlite_uri, warehouse)
+    with pytest.raises(ConfigurationError, match=f"type {kind}.*{databases.NETWORK}"):
+        MaterializedViewCatalog(iceberg)
+    allowed = open_catalog(sqlite_uri, warehouse, **{databases.NETWORK: "true"})
+    assert MaterializedViewCatalog(allowed).list() == []
+    mounts.write_text(f"22 1 8:1 / / rw - ext4 /dev/sda1 rw\n30 22 0:50 / {warehouse} rw - {kind} x rw\n")
+    assert MaterializedViewCatalog(iceberg).list() == []
+
+
+@pytest.mark.parametrize("kind", ["ext4", "overlay", "tmpfs", "fuseblk"])
+def test_local_file_systems_are_fine(kind: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    mounts = tmp_path / "mountinfo"
+    mounts.write_text(f"22 1 8:1 / / rw - {kind} /dev/sda1 rw\n")
+    monkeypatch.setattr(databases, "_MOUNTS", mounts)
+    assert databases.remote_kind(str(tmp_path)) is None
