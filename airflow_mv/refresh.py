@@ -13,6 +13,7 @@ from dataclasses import replace
 
 from airflow_mv.catalog import LoadedStorage, MaterializedViewCatalog
 from airflow_mv.catalog.confinement import check_confined
+from airflow_mv.catalog.damage import check_snapshots, store_of
 from airflow_mv.commit import Effects, PublishOutcome
 from airflow_mv.commit import publish as publish_staged
 from airflow_mv.errors import (
@@ -20,6 +21,7 @@ from airflow_mv.errors import (
     InvalidMetadataError,
     InvalidQueryError,
     JobError,
+    MaterializedViewError,
     MetadataFileNotFoundError,
     RefreshRefusedError,
 )
@@ -31,6 +33,7 @@ from airflow_mv.plan.reasons import FOUND_OUT, Code, Reason
 from airflow_mv.planning import Pins, RefreshOptions, plan_refresh
 from airflow_mv.planning.checks import has_passed, judge, require_passed
 from airflow_mv.planning.intervals import Kept
+from airflow_mv.redaction import shortened
 from airflow_mv.results import RefreshResult
 from airflow_mv.script import Delta, Outcome, Script
 from airflow_mv.spec.identifiers import Identifier
@@ -80,6 +83,7 @@ def stage(catalog: MaterializedViewCatalog, plan: RefreshPlan, stager: Stager) -
         return _refused(plan, outcome)
     if outcome.error is not None or outcome.metadata_location is None:
         reason = outcome.error or "the job ended without a staged table"
+        _require_files(catalog, plan, reason)
         kind = InvalidQueryError if outcome.query_error else JobError
         raise kind(f"view {plan.view}: the Spark job failed, nothing was published: {reason}")
     location = plan.script.outcome_location
@@ -89,6 +93,28 @@ def stage(catalog: MaterializedViewCatalog, plan: RefreshPlan, stager: Stager) -
         catalog.files.replace_text(location, outcome.to_json())
     judge(plan, outcome)
     return outcome
+
+
+def _require_files(catalog: MaterializedViewCatalog, plan: RefreshPlan, reason: str) -> None:
+    """Say so if a job has failed because files of the stored rows are lost or cut: no retry helps then.
+
+    Raises:
+        InvalidMetadataError: They are.
+    """
+    try:
+        view = catalog.load(plan.view)
+        storage = catalog.load_storage(view)
+        only = () if storage.rows_snapshot is None else (storage.rows_snapshot,)
+        found = check_snapshots(store_of(catalog, view, storage), storage.table, only=only, footers=False)
+    except MaterializedViewError as error:
+        log.warning("The files of %s could not be looked at: %s", plan.view, error)
+        return
+    for damage in found.all[:1]:
+        raise InvalidMetadataError(
+            f"view {plan.view}: the Spark job failed, nothing was published: the {damage.role} {damage.location} of "
+            f"the stored rows is damaged ({damage.why}). `airflow-mv repair {plan.view}` shows what can be done. The "
+            f"job said: {shortened(reason, 300)}"
+        )
 
 
 def _refused(plan: RefreshPlan, outcome: Outcome) -> Outcome:

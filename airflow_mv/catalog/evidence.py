@@ -153,8 +153,10 @@ class Evidence:
     def _view_file(self, location: str) -> ViewFile:
         try:
             view = self.catalog.load_at(self.view, location)
-            if self.row is not None and location == self.row.location:
-                self.catalog.require_own(view)
+            if self.row is not None and view.settings is not None:
+                own = (self.row.previous or self.row.location).rpartition("/")[0]
+                what = f"view {self.view}, metadata file"
+                check_own_file(location, own, (view.metadata.metadata_folder,), what=what)
             return ViewFile(location, view)
         except (InvalidMetadataError, MetadataFileNotFoundError) as error:
             return ViewFile(location, None, _why(error, location))
