@@ -166,9 +166,14 @@ class Evidence:
         """The folder of the view's metadata files, by the catalog's row."""
         return self.row.location.rpartition("/")[0] if self.row else ""
 
-    def view_files(self) -> list[ViewFile]:
-        """Read the whole view metadata files in the view's metadata folder, and the one that the row named before."""
-        found = [self.view_file(location) for location in self._listed(self.folder)]
+    def view_files(self, *, above: int = -1) -> list[ViewFile]:
+        """Read the whole view metadata files in the view's metadata folder, and the one that the row named before.
+
+        Args:
+            above: Only files in the folder with a higher number.
+        """
+        listed = [location for location in self._listed(self.folder) if next_number(location) - 1 > above]
+        found = [self.view_file(location) for location in listed]
         if self.row is not None and self.row.previous:
             found.append(self.view_file(self.row.previous))
         return [item for item in {item.location: item for item in found}.values() if item.view is not None]

@@ -279,7 +279,8 @@ class _Doctor:
         return Diagnosis(tuple(self.findings), view, table, edit, self.fresh, *rows, checked)
 
     def _cannot(self, what: str, file: str, known: str, repair: str) -> None:
-        self.findings.append(Finding(what, file, known, repair, "nothing more", repairable=False))
+        advice = repair.replace("VIEW", str(self.evidence.view))
+        self.findings.append(Finding(what, file, known, advice, "nothing more", repairable=False))
 
     # The view's metadata file.
 
@@ -359,8 +360,8 @@ class _Doctor:
         return self.evidence.table_file(location, file.view).log if file.view else ()
 
     def _restored_view(self, current: ViewFile, view: LoadedView) -> LoadedView:
-        ours = [item for item in self.evidence.view_files() if item.uuid == current.uuid]
-        newer = [item for item in ours if item.number > current.number]
+        files = self.evidence.view_files(above=current.number)
+        newer = [item for item in files if item.uuid == current.uuid and item.number > current.number]
         start = view.materialized.storage_table_location
         later = self._ahead(start, newer) if newer else None
         if later is None or later.view is None:
