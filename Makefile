@@ -2,10 +2,10 @@
 # Two commands are enough: `make demo` and `make test`. Both do all set-up, in .venv.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help setup demo airflow test check format torture bench clean distclean
+.PHONY: help setup demo airflow test check format docs torture bench clean distclean
 
 BIN := .venv/bin
-CHECKED := airflow_mv tests dags_examples benchmarks docker
+CHECKED := airflow_mv tests dags_examples benchmarks docker .ci
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 help: ## this list
@@ -33,6 +33,10 @@ check: setup ## ruff, mypy --strict, import contracts
 format: setup ## let ruff lay out the code and mend what it can
 	$(BIN)/ruff check --fix $(wildcard $(CHECKED))
 	$(BIN)/ruff format $(wildcard $(CHECKED))
+
+docs: setup ## the documentation as a site, in build/site; links are checked
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --config-file .ci/mkdocs.yml
+	@echo "build/site/index.html; with search: $(BIN)/python -m http.server --directory build/site"
 
 torture: setup ## the slow tests, minutes each, and their figures (SEED=7: other choices; SLICE=2/4: a quarter of them)
 	@bash .ci/setup.sh services

@@ -12,7 +12,7 @@ from airflow_mv.cli import main
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
-HEADS = [ROOT / name for name in ("README.md", "SECURITY.md", "docker/README.md")]
+HEADS = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md", "docker/README.md")]
 PAGES = [*HEADS, *sorted((ROOT / "docs").rglob("*.md"))]
 
 

@@ -1,0 +1,118 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a contributor is told about the code is true: the ways through it, the words, the codes."""
+
+from __future__ import annotations
+
+import re
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import pytest
+
+from airflow_mv.plan.reasons import Code
+from airflow_mv.status import statuses
+from tests.builders import Lake, lake
+
+ROOT = Path(__file__).parents[2]
+CONTRIBUTING = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+#: Only the command line and a real Spark session enter these.
+_NOT_WALKED = ("airflow_mv/job/", "airflow_mv/cli/", "airflow_mv/refresh/stagers.py")
+
+_ONE_PACKAGE_PER_NOUN = pytest.mark.skipif(
+    not (ROOT / "airflow_mv" / "refresh" / "run.py").exists(), reason="it describes the packages by noun"
+)
+
+
+def listed(walk: str) -> list[str]:
+    """Return the files of an ordered list of CONTRIBUTING.md."""
+    (section,) = re.findall(rf"<!-- walk: {walk} -->(.*?)<!-- end -->", CONTRIBUTING, re.DOTALL)
+    return re.findall(r"(?m)^\d+\. `([\w/.]+)`", section)
+
+
+@contextmanager
+def entered() -> Iterator[set[str]]:
+    """Collect the files of the package in which a function is called."""
+    files: set[str] = set()
+
+    def note(frame: FrameType, event: str, _: Any) -> None:
+        name = frame.f_code.co_filename
+        if event == "call" and "/airflow_mv/" in name and frame.f_code.co_name != "<module>":
+            files.add(f"airflow_mv/{name.rpartition('/airflow_mv/')[2]}")
+
+    threading.setprofile(note)
+    sys.setprofile(note)
+    try:
+        yield files
+    finally:
+        sys.setprofile(None)
+        threading.setprofile(None)
+
+
+@pytest.fixture
+def home(sqlite_uri: str, warehouse: Path) -> Iterator[Lake]:
+    with lake(sqlite_uri, warehouse) as found:
+        found.table()
+        found.view()
+        yield found
+
+
+def look(home: Lake) -> bool:
+    (document,) = statuses(home.catalog, [home.catalog.identify("sales.daily")])
+    return bool(document["state"] == "never-refreshed")
+
+
+@_ONE_PACKAGE_PER_NOUN
+@pytest.mark.parametrize(
+    ("walk", "most", "act"),
+    [
+        ("refresh", 22, lambda home: home.refresh().outcome == "refreshed"),
+        ("status", 9, look),
+    ],
+)
+def test_the_files_to_read_are_few_and_are_entered(
+    home: Lake, walk: str, most: int, act: Callable[[Lake], bool]
+) -> None:
+    files = listed(walk)
+    assert 1 < len(files) <= most
+    assert [file for file in files if not (ROOT / file).is_file()] == []
+    with entered() as seen:
+        assert act(home)
+    assert [file for file in files if file not in seen and not file.startswith(_NOT_WALKED)] == []
+
+
+@_ONE_PACKAGE_PER_NOUN
+def test_every_file_that_it_names_is_there() -> None:
+    named = re.findall(r"`((?:airflow_mv|tests|docs|examples)/[\w/.]*\w)`", CONTRIBUTING)
+    assert named
+    assert [path for path in named if not (ROOT / path).exists()] == []
+
+
+@_ONE_PACKAGE_PER_NOUN
+def test_the_layers_are_those_that_are_enforced() -> None:
+    layers = re.findall(
+        r'(?m)^    "(.*)",$',
+        (ROOT / "pyproject.toml").read_text(encoding="utf-8").partition("layers = [")[2].partition("]")[0],
+    )
+    enforced = [re.findall(r"\w+", layer) for layer in layers]
+    (shown,) = re.findall(r"```\n(cli.*?)```", CONTRIBUTING, re.DOTALL)
+    assert [re.findall(r"\w+", line) for line in shown.splitlines()] == [
+        [name for name in layer if name != "provider_info"] for layer in enforced
+    ]
+
+
+def test_every_reason_code_is_explained() -> None:
+    table = (ROOT / "docs" / "incremental.md").read_text(encoding="utf-8").partition("## Every reason")[2]
+    explained = set(re.findall(r"`([A-Z_]+)`", table.partition("\n## ")[0]))
+    assert {str(code) for code in Code} <= explained
+
+
+def test_the_glossary_is_in_alphabetical_order() -> None:
+    text = (ROOT / "docs" / "glossary.md").read_text(encoding="utf-8")
+    terms = [line.split("|")[1].strip().lower() for line in text.splitlines() if line.startswith("| ")][1:]
+    keys = [re.sub(r"[^a-z]", " ", term) for term in terms]
+    assert keys == sorted(keys)
