@@ -4,9 +4,10 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 from airflow_mv.catalog import LoadedStorage, LoadedView, MaterializedViewCatalog
@@ -20,6 +21,7 @@ from airflow_mv.refresh import Stager, refresh
 from airflow_mv.results import timestamp
 from airflow_mv.spec.identifiers import Identifier
 from airflow_mv.spec.materialized_view import RefreshRecord
+from airflow_mv.spec.table import TableMetadata
 
 if TYPE_CHECKING:
     import pyarrow
@@ -179,7 +181,7 @@ def _recorded(
         raise StaleViewError(f"view {view.identifier} was never refreshed; refresh it first")
     record = storage.state.current
     if refresh_id is not None or as_of is not None:
-        record = _find(view, storage.state.refreshes, as_of, refresh_id)
+        record = _find(view, storage, storage.state.refreshes, as_of, refresh_id)
     head = storage.rows_snapshot
     if record.refresh_id != storage.state.current_refresh_id:
         numbers = {item.sequence_number: item.snapshot_id for item in storage.table.snapshots}
@@ -190,19 +192,44 @@ def _recorded(
 
 
 def _find(
-    view: LoadedView, records: tuple[RefreshRecord, ...], as_of: datetime | None, refresh_id: str | None
+    view: LoadedView,
+    storage: LoadedStorage,
+    records: tuple[RefreshRecord, ...],
+    as_of: datetime | None,
+    refresh_id: str | None,
 ) -> RefreshRecord:
     if refresh_id is not None:
         found = [record for record in records if record.refresh_id == refresh_id]
     else:
         limit = int(as_of.timestamp() * 1000) if as_of else 0
-        found = [record for record in records if (record.refreshed_at_ms or 0) <= limit]
+        found = [record for moment, record in _shown(storage.table, records) if moment <= limit]
     if found:
         return found[-1]
     asked = f"with id {refresh_id}" if refresh_id else f"as of {as_of}"
     oldest = timestamp(records[0].refreshed_at_ms)
     hint = f"{len(records)} recorded, the oldest of {oldest}; a view keeps more of them with --time-travel"
     raise RefreshNotFoundError(f"view {view.identifier} has no refresh {asked} ({hint})")
+
+
+def _shown(table: TableMetadata, records: Sequence[RefreshRecord]) -> list[tuple[int, RefreshRecord]]:
+    """Return when the rows of which refresh came to be the current ones, oldest first.
+
+    A refresh has its own time. A rollback is in the storage table's log alone: there a snapshot became current at
+    another time than it was made.
+    """
+    shown = [(record.refreshed_at_ms or 0, record) for record in records]
+    for entry in table.snapshot_log:
+        snapshot = table.find(entry.snapshot_id)
+        if snapshot is None or snapshot.timestamp_ms == entry.timestamp_ms:
+            continue
+        of_rows = [
+            record
+            for record in records
+            if record.sequence_number == snapshot.sequence_number
+            and (record.refreshed_at_ms or 0) <= entry.timestamp_ms
+        ]
+        shown += [(entry.timestamp_ms, record) for record in of_rows[-1:]]
+    return sorted(shown, key=itemgetter(0))
 
 
 def _say(found: Readable) -> None:

@@ -3,10 +3,15 @@
 
 from __future__ import annotations
 
+import random
+import time
+from datetime import UTC, datetime
+
 import pytest
 
 from airflow_mv.commit import publish
 from airflow_mv.errors import CommitStateUnknownError, RefreshNotFoundError
+from airflow_mv.reading import read_arrow, readable
 from airflow_mv.spec.identifiers import Identifier
 from airflow_mv.status import history, status
 from airflow_mv.upkeep.maintenance import expire
@@ -205,3 +210,28 @@ def test_a_rollback_to_rows_that_are_not_kept_is_refused_and_names_the_way_to_ke
     with pytest.raises(RefreshNotFoundError, match=r"1 recorded; `airflow-mv history.*--time-travel"):
         rollback(home.catalog, VIEW, first)
     assert not rollback(home.catalog, VIEW, second).changed
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_rows_as_of_a_time_are_those_that_were_on_show_whatever_was_rolled_back(home: Lake, seed: int) -> None:
+    """Against a diary of which refresh was current when."""
+    chance = random.Random(seed)
+    home.view(time_travel=True)
+    diary: list[tuple[datetime, str, list[dict[str, object]]]] = []
+    for number in range(7):
+        known = [str(item["refresh_id"]) for item in history(home.catalog, VIEW)]
+        if len(known) > 1 and chance.random() < 0.5:
+            rollback(home.catalog, VIEW, chance.choice(known))
+        else:
+            home.append((number + 50, "west", number))
+            home.refresh()
+        time.sleep(0.02)
+        state = home.storage().state
+        assert state is not None
+        diary.append((datetime.now(UTC), state.current_refresh_id, home.read()))
+        time.sleep(0.02)
+    for moment, refresh_id, rows in diary:
+        found = readable(home.catalog, VIEW, as_of=moment)
+        assert found.refresh_id == refresh_id
+        columns = read_arrow(home.catalog, found)
+        assert sorted((dict(zip(columns.columns, row, strict=True)) for row in columns.rows()), key=str) == rows
