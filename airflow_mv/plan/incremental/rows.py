@@ -6,6 +6,7 @@ Right for linear queries only. The query itself is not run, which pays where its
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 from sqlglot import exp
@@ -67,14 +68,26 @@ def _combined(output: Sequence[tuple[str, str]], context: Context) -> ir.Block:
 
 
 def _summed(rows: ir.Tree, output: Sequence[tuple[str, str]], alias: str, test: type[exp.Binary]) -> ir.Block:
-    """Return each row value once, with the sum of its weights, where that passes a test against 0."""
+    """Return each row value once, with the sum of its weights, where that passes a test against 0.
+
+    Spark groups -0.0 and 0.0 together, also within arrays and structs, and gives 0.0 back. Their texts differ.
+    """
     total = exp.Sum(this=ir.weight(alias))
+    columns = tuple(ir.column(alias, name) for name, _ in output)
+    floats = [column for column, (_, kind) in zip(columns, output, strict=True) if _has_float(kind)]
+    texts = tuple(exp.cast(column.copy(), "STRING") for column in floats)
+    values = (exp.Min(this=column.copy()) if column in floats else column for column in columns)
+    named = tuple(ir.Output(name, value) for (name, _), value in zip(output, values, strict=True))
     return ir.Block(
-        (*_columns(output, alias), ir.Output(WEIGHT, exp.cast(total, "INT"))),
+        (*named, ir.Output(WEIGHT, exp.cast(total, "INT"))),
         (ir.Relation(alias, rows),),
-        grouping=ir.Grouping(tuple(ir.column(alias, name) for name, _ in output)),
+        grouping=ir.Grouping((*columns, *texts)),
         having=test(this=total.copy(), expression=exp.Literal.number(0)),
     )
+
+
+def _has_float(kind: str) -> bool:
+    return re.search(r"\b(float|double)\b", kind.lower()) is not None
 
 
 def _columns(output: Sequence[tuple[str, str]], alias: str) -> tuple[ir.Output, ...]:
