@@ -41,10 +41,13 @@ def session_stager(
 
 def stored_rows(spark: SparkSession, storage: LoadedStorage, snapshot_id: int | None) -> DataFrame:
     """Return a storage table's rows at a snapshot, by its name where it has one; ``None`` for the current rows."""
-    reader = spark.read.format("iceberg")
-    if snapshot_id is not None:
-        reader = reader.option("versionAsOf", str(snapshot_id))
-    return reader.load(storage.location) if storage.name is None else reader.table(storage.name.sql())
+    from airflow_mv.job.session import made_active
+
+    with made_active(spark):
+        reader = spark.read.format("iceberg")
+        if snapshot_id is not None:
+            reader = reader.option("versionAsOf", str(snapshot_id))
+        return reader.load(storage.location) if storage.name is None else reader.table(storage.name.sql())
 
 
 class InProcessStager:

@@ -9,7 +9,6 @@ import uuid
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
 from typing import Any
-from weakref import WeakKeyDictionary
 
 from pyspark.errors import AnalysisException
 from pyspark.logger import PySparkLogger
@@ -17,7 +16,7 @@ from pyspark.sql import SparkSession
 
 from airflow_mv.errors import InvalidQueryError
 from airflow_mv.job.checks import checks_here, run_checks
-from airflow_mv.job.session import CATALOG, settings_below
+from airflow_mv.job.session import CATALOG, made_active, settings_below
 from airflow_mv.job.steps import COMPLETE, brief, run_steps
 from airflow_mv.job.work import Work
 from airflow_mv.job.written import STAMP, written
@@ -37,16 +36,16 @@ _LATER_COLUMN = (
     ". Base tables are read at snapshots, with the columns of that time: a column that was added or renamed since is "
     "there as of the table's next write (an INSERT of no rows is one)."
 )
-#: Staging catalogs that no run of a classic session is using, by session and by how they reach files.
-_idle: WeakKeyDictionary[SparkSession, dict[frozenset[tuple[str, str]], list[str]]] = WeakKeyDictionary()
+#: Names of staging catalogs that no run is using, by how they reach files. All sessions of a JVM share the databases.
+_idle: dict[frozenset[tuple[str, str]], list[str]] = {}
 
 
 def run(spark: SparkSession, script: Script, *, report: Callable[[str], None] = print) -> Outcome:
     """Run the steps of a script in order; the first failure ends it. Nothing is published here.
 
     While it runs, the staging catalog is this run's alone: in the session it carries a name of its own in
-    place of ``airflow_mv_staging``, since Spark never reads a catalog's settings twice. A classic session
-    lends it to its next run: Derby's databases take longer to make and to drop than all else around a refresh.
+    place of ``airflow_mv_staging``, since Spark never reads a catalog's settings twice. Classic sessions
+    lend it to their next run: Derby's databases take longer to make and to drop than all else around a refresh.
 
     Args:
         spark: A session that knows the base tables' catalogs, classic or Connect. Its settings are as
@@ -67,11 +66,12 @@ def run(spark: SparkSession, script: Script, *, report: Callable[[str], None] = 
         name = idle or name
         with (
             _quiet(),
-            _settings(spark, {**_staging(script, name), **dict(script.confs)}),
+            made_active(spark),
+            _settings(spark, {**_staging(script, name, is_new=idle is None), **dict(script.confs)}),
             _tables(spark, script, name, access),
             closing(work),
         ):
-            if idle is None and _stages(script):
+            if _stages(script):
                 _open_staging(spark, name, access)
             refused = run_steps(work, script, lambda text: _here(text, name), seconds, report)
             checks = _check(work, script, name, report)
@@ -109,13 +109,17 @@ def _stages(script: Script) -> bool:
     return script.is_staged or script.nested > 0
 
 
-def _staging(script: Script, name: str) -> dict[str, str]:
+def _staging(script: Script, name: str, *, is_new: bool) -> dict[str, str]:
+    """Return the settings of a run; a staging catalog may be new to the session though its database is not.
+
+    Iceberg cannot see that a database of Derby has the schema V1 already, and would fail to bring it there again.
+    """
     catalog = f"{CATALOG}{name}"
     return {
         catalog: "org.apache.iceberg.spark.SparkCatalog",
         f"{catalog}.catalog-impl": "org.apache.iceberg.jdbc.JdbcCatalog",
         f"{catalog}.uri": f"jdbc:derby:memory:{name};create=true",
-        f"{catalog}.jdbc.schema-version": "V1",
+        f"{catalog}.jdbc.schema-version": "V1" if is_new else "V0",
         f"{catalog}.cache-enabled": "false",
         f"{catalog}.warehouse": "file:///nowhere",  # JdbcCatalog wants one; every table names its location
         # INSERT OVERWRITE replaces the whole table, whatever the session's owner prefers.
@@ -182,12 +186,15 @@ def _settings(spark: SparkSession, wanted: Mapping[str, str]) -> Iterator[None]:
 
 
 def _take_idle(spark: SparkSession, access: Mapping[str, str]) -> str | None:
-    names = _idle.get(spark, {}).get(frozenset(access.items()))
-    return names.pop() if names else None
+    if getattr(spark, "_jvm", None) is None:
+        return None
+    with suppress(KeyError, IndexError):  # pop() is atomic: two threads never get one name
+        return _idle[frozenset(access.items())].pop()
+    return None
 
 
-def _give_back(spark: SparkSession, access: Mapping[str, str], name: str) -> None:
-    _idle.setdefault(spark, {}).setdefault(frozenset(access.items()), []).append(name)
+def _give_back(access: Mapping[str, str], name: str) -> None:
+    _idle.setdefault(frozenset(access.items()), []).append(name)
 
 
 @contextmanager
@@ -207,7 +214,7 @@ def _tables(spark: SparkSession, script: Script, name: str, access: Mapping[str,
                 spark.sql(f"DROP TABLE IF EXISTS {_here(table, name)}").collect()
             clean = True
         if clean and staged and jvm is not None:
-            _give_back(spark, access, name)
+            _give_back(access, name)
         elif staged:
             with suppress(Exception):  # Derby reports the successful end of a database as an error
                 _drop_database(spark, name)

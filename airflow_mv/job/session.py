@@ -93,6 +93,31 @@ def active_session() -> SparkSession | None:
     return SparkSession.builder.getOrCreate() if SparkContext._active_spark_context is not None else None
 
 
+@contextmanager
+def made_active(spark: SparkSession) -> Iterator[None]:
+    """Make a classic session the active one of this thread for a while: Iceberg looks there for settings and catalogs.
+
+    A thread starts without one, and ``spark.newSession()`` leaves the older one active.
+
+    Args:
+        spark: A session, classic or Connect.
+    """
+    jvm = getattr(spark, "_jvm", None)
+    if jvm is None:
+        yield
+        return
+    sessions = getattr(jvm, "org.apache.spark.sql.classic.SparkSession")
+    before = sessions.getActiveSession()
+    sessions.setActiveSession(spark._jsparkSession)
+    try:
+        yield
+    finally:
+        if before.isDefined():
+            sessions.setActiveSession(before.get())
+        else:
+            sessions.clearActiveSession()
+
+
 def _connect(remote: str, app_name: str) -> SparkSession:
     address = urlsplit(remote.partition(";")[0])  # what follows may be a token
     host, port = address.hostname or "", address.port or 15002
@@ -179,7 +204,16 @@ def check_java() -> None:
 
 
 def _defaults(*, local: bool) -> dict[str, str]:
-    quiet = {"spark.ui.enabled": "false", "spark.ui.showConsoleProgress": "false", "spark.log.level": "ERROR"}
+    quiet = {
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.log.level": "ERROR",
+        # Spark keeps 1,000 queries and 100,000 tasks in memory for its page, also where that is off.
+        "spark.ui.retainedJobs": "20",
+        "spark.ui.retainedStages": "20",
+        "spark.ui.retainedTasks": "200",
+        "spark.sql.ui.retainedExecutions": "20",
+    }
     if not local:
         return quiet
     return {
