@@ -137,8 +137,8 @@ def create(
 
     Spark analyses the query, so the view's columns are what Spark will write. A plain view of the name is
     turned into a materialized one where no query is given. With ``replace`` an existing materialized view
-    gets a new version, unless its query is the same; its rows stay, and are of the old version, until the
-    next refresh.
+    gets a new version, unless its query and the types of its columns are the same; its rows stay, and are of
+    the old version, until the next refresh.
 
     Raises:
         AlreadyExistsError: The name is taken.
@@ -223,13 +223,16 @@ def _redefine(
 ) -> LoadedView:
     view, settings = existing.identifier, existing.materialized
     sql = (definition.sql or existing.metadata.sql(view=str(view))).strip().rstrip(";")
-    if sql == existing.metadata.sql(view=str(view)):
+    same = sql == existing.metadata.sql(view=str(view))
+    columns = existing.metadata.schema_.names if same else None
+    storage = _new_storage(catalog, view, definition, sql, columns, existing.metadata.location, stager, view)
+    if same and same_columns(existing.metadata.schema_.fields, storage.table):
+        storage.discard(catalog)
         log.info("The query of %s is the same: its version stays %d", view, existing.metadata.current_version_id)
         require_fitting(definition.given_properties, view=str(view), columns=existing.metadata.schema_.names)
         if _storage_has(catalog, existing, existing.metadata.schema_.fields):
             return _publish_properties(catalog, existing, definition.properties_on)
         return _retired(catalog, existing, _materialize(catalog, existing, definition, stager))
-    storage = _new_storage(catalog, view, definition, sql, None, existing.metadata.location, stager, view)
     if _storage_has(catalog, existing, storage.fields):
         # Only its columns were wanted.
         storage.discard(catalog)

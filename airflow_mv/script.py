@@ -230,6 +230,8 @@ class Script:
         fallback: Steps to run instead when one of ``steps`` finds that it cannot go on; without any the run ends.
         branch: The branch of a storage table that the statements write to; each run puts its own suffix behind it.
         checks: What is asked of the rows when all is staged.
+        query: The query whose rows are stored, where their types must be those of the view.
+        types: The types of the view's columns, as Spark writes them, in order.
     """
 
     view: str
@@ -243,6 +245,8 @@ class Script:
     fallback: tuple[Step, ...] = ()
     branch: str | None = None
     checks: StagedChecks | None = None
+    query: str = ""
+    types: tuple[tuple[str, str], ...] = ()
 
     @property
     def is_staged(self) -> bool:

@@ -151,7 +151,7 @@ def verify(
         raise UnsupportedError(
             f"view {name} reads the materialized view {nested}: verify that one, then this view's query"
         )
-    query = _recomputed(with_own_columns(catalog, observation), record)
+    query = _recomputed(catalog, with_own_columns(catalog, observation), record)
     spark = session()
     stored = _comparable(stored_rows(spark, observation.storage, observation.storage.rows_snapshot))
     recomputed = _comparable(spark.sql(query))
@@ -164,7 +164,7 @@ def verify(
     )
 
 
-def _recomputed(observation: Observation, record: RefreshRecord) -> str:
+def _recomputed(catalog: MaterializedViewCatalog, observation: Observation, record: RefreshRecord) -> str:
     """Return a query for what should be stored: each part of the rows at the snapshots that it was computed from."""
     fields, rest = observation.view.metadata.schema_.fields, "TRUE"
     by_origin: dict[tuple[tuple[str, int], ...], list[str]] = {}
@@ -179,16 +179,17 @@ def _recomputed(observation: Observation, record: RefreshRecord) -> str:
     whole = (record.snapshots, "FALSE" if record.only_intervals else rest)
     names = observation.view.metadata.schema_.names
     queries = [
-        f"{renamed(_pinned(observation, snapshots), names)}\nWHERE {where}" for snapshots, where in [whole, *parts]
+        f"{renamed(_pinned(catalog, observation, snapshots), names)}\nWHERE {where}"
+        for snapshots, where in [whole, *parts]
     ]
     return "\nUNION ALL\n".join(queries)
 
 
-def _pinned(observation: Observation, snapshots: dict[str, int]) -> str:
+def _pinned(catalog: MaterializedViewCatalog, observation: Observation, snapshots: dict[str, int]) -> str:
     heads = {name: None if head == NO_SNAPSHOT else head for name, head in snapshots.items()}
     tables = tuple(replace(table, head=heads.get(table.identifier)) for table in observation.tables)
     then = replace(observation, tables=tables)
-    return pinned_query(then, then.sql, str(then.view.identifier))[0]
+    return pinned_query(catalog, then, then.sql, str(then.view.identifier))[0]
 
 
 def _comparable(frame: DataFrame) -> DataFrame:

@@ -23,6 +23,7 @@ from pyspark.sql import DataFrame
 
 from airflow_mv.errors import IncrementalRefusedError
 from airflow_mv.job.apply import merge_additive, replace_keys
+from airflow_mv.job.column_types import check_types
 from airflow_mv.job.delta import check_deterministic, check_snapshots, make_delta
 from airflow_mv.job.reads import check_functions, check_reads
 from airflow_mv.job.storage import create_table
@@ -122,6 +123,8 @@ def _run_each(
     for number, step in enumerate(steps, 1):
         report(f"statement {number}/{len(steps)}: {brief(step.describe())}")
         started = time.monotonic()
+        if script.types and number == len(steps):
+            check_types(work, here(script.query), script)
         if script.branch is not None and number == len(steps):
             work.before_last = partial(work.spark.conf.set, COMPLETE, "true")
         try:

@@ -41,6 +41,8 @@ class PinnedTable:
     snapshot_id: int | None
     #: The name to read it by, as SQL, where that is not its own.
     sql: str | None = None
+    #: Whether no filter may reach the scan.
+    unfiltered: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,6 +244,8 @@ class _Pinner:
         """Return what to read instead, and whether columns can call it by one part only."""
         name = reference.identifier
         if table := self.tables.get(name):
+            if table.unfiltered and table.snapshot_id is not None:
+                return _unfiltered(table), True
             if table.sql is None:
                 return pinned_table(name, table.snapshot_id), False
             return _at_snapshot(table.sql, table.snapshot_id, alias=f" AS {quote(name.name)}"), True
@@ -261,6 +265,17 @@ def _at_snapshot(name: str, snapshot_id: int | None, *, alias: str) -> str:
         return f"({name} TABLESAMPLE (0 ROWS){alias})"
     pinned = f"{name} VERSION AS OF {snapshot_id}{alias}"
     return f"({pinned})" if alias else pinned
+
+
+def _unfiltered(table: PinnedTable) -> str:
+    """Return a table at a snapshot as a subquery through which Spark pushes no filter.
+
+    Iceberg binds the names in a filter to the table's current columns, also for a scan of an older snapshot: where a
+    name has come to mean another column, it would skip files by the statistics of that one. Spark keeps all filters
+    above one that is not deterministic.
+    """
+    pinned = _at_snapshot(table.sql or table.identifier.sql(), table.snapshot_id, alias="")
+    return f"((SELECT * FROM {pinned} WHERE spark_partition_id() >= 0) AS {quote(table.identifier.name)})"
 
 
 def _label(path: tuple[str, ...]) -> str:

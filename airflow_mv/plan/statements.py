@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -50,6 +50,7 @@ def pinned(
     heads: Mapping[Identifier, int | None],
     storages: Mapping[Identifier, str | Identifier],
     view: str,
+    unfiltered: Collection[Identifier] = (),
 ) -> tuple[str, dict[str, str]]:
     """Pin every base table of a query, and give those that are materialized views a staged name.
 
@@ -62,6 +63,7 @@ def pinned(
         storages: Of each base table that is a materialized view the storage table: its metadata file, or its name
             in the catalog.
         view: For messages.
+        unfiltered: Base tables of which no filter may reach the scan.
 
     Returns:
         The pinned query, and the storage metadata file to register by staged name.
@@ -71,7 +73,10 @@ def pinned(
         sql,
         default_catalog=default_catalog,
         default_namespace=default_namespace,
-        tables={item: PinnedTable(item, heads[item], sql=names.get(item)) for item in dependencies.tables},
+        tables={
+            item: PinnedTable(item, heads[item], sql=names.get(item), unfiltered=item in unfiltered)
+            for item in dependencies.tables
+        },
         views={item.identifier: item for item in dependencies.views},
         view=view,
     )
@@ -133,7 +138,7 @@ def pointed_refresh(
     view: str,
     refresh_id: str,
     query: str,
-    columns: Sequence[str],
+    columns: Sequence[tuple[str, str]],
     storage: TableMetadata,
     storage_location: str,
     same_schema: bool,
@@ -147,7 +152,7 @@ def pointed_refresh(
         view: For messages.
         refresh_id: The refresh.
         query: The view's SQL with every base table pinned.
-        columns: The view's column names, in order.
+        columns: Name and Spark type of each of the view's columns, in order.
         storage: The storage table's metadata.
         storage_location: Its current metadata file.
         same_schema: Whether its columns are the view's; else the table's schema is replaced, too.
@@ -163,9 +168,10 @@ def pointed_refresh(
             steps.append(SqlStep(f"ALTER TABLE {table} SET TBLPROPERTIES ('{_KEEP_METADATA}' = 'false')"))
         last = SqlStep(f"INSERT OVERWRITE {table}\n{query}", query)
     else:
-        last = SqlStep(_replace_table(table, storage, renamed(query, columns), columns), query)
+        names = [name for name, _ in columns]
+        last = SqlStep(_replace_table(table, storage, renamed(query, names), names), query)
     script = Script(view, refresh_id, table, tuple(steps), outcome_location, _CONFS, len(nested))
-    return _with_work(script, last, work)
+    return _with_work(replace(script, query=query, types=tuple(columns)), last, work)
 
 
 def _with_work(script: Script, recompute: Step, work: Work | None) -> Script:
@@ -181,6 +187,7 @@ def registered_refresh(
     view: str,
     refresh_id: str,
     query: str,
+    columns: Sequence[tuple[str, str]],
     table: Identifier,
     base_snapshot: int | None,
     summary: Mapping[str, str],
@@ -194,6 +201,7 @@ def registered_refresh(
         view: For messages.
         refresh_id: The refresh.
         query: The view's SQL with every base table pinned.
+        columns: Name and Spark type of each of the view's columns, in order.
         table: The storage table.
         base_snapshot: The snapshot that the refresh starts from; ``None`` for a table that was never written.
         summary: More for the summary of the snapshots that the job writes.
@@ -210,6 +218,7 @@ def registered_refresh(
     stamps = tuple((f"{_SNAPSHOT_PROPERTY}{key}", value) for key, value in summary.items())
     confs = (*_CONFS, *stamps)
     script = Script(view, refresh_id, table.sql(), steps, outcome_location, confs, len(nested), branch=branch)
+    script = replace(script, query=query, types=tuple(columns))
     return _with_work(script, SqlStep(f"INSERT OVERWRITE {staged_storage(table, refresh_id)}\n{query}", query), work)
 
 

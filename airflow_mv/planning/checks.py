@@ -6,6 +6,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 
+from airflow_mv.catalog import MaterializedViewCatalog
 from airflow_mv.checks import Check, stored_checks
 from airflow_mv.errors import CheckFailedError, JobError
 from airflow_mv.observe import Observation
@@ -40,10 +41,13 @@ def all_checks(observation: Observation, given: Sequence[Check]) -> tuple[Check,
     return tuple(dict.fromkeys((*stored, *given)))
 
 
-def checks_to_run(observation: Observation, checks: Sequence[Check], refresh_id: str) -> StagedChecks | None:
+def checks_to_run(
+    catalog: MaterializedViewCatalog, observation: Observation, checks: Sequence[Check], refresh_id: str
+) -> StagedChecks | None:
     """Compile checks for a refresh; of an interval they see its rows only.
 
     Args:
+        catalog: Where the view is.
         observation: What the refresh is planned from.
         checks: The checks.
         refresh_id: The refresh.
@@ -64,7 +68,7 @@ def checks_to_run(observation: Observation, checks: Sequence[Check], refresh_id:
         before=before,
         where=condition(interval, schema.fields) if interval else "",
         reads={*reads.tables, *(view.identifier for view in reads.views)},
-        pin=lambda query, label: pinned_query(observation, query, label)[0],
+        pin=lambda query, label: pinned_query(catalog, observation, query, label)[0],
         default_catalog=loaded.default_catalog,
         default_namespace=loaded.default_namespace,
     )

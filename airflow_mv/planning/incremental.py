@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -19,7 +19,7 @@ from airflow_mv.plan.planner import Mode
 from airflow_mv.plan.reasons import Code, Reason
 from airflow_mv.plan.statements import read_as, staged_storage
 from airflow_mv.plan.strategy import Base, Candidate, Question, Stored, base_costs, candidate
-from airflow_mv.plan.types import columns_of
+from airflow_mv.plan.types import columns_of, rebound_columns
 from airflow_mv.planning.spelling import metadata_of
 from airflow_mv.spec.identifiers import Identifier
 from airflow_mv.spec.materialized_view import RefreshRecord
@@ -112,7 +112,7 @@ def _base(
         target=observed.head,
         range=_range(change, table) if record is not None else UNKNOWN,
         total_bytes=table.bytes_at(observed.head),
-        kept=kept_columns(recorded, target),
+        kept=kept_columns(recorded, target) - _rebound(table, (change.recorded, observed.head)),
         not_null=_required(recorded) & _required(target),
         schema_is_current=is_current,
         added_may_match=_statistics(catalog, identifier, observed, change, table) if is_current else None,
@@ -145,6 +145,12 @@ def _range(change: BaseTableChange, table: TableMetadata) -> Range:
     if gone and change.range.kind in DIFFERABLE:
         return replace(change.range, kind=Kind.EXPIRED)
     return change.range
+
+
+def _rebound(table: TableMetadata, snapshots: Iterable[int | None]) -> frozenset[str]:
+    """Return the columns that a scan of one of these snapshots would filter by another column's statistics."""
+    present = (snapshot for snapshot in snapshots if snapshot is not None)
+    return frozenset().union(*(rebound_columns(table.schema_at(item), table.current_schema) for item in present))
 
 
 def kept_columns(old: Mapping[str, Any], new: Mapping[str, Any]) -> frozenset[str]:

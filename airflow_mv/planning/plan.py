@@ -22,6 +22,7 @@ from airflow_mv.plan.lag import lag
 from airflow_mv.plan.planner import Mode, RefreshPlan, refresh_id
 from airflow_mv.plan.reasons import Code, Reason
 from airflow_mv.plan.statements import Work, pointed_refresh, registered_refresh
+from airflow_mv.plan.types import columns_of
 from airflow_mv.planning.catch_up import Bound, up_to
 from airflow_mv.planning.checks import all_checks, checks_to_run, reads_staged_views
 from airflow_mv.planning.incremental import full_estimate, ways
@@ -122,7 +123,7 @@ def plan_refresh(
         choice = Choice(Mode.NOOP, (why,))
     plan = replace(_plan(observation, choice), skips=policy.on_fallback == "skip")
     checks = all_checks(observation, options.checks)
-    asked = checks_to_run(observation, checks, plan.refresh_id)
+    asked = checks_to_run(catalog, observation, checks, plan.refresh_id)
     if plan.mode in (Mode.NOOP, Mode.FAST_FORWARD):
         return plan
     if plan.interval is not None:
@@ -144,14 +145,14 @@ def _chosen(
     bounded = _bounded(observation, options, pins=pins)
     if bounded is not None:
         cut, why = bounded
-        of_cut = cache(partial(_pinned, cut))
-        choice = _choice(cut, options, policy, lambda: _ways(catalog, cut, of_cut()))
+        of_cut = cache(partial(_pinned, catalog, cut))
+        choice = _choice(cut, options, policy, lambda: _ways(catalog, cut))
         if choice.mode != Mode.FULL:
             return cut, replace(choice, reasons=(*choice.reasons, why)), of_cut
-    queries = cache(partial(_pinned, observation))
+    queries = cache(partial(_pinned, catalog, observation))
     if observation.interval is not None:
         return observation, _interval_choice(catalog, observation, observation.interval, options), queries
-    choice = _choice(observation, options, policy, lambda: _ways(catalog, observation, queries()))
+    choice = _choice(observation, options, policy, lambda: _ways(catalog, observation))
     if options.bounds and choice.mode == Mode.FULL and not options.full:
         # To recompute everything, and then be stale, would be the whole cost for half of the use.
         names = " and no ".join(options.bounds)
@@ -225,10 +226,12 @@ def _work(choice: Choice, policy: Policy) -> Work | None:
     return Work(choice.candidate.steps, may_recompute, max(sizes))
 
 
-def _ways(catalog: MaterializedViewCatalog, observation: Observation, queries: _Pinned) -> Ways:
+def _ways(catalog: MaterializedViewCatalog, observation: Observation) -> Ways:
     identity = partial(_identity, observation)
     same = _same_schema(observation)
-    return ways(catalog, observation, pinned_query=queries[0], same_schema=same, refresh_id=identity)
+    # There is no incremental way where the query reads a column whose name has another meaning by now.
+    query, _ = _pinned(catalog, observation, filtered=True)
+    return ways(catalog, observation, pinned_query=query, same_schema=same, refresh_id=identity)
 
 
 def _identity(observation: Observation, mode: Mode) -> str:
@@ -272,8 +275,8 @@ def _estimates(observation: Observation, choice: Choice) -> tuple[Estimate, ...]
     return () if full is None else (full,)
 
 
-def _pinned(observation: Observation) -> _Pinned:
-    return pinned_query(observation, observation.sql, str(observation.view.identifier))
+def _pinned(catalog: MaterializedViewCatalog, observation: Observation, *, filtered: bool = False) -> _Pinned:
+    return pinned_query(catalog, observation, observation.sql, str(observation.view.identifier), filtered=filtered)
 
 
 def _script(observation: Observation, queries: _Pinned, identity: str, work: Work | None) -> Script:
@@ -286,6 +289,7 @@ def _script(observation: Observation, queries: _Pinned, identity: str, work: Wor
             view=str(loaded.identifier),
             refresh_id=identity,
             query=query,
+            columns=columns_of({"fields": loaded.metadata.schema_.fields}),
             table=storage.name,
             base_snapshot=storage.rows_snapshot,
             summary=_refresh_state(observation),
@@ -297,7 +301,7 @@ def _script(observation: Observation, queries: _Pinned, identity: str, work: Wor
         view=str(loaded.identifier),
         refresh_id=identity,
         query=query,
-        columns=loaded.metadata.schema_.names,
+        columns=columns_of({"fields": loaded.metadata.schema_.fields}),
         storage=storage.table,
         storage_location=storage.location,
         same_schema=_same_schema(observation),

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 from airflow_mv.catalog import Located, MaterializedViewCatalog
@@ -12,19 +12,24 @@ from airflow_mv.plan.freshness import ObservedTable
 from airflow_mv.plan.query import Dependencies
 from airflow_mv.plan.stars import spelled_out
 from airflow_mv.plan.statements import pinned
+from airflow_mv.plan.types import rebound_columns
 from airflow_mv.spec.identifiers import Identifier
 from airflow_mv.spec.table import TableMetadata
 
 Schemas = Callable[[Identifier], Sequence[tuple[str, ...]]]
 
 
-def pinned_query(observation: Observation, query: str, label: str) -> tuple[str, dict[str, str]]:
+def pinned_query(
+    catalog: MaterializedViewCatalog, observation: Observation, query: str, label: str, *, filtered: bool = False
+) -> tuple[str, dict[str, str]]:
     """Return a query with base tables at the snapshots that were observed, see :func:`~.statements.pinned`.
 
     Args:
+        catalog: Where the view is.
         observation: A look at a view.
         query: The view's query, or another one of the same names.
         label: What errors call it.
+        filtered: Whether filters may reach the scans of all tables: the query reads no column that was renamed since.
     """
     return pinned(
         query,
@@ -34,7 +39,17 @@ def pinned_query(observation: Observation, query: str, label: str) -> tuple[str,
         heads={Identifier.parse(table.identifier): table.head for table in observation.tables},
         storages=observation.nested_storages,
         view=label,
+        unfiltered=() if filtered else tuple(_rebound(catalog, observation)),
     )
+
+
+def _rebound(catalog: MaterializedViewCatalog, observation: Observation) -> Iterator[Identifier]:
+    """Yield the base tables in which a column's name has another meaning by now than at the snapshot to read."""
+    for observed in observation.tables:
+        if observed.head is not None:
+            table = metadata_of(catalog, observed, observation.opened)
+            if rebound_columns(table.schema_at(observed.head), table.current_schema):
+                yield Identifier.parse(observed.identifier)
 
 
 def with_own_columns(catalog: MaterializedViewCatalog, observation: Observation) -> Observation:

@@ -88,7 +88,10 @@ def _may_touch(
     observed = next(item for item in observation.tables if item.identifier == change.identifier)
     identifier = Identifier.parse(observed.identifier)
     between = snapshots_between(observed.table, change.recorded, observed.head) if observed.table else None
-    if between is None or observed.metadata_location is None:
+    if between is None or observed.metadata_location is None or observed.table is None:
+        return True
+    # The statistics are asked by the names of the table's current columns.
+    if observed.table.schema_at(observed.head) != observed.table.current_schema:
         return True
     appended = {snapshot.snapshot_id for snapshot in between if snapshot.operation == "append"}
     wanted = filters.get(identifier, [()])

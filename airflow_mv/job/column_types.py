@@ -1,0 +1,67 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whether the types of a query are still those of the view's columns."""
+
+from __future__ import annotations
+
+from itertools import zip_longest
+
+from pyspark.sql import types as T
+
+from airflow_mv.errors import InvalidQueryError
+from airflow_mv.job.work import Work
+from airflow_mv.script import Script
+
+#: Types of which each holds all values of those before it in its line.
+_LINES = (
+    (T.ByteType, T.ShortType, T.IntegerType, T.LongType),
+    (T.FloatType, T.DoubleType),
+)
+
+
+def check_types(work: Work, query: str, script: Script) -> None:
+    """Refuse a query whose columns have come to be of types that the view's columns do not hold.
+
+    Spark would convert the values, and lose digits or fail on the first value that is too large.
+
+    Args:
+        work: The run's.
+        query: The script's query, with the run's own names.
+        script: Holds the types.
+
+    Raises:
+        InvalidQueryError: Names the columns and the types.
+    """
+    wanted = work.query("SELECT " + ", ".join(f"CAST(NULL AS {kind}) AS `c`" for _, kind in script.types)).schema
+    found = work.query(query).schema
+    changed = [
+        f"the query's type of column {name} changed from {want.simpleString()} to {have.simpleString()}"
+        for (name, _), want, have in zip(script.types, _kinds(wanted), _kinds(found), strict=False)
+        if not _holds(want, have)
+    ]
+    if len(found.fields) != len(script.types):
+        changed = [f"the query has {len(found.fields)} columns, and the view has {len(script.types)}"]
+    if changed:
+        advice = f"replace the view (airflow-mv create {script.view} --replace, with the same query)"
+        raise InvalidQueryError(f"{'; '.join(changed)}: {advice}")
+
+
+def _kinds(schema: T.StructType) -> list[T.DataType]:
+    return [field.dataType for field in schema.fields]
+
+
+def _holds(want: T.DataType, have: T.DataType) -> bool:
+    """Whether a column of one type holds each value of another one exactly."""
+    if isinstance(want, T.StructType) and isinstance(have, T.StructType):
+        pairs = zip_longest(want.fields, have.fields)
+        return all(a and b and a.name == b.name and _holds(a.dataType, b.dataType) for a, b in pairs)
+    if isinstance(want, T.ArrayType) and isinstance(have, T.ArrayType):
+        return _holds(want.elementType, have.elementType)
+    if isinstance(want, T.MapType) and isinstance(have, T.MapType):
+        return _holds(want.keyType, have.keyType) and _holds(want.valueType, have.valueType)
+    if isinstance(want, T.DecimalType) and isinstance(have, T.DecimalType):
+        whole = want.precision - want.scale >= have.precision - have.scale
+        return whole and want.scale >= have.scale
+    for line in _LINES:
+        if type(want) in line and type(have) in line:
+            return line.index(type(want)) >= line.index(type(have))
+    return want.typeName() == have.typeName() or (isinstance(want, T.StringType) and isinstance(have, T.StringType))

@@ -1,0 +1,81 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Base columns that are renamed, dropped or added after the last commit of rows.
+
+A refresh reads snapshots, with the names of that time. Iceberg binds the filters of such a scan to the names of now.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+import pytest
+
+from airflow_mv.plan.planner import Mode
+from airflow_mv.plan.reasons import Code
+from airflow_mv.verify import verify
+from tests.engine.support import Lake, multiset, recomputed
+
+GROUPED = "SELECT a, count(*) AS n, sum(b) AS b, max(a) AS most FROM {ns}.t WHERE a < 3 OR b = 700 GROUP BY a"
+ROWS = "SELECT id, a, s.x AS x FROM {ns}.t WHERE s.x = 1 AND a = 1"
+JOINED = "SELECT t.id, d.v FROM {ns}.t t JOIN {ns}.d d ON t.a = d.k WHERE d.v < 3 AND t.b > 50"
+VIEWS = {"grouped": GROUPED, "rows": ROWS, "joined": JOINED}
+SWAP = ("RENAME COLUMN a TO other", "RENAME COLUMN b TO a", "RENAME COLUMN other TO b")
+CASES = {
+    "swapped": SWAP,
+    "rotated": ("RENAME COLUMN a TO other", "RENAME COLUMN b TO a", "RENAME COLUMN c TO b", "RENAME COLUMN other TO c"),
+    "renamed": ("RENAME COLUMN a TO other",),
+    "dropped": ("DROP COLUMN a",),
+    "dropped and added": ("DROP COLUMN a", "ADD COLUMN a int"),
+    "nested": ("RENAME COLUMN s.x TO z", "RENAME COLUMN s.y TO x", "RENAME COLUMN s.z TO y"),
+}
+
+
+def prepare(lake: Lake, *, partitioned: bool = True) -> None:
+    lake.run(
+        "CREATE TABLE {ns}.t (id int, a int, b int, c int, s struct<x: int, y: int>) USING iceberg "
+        + ("PARTITIONED BY (bucket(4, a))" if partitioned else ""),
+        "CREATE TABLE {ns}.d (k int, v int) USING iceberg",
+        "INSERT INTO {ns}.d VALUES (1, 1), (2, 2), (9, 9)",
+        "INSERT INTO {ns}.t VALUES (1, 1, 100, 7, struct(1, 50)), (2, 2, 200, 7, struct(2, 60))",
+    )
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_name_that_means_another_column_by_now_changes_no_row(lake: Lake, case: str) -> None:
+    """Incrementally, in full, and for a check of the stored rows."""
+    prepare(lake, partitioned="dropped" not in case)
+    for name, sql in VIEWS.items():
+        lake.create(name, sql, refresh_strategy="incremental", properties={"airflow-mv.incremental-up-to": "1000"})
+        lake.refresh(name)
+    lake.run("INSERT INTO {ns}.t VALUES (3, 1, 700, 7, struct(1, 70)), (4, 5, 100, 7, struct(4, 1))")
+    lake.run(*(f"ALTER TABLE {{ns}}.t {change}" for change in CASES[case]))
+    for name, sql in VIEWS.items():
+        touched = case != "nested" or name == "rows"
+        for full in (False, True):
+            result = lake.refresh(name, full=full)
+            assert multiset(lake.stored(name)) == recomputed(lake, name, sql.replace("{ns}.", "")), (name, full)
+            if touched and not full:
+                assert result.mode == Mode.FULL
+                assert Code.SCHEMA_CHANGED in {reason.code for reason in result.reasons}
+        assert (result.mode == Mode.FULL) is True
+    assert verify(lake.catalog, lake("rows"), session=lambda: lake.spark).equal
+
+
+def test_rows_as_of_a_time_before_a_swap_are_those_of_that_time(lake: Lake) -> None:
+    prepare(lake)
+    then = datetime.now(UTC)
+    lake.run(*(f"ALTER TABLE {{ns}}.t {change}" for change in SWAP), "INSERT INTO {ns}.t (id, a, b) VALUES (9, 1, 1)")
+    for name, sql in VIEWS.items():
+        lake.create(name, sql)
+        lake.refresh(name, as_of=then)
+        assert multiset(lake.stored(name)) == recomputed(lake, name, sql.replace("{ns}.", "")), name
+    assert len(lake.rows("rows")) == 1
+
+
+def test_a_rename_of_a_column_that_the_query_does_not_read_is_none_of_its_business(lake: Lake) -> None:
+    prepare(lake)
+    lake.create("grouped", GROUPED, refresh_strategy="incremental", properties={"airflow-mv.incremental-up-to": "1000"})
+    lake.refresh("grouped")
+    lake.run("INSERT INTO {ns}.t VALUES (3, 1, 700, 7, struct(1, 70))", "ALTER TABLE {ns}.t RENAME COLUMN c TO seven")
+    assert lake.refresh("grouped").mode in (Mode.MERGE, Mode.REPLACE_KEYS)
+    assert multiset(lake.stored("grouped")) == recomputed(lake, "grouped", GROUPED.replace("{ns}.", ""))
