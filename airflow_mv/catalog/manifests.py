@@ -7,8 +7,7 @@ import hashlib
 import logging
 import threading
 
-from pyiceberg.manifest import read_manifest_list
-
+from airflow_mv.catalog.avro import read_manifests
 from airflow_mv.catalog.files import MetadataFiles, parsed
 from airflow_mv.errors import MaterializedViewError
 from airflow_mv.spec.table import Snapshot
@@ -47,7 +46,7 @@ def _digest(files: MetadataFiles, location: str) -> bytes:
         return known
     what = "manifest list"
     with parsed(location, what):
-        listed = read_manifest_list(files.io(location, what=what).new_input(location))
+        _, listed = read_manifests(files.io(location, what=what).new_input(location))
         entries = sorted(
             (item.manifest_path, int(item.content), item.partition_spec_id, item.sequence_number or 0)
             for item in listed

@@ -32,6 +32,7 @@ from pyiceberg.types import (
     TimestamptzType,
 )
 
+from airflow_mv.catalog.avro import read_entries, read_manifests
 from airflow_mv.catalog.files import MetadataFiles, parsed
 from airflow_mv.catalog.untrusted import static_table
 
@@ -102,8 +103,8 @@ def _may_match(table: StaticTable, snapshots: Collection[int], filters: Sequence
     manifests = [
         manifest
         for snapshot in table.snapshots()
-        if snapshot.snapshot_id in snapshots
-        for manifest in snapshot.manifests(io)
+        if snapshot.snapshot_id in snapshots and snapshot.manifest_list
+        for manifest in read_manifests(io.new_input(snapshot.manifest_list))[1]
         if manifest.content == ManifestContent.DATA and manifest.added_snapshot_id == snapshot.snapshot_id
     ]
     if len(manifests) > _MOST_MANIFESTS:
@@ -111,7 +112,7 @@ def _may_match(table: StaticTable, snapshots: Collection[int], filters: Sequence
     added = (
         entry.data_file
         for manifest in manifests
-        for entry in manifest.fetch_manifest_entry(io)
+        for entry in read_entries(manifest, io)
         if entry.status == ManifestEntryStatus.ADDED
     )
     return any(test.eval(file) for file in added for test in tests)

@@ -1,0 +1,67 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Cut and garbled manifests are errors. The compiled decoder of pyiceberg may end the process over them."""
+
+from __future__ import annotations
+
+import random
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from pyiceberg.io.pyarrow import PyArrowFileIO
+
+from airflow_mv.catalog.avro import read_entries, read_manifests, require_frame
+from tests.builders import lake
+
+
+@pytest.fixture
+def files(sqlite_uri: str, warehouse: Path) -> tuple[Path, Path]:
+    """A manifest list and a manifest."""
+    with lake(sqlite_uri, warehouse) as home:
+        table = home.table()
+        home.append()
+        snapshot = table.refresh().current_snapshot()
+        assert snapshot is not None
+        manifest = snapshot.manifests(table.io)[0]
+    return tuple(Path(item.removeprefix("file://")) for item in (snapshot.manifest_list, manifest.manifest_path))  # type: ignore[return-value]
+
+
+def test_whole_files_read_as_pyiceberg_reads_them(files: tuple[Path, Path]) -> None:
+    io = PyArrowFileIO()
+    stored, manifests = read_manifests(io.new_input(str(files[0])))
+    assert "snapshot-id" in stored
+    assert len(manifests) == 2
+    for manifest in manifests:
+        wanted = [entry.data_file.file_path for entry in manifest.fetch_manifest_entry(io)]
+        assert [entry.data_file.file_path for entry in read_entries(manifest, io)] == wanted
+
+
+def test_a_file_that_is_cut_anywhere_is_refused(files: tuple[Path, Path]) -> None:
+    for path in files:
+        data = path.read_bytes()
+        require_frame(data)
+        whole = [size for size in range(len(data)) if not refused(data[:size])]
+        # Without any block it is a whole file of no entries: what is recorded of it tells that.
+        assert len(whole) <= 1
+
+
+def refused(data: bytes) -> bool:
+    try:
+        require_frame(data)
+    except ValueError:
+        return True
+    return False
+
+
+def test_garbled_bytes_end_in_a_value_or_an_error(files: tuple[Path, Path], tmp_path: Path) -> None:
+    """Within the same process, and soon."""
+    random.seed(1)
+    io, data = PyArrowFileIO(), files[0].read_bytes()
+    for number in range(100):
+        changed = bytearray(data)
+        for _ in range(random.randrange(1, 6)):
+            changed[random.randrange(len(data))] = random.randrange(256)
+        path = tmp_path / f"{number}.avro"
+        path.write_bytes(changed)
+        with suppress(Exception):  # pyiceberg raises whatever it stumbles over
+            assert isinstance(read_manifests(io.new_input(str(path)))[1], list)

@@ -1,0 +1,68 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which state a repair goes on from, decided from what the files say alone."""
+
+from __future__ import annotations
+
+import pytest
+
+from airflow_mv.upkeep.repair import Edit, Link, ahead_of, edited
+
+
+def chain(length: int, *, logged: int = 100) -> list[Link]:
+    """States ``0`` to ``length - 1``, each with the last states before it in its log."""
+    return [Link(str(n), n, tuple(map(str, range(max(0, n - logged), n)))) for n in range(length)]
+
+
+@pytest.mark.parametrize("logged", [1, 2, 100])
+@pytest.mark.parametrize("start", range(6))
+def test_a_chain_leads_to_its_end_if_it_is_longer_than_one_step(start: int, logged: int) -> None:
+    """One step may be what a refresh has left that died before its swap."""
+    assert ahead_of(str(start), chain(6, logged=logged)) == ("5" if start < 4 else None)
+    assert ahead_of("elsewhere", chain(6, logged=logged)) is None
+
+
+@pytest.mark.parametrize("gone", [{"1"}, {"2"}, {"1", "2", "3"}])
+def test_files_between_may_be_gone(gone: set[str]) -> None:
+    """The logs of later files name them."""
+    left = [link for link in chain(6) if link.key not in gone | {"0"}]
+    assert ahead_of("0", left) == "5"
+
+
+def test_of_two_ends_neither_is_taken_but_their_common_past() -> None:
+    """At most one of them was published, and nobody knows which."""
+    links = chain(4)
+    fork = Link("3b", 3, links[3].log)
+    assert ahead_of("0", [*links, fork]) == "2"
+    assert ahead_of("1", [*links, fork]) == "2"
+    assert ahead_of("2", [*links, fork]) is None
+
+
+def test_a_side_line_is_not_followed() -> None:
+    """What was made from an earlier state than the row's leads elsewhere."""
+    links = chain(3)
+    side = [Link("2b", 2, ("0", "1b")), Link("3b", 3, ("0", "1b", "2b")), Link("4b", 4, ("0", "1b", "2b", "3b"))]
+    assert ahead_of("2", [*links, *side]) is None
+
+
+DOCUMENT = {
+    "current-snapshot-id": 3,
+    "last-updated-ms": 30,
+    "refs": {"main": {"type": "branch", "snapshot-id": 3}, "refresh-b": {"type": "tag", "snapshot-id": 2}},
+    "snapshots": [{"snapshot-id": number} for number in (1, 2, 3)],
+    "snapshot-log": [{"snapshot-id": number, "timestamp-ms": number * 10} for number in (1, 2, 3)],
+}
+
+
+@pytest.mark.parametrize(("head", "drops"), [(1, (3,)), (2, (3, 1)), (None, (3,)), (None, (1, 2, 3))])
+def test_what_is_dropped_is_named_by_nothing(head: int | None, drops: tuple[int, ...]) -> None:
+    """Nor does an edit change its input; the log ends with the current snapshot."""
+    before = repr(DOCUMENT)
+    changed = edited(DOCUMENT, Edit(drops, None, moves=True, head=head), now_ms=40)
+    assert repr(DOCUMENT) == before
+    left = {item["snapshot-id"] for item in changed["snapshots"]}
+    assert left == {1, 2, 3} - set(drops)
+    assert {ref["snapshot-id"] for ref in changed["refs"].values()} <= left
+    assert {entry["snapshot-id"] for entry in changed["snapshot-log"]} <= left
+    assert changed["current-snapshot-id"] == (-1 if head is None else head)
+    assert ("main" in changed["refs"]) == (head is not None)
+    assert [entry["snapshot-id"] for entry in changed["snapshot-log"]][-1:] == ([] if head is None else [head])
