@@ -168,6 +168,8 @@ class Lab:
         names = [name for name, _ in query.output]
         positions = [names.index(key) for key in plan.keys]
         affected = {hashable(row) for row in self.run(plan.affected)}
+        if not plan.keys:
+            return Counter(self.run(self.sql)) if affected else stored
         if plan.affected_unless_constants is not None and not any(self.run(item)[0][0] for item in plan.constants):
             cheaper = {hashable(row) for row in self.run(plan.affected_unless_constants)}
             assert cheaper <= affected

@@ -5,15 +5,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import TypeGuard
 
 from sqlglot import exp
 
 from airflow_mv.plan.incremental import ir
-from airflow_mv.plan.incremental.changed import changed
+from airflow_mv.plan.incremental.changed import affected_keys, changed
 from airflow_mv.plan.incremental.keys import is_not_null, visible_keys
 from airflow_mv.plan.incremental.model import RefusedError, Replaced
 from airflow_mv.plan.incremental.render import sql
 from airflow_mv.plan.incremental.stable import doubts, is_certain
+from airflow_mv.plan.incremental.subqueries import aggregated
 from airflow_mv.plan.incremental.telescope import Context
 from airflow_mv.plan.reasons import Code
 
@@ -49,12 +51,14 @@ def replaced(tree: ir.Tree, output: Sequence[tuple[str, str]], *, broadcast: boo
 def keys(tree: ir.Tree, output: Sequence[tuple[str, str]]) -> tuple[int, ...]:
     """Choose the key columns, by position: those that the rows are grouped by, or all that compare.
 
-    Any choice is right; one with few rows to a key rewrites less.
+    Any choice is right; one with few rows to a key rewrites less. An aggregate without GROUP BY needs no key.
 
     Raises:
         RefusedError: No column can be compared.
     """
     found_doubts = doubts(tree)
+    if _is_one_group(tree):
+        return ()
     comparable = [index for index, (_, kind) in enumerate(output) if is_comparable(kind)]
     found = visible_keys(tree) if isinstance(tree, ir.Block) else ()
     if found and all(index in comparable and not found_doubts[index] for index in found):
@@ -71,7 +75,13 @@ def is_comparable(kind: str) -> bool:
     return not any(word in kind.lower() for word in _NOT_COMPARABLE)
 
 
+def _is_one_group(tree: ir.Tree) -> TypeGuard[ir.Block]:
+    return isinstance(tree, ir.Block) and aggregated(tree) and tree.grouping is None
+
+
 def _select(tree: ir.Tree, positions: Sequence[int], context: Context) -> ir.Block:
+    if _is_one_group(tree):
+        return _reached(tree, context)
     names = ir.names(tree)
     columns = [names[index] for index in positions]
     found = changed(tree, positions, context)
@@ -83,3 +93,12 @@ def _select(tree: ir.Tree, positions: Sequence[int], context: Context) -> ir.Blo
     alias = context.fresh("changed")
     outputs = tuple(ir.Output(name, ir.column(alias, name)) for name in columns)
     return ir.Block(outputs, (ir.Relation(alias, ir.union(found, columns)),), distinct=True)
+
+
+def _reached(block: ir.Block, context: Context) -> ir.Block:
+    """Return a query that has rows if a change reaches the one group of a block."""
+    found = affected_keys(block, (ir.one(),), context)
+    if not found:
+        return ir.Block((ir.Output("reached", ir.one()),), (), where=exp.false())
+    alias = context.fresh("changed")
+    return ir.Block((ir.Output("reached", ir.column(alias, "__k0")),), (ir.Relation(alias, ir.union(found)),))

@@ -1,0 +1,319 @@
+# SPDX-License-Identifier: Apache-2.0
+"""TPC-DS's tables in Iceberg, partitioned, ten rounds of changes, and its queries refreshed after each round."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pyarrow
+
+from tests.engine.incremental.checking import stored
+from tests.engine.incremental.histories import VARIANTS
+from tests.engine.incremental.playing import ALWAYS
+from tests.engine.support import Lake
+from tests.incremental import tpcds
+from tests.incremental.lab import to_duckdb
+
+PARTITIONING = {
+    "store_sales": "truncate(500, ss_sold_date_sk)",
+    "store_returns": "bucket(2, sr_item_sk)",
+    "catalog_sales": "bucket(3, cs_item_sk)",
+    "catalog_returns": "truncate(1000, cr_returned_date_sk)",
+    "web_sales": "truncate(1000, ws_sold_date_sk)",
+    "web_returns": "bucket(2, wr_item_sk)",
+    "inventory": "truncate(1000, inv_date_sk)",
+    "date_dim": "truncate(20000, d_date_sk)",
+    "item": "i_category",
+}
+#: The number that an appended row has anew, for each table of facts.
+_NUMBERS = {
+    **{"store_sales": "ss_ticket_number", "store_returns": "sr_ticket_number"},
+    **{"catalog_sales": "cs_order_number", "catalog_returns": "cr_order_number"},
+    **{"web_sales": "ws_order_number", "web_returns": "wr_order_number", "inventory": "inv_quantity_on_hand"},
+}
+#: DuckDB makes averages and quotients of decimals in doubles, Spark in decimals, which are rounded.
+_NEAR, _NEARLY = 2e-4, 1e-5
+
+
+def append(table: str, turn: int) -> str:
+    """Return a statement that appends rows like some that are there; those of a sale and its return belong together."""
+    number = _NUMBERS[table]
+    chosen = f"inv_item_sk + inv_date_sk) % 29 = {turn}" if table == "inventory" else f"{number}) % 23 = {turn}"
+    added = "3" if table == "inventory" else str(10_000_000 * (turn + 1))
+    return (
+        f"INSERT INTO {table} BY NAME SELECT * EXCEPT ({number}), "
+        f"CAST({number} + {added} AS {'INT' if table == 'inventory' else 'BIGINT'}) AS {number} "
+        f"FROM {table} WHERE ({chosen}"
+    )
+
+
+ROUNDS: Mapping[str, tuple[str, ...]] = {
+    "append": tuple(append(table, 1) for table in tpcds.FACTS),
+    "delete and update": (
+        "DELETE FROM store_sales WHERE ss_ticket_number % 31 = 3",
+        "DELETE FROM store_returns WHERE sr_ticket_number % 31 = 3",
+        "UPDATE catalog_sales SET cs_quantity = cs_quantity + 1, cs_ext_sales_price = cs_ext_sales_price + 1, "
+        "cs_item_sk = cs_item_sk % 180 + 1 WHERE cs_order_number % 37 = 1",
+        "UPDATE catalog_returns SET cr_return_amount = cr_return_amount + 1 WHERE cr_order_number % 11 = 1",
+        "UPDATE web_sales SET ws_ext_discount_amt = ws_ext_discount_amt + 5, ws_sold_date_sk = ws_sold_date_sk + 7 "
+        "WHERE ws_order_number % 19 = 1",
+        "DELETE FROM web_returns WHERE wr_order_number % 17 = 2",
+        "UPDATE inventory SET inv_quantity_on_hand = inv_quantity_on_hand + 40 WHERE inv_item_sk % 23 = 4",
+    ),
+    "dimensions": (
+        "UPDATE item SET i_brand_id = i_brand_id + 1, i_category = 'Music' WHERE i_item_sk % 13 = 5",
+        "UPDATE customer_address SET ca_state = 'GA', ca_zip = '85669' WHERE ca_address_sk % 17 = 3",
+        "UPDATE customer SET c_birth_month = 5, c_current_addr_sk = c_current_addr_sk % 500 + 1 "
+        "WHERE c_customer_sk % 19 = 2",
+        "UPDATE store SET s_state = 'TN', s_gmt_offset = -5 WHERE s_store_sk = 2",
+        "DELETE FROM promotion WHERE p_promo_sk = 3",
+        "INSERT INTO warehouse SELECT * FROM warehouse WHERE w_warehouse_sk = 4",
+        "UPDATE date_dim SET d_day_name = 'Sunday' WHERE d_date = DATE '2000-02-01'",
+        "UPDATE household_demographics SET hd_dep_count = 4 WHERE hd_demo_sk % 29 = 1",
+        append("store_sales", 2),
+    ),
+    "compaction": (
+        "CALL {catalog}.system.rewrite_data_files(table => '{ns}.store_sales', options => map('rewrite-all', 'true'))",
+        "CALL {catalog}.system.rewrite_data_files(table => '{ns}.inventory', options => map('rewrite-all', 'true'))",
+        "CALL {catalog}.system.rewrite_manifests(table => '{ns}.catalog_sales')",
+        append("web_sales", 3),
+        append("web_returns", 3),
+    ),
+    "evolution": (
+        "ALTER TABLE store_sales ADD COLUMN ss_more INT",
+        "ALTER TABLE catalog_sales ADD PARTITION FIELD bucket(2, cs_order_number)",
+        "ALTER TABLE inventory ALTER COLUMN inv_quantity_on_hand TYPE BIGINT",
+        "ALTER TABLE web_sales REPLACE PARTITION FIELD ws_sold_date_sk_trunc WITH bucket(2, ws_item_sk)",
+        "ALTER TABLE item RENAME COLUMN i_formulation TO i_formula",
+        append("store_sales", 4),
+        append("catalog_sales", 4),
+        append("web_sales", 4),
+        append("inventory", 4).replace("AS INT)", "AS BIGINT)"),
+        "UPDATE store_sales SET ss_more = 1, ss_net_profit = ss_net_profit - 1 WHERE ss_item_sk = 7",
+    ),
+    "overwrite": (
+        "INSERT OVERWRITE web_sales SELECT * FROM web_sales WHERE ws_order_number % 29 <> 5",
+        "INSERT OVERWRITE store_returns SELECT * FROM store_returns WHERE sr_item_sk % 29 <> 5 OR sr_item_sk IS NULL",
+        "INSERT OVERWRITE call_center SELECT * FROM call_center WHERE cc_call_center_sk <> 5",
+    ),
+    "rollback": (
+        "CALL {catalog}.system.set_current_snapshot('{ns}.catalog_sales', {earlier})",
+        append("catalog_returns", 6),
+        append("store_sales", 6),
+    ),
+    "branches": (
+        "ALTER TABLE store_returns CREATE BRANCH audit",
+        "INSERT INTO store_returns.branch_audit SELECT * FROM store_returns WHERE sr_ticket_number % 23 = 7",
+        "CALL {catalog}.system.fast_forward('{ns}.store_returns', 'main', 'audit')",
+        "ALTER TABLE store_sales CREATE BRANCH elsewhere",
+        "DELETE FROM store_sales.branch_elsewhere WHERE ss_item_sk < 50",
+        append("inventory", 7).replace("AS INT)", "AS BIGINT)"),
+    ),
+    "merge and empty": (
+        "MERGE INTO store_sales t USING (SELECT ss_item_sk AS i, ss_ticket_number AS n FROM store_sales "
+        "WHERE ss_ticket_number % 41 = 9 GROUP BY ALL) u ON t.ss_item_sk = u.i AND t.ss_ticket_number = u.n "
+        "WHEN MATCHED AND ss_quantity % 2 = 0 THEN DELETE "
+        "WHEN MATCHED THEN UPDATE SET ss_quantity = ss_quantity + 10, ss_store_sk = 4, ss_sales_price = NULL",
+        "DELETE FROM web_returns",
+        "DELETE FROM catalog_returns WHERE cr_returned_date_sk < 2452000",
+    ),
+    "all at once": (
+        *(append(table, 8) for table in tpcds.FACTS if table not in ("inventory", "web_returns")),
+        "CALL {catalog}.system.set_current_snapshot('{ns}.web_returns', {earlier})",
+        "DELETE FROM store_sales WHERE ss_item_sk = 11",
+        "UPDATE item SET i_manufact_id = i_manufact_id + 1 WHERE i_item_sk % 7 = 1",
+        "ALTER TABLE catalog_sales ADD COLUMN cs_more STRING",
+        "CALL {catalog}.system.rewrite_data_files(table => '{ns}.catalog_sales')",
+        "DELETE FROM customer WHERE c_customer_sk % 97 = 5",
+    ),
+}
+
+
+@dataclass
+class Played:
+    """What a run has seen."""
+
+    modes: dict[tuple[int, str], str] = field(default_factory=dict)
+    reasons: dict[tuple[int, str], str] = field(default_factory=dict)
+    wrong: list[str] = field(default_factory=list)
+    refreshes: int = 0
+    by_duckdb: int = 0
+    rows: int = 0
+
+    def full_after(self, change: str) -> set[int]:
+        """Return the queries that were recomputed after a round."""
+        return {number for (number, name), mode in self.modes.items() if name == change and mode == "full"}
+
+    def __str__(self) -> str:
+        lines = [f"{self.refreshes} refreshes ({self.by_duckdb} by DuckDB too), {self.rows} rows compared"]
+        for change in ROUNDS:
+            modes = Counter(mode for (_, name), mode in self.modes.items() if name == change)
+            lines.append(f"{change}: {dict(modes)}")
+            lines += [f"    Q{n}: {told}" for (n, name), told in self.reasons.items() if name == change]
+        return "\n".join([*lines, *self.wrong])
+
+
+@dataclass
+class Play:
+    """One run over some of the queries."""
+
+    lake: Lake
+    texts: Mapping[int, str]
+    duckdb: duckdb.DuckDBPyConnection
+    played: Played = field(default_factory=Played)
+    _snapshots: dict[str, int | None] = field(default_factory=dict)
+
+    def run(self, rounds: Iterable[str]) -> Played:
+        """Make the views; change the tables, refresh and compare, round by round."""
+        for number, sql in self.texts.items():
+            self.lake.create(f"q{number}", sql, refresh_strategy="incremental", properties=ALWAYS)
+            self.lake.refresh(f"q{number}")
+        self._read_again()
+        for change in rounds:
+            for statement in ROUNDS[change]:
+                self._execute(statement)
+            self._read_again()
+            for number in self.texts:
+                self._refresh(number, change)
+        return self.played
+
+    def _execute(self, statement: str) -> None:
+        parts = {"{catalog}": self.lake.catalog.name, "{ns}": self.lake.namespace}
+        if "{earlier}" in statement:
+            table = statement.split("{ns}.")[1].split("'")[0]
+            parts["{earlier}"] = str(self._earlier(table))
+        for place, part in parts.items():
+            statement = statement.replace(place, part)
+        self.lake.spark.sql(statement).collect()
+
+    def _earlier(self, table: str) -> int:
+        """Return the snapshot before the last one."""
+        metadata = self.lake.files.load_table((self.lake.namespace, table)).metadata
+        return metadata.snapshot_log[-2].snapshot_id
+
+    def _read_again(self) -> None:
+        """Let DuckDB have the rows of the tables that have changed."""
+        for table in tpcds.TABLES:
+            head = self.lake.files.load_table((self.lake.namespace, table)).metadata.current_snapshot_id
+            if self._snapshots.get(table, 0) != head:
+                rows = self.lake.spark.table(table).toArrow()  # noqa: F841 (DuckDB finds it by its name)
+                self.duckdb.execute(f"CREATE OR REPLACE TABLE {table} AS FROM rows")
+                self._snapshots[table] = head
+
+    def _refresh(self, number: int, change: str) -> None:
+        started = time.monotonic()
+        try:
+            result = self.lake.refresh(f"q{number}", on_fallback="full")
+        except Exception as error:  # noqa: BLE001 (the others go on)
+            self.played.wrong.append(f"Q{number} after {change}: {type(error).__name__}: {str(error)[:500]}")
+            return
+        mode = str(result.mode)
+        self.played.modes[number, change] = mode
+        if mode == "full":
+            self.played.reasons[number, change] = result.reasons[-1].message[:300]
+        self.played.refreshes += 1
+        refreshed = time.monotonic() - started
+        found = stored(self.lake, f"q{number}")
+        for told in self._differences(number, found):
+            self.played.wrong.append(f"Q{number} after {change} ({mode}): {told}")
+        self.played.rows += found.num_rows
+        spent = time.monotonic() - started - refreshed
+        wrong = "WRONG" if self.played.wrong and self.played.wrong[-1].startswith(f"Q{number} after {change}") else ""
+        print(
+            f"Q{number} after {change}: {mode}, {found.num_rows} rows, {refreshed:.1f} + {spent:.1f} s {wrong}",
+            self.played.reasons.get((number, change), ""),
+            flush=True,
+        )
+
+    def _differences(self, number: int, found: pyarrow.Table) -> Iterator[str]:
+        got = _sorted(found)
+        expected = _sorted(self.lake.spark.sql(self.texts[number]).toArrow())
+        if told := differ(expected, got, near=1e-9, nearly=1e-9):
+            yield f"Spark says otherwise: {told}"
+        try:
+            rows = self.duckdb.sql(to_duckdb(self.texts[number])).to_arrow_table()
+        except duckdb.Error as error:
+            yield f"DuckDB cannot: {str(error)[:200]}"
+            return
+        self.played.by_duckdb += 1
+        if told := differ(_sorted(rows), got, near=_NEAR, nearly=_NEARLY):
+            yield f"DuckDB says otherwise: {told}"
+
+
+def tables(lake: Lake, folder: Path, variant: str) -> None:
+    """Make the Iceberg tables of generated files."""
+    version, mode = VARIANTS[variant]
+    properties = {"format-version": str(version), "write.distribution-mode": "none"}
+    properties |= {"write.spark.fanout.enabled": "true"}
+    properties |= {f"write.{verb}.mode": mode for verb in ("delete", "update", "merge")}
+    told = ", ".join(f"'{key}' = '{value}'" for key, value in properties.items())
+    for table in tpcds.TABLES:
+        by = f"PARTITIONED BY ({PARTITIONING[table]})" if table in PARTITIONING else ""
+        lake.spark.sql(
+            f"CREATE TABLE {lake(table)} USING iceberg {by} TBLPROPERTIES ({told}) "
+            f"AS SELECT * FROM parquet.`{folder}/{table}.parquet`"
+        )
+
+
+# ------------------------------------------------------------------------------------- comparing
+def _sorted(table: pyarrow.Table) -> list[tuple[Any, ...]]:
+    rows = [tuple(_plain(value) for value in row.values()) for row in table.to_pylist()]
+    return sorted(rows, key=lambda row: [_key(value) for value in row])
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, int | Decimal) and not isinstance(value, bool):
+        return float(value)
+    return value.rstrip() if isinstance(value, str) else value
+
+
+def _key(value: Any) -> tuple[int, Any]:
+    """Numbers are told apart coarsely: last digits must not decide the order."""
+    if value is None:
+        return (0, 0)
+    if isinstance(value, float):
+        return (1, float(f"{value:.4g}"))
+    return (2, str(value))
+
+
+def differ(expected: list[tuple[Any, ...]], got: list[tuple[Any, ...]], *, near: float, nearly: float) -> str:
+    """Say in what two sorted lists of rows differ; nothing if they do not.
+
+    Args:
+        expected: What there should be.
+        got: What there is.
+        near: How far numbers may be from each other.
+        nearly: Likewise, as a part of the number.
+    """
+    if len(expected) != len(got):
+        return f"{len(expected)} rows expected, {len(got)} found"
+    for one, other in zip(expected, got, strict=True):
+        if not _alike(one, other, near, nearly):
+            break
+    else:
+        return ""
+    # Where near numbers have another order: each row has to find one that is alike.
+    rest = list(got)
+    for row in expected:
+        place = next((index for index, other in enumerate(rest) if _alike(row, other, near, nearly)), None)
+        if place is None:
+            return f"lacks {row}; left are {rest[:3]}"
+        del rest[place]
+    return ""
+
+
+def _alike(one: tuple[Any, ...], other: tuple[Any, ...], near: float, nearly: float) -> bool:
+    return all(_same(left, right, near, nearly) for left, right in zip(one, other, strict=True))
+
+
+def _same(one: Any, other: Any, near: float, nearly: float) -> bool:
+    if isinstance(one, float) and isinstance(other, float):
+        return one == other or abs(one - other) <= max(near, nearly * max(abs(one), abs(other)))
+    return bool(one == other)
