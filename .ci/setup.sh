@@ -3,7 +3,7 @@
 # Everything that must be there before the first command, each step a no-op when it is there already:
 #   setup.sh            Python environment .venv, Java, Spark's jars
 #   setup.sh services   what the tests start or call: PostgreSQL's programs, a REST catalog's jars (by Maven),
-#                       Chromium, and `docker-compose config` where CI is set
+#                       DuckDB's TPC-DS extension, Chromium, and `docker-compose config` where CI is set
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -221,6 +221,12 @@ setup_archive() {
     step "Spark's classes in one file, for the tests" "$VENV/bin/python" -m tests.spark.archive
 }
 
+# The tests generate its data and its queries. The extension is made for another DuckDB than the project's.
+setup_tpcds() {
+    if compgen -G ".bench/tpcds-*/installed" >/dev/null; then return; fi
+    step "DuckDB's TPC-DS extension, for the tests" retry "$VENV/bin/python" -m tests.incremental.tpcds
+}
+
 # Only the browser: Playwright comes from PyPI with its driver, and downloads nothing.
 setup_chromium() {
     if [[ -n ${AIRFLOW_MV_TEST_CHROMIUM:-} ]] || command -v chromium >/dev/null; then return; fi
@@ -248,6 +254,7 @@ case ${1:-all} in
         setup_postgres
         setup_rest
         setup_archive
+        setup_tpcds
         setup_chromium
         setup_compose
         ;;

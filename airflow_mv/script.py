@@ -131,7 +131,7 @@ class ReplaceKeysStep:
         query: The view's SQL, pinned to the new snapshots; its columns are the storage table's, by position.
         columns: The storage table's columns, unquoted, in order.
         affected: A query for the affected keys, by position; it may repeat them.
-        keys: The columns of ``columns`` that are the key.
+        keys: The columns of ``columns`` that are the key; none: if ``affected`` has a row, all rows are replaced.
         not_null: Those keys that are never NULL, neither stored nor new.
         how: ``merge`` or ``delete`` (and insert) write what changes, ``overwrite`` rewrites the storage table.
         most_keys: With more affected keys than this the run falls back.

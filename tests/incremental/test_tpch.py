@@ -6,20 +6,19 @@ DuckDB's optimizer is on here: without it the comma joins would be cross product
 
 from __future__ import annotations
 
-import math
 import subprocess
 import sys
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from airflow_mv.plan.incremental import BaseRelation, Query
+from airflow_mv.plan.incremental import BaseRelation
 from airflow_mv.plan.reasons import Reason
-from tests.incremental.lab import STRATEGIES, Bag, Lab, Table, spark_type, to_duckdb
+from tests.incremental.lab import STRATEGIES, Bag, Lab
 from tests.incremental.tpch import QUERIES
+from tests.incremental.versions import analysed, execute, read_changes, relation, rounded
 
 SCALE = "0.01"
 TABLES = ("customer", "lineitem", "nation", "orders", "part", "partsupp", "region", "supplier")
@@ -73,73 +72,14 @@ def steps(data: Path) -> Iterator[list[tuple[str, Lab, list[BaseRelation]]]]:
         for table in TABLES:
             lab.connection.execute(f"CREATE TABLE {table} AS FROM '{data}/{table}.parquet'")
         for earlier in list(STEPS.values())[:number]:
-            _execute(lab, earlier)
+            execute(lab, earlier)
         for table in TABLES:
             lab.connection.execute(f"CREATE TABLE {table}__old AS FROM {table}")
-        _execute(lab, statements)
-        result.append((name, lab, [_relation(lab, table) for table in TABLES]))
+        execute(lab, statements)
+        result.append((name, lab, [relation(lab, table) for table in TABLES]))
     yield result
     for _, lab, _ in result:
         lab.connection.close()
-
-
-def _execute(lab: Lab, statements: tuple[str, ...]) -> None:
-    for statement in statements:
-        lab.connection.execute(statement)
-
-
-def _relation(lab: Lab, table: str) -> BaseRelation:
-    connection = lab.connection
-    connection.execute(f"CREATE VIEW {table}__new AS FROM {table}")
-    connection.execute(
-        f"CREATE TABLE {table}__change AS SELECT *, 1 AS __w FROM (FROM {table} EXCEPT ALL FROM {table}__old) "
-        f"UNION ALL SELECT *, -1 AS __w FROM (FROM {table}__old EXCEPT ALL FROM {table})"
-    )
-    came, went = connection.execute(
-        f"SELECT count(*) FILTER (__w > 0), count(*) FILTER (__w < 0) FROM {table}__change"
-    ).fetchall()[0]
-    described = connection.execute(f"DESCRIBE {table}").fetchall()
-    columns = tuple((row[0], spark_type(row[1])) for row in described)
-    return BaseRelation(Table(table, ()).identifier, table, columns, bool(came or went), not went)
-
-
-def _analysed(lab: Lab, relations: list[BaseRelation], sql: str) -> Query:
-    def analyse(output: list[tuple[str, str]]) -> Query:
-        found = Query.analyse(
-            sql, relations, output=output, default_catalog="lake", default_namespace=("db",), views={}
-        )
-        assert not isinstance(found, Reason), found
-        return found
-
-    plain = sql
-    for relation in relations:
-        plain = plain.replace(f"{relation.name}__new", relation.name)
-    lab.sql = plain
-    described = lab.connection.execute(f"DESCRIBE {to_duckdb(plain)}").fetchall()
-    return analyse([(row[0], spark_type(row[1])) for row in described])
-
-
-def _read_changes(lab: Lab, relations: list[BaseRelation], query: Query) -> None:
-    """Of each change let the query see the rows that can matter to it."""
-    for relation in relations:
-        condition = query.conditions.get(relation.identifier, "true")
-        lab.run(
-            f"CREATE OR REPLACE VIEW {relation.name}__delta AS SELECT * FROM {relation.name}__change WHERE {condition}"
-        )
-
-
-def rounded(bag: Bag) -> Bag:
-    """Floating sums may differ in their last digits."""
-    result: Bag = Counter()
-    for row, copies in bag.items():
-        result[tuple(_rounded(value) for value in row)] += copies
-    return result
-
-
-def _rounded(value: Any) -> Any:
-    if isinstance(value, float) and value and math.isfinite(value):
-        return round(value, 10 - math.ceil(math.log10(abs(value))))
-    return value
 
 
 @pytest.mark.parametrize("number", QUERIES)
@@ -147,8 +87,8 @@ def test_each_strategy_equals_the_recompute(number: int, steps: list[tuple[str, 
     """What is not refused is exact, and only what must be is refused."""
     rows = 0
     for name, lab, relations in steps:
-        query = _analysed(lab, relations, QUERIES[number])
-        _read_changes(lab, relations, query)
+        query = analysed(lab, relations, QUERIES[number])
+        read_changes(lab, relations, query)
         stored: Bag = Counter(lab.run(query.old_query))
         expected, results = lab.refresh(query, dict.fromkeys(STRATEGIES, stored))
         rows += sum(expected.values())

@@ -184,3 +184,7 @@ def _values(condition: exp.Expr) -> list[dict[str, str]]:
         values = [condition.args["low"]]
     told = [item.sql(dialect="duckdb") for item in values if not item.find(exp.Column, exp.Query)]
     return [{column.name: item} for item in told] or [{}]
+
+
+if __name__ == "__main__":
+    install()

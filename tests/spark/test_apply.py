@@ -159,6 +159,17 @@ def test_rows_that_repeat_are_replaced_by_their_values(home: Home, how: str) -> 
     assert home.rows() == home.recomputed()
 
 
+def test_the_one_row_is_computed_again_if_a_change_reaches_it(home: Home) -> None:
+    """No key is needed to find it; a change that does not reach it leaves the storage table as it is."""
+    home.start("SELECT count(DISTINCT g) AS groups, max(x) AS most FROM {t} WHERE h = 1")
+    for added, way in (("(300, 'other', 0, 1000)", "none"), ("(301, 'other', 1, 1000)", "overwrite")):
+        home.change(f"INSERT INTO {{t}} VALUES {added}")
+        step = ReplaceKeysStep(TABLE, home.query(), ("groups", "most"), f"SELECT 1 FROM {VIEW} WHERE h = 1", ())
+        outcome = home.run(home.delta("g", "h", "x"), step)
+        assert (outcome.error, outcome.mode, outcome.way) == (None, "incremental", way)
+        assert home.rows() == home.recomputed()
+
+
 def test_nothing_affected_writes_nothing_and_says_so(home: Home) -> None:
     """The storage table keeps its snapshot; the refresh still holds for the new base snapshots."""
     home.start(GROUPED)

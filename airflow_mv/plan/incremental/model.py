@@ -85,7 +85,8 @@ class Replaced:
     ``affected`` selects D: distinct values of ``keys``, columns named like the keys. It is always
     complete. Where ``constants`` are given, the job may first run each (one row, one boolean): if
     all are false, ``affected_unless_constants`` is complete too and cheaper; if one is true, nearly
-    every row is affected and a full refresh is cheaper.
+    every row is affected and a full refresh is cheaper. Without ``keys`` the query has one row, and
+    ``affected`` has rows if the change reaches it.
     """
 
     keys: tuple[str, ...]

@@ -110,10 +110,11 @@ ROUNDS: Mapping[str, tuple[str, ...]] = {
     ),
     "branches": (
         "ALTER TABLE store_returns CREATE BRANCH audit",
-        "INSERT INTO store_returns.branch_audit SELECT * FROM store_returns WHERE sr_ticket_number % 23 = 7",
+        "INSERT INTO {catalog}.{ns}.store_returns.branch_audit "
+        "SELECT * FROM store_returns WHERE sr_ticket_number % 23 = 7",
         "CALL {catalog}.system.fast_forward('{ns}.store_returns', 'main', 'audit')",
         "ALTER TABLE store_sales CREATE BRANCH elsewhere",
-        "DELETE FROM store_sales.branch_elsewhere WHERE ss_item_sk < 50",
+        "DELETE FROM {catalog}.{ns}.store_sales.branch_elsewhere WHERE ss_item_sk < 50",
         append("inventory", 7).replace("AS INT)", "AS BIGINT)"),
     ),
     "merge and empty": (

@@ -1,0 +1,42 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The page about TPC-DS is what its command writes, and nearly all queries are incremental. No Spark."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from benchmarks.tpcds_modes import CHANGES, document, plans
+from tests.incremental import tpcds
+
+_PAGE = Path(__file__).parents[2] / "docs" / "incremental-tpcds.md"
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The tables without rows."""
+    made = tmp_path_factory.mktemp("tpcds")
+    tpcds.generate(made, scale=0)
+    return made
+
+
+def _column(change: str) -> dict[int, str]:
+    place = list(CHANGES).index(change)
+    rows = re.findall(r"^\| Q(\d+) \| (.*) \|$", _PAGE.read_text(), re.MULTILINE)
+    found = {int(number): row.split(" | ")[place].strip() for number, row in rows}
+    return {number: mode for number, mode in found.items() if mode}
+
+
+def test_at_least_ninety_queries_are_incremental_after_appends(folder: Path) -> None:
+    """As the page says of each."""
+    found = {row.query: row.mode for row in plans(folder, ["facts come"])}
+    assert found == _column("facts come")
+    assert sum(mode != "full" for mode in found.values()) >= 90
+
+
+@pytest.mark.slow
+def test_page_is_what_its_command_writes(folder: Path) -> None:
+    """All of it, reasons included."""
+    assert document(plans(folder)) == _PAGE.read_text()
