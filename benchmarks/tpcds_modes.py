@@ -62,22 +62,25 @@ class Planned:
     why: tuple[str, ...]
 
 
-def plans(folder: Path, changes: Iterable[str] = tuple(CHANGES)) -> list[Planned]:
-    """Plan the refresh of every query after sorts of changes.
+def plans(
+    folder: Path, changes: Sequence[str] = tuple(CHANGES), numbers: Sequence[int] = tpcds.NUMBERS
+) -> list[Planned]:
+    """Plan the refresh of queries after sorts of changes.
 
     Args:
         folder: Generated files; no rows are needed.
         changes: Names from :data:`CHANGES`.
+        numbers: The queries.
     """
-    chosen = list(changes)
+    texts = tpcds.queries(folder)
     found = []
     with duckdb.connect() as connection:
         tpcds.load(connection, folder)
         columns = {table: _columns(connection, table) for table in tpcds.TABLES}
-        for number, sql in tpcds.queries(folder).items():
-            output = _columns(connection, f"({to_duckdb(sql)})")
-            for change in chosen:
-                found.append(_planned(number, sql, output, columns, change))
+        for number in numbers:
+            output = _columns(connection, f"({to_duckdb(texts[number])})")
+            for change in changes:
+                found.append(_planned(number, texts[number], output, columns, change))
     return [item for item in found if item.mode]
 
 

@@ -30,10 +30,12 @@ def _column(change: str) -> dict[int, str]:
 
 
 def test_at_least_ninety_queries_are_incremental_after_appends(folder: Path) -> None:
-    """As the page says of each."""
-    found = {row.query: row.mode for row in plans(folder, ["facts come"])}
-    assert found == _column("facts come")
-    assert sum(mode != "full" for mode in found.values()) >= 90
+    """The page says so, and what is planned is what it says: here of each sixth query, below of all."""
+    promised = _column("facts come")
+    assert sum(mode != "full" for mode in promised.values()) >= 90
+    numbers = range(2, 100, 6)
+    found = {row.query: row.mode for row in plans(folder, ["facts come"], numbers)}
+    assert found == {number: mode for number, mode in promised.items() if number in numbers}
 
 
 @pytest.mark.slow
