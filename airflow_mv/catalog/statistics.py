@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from datetime import date, datetime, timedelta
 from decimal import Decimal, InvalidOperation
 from typing import Any, Protocol
@@ -35,6 +35,7 @@ from pyiceberg.types import (
 from airflow_mv.catalog.avro import read_entries, read_manifests
 from airflow_mv.catalog.files import MetadataFiles, parsed
 from airflow_mv.catalog.untrusted import static_table
+from airflow_mv.spec.table import TableMetadata
 
 _EXPRESSIONS: Mapping[str, Callable[..., BooleanExpression]] = {
     "=": EqualTo,
@@ -43,6 +44,8 @@ _EXPRESSIONS: Mapping[str, Callable[..., BooleanExpression]] = {
     ">": GreaterThan,
     ">=": GreaterThanOrEqual,
 }
+#: Types of the format's version 3 that pyiceberg 0.12 does not know.
+_UNKNOWN_TYPES = ("variant", "geometry", "geography")
 _EPOCH = datetime(1970, 1, 1)  # noqa: DTZ001 (as the format counts)
 #: More manifests than this are not looked through: a Spark job costs less.
 _MOST_MANIFESTS = 50
@@ -66,6 +69,25 @@ class Comparison(Protocol):
     @property
     def kind(self) -> str:
         """``number``, ``text``, ``date`` or ``timestamp`` (without a zone, in UTC)."""
+
+
+def unknown_type(table: TableMetadata) -> str | None:
+    """Return the first type among a table's columns with which pyiceberg cannot read its metadata.
+
+    Args:
+        table: The table; pyiceberg reads the schemas that it has had, too.
+    """
+    types = (kind for schema in (table.current_schema, *table.schemas) for kind in _types(schema))
+    return next((kind for kind in types if kind.startswith(_UNKNOWN_TYPES)), None)
+
+
+def _types(kind: Any) -> Iterator[str]:
+    if isinstance(kind, str):
+        yield kind.lower()
+    elif isinstance(kind, Mapping):
+        inner = [field.get("type") for field in kind.get("fields", ()) if isinstance(field, Mapping)]
+        for item in (*inner, *(kind.get(name) for name in ("element", "key", "value"))):
+            yield from _types(item)
 
 
 def added_rows_may_match(

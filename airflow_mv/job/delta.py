@@ -242,13 +242,21 @@ def _cancelled(frame: DataFrame, step: DeltaStep) -> DataFrame:
     exact = [name for name in step.columns if incomparable(frame.schema[name].dataType, _EQUAL_YET_OTHER) is None]
     other = [name for name in step.columns if name not in exact]
     # GROUP BY takes -0.0 for 0.0 and a map in any order for the same, and gives one of them back. A query can tell.
-    texts = [F.col(quote(name)).cast("string").alias(f"__text{number}") for number, name in enumerate(other)]
+    own = _unlike("__", step.columns)
+    texts = [F.col(quote(name)).cast("string").alias(f"{own}text{number}") for number, name in enumerate(other)]
     values = [F.first(F.col(quote(name))).alias(name) for name in other]
     keys = [F.col(quote(name)) for name in exact]
-    same = [_ordered(frame, name).alias(f"__same{number}") for number, name in enumerate(other)]
+    same = [_ordered(frame, name).alias(f"{own}same{number}") for number, name in enumerate(other)]
     summed = frame.groupBy(*keys, *same, *texts)
     found = summed.agg(*values, F.sum(weight).cast("int").alias(WEIGHT)).where(weight != 0)
     return found.select(*(F.col(quote(name)) for name in (*step.columns, WEIGHT)))
+
+
+def _unlike(prefix: str, names: Sequence[str]) -> str:
+    """Return a prefix that none of some names begins with."""
+    while any(name.lower().startswith(prefix) for name in names):
+        prefix += "_"
+    return prefix
 
 
 def _ordered(frame: DataFrame, name: str) -> Column:

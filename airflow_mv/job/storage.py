@@ -8,8 +8,10 @@ from collections import Counter
 from pyspark.sql.types import ArrayType, DataType, MapType, NullType, StructField, StructType
 
 from airflow_mv.errors import InvalidQueryError
-from airflow_mv.script import CreateStorageStep, quote
+from airflow_mv.job.work import incomparable
+from airflow_mv.script import STAGING_CATALOG, CreateStorageStep, quote
 
+_SINCE_VERSION_3 = ("variant", "geometry", "geography")
 KEEP_METADATA = {"write.metadata.delete-after-commit.enabled": "false"}
 
 
@@ -27,9 +29,10 @@ def create_table(step: CreateStorageStep, schema: StructType) -> str:
             raise InvalidQueryError(
                 f"the column {field.name!r} is always NULL and has no type: give it one with CAST(NULL AS …)"
             )
-    properties = ", ".join(
-        f"{literal(key)} = {literal(value)}" for key, value in {**dict(step.properties), **KEEP_METADATA}.items()
-    )
+    given = {**dict(step.properties), **KEEP_METADATA}
+    if any(_since_version_3(field, step) for field in schema.fields):
+        given["format-version"] = "3"
+    properties = ", ".join(f"{literal(key)} = {literal(value)}" for key, value in given.items())
     partitioning = f" PARTITIONED BY ({', '.join(step.partition_by)})" if step.partition_by else ""
     location = f" LOCATION {literal(step.location)}" if step.location else ""
     return (
@@ -43,6 +46,21 @@ def _column(field: StructField, separator: str) -> str:
     comment = field.metadata.get("comment")
     text = f" COMMENT {literal(str(comment))}" if comment else ""
     return f"{quote(field.name)}{separator}{_type(field.dataType)}{text}"
+
+
+def _since_version_3(field: StructField, step: CreateStorageStep) -> bool:
+    """Whether a column's type, or one within it, is only in tables of Iceberg's format version 3.
+
+    Raises:
+        InvalidQueryError: It is, and the table is to be one of the catalog, where pyiceberg has to read it.
+    """
+    kind = incomparable(field.dataType, _SINCE_VERSION_3)
+    if kind is not None and not step.table.startswith(quote(STAGING_CATALOG)[:-1]):
+        raise InvalidQueryError(
+            f"the column {field.name!r} has the type {kind}, with which pyiceberg cannot read a table of the catalog: "
+            "use the layout 'pointed', or show the value as another type"
+        )
+    return kind is not None
 
 
 def _type(kind: DataType) -> str:

@@ -29,6 +29,8 @@ _FIRST_WORDS = (TokenType.SELECT, TokenType.WITH, TokenType.FROM, TokenType.VALU
 _QUERIES = (exp.Query, exp.Values)
 _STATEMENTS = (exp.DDL, exp.DML, exp.Into, exp.Command, exp.MultitableInserts)
 _CALLS_JAVA = frozenset({"reflect", "try_reflect", "java_method"})
+#: What may stand behind ``window`` where that is a name, and AS behind it.
+_NEVER_NAMES = (TokenType.R_PAREN, TokenType.DOT, TokenType.COMMA)
 #: Functions that may read a file by its path, and how many arguments they have without that.
 _READS_FILES = {"from_protobuf": 0, "to_protobuf": 0, "from_avro": 2, "from_xml": 2, "schema_of_xml": 1}
 #: Functions of where a row is stored or read: compaction and the number of tasks change them.
@@ -207,9 +209,30 @@ def _check_text(sql: str, view: str) -> None:
         raise query_error(sql, match.start(), message, view)
 
 
+def tokenized(sql: str) -> list[Token]:
+    """Return the tokens of a text, where sqlglot takes ``window`` for a keyword only where it begins a clause.
+
+    Raises:
+        TokenError: There are none.
+    """
+    tokens = Spark().tokenize(sql)
+    return [_as_name(token) if _is_named_window(tokens[at : at + 3]) else token for at, token in enumerate(tokens)]
+
+
+def _is_named_window(tokens: Sequence[Token]) -> bool:
+    """Whether the first token is the word ``window`` as the name of a function or a column."""
+    if tokens[0].token_type is not TokenType.WINDOW:
+        return False
+    return len(tokens) < 3 or tokens[2].token_type is not TokenType.ALIAS or tokens[1].token_type in _NEVER_NAMES
+
+
+def _as_name(token: Token) -> Token:
+    return Token(TokenType.VAR, token.text, token.line, token.col, token.start, token.end, token.comments)
+
+
 def _tokens(sql: str, view: str) -> list[Token]:
     try:
-        tokens = Spark().tokenize(sql)
+        tokens = tokenized(sql)
     except TokenError as error:
         unclosed = next((match for match in _LEXEMES.finditer(sql) if match["unclosed"]), None)
         if unclosed:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from airflow_mv.catalog import LoadedStorage, MaterializedViewCatalog
-from airflow_mv.catalog.statistics import added_rows_may_match
+from airflow_mv.catalog.statistics import added_rows_may_match, unknown_type
 from airflow_mv.observe import Observation
 from airflow_mv.plan.changes import DIFFERABLE, UNKNOWN, Kind, Range, known_sum
 from airflow_mv.plan.choice import Ways
@@ -128,7 +128,7 @@ def _statistics(
 ) -> Callable[[Sequence[tuple[Comparison, ...]]], bool] | None:
     """Return how to ask the statistics of appended files, where all of the change was appended."""
     location, files = observed.metadata_location, catalog.other(identifier.catalog).files
-    if not change.range.only_appends or location is None:
+    if not change.range.only_appends or location is None or unknown_type(table) is not None:
         return None
     between = snapshots_between(table, change.recorded, observed.head) or ()
     appended = {snapshot.snapshot_id for snapshot in between if snapshot.operation == "append"}

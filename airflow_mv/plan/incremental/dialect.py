@@ -16,6 +16,7 @@ from sqlglot.generators.spark import SparkGenerator
 from sqlglot.parsers.spark import SparkParser
 
 from airflow_mv.plan.incremental.model import RefusedError
+from airflow_mv.plan.pinning import tokenized
 from airflow_mv.plan.reasons import Code
 
 #: Functions whose name and arguments are kept: sqlglot has another form for them, or another idea of a format.
@@ -123,9 +124,17 @@ def written_again(sql: str) -> str:
     Raises:
         RefusedError: It cannot be written.
     """
-    return write(parse(sql, AsWritten().tokenize(sql)), identify=False)
+    return write(parse(sql, tokenized(sql)), identify=False)
 
 
 def _written_out(node: exp.Expr) -> exp.Expr:
-    """Say what sqlglot's Spark dialect leaves out."""
-    return exp.Anonymous(this="parse_json", expressions=[node.this.copy()]) if isinstance(node, exp.ParseJSON) else node
+    """Say what sqlglot's Spark dialect leaves out, and read any(…) as the aggregate that it is but behind LIKE."""
+    if isinstance(node, exp.ParseJSON):
+        return exp.Anonymous(this="parse_json", expressions=[node.this.copy()])
+    if (
+        isinstance(node, exp.Any)
+        and isinstance(node.this, exp.Paren)
+        and not isinstance(node.parent, exp.Like | exp.ILike)
+    ):
+        return exp.LogicalOr(this=node.this.this.copy())
+    return node

@@ -111,6 +111,8 @@ def check(call: exp.Expr) -> None:
         RefusedError: It is.
     """
     name = call.name.lower() if isinstance(call, exp.Anonymous) else ""
+    if name == "session_window":
+        raise RefusedError(Code.UNSUPPORTED_OPERATOR, f"{call.sql(dialect='spark')[:60]} is not supported here")
     no_argument = name in _NOW_WITHOUT_ARGUMENTS and not call.expressions
     if isinstance(call, _VOLATILE_CLASSES) or name in VOLATILE or no_argument:
         written = name or call.sql(dialect="spark")
@@ -120,8 +122,6 @@ def check(call: exp.Expr) -> None:
     if isinstance(call, exp.Anonymous) and name not in _AGGREGATES | _SCALARS | KEPT | _GENERATOR_NAMES:
         message = f"{name}() is no built-in function that is known here: it might be an aggregate or not deterministic"
         raise RefusedError(Code.UNKNOWN_FUNCTION, message)
-    if name == "session_window":
-        raise RefusedError(Code.UNSUPPORTED_OPERATOR, f"{call.sql(dialect='spark')[:60]} is not supported here")
 
 
 def _is_now(cast: exp.Cast) -> bool:

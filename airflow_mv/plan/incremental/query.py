@@ -13,7 +13,7 @@ from airflow_mv.plan.incremental import dialect, ir
 from airflow_mv.plan.incremental.append import appended, signed
 from airflow_mv.plan.incremental.filters import Comparison, conditions, filters
 from airflow_mv.plan.incremental.merge import merged
-from airflow_mv.plan.incremental.model import Appended, BaseRelation, Merged, RefusedError, Replaced, Signed
+from airflow_mv.plan.incremental.model import WEIGHT, Appended, BaseRelation, Merged, RefusedError, Replaced, Signed
 from airflow_mv.plan.incremental.prune import pruned
 from airflow_mv.plan.incremental.reading import read
 from airflow_mv.plan.incremental.relations import Environment
@@ -21,6 +21,7 @@ from airflow_mv.plan.incremental.render import sql as to_sql
 from airflow_mv.plan.incremental.replace import replaced
 from airflow_mv.plan.incremental.resolve import Resolver
 from airflow_mv.plan.incremental.rows import merged_rows
+from airflow_mv.plan.incremental.scope import fold
 from airflow_mv.plan.incremental.subqueries import aggregated
 from airflow_mv.plan.incremental.within import within
 from airflow_mv.plan.query import NestedView
@@ -76,6 +77,7 @@ class Query:
             if len(written) != len(output):
                 message = f"the query has {len(written)} columns, the view {len(output)}"
                 raise RefusedError(Code.UNREADABLE, message)
+            _check_names(resolver.used_columns(tree), [name for name, _ in output])
             tree = pruned(ir.named(tree, [name for name, _ in output]))
             return cls(
                 used_columns=resolver.used_columns(tree),
@@ -168,6 +170,14 @@ class Query:
             broadcast: Whether to hint to Spark that the change is small.
         """
         return _unless_refused(lambda: replaced(self._tree, self._output, broadcast=broadcast))
+
+
+def _check_names(used: Mapping[Identifier, Sequence[str]], output: Sequence[str]) -> None:
+    """Refuse a column with the name of the one that counts how often a row came or went."""
+    for owner, names in (*((str(table), columns) for table, columns in used.items()), ("the view", output)):
+        if any(fold(name) == WEIGHT for name in names):
+            message = f"a column of {owner} is called {WEIGHT}, which is the name of a column of the statements"
+            raise RefusedError(Code.UNSUPPORTED_OPERATOR, message)
 
 
 def written_again(sql: str) -> str | Reason:

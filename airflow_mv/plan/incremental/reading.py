@@ -6,11 +6,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from sqlglot import Token, TokenType, exp
-from sqlglot.dialects.spark import Spark
 
 from airflow_mv.errors import InvalidQueryError
 from airflow_mv.plan.incremental.dialect import parse
 from airflow_mv.plan.incremental.model import RefusedError
+from airflow_mv.plan.pinning import tokenized
 from airflow_mv.plan.query import parse_query
 from airflow_mv.plan.reasons import Code
 
@@ -34,7 +34,7 @@ def read(sql: str, view: str) -> exp.Expr:
         text = parse_query(sql, view=view).text
     except InvalidQueryError as error:
         raise RefusedError(Code.UNREADABLE, str(error)) from error
-    tokens = Spark().tokenize(text)
+    tokens = tokenized(text)
     for index, token in enumerate(tokens[:-1]):
         name = token.text.lower()
         if tokens[index + 1].token_type is TokenType.L_PAREN and (name in _UNITS or name in _ARGUMENTS):

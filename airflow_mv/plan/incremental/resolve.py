@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from sqlglot import exp
 
 from airflow_mv.plan.incremental import functions, ir
+from airflow_mv.plan.incremental.generators import WINDOW, grouped_below, time_window, with_lateral_view
 from airflow_mv.plan.incremental.grouping import grouping
 from airflow_mv.plan.incremental.model import BaseRelation, RefusedError
 from airflow_mv.plan.incremental.relations import Environment, FromClause, allow, unique, with_ctes
@@ -96,12 +97,14 @@ class Resolver:
         if self._blocks > MAX_BLOCKS:
             message = f"with its CTEs and views written out the query has more than {MAX_BLOCKS} SELECTs"
             raise RefusedError(Code.TOO_LARGE, message)
-        node = _with_named_windows(node)
+        node = with_lateral_view(_with_named_windows(node))
+        window = time_window(node.args.get("group"))
         clause = FromClause(self, environment, scope, [])
         if from_ := node.args.get("from_"):
             clause.read(from_.this, node.args.get("joins") or ())
         laterals = tuple(clause.lateral(item) for item in node.args.get("laterals") or ())
         where = self._clause(node, "where", scope, environment)
+        scope.window = self.expression(window, scope, environment) if window is not None else None
         fields = self._fields(node, scope, environment)
         keys = self._grouping(node, fields, scope, environment)
         having = self._having(node, fields, scope, environment)
@@ -117,6 +120,8 @@ class Resolver:
             distinct=_distinct(node),
             nested=self._taken(held),
         )
+        if scope.window is not None:
+            block = grouped_below(block, scope.window, self.alias("windowed"))
         return block, [item.name for item in fields]
 
     def _clause(self, node: exp.Select, name: str, scope: Scope, environment: Environment) -> exp.Expr | None:
@@ -131,15 +136,34 @@ class Resolver:
                 fields += _starred(item, scope)
                 continue
             value = self.expression(item.unalias(), scope, environment)
-            if isinstance(item, exp.Aliases) or (functions.is_generator(value) and not isinstance(item, exp.Alias)):
-                message = "name the columns of a generator: write LATERAL VIEW … AS"
-                raise RefusedError(Code.UNSUPPORTED_OPERATOR, message)
-            name = item.alias if isinstance(item, exp.Alias) else _implied_name(item)
+            name = item.alias if isinstance(item, exp.Alias) else self._implied_name(item, value)
             fields.append(Field(name, value))
             if isinstance(item, exp.Alias):
                 scope.earlier.append(fields[-1])
         scope.earlier = []
         return fields
+
+    def _implied_name(self, item: exp.Expr, value: exp.Expr) -> str | None:
+        """Return the name that Spark gives a column without AS, where that is one that people use."""
+        if isinstance(item, exp.Aliases) or functions.is_generator(value):
+            if isinstance(value, exp.Explode) and self._is_array(value.this):
+                return "col"
+            if isinstance(value, exp.Anonymous) and value.name.lower() == WINDOW:
+                return WINDOW
+            message = "name the columns of a generator: write LATERAL VIEW … AS"
+            raise RefusedError(Code.UNSUPPORTED_OPERATOR, message)
+        inner = item.unnest()
+        if isinstance(inner, exp.Cast):
+            inner = inner.this.unnest()
+        names = chain(inner)
+        return names[-1] if names else None
+
+    def _is_array(self, value: exp.Expr) -> bool:
+        """Whether an expression is an array, as far as a base table's types tell: a map has other columns."""
+        if not isinstance(value, exp.Column) or value.table not in self.tables:
+            return isinstance(value, exp.Array | exp.Split)
+        types = dict(self.bases[self.tables[value.table]].columns)
+        return types[value.name].lower().startswith("array<")
 
     def _grouping(
         self, node: exp.Select, fields: list[Field], scope: Scope, environment: Environment
@@ -335,15 +359,6 @@ def _starred(item: exp.Expr, scope: Scope) -> list[Field]:
     if not fields:
         raise RefusedError(Code.UNRESOLVED_NAME, "* stands for no column")
     return fields
-
-
-def _implied_name(item: exp.Expr) -> str | None:
-    """Return the name that Spark gives a column without AS, where that is one that people use."""
-    inner = item.unnest()
-    if isinstance(inner, exp.Cast):
-        inner = inner.this.unnest()
-    names = chain(inner)
-    return names[-1] if names else None
 
 
 def _distinct(node: exp.Select) -> bool:

@@ -41,6 +41,8 @@ class Scope:
     earlier: list[Field] = field(default_factory=list)
     #: A join by USING or NATURAL hides columns, so that ``t.*`` is in doubt.
     merged: bool = False
+    #: The time window that it groups by, which Spark calls ``window``.
+    window: exp.Expr | None = None
     #: Aliases of outer relations that were named.
     outer: set[str] = field(default_factory=set)
 
@@ -58,7 +60,7 @@ class Scope:
         scope: Scope | None = self
         found = self.own(parts)
         if found is None:
-            found = self._earlier(parts)
+            found = self._window(parts) or self._earlier(parts)
         while found is None and scope is not None and scope.parent is not None:
             scope = scope.parent
             found = scope.own(parts)
@@ -82,6 +84,11 @@ class Scope:
                 return _with_fields(found, parts[length + 1 :])
         found = _only(self.star, path[0], parts)
         return _with_fields(found, parts[1:]) if found is not None else None
+
+    def _window(self, parts: Sequence[str]) -> exp.Expr | None:
+        if self.window is None or fold(parts[0]) != "window" or len(parts) > 2:
+            return None
+        return _with_fields(self.window.copy(), [fold(name) for name in parts[1:]])
 
     def _earlier(self, parts: Sequence[str]) -> exp.Expr | None:
         found = _only(self.earlier, fold(parts[0]), parts)

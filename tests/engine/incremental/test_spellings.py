@@ -1,0 +1,95 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Queries as people write them: each is refreshed incrementally where that is right, and equals the recompute."""
+
+from __future__ import annotations
+
+import pytest
+from pyspark.sql import Row
+
+from airflow_mv.errors import InvalidQueryError
+from airflow_mv.stagers import stored_rows
+from tests.engine.incremental.checking import check
+from tests.engine.incremental.playing import ALWAYS
+from tests.engine.incremental.test_edges import table, view
+from tests.engine.support import Lake
+
+#: Queries over r by what they must be refreshed as: after rows came, and after rows went and changed.
+QUERIES = {
+    "SELECT window.start, window.END, sum(n) AS n, count(*) AS c, count(n) AS d FROM r "
+    "GROUP BY window(at, '10 minutes', '5 minutes')": ("merge", "merge"),
+    "SELECT k, window.start AS s, max(n) AS m FROM r WHERE n > 1 GROUP BY k, window(at, '5 minutes') "
+    "HAVING window.end > TIMESTAMP '2020-01-01 00:00:00'": ("replace-keys", "replace-keys"),
+    "SELECT window, count(*) AS c FROM r GROUP BY window(at, '5 minutes')": ("merge", "merge"),
+    "SELECT session_window.start AS s, count(*) AS c FROM r GROUP BY session_window(at, '5 minutes')": ("full", "full"),
+    "SELECT k, any(b) AS x, count(*) AS c FROM r GROUP BY k": ("merge", "replace-keys"),
+    "SELECT k, any(b) FILTER (WHERE n > 1) AS x, count_if(b) AS y FROM r GROUP BY k": ("merge", "replace-keys"),
+    "SELECT k, explode(a) FROM r ": ("append", "merge"),
+    "SELECT k, posexplode(a) AS (p, x) FROM r WHERE n > 1": ("append", "merge"),
+    "SELECT k, explode_outer(m) AS (x, y) FROM r ": ("append", "merge"),
+    "SELECT DISTINCT stack(2, 1, n, 2, k) FROM r ": ("replace-keys", "replace-keys"),
+    "SELECT m FROM r ": ("append", "full"),
+    "SELECT sum(n) AS s, count(*) AS c FROM r HAVING avg(n) > 4.5": ("replace-keys", "replace-keys"),
+    "SELECT k, n FROM (SELECT k, n, max(n) OVER (PARTITION BY k ORDER BY at ROWS BETWEEN 1 PRECEDING AND CURRENT ROW) "
+    "AS x FROM r ) WHERE x > 1": ("full", "full"),
+    "SELECT k, x FROM r , LATERAL (SELECT n + 1 AS x)": ("full", "full"),
+}
+
+
+def test_each_spelling_is_incremental_where_that_is_right(lake: Lake) -> None:
+    """Some could not be created, some were recomputed without need."""
+    columns = "k int, n int, at timestamp, a array<int>, m map<string, int>, b boolean"
+    first, second = (f"TIMESTAMP '2024-01-01 10:0{minute}:00'" for minute in (0, 4))
+    table(
+        lake,
+        "r",
+        columns,
+        f"(1, 1, {first}, array(1, 2), map('x', 1), true), (2, 5, NULL, NULL, NULL, NULL), "
+        f"(1, 7, {second}, array(), map(), false)",
+    )
+    for number, sql in enumerate(QUERIES):
+        view(lake, sql, f"v{number}")
+    changes = (
+        [
+            f"INSERT INTO {{ns}}.r VALUES (3, 3, {second}, array(3, NULL), map('y', 3), false), "
+            f"(1, 9, {first}, NULL, NULL, NULL)"
+        ],
+        ["DELETE FROM {ns}.r WHERE n = 1", f"UPDATE {{ns}}.r SET b = true, n = 4, at = {first} WHERE k = 3"],
+    )
+    for at, statements in enumerate(changes):
+        lake.run(*statements)
+        for number, (sql, modes) in enumerate(QUERIES.items()):
+            assert lake.refresh(f"v{number}", on_fallback="full").mode == modes[at], sql
+            check(lake, f"v{number}", sql, in_duckdb=False)
+
+
+def test_columns_may_have_the_names_of_the_statements(lake: Lake) -> None:
+    """The count of a row's copies is ``__w`` there: only a column of this name is refreshed in full."""
+    table(lake, "r", "k int, __w int, __text0 double, __same0 double", "(1, 1, 0.5, 0.5), (2, 2, 1.5, 1.5)")
+    counted, others = "SELECT k, __w FROM r ", "SELECT k, __text0 AS __stored, __same0 AS __delta FROM r "
+    view(lake, counted)
+    view(lake, others, "others")
+    for change in ("INSERT INTO {ns}.r VALUES (3, 3, -0.0, 2.5)", "UPDATE {ns}.r SET __w = 9, __text0 = 7 WHERE k = 2"):
+        lake.run(change)
+        result = lake.refresh("v", on_fallback="full")
+        assert (result.mode, "called __w" in result.reasons[-1].message) == ("full", True)
+        check(lake, "v", counted, in_duckdb=False)
+        assert lake.refresh("others", on_fallback="fail").mode in ("append", "merge")
+        check(lake, "others", others, in_duckdb=False)
+
+
+def test_a_view_may_have_a_variant_column(lake: Lake) -> None:
+    """Its storage table has the format version 3, and pyiceberg is not asked about either table."""
+    lake.run("CREATE TABLE {ns}.r (k int, n int, v variant) USING iceberg TBLPROPERTIES ('format-version' = '3')")
+    lake.run("INSERT INTO {ns}.r SELECT 1, 1, parse_json('[1, 2]')")
+    sql = "SELECT k, v, array(v) AS a FROM {ns}.r WHERE n > 0"
+    with pytest.raises(InvalidQueryError, match="column 'v' has the type variant"):
+        lake.create("v", sql, layout="registered")
+    lake.create("v", sql, layout="pointed", refresh_strategy="incremental", properties=ALWAYS)
+    lake.refresh("v")
+    changes = ("INSERT INTO {ns}.r SELECT 2, 2, parse_json('{}')", "UPDATE {ns}.r SET n = 3 WHERE k = 1")
+    for change, mode in zip(changes, ("append", "full"), strict=True):
+        lake.run(change)
+        assert lake.refresh("v", on_fallback="full").mode == mode
+    frame = stored_rows(lake.spark, lake.catalog.load_storage(lake.view("v")), None)
+    rows = frame.selectExpr("k", "to_json(v) AS v", "size(a) AS a").orderBy("k").collect()
+    assert rows == [Row(k=1, v="[1,2]", a=1), Row(k=2, v="{}", a=1)]
