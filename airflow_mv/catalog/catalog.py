@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -77,15 +78,17 @@ class MaterializedViewCatalog:
         restrain(self._catalog)
         hide_secrets(self.properties)
         self._others: dict[str, MaterializedViewCatalog] = {self.name: self}
+        self._opening = threading.RLock()
         #: Opens other catalogs by their names; those that are not here are of pyiceberg's configuration.
         self.openers: Mapping[str, Callable[[], MaterializedViewCatalog]] = {}
 
     def other(self, name: str) -> MaterializedViewCatalog:
         """Return the catalog that a base table's first name part means; this one for its own name."""
-        if name not in self._others:
-            opener = self.openers.get(name)
-            self._others[name] = opener() if opener else MaterializedViewCatalog(name)
-        return self._others[name]
+        with self._opening:
+            if name not in self._others:
+                opener = self.openers.get(name)
+                self._others[name] = opener() if opener else MaterializedViewCatalog(name)
+            return self._others[name]
 
     @property
     def holds_views(self) -> bool:
@@ -114,7 +117,7 @@ class MaterializedViewCatalog:
 
     def close(self) -> None:
         """Close the connections of this catalog and of those it has led to; a later call opens new ones."""
-        for catalog in self._others.values():
+        for catalog in list(self._others.values()):
             if isinstance(catalog._catalog, SqlCatalog):
                 catalog._catalog.engine.dispose()
             elif isinstance(catalog._catalog, RestCatalog):

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator, Mapping
 from contextlib import closing
 from datetime import datetime
@@ -78,6 +79,7 @@ class MaterializedViewHook(BaseHook):
         self.iceberg_conn_id = iceberg_conn_id
         self.spark_conn_id = spark_conn_id
         self._opened: dict[str, MaterializedViewCatalog] = {}
+        self._opening = threading.RLock()
         self._connection: Connection | None = None
 
     # -- catalogs ------------------------------------------------------------------------------
@@ -113,14 +115,36 @@ class MaterializedViewHook(BaseHook):
         Raises:
             ConfigurationError, CatalogUnavailableError: See :meth:`catalog_for`.
         """
-        if name not in self._opened:
-            from airflow_mv.catalog import MaterializedViewCatalog
+        with self._opening:
+            if name not in self._opened:
+                from airflow_mv.catalog import MaterializedViewCatalog
 
-            opened = MaterializedViewCatalog(self.iceberg_catalog(name))
-            connections = {**other_catalogs(self._completed()), **self.catalogs}
-            opened.openers = {other: partial(_open, other, conn_id) for other, conn_id in connections.items()}
-            self._opened[name] = opened
-        return self._opened[name]
+                opened = MaterializedViewCatalog(self.iceberg_catalog(name))
+                opened.openers = {other: partial(_open, other, conn_id) for other, conn_id in self._others().items()}
+                self._opened[name] = opened
+            return self._opened[name]
+
+    def _others(self) -> dict[str, str]:
+        return {**other_catalogs(self._completed()), **self.catalogs}
+
+    def content(self) -> object:
+        """Return what the connection says, with those of other catalogs: equal while nobody edits one of them.
+
+        Raises:
+            ConfigurationError: The connection is missing or wrong.
+        """
+        known: list[object] = [_fields(self._completed())]
+        for name, conn_id in sorted(self._others().items()):
+            try:
+                known.append((name, _fields(completed(conn_id))))
+            except ConfigurationError:  # it may never be needed
+                known.append((name, None))
+        return known
+
+    def close(self) -> None:
+        """Close the connections of the catalogs that were opened; a later call opens new ones."""
+        for catalog in list(self._opened.values()):
+            catalog.close()
 
     def iceberg_catalog(self, name: str) -> Catalog:
         """Open the pyiceberg catalog of the connection under a name, through ``IcebergHook``.
@@ -248,6 +272,10 @@ class MaterializedViewHook(BaseHook):
 
     def _iceberg_hook(self, name: str) -> IcebergHook:
         return iceberg_hook(self._completed(), name)
+
+
+def _fields(connection: Connection) -> tuple[object, ...]:
+    return (connection.conn_type, connection.host, connection.login, connection.password, connection.extra)
 
 
 def _open(name: str, conn_id: str) -> MaterializedViewCatalog:

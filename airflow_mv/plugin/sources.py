@@ -62,6 +62,8 @@ class Source:
         """
         with self._lock:
             if self._opened is None or time.monotonic() > self._until:
+                if self._opened is not None:
+                    self._opened.close()
                 self._opened = None
                 self._opened = MaterializedViewHook(self.address.conn_id).catalog_named(self.address.catalog)
                 self._until = time.monotonic() + _OPEN_SECONDS

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from typing import Any
 
 from airflow.sdk import PokeReturnValue
@@ -70,7 +71,8 @@ class BaseTablesChangedSensor(WaitingSensor):
 
     def look(self) -> PokeReturnValue:
         """Look at the base tables."""
-        news = look_for_news(Connected(self.iceberg_conn_id), named_views(self.views), self._wanted())
+        with closing(Connected(self.iceberg_conn_id)) as connection:
+            news = look_for_news(connection, named_views(self.views), self._wanted())
         self.say(news.describe(), news.verdict)
         outcome = news.outcome()
         return PokeReturnValue(is_done=outcome is not None, xcom_value=outcome and payload_or_error(outcome))

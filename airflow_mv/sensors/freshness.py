@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import closing
 from datetime import datetime, timedelta
 from typing import Any, Literal
 
@@ -110,13 +111,14 @@ class MaterializedViewFreshSensor(WaitingSensor):
     def look(self) -> PokeReturnValue:
         """Look at the view."""
         try:
-            seen = look(
-                MaterializedViewHook(self.iceberg_conn_id),
-                self.view,
-                states=self.states,
-                max_staleness_seconds=self._max_staleness_seconds(),
-                span=self._span(),
-            )
+            with closing(MaterializedViewHook(self.iceberg_conn_id)) as hook:
+                seen = look(
+                    hook,
+                    self.view,
+                    states=self.states,
+                    max_staleness_seconds=self._max_staleness_seconds(),
+                    span=self._span(),
+                )
         except MaterializedViewError as error:
             if not error.retryable:
                 raise

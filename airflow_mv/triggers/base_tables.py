@@ -13,11 +13,16 @@ from typing import TYPE_CHECKING, Any
 from airflow.triggers.base import BaseEventTrigger, BaseTrigger, TriggerEvent
 
 from airflow_mv import errors
-from airflow_mv.errors import BaseTableNotFoundError, ConfigurationError, MaterializedViewError
+from airflow_mv.errors import (
+    BaseTableNotFoundError,
+    CatalogUnavailableError,
+    ConfigurationError,
+    MaterializedViewError,
+)
 from airflow_mv.hooks import DEFAULT_ICEBERG_CONN_ID
 from airflow_mv.plan.lag import duration
 from airflow_mv.plan.news import Announcements, Require, Wanted
-from airflow_mv.triggers.connected import PUBLIC_MODULE, Connected
+from airflow_mv.triggers.connected import PUBLIC_MODULE, Connected, connected
 
 if TYPE_CHECKING:
     from airflow_mv.plan.freshness import ObservedTable
@@ -192,7 +197,6 @@ class BaseTablesChangedTrigger(BaseEventTrigger):
         self.remind_every = duration(remind_every, what="remind_every")
         self.poke_interval = poke_interval
         self.asset = asset
-        self._connected = Connected(iceberg_conn_id)
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
         """Return what the triggerer makes the trigger from."""
@@ -232,9 +236,8 @@ class BaseTablesChangedTrigger(BaseEventTrigger):
 
     async def _news(self) -> News:
         try:
-            return await asyncio.to_thread(look_for_news, self._connected, self.views, self.wanted)
+            return await _shared_news(self)
         except Exception as error:  # noqa: BLE001 (Airflow starts a watcher that ends again, once a second)
-            self._connected.after(error)
             return News(errors=dict.fromkeys(self.views, (type(error).__name__, str(error))))
 
     async def _stored(self) -> object:
@@ -301,10 +304,9 @@ class BaseTablesChangedOnceTrigger(BaseTrigger):
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Look until something is new; say so in the log when the answer changes."""
-        connected = Connected(self.iceberg_conn_id)
         said: object = None
         while True:
-            news = await asyncio.to_thread(look_for_news, connected, self.views, self.wanted)
+            news = await _shared_news(self)
             if news.verdict != said:
                 self.log.info(news.describe())
                 said = news.verdict
@@ -313,6 +315,23 @@ class BaseTablesChangedOnceTrigger(BaseTrigger):
                 yield TriggerEvent(payload)  # type: ignore[no-untyped-call]
                 return
             await asyncio.sleep(self.poke_interval)
+
+
+async def _shared_news(trigger: BaseTablesChangedTrigger | BaseTablesChangedOnceTrigger) -> News:
+    """Look in a thread, or take what another trigger's look has found."""
+    shared, views, wanted = connected(trigger.iceberg_conn_id), trigger.views, trigger.wanted
+
+    def look() -> News:
+        try:
+            return look_for_news(shared, views, wanted)
+        except Exception as error:
+            shared.after(error)
+            raise
+
+    try:
+        return await shared.look((*views, wanted), look, every=trigger.poke_interval)
+    except CatalogUnavailableError as error:
+        return News(errors=dict.fromkeys(views, (type(error).__name__, str(error))))
 
 
 def _cause(error: Exception) -> str:

@@ -16,7 +16,7 @@ from airflow_mv.errors import ConfigurationError, MaterializedViewError
 from airflow_mv.hooks import DEFAULT_ICEBERG_CONN_ID, MaterializedViewHook
 from airflow_mv.plan.lag import Readiness, lag, readiness
 from airflow_mv.spec.interval import Interval, Span, read_moment
-from airflow_mv.triggers.connected import PUBLIC_MODULE, Connected
+from airflow_mv.triggers.connected import PUBLIC_MODULE, connected
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,7 +168,6 @@ class MaterializedViewFreshTrigger(BaseTrigger):
         self.max_staleness_seconds = max_staleness_seconds
         self.poke_interval = poke_interval
         self.interval = list(interval) if interval else None
-        self._connected = Connected(iceberg_conn_id)
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
         """Return what the triggerer makes the trigger from."""
@@ -188,8 +187,7 @@ class MaterializedViewFreshTrigger(BaseTrigger):
         """Look until the view is fresh enough; say so in the log when the answer changes."""
         said = None
         while True:
-            # pyiceberg and SQLAlchemy block: never on the triggerer's event loop.
-            seen = await asyncio.to_thread(self._look)
+            seen = await self._seen()
             if seen.verdict != said:
                 self.log.info(seen.describe())
                 said = seen.verdict
@@ -198,15 +196,24 @@ class MaterializedViewFreshTrigger(BaseTrigger):
                 return
             await asyncio.sleep(self.poke_interval)
 
+    async def _seen(self) -> Look:
+        # pyiceberg and SQLAlchemy block: never on the triggerer's event loop.
+        what = (self.view, *self.states, None, self.max_staleness_seconds, *(self.interval or ()))
+        try:
+            return await connected(self.iceberg_conn_id).look(what, self._look, every=self.poke_interval)
+        except MaterializedViewError as error:
+            return Look.failed(error)
+
     def _look(self) -> Look:
+        shared = connected(self.iceberg_conn_id)
         try:
             return look(
-                self._connected.hook,
+                shared.hook,
                 self.view,
                 states=self.states,
                 max_staleness_seconds=self.max_staleness_seconds,
                 span=span_of(*self.interval) if self.interval else None,
             )
         except MaterializedViewError as error:
-            self._connected.after(error)
+            shared.after(error)
             return Look.failed(error)

@@ -19,6 +19,7 @@ import pytest
 from sqlalchemy import URL
 
 from airflow_mv.demo.home import DemoHome
+from airflow_mv.triggers.connected import forget
 from tests.airflow.deployment import Shared
 from tests.airflow.runner import ANSWER
 from tests.builders import Lake, lake
@@ -69,11 +70,13 @@ class Airflow:
 
     def connect(self, conn_id: str, **fields: Any) -> None:
         """Add a connection, for the runs and for this process."""
+        forget()
         self.connections[conn_id] = fields
         os.environ[f"AIRFLOW_CONN_{conn_id.upper()}"] = json.dumps(fields)
 
     def disconnect(self) -> None:
         """Remove all connections."""
+        forget()
         for conn_id in self.connections:
             os.environ.pop(f"AIRFLOW_CONN_{conn_id.upper()}", None)
         self.connections.clear()

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from airflow_mv.errors import ConfigurationError
 from airflow_mv.plan.news import Wanted
 from airflow_mv.sensors import BaseTablesChangedSensor
 from airflow_mv.triggers import BaseTablesChangedOnceTrigger, BaseTablesChangedTrigger, base_tables, look_for_news
-from airflow_mv.triggers.connected import Connected
+from airflow_mv.triggers.connected import connected
 from tests.airflow.conftest import VIEW, Airflow
 from tests.builders import Lake
 
@@ -189,21 +190,22 @@ def test_a_watcher_outlives_what_it_cannot_look_at(airflow: Airflow, daily: Lake
 
 
 def test_a_lasting_fault_of_one_view_costs_no_new_catalog(airflow: Airflow, daily: Lake) -> None:
-    """Each poll would open one, with its pool. An outage does: a password may have been mended, a server moved."""
+    """Each poll would open one. An edited connection is taken up after an error of the catalog."""
     daily.append()
     path = daily.catalog.load(daily.view("broken")).metadata_location.removeprefix("file://")
-    connected, wanted = Connected("iceberg_default"), Wanted()
+    shared, wanted = connected("iceberg_default"), Wanted()
     Path(path).write_text("{")
 
-    first = connected.hook
-    news = look_for_news(connected, ["lake.sales.broken", VIEW], wanted)
+    first = shared.hook
+    news = look_for_news(shared, ["lake.sales.broken", VIEW], wanted)
     assert (news.errors["lake.sales.broken"][0], list(news.views)) == ("InvalidMetadataError", [VIEW])
-    assert connected.hook is first
-    airflow.connect("nowhere", conn_type="iceberg", extra={"type": "sql", "uri": "postgresql://me@127.0.0.1:1/x"})
-    away = Connected("nowhere")
-    lost = away.hook
+    assert shared.hook is first
+    good = airflow.connections["iceberg_default"]
+    airflow.connect("moved", conn_type="iceberg", extra={"type": "sql", "uri": "postgresql://me@127.0.0.1:1/x"})
+    away = connected("moved")
     assert look_for_news(away, [VIEW], wanted).errors[VIEW][0] == "CatalogUnavailableError"
-    assert away.hook is not lost
+    os.environ["AIRFLOW_CONN_MOVED"] = json.dumps(good)
+    assert list(look_for_news(away, [VIEW], wanted).views) == [VIEW]
 
 
 @pytest.mark.parametrize(

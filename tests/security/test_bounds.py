@@ -6,17 +6,27 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import threading
 import time
-from collections.abc import Iterator
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
+from pyiceberg.catalog.sql import SqlCatalog
+from sqlalchemy import create_engine, make_url, text
 
+from airflow_mv.catalog import MaterializedViewCatalog
 from airflow_mv.spec.view import new_view, replace_version
+from airflow_mv.status import status
 from airflow_mv.triggers import MaterializedViewFreshTrigger
 from tests.airflow.conftest import Airflow, _airflow, airflow, lake_behind
 from tests.builders import Lake, lake
+from tests.services import Quiet
 
 __all__ = ["_airflow", "airflow"]
 
@@ -132,17 +142,11 @@ def test_i26_two_copies_of_one_trigger_run_at_once_and_never_block_the_loop(
     _, arguments = MaterializedViewFreshTrigger(view=VIEW, poke_interval=0.05).serialize()
     assert json.loads(json.dumps(arguments)) == arguments
     MaterializedViewFreshTrigger(**arguments)._look()  # what is imported once is imported now
-    gaps = []
-
-    async def heart() -> None:
-        while True:
-            before = time.perf_counter()
-            await asyncio.sleep(0.01)
-            gaps.append(time.perf_counter() - before)
+    gaps: list[float] = []
 
     async def both() -> list[dict[str, Any]]:
         asyncio.get_running_loop().slow_callback_duration = 0.5
-        beating = asyncio.create_task(heart())
+        beating = asyncio.create_task(heart(gaps))
         waiting = [asyncio.create_task(_first(MaterializedViewFreshTrigger(**arguments))) for _ in range(2)]
         await asyncio.sleep(0.5)
         assert not any(task.done() for task in waiting)
@@ -174,3 +178,166 @@ def test_i26_a_trigger_that_is_cancelled_leaves_nothing_running(daily: Lake) -> 
         assert [item for item in asyncio.all_tasks() if item is not asyncio.current_task()] == []
 
     asyncio.run(cancelled())
+
+
+# ------------------------------------------------------------------------------------ many triggers
+
+
+@dataclass
+class Seen:
+    """What many triggers take while they wait."""
+
+    connections: int = 0
+    descriptors: int = 0
+    threads: int = 0
+    delays: list[float] = field(default_factory=list)
+
+    def p99(self) -> float:
+        """How late the event loop was, in seconds."""
+        return sorted(self.delays)[int(len(self.delays) * 0.99)]
+
+
+@contextmanager
+def watched(seen: Seen, connected: Callable[[], int]) -> Iterator[None]:
+    """Look at this process and at the database from a thread."""
+    me, done = psutil.Process(), threading.Event()
+    descriptors, threads = me.num_fds(), me.num_threads()
+
+    def run() -> None:
+        while not done.wait(0.03):
+            seen.connections = max(seen.connections, connected())
+            seen.descriptors = max(seen.descriptors, me.num_fds() - descriptors)
+            seen.threads = max(seen.threads, me.num_threads() - threads)
+
+    watching = threading.Thread(target=run)
+    watching.start()
+    try:
+        yield
+    finally:
+        done.set()
+        watching.join()
+
+
+async def heart(delays: list[float]) -> None:
+    while True:
+        before = time.perf_counter()
+        await asyncio.sleep(0.01)
+        delays.append(time.perf_counter() - before - 0.01)
+
+
+@contextmanager
+def limited_role(uri: str, limit: int) -> Iterator[tuple[str, Callable[[], int]]]:
+    """A role that may have few connections to a database: its URI, and how many it has."""
+    role, engine = f"few_{uuid.uuid4().hex[:8]}", create_engine(uri)
+    with engine.begin() as connection:
+        connection.execute(text(f"CREATE ROLE {role} LOGIN PASSWORD 'p' CONNECTION LIMIT {limit}"))
+        connection.execute(text(f"GRANT ALL ON ALL TABLES IN SCHEMA public TO {role}"))
+    counting = text("SELECT count(*) FROM pg_stat_activity WHERE usename = :role")
+
+    def count() -> int:
+        with engine.connect() as connection:
+            return int(connection.execute(counting, {"role": role}).scalar_one())
+
+    count()
+    try:
+        yield make_url(uri).set(username=role, password="p").render_as_string(hide_password=False), count
+    finally:
+        with engine.begin() as connection:
+            connection.execute(text(f"DROP OWNED BY {role}; DROP ROLE {role}"))
+        engine.dispose()
+
+
+def wait_with_many(airflow: Airflow, home: Lake, uri: str, count: int, connected: Callable[[], int]) -> Seen:
+    """Have triggers wait for ten views until they are refreshed, while the status of one is asked elsewhere."""
+    properties = {"type": "sql", "uri": uri, "warehouse": home.iceberg.properties["warehouse"]}
+    airflow.connect("many", conn_type="iceberg", extra=properties)
+    home.table()
+    views = [home.view(f"v{number}") for number in range(10)]
+    triggers = [
+        MaterializedViewFreshTrigger(view=str(views[number % 10]), iceberg_conn_id="many", poke_interval=2.0)
+        for number in range(count)
+    ]
+    triggers[0]._look()  # what is imported and opened once
+    seen = Seen()
+
+    async def story() -> None:
+        beating = asyncio.create_task(heart(seen.delays))
+        waiting = [asyncio.create_task(_first(trigger)) for trigger in triggers]
+        await asyncio.sleep(3)
+        assert not any(task.done() for task in waiting)
+        another = SqlCatalog("lake", uri=uri, warehouse=properties["warehouse"])
+        found = await asyncio.to_thread(status, MaterializedViewCatalog(another), "sales.v3")
+        another.engine.dispose()
+        assert found.to_dict()["state"] == "never-refreshed"
+        beating.cancel()  # DuckDB computes in this process
+        await asyncio.to_thread(lambda: [home.refresh(view) for view in views])
+        payloads = await asyncio.wait_for(asyncio.gather(*waiting), 60)
+        assert {payload["status"]["state"] for payload in payloads} == {"fresh"}
+
+    with watched(seen, connected):
+        asyncio.run(story())
+    return seen
+
+
+@pytest.mark.parametrize("count", [300, pytest.param(2000, marks=pytest.mark.slow)])
+def test_i26_many_triggers_share_a_few_connections_to_postgresql(
+    airflow: Airflow, postgres_uri: str, tmp_path: Path, count: int
+) -> None:
+    """The role may have 5: as many as the triggers take, and one for whoever asks beside them."""
+    (tmp_path / "w").mkdir()
+    with lake(postgres_uri, tmp_path / "w") as home, limited_role(postgres_uri, 5) as (uri, connected):
+        seen = wait_with_many(airflow, home, uri, count, connected)
+    print(f"{count} triggers: {seen.connections} connections, {seen.descriptors} descriptors, p99 {seen.p99():.3f} s")
+    assert seen.connections <= 5
+    assert seen.descriptors <= 20
+    assert seen.threads <= 24
+    assert seen.p99() < 0.25
+
+
+@pytest.mark.parametrize("count", [300, pytest.param(2000, marks=pytest.mark.slow)])
+def test_i26_many_triggers_take_few_descriptors_of_sqlite(airflow: Airflow, tmp_path: Path, count: int) -> None:
+    (tmp_path / "w").mkdir()
+    uri = f"sqlite:///{tmp_path}/c.db"
+    with lake(uri, tmp_path / "w") as home:
+        seen = wait_with_many(airflow, home, uri, count, lambda: 0)
+    print(f"{count} triggers: {seen.descriptors} descriptors, p99 {seen.p99():.3f} s")
+    assert seen.descriptors <= 30
+    assert seen.p99() < 0.25
+
+
+def test_i26_a_trigger_keeps_its_rhythm_beside_a_hundred_of_a_database_that_is_silent(
+    airflow: Airflow, daily: Lake
+) -> None:
+    """Connected and silent: each look at it lasts until its deadline."""
+    daily.append()
+    with closing(Quiet()) as silent:
+        uri = f"postgresql+psycopg2://me:p@127.0.0.1:{silent.port}/x"
+        airflow.connect("sick", conn_type="iceberg", extra={"type": "sql", "uri": uri, "warehouse": "file:///nowhere"})
+        airflow.connect("iceberg_default", **airflow.connections["iceberg_default"])
+        sick = [
+            MaterializedViewFreshTrigger(view=f"lake.sales.v{number}", iceberg_conn_id="sick", poke_interval=0.2)
+            for number in range(100)
+        ]
+        healthy = MaterializedViewFreshTrigger(view=VIEW, poke_interval=0.2)
+        healthy._look()
+
+        async def story() -> float:
+            hanging = [asyncio.create_task(_first(trigger)) for trigger in sick]
+            await asyncio.sleep(1)
+            waiting = asyncio.create_task(_first(healthy))
+            await asyncio.sleep(1)
+            await asyncio.to_thread(daily.refresh)
+            refreshed = time.monotonic()
+            found = await asyncio.wait_for(waiting, 30)
+            took = time.monotonic() - refreshed
+            assert found["status"]["state"] == "fresh"
+            assert not any(task.done() for task in hanging)
+            for task in hanging:
+                task.cancel()
+            return took
+
+        before = threading.active_count()
+        # Twice the interval, and what a busy machine needs.
+        assert asyncio.run(story()) < 2.5
+        assert silent.accepted <= 20
+        assert threading.active_count() <= before + 12
