@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import fields
 from types import UnionType
@@ -12,6 +13,34 @@ from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 from airflow_mv.errors import InvalidMetadataError
 
 _Document = TypeVar("_Document")
+#: Largest text of a script, an outcome or a record of a view, in bytes.
+MAX_TEXT_BYTES = 16 * 1024 * 1024
+#: The most marks (``,``, ``:``, ``{`` and ``[``) between the values of such a text: each value costs up to 50 times
+#: its text when it is decoded.
+MAX_MARKS = 500_000
+_MARKS = (",", ":", "{", "[")
+_SPELLING = r'[,:{\[]|"[^"\\]*+(?:\\.[^"\\]*+)*+"?'
+_LEXEME = re.compile(_SPELLING, re.DOTALL)
+_LEXEME_OF_BYTES = re.compile(_SPELLING.encode("ascii"), re.DOTALL)
+
+
+def check_marks(text: str | bytes | bytearray, limit: int = MAX_MARKS) -> None:
+    """Refuse a JSON text that holds very many values, without decoding it.
+
+    Raises:
+        ValueError: There are more than ``limit`` marks between its values.
+    """
+    plain = isinstance(text, str)
+    marks: Any = _MARKS if plain else tuple(mark.encode("ascii") for mark in _MARKS)
+    pattern: Any = _LEXEME if plain else _LEXEME_OF_BYTES
+    if sum(map(text.count, marks)) <= limit:
+        return
+    # Those within strings do not count. In JSON there is at most one string more than there are marks.
+    found = 0
+    for number, match in enumerate(pattern.finditer(text)):
+        found += match.group() in marks
+        if found > limit or number > 2 * limit + 1:
+            raise ValueError(f"more than {limit} keys and values")
 
 
 def json_object(text: str, what: str) -> dict[str, Any]:
@@ -25,6 +54,9 @@ def json_object(text: str, what: str) -> dict[str, Any]:
         InvalidMetadataError: The text is no JSON object.
     """
     try:
+        if len(text) > MAX_TEXT_BYTES or len(text.encode("utf-8", "surrogatepass")) > MAX_TEXT_BYTES:
+            raise ValueError(f"larger than {MAX_TEXT_BYTES} bytes")
+        check_marks(text)
         document = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise InvalidMetadataError(f"not a document of kind {what}: {str(error)[:200] or 'too deep'}") from None

@@ -18,7 +18,7 @@ from pydantic import Field, model_validator
 
 from airflow_mv.errors import InvalidMetadataError
 from airflow_mv.spec.interval import Interval
-from airflow_mv.spec.stored import Int, Long, StoredModel, decode_text
+from airflow_mv.spec.stored import FirstFault, Int, Long, Numbers, StoredModel, Texts, decode_text
 
 #: The property key, in the view's and in the storage table's properties.
 PROPERTY = "materialized_view_metadata"
@@ -74,7 +74,7 @@ class BaseTable(StoredModel):
     """Directory of the table; required for the two filesystem types."""
     snapshot_reference: Long
     """Snapshot id (Delta: version). -1 stands for a table without any snapshot."""
-    properties: Mapping[str, str] = Field(default_factory=dict)
+    properties: Texts = Field(default_factory=dict)
 
     @model_validator(mode="after")
     def _location_of_a_directory(self) -> BaseTable:
@@ -111,7 +111,7 @@ class RefreshedInterval(IntervalBounds):
 
     refresh_id: NonEmpty
     refreshed_at_ms: Long | None = None
-    base_tables: tuple[BaseTable, ...]
+    base_tables: Annotated[tuple[BaseTable, ...], FirstFault]
 
 
 class RefreshRecord(StoredModel):
@@ -120,14 +120,14 @@ class RefreshRecord(StoredModel):
     refresh_id: NonEmpty
     version_id: Int
     """The view's version at the time."""
-    base_tables: tuple[BaseTable, ...]
+    base_tables: Annotated[tuple[BaseTable, ...], FirstFault]
     sequence_number: Long | None = None
     """Sequence number of the storage snapshot that holds the refreshed files."""
-    nested_views: tuple[NestedViewVersion, ...] = ()
+    nested_views: Annotated[tuple[NestedViewVersion, ...], FirstFault] = ()
     """Ours: the plain views that the query was expanded through."""
     mode: str | None = None
     """Ours: the mode that ran."""
-    reasons: tuple[Mapping[str, str], ...] = ()
+    reasons: Annotated[tuple[Texts, ...], FirstFault] = ()
     """Ours: why that mode, as ``{"code", "message"}``."""
     refreshed_at_ms: Long | None = None
     """Ours: when the refresh was published, ms since the epoch."""
@@ -141,13 +141,13 @@ class RefreshRecord(StoredModel):
     """Ours: bytes of base table files that were read to know the change."""
     rows_read: Long | None = None
     """Ours: rows in these files."""
-    factors: Mapping[str, float] = Field(default_factory=dict)
+    factors: Numbers = Field(default_factory=dict)
     """Ours: by mode, how many times its estimate the view's refreshes took."""
-    checks: tuple[Mapping[str, str], ...] = ()
+    checks: Annotated[tuple[Texts, ...], FirstFault] = ()
     """Ours: what came of the checks of the rows, as ``{"name", "result"}``, with ``observed`` where one failed."""
     interval: IntervalBounds | None = None
     """Ours: what this refresh was for, where it was not for the whole view."""
-    intervals: tuple[RefreshedInterval, ...] = ()
+    intervals: Annotated[tuple[RefreshedInterval, ...], FirstFault] = ()
     """Ours: the rows that are of other snapshots than ``base-tables``; they do not overlap."""
     only_intervals: bool = False
     """Ours: whether no rows but those of ``intervals`` were ever computed; then ``base-tables`` says -1 for each."""
@@ -170,11 +170,11 @@ class RefreshRecord(StoredModel):
 class StorageState(StoredModel):
     """The storage table's refresh history, oldest first."""
 
-    refreshes: Annotated[tuple[RefreshRecord, ...], Field(min_length=1)]
+    refreshes: Annotated[tuple[RefreshRecord, ...], Field(min_length=1), FirstFault]
     current_refresh_id: NonEmpty
     rollback_id: NonEmpty | None = None
     """Ours: set where the current refresh is so by a rollback: that state is another one than it was before."""
-    rollback_ids: tuple[NonEmpty, ...] = ()
+    rollback_ids: Annotated[tuple[NonEmpty, ...], FirstFault] = ()
     """Ours: the last rollbacks, by which one whose answer was lost knows that it was done."""
 
     @model_validator(mode="after")

@@ -11,20 +11,50 @@ import json
 import math
 import zlib
 from collections import Counter
+from collections.abc import Callable, Mapping
 from typing import Annotated, Any, NoReturn, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, FailFast, Field, ValidationError
 
+from airflow_mv.documents import MAX_MARKS, MAX_TEXT_BYTES, check_marks
 from airflow_mv.errors import InvalidMetadataError
 
 #: Largest metadata file that is read, in bytes, after decompression. A table with 100,000 snapshots
 #: needs about 100 MB; a compression bomb wants more.
-MAX_BYTES = 192 * 1024 * 1024
+MAX_BYTES = 128 * 1024 * 1024
 #: Largest view metadata file: Python's own JSON objects take ten times their text.
-MAX_VIEW_BYTES = 16 * 1024 * 1024
+MAX_VIEW_BYTES = 12 * 1024 * 1024
+#: The most marks in it, see :data:`airflow_mv.documents.MAX_MARKS`.
+MAX_VIEW_MARKS = 250_000
+#: Largest document that is decoded as a whole, in bytes: a storage table with 14,000 snapshots needs 14 MB.
+MAX_DOCUMENT_BYTES = 64 * 1024 * 1024
+#: The same, where a character may take four bytes in memory.
+MAX_WIDE_BYTES = 24 * 1024 * 1024
+#: The most marks in it, see :data:`airflow_mv.documents.MAX_MARKS`.
+MAX_DOCUMENT_MARKS = 700_000
 _PIECE = 1024 * 1024
+#: More faults than this are only counted: to describe each takes a kilobyte.
+_MOST_DESCRIBED = 10_000
 _LONGEST_SHOWN = 300
 
+
+def _each(*kinds: type) -> Callable[[Any], Any]:
+    """Return a check that ends at the first value of another type: pydantic notes all, and each takes a kilobyte."""
+
+    def check(value: Any) -> Any:
+        if isinstance(value, Mapping) and len(value) > _MOST_DESCRIBED:
+            for key, item in value.items():
+                if type(item) not in kinds:
+                    raise ValueError(f"the value of {shown(str(key))!r} is of type {type(item).__name__}")
+        return value
+
+    return check
+
+
+#: A field that is a tuple: the first fault ends its validation.
+FirstFault = FailFast()
+Texts = Annotated[Mapping[str, str], BeforeValidator(_each(str))]
+Numbers = Annotated[Mapping[str, float], BeforeValidator(_each(int, float))]
 Long = Annotated[int, Field(ge=-(2**63), le=2**63 - 1)]
 Int = Annotated[int, Field(ge=0, le=2**31 - 1)]
 
@@ -65,6 +95,8 @@ class StoredModel(BaseModel):
 
 def describe(error: ValidationError) -> str:
     """Name the first faulty field and its fault, e.g. ``field refreshes.0.version-id: Field required``."""
+    if error.error_count() > _MOST_DESCRIBED:
+        return f"{error.error_count()} fields are missing or wrong"
     first = error.errors(include_url=False, include_input=False, include_context=False)[0]
     path = shown(".".join(str(step) for step in first["loc"])) or "(top level)"
     more = error.error_count() - 1
@@ -76,27 +108,40 @@ def shown(text: str) -> str:
     return text if len(text) <= _LONGEST_SHOWN else f"{text[:_LONGEST_SHOWN]}…"
 
 
-def decode(data: bytes, *, source: str, limit: int = MAX_BYTES) -> dict[str, Any]:
+def decode(
+    data: bytes, *, source: str, limit: int = MAX_DOCUMENT_BYTES, marks: int = MAX_DOCUMENT_MARKS
+) -> dict[str, Any]:
     """Decode a metadata file: gzip or plain, UTF-8 JSON, one object.
 
     Args:
         data: The file.
         source: For messages.
         limit: The most bytes that it may have, unpacked.
+        marks: See :func:`decode_text`.
 
     Raises:
         InvalidMetadataError: For anything else, naming ``source``.
     """
-    return decode_text(unpacked(data, source, limit), source=source)
+    return decode_text(unpacked(data, source, limit), source=source, limit=limit, marks=marks)
 
 
-def decode_text(text: bytes | bytearray | str, *, source: str) -> dict[str, Any]:
+def decode_text(
+    text: bytes | bytearray | str, *, source: str, limit: int = MAX_TEXT_BYTES, marks: int = MAX_MARKS
+) -> dict[str, Any]:
     """Decode one JSON object.
 
+    Args:
+        text: Its text.
+        source: For messages.
+        limit: The most bytes that it may have.
+        marks: The most marks between its values.
+
     Raises:
-        InvalidMetadataError: Not JSON, not an object, ``NaN``, too deep, or a key twice.
+        InvalidMetadataError: Not JSON, not an object, ``NaN``, too deep, too large, or a key twice.
     """
+    check_size(text, source, limit)
     try:
+        check_marks(text, marks)
         plain = text if isinstance(text, str) else text.decode("utf-8")
         raw = json.loads(plain, parse_constant=_refuse_constant, parse_float=_finite, object_pairs_hook=_unique)
     except (ValueError, RecursionError) as error:
@@ -105,6 +150,30 @@ def decode_text(text: bytes | bytearray | str, *, source: str) -> dict[str, Any]
     if not isinstance(raw, dict):
         raise InvalidMetadataError(f"{source}: expected a JSON object, found {type(raw).__name__}")
     return raw
+
+
+def check_size(text: bytes | bytearray | str, source: str, limit: int) -> None:
+    """Refuse a text that would take too much memory when it is decoded.
+
+    Raises:
+        InvalidMetadataError: It is larger than ``limit`` bytes, or than those that text may have whose characters take
+            more than a byte.
+    """
+    size = len(text)
+    if isinstance(text, str) and size <= limit and not text.isascii():
+        size = len(text.encode("utf-8", "surrogatepass"))
+    allowed = limit if size <= MAX_WIDE_BYTES or not is_wide(text) else min(limit, MAX_WIDE_BYTES)
+    if size > allowed:
+        raise InvalidMetadataError(f"{source}: larger than {allowed} bytes")
+
+
+def is_wide(text: bytes | bytearray | str) -> bool:
+    """Whether a JSON text may hold characters that take more than a byte in memory."""
+    if not text.isascii():
+        return True
+    if isinstance(text, str):
+        return text.count("\\u") > text.count("\\u00")
+    return text.count(b"\\u") > text.count(b"\\u00")
 
 
 def encode(document: dict[str, Any]) -> bytes:

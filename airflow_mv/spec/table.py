@@ -8,14 +8,15 @@ snapshots is read in milliseconds because everything else is skipped.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Annotated, Any
 
 import msgspec
 
 from airflow_mv.errors import InvalidMetadataError, SnapshotNotFoundError
-from airflow_mv.spec.stored import decode_text, shown, unpacked, whole_number
+from airflow_mv.spec.lean import Budget
+from airflow_mv.spec.stored import MAX_DOCUMENT_BYTES, MAX_DOCUMENT_MARKS, decode_text, shown, unpacked, whole_number
 
 #: Newest table format that is understood.
 MAX_FORMAT_VERSION = 3
@@ -92,7 +93,8 @@ class TableMetadata(msgspec.Struct, frozen=True, rename="kebab", dict=True):
     schema: dict[str, Any] | None = None
     partition_specs: list[dict[str, Any]] = msgspec.field(default_factory=list)
     properties: dict[str, str] = msgspec.field(default_factory=dict)
-    snapshots: list[Snapshot] = msgspec.field(default_factory=list)
+    #: Those of very many are decoded again each time they are asked for.
+    snapshots: Sequence[Snapshot] = msgspec.field(default_factory=list)
     snapshot_log: list[LogEntry] = msgspec.field(default_factory=list)
     metadata_log: list[MetadataLogEntry] = msgspec.field(default_factory=list)
     refs: dict[str, Ref] = msgspec.field(default_factory=dict)
@@ -103,13 +105,14 @@ class TableMetadata(msgspec.Struct, frozen=True, rename="kebab", dict=True):
         return None if self.current_snapshot_id in (None, -1) else self.current_snapshot_id
 
     @cached_property
-    def by_id(self) -> dict[int, Snapshot]:
-        """The retained snapshots by their ids."""
-        return {item.snapshot_id: item for item in self.snapshots}
+    def by_id(self) -> dict[int, int]:
+        """The places of the retained snapshots by their ids."""
+        return {item.snapshot_id: number for number, item in enumerate(self.snapshots)}
 
     def find(self, snapshot_id: int) -> Snapshot | None:
         """Return a retained snapshot, or ``None``."""
-        return self.by_id.get(snapshot_id)
+        number = self.by_id.get(snapshot_id)
+        return None if number is None else self.snapshots[number]
 
     @property
     def column_names(self) -> tuple[str, ...]:
@@ -146,7 +149,71 @@ class TableMetadata(msgspec.Struct, frozen=True, rename="kebab", dict=True):
         return None if snapshot is None else snapshot.number(key)
 
 
-_DECODER = msgspec.json.Decoder(TableMetadata)
+_ABSENT = msgspec.Raw(b"")
+
+
+class _Parts(msgspec.Struct, frozen=True, rename="kebab"):
+    """Table metadata whose large parts are not decoded yet."""
+
+    format_version: int
+    location: msgspec.Raw
+    last_updated_ms: Long = 0
+    table_uuid: msgspec.Raw = _ABSENT
+    view_uuid: msgspec.Raw = _ABSENT
+    last_sequence_number: Long = 0
+    current_schema_id: int | None = None
+    current_snapshot_id: Long | None = None
+    default_spec_id: int = 0
+    schemas: msgspec.Raw = _ABSENT
+    schema: msgspec.Raw = _ABSENT
+    partition_specs: msgspec.Raw = _ABSENT
+    properties: msgspec.Raw = _ABSENT
+    snapshots: msgspec.Raw = _ABSENT
+    snapshot_log: msgspec.Raw = _ABSENT
+    metadata_log: msgspec.Raw = _ABSENT
+    refs: msgspec.Raw = _ABSENT
+
+
+_DECODER = msgspec.json.Decoder(_Parts)
+_SNAPSHOT = msgspec.json.Decoder(Snapshot)
+#: Parts by their types, and whether all that is in them is kept.
+_PARTS: dict[str, tuple[Any, bool]] = {
+    "location": (msgspec.json.Decoder(str), False),
+    "table_uuid": (msgspec.json.Decoder(str | None), False),
+    "view_uuid": (msgspec.json.Decoder(Any), True),
+    "schemas": (msgspec.json.Decoder(list[dict[str, Any]]), True),
+    "schema": (msgspec.json.Decoder(dict[str, Any] | None), True),
+    "partition_specs": (msgspec.json.Decoder(list[dict[str, Any]]), True),
+    "properties": (msgspec.json.Decoder(dict[str, str]), False),
+    "snapshot_log": (msgspec.json.Decoder(list[LogEntry]), False),
+    "metadata_log": (msgspec.json.Decoder(list[MetadataLogEntry]), False),
+    "refs": (msgspec.json.Decoder(dict[str, Ref]), False),
+}
+
+
+def _decoded(text: bytes | bytearray) -> TableMetadata:
+    """Decode table metadata within a budget of memory.
+
+    Raises:
+        ValueError, RecursionError: It is not valid, or would take too much memory.
+    """
+    parts, budget = _DECODER.decode(text), Budget()
+    found: dict[str, Any] = {name: getattr(parts, name) for name in parts.__struct_fields__ if name not in _PARTS}
+    for name, (decoder, generic) in _PARTS.items():
+        raw = getattr(parts, name)
+        if raw is not _ABSENT:
+            try:
+                found[name] = budget.decode(raw, decoder, generic=generic)
+            except ValueError as error:
+                raise ValueError(f"field {name.replace('_', '-')!r}: {error}") from None
+    snapshots = parts.snapshots
+    found.pop("snapshots")
+    if snapshots is not _ABSENT:
+        try:
+            found["snapshots"] = budget.lazy(snapshots, _SNAPSHOT, text)
+        except ValueError as error:
+            raise ValueError(f"field 'snapshots': {error}") from None
+    return TableMetadata(**found)
 
 
 def parse_table(data: bytes, *, source: str, unique: bool = False) -> TableMetadata:
@@ -163,11 +230,11 @@ def parse_table(data: bytes, *, source: str, unique: bool = False) -> TableMetad
     """
     text = unpacked(data, source)
     try:
-        table = _DECODER.decode(text)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        table = _decoded(text)
+    except (ValueError, RecursionError) as error:
         raise InvalidMetadataError(f"{source}: not valid table metadata: {shown(str(error))}") from None
     if unique:
-        decode_text(text, source=source)
+        decode_text(text, source=source, limit=MAX_DOCUMENT_BYTES, marks=MAX_DOCUMENT_MARKS)
     if table.view_uuid is not None:
         raise InvalidMetadataError(f"{source}: this is a view's metadata file, not a table's")
     if not 1 <= table.format_version <= MAX_FORMAT_VERSION:

@@ -14,7 +14,19 @@ from pydantic import Field, model_validator
 
 from airflow_mv.errors import InvalidMetadataError, UnsupportedError
 from airflow_mv.spec.draft_view import lift_draft
-from airflow_mv.spec.stored import MAX_VIEW_BYTES, Int, Long, StoredModel, decode, encode, shown, whole_number
+from airflow_mv.spec.stored import (
+    MAX_VIEW_BYTES,
+    MAX_VIEW_MARKS,
+    FirstFault,
+    Int,
+    Long,
+    StoredModel,
+    Texts,
+    decode,
+    encode,
+    shown,
+    whole_number,
+)
 
 FORMAT_VERSION = 1
 DIALECT = "spark"
@@ -38,9 +50,9 @@ class ViewVersion(StoredModel):
     version_id: Int
     schema_id: Int
     timestamp_ms: Long
-    summary: Mapping[str, str]
-    representations: tuple[Representation, ...]
-    default_namespace: tuple[str, ...]
+    summary: Texts
+    representations: Annotated[tuple[Representation, ...], FirstFault]
+    default_namespace: Annotated[tuple[str, ...], FirstFault]
     default_catalog: str | None = None
 
     @property
@@ -61,7 +73,7 @@ class ViewSchema(StoredModel):
 
     type: Literal["struct"] = "struct"
     schema_id: Int = 0
-    fields: tuple[Mapping[str, Any], ...]
+    fields: Annotated[tuple[Mapping[str, Any], ...], FirstFault]
 
     @model_validator(mode="after")
     def _fields_are_columns(self) -> ViewSchema:
@@ -81,11 +93,11 @@ class ViewMetadata(StoredModel):
     view_uuid: Annotated[str, Field(min_length=1)]
     format_version: Int
     location: Annotated[str, Field(min_length=1)]
-    schemas: tuple[ViewSchema, ...]
+    schemas: Annotated[tuple[ViewSchema, ...], FirstFault]
     current_version_id: Int
-    versions: Annotated[tuple[ViewVersion, ...], Field(min_length=1)]
-    version_log: tuple[VersionLogEntry, ...]
-    properties: Mapping[str, str] = Field(default_factory=dict)
+    versions: Annotated[tuple[ViewVersion, ...], Field(min_length=1), FirstFault]
+    version_log: Annotated[tuple[VersionLogEntry, ...], FirstFault]
+    properties: Texts = Field(default_factory=dict)
 
     @model_validator(mode="after")
     def _ids_fit_together(self) -> ViewMetadata:
@@ -153,7 +165,7 @@ def parse_view(data: bytes, *, view: str, location: str) -> ViewMetadata:
         InvalidMetadataError: Names the view, the file and the field.
     """
     source = f"view {view}, file {location}"
-    raw = decode(data, source=source, limit=MAX_VIEW_BYTES)
+    raw = decode(data, source=source, limit=MAX_VIEW_BYTES, marks=MAX_VIEW_MARKS)
     version = raw.get("format-version")
     if type(version) is not int or version != FORMAT_VERSION:
         raise InvalidMetadataError(

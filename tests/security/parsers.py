@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from airflow_mv.documents import MAX_MARKS, MAX_TEXT_BYTES
 from airflow_mv.errors import MaterializedViewError
 from airflow_mv.plan.cost import Estimate
 from airflow_mv.plan.freshness import BaseTableChange
@@ -23,6 +24,13 @@ from airflow_mv.plan.planner import RefreshPlan
 from airflow_mv.script import CreateStorageStep, Outcome, Script, SqlStep
 from airflow_mv.spec.identifiers import Identifier
 from airflow_mv.spec.materialized_view import PROPERTY, parse_settings, parse_storage_state, property_text
+from airflow_mv.spec.stored import (
+    MAX_BYTES,
+    MAX_DOCUMENT_BYTES,
+    MAX_DOCUMENT_MARKS,
+    MAX_VIEW_BYTES,
+    MAX_VIEW_MARKS,
+)
 from airflow_mv.spec.table import ancestors, parse_table, snapshots_between
 from airflow_mv.spec.view import parse_view, with_view_properties
 from airflow_mv.staged_checks import CheckResult, StagedCheck, StagedChecks
@@ -120,6 +128,11 @@ def _table(data: bytes) -> None:
     parse_storage_state(table.properties, view="v", location="file:///w/s/1.json")
 
 
+def _storage(data: bytes) -> None:
+    """A storage table's file, in which no key may occur twice."""
+    parse_table(data, source="view lake.sales.daily, storage table file file:///w/s/1.json", unique=True)
+
+
 def _text(data: bytes) -> str:
     try:
         return data.decode("utf-8", "surrogatepass")
@@ -173,6 +186,7 @@ def _documents(name: str) -> list[Any]:
     return {
         "view": [*files, {**files[0], "properties": {PROPERTY: json.dumps(SETTINGS)}} if files else None],
         "table": [TABLE, {**TABLE, "properties": {PROPERTY: json.dumps(state)}}, {**TABLE, "format-version": 1}],
+        "storage": [TABLE],
         "settings": [SETTINGS],
         "state": files,
         "script": [json.loads(SCRIPT.to_json())],
@@ -184,6 +198,7 @@ def _documents(name: str) -> list[Any]:
 PARSERS: dict[str, Callable[[bytes], None]] = {
     "view": _view,
     "table": _table,
+    "storage": _storage,
     "settings": _settings,
     "state": _state,
     "identifier": _identifier,
@@ -236,13 +251,73 @@ def _heavy(name: str) -> Iterator[bytes]:
         yield json.dumps(
             {**document, "versions": [{**document["versions"][0], "representations": representation}]}
         ).encode()
-    if name == "table":
+    if name in ("table", "storage"):
         snapshots = [{"snapshot-id": n, "parent-snapshot-id": n - 1, "timestamp-ms": n} for n in range(1, 50_001)]
         yield json.dumps({**document, "snapshots": snapshots, "current-snapshot-id": 50_000}).encode()
     if name == "state":
         record = document["refreshes"][0]
         records = [{**record, "refresh-id": f"r{number}"} for number in range(10_000)]
         yield json.dumps({"refreshes": records, "current-refresh-id": "r7"}).encode()
+
+
+def _fillings(size: int, most: int) -> Iterator[bytes]:
+    """Values of so many bytes, or of so many keys and values, that cost most when they are decoded."""
+    for count in (most // 2 - 500, 1 << 40):
+        yield b"[" + b",".join([b"{}"] * min(count, size // 3)) + b"]"
+        yield b"{" + b",".join(b'"%x":1' % number for number in range(min(count, size // 11))) + b"}"
+        yield b"{" + b",".join(b'"%07x":"%07x"' % (number, number) for number in range(min(count, size // 21))) + b"}"
+    yield b'"' + b"x" * (size - 10) + "\N{PILE OF POO}".encode() + b'"'
+    yield b'"' + b"\\u00e4" * (size // 6) + b'"'
+    yield b'"' + b"\\ud83d" + b"x" * (size - 10) + b'"'
+    yield b"[" + b"1," * (size // 2 - 1) + b"1]"
+    yield b"[[" + b"],[" * (most // 2 - 500) + b"]]"
+    yield b'"' + b'\\"' * (size // 2 - 1)
+    yield b'"x"' * (size // 3)
+
+
+_PLACES = {
+    "table": ("schemas", "properties", "snapshots", "snapshot-log", "metadata-log", "refs", "location"),
+    "view": ("properties", "versions", "schemas"),
+    "state": ("refreshes",),
+    "script": ("steps", "confs"),
+    "outcome": ("checks", "seconds"),
+}
+_ITEMS = (
+    ("snapshots", b'{"snapshot-id":1}'),
+    ("snapshots", b'{"snapshot-id":1,"summary":{"a":"b"}}'),
+    ("snapshots", b'{"snapshot-id":1,"summary":{%s}}' % b",".join(b'"a%d":"b"' % n for n in range(1000))),
+    ("snapshots", b'{"snapshot-id":1,"manifest-list":"%s"}' % (b"x" * 800)),
+    ("snapshot-log", b'{"snapshot-id":1,"timestamp-ms":1}'),
+    ("metadata-log", b'{"metadata-file":"x","timestamp-ms":1}'),
+)
+
+
+def _largest(name: str, *, all_: bool) -> Iterator[bytes]:
+    """Inputs as large as they may be."""
+    if name in ("identifier", "plan"):
+        return  # Airflow has decoded a plan
+    document = _documents(name)[0]
+    most = {"table": 1_500_000, "storage": MAX_DOCUMENT_MARKS, "view": MAX_VIEW_MARKS}.get(name, MAX_MARKS)
+    limits = {"table": MAX_BYTES, "storage": MAX_DOCUMENT_BYTES, "view": MAX_VIEW_BYTES}
+    size = limits.get(name, MAX_TEXT_BYTES) - LARGE
+    for place, filling in _hostile(name, size, most, all_=all_):
+        rest = json.dumps({key: value for key, value in document.items() if key != place}).encode()
+        yield rest[:-1] + b', "' + place.encode() + b'": ' + filling + b"}"
+
+
+def _hostile(name: str, size: int, most: int, *, all_: bool) -> Iterator[tuple[str, bytes]]:
+    """Fields of a document, and what is in them."""
+    places = ("comment", *_PLACES.get(name, ())) if all_ else ("comment",) * (name != "table")
+    for place in places:
+        yield from ((place, filling) for filling in _fillings(size, most))
+    if name == "state":
+        filling = list(_fillings(size, most))[1]
+        table = b'{"type":"iceberg-metastore","identifier":"a.b","snapshot-reference":1,"properties":%s}' % filling
+        record = b'{"refresh-id":"a","version-id":1,"sequence-number":1,"base-tables":[%s]}' % table
+        yield "refreshes", b"[" + record + b"]"
+    for place, item in _ITEMS if name in ("table", "storage") else ():
+        for count in (400_000, 1 << 40) if all_ else (400_000,):
+            yield place, b"[" + b",".join([item] * min(count, size // (len(item) + 1))) + b"]"
 
 
 def inputs(name: str, seed: int, count: int) -> Iterator[bytes]:
@@ -254,6 +329,7 @@ def inputs(name: str, seed: int, count: int) -> Iterator[bytes]:
     documents = _documents(name)
     yield from (json.dumps(document).encode() for document in documents)
     yield from _heavy(name)
+    yield from _largest(name, all_=count > 1000)
     for number in range(count):
         yield mutator.variant(documents[number % len(documents)])
 
