@@ -26,6 +26,8 @@ KEPT = frozenset(
     to_char to_date to_number to_timestamp to_unix_timestamp trunc unix_date unix_timestamp
     """.split()  # noqa: SIM905
 )
+#: Other names of bool_or() and bool_and(), which sqlglot does not know.
+_BOOLEAN = {"some": exp.LogicalOr, "every": exp.LogicalAnd}
 _TYPED = {exp.DType.DATE: "DATE", exp.DType.TIMESTAMPTZ: "TIMESTAMP"}
 
 
@@ -129,6 +131,8 @@ def written_again(sql: str) -> str:
 
 def _written_out(node: exp.Expr) -> exp.Expr:
     """Say what sqlglot's Spark dialect leaves out, and read any(…) as the aggregate that it is but behind LIKE."""
+    if isinstance(node, exp.Anonymous) and len(node.expressions) == 1 and node.name.lower() in _BOOLEAN:
+        return _BOOLEAN[node.name.lower()](this=node.expressions[0].copy())
     if isinstance(node, exp.ParseJSON):
         return exp.Anonymous(this="parse_json", expressions=[node.this.copy()])
     if (

@@ -21,7 +21,7 @@ QUERIES = {
     "HAVING window.end > TIMESTAMP '2020-01-01 00:00:00'": ("replace-keys", "replace-keys"),
     "SELECT window, count(*) AS c FROM r GROUP BY window(at, '5 minutes')": ("merge", "merge"),
     "SELECT session_window.start AS s, count(*) AS c FROM r GROUP BY session_window(at, '5 minutes')": ("full", "full"),
-    "SELECT k, any(b) AS x, count(*) AS c FROM r GROUP BY k": ("merge", "replace-keys"),
+    "SELECT k, any(b) AS x, some(b) AS y, every(b) AS z FROM r GROUP BY k": ("merge", "replace-keys"),
     "SELECT k, any(b) FILTER (WHERE n > 1) AS x, count_if(b) AS y FROM r GROUP BY k": ("merge", "replace-keys"),
     "SELECT k, explode(a) FROM r ": ("append", "merge"),
     "SELECT k, posexplode(a) AS (p, x) FROM r WHERE n > 1": ("append", "merge"),
