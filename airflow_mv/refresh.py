@@ -7,6 +7,7 @@ What passes between the steps is data that survives as JSON, so a task may stop 
 from __future__ import annotations
 
 import logging
+import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
@@ -46,6 +47,11 @@ log = logging.getLogger(__name__)
 #: Runs a script somewhere and says what it did.
 Stager = Callable[[Script], Outcome]
 
+#: What Spark and Iceberg say where a file is lost or cut.
+_ABOUT_FILES = re.compile(
+    r"NotFoundException|File does not exist: |FAILED_READ_FILE|not a Parquet file|Not an Avro data file|"
+    r"Failed to (open|read)"
+)
 _MAX_PLANS = 6
 #: Refreshes of other intervals move the storage table too, and each of them only once: a backfill runs many at a time.
 _MAX_INTERVAL_PLANS = 40
@@ -101,6 +107,8 @@ def _require_files(catalog: MaterializedViewCatalog, plan: RefreshPlan, reason: 
     Raises:
         InvalidMetadataError: They are.
     """
+    if not _ABOUT_FILES.search(reason):
+        return
     try:
         view = catalog.load(plan.view)
         storage = catalog.load_storage(view)
