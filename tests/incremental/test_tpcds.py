@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -53,6 +54,8 @@ STEPS = {
 }
 #: No strategy is for these: see docs/incremental-tpcds.md.
 RECOMPUTED = {9, 44, 49, 51}
+#: After this change DuckDB takes minutes to find the affected keys of the query.
+TOO_SLOW = {(58, "dimensions are updated")}
 
 
 @pytest.fixture(scope="module")
@@ -83,8 +86,7 @@ def steps(folder: Path) -> Iterator[dict[str, tuple[Lab, list[BaseRelation]]]]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("step", STEPS)
-@pytest.mark.parametrize("number", tpcds.NUMBERS)
+@pytest.mark.parametrize(("number", "step"), [case for case in product(tpcds.NUMBERS, STEPS) if case not in TOO_SLOW])
 def test_each_strategy_equals_the_recompute(
     number: int, step: str, folder: Path, steps: dict[str, tuple[Lab, list[BaseRelation]]]
 ) -> None:
