@@ -8,7 +8,9 @@ import functools
 import json
 import logging
 import math
+import signal
 import sys
+import threading
 import unicodedata
 from collections.abc import Callable, Mapping, Sequence
 from datetime import date, datetime
@@ -41,6 +43,7 @@ def guarded(command: Command) -> Command:
     @functools.wraps(command)
     def run(*args: Any, verbose: bool, **kwargs: Any) -> None:
         _set_up_logs(verbose=verbose)
+        _end_on_signals()
         try:
             command(*args, **kwargs)
         except MaterializedViewError as error:
@@ -53,6 +56,19 @@ def guarded(command: Command) -> Command:
             sys.exit(1)
 
     return run
+
+
+def _end_on_signals() -> None:
+    """End like an interrupted program does, with everything cleaned up: else a signal leaves files with secrets."""
+    if threading.current_thread() is threading.main_thread():
+        for number in (signal.SIGTERM, signal.SIGHUP):
+            if signal.getsignal(number) == signal.SIG_DFL:
+                signal.signal(number, _end)
+
+
+def _end(number: int, _: object) -> None:
+    signal.signal(number, signal.SIG_IGN)  # a second one must not end the cleaning up
+    sys.exit(128 + number)
 
 
 def _say_error(message: str) -> None:

@@ -46,6 +46,7 @@ def examine(catalogs: tuple[str, ...]) -> Iterator[Finding]:
     yield _java()
     yield _pyspark()
     yield _client()
+    yield _temporary_files()
     from pyiceberg.utils.config import Config
 
     known: dict[str, Any] = Config().config.get("catalog") or {}  # type: ignore[assignment]
@@ -146,6 +147,20 @@ def _client() -> Finding:
     same = spark is None or client is None or spark == client
     mend = f"both write the folder pyspark/: pip install --force-reinstall pyspark-client=={spark} pyspark=={spark}"
     return Finding("pyspark-client", same, client or "not installed", mend)
+
+
+def _temporary_files() -> Finding:
+    """Remove what killed processes have left: files with the secrets that Spark was to be started with."""
+    from airflow_mv.job.scratch import sweep
+
+    swept = sweep()
+    if swept.failed:
+        places = ", ".join(map(str, swept.failed))
+        return Finding(
+            "temporary files", ok=False, found=f"cannot remove {places}", mend="remove them: they hold secrets"
+        )
+    found = "none left" if not swept.removed else f"removed {len(swept.removed)} folders of processes that were killed"
+    return Finding("temporary files", ok=True, found=found)
 
 
 def _catalog(name: str) -> Finding:

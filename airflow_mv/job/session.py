@@ -8,7 +8,6 @@ import re
 import shutil
 import socket
 import subprocess
-import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,6 +19,7 @@ from pyspark.sql import SparkSession
 
 from airflow_mv.errors import ConfigurationError, JobError
 from airflow_mv.job.jars import JARS_VARIABLE, jar_confs
+from airflow_mv.job.scratch import scratch_folder
 from airflow_mv.job.submit import write_properties
 from airflow_mv.redaction import hide, shortened
 
@@ -231,7 +231,7 @@ def _start(settings: Mapping[str, str]) -> SparkSession:
     try:
         if SparkContext._gateway is not None:  # a Java that is up already gets no arguments any more
             return SparkSession.builder.config(map=kept).getOrCreate()
-        with tempfile.TemporaryDirectory(prefix="airflow-mv-") as folder, _submit_arguments(Path(folder), kept):
+        with scratch_folder() as folder, _submit_arguments(folder, kept):
             return SparkSession.builder.getOrCreate()
     except Exception as error:
         lines = [line for line in str(error).splitlines() if line.strip() and not line.lstrip().startswith("at ")]

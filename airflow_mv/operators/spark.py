@@ -7,7 +7,6 @@ import functools
 import os
 import re
 import shutil
-import tempfile
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
@@ -113,11 +112,10 @@ class MaterializedViewSparkOperator(SparkSubmitOperator):
             catalog: The view's catalog; its properties become Spark's settings.
             context: The task's context.
         """
-        with (
-            tempfile.TemporaryDirectory(prefix="airflow-mv-", ignore_cleanup_errors=True) as folder,
-            closing(_Closer(self)),
-        ):
-            self._scratch = Path(folder)
+        from airflow_mv.job.scratch import scratch_folder
+
+        with scratch_folder() as folder, closing(_Closer(self)):
+            self._scratch = folder
             yield functools.partial(self._stage, catalog, context)
 
     def _do_render_template_fields(self, *args: Any, **kwargs: Any) -> None:

@@ -1,0 +1,167 @@
+# SPDX-License-Identifier: Apache-2.0
+"""I20: a program that is ended while Spark starts leaves no secret; what kill -9 leaves, the next start removes."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from airflow_mv.job import scratch
+from airflow_mv.job.scratch import scratch_folder, sweep
+from airflow_mv.operators.refresh import RefreshMaterializedViewOperator
+from tests.builders import lake
+from tests.cli.support import PROGRAM
+from tests.security.sinks import Canary, files, found
+
+SQL = "SELECT region, sum(amount) AS amount FROM lake.sales.orders GROUP BY region"
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    """A lake whose Java tells its version and then never starts anything."""
+    (tmp_path / "w").mkdir()
+    (tmp_path / "tmp").mkdir()
+    with lake(f"sqlite:///{tmp_path}/c.db", tmp_path / "w") as made:
+        made.table()
+    java = tmp_path / "java" / "bin" / "java"
+    java.parent.mkdir(parents=True)
+    java.write_text(f'#!/bin/sh\n[ "$1" = -version ] && exec {shutil.which("java")} -version\nexec sleep 60\n')
+    java.chmod(0o755)
+    return tmp_path
+
+
+@contextmanager
+def starting(home: Path, secret: str) -> Iterator[subprocess.Popen[bytes]]:
+    """The command line at the moment when Spark is starting: its settings are written."""
+    variables = {
+        "PYICEBERG_CATALOG__LAKE__TYPE": "sql",
+        "PYICEBERG_CATALOG__LAKE__URI": f"sqlite:///{home}/c.db",
+        "PYICEBERG_CATALOG__LAKE__WAREHOUSE": f"file://{home}/w",
+        "PYICEBERG_CATALOG__LAKE__S3__SECRET_ACCESS_KEY": secret,
+        "JAVA_HOME": str(home / "java"),
+        "TMPDIR": str(home / "tmp"),
+    }
+    arguments = [str(PROGRAM), "create", "lake.sales.daily", "--sql", SQL]
+    running = subprocess.Popen(
+        arguments, env={**os.environ, **variables}, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, cwd=home,
+        start_new_session=True,
+    )  # fmt: skip
+    try:
+        deadline = time.monotonic() + 120
+        while not list((home / "tmp").glob("*/spark.properties")):
+            assert running.poll() is None, running.stderr.read() if running.stderr else ""
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+        time.sleep(0.3)  # the program that waits for Java has been started
+        yield running
+    finally:
+        if running.poll() is None:
+            running.kill()
+        running.wait()
+        # Its own group: what it has started and not ended goes with it.
+        try:
+            os.killpg(running.pid, signal.SIGKILL)
+        except ProcessLookupError:
+            return
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP], ids=lambda item: item.name)
+def test_i20_a_command_that_is_asked_to_end_while_spark_starts_leaves_no_secret(
+    home: Path, number: signal.Signals
+) -> None:
+    secret = Canary("s3.secret-access-key")
+    with starting(home, secret.text) as running:
+        assert found([secret], files(home / "tmp"))  # it is there to be left
+        running.send_signal(number)
+        assert running.wait(30) != 0
+        assert found([secret], files(home / "tmp")) == []
+        assert list((home / "tmp").glob("airflow-mv-*")) == []
+
+
+def test_i20_what_a_killed_command_leaves_is_removed_by_the_next_start_and_never_before(home: Path) -> None:
+    secret = Canary("s3.secret-access-key")
+    with starting(home, secret.text) as running:
+        assert sweep(home / "tmp").removed == ()  # it runs
+        assert found([secret], files(home / "tmp"))
+        running.kill()
+        running.wait()
+        (left,) = (home / "tmp").glob("airflow-mv-*")
+        assert found([secret], files(home / "tmp"))
+    swept = sweep(home / "tmp")
+    assert (swept.removed, swept.failed) == ((left,), ())
+    assert found([secret], files(home / "tmp")) == []
+
+
+def test_i20_the_doctor_and_a_start_sweep(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    dead = subprocess.Popen([sys.executable, "-c", "0"])
+    started = scratch._started(dead.pid)
+    dead.wait()
+    for act in ("doctor", "start"):
+        left = home / "tmp" / f"airflow-mv-{scratch._scope()}-{dead.pid}-{started}-abcdefgh"
+        left.mkdir(mode=0o700)
+        (left / "spark.properties").write_text("spark.x=secret")
+        if act == "doctor":
+            environment = {**os.environ, "TMPDIR": str(home / "tmp")}
+            ended = subprocess.run(
+                [str(PROGRAM), "doctor"], env=environment, capture_output=True, text=True, check=False
+            )
+            assert "removed 1 folders" in " ".join(ended.stdout.split())
+        else:
+            monkeypatch.setattr("tempfile.tempdir", str(home / "tmp"))
+            with scratch_folder():
+                pass
+        assert not left.exists()
+
+
+def test_only_what_is_proven_to_be_left_by_a_dead_process_of_ours_is_swept(tmp_path: Path) -> None:
+    dead = subprocess.Popen([sys.executable, "-c", "0"])
+    started = scratch._started(dead.pid)
+    dead.wait()
+    scope, us = scratch._scope(), os.getpid()
+    assert started
+    kept = {
+        "of another program": "airflow-mv-abcdefgh",
+        "of another boot or container": f"airflow-mv-{'0' * 12}-{dead.pid}-{started}-abcdefgh",
+        "of this process": f"airflow-mv-{scope}-{us}-{scratch._started(us)}-abcdefgh",
+        "of a process whose start is not known": f"airflow-mv-{scope}-{dead.pid}-0-abcdefgh",
+        "longer": f"airflow-mv-{scope}-{dead.pid}-{started}-abcdefgh.backup",
+    }
+    for name in kept.values():
+        (tmp_path / name).mkdir(mode=0o700)
+    good = f"airflow-mv-{scope}-{dead.pid}-{started}-"
+    (tmp_path / f"{good}readable").mkdir()
+    (tmp_path / f"{good}readable").chmod(0o755)
+    (tmp_path / "elsewhere").mkdir(mode=0o700)
+    (tmp_path / "elsewhere" / "file").write_text("x")
+    (tmp_path / f"{good}linkedto").symlink_to(tmp_path / "elsewhere")
+    (tmp_path / f"{good}just1one").write_text("a file")
+    before = sorted(tmp_path.rglob("*"))
+    assert sweep(tmp_path) == scratch.Swept()
+    assert sorted(tmp_path.rglob("*")) == before
+
+    wrong = tmp_path / f"airflow-mv-{scope}-{us}-1-abcdefgh"  # our id, of a process that was started at another time
+    (tmp_path / f"{good}abcdefgh" / "deep").mkdir(mode=0o700, parents=True)
+    (tmp_path / f"{good}abcdefgh").chmod(0o700)
+    wrong.mkdir(mode=0o700)
+    assert set(sweep(tmp_path).removed) == {wrong, tmp_path / f"{good}abcdefgh"}
+
+
+def test_the_operator_s_folder_is_one_that_a_sweep_knows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    operator = RefreshMaterializedViewOperator(task_id="t", view="lake.sales.daily")
+    with operator.stager(SimpleNamespace(), {}):  # type: ignore[arg-type]
+        assert operator._scratch is not None
+        assert scratch._NAME.fullmatch(operator._scratch.name)
+        assert operator._scratch.stat().st_mode & 0o777 == 0o700
+        assert sweep(tmp_path).removed == ()
+    assert not operator._scratch.exists()
