@@ -41,6 +41,7 @@ from airflow_mv.errors import (
     CatalogUnavailableError,
     CommitConflictError,
     CommitStateUnknownError,
+    MaterializedViewError,
     ViewNotFoundError,
 )
 from airflow_mv.layouts import Attempt, Figures, PointedAttempt, RegisteredAttempt, Staged
@@ -127,6 +128,7 @@ def publish(
     Raises:
         CommitConflictError: Others kept winning. Nothing was published.
         CommitStateUnknownError: The catalog's answers stayed lost, or prove nothing. Nothing is deleted; try again.
+        ConfigurationError, UnsupportedError: The catalog refused the change, and a look shows that it did not land.
         ViewNotFoundError: The view was dropped, or dropped and created again. What was written is taken away, if
             no answer was lost.
     """
@@ -134,15 +136,19 @@ def publish(
     change = Staged(plan, staged, figures or Figures(), effects.now_ms)
     attempt: Attempt = (PointedAttempt if plan.storage_table is None else RegisteredAttempt)(catalog, change)
     doubts: list[str] = []
+    refusal: MaterializedViewError | None = None
     for number in range(1, tries + 1):
         try:
             verdict, view, storage = _look(catalog, plan, attempt, doubts)
             if verdict != Verdict.READY:
                 return _settled(attempt, verdict, storage, number)
+            if refusal is not None:
+                raise refusal  # the answer to the last try, and this look shows that it did not land
             if (location := attempt.send(view, storage)) is not None:
                 return Published(PublishOutcome.COMMITTED, location, number)
         except (CatalogUnavailableError, CommitStateUnknownError) as error:
             doubts.append(str(error))
+            refusal = getattr(error, "refusal", refusal)
             log.warning("Try %d of %d to publish %s: %s", number, tries, plan.refresh_id, error)
         if number < tries:
             effects.wait(number)

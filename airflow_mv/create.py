@@ -20,7 +20,9 @@ from airflow_mv.commit import Effects
 from airflow_mv.errors import (
     AlreadyExistsError,
     CatalogUnavailableError,
+    ClockError,
     CommitConflictError,
+    CommitStateUnknownError,
     InvalidMetadataError,
     InvalidQueryError,
     JobError,
@@ -29,7 +31,9 @@ from airflow_mv.errors import (
     NotFoundError,
     NotMaterializedError,
     UnsupportedError,
+    ViewNotFoundError,
 )
+from airflow_mv.layouts.attempt import history_limits
 from airflow_mv.layouts.new_storage import NewStorage, discarded_on_failure
 from airflow_mv.observe import load_plain_view, observe_tables, require_readable
 from airflow_mv.plan.query import Dependencies, base_tables, partition_transform
@@ -39,6 +43,7 @@ from airflow_mv.planning import same_columns
 from airflow_mv.planning.checks import require_fitting
 from airflow_mv.planning.spelling import schemas_of, spelled_dependencies
 from airflow_mv.script import Outcome, Script
+from airflow_mv.spec.clock import MAX_AHEAD_MS
 from airflow_mv.spec.identifiers import Identifier
 from airflow_mv.spec.materialized_view import (
     PROPERTY,
@@ -48,7 +53,7 @@ from airflow_mv.spec.materialized_view import (
     ViewSettings,
     property_text,
 )
-from airflow_mv.spec.view import new_view, replace_version, with_view_properties
+from airflow_mv.spec.view import ViewMetadata, new_view, replace_version, with_view_properties
 
 log = logging.getLogger(__name__)
 
@@ -147,6 +152,7 @@ def create(
         UnsupportedError: The catalog or the view cannot have the layout.
     """
     identifier = catalog.identify(view)
+    history_limits({**definition.properties, TIME_TRAVEL_PROPERTY: "true"}, view=str(identifier))
     existing = catalog.load(identifier) if catalog.exists(identifier) else None
     effects = effects or Effects()
     definition = dataclasses.replace(definition, layout=definition.layout_for(catalog, existing))
@@ -154,7 +160,7 @@ def create(
         return _create_new(catalog, identifier, definition, stager, effects)
     catalog.folders_of(existing)
     if definition.sql is None and existing.settings is None:
-        return _materialize(catalog, existing, definition, stager)
+        return _materialize(catalog, existing, definition, stager, effects)
     if not replace:
         raise AlreadyExistsError(
             f"a view {identifier} exists already; replace it with --replace, or choose another name"
@@ -184,7 +190,7 @@ def _create_new(
         default_namespace=view.namespace,
         properties=definition.view_properties(storage),
         summary=SUMMARY,
-        now_ms=effects.now_ms(),
+        now_ms=_now_ms(catalog, location, effects),
     )
     with discarded_on_failure(catalog, storage):
         return catalog.create(view, metadata)
@@ -195,6 +201,7 @@ def _materialize(
     existing: LoadedView,
     definition: Definition,
     stager: Callable[[Script], Outcome],
+    effects: Effects,
 ) -> LoadedView:
     """Give a view a new storage table; its definition and columns stay."""
     version = existing.metadata.current_version
@@ -210,7 +217,7 @@ def _materialize(
     )
     with discarded_on_failure(catalog, storage):
         return _publish_properties(
-            catalog, existing, lambda loaded: definition.view_properties(storage, loaded.settings)
+            catalog, existing, lambda loaded: definition.view_properties(storage, loaded.settings), effects
         )
 
 
@@ -231,8 +238,8 @@ def _redefine(
         log.info("The query of %s is the same: its version stays %d", view, existing.metadata.current_version_id)
         require_fitting(definition.given_properties, view=str(view), columns=existing.metadata.schema_.names)
         if _storage_has(catalog, existing, existing.metadata.schema_.fields):
-            return _publish_properties(catalog, existing, definition.properties_on)
-        return _retired(catalog, existing, _materialize(catalog, existing, definition, stager))
+            return _publish_properties(catalog, existing, definition.properties_on, effects)
+        return _retired(catalog, existing, _materialize(catalog, existing, definition, stager, effects))
     if _storage_has(catalog, existing, storage.fields):
         # Only its columns were wanted.
         storage.discard(catalog)
@@ -270,33 +277,92 @@ def _replaced(
 ) -> LoadedView:
     """Publish another query: the new version and the properties in one commit."""
     view = existing.identifier
-    for _ in range(_TRIES):
-        replaced = replace_version(
-            with_view_properties(existing.metadata, properties(existing)),
+
+    def change(current: LoadedView) -> ViewMetadata | None:
+        wanted, metadata = properties(current), current.metadata
+        done = metadata.sql(view=str(view)) == sql and list(metadata.schema_.fields) == storage.fields
+        if done and _has(current, wanted):
+            return None
+        return replace_version(
+            with_view_properties(metadata, wanted),
             schema={"type": "struct", "fields": storage.fields},
             sql=sql,
             default_catalog=view.catalog,
             default_namespace=view.namespace,
             summary=SUMMARY,
-            now_ms=effects.now_ms(),
+            now_ms=_now_ms(catalog, metadata.location, effects),
         )
-        if catalog.replace(existing, replaced):
-            return catalog.load(view)
-        existing = catalog.load(view)
-    raise CommitConflictError(f"view {view} kept changing while it was replaced; run it again")
+
+    return _publish(catalog, existing, change, effects)
 
 
 def _publish_properties(
-    catalog: MaterializedViewCatalog, existing: LoadedView, properties: Callable[[LoadedView], Mapping[str, str]]
+    catalog: MaterializedViewCatalog,
+    existing: LoadedView,
+    properties: Callable[[LoadedView], Mapping[str, str]],
+    effects: Effects,
 ) -> LoadedView:
-    for _ in range(_TRIES):
-        wanted = properties(existing)
-        if all(existing.metadata.properties.get(key) == value for key, value in wanted.items()):
-            return existing
-        if catalog.replace(existing, with_view_properties(existing.metadata, wanted)):
-            return catalog.load(existing.identifier)
-        existing = catalog.load(existing.identifier)
-    raise CommitConflictError(f"view {existing.identifier} kept changing; run it again")
+    def change(current: LoadedView) -> ViewMetadata | None:
+        wanted = properties(current)
+        return None if _has(current, wanted) else with_view_properties(current.metadata, wanted)
+
+    return _publish(catalog, existing, change, effects)
+
+
+def _has(view: LoadedView, properties: Mapping[str, str]) -> bool:
+    return all(view.metadata.properties.get(key) == value for key, value in properties.items())
+
+
+def _publish(
+    catalog: MaterializedViewCatalog,
+    existing: LoadedView,
+    change: Callable[[LoadedView], ViewMetadata | None],
+    effects: Effects,
+) -> LoadedView:
+    """Publish a change of a view. What became of a change whose answer was lost, the view itself tells.
+
+    Args:
+        catalog: Where the view is.
+        existing: The view as it was loaded last.
+        change: Makes the new metadata; ``None`` where the view is as it is wanted already.
+        effects: Clock, sleep and jitter.
+
+    Raises:
+        CommitConflictError: Others kept winning. Nothing was published.
+        CommitStateUnknownError: The catalog's answers stayed lost, or prove nothing.
+        ViewNotFoundError: The view was dropped, or dropped and created again.
+    """
+    view = existing.identifier
+    doubts: list[str] = []
+    refusal: MaterializedViewError | None = None
+    for number in range(1, _TRIES + 1):
+        try:
+            existing = existing if number == 1 else _same(catalog.load(view), existing)
+            changed = change(existing)
+            if changed is None:
+                return existing
+            if refusal is not None:
+                raise refusal  # the answer to the last try, and this look shows that it did not land
+            if catalog.replace(existing, changed):
+                return catalog.load(view)
+        except (CatalogUnavailableError, CommitStateUnknownError) as error:
+            doubts.append(str(error))
+            refusal = getattr(error, "refusal", refusal)
+            log.warning("Try %d of %d to change %s: %s", number, _TRIES, view, error)
+        if number < _TRIES:
+            effects.wait(number)
+    if doubts:
+        raise CommitStateUnknownError(
+            f"view {view}: after {_TRIES} tries the catalog still gave no answer to go by ({doubts[-1]}). The change "
+            "may or may not be published; nothing was deleted, run it again to settle it"
+        )
+    raise CommitConflictError(f"view {view} kept changing while it was changed; run it again")
+
+
+def _same(loaded: LoadedView, before: LoadedView) -> LoadedView:
+    if loaded.metadata.view_uuid != before.metadata.view_uuid:
+        raise ViewNotFoundError(f"view {loaded.identifier} was dropped and created again while it was changed")
+    return loaded
 
 
 def _new_storage(
@@ -333,11 +399,37 @@ def _new_storage(
     table = catalog.load_table(name, location=outcome.metadata_location, what=f"view {view}, storage table")
     storage = NewStorage(outcome.metadata_location, table, name, view)
     try:
+        _require_clock(catalog, storage)
+        if catalog.chooses_locations:
+            catalog.flush_new(storage.location)
         require_fitting(definition.given_properties, view=str(view), columns=columns or storage.columns)
     except MaterializedViewError:
         storage.discard(catalog)
         raise
     return storage
+
+
+def _require_clock(catalog: MaterializedViewCatalog, storage: NewStorage) -> None:
+    """Refuse a storage table whose time is ahead of the store's clock: it is the driver's, and becomes the view's.
+
+    Raises:
+        ClockError: It is.
+    """
+    if not catalog.chooses_locations:
+        return  # the server's clock counts
+    ahead_ms = storage.table.last_updated_ms - catalog.files.modified_ms(storage.location)
+    if ahead_ms > MAX_AHEAD_MS:
+        raise ClockError(
+            f"view {storage.owner}: the clock of Spark's driver is {ahead_ms / 1000:.0f} s ahead of the store's clock. "
+            "Nothing was created. Set it right, then try again"
+        )
+
+
+def _now_ms(catalog: MaterializedViewCatalog, folder: str, effects: Effects) -> int:
+    """Return the time for a view's new version: this host's, or the store's where this host's clock is ahead."""
+    now_ms = effects.now_ms()
+    store_ms = catalog.files.now_ms(folder) if catalog.chooses_locations else now_ms
+    return now_ms if now_ms <= store_ms + MAX_AHEAD_MS else store_ms
 
 
 def _resolved(
@@ -410,7 +502,13 @@ def drop(catalog: MaterializedViewCatalog, view: str | Identifier, *, force: boo
     if loaded is not None:
         log.info("Dropping %s; its files stay at %s", identifier, loaded.materialized.storage_table_location)
     # The view first: one without its storage table is broken, a storage table without its view is only left over.
-    catalog.drop(identifier)
+    try:
+        catalog.drop(identifier)
+    except ViewNotFoundError:
+        if loaded is None:
+            raise
+        # Dropped since it was loaded: by somebody else, or by us, and the answer was lost.
+        log.info("%s is not in the catalog any more", identifier)
     return Dropped(identifier, _drop_storage(catalog, loaded, force=force) if loaded is not None else None)
 
 

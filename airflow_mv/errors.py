@@ -41,6 +41,16 @@ class InvalidMetadataError(MaterializedViewError):
     """Stored bytes that are not what the format says. Names the view, the file and the field."""
 
 
+class FutureTimeError(InvalidMetadataError):
+    """Stored metadata holds times in the future: no host with a right clock can change the table. Repair the view."""
+
+
+class ClockError(MaterializedViewError):
+    """The clock of a host differs too much from the store's. Nothing was published; set the clock right."""
+
+    retryable = True
+
+
 class UnsupportedError(MaterializedViewError):
     """A thing that this catalog, session or format version cannot do."""
 
@@ -145,4 +155,14 @@ class CommitConflictError(CommitError):
 
 
 class CommitStateUnknownError(CommitError):
-    """The answer to the swap was lost: it may have been published. Delete nothing; a retry settles it."""
+    """The answer to the swap was lost: it may have been published. Delete nothing; a retry settles it.
+
+    Args:
+        message: For people.
+        refusal: What the answer says where there was one, but none that proves anything: a proxy may refuse a commit
+            that has landed. It counts once a look has shown that the commit did not land.
+    """
+
+    def __init__(self, message: str, refusal: MaterializedViewError | None = None) -> None:
+        super().__init__(message)
+        self.refusal = refusal

@@ -36,10 +36,11 @@ from airflow_mv.planning.checks import has_passed, judge, require_passed
 from airflow_mv.planning.intervals import Kept
 from airflow_mv.redaction import shortened
 from airflow_mv.results import RefreshResult
-from airflow_mv.script import Delta, Outcome, Script
+from airflow_mv.script import CLOCK, Delta, Outcome, Script
 from airflow_mv.spec.identifiers import Identifier
 from airflow_mv.spec.materialized_view import COMPLETE_KEY, FALLBACK_KEY, REFRESH_ID_KEY, staging_branch
 from airflow_mv.spec.table import Snapshot, ancestors
+from airflow_mv.upkeep.clock import clock_error, is_about_clocks
 from airflow_mv.upkeep.maintenance import oldest_lasting_ms
 
 log = logging.getLogger(__name__)
@@ -74,6 +75,7 @@ def stage(catalog: MaterializedViewCatalog, plan: RefreshPlan, stager: Stager) -
         InvalidQueryError: The fault lies in the view's SQL.
         RefreshRefusedError: The job cannot go on incrementally, and may not recompute.
         CheckFailedError: The staged rows have not passed the checks.
+        ClockError, FutureTimeError: The clock of Spark's driver is wrong, or the view holds times of a wrong clock.
         JobError: Spark failed; a retry may succeed.
     """
     if plan.script is None:
@@ -88,10 +90,7 @@ def stage(catalog: MaterializedViewCatalog, plan: RefreshPlan, stager: Stager) -
     if outcome.fallback is not None and outcome.metadata_location is None:
         return _refused(plan, outcome)
     if outcome.error is not None or outcome.metadata_location is None:
-        reason = outcome.error or "the job ended without a staged table"
-        _require_files(catalog, plan, reason)
-        kind = InvalidQueryError if outcome.query_error else JobError
-        raise kind(f"view {plan.view}: the Spark job failed, nothing was published: {reason}")
+        raise _failure(catalog, plan, outcome)
     location = plan.script.outcome_location
     # A submitted driver has left it there already; a branch tells by itself, but not whether its rows are good.
     telling = outcome.branch is not None and plan.script.checks is None
@@ -99,6 +98,16 @@ def stage(catalog: MaterializedViewCatalog, plan: RefreshPlan, stager: Stager) -
         catalog.files.replace_text(location, outcome.to_json())
     judge(plan, outcome)
     return outcome
+
+
+def _failure(catalog: MaterializedViewCatalog, plan: RefreshPlan, outcome: Outcome) -> MaterializedViewError:
+    """Return the error of a job that has staged nothing."""
+    reason = outcome.error or "the job ended without a staged table"
+    if outcome.error_class == CLOCK or is_about_clocks(reason):
+        return clock_error(catalog, plan.view, reason)
+    _require_files(catalog, plan, reason)
+    kind = InvalidQueryError if outcome.query_error else JobError
+    return kind(f"view {plan.view}: the Spark job failed, nothing was published: {reason}")
 
 
 def _require_files(catalog: MaterializedViewCatalog, plan: RefreshPlan, reason: str) -> None:

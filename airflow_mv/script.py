@@ -18,6 +18,8 @@ from airflow_mv.staged_checks import CheckResult, StagedChecks
 #: Spark catalog that holds a storage table while a job works on it; nobody else sees it.
 STAGING_CATALOG = "airflow_mv_staging"
 STAGING_NAMESPACE = "staged"
+#: The :attr:`Outcome.error_class` of a driver whose clock is wrong.
+CLOCK = "AIRFLOW_MV.CLOCK"
 #: A delta view's column beside the table's: how many rows came (positive) or went (negative).
 WEIGHT = "__w"
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 
 import functools
 import logging
+import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from airflow_mv.catalog import LoadedStorage, MaterializedViewCatalog
 from airflow_mv.catalog.spark import SparkSettings, spark_settings
+from airflow_mv.errors import MaterializedViewError
 from airflow_mv.script import Outcome, Script
 
 if TYPE_CHECKING:
@@ -34,9 +36,27 @@ def session_stager(
         from airflow_mv.job.session import with_catalogs
 
         settings = settings_of(catalog)
-        return run(with_catalogs(spark, {**settings.confs, **settings.secrets}), script, report=report)
+        session = with_catalogs(spark, {**settings.confs, **settings.secrets})
+        return run(session, script, report=report, store_ms=_store_clock(catalog, script))
 
     return stage
+
+
+def _store_clock(catalog: MaterializedViewCatalog, script: Script) -> Callable[[], int] | None:
+    """Return what tells the time of the store that a script's outcome is in; ``None`` where it has no place there."""
+    if script.outcome_location is None:
+        return None
+    folder = script.outcome_location.rpartition("/")[0]
+
+    def store_ms() -> int:
+        try:
+            return catalog.files.now_ms(folder)
+        except MaterializedViewError as error:
+            # A REST server may lend Spark credentials that this process does not have.
+            log.warning("The clock of the store of %s is not known: %s", folder, error)
+            return sys.maxsize
+
+    return store_ms
 
 
 def stored_rows(spark: SparkSession, storage: LoadedStorage, snapshot_id: int | None) -> DataFrame:

@@ -6,20 +6,28 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from pydantic import ValidationError
 from pyiceberg.exceptions import (
-    BadRequestError,
     CommitStateUnknownException,
     ForbiddenError,
+    NoSuchTableError,
     OAuthError,
+    RESTError,
     ServerError,
     ServiceUnavailableError,
     TooManyRequestsError,
     UnauthorizedError,
 )
-from requests import RequestException
+from requests import JSONDecodeError, RequestException
 from sqlalchemy.exc import SQLAlchemyError
 
-from airflow_mv.errors import CatalogUnavailableError, ConfigurationError, UnsupportedError
+from airflow_mv.errors import (
+    CatalogUnavailableError,
+    ConfigurationError,
+    InvalidMetadataError,
+    MaterializedViewError,
+    UnsupportedError,
+)
 from airflow_mv.redaction import shortened
 
 #: A server that cannot answer now.
@@ -32,6 +40,9 @@ NO_ANSWER = (
     SQLAlchemyError,
     OSError,
 )
+#: Statuses below 500 that say nothing of what became of the request: not found (by a proxy), request timeout, too
+#: early, too many requests, client closed the connection.
+UNPROVEN = frozenset({404, 408, 425, 429, 499})
 _LONGEST = 300
 
 
@@ -47,6 +58,7 @@ def answered(catalog: str, what: str) -> Iterator[None]:
         CatalogUnavailableError: It did not answer.
         ConfigurationError: It knows the caller, but does not let it, or does not know the caller.
         UnsupportedError: It cannot do that.
+        InvalidMetadataError: Its answer cannot be read.
     """
     try:
         yield
@@ -58,8 +70,39 @@ def answered(catalog: str, what: str) -> Iterator[None]:
         ) from None
     except ForbiddenError as error:
         raise ConfigurationError(f"catalog {catalog!r} forbids {what}: {brief(error)}") from None
-    except (NotImplementedError, BadRequestError) as error:
+    except (NotImplementedError, RESTError) as error:
+        if _status(error) in UNPROVEN:
+            raise CatalogUnavailableError(f"catalog {catalog!r} did not answer to {what}: {brief(error)}") from None
         raise UnsupportedError(f"catalog {catalog!r} cannot do {what}: {brief(error)}") from None
+    except (ValidationError, JSONDecodeError) as error:
+        raise InvalidMetadataError(
+            f"catalog {catalog!r}: its answer to {what} cannot be read ({type(error).__name__})"
+        ) from None
+
+
+def refusal_of(catalog: str, what: str, error: Exception) -> MaterializedViewError | None:
+    """Return what an error of pyiceberg's says of a commit; ``None`` where it says nothing that would last.
+
+    Args:
+        catalog: The catalog's name.
+        what: What was asked, for the message.
+        error: What pyiceberg raised.
+    """
+    if isinstance(error, NoSuchTableError):
+        return None  # the next look tells whether the table is there
+    try:
+        with answered(catalog, what):
+            raise error
+    except CatalogUnavailableError:
+        return None
+    except MaterializedViewError as told:
+        return told
+
+
+def _status(error: BaseException) -> int | None:
+    """Return the status of the answer that pyiceberg has made an error of."""
+    response = getattr(error.__cause__, "response", None)
+    return getattr(response, "status_code", None)
 
 
 def brief(error: BaseException) -> str:

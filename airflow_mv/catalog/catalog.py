@@ -26,7 +26,10 @@ from airflow_mv.catalog.confinement import (
     lies_in,
     metadata_folders,
 )
+from airflow_mv.catalog.durability import flush, local_path
 from airflow_mv.catalog.files import MetadataFiles, discard, is_below, join, path_segment
+from airflow_mv.catalog.flushing import flush_snapshots, flush_table_commits
+from airflow_mv.catalog.listing import is_local
 from airflow_mv.catalog.loaded import Layout, LoadedStorage, LoadedView, Located
 from airflow_mv.catalog.opening import open_configured
 from airflow_mv.catalog.rest import CHOSEN_BY_THE_CATALOG, RestViews
@@ -47,7 +50,7 @@ from airflow_mv.errors import (
 from airflow_mv.spec.identifiers import Identifier
 from airflow_mv.spec.materialized_view import parse_settings, parse_storage_state
 from airflow_mv.spec.stored import decode, whole_number
-from airflow_mv.spec.table import TableMetadata, parse_table
+from airflow_mv.spec.table import Snapshot, TableMetadata, parse_table
 from airflow_mv.spec.view import ViewMetadata, parse_view
 
 log = logging.getLogger(__name__)
@@ -74,8 +77,9 @@ class MaterializedViewCatalog:
         self.files = MetadataFiles(self.properties)
         self._pointers = SqlPointers(self._catalog) if isinstance(self._catalog, SqlCatalog) else None
         self._rest = RestViews(self._catalog) if isinstance(self._catalog, RestCatalog) else None
-        self.tables = StorageTables(self._catalog)
+        self.tables = StorageTables(self._catalog, self.files)
         restrain(self._catalog)
+        flush_table_commits(self._catalog)
         hide_secrets(self.properties)
         self._others: dict[str, MaterializedViewCatalog] = {self.name: self}
         self._opening = threading.RLock()
@@ -422,6 +426,28 @@ class MaterializedViewCatalog:
     def commit_table(self, name: Identifier, uuid: str, change: TableChange) -> str | None:
         """Change a storage table in one commit, see :meth:`StorageTables.commit`."""
         return self.tables.commit(name, uuid, change)
+
+    def replace_table_file(self, name: Identifier, base: str, new: str) -> bool:
+        """Have a table's row name another metadata file, if it names ``base`` now: one conditional UPDATE.
+
+        Raises:
+            UnsupportedError: The catalog is no database: nobody but its server can do that.
+            CommitStateUnknownError: The database gave no answer; it may be done, even later.
+        """
+        return self._views.swap(name, base, new, kind="TABLE")
+
+    def flush_new(self, location: str) -> None:
+        """Flush a local file that Spark has written, and the folders from there up to the warehouse."""
+        warehouse = self.properties.get("warehouse", "")
+        flush(location, local_path(warehouse) if is_local(warehouse) else None)
+
+    def flush(self, view: LoadedView, snapshots: Sequence[Snapshot]) -> None:
+        """Flush the local files that new snapshots of a view's storage table have added, before they are published."""
+        lists = {item.snapshot_id: item.manifest_list for item in snapshots if item.manifest_list is not None}
+        local = {snapshot: location for snapshot, location in lists.items() if is_local(location)}
+        if local:
+            io = self.files.io(next(iter(local.values())), what=f"view {view.identifier}, manifest list")
+            flush_snapshots(io, local, self.folders_of(view))
 
     def readable_table(self, storage: LoadedStorage) -> Table:
         """Return a storage table for pyiceberg to read."""

@@ -13,6 +13,7 @@ from urllib.parse import unquote, urlsplit
 from pyiceberg.io import FileIO, InputFile, load_file_io
 
 from airflow_mv.catalog import listing
+from airflow_mv.catalog.durability import first_folder, flush
 from airflow_mv.catalog.listing import StoredFile
 from airflow_mv.catalog.waits import with_store_limits
 from airflow_mv.errors import (
@@ -82,25 +83,27 @@ class MetadataFiles:
             return None
 
     def write(self, location: str, data: bytes) -> None:
-        """Write a new file.
+        """Write a new file; on a local store it is flushed to disk before this returns.
 
         Raises:
             FileExistsError: If the name is taken: names hold a fresh uuid, so this is a fault.
             CatalogUnavailableError: The store did not answer.
         """
-        with (
-            named(location, "new file"),
-            self.io(location, what="file").new_output(location).create(overwrite=False) as stream,
-        ):
-            stream.write(data)
+        self._create(location, data, "new file", overwrite=False)
 
     def replace_text(self, location: str, text: str) -> None:
         """Write a working file of a refresh (script, outcome), over an older one of the same refresh."""
-        with (
-            named(location, "working file"),
-            self.io(location, what="file").new_output(location).create(overwrite=True) as stream,
-        ):
-            stream.write(text.encode("utf-8"))
+        self._create(location, text.encode("utf-8"), "working file", overwrite=True)
+
+    def _create(self, location: str, data: bytes, what: str, *, overwrite: bool, lasting: bool = True) -> None:
+        """Write a file, and flush it where the store is a local one."""
+        output = self.io(location, what="file").new_output(location)
+        with named(location, what):
+            folder = first_folder(location)
+            with output.create(overwrite=overwrite) as stream:
+                stream.write(data)
+            if lasting:
+                flush(location, folder)
 
     def delete(self, location: str) -> None:
         """Delete a file; one that is gone already is fine."""
@@ -135,7 +138,7 @@ class MetadataFiles:
             base: A folder that may be written to. The file is deleted again.
         """
         location = join(base, f"clock-{uuid.uuid4()}.tmp")
-        self.write(location, b"what time is it?")
+        self._create(location, b"what time is it?", "new file", overwrite=False, lasting=False)
         try:
             return self.modified_ms(location)
         finally:

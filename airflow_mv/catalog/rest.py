@@ -16,7 +16,7 @@ from pyiceberg.catalog.rest import Capability, RestCatalog
 from pyiceberg.exceptions import NoSuchNamespaceError, RESTError
 from requests import Response
 
-from airflow_mv.catalog.answers import NO_ANSWER, answered, brief
+from airflow_mv.catalog.answers import NO_ANSWER, UNPROVEN, answered, brief
 from airflow_mv.catalog.bounded import bound_session
 from airflow_mv.catalog.loaded import LoadedView
 from airflow_mv.catalog.waits import answer_seconds
@@ -28,7 +28,6 @@ from airflow_mv.errors import (
     InvalidMetadataError,
     MaterializedViewError,
     UnsupportedError,
-    ViewNotFoundError,
 )
 from airflow_mv.redaction import shortened
 from airflow_mv.spec.identifiers import Identifier
@@ -104,30 +103,36 @@ class RestViews:
             "properties": dict(metadata.properties),
             **({"location": metadata.location} if metadata.location != CHOSEN_BY_THE_CATALOG else {}),
         }
+        told: MaterializedViewError
+        response: Response | None = None
         try:
             response = self._request("POST", view, what, body=body, create=True)
-            if response.status_code != 409:
-                return self._loaded(view, self._accepted(response, what))
-        except CatalogUnavailableError as error:
-            if (created := self._created(view, metadata)) is not None:
-                return created
-            raise CommitStateUnknownError(
-                f"{error}. It may or may not have been created; look with `airflow-mv show {view}`, and create it "
-                "again where there is no such view"
-            ) from None
-        if (created := self._created(view, metadata)) is not None:
-            return created
-        kind = "view" if self.load(view) is not None else "table"
-        raise AlreadyExistsError(f"a {kind} {view} exists already; choose another name or use replace")
-
-    def _created(self, view: Identifier, metadata: ViewMetadata) -> LoadedView | None:
-        """Return the view if it is what we have asked for: a request may be done although its answer was lost."""
+            if response.ok:
+                return self._loaded(view, response)
+            told = _refusal(self._catalog.name, response, what)
+        except (CatalogUnavailableError, InvalidMetadataError) as error:
+            told = error
+        # No answer but a good one proves anything: look for what we have asked for.
+        found, known = self._looked(view)
         wanted = metadata.properties.get(PROPERTY)  # it names a storage table that no other view has
+        if found is not None and wanted and found.metadata.properties.get(PROPERTY) == wanted:
+            return found
+        if response is not None and response.status_code == 409 and known:
+            kind = "view" if found is not None else "table"
+            raise AlreadyExistsError(f"a {kind} {view} exists already; choose another name or use replace")
+        if response is not None and known and _is_refused(response):
+            raise told
+        raise CommitStateUnknownError(
+            f"{told}. It may or may not have been created; look with `airflow-mv show {view}`, and create it "
+            "again where there is no such view"
+        )
+
+    def _looked(self, view: Identifier) -> tuple[LoadedView | None, bool]:
+        """Return the view, if there is one, and whether the server gave an answer to go by."""
         try:
-            found = self.load(view)
+            return self.load(view), True
         except MaterializedViewError:
-            return None
-        return found if found and wanted and found.metadata.properties.get(PROPERTY) == wanted else None
+            return None, False
 
     def replace(self, view: LoadedView, metadata: ViewMetadata) -> bool:
         """Commit what differs between a loaded view and its new metadata; whether the server did it.
@@ -135,8 +140,7 @@ class RestViews:
         The server puts the changes on top of whatever the view is then: only its uuid is checked.
 
         Raises:
-            ViewNotFoundError: It is gone.
-            CommitStateUnknownError: No answer; it may be done, even later.
+            CommitStateUnknownError: No answer, or one that proves nothing; it may be done, even later.
         """
         what = f"replacing view {view.identifier}"
         changes = view_updates(view.metadata, metadata)
@@ -145,16 +149,15 @@ class RestViews:
         uuid = {"type": "assert-view-uuid", "uuid": view.metadata.view_uuid}
         try:
             response = self._request("POST", view.identifier, what, body={"requirements": [uuid], "updates": changes})
-        except CatalogUnavailableError as error:
+            if response.ok:
+                self._loaded(view.identifier, response)  # else it is no answer of a catalog
+                return True
+        except (CatalogUnavailableError, InvalidMetadataError) as error:
             raise CommitStateUnknownError(str(error)) from None
         if response.status_code == 409:
             return False
-        if response.status_code == 404:
-            raise ViewNotFoundError(f"there is no view {view.identifier} in catalog {self._catalog.name!r} any more")
-        if response.status_code >= 500:
-            raise CommitStateUnknownError(f"{what}: the server answered {response.status_code}")
-        self._accepted(response, what)
-        return True
+        told = _refusal(self._catalog.name, response, what)
+        raise CommitStateUnknownError(str(told), told if _is_refused(response) else None)
 
     def delete(self, view: Identifier) -> bool:
         """Drop a view; whether there was one.
@@ -163,25 +166,22 @@ class RestViews:
             CommitStateUnknownError: No answer; it may be dropped, even later.
         """
         what = f"dropping view {view}"
+        response: Response | None = None
         try:
             response = self._request("DELETE", view, what)
-            if response.status_code == 404:
-                return False
-            self._accepted(response, what)
-        except CatalogUnavailableError as error:
-            if self._gone(view):
+            if response.ok:
                 return True
-            raise CommitStateUnknownError(
-                f"{error}. It may or may not have been dropped: drop it again; that there is no such view means that "
-                "it was"
-            ) from None
-        return True
-
-    def _gone(self, view: Identifier) -> bool:
-        try:
-            return self.load(view) is None
-        except MaterializedViewError:
-            return False
+            told = _refusal(self._catalog.name, response, what)
+        except CatalogUnavailableError as error:
+            told = error
+        found, known = self._looked(view)
+        if known and found is None:
+            return response is None or response.status_code != 404
+        if response is not None and known and _is_refused(response):
+            raise told
+        raise CommitStateUnknownError(
+            f"{told}. It may or may not have been dropped: drop it again; that there is no such view means that it was"
+        )
 
     def _loaded(self, view: Identifier, response: Response) -> LoadedView:
         source = f"view {view}, answer of catalog {self._catalog.name!r}"
@@ -262,9 +262,14 @@ def _refusal(catalog: str, response: Response, what: str) -> MaterializedViewErr
         told = f"status {code}"
     if code == 403:
         return ConfigurationError(f"catalog {catalog!r} forbids {what}: {told}")
-    if code >= 500 or code == 429:
+    if code >= 500 or code in UNPROVEN:
         return CatalogUnavailableError(f"catalog {catalog!r} failed at {what}: {told}")
     return UnsupportedError(f"catalog {catalog!r} cannot do {what}: {told}")
+
+
+def _is_refused(response: Response) -> bool:
+    """Whether an answer says that a change was not made: to be believed only after a look."""
+    return 400 <= response.status_code < 500 and response.status_code not in UNPROVEN
 
 
 def _encoded(name: str) -> str:

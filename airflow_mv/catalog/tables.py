@@ -4,11 +4,14 @@
 from __future__ import annotations
 
 import logging
+import socket
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from pyiceberg.catalog import Catalog
-from pyiceberg.exceptions import CommitFailedException, NoSuchTableError, ValidationError
+from pyiceberg.catalog.rest import RestCatalog
+from pyiceberg.exceptions import CommitFailedException, NoSuchTableError, RESTError, ValidationError
 from pyiceberg.table import Table
 from pyiceberg.table.refs import SnapshotRefType
 from pyiceberg.table.update import (
@@ -22,15 +25,19 @@ from pyiceberg.table.update import (
     TableUpdate,
 )
 
-from airflow_mv.catalog.answers import NO_ANSWER, answered, brief
+from airflow_mv.catalog.answers import NO_ANSWER, answered, brief, refusal_of
+from airflow_mv.catalog.files import MetadataFiles
 from airflow_mv.catalog.loaded import LoadedView
 from airflow_mv.catalog.untrusted import require_no_writer
 from airflow_mv.errors import (
+    ClockError,
     CommitStateUnknownError,
     InvalidMetadataError,
+    MaterializedViewError,
     MetadataFileNotFoundError,
     NotFoundError,
 )
+from airflow_mv.spec.clock import MAX_AHEAD_MS
 from airflow_mv.spec.identifiers import Identifier
 from airflow_mv.spec.materialized_view import STORAGE_OF_PROPERTY, STORAGE_TABLE_UUID_PROPERTY
 from airflow_mv.spec.table import TableMetadata
@@ -105,10 +112,12 @@ class StorageTables:
 
     Args:
         catalog: A catalog whose table commits check their requirements.
+        files: The store behind it, which is asked for the time.
     """
 
-    def __init__(self, catalog: Catalog) -> None:
+    def __init__(self, catalog: Catalog, files: MetadataFiles) -> None:
         self._catalog = catalog
+        self._files = files
 
     def open(self, name: Identifier) -> Table:
         """Return the table.
@@ -144,11 +153,12 @@ class StorageTables:
             land.
 
         Raises:
-            CommitStateUnknownError: No answer; the commit may land, even later.
+            CommitStateUnknownError: No answer, or one that proves nothing; the commit may land, even later.
             InvalidMetadataError: The table wants a class of its own to be loaded for it.
         """
         table = self.open(name)
         require_no_writer(table, name)
+        self._require_clock(table, name)
         named = {*change.drops, *change.branches.values(), *change.tags.values()}
         if not named <= {item.snapshot_id for item in table.snapshots()}:
             return None  # there is no requirement for this, and Java's server takes it for a request that is malformed
@@ -165,13 +175,45 @@ class StorageTables:
                 # What pyiceberg says of a change that does not fit the table any more, or of an answer it cannot read.
                 log.warning("A commit to table %s was refused: %s", name, brief(error))
                 return None
-            except NoSuchTableError:
-                raise NotFoundError(f"table {name} was dropped meanwhile") from None
             except NO_ANSWER as error:
                 raise CommitStateUnknownError(f"table {name}: no answer to a commit: {brief(error)}") from None
+            except (NoSuchTableError, NotImplementedError, RESTError) as error:
+                refusal = refusal_of(self._catalog.name, f"a commit to table {name}", error)
+                raise CommitStateUnknownError(f"table {name}: a commit was refused: {brief(error)}", refusal) from None
+
+    def _require_clock(self, table: Table, name: Identifier) -> None:
+        """Check this host's clock where pyiceberg is going to write it into the table's metadata.
+
+        Raises:
+            ClockError: It is ahead of the store's clock, or behind the table's last change.
+        """
+        if isinstance(self._catalog, RestCatalog):
+            return  # the server's clock counts
+        now_ms = time.time_ns() // 1_000_000
+        behind_ms = table.metadata.last_updated_ms - now_ms
+        if behind_ms > MAX_AHEAD_MS:
+            raise ClockError(
+                f"table {name} was last changed {behind_ms / 1000:.0f} s in the future of the clock of this host "
+                f"({socket.gethostname()}). Nothing was published. Set that clock right; if it is right, the view "
+                "holds times of a wrong clock: correct them with `airflow-mv repair VIEW`"
+            )
+        # The file was written before now, by the store's clock: if it is young, there is nothing more to ask.
+        if now_ms <= self._files.modified_ms(table.metadata_location) + MAX_AHEAD_MS:
+            return
+        ahead_ms = now_ms - self._files.now_ms(table.metadata_location.rpartition("/")[0])
+        if ahead_ms > MAX_AHEAD_MS:
+            raise ClockError(
+                f"table {name}: the clock of this host ({socket.gethostname()}) is {ahead_ms / 1000:.0f} s ahead of "
+                "the store's clock. Nothing was published. Set it right, then try again"
+            )
 
     def drop_branch(self, name: Identifier, branch: str) -> None:
-        """Drop a branch where it is; a table or branch that is gone already is fine."""
+        """Drop a branch where it is; a table or branch that is gone already is fine.
+
+        Raises:
+            CommitStateUnknownError: No answer that proves anything; the branch may be dropped, even later.
+        """
+        doubt: CommitStateUnknownError | None = None
         for _ in range(_TRIES):
             try:
                 table = self.open(name)
@@ -180,9 +222,16 @@ class StorageTables:
             ref = table.refs().get(branch)
             if ref is None:
                 return
+            if doubt is not None and doubt.refusal is not None:
+                raise doubt.refusal
             change = TableChange(requires={branch: ref.snapshot_id}, removes=(branch,))
-            if self.commit(name, str(table.metadata.table_uuid), change):
-                return
+            try:
+                if self.commit(name, str(table.metadata.table_uuid), change):
+                    return
+            except CommitStateUnknownError as error:
+                doubt = error
+        if doubt is not None:
+            raise doubt
 
     def has_file(self, name: Identifier, location: str) -> bool:
         """Whether a file of the table is there, by the table's own way to its store."""
@@ -207,12 +256,24 @@ class StorageTables:
         own = table.properties.get(STORAGE_OF_PROPERTY) == owner.within_catalog
         if not own or str(table.metadata.table_uuid) != uuid:
             return False
-        with answered(self._catalog.name, f"dropping table {name}"):
-            try:
+        try:
+            with answered(self._catalog.name, f"dropping table {name}"):
                 self._catalog.drop_table((*name.namespace, name.name))
-            except NoSuchTableError:
-                return False
+        except NoSuchTableError:
+            return not self._is_there(name, uuid)
+        except MaterializedViewError:
+            if self._is_there(name, uuid):
+                raise
         return True
+
+    def _is_there(self, name: Identifier, uuid: str | None) -> bool:
+        """Whether the catalog still holds this table; also where it does not answer."""
+        try:
+            return str(self.open(name).metadata.table_uuid) == uuid
+        except NotFoundError:
+            return False
+        except MaterializedViewError:
+            return True
 
 
 def _updates(change: TableChange) -> tuple[TableUpdate, ...]:

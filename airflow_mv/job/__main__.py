@@ -28,7 +28,8 @@ def main(location: str) -> int:
     try:
         hide_secrets(spark)
         script = Script.from_json(read_text(spark, location))
-        outcome = run(spark, script, report=_say)
+        folder = script.outcome_location
+        outcome = run(spark, script, report=_say, store_ms=(lambda: store_ms(spark, folder)) if folder else None)
         if script.outcome_location is not None:
             write_text(spark, script.outcome_location, outcome.to_json())
     except Exception as error:  # noqa: BLE001 (the last line on stderr is what an operator shows)
@@ -66,6 +67,22 @@ def write_text(spark: SparkSession, location: str, text: str) -> None:
         files.delete(path, False)  # noqa: FBT003 (Java's recursive)
     if not files.rename(beside, path):
         raise OSError(f"{location}: cannot be written")
+
+
+def store_ms(spark: SparkSession, location: str) -> int:
+    """Return the store's clock, milliseconds since the epoch: the modification time of a small file written for it.
+
+    Args:
+        spark: A classic session.
+        location: The file is written beside this one, and deleted again.
+    """
+    path, files = _hadoop(spark, location)
+    beside = path.suffix(f".{uuid.uuid4().hex}.tmp")
+    files.create(beside, True).close()  # noqa: FBT003 (Java's overwrite)
+    try:
+        return int(files.getFileStatus(beside).getModificationTime())
+    finally:
+        files.delete(beside, False)  # noqa: FBT003 (Java's recursive)
 
 
 def _jvm(spark: SparkSession) -> Any:

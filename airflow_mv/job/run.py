@@ -14,14 +14,15 @@ from pyspark.errors import AnalysisException
 from pyspark.logger import PySparkLogger
 from pyspark.sql import SparkSession
 
-from airflow_mv.errors import InvalidQueryError
+from airflow_mv.errors import ClockError, InvalidQueryError
 from airflow_mv.job.checks import checks_here, run_checks
+from airflow_mv.job.clock import require_clock
 from airflow_mv.job.session import CATALOG, made_active, settings_below
 from airflow_mv.job.steps import COMPLETE, brief, run_steps
 from airflow_mv.job.work import Work
 from airflow_mv.job.written import STAMP, written
 from airflow_mv.redaction import shortened
-from airflow_mv.script import STAGING_CATALOG, STAGING_NAMESPACE, Outcome, Script, quote
+from airflow_mv.script import CLOCK, STAGING_CATALOG, STAGING_NAMESPACE, Outcome, Script, quote
 from airflow_mv.staged_checks import CheckResult
 
 _STAMP = f"spark.sql.iceberg.snapshot-property.{STAMP}"
@@ -40,7 +41,13 @@ _LATER_COLUMN = (
 _idle: dict[frozenset[tuple[str, str]], list[str]] = {}
 
 
-def run(spark: SparkSession, script: Script, *, report: Callable[[str], None] = print) -> Outcome:
+def run(
+    spark: SparkSession,
+    script: Script,
+    *,
+    report: Callable[[str], None] = print,
+    store_ms: Callable[[], int] | None = None,
+) -> Outcome:
     """Run the steps of a script in order; the first failure ends it. Nothing is published here.
 
     While it runs, the staging catalog is this run's alone: in the session it carries a name of its own in
@@ -52,6 +59,8 @@ def run(spark: SparkSession, script: Script, *, report: Callable[[str], None] = 
             before when this returns.
         script: What to run.
         report: Told a line before and after each step.
+        store_ms: Returns the store's clock. With it, a run that commits to a table of the catalog checks the driver's
+            clock first.
 
     Returns:
         What was staged, or the reason why not; a failing statement never raises.
@@ -61,6 +70,8 @@ def run(spark: SparkSession, script: Script, *, report: Callable[[str], None] = 
     name = f"{STAGING_CATALOG}_{uuid.uuid4().hex[:12]}"
     work = Work(spark)
     try:
+        if script.branch is not None and store_ms is not None:
+            require_clock(spark, store_ms, script.view)
         access = _file_access(spark, script.view)
         idle = _take_idle(spark, access) if _stages(script) else None
         name = idle or name
@@ -313,6 +324,8 @@ def _place(error: BaseException, sql: str, coded: re.Match[str] | None) -> str:
 
 
 def _condition(error: BaseException) -> str | None:
+    if isinstance(error, ClockError):
+        return CLOCK
     with suppress(Exception):
         condition = error.getCondition()  # type: ignore[attr-defined]
         return str(condition) if condition else None

@@ -5,14 +5,29 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
+from datetime import timedelta
 from typing import Any, Protocol
 
 from airflow_mv.catalog import LoadedStorage, LoadedView
+from airflow_mv.errors import ConfigurationError
 from airflow_mv.plan.freshness import METADATA_LOCATION, NO_SNAPSHOT
+from airflow_mv.plan.lag import duration
 from airflow_mv.plan.planner import RefreshPlan
-from airflow_mv.spec.materialized_view import TIME_TRAVEL_PROPERTY, BaseTable, RefreshRecord, StorageState
+from airflow_mv.spec.materialized_view import (
+    TIME_TRAVEL_PROPERTY,
+    BaseTable,
+    RefreshRecord,
+    StorageState,
+    refresh_tag,
+)
 from airflow_mv.spec.parts import Part, after, bounds
+from airflow_mv.spec.stored import whole_number
 from airflow_mv.spec.table import Snapshot
+
+#: View properties: how many refresh records are kept with time travel, and how old they may be, like ``30 days``.
+MAX_COUNT_PROPERTY = "airflow-mv.history.max-count"
+MAX_AGE_PROPERTY = "airflow-mv.history.max-age"
+DEFAULT_MAX_COUNT = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +125,54 @@ def keeps_history(view: LoadedView) -> bool:
     return view.metadata.properties.get(TIME_TRAVEL_PROPERTY, "false").lower() == "true"
 
 
+@dataclass(frozen=True, slots=True)
+class HistoryLimits:
+    """How many refresh records a view keeps.
+
+    Args:
+        max_count: At most so many, the current one among them.
+        max_age: None that is older than this, but for the current one; ``None`` for no such limit.
+    """
+
+    max_count: int
+    max_age: timedelta | None
+
+
+def history_limits(properties: Mapping[str, str], *, view: str) -> HistoryLimits:
+    """Return how many refresh records a view keeps, by its properties.
+
+    Args:
+        properties: The view's properties.
+        view: For the message.
+
+    Raises:
+        ConfigurationError: A limit is not one.
+    """
+    if properties.get(TIME_TRAVEL_PROPERTY, "false").lower() != "true":
+        return HistoryLimits(1, None)
+    text = properties.get(MAX_COUNT_PROPERTY, str(DEFAULT_MAX_COUNT))
+    count = whole_number(text.strip(), 0)
+    if count < 1:
+        raise ConfigurationError(
+            f"view {view}, property {MAX_COUNT_PROPERTY}: {text!r} is not a number of records; write a whole number of "
+            "at least 1"
+        )
+    return HistoryLimits(
+        count, duration(properties.get(MAX_AGE_PROPERTY), what=f"view {view}, property {MAX_AGE_PROPERTY}")
+    )
+
+
+def dropped_tags(view: LoadedView, before: StorageState | None, after: StorageState) -> list[str]:
+    """Return the tags on the rows of refreshes whose records a new state does not hold any more.
+
+    A view that keeps no history has no such tags, or keeps those of the time when it did.
+    """
+    if before is None or not keeps_history(view):
+        return []
+    kept = {record.refresh_id for record in after.refreshes}
+    return [refresh_tag(record.refresh_id) for record in before.refreshes if record.refresh_id not in kept]
+
+
 def next_state(
     staged: Staged, view: LoadedView, storage: LoadedStorage, snapshot: Snapshot | None, *, now_ms: int
 ) -> StorageState:
@@ -137,7 +200,9 @@ def next_state(
         **staged.figures.document(before),
     }
     record = RefreshRecord.read(document, source=f"view {plan.view}, refresh record")
-    return StorageState.after(storage.state, record, keep_history=keeps_history(view))
+    limits = history_limits(view.metadata.properties, view=str(plan.view))
+    oldest = None if limits.max_age is None else refreshed_at_ms - limits.max_age // timedelta(milliseconds=1)
+    return StorageState.after(storage.state, record, keep=limits.max_count, not_before_ms=oldest)
 
 
 def _rows(plan: RefreshPlan, before: RefreshRecord | None, refreshed_at_ms: int) -> dict[str, Any]:

@@ -8,7 +8,9 @@ names of metadata files are never used twice; only then its files are deleted.
 from __future__ import annotations
 
 import logging
+import socket
 import uuid
+from collections.abc import Collection
 from typing import Any
 
 from airflow_mv.catalog import LoadedStorage, LoadedView, MaterializedViewCatalog
@@ -16,8 +18,9 @@ from airflow_mv.catalog.catalog import next_number
 from airflow_mv.catalog.confinement import lies_in
 from airflow_mv.catalog.files import check_location, discard, join
 from airflow_mv.errors import InvalidMetadataError
-from airflow_mv.layouts.attempt import Staged, keeps_history, next_state
+from airflow_mv.layouts.attempt import Staged, dropped_tags, keeps_history, next_state
 from airflow_mv.plan.planner import RefreshPlan
+from airflow_mv.spec.clock import corrected, goes_back, is_ahead, latest_ms
 from airflow_mv.spec.materialized_view import PROPERTY, property_text, refresh_tag
 from airflow_mv.spec.stored import decode, encode
 from airflow_mv.spec.table import TableMetadata, parse_table, with_properties
@@ -93,6 +96,7 @@ def _write_storage(catalog: MaterializedViewCatalog, view: LoadedView, storage: 
     data = catalog.files.read(source, what=what)
     table = parse_table(data, source=f"{what} {source}")
     _check_staged(plan, storage, table, source)
+    catalog.flush(view, [item for item in table.snapshots if item.snapshot_id not in storage.table.by_id])
     snapshot = table.find(table.head) if table.head is not None else None
     state = next_state(staged, view, storage, snapshot, now_ms=now_ms)
     keep = keeps_history(view)
@@ -103,6 +107,7 @@ def _write_storage(catalog: MaterializedViewCatalog, view: LoadedView, storage: 
         previous_location=source,
         updates={PROPERTY: property_text(state)},
         tags={refresh_tag(plan.refresh_id): table.head} if keep and table.head is not None else {},
+        dropped=dropped_tags(view, storage.state, state),
         now_ms=now_ms,
     )
 
@@ -117,6 +122,7 @@ def write_next(
     tags: dict[str, int],
     now_ms: int,
     number: int | None = None,
+    dropped: Collection[str] = (),
 ) -> str:
     """Write a storage table's next metadata file, which counts for nothing until a view names it.
 
@@ -129,14 +135,43 @@ def write_next(
         tags: Snapshot id by tag name to add.
         now_ms: The clock.
         number: The number in the file's name; by default the one after ``previous_location``'s.
+        dropped: Tags to remove.
+
+    No time in the file is further ahead of the store's clock than :mod:`airflow_mv.spec.clock` allows. The store
+    tells its time by the modification time of the file that was just written. If this host, or the driver that staged
+    the rows, has a clock that is ahead, its times are brought down and the file is written again.
 
     Returns:
         Its location.
     """
-    written = with_properties(document, previous_location=previous_location, updates=updates, tags=tags, now_ms=now_ms)
-    name = f"{number or next_number(previous_location):05d}-{uuid.uuid4()}.metadata.json"
+    number = number or next_number(previous_location)
+    written = with_properties(
+        document,
+        previous_location=previous_location,
+        updates=updates,
+        tags=tags,
+        now_ms=now_ms,
+        dropped_tags=dropped,
+    )
+    location = _write(catalog, folder, written, number)
+    store_ms = catalog.files.modified_ms(location)
+    if not is_ahead(written, store_ms) and not goes_back(document):
+        return location
+    log.warning(
+        "The storage table at %s has wrong times, up to %.0f s ahead of the store's clock: the clock of %s or of "
+        "Spark's driver is wrong. They are brought down to the store's time. Set that clock right",
+        folder,
+        max(0, latest_ms(written) - store_ms) / 1000,
+        socket.gethostname(),
+    )
+    discard(catalog.files, location)
+    return _write(catalog, folder, corrected(written, store_ms), number)
+
+
+def _write(catalog: MaterializedViewCatalog, folder: str, document: dict[str, Any], number: int) -> str:
+    name = f"{number:05d}-{uuid.uuid4()}.metadata.json"
     location = join(folder, "metadata", name)
-    catalog.files.write(location, encode(written))
+    catalog.files.write(location, encode(document))
     return location
 
 

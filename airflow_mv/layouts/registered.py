@@ -13,12 +13,15 @@ from __future__ import annotations
 import logging
 
 from airflow_mv.catalog import LoadedStorage, LoadedView, MaterializedViewCatalog, TableChange
-from airflow_mv.errors import InvalidMetadataError, JobError, MaterializedViewError
-from airflow_mv.layouts.attempt import Staged, keeps_history, next_state
+from airflow_mv.errors import InvalidMetadataError, JobError, MaterializedViewError, ViewNotFoundError
+from airflow_mv.layouts.attempt import Staged, dropped_tags, keeps_history, next_state
 from airflow_mv.plan.planner import Mode
+from airflow_mv.spec.clock import MAX_AHEAD_MS
 from airflow_mv.spec.materialized_view import (
     PROPERTY,
     REFRESH_ID_KEY,
+    STORAGE_TABLE_PROPERTY,
+    STORAGE_TABLE_UUID_PROPERTY,
     current_tag,
     property_text,
     refresh_tag,
@@ -71,18 +74,32 @@ class RegisteredAttempt:
         change = self._change(view, storage)
         location = self._catalog.commit_table(table, storage.table.table_uuid or "", change)
         log.info("Commit to %s: %s", table, "done" if location else "refused, it has moved")
-        return location
+        return location if location is not None and self._is_read(view) else None
+
+    def _is_read(self, view: LoadedView) -> bool:
+        """Whether the view still names the storage table: a commit to a table cannot require that.
+
+        ``create --replace`` may have given it another one meanwhile. The refresh is in the old table then, where
+        nobody sees it; the next look has it planned again.
+        """
+        try:
+            now = self._catalog.load(view.identifier)
+        except ViewNotFoundError:
+            return False
+        names = (STORAGE_TABLE_PROPERTY, STORAGE_TABLE_UUID_PROPERTY)
+        return all(now.metadata.properties.get(key) == view.metadata.properties.get(key) for key in names)
 
     def _change(self, view: LoadedView, storage: LoadedStorage) -> TableChange:
         plan, branch = self._staged.plan, self._staged.where
-        snapshot = self._snapshot(storage)
+        snapshot = self._snapshot(view, storage)
         if self._now_ms is None:
-            self._now_ms = self._staged.now_ms()
+            self._now_ms = self._time(storage)
         state = next_state(self._staged, view, storage, snapshot, now_ms=self._now_ms)
         self._stamps.add(state.current.refreshed_at_ms)
         self._snapshot_id = snapshot.snapshot_id
         before = storage.state.tag if storage.state else None
         tags = [current_tag(plan.refresh_id), *([refresh_tag(plan.refresh_id)] if keeps_history(view) else [])]
+        needless = (before, branch, *_left_over(storage), *dropped_tags(view, storage.state, state))
         return TableChange(
             requires={
                 _MAIN: storage.table.head,
@@ -92,11 +109,23 @@ class RegisteredAttempt:
             },
             branches={_MAIN: snapshot.snapshot_id} if snapshot.snapshot_id != storage.table.head else {},
             tags=dict.fromkeys(tags, snapshot.snapshot_id),
-            removes=tuple(name for name in (before, branch, *_left_over(storage)) if name in storage.table.refs),
+            removes=tuple(name for name in needless if name in storage.table.refs),
             properties={PROPERTY: property_text(state)},
         )
 
-    def _snapshot(self, storage: LoadedStorage) -> Snapshot:
+    def _time(self, storage: LoadedStorage) -> int:
+        """Return the time for the record: this host's, or the store's where this host's clock is ahead of it."""
+        now_ms = self._staged.now_ms()
+        if now_ms <= storage.table.last_updated_ms + MAX_AHEAD_MS:
+            return now_ms  # the table has just been changed, by the staging: there is nothing to ask
+        try:
+            store_ms = self._catalog.files.now_ms(storage.table.location)
+        except MaterializedViewError as error:
+            log.warning("The clock of the store of %s is not known: %s", storage.name, error)
+            return now_ms
+        return now_ms if now_ms <= store_ms + MAX_AHEAD_MS else store_ms
+
+    def _snapshot(self, view: LoadedView, storage: LoadedStorage) -> Snapshot:
         """Return the snapshot with the refresh's rows: the staged one, or the one that is there."""
         plan, branch = self._staged.plan, self._staged.where
         ref = storage.table.refs.get(branch) if branch else None
@@ -108,10 +137,10 @@ class RegisteredAttempt:
                 "rows any more: someone dropped it. Run the refresh again"
             )
         if branch:
-            self._check(storage, branch, snapshot)
+            self._check(view, storage, branch, snapshot)
         return snapshot
 
-    def _check(self, storage: LoadedStorage, branch: str, snapshot: Snapshot) -> None:
+    def _check(self, view: LoadedView, storage: LoadedStorage, branch: str, snapshot: Snapshot) -> None:
         plan = self._staged.plan
         if plan.mode != Mode.FULL and snapshot.snapshot_id == storage.rows_snapshot:
             return  # the work had nothing to write: no row of the view has changed
@@ -129,6 +158,9 @@ class RegisteredAttempt:
                 f"view {plan.view}: the staged snapshot {snapshot.snapshot_id} of {storage.name} has lost its files "
                 f"({snapshot.manifest_list}). Nothing was published; run the refresh again"
             )
+        line = ancestors(storage.table, snapshot.snapshot_id)
+        own = [item for item in line if item.summary.get(REFRESH_ID_KEY) == plan.refresh_id]
+        self._catalog.flush(view, own)
         self._checked = True
 
     def is_ours(self, storage: LoadedStorage) -> bool:

@@ -13,14 +13,14 @@ from airflow_mv.plan.changes import UNCHANGED, UNKNOWN, UNKNOWN_SIZE, Kind, Rang
 from airflow_mv.plan.reasons import Code, Reason
 from airflow_mv.spec.identifiers import Identifier
 from airflow_mv.spec.interval import Interval
-from airflow_mv.spec.materialized_view import BaseTable, NestedViewVersion, RefreshRecord
+from airflow_mv.spec.materialized_view import METADATA_LOCATION_KEY, BaseTable, NestedViewVersion, RefreshRecord
 from airflow_mv.spec.parts import Part, parts_in, parts_of
 from airflow_mv.spec.table import TableMetadata, is_ancestor
 
 #: Snapshot reference of a table that was never written.
 NO_SNAPSHOT = -1
 #: Keys in a recorded base table's properties.
-METADATA_LOCATION = "metadata-location"
+METADATA_LOCATION = METADATA_LOCATION_KEY
 TABLE_UUID = "table-uuid"
 #: Stale intervals that are named one by one.
 _MOST_TOLD = 3

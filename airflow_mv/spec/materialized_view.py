@@ -12,7 +12,7 @@ import json
 import re
 from collections.abc import Mapping
 from itertools import pairwise
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -33,6 +33,9 @@ STORAGE_OF_PROPERTY = "airflow-mv.storage-of"
 REFRESH_ID_KEY = "airflow-mv.refresh-id"
 COMPLETE_KEY = "airflow-mv.complete"
 FALLBACK_KEY = "airflow-mv.fallback"
+
+#: Key in a base table's ``properties``: its metadata file at the snapshot that was read.
+METADATA_LOCATION_KEY = "metadata-location"
 
 _STAGING_BRANCH = re.compile(r"airflow_mv_[0-9a-f]{8}(_[0-9a-f]{4}){3}_[0-9a-f]{12}_[0-9a-f]{8}", re.ASCII)
 
@@ -209,13 +212,27 @@ class StorageState(StoredModel):
         raise KeyError(refresh_id)
 
     @classmethod
-    def after(cls, previous: StorageState | None, record: RefreshRecord, *, keep_history: bool) -> StorageState:
-        """Return the state that a new refresh leaves: its record alone, or added to the history."""
+    def after(
+        cls, previous: StorageState | None, record: RefreshRecord, *, keep: int, not_before_ms: int | None = None
+    ) -> StorageState:
+        """Return the state that a new refresh leaves: its record, after the newest ones of the history.
+
+        Args:
+            previous: The state before.
+            record: The new record.
+            keep: How many records stay, the new one among them.
+            not_before_ms: Records of refreshes before that time are dropped.
+        """
         older = previous.document() if previous else {}
-        kept = [item for item in older.get("refreshes", []) if item["refresh-id"] != record.refresh_id]
+        kept = [
+            _historic(item)
+            for item in older.get("refreshes", [])
+            if item["refresh-id"] != record.refresh_id
+            and (not_before_ms is None or (item.get("refreshed-at-ms") or 0) >= not_before_ms)
+        ]
         document = {
             **{key: value for key, value in older.items() if key != "rollback-id"},
-            "refreshes": [*(kept if keep_history else []), record.document()],
+            "refreshes": [*kept[max(0, len(kept) - keep + 1) :], record.document()],
             "current-refresh-id": record.refresh_id,
         }
         return cls.read(document, source=PROPERTY)
@@ -234,6 +251,20 @@ class StorageState(StoredModel):
             "rollback-ids": [*self.rollback_ids, rollback_id][-_KEPT_ROLLBACKS:],
         }
         return type(self).read(document, source=PROPERTY)
+
+
+def _historic(record: dict[str, Any]) -> dict[str, Any]:
+    """Return a record without what only the newest one is asked for: where its base tables' metadata was."""
+    tables = [
+        {
+            **table,
+            "properties": {key: text for key, text in table["properties"].items() if key != METADATA_LOCATION_KEY},
+        }
+        if "properties" in table
+        else table
+        for table in record["base-tables"]
+    ]
+    return {**{key: value for key, value in record.items() if key != "factors"}, "base-tables": tables}
 
 
 def current_tag(refresh_id: str) -> str:

@@ -8,7 +8,7 @@ snapshots is read in milliseconds because everything else is skipped.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Annotated, Any
 
@@ -326,7 +326,13 @@ def snapshots_between(table: TableMetadata, old: int | None, new: int | None) ->
 
 
 def with_properties(
-    document: dict[str, Any], *, previous_location: str, updates: dict[str, str], tags: dict[str, int], now_ms: int
+    document: dict[str, Any],
+    *,
+    previous_location: str,
+    updates: dict[str, str],
+    tags: dict[str, int],
+    now_ms: int,
+    dropped_tags: Collection[str] = (),
 ) -> dict[str, Any]:
     """Return table metadata with properties and tags set, as its next metadata file.
 
@@ -336,16 +342,19 @@ def with_properties(
         updates: Properties to set.
         tags: Snapshot id by tag name to add.
         now_ms: The clock. Times never go back: the file's own last update wins over an older clock.
+        dropped_tags: Tags to remove; a branch of such a name stays.
     """
     last = int(document.get("last-updated-ms", 0))
     properties = {**document.get("properties", {}), **updates}
     log = [*document.get("metadata-log", []), {"metadata-file": previous_location, "timestamp-ms": last}]
     limit = max(whole_number(properties.get(_PREVIOUS_VERSIONS_MAX, ""), 100), 1)
+    old = document.get("refs", {})
+    kept = {name: ref for name, ref in old.items() if name not in dropped_tags or ref.get("type") != "tag"}
     refs = {name: {"snapshot-id": snapshot_id, "type": "tag"} for name, snapshot_id in tags.items()}
     return {
         **document,
         "last-updated-ms": max(now_ms, last),
         "properties": properties,
         "metadata-log": log[-limit:],
-        **({"refs": {**document.get("refs", {}), **refs}} if refs else {}),
+        **({"refs": {**kept, **refs}} if refs or len(kept) < len(old) else {}),
     }

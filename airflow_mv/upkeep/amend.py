@@ -21,6 +21,7 @@ from airflow_mv.errors import (
     CommitConflictError,
     CommitError,
     CommitStateUnknownError,
+    MaterializedViewError,
     ViewNotFoundError,
 )
 from airflow_mv.layouts.pointed import write_next
@@ -105,17 +106,21 @@ def amend(
         ViewNotFoundError: The view was dropped, or dropped and created again.
     """
     effects = effects or Effects()
+    refusal: MaterializedViewError | None = None
     identifier, attempt = catalog.identify(view), _Try()
     for number in range(1, tries + 1):
         try:
             loaded, storage = _look(catalog, identifier, attempt)
             published = _settled(loaded, storage, change, attempt)
+            if published is None and refusal is not None:
+                raise refusal  # the answer to the last try, and this look shows that it did not land
             if published is None:
                 published = _send(catalog, loaded, storage, change, attempt, effects)
             if published is not None:
                 return published
         except (CatalogUnavailableError, CommitStateUnknownError) as error:
             attempt.doubts.append(str(error))
+            refusal = getattr(error, "refusal", refusal)
             log.warning("Try %d of %d to change %s: %s", number, tries, identifier, error)
         if number < tries:
             effects.wait(number)

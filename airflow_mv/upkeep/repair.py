@@ -35,6 +35,7 @@ from airflow_mv.spec.materialized_view import (
 )
 from airflow_mv.spec.snapshots import with_head, without_snapshots
 from airflow_mv.spec.view import with_view_properties
+from airflow_mv.upkeep.clock import repair_clock
 
 log = logging.getLogger(__name__)
 
@@ -622,11 +623,38 @@ def repair(
         found = diagnose(catalog, identifier, accept_older=accept_older, report=report)
         findings += [item for item in found.findings if item not in findings]
         if not found.findings:
-            return Repaired(identifier, tuple(findings), done=number > 0)
+            clock = _clock(catalog, identifier)
+            if clock is None:
+                return Repaired(identifier, tuple(findings), done=number > 0)
+            findings.append(clock)
+            if not act or not clock.repairable:
+                break
+            repair_clock(catalog, identifier, effects=effects)
+            continue
         if not act or not found.repairable:
             break
         _publish(catalog, identifier, found, effects.now_ms())
     return Repaired(identifier, tuple(findings))
+
+
+def _clock(catalog: MaterializedViewCatalog, view: Identifier) -> Finding | None:
+    """Return what a host with a wrong clock has left in a storage table that is whole, if there is such a thing."""
+    try:
+        found = repair_clock(catalog, view, dry_run=True)
+    except MaterializedViewError as error:
+        log.warning("The times of %s could not be looked at: %s", view, error)
+        return None
+    if not found.needed:
+        return None
+    repair = "bring the times down to the store's clock" if catalog.has_rows else "wait, or create the view again"
+    return Finding(
+        f"the storage table holds times of a wrong clock, up to {found.ahead_seconds:.0f} s in the future",
+        found.storage_table_location,
+        "the store's own clock, and the order of the times",
+        repair,
+        "the times at which these changes were made" if catalog.has_rows else "nothing more",
+        repairable=catalog.has_rows,
+    )
 
 
 def _publish(catalog: MaterializedViewCatalog, view: Identifier, found: Diagnosis, now_ms: int) -> None:

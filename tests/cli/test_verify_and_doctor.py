@@ -70,6 +70,7 @@ def test_the_doctor_finds_a_healthy_installation_healthy(lake: Lake) -> None:
         "java",
         "pyspark",
         "pyspark-client",
+        "temporary files",
         f"catalog {lake.catalog.name}",
     }
     assert all(item["ok"] for item in ended.json)

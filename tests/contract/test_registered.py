@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyiceberg.exceptions import ForbiddenError
@@ -21,6 +22,7 @@ from airflow_mv.errors import (
     RefreshNotFoundError,
     StaleViewError,
     UnsupportedError,
+    ViewNotFoundError,
 )
 from airflow_mv.plan.freshness import State
 from airflow_mv.plan.planner import Mode
@@ -387,3 +389,40 @@ def test_the_draft_s_words_can_be_left_out_and_others_are_refused(registered_hom
     home.append()
     with pytest.raises(ConfigurationError, match=r"2099-01.*2026-06"):
         home.refresh()
+
+
+@pytest.mark.parametrize("way", ["replaced", "dropped and created again"])
+def test_i09_a_refresh_of_a_storage_table_that_nobody_reads_any_more_is_planned_again(
+    home: Lake, monkeypatch: pytest.MonkeyPatch, way: str
+) -> None:
+    """The view gets another storage table between a look and the commit; the old one is still there at that moment."""
+    wider = Definition("SELECT region, id, amount FROM lake.sales.orders", layout="registered")
+    commit, old = home.catalog.commit_table, name_of(home)
+    landed: list[str | None] = []
+
+    def at_last(*arguments: Any) -> str | None:
+        if not landed:
+            landed.append(None)
+            with monkeypatch.context() as patch:
+                patch.setattr("airflow_mv.create._drop_storage", lambda *_: None)
+                if way == "replaced":
+                    create(home.catalog, VIEW, wider, stager=home.stager, replace=True)
+                else:
+                    drop(home.catalog, VIEW)
+                    create(home.catalog, VIEW, wider, stager=home.stager)
+            landed[0] = commit(*arguments)
+            return landed[0]
+        return commit(*arguments)
+
+    monkeypatch.setattr(home.catalog, "commit_table", at_last)
+    if way == "replaced":
+        assert home.refresh().outcome == "refreshed"
+    else:
+        with pytest.raises(ViewNotFoundError, match="dropped and created again"):
+            home.refresh()
+        assert home.refresh().outcome == "refreshed"
+    assert landed[0] is not None
+    assert name_of(home) != old
+    assert len(home.read()) == 3
+    assert set(home.read()[0]) == {"region", "id", "amount"}
+    assert status(home.catalog, VIEW).state == State.FRESH

@@ -12,6 +12,7 @@ import uuid
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +21,14 @@ import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 from sqlalchemy import create_engine, make_url, text
 
-from airflow_mv.catalog import MaterializedViewCatalog
+from airflow_mv.catalog import Layout, MaterializedViewCatalog
+from airflow_mv.errors import ConfigurationError
+from airflow_mv.reading import read_arrow, readable
 from airflow_mv.spec.view import new_view, replace_version
 from airflow_mv.status import status
 from airflow_mv.triggers import MaterializedViewFreshTrigger
+from airflow_mv.upkeep.expiry import expire
+from airflow_mv.upkeep.rollback import rollback
 from tests.airflow.conftest import Airflow, _airflow, airflow, lake_behind
 from tests.builders import Lake, lake
 from tests.services import Quiet
@@ -98,6 +103,108 @@ def test_i25_a_thousand_refreshes_leave_metadata_of_the_same_size(home: Lake) ->
     found = refreshed(home, 1000)
     print(f"view file, storage file without snapshots, log: {found[0]} -> {found[250]} -> {found[-1]}")
     check_bounded(found, 100)
+
+
+def history(home: Lake) -> tuple[int, set[str]]:
+    """Bytes of the storage table's file without its snapshots, but with its tags; and the refreshes that are tagged."""
+    storage = json.loads(Path(home.storage().location.removeprefix("file://")).read_text())
+    rest = {key: value for key, value in storage.items() if key not in SNAPSHOTS or key == "refs"}
+    tags = {name.removeprefix("refresh-") for name in storage.get("refs", {}) if name.startswith("refresh-")}
+    return len(json.dumps(rest)), tags
+
+
+def travelled(home: Lake, count: int, keep: int) -> list[int]:
+    """Refresh a view with time travel many times; its history is never too long, and all of it is there."""
+    found = []
+    for number in range(count):
+        if number % 10 == 9:
+            home.append((number, "north", 1))
+        else:
+            home.compact()
+        assert home.refresh().outcome == "refreshed"
+        length, tags = history(home)
+        state = home.storage().state
+        assert state is not None
+        assert {record.refresh_id for record in state.refreshes} == tags
+        assert len(tags) <= keep
+        found.append(length)
+    return found
+
+
+@pytest.fixture
+def travelling(tmp_path: Path) -> Iterator[Lake]:
+    (tmp_path / "w").mkdir()
+    with lake(f"sqlite:///{tmp_path}/c.db", tmp_path / "w") as found:
+        found.table()
+        small = {"write.metadata.previous-versions-max": "5", "airflow-mv.history.max-count": "10"}
+        found.view(time_travel=True, properties=small)
+        found.refresh()
+        yield found
+
+
+def test_i25_a_history_is_as_long_as_the_view_allows(travelling: Lake) -> None:
+    """The oldest records go with their tags, so that an expiry can take their snapshots; the others can be read."""
+    location = travelling.storage().location
+    document = json.loads(travelling.catalog.files.read(location, what="storage table file"))
+    document["properties"]["write.metadata.previous-versions-max"] = "5"
+    travelling.catalog.files.replace_text(location, json.dumps(document))
+    lengths = travelled(travelling, 40, 10)
+    assert max(lengths[-10:]) - max(lengths[15:25]) < 200, lengths
+    state = travelling.storage().state
+    assert state is not None
+    assert len(state.refreshes) == 10
+    oldest = state.refreshes[0].refresh_id
+    expire(travelling.catalog, VIEW, older_than=timedelta(0))
+    kept = {item.snapshot_id for item in travelling.storage().table.snapshots}
+    tagged = {ref.snapshot_id for ref in travelling.storage().table.refs.values()}
+    assert kept == tagged
+    rows = read_arrow(travelling.catalog, readable(travelling.catalog, VIEW, refresh_id=oldest))
+    assert list(rows.rows())
+    assert rollback(travelling.catalog, VIEW, oldest).changed
+    assert travelling.refresh().outcome == "refreshed"
+
+
+@pytest.mark.parametrize("layout", ["pointed", "registered"])
+def test_i25_a_history_is_as_old_as_the_view_allows(tmp_path: Path, layout: Layout) -> None:
+    (tmp_path / "w").mkdir()
+    with lake(f"sqlite:///{tmp_path}/c.db", tmp_path / "w", layout=layout) as home:
+        home.table()
+        home.view(time_travel=True, properties={"airflow-mv.history.max-age": "5 s"})
+        for _ in range(2):
+            home.append()
+            home.refresh()
+        assert len(history(home)[1]) == 2
+        time.sleep(5.1)
+        home.append()
+        home.refresh()
+        state = home.storage().state
+        assert state is not None
+        assert history(home)[1] == {state.current_refresh_id}
+        for name, text in (("max-count", "0"), ("max-count", "many"), ("max-age", "soon")):
+            with pytest.raises(ConfigurationError, match=f"history.{name}"):
+                home.view("other", time_travel=True, properties={f"airflow-mv.history.{name}": text})
+
+
+@pytest.mark.slow
+def test_i25_two_thousand_refreshes_with_time_travel_leave_metadata_of_the_same_size(tmp_path: Path) -> None:
+    """The long run, with the default of 100 records and a maintenance at times; and each refresh costs the same."""
+    (tmp_path / "w").mkdir()
+    with lake(f"sqlite:///{tmp_path}/c.db", tmp_path / "w") as home:
+        home.table()
+        home.view(time_travel=True)
+        home.refresh()
+        sizes_, seconds = [], []
+        for number in range(2000):
+            started = time.perf_counter()
+            found = travelled(home, 1, 100)
+            seconds.append(time.perf_counter() - started)
+            sizes_.append(found[-1])
+            if number % 100 == 99:
+                expire(home.catalog, VIEW, older_than=timedelta(0))
+        early, late = sorted(seconds[200:300])[50], sorted(seconds[-100:])[50]
+        print(f"bytes {sizes_[0]} -> {sizes_[250]} -> {sizes_[-1]}, seconds {early:.3f} -> {late:.3f}")
+        assert max(sizes_[-100:]) - max(sizes_[200:300]) < 2000
+        assert late < 2 * early
 
 
 def test_i25_replacing_a_view_over_and_over_keeps_neither_old_versions_nor_their_schemas() -> None:

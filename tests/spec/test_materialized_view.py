@@ -176,14 +176,14 @@ def record(refresh_id: str) -> RefreshRecord:
 
 def test_without_time_travel_the_one_record_is_replaced_and_unknown_fields_stay() -> None:
     before = read_state(json.dumps({**STATE, "x-note": [1]}))
-    after = StorageState.after(before, record("third"), keep_history=False)
+    after = StorageState.after(before, record("third"), keep=1)
     assert [item.refresh_id for item in after.refreshes] == ["third"]
     assert after.document()["x-note"] == [1]
 
 
 def test_with_time_travel_records_are_added_and_old_ones_stay_word_for_word() -> None:
     before = read_state(json.dumps(STATE))
-    after = StorageState.after(before, record("third"), keep_history=True)
+    after = StorageState.after(before, record("third"), keep=100)
     assert after.document()["refreshes"][:2] == STATE["refreshes"]
     assert after.current.refresh_id == "third"
 

@@ -14,6 +14,7 @@ from airflow_mv.catalog import LoadedStorage, LoadedView
 from airflow_mv.errors import MetadataFileNotFoundError
 from airflow_mv.plan.planner import Mode, RefreshPlan
 from airflow_mv.results import RefreshResult
+from airflow_mv.spec.clock import MAX_AHEAD_MS
 from airflow_mv.spec.identifiers import Identifier
 from airflow_mv.spec.materialized_view import RefreshRecord, parse_storage_state
 from airflow_mv.spec.table import parse_table
@@ -106,7 +107,7 @@ class Ledger:
         for name in live:
             if name not in self.world.files:
                 raise Violation(f"I2: a live file is missing: {name}")
-        _check_clock(before, after)
+        _check_clock(before, after, self.world.now)
         _check_size(after)
         if after.storage.location != before.storage.location:
             try:
@@ -288,9 +289,12 @@ def _input(record: RefreshRecord) -> tuple[Any, ...]:
     return record.version_id, tables
 
 
-def _check_clock(before: State, after: State) -> None:
-    """Times never go back, whoever's clock wrote them, by more than Iceberg's own readers forgive."""
+def _check_clock(before: State, after: State, store_ms: int) -> None:
+    """Times never go back, whoever's clock wrote them, by more than Iceberg's own readers forgive, nor are ahead."""
     table = after.storage.table
+    stamps = [table.last_updated_ms, *(snapshot.timestamp_ms for snapshot in table.snapshots)]
+    if max(stamps) > store_ms + MAX_AHEAD_MS and after.storage.location != before.storage.location:
+        raise Violation("I15: a time in the storage table's metadata is ahead of the store's clock")
     for log in (table.metadata_log, table.snapshot_log):
         times = [*(entry.timestamp_ms for entry in log), table.last_updated_ms]
         if any(later < earlier - MINUTE for earlier, later in pairwise(times)):

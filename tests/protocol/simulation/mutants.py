@@ -225,6 +225,11 @@ def times_by_the_own_clock(world: World, patch: Patch) -> None:
     patch.setattr(pointed, "with_properties", with_properties)
 
 
+def the_store_s_clock_is_not_asked(world: World, patch: Patch) -> None:
+    """A worker or driver whose clock is ahead publishes its times."""
+    patch.setattr(pointed, "is_ahead", lambda *_: False)
+
+
 # -- maintenance -----------------------------------------------------------------------------------------
 
 
@@ -287,6 +292,7 @@ MUTANTS: dict[Callable[[World, Patch], None], tuple[Actor, ...]] = dict.fromkeys
     recorded_snapshots_are_not_those_that_were_read,
     staged_rows_of_another_state_are_published,
     times_by_the_own_clock,
+    the_store_s_clock_is_not_asked,
 ), ()) | {
     no_matched_row_is_a_proof: (start_expiring, start_rolling_back),
     collection_trusts_its_first_look: (start_collecting, night),

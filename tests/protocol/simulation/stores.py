@@ -17,6 +17,7 @@ from airflow_mv.errors import (
     CatalogUnavailableError,
     CommitStateUnknownError,
     MetadataFileNotFoundError,
+    UnsupportedError,
 )
 from airflow_mv.spec.identifiers import Identifier
 from tests.protocol.simulation.tables import SimulatedTables
@@ -132,6 +133,9 @@ class SimulatedFiles:
             return self.world.files[location].data
 
         return cast("bytes", self.world.call("read", get, CatalogUnavailableError))
+
+    def io(self, location: str, *, what: str) -> Any:
+        raise UnsupportedError(f"{what}: the content of files is not simulated")
 
     def read_text(self, location: str) -> str | None:
         try:

@@ -1,0 +1,175 @@
+# SPDX-License-Identifier: Apache-2.0
+"""I15: a worker or driver whose clock is wrong publishes no time of the future, in either layout."""
+
+from __future__ import annotations
+
+import json
+import time
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+
+from airflow_mv.catalog import tables
+from airflow_mv.commit import Effects
+from airflow_mv.errors import ClockError, FutureTimeError, UnsupportedError
+from airflow_mv.planning import plan_refresh
+from airflow_mv.refresh import publish
+from airflow_mv.refresh import stage as run_stage
+from airflow_mv.script import CLOCK, Outcome
+from airflow_mv.spec.clock import MAX_AHEAD_MS, goes_back, is_ahead, latest_ms
+from airflow_mv.upkeep.clock import repair_clock
+from airflow_mv.upkeep.repair import repair
+from airflow_mv.upkeep.rollback import rollback
+from tests.builders import Lake
+from tests.contract.support import VIEW, ids, staged
+
+HOURS = 7_200_000
+JAVA = "Invalid update timestamp 1: before the latest metadata log entry timestamp 2"
+
+
+def now() -> int:
+    return time.time_ns() // 1_000_000
+
+
+def document(home: Lake) -> dict[str, Any]:
+    found: dict[str, Any] = home.catalog.stored_table(home.catalog.load(VIEW), home.storage())
+    return found
+
+
+def right(home: Lake) -> None:
+    """No published time is in the future, none goes back, and the next refresh is published."""
+    found = document(home)
+    assert latest_ms(found) <= now()
+    assert not goes_back(found)
+    state = home.storage().state
+    assert state is not None
+    assert max(record.refreshed_at_ms or 0 for record in state.refreshes) <= now() + MAX_AHEAD_MS
+    home.append()
+    assert home.refresh().outcome == "refreshed"
+    assert sum(row["orders"] for row in home.read()) == home.load().scan().count()
+
+
+def shift(location: str, milliseconds: int) -> None:
+    """Move every time in a metadata file, as a host with a wrong clock would have written it."""
+    path = Path(urlsplit(location).path)
+    found = json.loads(path.read_text())
+    found["last-updated-ms"] += milliseconds
+    for item in (*found["snapshots"], *found["snapshot-log"]):
+        item["timestamp-ms"] += milliseconds
+    path.with_name(f".{path.name}.crc").unlink(missing_ok=True)  # Hadoop's checksum
+    path.write_text(json.dumps(found))
+
+
+def of_the_future(home: Lake) -> None:
+    """A view whose storage table was changed by a host with a clock that is two hours ahead."""
+    home.table()
+    home.view(time_travel=True)
+    home.refresh()
+    home.append()
+    home.refresh()
+    shift(home.storage().location, HOURS)
+
+
+@pytest.mark.parametrize("skew", [HOURS, -HOURS])
+def test_i15_a_worker_with_a_wrong_clock_publishes_no_time_of_the_future(every_home: Lake, skew: int) -> None:
+    wrong = Effects(now_ms=lambda: now() + skew)
+    every_home.table()
+    every_home.view(time_travel=True)
+    assert every_home.refresh(effects=wrong).outcome == "refreshed"
+    first = ids(every_home)[-1]
+    every_home.append()
+    assert every_home.refresh(effects=wrong).outcome == "refreshed"
+    assert rollback(every_home.catalog, VIEW, first, effects=wrong).changed
+    right(every_home)
+
+
+@pytest.mark.parametrize("skew", [HOURS, -HOURS])
+def test_i15_a_driver_with_a_wrong_clock_stages_rows_that_are_published_at_the_right_time(
+    every_home: Lake, skew: int
+) -> None:
+    if every_home.layout == "registered":
+        pytest.skip("there the driver itself compares its clock before it commits")
+    every_home.table()
+    every_home.view()
+    every_home.refresh()
+    every_home.append()
+    plan, outcome = staged(every_home)
+    assert outcome is not None
+    assert outcome.metadata_location is not None
+    shift(outcome.metadata_location, skew)
+    assert publish(every_home.catalog, plan, outcome) is not None
+    if skew > 0:
+        assert not is_ahead(document(every_home), now())
+    right(every_home)
+
+
+@pytest.mark.parametrize(("skew", "text"), [(HOURS, r"is 7\d\d\d s ahead of the store"), (-HOURS, "in the future")])
+def test_i15_a_worker_whose_clock_pyiceberg_would_write_is_refused(
+    every_home: Lake, monkeypatch: pytest.MonkeyPatch, skew: int, text: str
+) -> None:
+    """A commit to a table of a database takes the time of this process; a REST server takes its own."""
+    if every_home.layout == "pointed" or not every_home.catalog.locates_at_once:
+        pytest.skip("no commit of pyiceberg's own")
+    every_home.table()
+    every_home.view()
+    every_home.refresh()
+    every_home.append()
+    plan, outcome = staged(every_home)
+    before = every_home.storage().location
+    monkeypatch.setattr(tables, "time", SimpleNamespace(time_ns=lambda: (now() + skew) * 1_000_000))
+    with pytest.raises(ClockError, match=text) as caught:
+        publish(every_home.catalog, plan, outcome)
+    assert caught.value.retryable
+    assert every_home.storage().location == before
+    monkeypatch.undo()
+    assert publish(every_home.catalog, plan, outcome) is not None
+    right(every_home)
+
+
+def test_i15_a_view_with_times_of_the_future_says_what_to_run_and_is_repaired(every_home: Lake) -> None:
+    """Java refuses to change such a table; what it says is told as a clock's fault, with the cure."""
+    if not every_home.catalog.locates_at_once:
+        every_home.table()
+        every_home.view()
+        every_home.refresh()
+        shift(every_home.storage().location, HOURS)
+        with pytest.raises(UnsupportedError, match="only the server of catalog"):
+            repair_clock(every_home.catalog, VIEW)
+        return
+    of_the_future(every_home)
+    rows, recorded = every_home.read(), ids(every_home)
+    every_home.append()
+    plan = plan_refresh(every_home.catalog, VIEW)
+    failed = Outcome(plan.refresh_id, None, error=JAVA)
+    with pytest.raises(FutureTimeError, match=r"airflow-mv repair .*sales.daily") as caught:
+        run_stage(every_home.catalog, plan, lambda _: failed)
+    assert not caught.value.retryable
+
+    found = repair_clock(every_home.catalog, VIEW, dry_run=True)
+    assert found.needed
+    assert not found.done
+    assert 7000 < found.ahead_seconds < 7300
+    assert latest_ms(document(every_home)) > now() + HOURS // 2
+    (shown,) = repair(every_home.catalog, VIEW).findings
+    assert "wrong clock" in shown.what
+    assert latest_ms(document(every_home)) > now() + HOURS // 2
+    assert repair(every_home.catalog, VIEW, act=True).done
+    assert not repair_clock(every_home.catalog, VIEW).needed
+    assert (every_home.read(), ids(every_home)) == (rows, recorded)
+    right(every_home)
+
+
+def test_a_clock_that_is_wrong_elsewhere_is_told_and_may_be_tried_again(every_home: Lake) -> None:
+    every_home.table()
+    every_home.view()
+    plan = plan_refresh(every_home.catalog, VIEW)
+    failed = Outcome(plan.refresh_id, None, error=JAVA)
+    told = replace(failed, error="the clock of Spark's driver is 7200 s ahead", error_class=CLOCK)
+    for outcome in (failed, told):
+        with pytest.raises(ClockError, match="clock") as caught:
+            run_stage(every_home.catalog, plan, lambda _, outcome=outcome: outcome)
+        assert caught.value.retryable

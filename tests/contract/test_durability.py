@@ -1,0 +1,98 @@
+# SPDX-License-Identifier: Apache-2.0
+"""I2: on a local store, what a pointer names is on the disk before the pointer moves."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+from pyiceberg.catalog.sql import SqlCatalog
+from sqlalchemy import event
+
+from airflow_mv.catalog import MaterializedViewCatalog
+from airflow_mv.catalog.untrusted import static_table
+from airflow_mv.upkeep.rollback import rollback
+from tests.builders import Lake
+from tests.contract.support import VIEW, ids
+
+SWAP = "swap"
+
+
+@pytest.fixture
+def recorded(every_home: Lake, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
+    """Paths in the order in which they are flushed, and :data:`SWAP` where the database commits a pointer."""
+    if not isinstance(every_home.iceberg, SqlCatalog):
+        pytest.skip("the server writes its own files")
+    seen: list[str] = []
+    real = os.fsync
+
+    def fsync(descriptor: int) -> None:
+        real(descriptor)
+        seen.append(str(Path(f"/proc/self/fd/{descriptor}").readlink()))
+
+    def moved(_: Any, __: Any, statement: str, *___: Any) -> None:
+        if statement.startswith(("UPDATE iceberg_tables", "INSERT INTO iceberg_tables")):
+            seen.append(SWAP)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    event.listen(every_home.iceberg.engine, "before_cursor_execute", moved)
+    yield seen
+    event.remove(every_home.iceberg.engine, "before_cursor_execute", moved)
+
+
+def needed(catalog: MaterializedViewCatalog) -> set[str]:
+    """Every file that readers of the view come by: metadata, manifests, data; and the folders that they are in."""
+    view = catalog.load(VIEW)
+    storage = catalog.load_storage(view)
+    table = static_table(catalog.files, storage.location, what="storage table")
+    places = [view.metadata_location, storage.location]
+    if (head := table.current_snapshot()) is not None:
+        places += [head.manifest_list, *(item.manifest_path for item in head.manifests(table.io))]
+        places += [task.file.file_path for task in table.scan().plan_files()]
+    paths = [Path(urlsplit(place).path) for place in places]
+    return {str(path) for item in paths for path in (item, item.parent)}
+
+
+def before_the_last_swap(seen: list[str], act: Callable[[], object]) -> set[str]:
+    """Flushed before the last pointer moved, and not after."""
+    seen.clear()
+    act()
+    last = len(seen) - seen[::-1].index(SWAP)
+    return set(seen[:last])
+
+
+def test_i02_every_file_is_flushed_before_the_pointer_that_leads_to_it_moves(
+    every_home: Lake, recorded: list[str]
+) -> None:
+    every_home.table()
+    created = before_the_last_swap(recorded, lambda: every_home.view(time_travel=True))
+    view = every_home.catalog.load(VIEW)
+    path = Path(urlsplit(view.metadata_location).path)
+    # The folders above are new as well: without their entries the file is lost all the same.
+    assert {str(path), *(str(folder) for folder in list(path.parents)[:3])} <= created
+
+    flushed = set(created)
+    for _ in range(2):
+        flushed |= before_the_last_swap(recorded, every_home.refresh)
+        assert needed(every_home.catalog) - flushed == set()
+        every_home.append()
+    first = ids(every_home)[0]
+    flushed |= before_the_last_swap(recorded, lambda: rollback(every_home.catalog, VIEW, first))
+    assert needed(every_home.catalog) - flushed == set()
+
+
+def test_a_manifest_that_cannot_be_read_here_has_all_flushed_and_stops_nothing(
+    every_home: Lake, recorded: list[str], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    every_home.table()
+    every_home.view()
+    called: list[str] = []
+    monkeypatch.setattr(os, "sync", lambda: called.append("sync"))
+    monkeypatch.setattr("airflow_mv.catalog.flushing.read_manifest_list", lambda _: 1 / 0)
+    assert every_home.refresh().outcome == "refreshed"
+    assert called == ["sync"]
+    assert "flushing all" in caplog.text

@@ -1,0 +1,80 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Wrong clocks, with real Spark: times of the future in a table, and a driver that is ahead of the store."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+
+from airflow_mv.errors import ClockError, FutureTimeError
+from airflow_mv.job.run import run
+from airflow_mv.spec.clock import latest_ms
+from airflow_mv.stagers import session_stager
+from airflow_mv.upkeep.clock import repair_clock
+from tests.engine.support import Lake
+
+DAILY = "SELECT day, sum(amount) AS amount FROM {ns}.orders GROUP BY day"
+HOURS = 7_200_000
+
+
+@pytest.fixture(params=["pointed", "registered"])
+def home(request: pytest.FixtureRequest, lake: Lake) -> Lake:
+    lake.table("orders", "day integer, amount bigint", "(1, 10), (1, 20)", "(2, 30)")
+    lake.create("daily", DAILY, layout=request.param)
+    lake.refresh("daily")
+    lake.insert("orders", "(3, 40)")
+    return lake
+
+
+def shift(home: Lake, milliseconds: int) -> None:
+    """Move the times of the storage table, as a host with a wrong clock would have written them."""
+    path = Path(urlsplit(home.catalog.load_storage(home.view("daily")).location).path)
+    found = json.loads(path.read_text())
+    found["last-updated-ms"] += milliseconds
+    for item in (*found["snapshots"], *found["snapshot-log"]):
+        item["timestamp-ms"] += milliseconds
+    path.with_name(f".{path.name}.crc").unlink(missing_ok=True)  # Hadoop's checksum
+    path.write_text(json.dumps(found))
+
+
+def document(home: Lake) -> dict[str, Any]:
+    view = home.view("daily")
+    return home.catalog.stored_table(view, home.catalog.load_storage(view))
+
+
+def test_i15_spark_refuses_times_of_the_future_and_the_error_says_what_to_run(home: Lake) -> None:
+    shift(home, HOURS)
+    if home.view("daily").layout == "registered":
+        home.sql(f"REFRESH TABLE {home.view('daily').storage_table.sql()}")  # type: ignore[union-attr]
+    with pytest.raises((FutureTimeError, ClockError), match="airflow-mv repair") as caught:
+        home.refresh("daily")
+    assert "[BUG]" not in str(caught.value)
+    assert repair_clock(home.catalog, home("daily")).done
+    home.refresh("daily")
+    place = home.catalog.load_storage(home.view("daily"))
+    reader = home.spark.read.format("iceberg")
+    found = reader.load(place.location) if place.name is None else reader.table(place.name.sql())
+    assert sorted(tuple(row) for row in found.collect()) == [(1, 30), (2, 30), (3, 40)]
+
+
+def test_i15_a_driver_that_is_ahead_commits_nothing_to_a_table_of_the_catalog(home: Lake) -> None:
+    """The session's clock is right; the store is made to say that it is two hours earlier."""
+    if home.view("daily").layout == "pointed":
+        pytest.skip("there nobody sees the driver's times before they are brought down")
+    before = document(home)
+    early = latest_ms(before) - HOURS
+
+    def stager(script: Any) -> Any:
+        return run(home.spark, script, report=lambda _: None, store_ms=lambda: early)
+
+    session_stager(home.catalog, home.spark)  # the session has the catalogs already
+    with pytest.raises(ClockError, match=r"driver .* is 7\d\d\d s ahead of the store's clock") as caught:
+        home.refresh("daily", stager=stager)
+    assert caught.value.retryable
+    assert document(home) == before
+    home.refresh("daily")
+    assert home.status("daily").state == "fresh"
