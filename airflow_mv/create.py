@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from airflow_mv import __version__
 from airflow_mv.catalog import Layout, LoadedView, MaterializedViewCatalog
-from airflow_mv.catalog.confinement import beside_first
+from airflow_mv.catalog.confinement import beside_first, check_confined
 from airflow_mv.catalog.evidence import Evidence
 from airflow_mv.catalog.files import join
 from airflow_mv.checks import CHECKS_PROPERTY, Check, property_of, stored_checks
@@ -396,6 +396,10 @@ def _new_storage(
     if outcome.error is not None or outcome.metadata_location is None:
         kind = InvalidQueryError if outcome.query_error else JobError
         raise kind(f"view {view}: {outcome.error or 'the job ended without a storage table'}")
+    if catalog.chooses_locations:
+        # The job's word must not lead anywhere else: what it names is read, and deleted where the view is refused.
+        folder = join(location, f"storage-{token[:12]}")
+        check_confined(outcome.metadata_location, (folder,), what=f"view {view}, file of its new storage table")
     table = catalog.load_table(name, location=outcome.metadata_location, what=f"view {view}, storage table")
     storage = NewStorage(outcome.metadata_location, table, name, view)
     try:

@@ -153,7 +153,7 @@ class Lake:
         if storage.name is not None:
             named = self.iceberg.load_table((*storage.name.namespace, storage.name.name))
             return sorted(named.scan().to_arrow().to_pylist(), key=str)
-        scratch = scratch_catalog()
+        scratch = scratch_catalog(self.iceberg)
         try:
             table = scratch.register_table("staged.reading", storage.location)
             rows = table.scan().to_arrow().to_pylist()
@@ -253,9 +253,11 @@ _WORK = re.compile(r"CREATE OR REPLACE TEMPORARY VIEW|INSERT INTO")
 _NO_STEPS = "only Spark can refresh from changes"
 
 
-def scratch_catalog() -> SqlCatalog:
-    """A throw-away catalog in memory, with the namespace ``staged``."""
-    catalog = SqlCatalog("scratch", uri="sqlite://", warehouse="file:///nowhere", init_catalog_tables="true")
+def scratch_catalog(like: Catalog | None = None) -> SqlCatalog:
+    """A throw-away catalog in memory, with the namespace ``staged``; it reaches the stores of another catalog."""
+    access = {key: value for key, value in (like.properties if like else {}).items() if key.startswith("s3.")}
+    nowhere = {"uri": "sqlite://", "warehouse": "file:///nowhere", "init_catalog_tables": "true"}
+    catalog = SqlCatalog("scratch", **nowhere, **access)
     catalog.create_namespace("staged")
     return catalog
 
@@ -300,7 +302,7 @@ class DuckStager:
         if script.branch is not None:
             own = f"{script.branch}_{uuid.uuid4().hex[:8]}"
             script = Script.from_json(script.to_json().replace(script.branch, own))
-        scratch = scratch_catalog()
+        scratch = scratch_catalog(self.iceberg)
         try:
             if script.incremental and not script.fallback:
                 return Outcome(script.refresh_id, None, error=_NO_STEPS, mode="none", fallback="no-spark",

@@ -23,15 +23,16 @@ from airflow_mv.catalog.confinement import (
     check_confined,
     check_own_file,
     check_places,
-    lies_in,
     metadata_folders,
 )
 from airflow_mv.catalog.durability import flush, local_path
-from airflow_mv.catalog.files import MetadataFiles, discard, is_below, join, path_segment
+from airflow_mv.catalog.files import MetadataFiles, discard, join, path_segment
 from airflow_mv.catalog.flushing import flush_snapshots, flush_table_commits
 from airflow_mv.catalog.listing import is_local
 from airflow_mv.catalog.loaded import Layout, LoadedStorage, LoadedView, Located
+from airflow_mv.catalog.neighbours import Neighbour, from_files, from_server
 from airflow_mv.catalog.opening import open_configured
+from airflow_mv.catalog.places import check_regular, lies_in
 from airflow_mv.catalog.rest import CHOSEN_BY_THE_CATALOG, RestViews
 from airflow_mv.catalog.secrets import hide_secrets
 from airflow_mv.catalog.sql import TABLE, VIEW, Row, SqlPointers
@@ -192,8 +193,10 @@ class MaterializedViewCatalog:
             InvalidMetadataError: Its own metadata files would be written elsewhere.
         """
         folders = allowed_folders(self.properties, view.metadata_location)
+        what = f"view {view.identifier}, place of its metadata"
         for place in (view.metadata.location, view.metadata.metadata_folder):
-            check_confined(place, folders, what=f"view {view.identifier}, place of its metadata")
+            check_confined(place, folders, what=what)
+            check_regular(place, what=what)
         return folders
 
     def load_storage(self, view: LoadedView) -> LoadedStorage:
@@ -211,6 +214,7 @@ class MaterializedViewCatalog:
     def _load_pointed(self, view: LoadedView, location: str, folders: tuple[str, ...]) -> LoadedStorage:
         what = f"view {view.identifier}, storage table file"
         check_confined(location, folders, what=what)
+        check_regular(location, what=what)
         data = self.files.read(location, what=what)
         table = parse_table(data, source=f"{what} {location}", unique=True)
         check_places(table, folders, what=f"{what} {location}")
@@ -257,13 +261,21 @@ class MaterializedViewCatalog:
 
         Raises:
             NotFoundError: The namespace does not exist.
-            ConfigurationError: The catalog has no warehouse.
+            ConfigurationError: The catalog has no warehouse, or it or the namespace's location is spelled so that
+                stores do not agree on what it means.
         """
         base = self._folder_of(view.namespace)
         if not self.chooses_locations:
             return CHOSEN_BY_THE_CATALOG
         if base is None:
             raise ConfigurationError(f"catalog {self.name!r} has no property 'warehouse' to put {view} under")
+        given = "property 'warehouse'"
+        if self._namespace(view.namespace).get("location"):
+            given = f"property 'location' of the namespace {'.'.join(view.namespace)!r}"
+        try:
+            check_regular(base, what=f"catalog {self.name!r}, {given}")
+        except InvalidMetadataError as error:
+            raise ConfigurationError(str(error)) from None
         return join(base, f"{path_segment(view.name)[:100]}-{uuid.uuid4().hex[:12]}")
 
     def shared_folders(self, view: Identifier) -> tuple[str, ...]:
@@ -362,10 +374,19 @@ class MaterializedViewCatalog:
         """Move a table's pointer if it still is at ``base``; only to repair a storage table that cannot be loaded."""
         return self._views.swap(table, base, new, kind=TABLE)
 
-    def within(self, folder: str) -> dict[str, str]:
-        """Return the metadata locations below a folder by table and view; a catalog that is no database has none."""
-        rows = self._pointers.locations() if self._pointers else ()
-        return {name: location for name, location in rows if is_below(location, folder)}
+    def neighbours(self, own: frozenset[str]) -> tuple[Neighbour, ...]:
+        """Return the other tables and views, and where their files are.
+
+        A SQL catalog knows those of its whole database, whatever their catalog is called. A REST catalog tells of
+        those that it lists.
+
+        Args:
+            own: Names that are left out, each with its parts joined by dots.
+        """
+        if self._rest is not None:
+            return tuple(from_server(self._catalog, self._rest, own))
+        rows = self._pointers.locations() if self._pointers else []
+        return tuple(from_files(self.files, [row for row in rows if row[0] not in own]))
 
     # -- base tables ---------------------------------------------------------------------------
 

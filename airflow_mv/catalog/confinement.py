@@ -9,20 +9,18 @@ catalog property ``airflow-mv.allowed-locations`` lists.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Mapping
 from urllib.parse import urlsplit
 
 from airflow_mv.catalog.files import check_location
+from airflow_mv.catalog.places import check_regular, exact_form, lies_in
 from airflow_mv.errors import InvalidMetadataError
 from airflow_mv.spec.table import TableMetadata
 
 #: Catalog property: more folders, separated by commas.
 ALLOWED = "airflow-mv.allowed-locations"
 #: Table properties by which Iceberg's writers go, in all versions of the format.
-_PLACES = {"write.data.path", "write.metadata.path", "write.folder-storage.path", "write.object-storage.path"}
-#: Spellings of one store.
-_SAME = {"s3a": "s3", "s3n": "s3", "gcs": "gs", "abfs": "abfss", "wasb": "wasbs", "": "file"}
+PLACES = {"write.data.path", "write.metadata.path", "write.folder-storage.path", "write.object-storage.path"}
 
 
 def allowed_folders(properties: Mapping[str, str], metadata_location: str) -> tuple[str, ...]:
@@ -46,7 +44,7 @@ def beside_first(first: str, pointer: str) -> tuple[str, ...]:
         pointer: The one that the catalog names now.
     """
     folders = [location.rpartition("/")[0].removesuffix("/metadata") for location in (first, pointer)]
-    same = all(map(_is_folder, folders)) and _resolved(folders[0]) == _resolved(folders[1])
+    same = all(map(_is_folder, folders)) and exact_form(folders[0]) == exact_form(folders[1])
     return (folders[1],) if same else ()
 
 
@@ -81,9 +79,11 @@ def check_places(table: TableMetadata, folders: Iterable[str], *, what: str) -> 
     Raises:
         InvalidMetadataError: One of its places is outside of all of them, or no location.
     """
-    check_confined(table.location, folders, what=f"{what}, field 'location'")
-    for key in _PLACES & table.properties.keys():
-        check_confined(table.properties[key], folders, what=f"{what}, property {key!r}")
+    places = {"field 'location'": table.location}
+    places |= {f"property {key!r}": table.properties[key] for key in PLACES & table.properties.keys()}
+    for name, place in places.items():
+        check_confined(place, folders, what=f"{what}, {name}")
+        check_regular(place, what=f"{what}, {name}")
 
 
 def check_own_file(location: str, own: str, folders: Iterable[str], *, what: str) -> None:
@@ -111,20 +111,6 @@ def metadata_folders(table: TableMetadata) -> tuple[str, ...]:
     """Return the folders that a table's metadata files are written to."""
     own = (f"{table.location.rstrip('/')}/metadata", table.properties.get("write.metadata.path", ""))
     return tuple(folder for folder in own if folder)
-
-
-def lies_in(location: str, folders: Iterable[str]) -> bool:
-    """Whether a legal location is in one of the folders, or is one of them; links are followed."""
-    place = _resolved(location)
-    return any(place == base or place.startswith(f"{base}/") for base in map(_resolved, folders))
-
-
-def _resolved(location: str) -> str:
-    """Spell a location in one way, so that the beginning of a text is the folder it means."""
-    parts = urlsplit(location)
-    scheme = _SAME.get(parts.scheme, parts.scheme)
-    path = os.path.realpath(parts.path) if scheme == "file" else parts.path.rstrip("/")
-    return f"{scheme}://{parts.netloc}{path}"
 
 
 def _is_folder(location: str) -> bool:

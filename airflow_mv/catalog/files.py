@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import logging
 import uuid
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from urllib.parse import quote as percent
 from urllib.parse import unquote, urlsplit
 
@@ -34,6 +34,8 @@ SCHEMES = frozenset(
 
 #: An object store's name for a file has at most 1,024 bytes.
 _LONGEST = 1200
+#: Content of the small file by which the store is asked for its time.
+CLOCK_TEXT = b"what time is it?"
 _PACKED = (".gz.metadata.json", ".metadata.json.gz")
 
 
@@ -106,11 +108,10 @@ class MetadataFiles:
                 flush(location, folder)
 
     def delete(self, location: str) -> None:
-        """Delete a file; one that is gone already is fine."""
-        try:
-            self.io(location, what="file").delete(location)
-        except FileNotFoundError:
-            return
+        """Delete a file, and Hadoop's checksum of a local one; a file that is gone already is fine."""
+        for item in (location, *listing.checksum_of(location)):
+            with suppress(FileNotFoundError):
+                self.io(item, what="file").delete(item)
 
     def exists(self, location: str, *, what: str) -> bool:
         """Whether a file is there."""
@@ -138,7 +139,7 @@ class MetadataFiles:
             base: A folder that may be written to. The file is deleted again.
         """
         location = join(base, f"clock-{uuid.uuid4()}.tmp")
-        self._create(location, b"what time is it?", "new file", overwrite=False, lasting=False)
+        self._create(location, CLOCK_TEXT, "new file", overwrite=False, lasting=False)
         try:
             return self.modified_ms(location)
         finally:
@@ -153,10 +154,15 @@ class MetadataFiles:
         with named(location, "file"):
             return listing.modified_ms(self.io(location, what="file"), location)
 
-    def remove_empty_folders(self, base: str) -> None:
-        """Remove a local folder and those below it, as far as they are empty; object stores have none."""
+    def remove_empty_folders(self, base: str, deleted: Iterable[str]) -> None:
+        """Remove a local folder, and those below it that files were deleted from, as far as they are empty.
+
+        Args:
+            base: The folder; object stores have none.
+            deleted: The files.
+        """
         if listing.is_local(base):
-            listing.remove_empty(urlsplit(base).path)
+            listing.remove_empty(urlsplit(base).path, [urlsplit(location).path for location in deleted])
 
     def io(self, location: str, *, what: str) -> FileIO:
         """Return what reaches a location.
@@ -264,13 +270,3 @@ def path_segment(name: str) -> str:
 def join(base: str, *segments: str) -> str:
     """Join a location and segments with single slashes."""
     return "/".join([base.rstrip("/"), *segments])
-
-
-def is_below(location: str, base: str) -> bool:
-    """Whether a location is inside a folder, however ``file:`` is spelled."""
-    return _plain(location).startswith(_plain(base).rstrip("/") + "/")
-
-
-def _plain(location: str) -> str:
-    parts = urlsplit(location)
-    return parts.path if parts.scheme in ("", "file") else f"{parts.scheme}://{parts.netloc}{parts.path}"

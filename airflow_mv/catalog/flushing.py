@@ -13,8 +13,8 @@ from pyiceberg.io import FileIO
 from pyiceberg.manifest import ManifestEntryStatus, read_manifest_list
 from pyiceberg.table.metadata import TableMetadata as IcebergMetadata
 
-from airflow_mv.catalog.confinement import lies_in
 from airflow_mv.catalog.durability import first_folder, flush, fsync, local_path
+from airflow_mv.catalog.places import lies_in
 
 log = logging.getLogger(__name__)
 

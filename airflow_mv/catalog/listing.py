@@ -4,11 +4,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
-from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlparse, urlsplit
@@ -19,8 +18,6 @@ if TYPE_CHECKING:
     from pyiceberg.io import FileIO
 
 _NOT_IN_A_PATH = frozenset("#?;")
-#: Schemes whose first part may be left out or be an alias: only their paths can be compared.
-_NAMELESS = frozenset({"hdfs", "viewfs"})
 #: What a listing of fsspec calls the time of a file, by the store.
 _FSSPEC_TIMES = ("mtime", "LastModified", "last_modified", "updated")
 
@@ -84,25 +81,6 @@ def is_local(location: str) -> bool:
     return urlsplit(location).scheme in ("", "file")
 
 
-def file_keys() -> Callable[[str], str]:
-    """Return a function that gives every spelling of one file the same key.
-
-    Two files may share a key (``s3://b/x`` and ``gs://b/x``), one file never has two: what is compared to
-    decide what to delete has to err on that side. Symbolic links on the way to a local file are resolved.
-    """
-    resolved = lru_cache(maxsize=10_000)(os.path.realpath)
-
-    def key(location: str) -> str:
-        parts = urlsplit(location)
-        if is_local(location):
-            folder, _, name = parts.path.rpartition("/")
-            return f"{resolved(folder or '/').rstrip('/')}/{name}"
-        host = "" if parts.scheme in _NAMELESS else parts.netloc
-        return "/".join([f"//{host}", *(part for part in parts.path.split("/") if part)])
-
-    return key
-
-
 def leads_out(location: str, base: str) -> bool:
     """Whether, at this moment, symbolic links lead from below a local folder to somewhere else."""
     if not is_local(location):
@@ -111,11 +89,25 @@ def leads_out(location: str, base: str) -> bool:
     return not f"{folder}/".startswith(f"{root.rstrip('/')}/")
 
 
-def remove_empty(folder: str) -> None:
-    """Remove a local folder and those below it, as far as they are empty."""
-    for parent, _, __ in os.walk(folder, topdown=False):
+def checksum_of(location: str) -> Iterator[str]:
+    """Yield the location of the checksum that Hadoop keeps beside a local file."""
+    folder, _, name = location.rpartition("/")
+    if is_local(location) and Path(urlsplit(folder).path, f".{name}.crc").is_file():
+        yield f"{folder}/.{name}.crc"
+
+
+def remove_empty(folder: str, deleted: Iterable[str]) -> None:
+    """Remove a local folder, and those below it that files were deleted from, as far as they are empty.
+
+    Args:
+        folder: The folder.
+        deleted: The files.
+    """
+    root = Path(folder)
+    above = {parent for path in deleted for parent in Path(path).parents if root in (parent, *parent.parents)}
+    for parent in sorted(above, key=lambda path: len(path.parts), reverse=True):
         with suppress(OSError):
-            Path(parent).rmdir()
+            parent.rmdir()
 
 
 def _below_local(folder: str) -> Iterator[tuple[str, int, int]]:

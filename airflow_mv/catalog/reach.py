@@ -13,9 +13,11 @@ from pyiceberg.manifest import ManifestFile, read_manifest_list
 from airflow_mv.catalog.catalog import MaterializedViewCatalog
 from airflow_mv.catalog.files import parsed
 from airflow_mv.catalog.loaded import LoadedStorage
-from airflow_mv.errors import InvalidMetadataError
+from airflow_mv.catalog.places import lies_in
+from airflow_mv.errors import ConfigurationError, InvalidMetadataError, MetadataFileNotFoundError
 from airflow_mv.spec.snapshots import without_snapshots
 from airflow_mv.spec.stored import decode
+from airflow_mv.spec.table import Snapshot
 
 log = logging.getLogger(__name__)
 
@@ -24,6 +26,9 @@ _REPORT_EACH = 100
 #: Lists every file that the snapshots of a storage table reach: manifest lists, manifests, data, delete and
 #: statistics files. Not the metadata files themselves. Raises a typed error where one cannot be read.
 FilesOf = Callable[[MaterializedViewCatalog, LoadedStorage], Iterable[str]]
+
+#: Lists the files that one snapshot reaches, as far as they can be read, for one catalog and the folders to stay in.
+PastFilesOf = Callable[[MaterializedViewCatalog, tuple[str, ...]], Callable[[Snapshot], Iterable[str]]]
 
 
 def snapshot_files(
@@ -53,8 +58,7 @@ def snapshot_files(
     for snapshot in _entries(document, "snapshots", what):
         lists = _text(snapshot, "manifest-list", what)
         yield lists
-        read = _read(catalog, lists, "manifest list", lambda io, at: read_manifest_list(io.new_input(at)))
-        manifests |= {manifest.manifest_path: manifest for manifest in read}
+        manifests |= {manifest.manifest_path: manifest for manifest in _manifests(catalog, lists)}
     for name in ("statistics", "partition-statistics"):
         yield from (_text(item, "statistics-path", what) for item in _entries(document, name, what))
     for number, (location, manifest) in enumerate(manifests.items(), 1):
@@ -62,6 +66,61 @@ def snapshot_files(
         yield from _files_of(catalog, manifest)
         if number % _REPORT_EACH == 0 or number == len(manifests):
             report(f"{number} of {len(manifests)} manifests read")
+
+
+def past_files(catalog: MaterializedViewCatalog, folders: tuple[str, ...]) -> Callable[[Snapshot], Iterator[str]]:
+    """Return what lists the files of snapshots that need not be whole any more: expired ones, or never published.
+
+    What cannot be read is left out, and so is what lies outside of the folders. Each manifest is read once.
+
+    Args:
+        catalog: Where the storage table is.
+        folders: Only files in these are read.
+
+    Raises:
+        CatalogUnavailableError: The store did not answer.
+    """
+    seen: set[str] = set()
+
+    def files(snapshot: Snapshot) -> Iterator[str]:
+        lists = snapshot.manifest_list
+        if lists is None or lists in seen or not lies_in(lists, folders):
+            return
+        seen.add(lists)
+        yield lists
+        for manifest in _readable(lambda: _manifests(catalog, lists)):
+            location = manifest.manifest_path
+            if location not in seen and lies_in(location, folders):
+                seen.add(location)
+                yield location
+                yield from _readable(lambda manifest=manifest: _files_of(catalog, manifest))  # type: ignore[misc]
+
+    return files
+
+
+def readable_files(catalog: MaterializedViewCatalog, snapshot: Snapshot) -> list[str] | None:
+    """Return every file that one snapshot reaches; ``None`` where that cannot be read to its end."""
+    if snapshot.manifest_list is None:
+        return None
+    try:
+        manifests = _manifests(catalog, snapshot.manifest_list)
+        files = [location for manifest in manifests for location in _files_of(catalog, manifest)]
+    except (MetadataFileNotFoundError, InvalidMetadataError, ConfigurationError) as error:
+        log.info("Not whole: %s", error)
+        return None
+    return [snapshot.manifest_list, *(manifest.manifest_path for manifest in manifests), *files]
+
+
+def _readable(read: Callable[[], list[Any]]) -> list[Any]:
+    try:
+        return read()
+    except (MetadataFileNotFoundError, InvalidMetadataError, ConfigurationError) as error:
+        log.info("Not followed: %s", error)
+        return []
+
+
+def _manifests(catalog: MaterializedViewCatalog, location: str) -> list[ManifestFile]:
+    return _read(catalog, location, "manifest list", lambda io, at: read_manifest_list(io.new_input(at)))
 
 
 def _files_of(catalog: MaterializedViewCatalog, manifest: ManifestFile) -> list[str]:

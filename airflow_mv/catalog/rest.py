@@ -74,18 +74,19 @@ class RestViews:
         self._require_views()
         found: list[tuple[tuple[str, ...], str]] = []
         with answered(self._catalog.name, "listing views"):
-            for space in [namespace] if namespace is not None else self._namespaces(()):
+            for space in [namespace] if namespace is not None else self.namespaces():
                 try:
                     found += [(tuple(item[:-1]), item[-1]) for item in self._catalog.list_views(space)]
                 except NoSuchNamespaceError:
                     continue
         return sorted(found)
 
-    def _namespaces(self, parent: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
+    def namespaces(self, parent: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+        """Yield the namespaces that the server lists."""
         for space in self._catalog.list_namespaces(parent):
             yield tuple(space)
             if len(space) > len(parent):
-                yield from self._namespaces(tuple(space))
+                yield from self.namespaces(tuple(space))
 
     def create(self, view: Identifier, metadata: ViewMetadata) -> LoadedView:
         """Create a view; the server chooses its uuid, and its location where none is given.

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -48,15 +49,21 @@ class Age(click.ParamType[timedelta]):
     show_default=True,
     help="Only what has been needless for this long: 3d, 12h, 30m. At least twice the longest refresh.",
 )
-@click.option("--dry-run", is_flag=True, help="Say what would be expired and deleted; change nothing.")
+@click.option("--dry-run", is_flag=True, help="Say what would be expired and deleted, with the proofs; change nothing.")
+@click.option("--undo", is_flag=True, help="Restore expired snapshots whose files are still there; unmark all files.")
 @common
 def maintain(
-    *, views: tuple[str, ...], older_than: timedelta, dry_run: bool, as_json: bool, conn_id: str | None
+    *, views: tuple[str, ...], older_than: timedelta, dry_run: bool, undo: bool, as_json: bool, conn_id: str | None
 ) -> None:
-    """Expire old snapshots and collect orphans. Deletes what no metadata of the storage table reaches."""
+    """Expire old snapshots and collect orphans. Deletes what is proven the view's and no metadata reaches."""
     from airflow_mv.upkeep.maintenance import maintain as maintain_view
 
     catalog, identifiers = open_catalog(views, conn_id)
+    if undo:
+        if dry_run:
+            raise click.UsageError("--undo and --dry-run exclude each other")
+        _undo(catalog, identifiers, as_json=as_json)
+        return
     documents = []
     for identifier in identifiers:
         done = maintain_view(catalog, identifier, older_than=older_than, dry_run=dry_run, report=progress)
@@ -65,6 +72,20 @@ def maintain(
             _show(documents[-1])
     if as_json:
         print_json(documents)
+
+
+def _undo(catalog: MaterializedViewCatalog, views: Sequence[Identifier], *, as_json: bool) -> None:
+    from airflow_mv.upkeep.undo import undo
+
+    documents = [undo(catalog, view).to_dict() for view in views]
+    if as_json:
+        print_json(documents)
+        return
+    for document in documents:
+        out.print(visible(document["view"]), style="bold", markup=False)
+        lost = len(document["lost_snapshots"])
+        out.print(f"  snapshots restored: {len(document['restored_snapshots'])}; not to be restored: {lost}")
+        out.print(f"  files no longer marked: {document['unmarked_files']}")
 
 
 @click.command()
@@ -85,7 +106,7 @@ def rollback(*, view: str, refresh_id: str, as_json: bool, conn_id: str | None) 
 
 @click.command()
 @click.argument("view")
-@click.option("--purge", is_flag=True, help="Delete the view's files, too.")
+@click.option("--purge", is_flag=True, help="Delete the files below the view's location that are proven its own, too.")
 @click.option("--force", is_flag=True, help="Drop it although its files cannot be read, or cannot be purged.")
 @click.confirmation_option("--yes", prompt="Remove the view from the catalog?")
 @common
@@ -99,6 +120,7 @@ def drop(*, view: str, purge: bool, force: bool, as_json: bool, conn_id: str | N
         return
     files = f", {_files(document)}" if "deleted_files" in document else ""
     out.print(f"dropped {identifier}{files}", markup=False)
+    _show_unproven(document.get("unproven", {}))
     if document.get("left"):
         out.print(f"left: {visible(document['left'])}", markup=False)
 
@@ -130,7 +152,11 @@ def _purged(catalog: MaterializedViewCatalog, view: Identifier, *, force: bool) 
             ) from None
         left = f"its files in {folder} were not purged: {error}"
         return {"left": "; ".join(filter(None, (left, _dropped(catalog, view, force=True).get("left"))))}
-    return {"deleted_files": len(done.files), "deleted_bytes": done.size_bytes}
+    return {
+        "deleted_files": len(done.files),
+        "deleted_bytes": done.size_bytes,
+        "unproven": dict(done.unproven),
+    }
 
 
 def _show(document: dict[str, Any]) -> None:
@@ -141,10 +167,19 @@ def _show(document: dict[str, Any]) -> None:
     out.print(f"  snapshots {would}expired: {len(document['expired_snapshots'])}; kept: {kept or 'none'}")
     if document["dropped_branches"]:
         out.print(f"  branches of dead refreshes {would}dropped: {len(document['dropped_branches'])}")
-    young = document["kept_files"]["young"]
-    out.print(f"  {would}{_files(document)}; kept: {document['kept_files']['reachable']} needed, {young} too young")
-    for location in document["files"] if document["dry_run"] else ():
-        out.print(f"    {visible(location)}", markup=False)
+    counts = document["kept_files"]
+    kept = f"{counts['reachable']} needed, {counts['young']} too young, {counts['waiting']} waiting for the grace"
+    out.print(f"  {would}{_files(document)}; kept: {kept}")
+    for location, proof in document["proofs"].items():
+        out.print(f"    {visible(location)}  ({visible(proof)})", markup=False)
+    _show_unproven(document["unproven"])
+
+
+def _show_unproven(unproven: Mapping[str, str]) -> None:
+    if unproven:
+        out.print(f"  not proven the view's, and left: {len(unproven)}")
+    for location, reason in unproven.items():
+        out.print(f"    {visible(location)}  ({visible(reason)})", markup=False)
 
 
 def _files(document: dict[str, Any]) -> str:

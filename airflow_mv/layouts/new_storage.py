@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from airflow_mv.catalog import MaterializedViewCatalog
+from airflow_mv.catalog.files import discard
 from airflow_mv.errors import (
     CatalogUnavailableError,
     CommitStateUnknownError,
@@ -59,10 +60,10 @@ class NewStorage:
 
     def discard(self, catalog: MaterializedViewCatalog) -> None:
         """Take it away: nothing ever pointed at it."""
-        if self.name is None:
-            catalog.files.delete(self.location)
-        else:
-            catalog.tables.drop(self.name, uuid=self.table.table_uuid, owner=self.owner)
+        if self.name is not None and not catalog.tables.drop(self.name, uuid=self.table.table_uuid, owner=self.owner):
+            return
+        if catalog.chooses_locations:
+            discard(catalog.files, self.location)
 
 
 @contextmanager

@@ -15,8 +15,8 @@ from typing import Any
 
 from airflow_mv.catalog import LoadedStorage, LoadedView, MaterializedViewCatalog
 from airflow_mv.catalog.catalog import next_number
-from airflow_mv.catalog.confinement import lies_in
 from airflow_mv.catalog.files import check_location, discard, join
+from airflow_mv.catalog.places import lies_in
 from airflow_mv.errors import InvalidMetadataError
 from airflow_mv.layouts.attempt import Staged, dropped_tags, keeps_history, next_state
 from airflow_mv.plan.planner import RefreshPlan

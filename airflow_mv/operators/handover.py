@@ -77,12 +77,16 @@ def ship(catalog: MaterializedViewCatalog, folder: str) -> tuple[str, str]:
     with tempfile.TemporaryDirectory(prefix="airflow-mv-") as scratch:
         package = build_package(Path(scratch)).read_bytes()
     main = main_file().read_bytes()
-    digest = hashlib.sha256(package).hexdigest()[:12]
     there = _lasting(catalog, folder)
     return (
-        _put(catalog, there, f"{folder}/airflow_mv_job-{digest}", ".py", main),
-        _put(catalog, there, f"{folder}/airflow_mv-{digest}", ".zip", package),
+        _put(catalog, there, f"{folder}/airflow_mv_job-{_digest(main)}", ".py", main),
+        _put(catalog, there, f"{folder}/airflow_mv-{_digest(package)}", ".zip", package),
     )
+
+
+def _digest(data: bytes) -> str:
+    """Return what maintenance knows a job package by."""
+    return hashlib.sha256(data).hexdigest()[:12]
 
 
 def _lasting(catalog: MaterializedViewCatalog, folder: str) -> list[StoredFile]:

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from airflow_mv.catalog.confinement import lies_in
+from airflow_mv.catalog.places import lies_in
 from airflow_mv.errors import RefreshRefusedError
 from airflow_mv.observe import Observation
 from airflow_mv.plan.choice import Choice

@@ -32,6 +32,7 @@ class Expired:
         kept: Why each other snapshot stays, by its id: ``current``, ``named`` (by a tag or branch) or ``young``.
         dry_run: Whether nothing was changed.
         branches: The branches that refreshes were staged on, by drivers that died (registered layout).
+        metadata_file: The storage table's metadata file before.
     """
 
     view: Identifier
@@ -39,6 +40,7 @@ class Expired:
     kept: dict[int, str]
     dry_run: bool
     branches: tuple[str, ...] = ()
+    metadata_file: str | None = None
 
     def __bool__(self) -> bool:
         """Whether there was anything to drop."""
@@ -112,7 +114,7 @@ def _expired(view: Identifier, storage: LoadedStorage, limit: int, *, dry_run: b
         )
     kept = kept_snapshots(table, not_current_since_ms=limit)
     dropped = tuple(item.snapshot_id for item in table.snapshots if item.snapshot_id not in kept)
-    return Expired(view, dropped, kept, dry_run, tuple(branches))
+    return Expired(view, dropped, kept, dry_run, tuple(branches), storage.location)
 
 
 def _table_change(storage: LoadedStorage, expired: Expired) -> TableChange:

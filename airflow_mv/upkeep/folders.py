@@ -1,25 +1,44 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which folders are a view's alone: only files in them are ever listed to be deleted.
+"""Which folders are a view's own, and what others have in them.
 
-Where a view lies is a word in its metadata, and where its storage table lies is one in that table's. Both are data
-from strangers: a folder that holds others' files, too, is refused before anything is deleted.
+Where a view lies is a word in its metadata, and where its storage table lies is one in that table's. Both can be wrong.
+A folder that holds the warehouse, a namespace, or all of another table is refused. Below it, what belongs to another
+table or view is left alone.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
-
-import msgspec
+from dataclasses import dataclass
 
 from airflow_mv.catalog import LoadedStorage, LoadedView, MaterializedViewCatalog
-from airflow_mv.catalog.confinement import lies_in
-from airflow_mv.catalog.listing import StoredFile
-from airflow_mv.errors import MetadataFileNotFoundError, UnsupportedError
-from airflow_mv.spec.materialized_view import STORAGE_OF_PROPERTY
-from airflow_mv.spec.stored import unpacked
+from airflow_mv.catalog.neighbours import Neighbour
+from airflow_mv.catalog.places import Places, lies_in
+from airflow_mv.catalog.reach import FilesOf
+from airflow_mv.errors import UnsupportedError
+from airflow_mv.spec.identifiers import Identifier
 
-_METADATA = (".metadata.json", ".metadata.json.gz")
+
+@dataclass(frozen=True, slots=True)
+class Others:
+    """What other tables and views have in a view's folders.
+
+    Args:
+        compare: Compares locations.
+        places: Name and folder of each.
+        reached: The forms of the files that they reach.
+    """
+
+    compare: Places
+    places: tuple[tuple[str, str], ...] = ()
+    reached: frozenset[str] = frozenset()
+
+    def owner(self, location: str) -> str | None:
+        """Return what a file may belong to; ``None`` where no other table or view is known to have it."""
+        for name, place in self.places:
+            if self.compare.may_lie_in(location, place):
+                return name
+        return "another table" if self.reached & self.compare.forms(location) else None
 
 
 def own_folders(catalog: MaterializedViewCatalog, view: LoadedView, storage: LoadedStorage) -> tuple[str, ...]:
@@ -28,85 +47,66 @@ def own_folders(catalog: MaterializedViewCatalog, view: LoadedView, storage: Loa
     Raises:
         UnsupportedError: One of them holds the warehouse, the folder of a namespace, or the view's own folder.
     """
-    base, beside = view.metadata.location, storage.table.location
+    base, beside, compare = view.metadata.location, storage.table.location, Places()
     bases = (base,) if storage.name is None or lies_in(beside, (base,)) else (base, beside)
     shared = catalog.shared_folders(view.identifier)
     for folder in bases:
         for place in (*shared, *((base,) if folder != base else ())):
-            if lies_in(place, (folder,)):
-                raise _not_alone(view, folder, place)
+            if compare.may_lie_in(place, folder):
+                raise not_alone(view.identifier, folder, place)
     return bases
 
 
-def strangers(
+def others_in(
     catalog: MaterializedViewCatalog,
     view: LoadedView,
     storage: LoadedStorage,
     bases: tuple[str, ...],
-    files: Iterable[StoredFile],
-) -> frozenset[str]:
-    """Refuse folders that other tables or views have their metadata in.
-
-    A SQL catalog knows where all of them are. A REST catalog may hide some, and tells of the others one by one:
-    there the metadata files that were listed are read.
+    *,
+    compare: Places,
+    files_of: FilesOf,
+    found: Iterable[Neighbour] = (),
+) -> Others:
+    """Find what other tables and views have in the view's folders.
 
     Args:
         catalog: Where the view is.
         view: The view.
         storage: Its storage table.
         bases: The view's folders.
-        files: What was listed there.
-
-    Returns:
-        The locations of files that stay: of views that had this one's name, and so its folder, before.
+        compare: Compares locations.
+        files_of: Lists the files of a table.
+        found: Tables whose metadata files lie in the folders, in whichever catalog they are.
 
     Raises:
-        UnsupportedError: There are others.
+        UnsupportedError: One of the folders is another table's, or lies in one that is.
     """
-    own = {".".join(name.parts) for name in (view.identifier, view.storage_table) if name is not None}
+    own = frozenset(".".join(name.parts) for name in (view.identifier, view.storage_table) if name is not None)
+    inside: list[tuple[str, str]] = []
+    reached: set[str] = set()
+    listed = catalog.neighbours(own)
+    for other in (*listed, *found):
+        touching = [place for place in other.places if _touches(compare, view.identifier, bases, other, place)]
+        inside += [(other.name, place) for place in touching]
+        if other.uuid is not None and other.uuid == storage.table.table_uuid:
+            raise not_alone(view.identifier, bases[-1], f"{other.name}, which has the storage table's uuid")
+        if touching and other.is_table and other.uuid is not None and other in listed:
+            files = files_of(catalog, LoadedStorage(other.metadata_location, storage.table, None))
+            reached.update(form for file in files for form in compare.forms(file))
+    return Others(compare, tuple(inside), frozenset(reached))
+
+
+def _touches(compare: Places, view: Identifier, bases: tuple[str, ...], other: Neighbour, place: str) -> bool:
+    """Whether another table's folder is inside one of the view's; refuse one that is the view's, or holds it."""
     for base in bases:
-        others = sorted(name for name in catalog.within(base) if name not in own)
-        if others:
-            raise _not_alone(view, base, ", ".join(others[:5]))
-    return _by_their_files(catalog, view, storage, files) if not catalog.chooses_locations else frozenset()
+        if compare.may_lie_in(base, place):
+            raise not_alone(view, base, f"{other.name} (its folder is {place})")
+    return any(compare.may_lie_in(place, base) for base in bases)
 
 
-def _by_their_files(
-    catalog: MaterializedViewCatalog, view: LoadedView, storage: LoadedStorage, files: Iterable[StoredFile]
-) -> frozenset[str]:
-    stay = set()
-    for file in files:
-        document = _metadata(catalog, view, file.location) if file.location.endswith(_METADATA) else None
-        if document is None or _is_own(document, view, storage):
-            continue
-        if "view-uuid" not in document or not lies_in(file.location, (view.metadata.metadata_folder,)):
-            uuid = document.get("view-uuid") or document.get("table-uuid")
-            raise _not_alone(view, file.location.rpartition("/")[0], f"the table or view of uuid {uuid}")
-        stay.add(file.location)
-    return frozenset(stay)
-
-
-def _metadata(catalog: MaterializedViewCatalog, view: LoadedView, location: str) -> dict[str, Any] | None:
-    """Return a metadata file's content; ``None`` for what nobody can read, as a writer that died leaves it."""
-    what = f"view {view.identifier}, metadata file in its folder"
-    try:
-        document = msgspec.json.decode(unpacked(catalog.files.read(location, what=what), f"{what} {location}"))
-    except (MetadataFileNotFoundError, msgspec.DecodeError, UnicodeDecodeError):
-        return None
-    return document if isinstance(document, dict) else None
-
-
-def _is_own(document: dict[str, Any], view: LoadedView, storage: LoadedStorage) -> bool:
-    if "view-uuid" in document:
-        return bool(document["view-uuid"] == view.metadata.view_uuid)
-    properties = document.get("properties")
-    named = properties.get(STORAGE_OF_PROPERTY) if isinstance(properties, dict) else None
-    # A redefined view may have left earlier storage tables.
-    return document.get("table-uuid") == storage.table.table_uuid or named == view.identifier.within_catalog
-
-
-def _not_alone(view: LoadedView, folder: str, others: str) -> UnsupportedError:
+def not_alone(view: Identifier, folder: str, others: str) -> UnsupportedError:
+    """Return the error for a folder that is not the view's alone."""
     return UnsupportedError(
-        f"view {view.identifier}: its folder {folder} also holds {others}: nothing is deleted from a folder that is "
+        f"view {view}: its folder {folder} also holds {others}: nothing is deleted from a folder that is "
         "not the view's alone"
     )

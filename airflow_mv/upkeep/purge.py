@@ -10,14 +10,14 @@ from airflow_mv.upkeep.maintenance import Collected, delete_all
 
 
 def purge(catalog: MaterializedViewCatalog, view: str | Identifier) -> Collected:
-    """Drop a view, and delete every file below its own location. Base tables stay as they are.
+    """Drop a view, and delete the files below its folders that are proven its own. All other files stay.
 
     Where it dies in between, the row is gone and files are left at the location that the log names.
 
     Raises:
         ViewNotFoundError: There is no such view.
         NotMaterializedError: It is a plain view, which is none of ours to drop.
-        UnsupportedError: Its folder also holds other tables or views. Nothing was dropped.
+        UnsupportedError: Its folder is another table's or view's, too. Nothing was dropped.
     """
     loaded = catalog.load(view)
     return delete_all(catalog, loaded, lambda: drop(catalog, loaded.identifier))

@@ -17,7 +17,7 @@ from pyiceberg.io.fsspec import FsspecFileIO
 from pyiceberg.io.pyarrow import PyArrowFileIO
 
 from airflow_mv.catalog.files import MetadataFiles
-from airflow_mv.catalog.listing import file_keys, leads_out
+from airflow_mv.catalog.listing import leads_out
 from airflow_mv.errors import CatalogUnavailableError, ConfigurationError, UnsupportedError
 
 WRITTEN = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
@@ -175,17 +175,3 @@ def test_a_store_that_is_away_is_unavailable(store: MetadataFiles, monkeypatch: 
     monkeypatch.setattr(io, name, away)
     with pytest.raises(CatalogUnavailableError, match="no route to host"):
         list(store.list(BASE))
-
-
-def test_every_spelling_of_one_file_has_one_key(tmp_path: Path) -> None:
-    """What looks like two files might be deleted under one name while it is needed under the other."""
-    (tmp_path / "real").mkdir()
-    (tmp_path / "link").symlink_to(tmp_path / "real")
-    key = file_keys()
-    for spellings in (
-        (f"file://{tmp_path}/real/x", f"file:{tmp_path}/link/x", f"{tmp_path}/real/../link/x", f"{tmp_path}/real//x"),
-        ("s3://b/a/x", "s3a://b/a/x", "s3n://b//a/x"),
-        ("hdfs://one:8020/a/x", "hdfs:///a/x", "hdfs:/a/x"),
-    ):
-        assert len({key(item) for item in spellings}) == 1, spellings
-    assert len({key(item) for item in ("s3://b/a/x", "s3://c/a/x", "s3://b/a/y", "s3://b/a/x/y", "/a/x")}) == 5

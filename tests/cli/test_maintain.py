@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from airflow_mv.refresh import stage
 from tests.builders import Lake, lake
 from tests.cli.support import call
 from tests.engine.support import reload_configuration
-from tests.protocol.upkeep import files, folder_of, grow_old, local, orphans
+from tests.protocol.upkeep import files, folder_of, grow_old, local, orphans, read_all
 
 VIEW = "lake.sales.daily"
 KEYS = {
@@ -26,6 +27,9 @@ KEYS = {
     "deleted_bytes",
     "kept_files",
     "files",
+    "proofs",
+    "waiting",
+    "unproven",
 }
 
 
@@ -50,8 +54,11 @@ def home(tmp_path: Path, sqlite_uri: str, warehouse: Path, monkeypatch: pytest.M
 
 
 def test_maintenance_expires_and_collects_what_is_old(home: Lake) -> None:
+    left = orphans(home)
+    (document,) = call("maintain", VIEW, "--json").json
+    assert document["deleted_files"] == 0
     grow_old(folder_of(home))
-    left, before = orphans(home), files(folder_of(home))
+    before = files(folder_of(home))
     (document,) = call("maintain", VIEW, "--json").json
     assert set(document) == KEYS
     assert document["view"] == VIEW
@@ -60,6 +67,8 @@ def test_maintenance_expires_and_collects_what_is_old(home: Lake) -> None:
     assert document["kept_snapshots"]["current"] == 1
     assert document["kept_snapshots"]["young"] > 0
     assert {str(local(item)) for item in document["files"]} == left
+    assert document["proofs"].keys() == set(document["files"])
+    assert any(proof.startswith("reached by snapshot") for proof in document["proofs"].values())
     assert document["deleted_files"] == len(left)
     assert document["deleted_bytes"] > 0
     assert orphans(home) == set()
@@ -79,8 +88,9 @@ def test_a_dry_run_says_what_would_go_and_why_the_rest_stays(home: Lake) -> None
     assert lines[1].startswith("  snapshots would be expired: ")
     assert lines[1].endswith("kept: 1 current")
     assert lines[2].startswith("  would be deleted: ")
-    assert lines[2].endswith(" needed, 0 too young")
-    named = {str(local(line.strip())) for line in lines[3:]}
+    assert lines[2].endswith(" needed, 0 too young, 0 waiting for the grace")
+    assert all(line.endswith(")") and "  (" in line for line in lines[3:])
+    named = {str(local(line.strip().partition("  (")[0])) for line in lines[3:]}
     assert orphans(home) <= named <= before
     assert files(folder_of(home)) == before
     assert home.storage().location == location
@@ -91,7 +101,7 @@ def test_nothing_young_goes_by_default(home: Lake) -> None:
     (document,) = call("maintain", VIEW, "--json").json
     assert document["deleted_files"] == 0
     assert document["kept_files"]["young"] == len(orphans(home)) > 0
-    assert files(folder_of(home)) == before
+    assert {file for file in files(folder_of(home)) if not file.endswith("/ledger.json")} == before
 
 
 def test_several_views_are_maintained_at_once(home: Lake) -> None:
@@ -158,9 +168,48 @@ def test_a_purge_takes_every_file_of_the_view_and_no_other(home: Lake, warehouse
     document = call("drop", VIEW, "--purge", "--yes", "--json").json
     assert document["dropped"]
     assert document["deleted_files"] == len(own)
+    assert document["unproven"] == {}
     assert not folder.exists()
     assert files(warehouse) == everything - own
     assert call("drop", VIEW, "--purge", "--yes").code == 1
+
+
+def test_a_purge_says_what_it_leaves(home: Lake) -> None:
+    notes = folder_of(home) / "notes.txt"
+    notes.write_text("mine")
+    lines = call("drop", VIEW, "--purge", "--yes").stdout.splitlines()
+    assert lines[1:] == [
+        "  not proven the view's, and left: 1",
+        f"    file://{notes}  (no metadata file of the view names it)",
+    ]
+    assert notes.read_text() == "mine"
+
+
+def test_an_expiry_is_undone_and_files_are_unmarked(home: Lake) -> None:
+    """As long as the files are there; the next maintenance expires and marks them again."""
+    before = read_all(home)
+    grow_old_snapshots(home)
+    (document,) = call("maintain", VIEW, "--older-than", "1h", "--json").json
+    assert document["expired_snapshots"]
+    assert document["deleted_files"] == 0
+    assert set(read_all(home)) < set(before)
+    assert call("maintain", VIEW, "--undo", "--dry-run").code == 2
+    (undone,) = call("maintain", VIEW, "--undo", "--json").json
+    assert set(undone["restored_snapshots"]) == set(document["expired_snapshots"])
+    assert undone["unmarked_files"] > 0
+    assert read_all(home) == before
+    lines = call("maintain", VIEW, "--undo").stdout.splitlines()
+    assert lines == [VIEW, "  snapshots restored: 0; not to be restored: 0", "  files no longer marked: 0"]
+    assert home.refresh().outcome == "refreshed"
+
+
+def grow_old_snapshots(home: Lake) -> None:
+    """The snapshots lost their places two hours ago."""
+    location = home.storage().location
+    document = json.loads(home.catalog.files.read(location, what="file"))
+    for entry in (*document["snapshots"], *document["snapshot-log"]):
+        entry["timestamp-ms"] -= 7_200_000
+    home.catalog.files.replace_text(location, json.dumps(document))
 
 
 def test_a_drop_without_purge_leaves_the_files(home: Lake) -> None:

@@ -11,16 +11,18 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.table.update import SetLocationUpdate
 
+from airflow_mv.catalog.files import join
 from airflow_mv.create import Definition, create, drop
-from airflow_mv.errors import InvalidMetadataError, UnsupportedError
+from airflow_mv.errors import ConfigurationError, InvalidMetadataError, UnsupportedError
 from airflow_mv.spec.materialized_view import PROPERTY
 from airflow_mv.spec.view import ViewMetadata, with_view_properties
 from airflow_mv.upkeep.maintenance import collect_orphans, maintain
 from airflow_mv.upkeep.purge import purge
 from tests.builders import QUERY, Lake, lake
-from tests.contract.support import NORTH, SOUTH, VIEW
+from tests.contract.support import VIEW
 
 NOW = timedelta(0)
 Removal = Callable[[Lake], object]
@@ -117,23 +119,80 @@ def test_i11_the_folder_of_a_namespace_is_no_view_s_own(sqlite_uri: str, warehou
 
 
 @REMOVALS
-def test_i11_a_folder_that_holds_another_table_is_not_cleaned_up(every_home: Lake, remove: Removal) -> None:
-    """A REST catalog does not say where all its tables lie, and may hide some."""
+def test_i11_a_folder_that_holds_another_table_keeps_it(every_home: Lake, remove: Removal) -> None:
+    """A SQL catalog says where all its tables lie, a REST catalog where those lie that it lists."""
     home = every_home
     home.table()
     home.view()
     home.refresh()
-    for folder in {home.catalog.load(VIEW).metadata.location, home.storage().table.location}:
-        inside = home.iceberg.create_table("sales.inside", schema=home.load().schema(), location=f"{folder}/inside")
+    theirs = []
+    for number, folder in enumerate({home.catalog.load(VIEW).metadata.location, home.storage().table.location}):
+        inside = home.iceberg.create_table(
+            f"sales.inside{number}", schema=home.load().schema(), location=f"{folder}/inside{number}"
+        )
         inside.append(home.load().scan().to_arrow())
-        with pytest.raises(UnsupportedError, match=r"sales\.daily.*also holds"):
-            remove(home)
-        assert len(inside.scan().to_arrow()) == 3
-        assert home.read() == [NORTH, SOUTH]
-        home.iceberg.drop_table("sales.inside")
-        for file in files(local(folder) / "inside"):
-            file.unlink()
+        theirs.append(inside)
+    rows = home.read()
     remove(home)
+    assert [len(inside.scan().to_arrow()) for inside in theirs] == [3] * len(theirs)
+    if remove is maintained:
+        assert home.read() == rows
+
+
+@REMOVALS
+def test_i11_a_table_that_no_catalog_lists_keeps_its_files(every_home: Lake, remove: Removal, tmp_path: Path) -> None:
+    """Its metadata files in the folder tell of it; files that nothing tells of are not proven the view's."""
+    home = every_home
+    home.table()
+    home.view()
+    home.refresh()
+    folder = home.catalog.load(VIEW).metadata.location
+    theirs = SqlCatalog("theirs", uri=f"sqlite:///{tmp_path}/theirs.db", warehouse=f"file://{tmp_path}")
+    theirs.create_namespace("a")
+    for name, location, properties in (
+        ("inside", f"{folder}/inside", {}),
+        ("beside", f"file://{tmp_path}/beside", {"write.data.path": f"{folder}/data"}),
+    ):
+        table = theirs.create_table(f"a.{name}", home.load().schema(), location=location, properties=properties)
+        table.append(home.load().scan().to_arrow())
+    remove(home)
+    assert [len(theirs.load_table(f"a.{name}").scan().to_arrow()) for name in ("inside", "beside")] == [3, 3]
+    theirs.engine.dispose()
+
+
+@pytest.mark.parametrize("spelling", ["{}//sales", "{}/./sales", "{}/x/../sales", "{}/%2E/sales"])
+@REMOVALS
+def test_i19_a_view_whose_location_stores_read_in_two_ways_is_refused(
+    sqlite_uri: str, warehouse: Path, remove: Removal, spelling: str
+) -> None:
+    """`wh//sales` is another folder than `wh/sales` by its text, and the same one on a disk."""
+    with lake(sqlite_uri, warehouse) as home:
+        home.table()
+        home.view()
+        home.refresh()
+        view = home.catalog.load(VIEW)
+        document = {**view.metadata.document(), "location": spelling.format(f"file://{warehouse}")}
+        new = join(view.metadata.metadata_folder, "00099-moved.metadata.json")
+        home.catalog.files.write(new, ViewMetadata.read(document, source="moved").to_bytes())
+        assert home.catalog.swap(view.identifier, view.metadata_location, new)
+        before = files(warehouse)
+        with pytest.raises(InvalidMetadataError, match=r"sales\.daily.*(path segment|leads out|of another view)"):
+            remove(home)
+        assert files(warehouse) == before
+        assert home.catalog.exists(VIEW)
+        drop(home.catalog, VIEW)
+
+
+def test_i19_a_warehouse_that_stores_read_in_two_ways_is_refused_and_named(sqlite_uri: str, warehouse: Path) -> None:
+    (warehouse / "inner").mkdir()
+    with lake(sqlite_uri, Path("/")) as home:
+        home.catalog.properties["warehouse"] = f"file://{warehouse}//inner"
+        with pytest.raises(ConfigurationError, match=r"catalog 'lake', property 'warehouse'.*path segment"):
+            home.catalog.new_location(home.catalog.identify(VIEW))
+        home.catalog.properties["warehouse"] = f"file://{warehouse}/inner/"
+        assert home.catalog.new_location(home.catalog.identify(VIEW)).startswith(
+            f"file://{warehouse}/inner/sales/daily-"
+        )
 
 
 @REMOVALS

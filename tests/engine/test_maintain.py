@@ -9,6 +9,7 @@ import pytest
 
 from airflow_mv.catalog.reach import snapshot_files
 from airflow_mv.upkeep.maintenance import maintain
+from airflow_mv.upkeep.purge import purge
 from airflow_mv.upkeep.rollback import rollback
 from tests.engine.support import Lake
 
@@ -63,3 +64,31 @@ def test_delete_files_and_statistics_of_spark_are_needed(lake: Lake, version: in
     deletes = [file for file in found if file.endswith("-deletes.puffin" if version == 3 else "-deletes.parquet")]
     assert deletes
     assert any(file.endswith(".stats") for file in found)
+
+
+def test_i11_what_spark_wrote_for_others_stays_and_what_it_wrote_for_the_view_is_proven(lake: Lake) -> None:
+    """Tables of Spark inside the view's folder, and with a write path into it; checksums go with their files."""
+    lake.table("orders", "region varchar, amount bigint", "('north', 1), ('south', 2)")
+    lake.create("totals", TOTALS)
+    lake.refresh("totals")
+    lake.insert("orders", "('north', 3)")
+    lake.refresh("totals")
+    folder = lake.catalog.load(lake("totals")).metadata.location
+    storage = lake.catalog.load_storage(lake.catalog.load(lake("totals"))).table.location
+    for name, place in (
+        ("inside", f"LOCATION '{folder}/./inside'"),
+        ("writes", f"TBLPROPERTIES ('write.data.path'='{storage}/data/theirs')"),
+    ):
+        lake.run(f"CREATE TABLE {{ns}}.{name} USING iceberg {place} AS SELECT * FROM {{ns}}.orders")
+    done = maintain(lake.catalog, lake("totals"), older_than=NOW).collected
+    assert done.files
+    assert {file.location.rpartition(".")[2] for file in done.files} >= {"crc", "parquet", "avro", "json"}
+    theirs = ("/inside/", "/data/theirs/")
+    assert all(any(place in location for place in theirs) for location in done.unproven)
+    assert sorted(stored(lake, "totals")) == [("north", 4), ("south", 2)]
+    purged = purge(lake.catalog, lake("totals"))
+    left = {file.location for file in lake.catalog.files.list(folder)}
+    assert left == set(purged.unproven)
+    assert all(any(place in location for place in theirs) for location in left)
+    for name in ("inside", "writes"):
+        assert len(lake.files.load_table((lake.namespace, name)).scan().to_arrow()) == 3

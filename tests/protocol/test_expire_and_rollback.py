@@ -17,7 +17,6 @@ from airflow_mv.errors import (
     CommitConflictError,
     CommitStateUnknownError,
     RefreshNotFoundError,
-    UnsupportedError,
     ViewNotFoundError,
 )
 from airflow_mv.planning import plan_refresh
@@ -29,7 +28,18 @@ from airflow_mv.upkeep.purge import purge
 from airflow_mv.upkeep.rollback import rollback
 from tests.builders import QUERY, Lake, exists, lake, metadata_files
 from tests.faults import Clock, FaultyCatalog, after, lose_answer_before
-from tests.protocol.upkeep import NOW, VIEW, files, folder_of, grow_old, orphans, read_all, refreshed, snapshot_ids
+from tests.protocol.upkeep import (
+    NOW,
+    VIEW,
+    files,
+    folder_of,
+    grow_old,
+    local,
+    orphans,
+    read_all,
+    refreshed,
+    snapshot_ids,
+)
 
 DAY = 86_400_000
 
@@ -238,13 +248,17 @@ def test_a_purge_leaves_nothing_of_the_view_and_all_of_the_rest(home: Lake, ware
     assert len(done.files) > 5
 
 
-def test_a_purge_of_a_folder_that_holds_another_table_drops_nothing(home: Lake) -> None:
+def test_a_purge_leaves_another_table_in_the_folder_and_lists_what_it_leaves(home: Lake) -> None:
     refreshed(home, 1)
-    home.iceberg.create_table("sales.inside", schema=home.load().schema(), location=f"file://{folder_of(home)}/inside")
-    with pytest.raises(UnsupportedError, match=r"sales\.inside"):
-        purge(home.catalog, VIEW)
-    assert home.catalog.exists(VIEW)
-    assert len(home.read()) == 2
+    folder = folder_of(home)
+    inside = home.iceberg.create_table("sales.inside", schema=home.load().schema(), location=f"file://{folder}/inside")
+    inside.append(home.load().scan().to_arrow())
+    (folder / "notes.txt").write_text("mine")
+    done = purge(home.catalog, VIEW)
+    assert not home.catalog.exists(VIEW)
+    assert files(folder) == {*files(folder / "inside"), str(folder / "notes.txt")}
+    assert {str(local(location)) for location in done.unproven} == files(folder)
+    assert len(inside.scan().to_arrow()) == 3
 
 
 def test_a_refresh_of_a_view_that_is_purged_meanwhile_publishes_nothing(home: Lake, clock: Clock) -> None:

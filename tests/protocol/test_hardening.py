@@ -285,11 +285,13 @@ def test_the_job_package_is_shipped_once_for_each_content(home: Lake, folder: st
 def test_a_job_package_that_nears_the_grace_is_shipped_anew_and_outlives_a_collection(home: Lake, folder: str) -> None:
     """A collection may have listed the old files just before: the new ones have names of their own."""
     first = ship(home.catalog, folder)
-    grow_old(local(folder), seconds=DEFAULT_GRACE.total_seconds() / 2 - 60)
+    collect_orphans(home.catalog, VIEW)
+    grow_old(folder_of(home), seconds=DEFAULT_GRACE.total_seconds() / 2 - 60)
     assert ship(home.catalog, folder) == first
-    grow_old(local(folder), seconds=120)
+    grow_old(folder_of(home), seconds=120)
     second = ship(home.catalog, folder)
     assert not set(first) & set(second)
+    collect_orphans(home.catalog, VIEW)
     grow_old(folder_of(home), seconds=DEFAULT_GRACE.total_seconds() / 2 - 60)
     collect_orphans(home.catalog, VIEW)
     assert [exists(location) for location in (*first, *second)] == [False, False, True, True]

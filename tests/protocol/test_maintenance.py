@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+import json
 import time
+import uuid
 from collections.abc import Callable, Iterable, Iterator
 from datetime import timedelta
 from pathlib import Path
@@ -22,9 +24,12 @@ from airflow_mv.errors import (
 )
 from airflow_mv.planning import plan_refresh
 from airflow_mv.refresh import find_staged, stage
-from airflow_mv.upkeep.maintenance import DEFAULT_GRACE, collect_orphans
+from airflow_mv.script import Outcome
+from airflow_mv.upkeep.ledger import ledger_location
+from airflow_mv.upkeep.maintenance import DEFAULT_GRACE, collect_orphans, expire
 from tests.builders import Lake, lake
 from tests.protocol.upkeep import (
+    LONG,
     VIEW,
     files,
     folder_of,
@@ -34,6 +39,7 @@ from tests.protocol.upkeep import (
     local,
     lose_answer,
     lose_race,
+    marked_and_old,
     needed,
     orphans,
     plan_again,
@@ -62,8 +68,10 @@ def test_i12_after_the_grace_nothing_needless_is_left_and_every_snapshot_reads(
     home.append()
     history(home)
     before = read_all(home)
-    grow_old(folder_of(home))
     left = orphans(home)
+    assert collect_orphans(home.catalog, VIEW).files == ()
+    grow_old(folder_of(home))
+    assert orphans(home) == left
     assert left
     collected = collect_orphans(home.catalog, VIEW)
     assert {str(local(file.location)) for file in collected.files} == left
@@ -77,7 +85,7 @@ def test_after_a_collection_the_view_goes_on(home: Lake) -> None:
     home.refresh()
     home.append()
     staged(home)
-    grow_old(folder_of(home))
+    marked_and_old(home)
     collect_orphans(home.catalog, VIEW)
     assert home.refresh().outcome == "refreshed"
     assert len(home.read()) == 3
@@ -98,7 +106,7 @@ def test_a_checksum_goes_with_its_file(home: Lake) -> None:
     left = {Path(path) for path in orphans(home)}
     for path in map(Path, files(folder_of(home))):
         path.with_name(f".{path.name}.crc").write_bytes(b"crc")
-    grow_old(folder_of(home))
+    marked_and_old(home)
     collect_orphans(home.catalog, VIEW)
     assert all(path.with_name(f".{path.name}.crc").exists() for path in map(Path, needed(home)))
     assert not any(path.with_name(f".{path.name}.crc").exists() for path in left)
@@ -111,6 +119,7 @@ def test_nothing_younger_than_the_grace_goes(home: Lake) -> None:
     home.refresh()
     home.append()
     _, resume = staged(home)
+    collect_orphans(home.catalog, VIEW)
     grow_old(folder_of(home), seconds=DEFAULT_GRACE.total_seconds() - 60)
     before = files(folder_of(home))
     collected = collect_orphans(home.catalog, VIEW)
@@ -126,16 +135,19 @@ def test_i15_the_host_s_clock_decides_nothing(home: Lake, monkeypatch: pytest.Mo
     """I15: only the store's clock says how old a file is, so a host a month off deletes the same."""
     home.refresh()
     home.append()
-    home.refresh()
-    old = folder_of(home) / "old.parquet"
-    old.write_bytes(b"rows")
-    grow_old(old)
-    young = orphans(home) - {str(old)}
+    staged(home)
+    collect_orphans(home.catalog, VIEW)
+    old = orphans(home)
+    grow_old(folder_of(home))
+    home.append((77, "west", 1))
+    staged(home)
+    young = orphans(home) - old
+    assert old
     assert young
     offset, seconds, nanoseconds = days * 86_400, time.time, time.time_ns
     monkeypatch.setattr(time, "time", lambda: seconds() + offset)
     monkeypatch.setattr(time, "time_ns", lambda: nanoseconds() + offset * 10**9)
-    assert [local(file.location) for file in collect_orphans(home.catalog, VIEW).files] == [old]
+    assert {str(local(file.location)) for file in collect_orphans(home.catalog, VIEW).files} == old
     assert orphans(home) == young
 
 
@@ -144,7 +156,7 @@ def test_a_refresh_that_was_resumed_while_files_were_counted_keeps_its_files(hom
     home.refresh()
     home.append()
     _, resume = staged(home)
-    grow_old(folder_of(home))
+    marked_and_old(home)
     waiting = [resume]
 
     def count_and_resume(catalog: MaterializedViewCatalog, storage: LoadedStorage) -> Iterable[str]:
@@ -204,6 +216,7 @@ def test_i11_files_outside_the_view_s_folder_stay(home: Lake, warehouse: Path) -
     home.refresh()
     home.append()
     staged(home)
+    collect_orphans(home.catalog, VIEW)
     grow_old(warehouse)
     own = files(folder_of(home))
     others = files(warehouse) - own
@@ -254,7 +267,7 @@ def test_a_warehouse_behind_a_link_is_one_place(sqlite_uri: str, warehouse: Path
         home.refresh()
         home.append()
         staged(home)
-        grow_old(folder_of(home))
+        marked_and_old(home)
         assert collect_orphans(home.catalog, VIEW).files
         assert len(home.read()) == 2
 
@@ -270,13 +283,58 @@ def test_a_name_that_no_location_can_spell_is_left(home: Lake, name: str) -> Non
     assert (folder_of(home) / name).exists()
 
 
-def test_a_folder_that_holds_another_table_is_not_touched(home: Lake) -> None:
+def test_i11_another_table_in_the_folder_is_left_and_the_rest_is_collected(home: Lake) -> None:
+    """What is below the other table's folder stays; the view's own garbage goes."""
     home.refresh()
-    home.iceberg.create_table("sales.inside", schema=home.load().schema(), location=f"file://{folder_of(home)}/inside")
-    staged_files = files(folder_of(home))
-    with pytest.raises(UnsupportedError, match=r"lake\.sales\.daily.*lake\.sales\.inside"):
+    home.append()
+    staged(home)
+    garbage = orphans(home)
+    inside = home.iceberg.create_table(
+        "sales.inside", schema=home.load().schema(), location=f"file://{folder_of(home)}/inside"
+    )
+    inside.append(home.load().scan().to_arrow())
+    collected = collect_orphans(home.catalog, VIEW, older_than=timedelta(0))
+    assert {str(local(file.location)) for file in collected.files} == garbage
+    assert set(collected.unproven) >= {f"file://{path}" for path in files(folder_of(home) / "inside")}
+    assert len(inside.scan().to_arrow()) == 4
+
+
+@pytest.mark.parametrize("key", ["write.data.path", "write.metadata.path"])
+def test_i11_what_another_table_writes_into_the_folder_stays(home: Lake, key: str) -> None:
+    """Its location is elsewhere, so its metadata file tells."""
+    home.refresh()
+    place = f"file://{folder_of(home)}/theirs"
+    theirs = home.iceberg.create_table("sales.theirs", schema=home.load().schema(), properties={key: place})
+    theirs.append(home.load().scan().to_arrow())
+    before = files(folder_of(home) / "theirs")
+    assert before
+    collect_orphans(home.catalog, VIEW, older_than=timedelta(0))
+    assert files(folder_of(home) / "theirs") == before
+    assert orphans(home) == before
+
+
+def test_i11_a_table_that_shares_the_storage_table_s_folder_stops_everything(home: Lake) -> None:
+    """Someone has registered the storage table's file under a name: from then on its history is two tables'."""
+    home.refresh()
+    home.append()
+    staged(home)
+    home.iceberg.register_table("sales.clone", home.storage().location)
+    before = files(folder_of(home))
+    with pytest.raises(UnsupportedError, match=r"lake\.sales\.daily.*lake\.sales\.clone"):
         collect_orphans(home.catalog, VIEW, older_than=timedelta(0))
-    assert files(folder_of(home)) == staged_files
+    assert files(folder_of(home)) - before == set()
+
+
+def test_i11_what_nobody_can_prove_is_listed_and_stays(home: Lake) -> None:
+    """A file that a driver left before it wrote any metadata looks like one that someone put there."""
+    home.refresh()
+    data = local(home.storage().table.location) / "data"
+    lost = data / "00000-0-7b1e2a3c-0000-4000-8000-000000000000-00001.parquet"
+    lost.write_bytes(b"rows")
+    grow_old(folder_of(home))
+    collected = collect_orphans(home.catalog, VIEW, older_than=timedelta(0))
+    assert collected.unproven == {f"file://{lost}": "no metadata file of the view names it"}
+    assert lost.exists()
 
 
 def test_a_view_that_needs_files_elsewhere_is_not_touched(home: Lake, warehouse: Path) -> None:
@@ -369,7 +427,7 @@ def test_a_dry_run_deletes_nothing_and_lists_the_same(home: Lake) -> None:
     home.refresh()
     home.append()
     staged(home)
-    grow_old(folder_of(home))
+    marked_and_old(home)
     before = files(folder_of(home))
     dry = collect_orphans(home.catalog, VIEW, dry_run=True)
     assert files(folder_of(home)) == before
@@ -383,7 +441,7 @@ def test_a_deletion_that_stops_halfway_is_finished_by_the_next_one(home: Lake, m
     home.refresh()
     home.append()
     staged(home)
-    grow_old(folder_of(home))
+    marked_and_old(home)
     delete, left = home.catalog.files.delete, [1, 1]
 
     def tire(location: str) -> None:
@@ -400,7 +458,7 @@ def test_a_deletion_that_stops_halfway_is_finished_by_the_next_one(home: Lake, m
     assert list((local(home.storage().table.location) / "staged").iterdir()) == []
     home.refresh()
     assert len(home.stager.refreshes) == 3
-    grow_old(folder_of(home))
+    marked_and_old(home)
     collect_orphans(home.catalog, VIEW)
     assert orphans(home) == set()
 
@@ -410,3 +468,117 @@ def test_a_collection_before_the_first_look_leaves_no_file_of_its_own(home: Lake
     before = files(folder_of(home))
     collect_orphans(home.catalog, VIEW)
     assert files(folder_of(home)) == before
+
+
+# -- the ledger --------------------------------------------------------------------------------
+
+
+def ledger_of(home: Lake) -> Path:
+    return local(ledger_location(home.catalog.load(VIEW)))
+
+
+def just_expired(home: Lake) -> set[str]:
+    """Files are old, and nothing reaches some of them since a moment ago; these files."""
+    home.refresh()
+    first = needed(home)
+    home.append()
+    home.refresh()
+    grow_old(folder_of(home))
+    expire(home.catalog, VIEW, older_than=timedelta(0))
+    return {file for file in first & orphans(home) if not file.endswith(".metadata.json")}
+
+
+def made_up(home: Lake, since_ms: int, **more: object) -> str:
+    marks = {f"file://{file}": since_ms for file in files(folder_of(home))}
+    uuid = home.catalog.load(VIEW).metadata.view_uuid
+    return json.dumps({"version": 1, "view-uuid": uuid, "unreachable-since-ms": marks, **more})
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        lambda _: "",
+        lambda _: "[" * 50_000,
+        lambda home: made_up(home, 0),
+        lambda home: made_up(home, -(2**63)),
+        lambda home: made_up(home, 2**62),
+        lambda home: made_up(home, (time.time_ns() // 10**6) - 1000 * int(LONG)),
+        lambda home: made_up(home, 0)[:-20],
+        lambda home: made_up(home, 0, **{"view-uuid": "another"}),
+        lambda home: made_up(home, 0, deleted="x"),
+    ],
+)
+def test_i11_a_ledger_that_is_made_up_or_cut_lets_nothing_go_sooner(home: Lake, content: Callable[[Lake], str]) -> None:
+    """It says that all is unreachable for long; what was reachable a moment ago stays for the grace."""
+    fresh = just_expired(home)
+    assert fresh
+    ledger_of(home).parent.mkdir(exist_ok=True)
+    ledger_of(home).write_text(content(home))
+    collected = collect_orphans(home.catalog, VIEW)
+    assert not {str(local(file.location)) for file in collected.files} & fresh
+    assert fresh <= files(folder_of(home))
+    grow_old(folder_of(home))
+    collect_orphans(home.catalog, VIEW)
+    assert not fresh & files(folder_of(home))
+    assert read_all(home)
+
+
+def test_a_file_that_was_marked_and_then_published_is_marked_anew(home: Lake) -> None:
+    """It was staged when it was marked; when its snapshot expires, its time begins."""
+    home.refresh()
+    home.append()
+    _, resume = staged(home)
+    marked_and_old(home)
+    resume()
+    rows = {file for file in needed(home) if file.endswith(".parquet")}
+    home.append((77, "west", 1))
+    home.refresh()
+    grow_old(folder_of(home))
+    ledger = ledger_of(home).read_text()
+    expire(home.catalog, VIEW, older_than=timedelta(0))
+    assert any(file in ledger for file in rows & orphans(home))
+    collect_orphans(home.catalog, VIEW)
+    assert rows <= files(folder_of(home))
+
+
+def test_the_ledger_says_what_was_deleted_and_why(home: Lake) -> None:
+    home.refresh()
+    home.append()
+    staged(home)
+    marked_and_old(home)
+    collected = collect_orphans(home.catalog, VIEW)
+    (run,) = json.loads(ledger_of(home).read_text())["deleted"]
+    assert run["names"] == dict(collected.proofs)
+    assert run["files"] == len(collected.files) > 0
+
+
+def test_i12_working_files_are_proven_by_what_they_hold(home: Lake) -> None:
+    """An outcome, one that was not renamed yet, a script, a clock file; others of such names stay."""
+    home.refresh()
+    plan = plan_refresh(home.catalog, VIEW)
+    assert plan.script is None
+    home.append()
+    plan = plan_refresh(home.catalog, VIEW)
+    assert plan.script is not None
+    folder = local(home.storage().table.location) / "staged"
+    outcome = Outcome(plan.refresh_id, None).to_json()
+    theirs = str(uuid.uuid4())
+    own = {
+        folder / f"{plan.refresh_id}.json": outcome,
+        folder / f"{plan.refresh_id}.json.{uuid.uuid4().hex}.tmp": outcome,
+        folder / f"{plan.refresh_id}.script.json": plan.script.to_json(),
+        folder_of(home) / f"clock-{uuid.uuid4()}.tmp": "what time is it?",
+    }
+    foreign = {
+        folder / f"{theirs}.json": outcome,
+        folder / f"{theirs}.script.json": "{}",
+        folder_of(home) / f"{plan.refresh_id}.json": outcome,
+        folder_of(home) / f"clock-{uuid.uuid4()}.tmp": "mine",
+        folder / "airflow_mv-0123456789ab-01234567.zip": "mine",
+    }
+    for path, text in {**own, **foreign}.items():
+        path.write_text(text)
+    collected = collect_orphans(home.catalog, VIEW, older_than=timedelta(0))
+    assert not any(path.exists() for path in own)
+    assert {local(location) for location in collected.unproven} == foreign.keys()
+    assert all(path.exists() for path in foreign)

@@ -46,6 +46,7 @@ class Histories(RuleBasedStateMachine):
     def teardown(self) -> None:
         """After the grace nothing is left over, and everything that was kept reads."""
         try:
+            collect_orphans(self.home.catalog, VIEW)
             grow_old(folder_of(self.home))
             before = read_all(self.home)
             collect_orphans(self.home.catalog, VIEW)

@@ -72,9 +72,10 @@ def orphans(home: Lake) -> set[str]:
         for manifest in snapshot.manifests(table.io):
             found.add(manifest.manifest_path)
             found |= {entry.data_file.file_path for entry in manifest.fetch_manifest_entry(table.io)}
-    there = {file for folder in folders(home) for file in files(folder)}
-    # Java leaves a checksum beside each file.
-    return {file for file in there if not file.endswith(".crc")} - {path(location) for location in found}
+    # Java leaves a checksum beside each file, and maintenance its ledger.
+    none = (".crc", "/ledger.json")
+    there = {file for folder in folders(home) for file in files(folder) if not file.endswith(none)}
+    return there - {path(location) for location in found}
 
 
 # -- expiry and dead drivers -------------------------------------------------------------------

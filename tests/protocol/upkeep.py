@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Callable
 from datetime import timedelta
@@ -16,24 +17,37 @@ from airflow_mv.commit import publish
 from airflow_mv.create import Definition, create
 from airflow_mv.planning import plan_refresh
 from airflow_mv.refresh import refresh, stage
-from airflow_mv.upkeep.maintenance import DEFAULT_GRACE
+from airflow_mv.upkeep.maintenance import DEFAULT_GRACE, collect_orphans
 from tests.builders import QUERY, Lake
 from tests.faults import FaultyCatalog, StoppedError, after, lose_answer_after, stop_after, stop_before
 
 VIEW = "sales.daily"
 #: Longer than the grace.
 LONG = DEFAULT_GRACE.total_seconds() + 3600
+#: The name of the file by which maintenance remembers.
+LEDGER = "ledger.json"
 #: No grace at all.
 NOW = timedelta(0)
 
 
 def grow_old(*paths: Path, seconds: float = LONG) -> None:
-    """Let files look as if they had been written earlier."""
+    """Let time pass: files look as if they had been written earlier, and so do the marks in ledgers."""
     for path in paths:
         for file in path.rglob("*") if path.is_dir() else [path]:
             if file.is_file() and not file.is_symlink():
                 moment = file.stat().st_mtime - seconds
+                if file.name == LEDGER:
+                    document = json.loads(file.read_text())
+                    marks = document["unreachable-since-ms"]
+                    earlier = {key: since - int(seconds * 1000) for key, since in marks.items()}
+                    file.write_text(json.dumps({**document, "unreachable-since-ms": earlier}))
                 os.utime(file, (moment, moment))
+
+
+def marked_and_old(home: Lake, view: str = VIEW) -> None:
+    """A collection has seen what nothing reaches, and the grace has passed."""
+    collect_orphans(home.catalog, view)
+    grow_old(folder_of(home, view))
 
 
 def files(folder: Path) -> set[str]:
@@ -67,8 +81,8 @@ def needed(home: Lake, view: str = VIEW) -> set[str]:
 
 
 def orphans(home: Lake, view: str = VIEW) -> set[str]:
-    """The files in the view's folder that nothing needs."""
-    return files(folder_of(home, view)) - needed(home, view)
+    """The files in the view's folder that nothing needs; the ledger of maintenance is needed."""
+    return {file for file in files(folder_of(home, view)) if Path(file).name != LEDGER} - needed(home, view)
 
 
 def read_all(home: Lake, view: str = VIEW) -> dict[int, list[dict[str, object]]]:

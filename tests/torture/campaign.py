@@ -40,7 +40,8 @@ class Result:
         zombies: How the refreshes ended that went on after the retry.
         moves: Moves of the pointer.
         garbage: Files of refreshes that did not come to their end, before the collection.
-        orphans: Those that are there after it.
+        orphans: Those that are there after it, although they are proven the view's.
+        unproven: Those that are there after it, and listed: no metadata file names them.
         seconds: Wall-clock time.
     """
 
@@ -50,6 +51,7 @@ class Result:
     moves: int = 0
     garbage: int = 0
     orphans: int = 0
+    unproven: int = 0
     seconds: float = 0.0
 
     def __add__(self, other: Result) -> Result:
@@ -60,6 +62,7 @@ class Result:
             self.moves + other.moves,
             self.garbage + other.garbage,
             self.orphans + other.orphans,
+            self.unproven + other.unproven,
             self.seconds + other.seconds,
         )
 
@@ -95,8 +98,10 @@ def wage(processes: ForkServerContext, place: Place, strikes: Sequence[Strike], 
         states = checked(lake, place.view, base=place.base)
         result.moves = len(states) - 1
         result.garbage = len(garbage(lake, states))
-        collect_orphans(lake.catalog, place.name, older_than=timedelta(0))
-        result.orphans = len(garbage(lake, states))
+        collected = collect_orphans(lake.catalog, place.name, older_than=timedelta(0))
+        unproven = {plain(location) for location in collected.unproven}
+        left = {file for file in garbage(lake, states) if not file.endswith("/maintenance/ledger.json")}
+        result.orphans, result.unproven = len(left - unproven), len(left & unproven)
         assert lake.refresh(place.name).outcome == "fresh"
         check_content(lake, states[-1], place.base)
     result.seconds = time.monotonic() - started

@@ -144,6 +144,7 @@ def told(result: Result, points: Iterable[Point | None]) -> dict[str, object]:
         "moves_of_the_pointer": result.moves,
         "garbage_files": result.garbage,
         "orphans_after_collection": result.orphans,
+        "unproven_after_collection": result.unproven,
         "seconds_a_strike": result.seconds / result.struck.total(),
     }
 

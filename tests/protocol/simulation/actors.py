@@ -16,7 +16,7 @@ from airflow_mv.spec.materialized_view import (
 )
 from airflow_mv.spec.view import new_view, replace_version, with_view_properties
 from tests.protocol.simulation.bases import BaseTable
-from tests.protocol.simulation.checks import files_of
+from tests.protocol.simulation.checks import files_of, past_files
 from tests.protocol.simulation.workers import Process, columns, query
 from tests.protocol.simulation.world import BASES, GRACE, MINUTE, STORAGE, VIEW, Row, World
 
@@ -165,8 +165,11 @@ def collecting(process: Process) -> None:
     from airflow_mv.upkeep.maintenance import collect_orphans
 
     world = process.world
-    found = collect_orphans(world.catalog, VIEW, older_than=timedelta(milliseconds=world.grace), files_of=files_of)
+    found = collect_orphans(
+        world.catalog, VIEW, older_than=timedelta(milliseconds=world.grace), files_of=files_of, past_files_of=past_files
+    )
     world.events["files collected"] += len(found.files)
+    world.unproven = set(found.unproven)
 
 
 def expiring(process: Process) -> None:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
@@ -17,7 +18,7 @@ from airflow_mv.results import RefreshResult
 from airflow_mv.spec.clock import MAX_AHEAD_MS
 from airflow_mv.spec.identifiers import Identifier
 from airflow_mv.spec.materialized_view import RefreshRecord, parse_storage_state
-from airflow_mv.spec.table import parse_table
+from airflow_mv.spec.table import Snapshot, parse_table
 from tests.protocol.simulation.world import BASES, MINUTE, STORAGE, VIEW, Violation, World
 
 #: Which head of its history each base table was at: what a refresher saw, as the truth tells it.
@@ -280,6 +281,19 @@ def files_of(catalog: Any, storage: LoadedStorage) -> list[str]:
         listing = snapshot.summary["files"]
         found += [listing, *json.loads(catalog.files.read(listing, what="manifest list"))]
     return found
+
+
+def past_files(catalog: Any, _: tuple[str, ...]) -> Callable[[Snapshot], list[str]]:
+    """List the files of snapshots that need not be whole any more."""
+
+    def files(snapshot: Snapshot) -> list[str]:
+        listing = snapshot.summary["files"]
+        try:
+            return [listing, *json.loads(catalog.files.read(listing, what="manifest list"))]
+        except MetadataFileNotFoundError:
+            return [listing]
+
+    return files
 
 
 def _input(record: RefreshRecord) -> tuple[Any, ...]:

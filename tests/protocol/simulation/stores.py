@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
@@ -34,6 +35,7 @@ class SimulatedCatalog(MaterializedViewCatalog):
         self._pointers = cast("Any", SimulatedPointers(world))
         self.tables = cast("Any", SimulatedTables(world))
         self._others = {"lake": self}
+        self._opening = threading.RLock()
 
     def _namespace(self, namespace: tuple[str, ...]) -> dict[str, str]:
         return {}

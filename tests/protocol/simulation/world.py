@@ -93,6 +93,7 @@ class World:
         registered: Whether the storage table is a table of the catalog.
         attention: How often a call of a kind is a step of its own.
         grace: How old an orphan must be to be collected.
+        unproven: What the last collection could not prove to be the view's.
     """
 
     seed: int
@@ -116,6 +117,7 @@ class World:
     registered: bool = False
     attention: Mapping[str, float] = field(default_factory=lambda: ATTENTION)
     grace: int = GRACE
+    unproven: set[str] = field(default_factory=set)
     catalog: SimulatedCatalog = field(init=False)
     ledger: Ledger = field(init=False)
     _applying: bool = False

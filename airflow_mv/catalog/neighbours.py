@@ -1,0 +1,166 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where the other tables and views of a catalog have their files, or write new ones."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+from pyiceberg.catalog import Catalog
+from pyiceberg.exceptions import NoSuchNamespaceError, NoSuchTableError, NoSuchViewError
+
+from airflow_mv.catalog.answers import answered
+from airflow_mv.catalog.confinement import PLACES
+from airflow_mv.catalog.files import MetadataFiles
+from airflow_mv.catalog.rest import RestViews
+from airflow_mv.errors import ConfigurationError, InvalidMetadataError, MetadataFileNotFoundError, UnsupportedError
+from airflow_mv.spec.identifiers import Identifier
+from airflow_mv.spec.stored import unpacked
+
+log = logging.getLogger(__name__)
+
+_READERS = 8
+#: The caller may not see a table or view, or the server cannot tell of it.
+_UNKNOWN = (ConfigurationError, UnsupportedError)
+#: Fewer files than this are read one after the other.
+_FEW = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Neighbour:
+    """Another table or view.
+
+    Args:
+        name: Its name, with the catalog's.
+        metadata_location: Its current metadata file.
+        places: The folders that it has files in, or writes new ones to.
+        uuid: Its uuid; ``None`` where its metadata could not be read.
+        is_table: Whether it is a table.
+    """
+
+    name: str
+    metadata_location: str
+    places: tuple[str, ...]
+    uuid: str | None
+    is_table: bool = True
+
+
+class Places(msgspec.Struct, rename="kebab"):
+    """What a metadata file of a table or a view says of its places."""
+
+    location: str
+    table_uuid: str | None = None
+    view_uuid: str | None = None
+    properties: dict[str, Any] = msgspec.field(default_factory=dict)
+
+    @property
+    def folders(self) -> tuple[str, ...]:
+        """The folder of the table or view, and those that its properties send new files to."""
+        return (self.location, *(str(self.properties[key]) for key in sorted(PLACES & self.properties.keys())))
+
+
+def from_files(files: MetadataFiles, rows: Iterable[tuple[str, str]]) -> list[Neighbour]:
+    """Read the metadata files of tables and views.
+
+    Args:
+        files: Their store.
+        rows: Name and metadata file of each.
+
+    Raises:
+        CatalogUnavailableError: The store did not answer.
+    """
+    wanted = list(rows)
+    if len(wanted) < _FEW:
+        return [_from_file(files, *row) for row in wanted]
+    with ThreadPoolExecutor(_READERS) as readers:
+        return list(readers.map(lambda row: _from_file(files, *row), wanted))
+
+
+def _from_file(files: MetadataFiles, name: str, location: str) -> Neighbour:
+    own = _folder(location)
+    try:
+        found = read_places(files, location, what=f"{name}, metadata file")
+    except (MetadataFileNotFoundError, InvalidMetadataError, ConfigurationError) as error:
+        # Its other places are not known: what is deleted has to be proven the view's besides.
+        log.warning("Only the folder of %s is known: %s", name, error)
+        return Neighbour(name, location, (own,), None)
+    uuid = found.table_uuid or found.view_uuid
+    return Neighbour(name, location, tuple(dict.fromkeys((own, *found.folders))), uuid, found.view_uuid is None)
+
+
+def read_places(files: MetadataFiles, location: str, *, what: str) -> Places:
+    """Read what a metadata file says of its places.
+
+    Raises:
+        InvalidMetadataError: It is no metadata file.
+        MetadataFileNotFoundError: It is gone.
+    """
+    try:
+        return msgspec.json.decode(unpacked(files.read(location, what=what), f"{what} {location}"), type=Places)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise InvalidMetadataError(f"{what} {location}: {error}") from None
+
+
+def _folder(metadata_location: str) -> str:
+    """Return the folder that a metadata file tells of: ``metadata`` is the folder of its files only."""
+    return metadata_location.rpartition("/")[0].removesuffix("/metadata")
+
+
+def from_server(catalog: Catalog, views: RestViews, own: frozenset[str]) -> Iterator[Neighbour]:
+    """Yield the tables and views that a REST server lists; it may hide some.
+
+    Args:
+        catalog: pyiceberg's catalog.
+        views: Its views.
+        own: Names that are left out.
+    """
+    with answered(catalog.name, "listing tables"):
+        spaces = list(views.namespaces())
+    for space in spaces:
+        yield from _tables(catalog, space, own)
+    for space, name in views.names(None):
+        if _dotted(space, name, catalog.name) not in own:
+            yield from _view(views, Identifier(catalog.name, space, name))
+
+
+def _view(views: RestViews, identifier: Identifier) -> Iterator[Neighbour]:
+    try:
+        view = views.load(identifier)
+    except (InvalidMetadataError, *_UNKNOWN) as error:
+        log.warning("The places of %s are not known: %s", identifier, error)
+        return
+    if view is not None:
+        places = (_folder(view.metadata_location), view.metadata.location, view.metadata.metadata_folder)
+        yield Neighbour(str(identifier), view.metadata_location, places, view.metadata.view_uuid, is_table=False)
+
+
+def _dotted(space: tuple[str, ...], name: str, catalog: str) -> str:
+    """Return a name as the catalog's rows spell it: its parts joined by dots."""
+    return ".".join((catalog, *space, name))
+
+
+def _tables(catalog: Catalog, space: tuple[str, ...], own: frozenset[str]) -> Iterator[Neighbour]:
+    try:
+        with answered(catalog.name, "listing tables"):
+            listed = catalog.list_tables(space)
+    except NoSuchNamespaceError:
+        return
+    for *parts, name in listed:
+        full = _dotted(tuple(parts), name, catalog.name)
+        if full in own:
+            continue
+        try:
+            with answered(catalog.name, f"loading table {full}"):
+                table = catalog.load_table((*parts, name))
+        except (NoSuchTableError, NoSuchViewError):
+            continue
+        except (ValueError, *_UNKNOWN) as error:  # pyiceberg's error for an answer that it cannot read
+            log.warning("The places of %s are not known: %s", full, error)
+            continue
+        found = Places(location=table.location(), properties=dict(table.properties))
+        places = (_folder(table.metadata_location), *found.folders)
+        yield Neighbour(full, table.metadata_location, tuple(dict.fromkeys(places)), str(table.metadata.table_uuid))

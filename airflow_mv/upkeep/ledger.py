@@ -1,0 +1,143 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The maintenance ledger of a view: since when a file is known to be unreachable, what was deleted, what was expired.
+
+It is one small JSON file in the view's own folder. It never proves that a file may be deleted: an entry can only make
+a file wait. A ledger that is missing, cut or made up leads to less deletion, never to more.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import msgspec
+
+from airflow_mv.catalog import LoadedView, MaterializedViewCatalog
+from airflow_mv.catalog.files import join
+from airflow_mv.errors import CatalogUnavailableError, ConfigurationError, InvalidMetadataError
+
+log = logging.getLogger(__name__)
+
+_VERSION = 1
+_MOST_RUNS = 20
+_MOST_NAMES = 1000
+_MOST_BYTES = 64 * 2**20
+
+
+class Deleted(msgspec.Struct, frozen=True, rename="kebab"):
+    """What one run deleted.
+
+    Args:
+        at_ms: When, by the store's clock.
+        files: How many files.
+        names: The first of them, each with the proof that it was the view's.
+    """
+
+    at_ms: int
+    files: int
+    names: dict[str, str] = msgspec.field(default_factory=dict)
+
+
+class ExpiredSnapshots(msgspec.Struct, frozen=True, rename="kebab"):
+    """What one expiry dropped.
+
+    Args:
+        at_ms: When, by the store's clock.
+        table_uuid: The storage table's.
+        metadata_file: Its metadata file before.
+        snapshot_ids: The snapshots that are not in it any more.
+    """
+
+    at_ms: int
+    table_uuid: str
+    metadata_file: str
+    snapshot_ids: list[int]
+
+
+class _Stored(msgspec.Struct, frozen=True, rename="kebab"):
+    version: int
+    view_uuid: str
+    unreachable_since_ms: dict[str, int] = msgspec.field(default_factory=dict)
+    deleted: list[Deleted] = msgspec.field(default_factory=list)
+    expired: list[ExpiredSnapshots] = msgspec.field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class Ledger:
+    """One state of the ledger.
+
+    Args:
+        view_uuid: The view's.
+        marks: Since when a file is known to be unreachable, by its location.
+        deleted: The last runs that deleted something.
+        expired: The last expiries.
+    """
+
+    view_uuid: str
+    marks: Mapping[str, int] = field(default_factory=dict)
+    deleted: Sequence[Deleted] = ()
+    expired: Sequence[ExpiredSnapshots] = ()
+
+    def __bool__(self) -> bool:
+        """Whether there is anything to be kept."""
+        return bool(self.marks or self.deleted or self.expired)
+
+    def since_ms(self, location: str, *, now_ms: int, not_before_ms: int) -> int:
+        """Return since when a file is known to be unreachable.
+
+        Args:
+            location: The file.
+            now_ms: The store's time.
+            not_before_ms: A mark that is older than this is of an earlier time, when the file was unreachable as well.
+        """
+        marked = self.marks.get(location, now_ms)
+        return marked if not_before_ms <= marked <= now_ms else max(not_before_ms, now_ms)
+
+    def with_run(self, at_ms: int, proofs: Mapping[str, str]) -> Ledger:
+        """Return the ledger after a run that deleted files.
+
+        Args:
+            at_ms: When.
+            proofs: The proof of each file by its location.
+        """
+        if not proofs:
+            return self
+        names = dict(list(proofs.items())[:_MOST_NAMES])
+        return replace(self, deleted=[*self.deleted, Deleted(at_ms, len(proofs), names)][-_MOST_RUNS:])
+
+    def with_expiry(self, expiry: ExpiredSnapshots | None) -> Ledger:
+        """Return the ledger after an expiry."""
+        return self if expiry is None else replace(self, expired=[*self.expired, expiry][-_MOST_RUNS:])
+
+
+def ledger_location(view: LoadedView) -> str:
+    """Return where a view's ledger is."""
+    return join(view.metadata.location, "maintenance", "ledger.json")
+
+
+def read_ledger(catalog: MaterializedViewCatalog, view: LoadedView) -> Ledger:
+    """Read a view's ledger; an empty one where there is none that can be read."""
+    uuid, location = view.metadata.view_uuid, ledger_location(view)
+    try:
+        text = catalog.files.read_text(location)
+        if text is None or len(text) > _MOST_BYTES:
+            return Ledger(uuid)
+        found = msgspec.json.decode(text, type=_Stored)
+    except (msgspec.DecodeError, RecursionError, InvalidMetadataError) as error:
+        log.warning("The maintenance ledger %s cannot be read, and starts anew: %s", location, error)
+        return Ledger(uuid)
+    if (found.version, found.view_uuid) != (_VERSION, uuid):
+        return Ledger(uuid)
+    return Ledger(uuid, found.unreachable_since_ms, found.deleted, found.expired)
+
+
+def write_ledger(catalog: MaterializedViewCatalog, view: LoadedView, ledger: Ledger, before: Ledger) -> None:
+    """Write a view's ledger where it has changed."""
+    if ledger == before:
+        return
+    stored = _Stored(_VERSION, ledger.view_uuid, dict(ledger.marks), list(ledger.deleted), list(ledger.expired))
+    try:
+        catalog.files.replace_text(ledger_location(view), msgspec.json.encode(stored).decode())
+    except (OSError, CatalogUnavailableError, ConfigurationError) as error:
+        log.warning("The maintenance ledger of %s could not be written: %s", view.identifier, error)

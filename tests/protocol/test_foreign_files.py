@@ -1,0 +1,70 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Nothing of others is ever deleted, however a folder is spelled and wherever others' files are."""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.protocol.foreign import Attack, BucketStore, LocalStore, plot
+
+
+@pytest.fixture(scope="module")
+def s3_server() -> Iterator[str]:
+    """A real S3 server on the loopback."""
+    from moto.server import ThreadedMotoServer
+
+    logging.getLogger("werkzeug").setLevel(logging.ERROR)
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server.start()
+    host, port = server.get_host_and_port()
+    yield f"http://{host}:{port}"
+    server.stop()
+
+
+def attack(found: Attack, seeds: range) -> Attack:
+    """Carry out one layout for each seed."""
+    spellings, twins = found.names()
+    for seed in seeds:
+        found.carry_out(plot(seed, spellings, twins))
+    return found
+
+
+def figures(found: Attack, started: float) -> str:
+    return (
+        f"{found.collected + found.refused} layouts, {found.collected} carried out, {found.refused} refused, "
+        f"{found.benign} benign, {found.foreign} files of others intact, {time.monotonic() - started:.0f} s"
+    )
+
+
+def test_i11_no_file_of_others_is_touched_in_any_layout(tmp_path: Path) -> None:
+    """I11: other tables, views and loose files in every position, by every spelling of a local folder."""
+    started = time.monotonic()
+    found = attack(Attack(LocalStore(tmp_path / "root"), tmp_path), range(60))
+    print(figures(found, started))
+    assert found.benign > 5
+    assert found.refused > 5
+
+
+def test_i11_no_object_of_others_is_touched_in_any_layout(tmp_path: Path, s3_server: str) -> None:
+    """I11: the same in a bucket."""
+    started = time.monotonic()
+    found = attack(Attack(BucketStore(s3_server), tmp_path), range(6))
+    print(figures(found, started))
+    assert found.foreign > 50
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(7200)
+def test_i11_no_file_of_others_is_touched_in_ten_thousand_layouts(tmp_path: Path, s3_server: str) -> None:
+    """I11: 9,500 layouts of local files and 500 of a bucket."""
+    first = int(os.environ.get("TORTURE_SEED", "1")) * 1_000_000
+    started = time.monotonic()
+    print(figures(attack(Attack(LocalStore(tmp_path / "root"), tmp_path), range(first, first + 9_500)), started))
+    started = time.monotonic()
+    print(figures(attack(Attack(BucketStore(s3_server), tmp_path), range(first, first + 500)), started))
