@@ -14,7 +14,7 @@ from airflow_mv.catalog import LoadedStorage, LoadedView, MaterializedViewCatalo
 from airflow_mv.catalog.catalog import repairable
 from airflow_mv.catalog.damage import Sized, check_snapshots, store_of
 from airflow_mv.catalog.files import parsed
-from airflow_mv.errors import InvalidMetadataError, RefreshNotFoundError, StaleViewError
+from airflow_mv.errors import InvalidMetadataError, MetadataFileNotFoundError, RefreshNotFoundError, StaleViewError
 from airflow_mv.observe import observe
 from airflow_mv.plan.freshness import State
 from airflow_mv.refresh import Stager, refresh
@@ -82,8 +82,14 @@ class ReadResult:
         view = self.readable.view.identifier
         what = f"view {view}, refresh {self.readable.refresh_id}, data file"
         with repairable(view), parsed(self.readable.storage.table.location, what):
-            for batch in self.batches:
-                yield from (list(row.values()) for row in batch.to_pylist())
+            try:
+                for batch in self.batches:
+                    yield from (list(row.values()) for row in batch.to_pylist())
+            except FileNotFoundError as error:
+                raise MetadataFileNotFoundError(
+                    f"view {view}: a data file of refresh {self.readable.refresh_id} is gone ({error}). Restore it, or "
+                    "compute the rows anew: a refresh with --full"
+                ) from None
 
 
 def readable(
