@@ -5,7 +5,7 @@ SHELL := /bin/bash
 .PHONY: help setup demo airflow test check format docs torture bench clean distclean
 
 BIN := .venv/bin
-CHECKED := airflow_mv tests dags_examples benchmarks docker .ci
+CHECKED := airflow_mv examples tests dags_examples benchmarks docker .ci
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 help: ## this list
@@ -18,7 +18,7 @@ demo: setup ## three materialized views on real data: create, refresh from Airfl
 	@$(BIN)/airflow-mv demo
 
 airflow: setup ## a local Airflow with the demo's DAGs and connections; prints the address and the login
-	@$(BIN)/python -m airflow_mv.demo.standalone
+	@$(BIN)/python -m examples.demo.standalone
 
 test: setup check ## the checks, then all tests but the slow ones, in two processes (PYTEST_ARGS="-k name" narrows)
 	@bash .ci/setup.sh services

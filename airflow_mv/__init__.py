@@ -10,17 +10,17 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from airflow_mv.version import __version__ as __version__
+
 if TYPE_CHECKING:
     from airflow_mv.catalog import MaterializedViewCatalog as MaterializedViewCatalog
     from airflow_mv.errors import MaterializedViewError as MaterializedViewError
-    from airflow_mv.reading import read as read
-
-__version__ = "0.1.0"
+    from airflow_mv.refresh.read import read as read
 
 _NAMES = {
     "MaterializedViewCatalog": "airflow_mv.catalog",
     "MaterializedViewError": "airflow_mv.errors",
-    "read": "airflow_mv.reading",
+    "read": "airflow_mv.refresh.read",
 }
 __all__ = ["MaterializedViewCatalog", "MaterializedViewError", "__version__", "read"]
 

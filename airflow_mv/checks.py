@@ -1,7 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """What must hold of a view's new rows before anyone sees them.
 
-    from airflow_mv.checks import condition, not_null, row_count_change, unique
+    from airflow_mv.checks import condition
+    from airflow_mv.checks import not_null
+    from airflow_mv.checks import row_count_change
+    from airflow_mv.checks import unique
 
     checks = [not_null("day"), unique("day", "region"), condition("amount >= 0"), row_count_change(at_most_down=0.2)]
 

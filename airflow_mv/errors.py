@@ -127,7 +127,7 @@ class CheckFailedError(MaterializedViewError):
 
     Args:
         message: For people.
-        results: What came of the checks that failed, each an ``airflow_mv.staged_checks.CheckResult``.
+        results: What came of the checks that failed, each an ``airflow_mv.script.CheckResult``.
     """
 
     exit_code = 4

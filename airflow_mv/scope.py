@@ -66,7 +66,7 @@ class RunFacts:
 
 
 @dataclass(frozen=True, slots=True)
-class Scope:
+class RefreshScope:
     """What a run refreshes.
 
     Args:
@@ -84,7 +84,7 @@ class Scope:
 
 def scope_of(
     facts: RunFacts, wanted: ScopeName, *, column: str | None = None, length: timedelta | None = None
-) -> Scope:
+) -> RefreshScope:
     """Return what a run refreshes.
 
     Args:
@@ -100,14 +100,16 @@ def scope_of(
     as_of = _moment(facts, AS_OF_PARAM)
     asked = _asked(facts, column)
     if asked is not None:
-        return Scope(asked, as_of, full, f"the run's parameters: {asked}")
+        return RefreshScope(asked, as_of, full, f"the run's parameters: {asked}")
     if wanted == "interval":
         span, why = _interval(facts, length)
-        return Scope(Span(span[0], span[1], column), as_of, full, why)
+        return RefreshScope(Span(span[0], span[1], column), as_of, full, why)
     if wanted == "as_of" and as_of is None:
         end, why = _end(facts, length)
-        return Scope(None, end, full, why)
-    return Scope(None, as_of, full, "the whole view" if as_of is None else f"the run's parameters: as of {as_of}")
+        return RefreshScope(None, end, full, why)
+    return RefreshScope(
+        None, as_of, full, "the whole view" if as_of is None else f"the run's parameters: as of {as_of}"
+    )
 
 
 def _interval(facts: RunFacts, length: timedelta | None) -> tuple[tuple[datetime, datetime | None], str]:

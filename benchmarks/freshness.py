@@ -24,16 +24,16 @@ from pyiceberg.table.sorting import UNSORTED_SORT_ORDER
 from pyiceberg.types import LongType, NestedField, StringType
 
 from airflow_mv.catalog import MaterializedViewCatalog
-from airflow_mv.create import Definition, create
-from airflow_mv.plan.freshness import State
-from airflow_mv.plan.planner import RefreshPlan
-from airflow_mv.planning import plan_refresh
-from airflow_mv.refresh import publish
+from airflow_mv.freshness.state import State
+from airflow_mv.freshness.status import status, statuses
+from airflow_mv.refresh import plan_refresh
+from airflow_mv.refresh.create import Definition, create
+from airflow_mv.refresh.plan import RefreshPlan
+from airflow_mv.refresh.run import publish
 from airflow_mv.script import CreateStorageStep, Outcome, Script
 from airflow_mv.spec.identifiers import Identifier
 from airflow_mv.spec.stored import decode, encode
 from airflow_mv.spec.table import with_properties
-from airflow_mv.status import status, statuses
 from benchmarks import report
 
 _NAMESPACE = "bench"
@@ -48,7 +48,8 @@ import json, sys, time
 started = time.perf_counter()
 from pyiceberg.catalog import load_catalog
 from airflow_mv.catalog import MaterializedViewCatalog
-from airflow_mv.status import status, statuses
+from airflow_mv.freshness.status import status
+from airflow_mv.freshness.status import statuses
 imported = time.perf_counter()
 catalog = MaterializedViewCatalog(load_catalog("lake", **json.loads(sys.argv[1])))
 views = catalog.list()

@@ -11,14 +11,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from airflow_mv.catalog import LoadedStorage
-from airflow_mv.create import Definition, create
 from airflow_mv.errors import RefreshRefusedError
-from airflow_mv.plan.planner import Mode
-from airflow_mv.planning import RefreshOptions, plan_refresh
-from airflow_mv.refresh import publish, stage
-from airflow_mv.results import RefreshResult
+from airflow_mv.refresh import RefreshOptions, plan_refresh
+from airflow_mv.refresh.create import Definition, create
+from airflow_mv.refresh.plan import RefreshResult
+from airflow_mv.refresh.run import publish, stage
+from airflow_mv.refresh.stagers import InProcessStager, stored_rows
 from airflow_mv.script import Outcome, Script
-from airflow_mv.stagers import InProcessStager, stored_rows
+from airflow_mv.spec.reasons import Mode
 from benchmarks import report
 from benchmarks.cells import Cell, Run, Way, page
 from benchmarks.changes import VARIANTS, Tables
@@ -258,7 +258,7 @@ class Bench:
         return Way(seconds, read_then - read, written_then - written), result
 
     def _refreshed(self, name: str, options: RefreshOptions) -> RefreshResult:
-        """Refresh as :func:`airflow_mv.refresh.refresh` does, by the steps."""
+        """Refresh as :func:`airflow_mv.refresh.run.refresh` does, by the steps."""
         steps = self.catalog.steps
         with steps.phase("plan"):
             plan = plan_refresh(self.catalog, name, options)

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_mv.catalog import LoadedStorage, LoadedView, Located, MaterializedViewCatalog
 from airflow_mv.catalog.files import MetadataFiles
-from airflow_mv.job.work import Work
+from airflow_mv.job.work import JobContext
+from airflow_mv.refresh.stagers import session_stager
 from airflow_mv.script import (
     CreateStorageStep,
     DeltaStep,
@@ -26,7 +27,6 @@ from airflow_mv.script import (
 from airflow_mv.spec.identifiers import Identifier
 from airflow_mv.spec.table import TableMetadata
 from airflow_mv.spec.view import ViewMetadata
-from airflow_mv.stagers import session_stager
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
@@ -194,7 +194,7 @@ def inside(steps: Steps) -> Iterator[None]:
 
     Each is a part of the step that it is in, and stands beside it as ``of which``.
     """
-    kept = {name: getattr(Work, name) for name in _PARTS}
+    kept = {name: getattr(JobContext, name) for name in _PARTS}
 
     def timed(name: str, part: str) -> Callable[..., Any]:
         def call(*arguments: Any, **named: Any) -> Any:
@@ -207,9 +207,9 @@ def inside(steps: Steps) -> Iterator[None]:
         return call
 
     for name, part in _PARTS.items():
-        setattr(Work, name, timed(name, part))
+        setattr(JobContext, name, timed(name, part))
     try:
         yield
     finally:
         for name, method in kept.items():
-            setattr(Work, name, method)
+            setattr(JobContext, name, method)

@@ -12,11 +12,11 @@ from typing import Any
 
 import duckdb
 
-from airflow_mv.plan.changes import UNCHANGED, Kind, Range, Size
-from airflow_mv.plan.cost import StoredCost
-from airflow_mv.plan.planner import Mode
-from airflow_mv.plan.strategy import Base, Candidate, Question, Stored, candidate
+from airflow_mv.freshness.changes import UNCHANGED, Kind, Range, Size
+from airflow_mv.refresh.candidates import BaseTableInput, Candidate, Question, StorageInput, candidate
+from airflow_mv.refresh.cost import StoredCost
 from airflow_mv.spec.identifiers import Identifier
+from airflow_mv.spec.reasons import Mode
 from tests.incremental import tpcds
 from tests.incremental.lab import spark_type, to_duckdb
 
@@ -113,7 +113,7 @@ def _planned(
         output=output,
         pinned=sql,
         bases=bases,
-        stored=Stored(names, tuple(name for name, _ in output), StoredCost(1_000_000, 1_000)),
+        stored=StorageInput(names, tuple(name for name, _ in output), StoredCost(1_000_000, 1_000)),
     )
     found = candidate(question)
     if not isinstance(found, Candidate):
@@ -127,8 +127,8 @@ def _reads(sql: str, table: str) -> bool:
     return any(word.strip("(),`") == table for word in sql.split())
 
 
-def _base(table: str, columns: tuple[tuple[str, str], ...], happened: Range) -> Base:
-    return Base(
+def _base(table: str, columns: tuple[tuple[str, str], ...], happened: Range) -> BaseTableInput:
+    return BaseTableInput(
         identifier=Identifier("lake", ("tpcds",), table),
         sql=f"lake.tpcds.{table}",
         columns=columns,

@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from airflow_mv.catalog import MaterializedViewCatalog
-from airflow_mv.create import Definition, create
-from airflow_mv.plan.reasons import Code, Reason
-from airflow_mv.refresh import refresh
+from airflow_mv.refresh.create import Definition, create
+from airflow_mv.refresh.run import refresh
+from airflow_mv.refresh.stagers import InProcessStager
 from airflow_mv.script import Outcome, Script
-from airflow_mv.stagers import InProcessStager
+from airflow_mv.spec.reasons import Code, Reason
 from benchmarks.tpch import CATALOG, Warehouse
 from tests.incremental.tpch import QUERIES
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import logging
 
-from airflow_mv.alerts import FreshnessAlert
 from airflow_mv.dags import freshness_alerts_dag
+from airflow_mv.freshness.alerts import FreshnessAlert
 
 log = logging.getLogger(__name__)
 

@@ -19,8 +19,8 @@ def short(view: str) -> str:
 @task
 def append_june() -> dict[str, int]:
     """June arrives: one commit to flights and one to weather."""
-    from airflow_mv.demo.data import append_month
     from airflow_mv.hooks import MaterializedViewHook
+    from examples.demo.data import append_month
 
     return append_month(MaterializedViewHook().iceberg_catalog("lake"), 6)
 

@@ -29,9 +29,9 @@ from pyiceberg.table.update import (
 from sqlalchemy import select, update
 
 from airflow_mv.catalog import Layout, LoadedStorage, LoadedView, MaterializedViewCatalog
-from airflow_mv.create import Definition, create
-from airflow_mv.refresh import refresh
-from airflow_mv.results import RefreshResult
+from airflow_mv.refresh.create import Definition, create
+from airflow_mv.refresh.plan import RefreshResult
+from airflow_mv.refresh.run import refresh
 from airflow_mv.script import STAGING_CATALOG, CreateStorageStep, Outcome, Script, SqlStep
 from airflow_mv.spec.identifiers import Identifier, split
 from airflow_mv.spec.materialized_view import COMPLETE_KEY, REFRESH_ID_KEY

@@ -174,7 +174,7 @@ def rest_postgres_uri(rest_jvm: RestServers, postgres_uri: str, warehouse: Path)
 @pytest.fixture(scope="session")
 def connect(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The URL of a Spark Connect server that has Iceberg, and learns of each test's catalog from its client."""
-    from airflow_mv.catalog.spark import spark_settings  # it imports pyiceberg
+    from airflow_mv.catalog.spark import spark_settings
     from tests.spark.processes import connect_server
 
     settings = spark_settings("unused", {"type": "sql", "uri": "sqlite:////nowhere/x.db"})

@@ -14,8 +14,8 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.io.pyarrow import PyArrowFile
 
 from airflow_mv.catalog import LoadedStorage, LoadedView, MaterializedViewCatalog, TableChange
-from airflow_mv.commit import Effects
 from airflow_mv.errors import CatalogUnavailableError, CommitStateUnknownError
+from airflow_mv.publish.protocol import Effects
 from airflow_mv.spec.identifiers import Identifier
 
 #: Sends the swap, or the storage table's commit, for real.

@@ -151,7 +151,7 @@ def rest_properties(address: str) -> dict[str, str]:
 
 def jdbc_properties(uri: str, warehouse: Path | str, name: str = "lake") -> dict[str, str]:
     """Return the properties of Java's ``JdbcCatalog``, and its name, for a SQL catalog: what a Spark session gets."""
-    from airflow_mv.catalog.spark import spark_settings  # not before conftest has set pyiceberg's variables
+    from airflow_mv.catalog.spark import spark_settings
 
     folder = warehouse.as_uri() if isinstance(warehouse, Path) else warehouse
     settings = spark_settings(name, {"type": "sql", "uri": uri, "warehouse": folder}).session_confs()

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from airflow_mv.alerts import FreshnessAlert, Promise, promises, settle
-from airflow_mv.create import Definition, create
 from airflow_mv.errors import CatalogUnavailableError
+from airflow_mv.freshness.alerts import FreshnessAlert, FreshnessSlo, freshness_slos, settle
+from airflow_mv.refresh.create import Definition, create
 from airflow_mv.spec.identifiers import Identifier
 from tests.builders import QUERY, Lake, lake
 
@@ -40,9 +40,9 @@ def home(sqlite_uri: str, warehouse: Path) -> Iterator[Lake]:
         yield found
 
 
-def look(home: Lake, *names: str, after: timedelta = timedelta(0), **options: Any) -> list[Promise]:
+def look(home: Lake, *names: str, after: timedelta = timedelta(0), **options: Any) -> list[FreshnessSlo]:
     views = [home.catalog.identify(f"sales.{name}") for name in names or ("daily",)]
-    return list(promises(home.catalog, views, now=datetime.now(UTC) + after, **options))
+    return list(freshness_slos(home.catalog, views, now=datetime.now(UTC) + after, **options))
 
 
 def told(home: Lake, notes: Notes, **options: Any) -> list[FreshnessAlert]:
@@ -127,7 +127,7 @@ def test_a_view_over_a_plain_view_that_changed_has_its_grace_from_then_on(home: 
     assert promise.since == datetime.fromtimestamp(changed / 1000, UTC)
     assert changed > own
     almost = datetime.fromtimestamp(own / 1000, UTC) + 2 * HOUR + timedelta(milliseconds=20)
-    (still,) = promises(home.catalog, [home.catalog.identify("sales.over")], now=almost)
+    (still,) = freshness_slos(home.catalog, [home.catalog.identify("sales.over")], now=almost)
     assert not still.breached
     assert look(home, "over", after=3 * HOUR)[0].breached
 
@@ -182,7 +182,7 @@ def test_an_outage_is_no_recovery_and_no_breach(home: Lake) -> None:
     """It is said after all views that do answer."""
     home.append()
     views = [Identifier.parse("lake.sales.daily"), Identifier.parse("lake.sales.daily")]
-    found = promises(home.catalog, views, now=datetime.now(UTC) + 3 * HOUR)
+    found = freshness_slos(home.catalog, views, now=datetime.now(UTC) + 3 * HOUR)
     assert next(found).breached
     home.iceberg.engine.dispose()  # type: ignore[attr-defined]
     database = Path(str(home.iceberg.engine.url.database))  # type: ignore[attr-defined]

@@ -13,13 +13,12 @@ import pytest
 
 from airflow_mv.catalog import Layout
 from airflow_mv.errors import InvalidMetadataError, InvalidQueryError, PinError
-from airflow_mv.plan.planner import Mode
-from airflow_mv.plan.reasons import Code
-from airflow_mv.planning import RefreshOptions
-from airflow_mv.planning.pins import RunPins, pin_base_tables, restore
-from airflow_mv.results import RefreshResult
+from airflow_mv.freshness.status import status
+from airflow_mv.refresh import RefreshOptions
+from airflow_mv.refresh.pins import RunPins, pin_base_tables, restore
+from airflow_mv.refresh.plan import RefreshResult
 from airflow_mv.spec.identifiers import Identifier
-from airflow_mv.status import status
+from airflow_mv.spec.reasons import Code, Mode
 from tests.builders import Lake, lake
 from tests.cli.support import call
 from tests.engine.support import reload_configuration
@@ -223,7 +222,7 @@ def test_a_view_need_not_exist_to_be_pinned_by_its_query(home: Lake) -> None:
 def test_a_view_that_has_got_another_query_since_is_told_to_pin_again(home: Lake) -> None:
     home.table("others")
     pins = pin_base_tables(home.catalog, VIEWS)
-    from airflow_mv.create import Definition, create
+    from airflow_mv.refresh.create import Definition, create
 
     wanted = Definition("SELECT count(*) AS n FROM lake.sales.others")
     create(home.catalog, "sales.count", wanted, stager=home.stager, replace=True)

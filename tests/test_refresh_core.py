@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from airflow_mv.create import Definition, create
 from airflow_mv.errors import (
     BaseTableNotFoundError,
     CommitConflictError,
@@ -18,13 +17,14 @@ from airflow_mv.errors import (
     NotMaterializedError,
     RefreshRefusedError,
 )
-from airflow_mv.plan.freshness import State
-from airflow_mv.plan.planner import Mode, RefreshPlan
-from airflow_mv.plan.reasons import Code
-from airflow_mv.planning import RefreshOptions, plan_refresh
-from airflow_mv.refresh import publish, refresh, stage
+from airflow_mv.freshness.state import State
+from airflow_mv.freshness.status import history, status, statuses
+from airflow_mv.refresh import RefreshOptions, plan_refresh
+from airflow_mv.refresh.create import Definition, create
+from airflow_mv.refresh.plan import RefreshPlan
+from airflow_mv.refresh.run import publish, refresh, stage
 from airflow_mv.script import Outcome, Script
-from airflow_mv.status import history, status, statuses
+from airflow_mv.spec.reasons import Code, Mode
 from tests.builders import QUERY, Lake, lake
 
 NORTH = {"region": "north", "orders": 2, "amount": 15}

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from airflow_mv.freshness.status import status, statuses
 from airflow_mv.spec.identifiers import Identifier
-from airflow_mv.status import status, statuses
 from tests.builders import Lake, lake
 
 

@@ -12,12 +12,11 @@ import pytest
 from pyiceberg.expressions import EqualTo
 
 from airflow_mv.errors import RefreshRefusedError
-from airflow_mv.plan.freshness import State
-from airflow_mv.plan.planner import Mode
-from airflow_mv.plan.reasons import Code
-from airflow_mv.planning import RefreshOptions, plan_refresh
-from airflow_mv.status import status
-from airflow_mv.unseen import unseen
+from airflow_mv.freshness.pending_changes import find_pending_changes
+from airflow_mv.freshness.state import State
+from airflow_mv.freshness.status import status
+from airflow_mv.refresh import RefreshOptions, plan_refresh
+from airflow_mv.spec.reasons import Code, Mode
 from tests.builders import Lake, empty_commit, lake, orders, rewritten
 
 #: Numbers that a summary may hold and that no reader can take for one.
@@ -80,7 +79,7 @@ def test_a_change_of_rows_is_never_taken_for_none_whatever_summaries_leave_out(h
         if before != after:
             assert state.state == State.STALE, state.reasons
             assert plan.mode not in (Mode.NOOP, Mode.FAST_FORWARD)
-            assert unseen(home.catalog, "sales.daily") is not None
+            assert find_pending_changes(home.catalog, "sales.daily") is not None
         home.refresh()
         assert status(home.catalog, "sales.daily").state == State.FRESH
         assert {row["region"]: row["amount"] for row in home.read()} == amounts(home)
@@ -100,7 +99,7 @@ def test_a_commit_without_a_change_keeps_a_view_fresh_by_its_manifests(home: Lak
     strip(home, random.Random(1), all_of_it=True)
     found = status(home.catalog, "sales.daily")
     assert (found.state, [reason.code for reason in found.reasons]) == (State.FRESH, [Code.ONLY_REPLACED])
-    assert unseen(home.catalog, "sales.daily") is None
+    assert find_pending_changes(home.catalog, "sales.daily") is None
     assert home.refresh().mode == Mode.FAST_FORWARD
 
 
@@ -123,7 +122,7 @@ def test_numbers_that_are_not_known_are_told_as_unknown(home: Lake) -> None:
     change = found.to_dict()["base_tables"][0]
     assert {change[key] for key in ("rows_added", "bytes_added", "files_added", "total_rows", "total_bytes")} == {None}
     assert "+unknown rows" in found.reasons[0].message
-    news = unseen(home.catalog, "sales.daily")
+    news = find_pending_changes(home.catalog, "sales.daily")
     assert news is not None
     assert news.to_dict()["tables"][0]["rows_added"] is None
     plan = plan_refresh(home.catalog, "sales.daily")

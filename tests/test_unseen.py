@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 from sqlalchemy import event
 
-from airflow_mv.create import Definition, create
 from airflow_mv.errors import BaseTableNotFoundError, ConfigurationError
-from airflow_mv.plan.news import Announcements, Wanted
+from airflow_mv.freshness.pending import Announcements, PendingCriteria
+from airflow_mv.freshness.pending_changes import PendingChanges, find_pending_changes
+from airflow_mv.refresh.create import Definition, create
 from airflow_mv.spec.identifiers import Identifier
-from airflow_mv.unseen import Unseen, unseen
 from tests.builders import Lake, lake
 
 JOINED = (
@@ -37,8 +37,8 @@ def home(sqlite_uri: str, warehouse: Path) -> Iterator[Lake]:
         yield found
 
 
-def news(home: Lake, view: str = "sales.daily", **wanted: Any) -> Unseen | None:
-    return unseen(home.catalog, view, Wanted(**wanted))
+def news(home: Lake, view: str = "sales.daily", **wanted: Any) -> PendingChanges | None:
+    return find_pending_changes(home.catalog, view, PendingCriteria(**wanted))
 
 
 def mark(home: Lake) -> str:
@@ -123,7 +123,9 @@ def test_a_quiet_period_waits_for_the_last_commit_but_not_for_ever(home: Lake) -
     five = timedelta(minutes=5)
 
     def told(at: datetime, **wanted: Any) -> bool:
-        return unseen(home.catalog, "sales.daily", Wanted(quiet=five, **wanted), now=at) is not None
+        return (
+            find_pending_changes(home.catalog, "sales.daily", PendingCriteria(quiet=five, **wanted), now=at) is not None
+        )
 
     assert not told(now)
     assert told(now + timedelta(minutes=6))
@@ -142,9 +144,9 @@ def test_one_look_at_a_base_table_serves_all_views(home: Lake) -> None:
     """A commit between two looks of one poll does not split it."""
     pins: dict[Identifier, Any] = {}
     first = home.append()
-    assert unseen(home.catalog, "sales.daily", pins=pins) is not None
+    assert find_pending_changes(home.catalog, "sales.daily", pins=pins) is not None
     home.append()
-    found = unseen(home.catalog, "sales.joined", pins=pins)
+    found = find_pending_changes(home.catalog, "sales.joined", pins=pins)
     assert found is not None
     assert found.to_dict()["tables"][0]["to"] == str(first)
 
@@ -159,7 +161,7 @@ def test_a_poll_asks_for_the_pointer_of_a_base_table_once(home: Lake) -> None:
     event.listen(home.iceberg.engine, "before_cursor_execute", note)  # type: ignore[attr-defined]
     pins: dict[Identifier, Any] = {}
     for view in ("sales.daily", "sales.joined"):
-        assert unseen(home.catalog, view, pins=pins) is None
+        assert find_pending_changes(home.catalog, view, pins=pins) is None
     event.remove(home.iceberg.engine, "before_cursor_execute", note)  # type: ignore[attr-defined]
 
     assert len(asked) == 4, asked  # each view's own pointer, and that of each base table
@@ -176,7 +178,7 @@ def test_the_same_news_is_announced_once_and_again_after_a_refresh_that_left_som
 
 
 def _as_of(moment: datetime) -> Any:
-    from airflow_mv.planning import RefreshOptions
+    from airflow_mv.refresh import RefreshOptions
 
     return RefreshOptions(as_of=moment)
 

@@ -10,39 +10,45 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from pyiceberg.catalog import Catalog
+from pyiceberg.catalog import Catalog, load_catalog
 from pyiceberg.catalog.rest import RestCatalog
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.exceptions import NoSuchNamespaceError, NoSuchTableError
 from pyiceberg.table import Table
+from pyiceberg.utils.config import Config
+from sqlalchemy.exc import DBAPIError
 
-from airflow_mv.catalog.answers import answered
-from airflow_mv.catalog.confinement import (
+from airflow_mv.catalog.answers import AWAY, answered
+from airflow_mv.catalog.durability import flush, local_path
+from airflow_mv.catalog.files import MetadataFiles, discard, join, path_segment
+from airflow_mv.catalog.flushing import flush_snapshots, flush_table_commits
+from airflow_mv.catalog.limits import opening
+from airflow_mv.catalog.listing import is_local
+from airflow_mv.catalog.loaded import Layout, LoadedStorage, LoadedView, Located
+from airflow_mv.catalog.neighbours import Neighbour, from_files, from_server
+from airflow_mv.catalog.places import check_regular, lies_in
+from airflow_mv.catalog.rest import CHOSEN_BY_THE_CATALOG, RestViews
+from airflow_mv.catalog.secrets import hide_secrets, quiet_warnings, without_secrets
+from airflow_mv.catalog.sql import TABLE, VIEW, Row, SqlPointers
+from airflow_mv.catalog.tables import StorageTables, TableChange, require_own
+from airflow_mv.catalog.untrusted_input import (
     allowed_folders,
     beside_first,
     check_confined,
     check_own_file,
     check_places,
     metadata_folders,
+    restrain,
+    static_table,
 )
-from airflow_mv.catalog.durability import flush, local_path
-from airflow_mv.catalog.files import MetadataFiles, discard, join, path_segment
-from airflow_mv.catalog.flushing import flush_snapshots, flush_table_commits
-from airflow_mv.catalog.listing import is_local
-from airflow_mv.catalog.loaded import Layout, LoadedStorage, LoadedView, Located
-from airflow_mv.catalog.neighbours import Neighbour, from_files, from_server
-from airflow_mv.catalog.opening import open_configured
-from airflow_mv.catalog.places import check_regular, lies_in
-from airflow_mv.catalog.rest import CHOSEN_BY_THE_CATALOG, RestViews
-from airflow_mv.catalog.secrets import hide_secrets
-from airflow_mv.catalog.sql import TABLE, VIEW, Row, SqlPointers
-from airflow_mv.catalog.tables import StorageTables, TableChange, require_own
-from airflow_mv.catalog.untrusted import restrain, static_table
 from airflow_mv.errors import (
     AlreadyExistsError,
+    CatalogNotFoundError,
+    CatalogUnavailableError,
     ConfigurationError,
     InvalidIdentifierError,
     InvalidMetadataError,
+    MaterializedViewError,
     MetadataFileNotFoundError,
     NotFoundError,
     UnsupportedError,
@@ -516,3 +522,51 @@ def next_number(metadata_location: str) -> int:
     """Return the number of the metadata file after this one; names from other writers count from 0."""
     head = metadata_location.rsplit("/", 1)[-1].split("-", 1)[0]
     return whole_number(head, 0) + 1
+
+
+def open_configured(name: str) -> Catalog:
+    """Open a configured catalog.
+
+    Raises:
+        CatalogNotFoundError: There is none of this name.
+        ConfigurationError, CatalogUnavailableError: See :func:`catalog_errors`.
+    """
+    known: Mapping[str, Any] = Config().config.get("catalog") or {}  # type: ignore[assignment]
+    properties = {key.lower(): value for key, value in known.items()}.get(name.lower())
+    if properties is None:
+        listed = ", ".join(sorted(known)) or "none"
+        underscore = " (pyiceberg takes '_' in a variable's name for '-')" if "_" in name else ""
+        raise CatalogNotFoundError(
+            f"no catalog {name!r} is configured (configured: {listed}). Set PYICEBERG_CATALOG__{name.upper()}__TYPE "
+            f"and its other properties{underscore}, write a .pyiceberg.yaml, or name an Airflow connection "
+            "with --conn-id"
+        )
+    with catalog_errors(f"catalog {name!r}", properties):
+        return load_catalog(name)
+
+
+@contextmanager
+def catalog_errors(what: str, properties: Mapping[str, Any]) -> Iterator[None]:
+    """Turn what opening a catalog raises into our errors; neither they nor warnings hold a secret of its properties.
+
+    Args:
+        what: What is opened, for the message.
+        properties: Its properties.
+
+    Raises:
+        CatalogUnavailableError: It does not answer.
+        ConfigurationError: It cannot be opened.
+    """
+    try:
+        with quiet_warnings(properties), opening():
+            yield
+    except MaterializedViewError:
+        raise
+    except (DBAPIError, OSError, *AWAY) as error:
+        said = str(getattr(error, "orig", None) or error).strip().partition("\n")[0]
+        notes = getattr(getattr(error, "orig", None) or error, "__notes__", ())
+        cause = without_secrets(": ".join((said, *notes)), properties)
+        raise CatalogUnavailableError(f"{what} does not answer: {type(error).__name__}: {cause}") from None
+    except Exception as error:  # noqa: BLE001 (each catalog type has its own)
+        cause = without_secrets(str(error), properties)
+        raise ConfigurationError(f"{what} cannot be opened: {type(error).__name__}: {cause}") from None

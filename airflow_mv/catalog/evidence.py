@@ -8,7 +8,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from airflow_mv.catalog.catalog import MaterializedViewCatalog, next_number
-from airflow_mv.catalog.confinement import (
+from airflow_mv.catalog.loaded import LoadedStorage, LoadedView
+from airflow_mv.catalog.sql import TABLE, VIEW, Row
+from airflow_mv.catalog.tables import require_own
+from airflow_mv.catalog.untrusted_input import (
     allowed_folders,
     beside_first,
     check_confined,
@@ -16,9 +19,6 @@ from airflow_mv.catalog.confinement import (
     check_places,
     metadata_folders,
 )
-from airflow_mv.catalog.loaded import LoadedStorage, LoadedView
-from airflow_mv.catalog.sql import TABLE, VIEW, Row
-from airflow_mv.catalog.tables import require_own
 from airflow_mv.errors import (
     InvalidMetadataError,
     MetadataFileNotFoundError,

@@ -14,8 +14,8 @@ from pyiceberg.io import FileIO, InputFile, load_file_io
 
 from airflow_mv.catalog import listing
 from airflow_mv.catalog.durability import first_folder, flush
+from airflow_mv.catalog.limits import with_store_limits
 from airflow_mv.catalog.listing import StoredFile
-from airflow_mv.catalog.waits import with_store_limits
 from airflow_mv.errors import (
     CatalogUnavailableError,
     ConfigurationError,

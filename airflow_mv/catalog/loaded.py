@@ -10,12 +10,7 @@ import msgspec
 
 from airflow_mv.errors import InvalidIdentifierError, InvalidMetadataError, NotMaterializedError
 from airflow_mv.spec.identifiers import Identifier, split
-from airflow_mv.spec.materialized_view import (
-    STORAGE_TABLE_PROPERTY,
-    RefreshRecord,
-    StorageState,
-    ViewSettings,
-)
+from airflow_mv.spec.materialized_view import STORAGE_TABLE_PROPERTY, RefreshRecord, StorageState, ViewSettings
 from airflow_mv.spec.table import TableMetadata, snapshots_between
 from airflow_mv.spec.view import ViewMetadata
 

@@ -14,9 +14,9 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.exceptions import NoSuchNamespaceError, NoSuchTableError, NoSuchViewError
 
 from airflow_mv.catalog.answers import answered
-from airflow_mv.catalog.confinement import PLACES
 from airflow_mv.catalog.files import MetadataFiles
 from airflow_mv.catalog.rest import RestViews
+from airflow_mv.catalog.untrusted_input import PLACES
 from airflow_mv.errors import ConfigurationError, InvalidMetadataError, MetadataFileNotFoundError, UnsupportedError
 from airflow_mv.spec.identifiers import Identifier
 from airflow_mv.spec.stored import unpacked

@@ -17,9 +17,8 @@ from pyiceberg.exceptions import NoSuchNamespaceError, RESTError
 from requests import Response
 
 from airflow_mv.catalog.answers import NO_ANSWER, UNPROVEN, answered, brief
-from airflow_mv.catalog.bounded import bound_session
+from airflow_mv.catalog.limits import answer_seconds, bound_session
 from airflow_mv.catalog.loaded import LoadedView
-from airflow_mv.catalog.waits import answer_seconds
 from airflow_mv.errors import (
     AlreadyExistsError,
     CatalogUnavailableError,

@@ -34,7 +34,7 @@ from pyiceberg.types import (
 
 from airflow_mv.catalog.avro import read_entries, read_manifests
 from airflow_mv.catalog.files import MetadataFiles, parsed
-from airflow_mv.catalog.untrusted import static_table
+from airflow_mv.catalog.untrusted_input import static_table
 from airflow_mv.spec.table import TableMetadata
 
 _EXPRESSIONS: Mapping[str, Callable[..., BooleanExpression]] = {
@@ -51,7 +51,7 @@ _EPOCH = datetime(1970, 1, 1)  # noqa: DTZ001 (as the format counts)
 _MOST_MANIFESTS = 50
 
 
-class Comparison(Protocol):
+class ColumnBound(Protocol):
     """A column against a literal."""
 
     @property
@@ -94,7 +94,7 @@ def added_rows_may_match(
     files: MetadataFiles,
     location: str,
     snapshots: Collection[int],
-    filters: Sequence[Sequence[Comparison]],
+    filters: Sequence[Sequence[ColumnBound]],
 ) -> bool:
     """Whether a row that was appended may pass one of several filters; ``True`` where it cannot be told.
 
@@ -116,7 +116,7 @@ def added_rows_may_match(
         return _may_match(table, snapshots, filters)
 
 
-def _may_match(table: StaticTable, snapshots: Collection[int], filters: Sequence[Sequence[Comparison]]) -> bool:
+def _may_match(table: StaticTable, snapshots: Collection[int], filters: Sequence[Sequence[ColumnBound]]) -> bool:
     schema, io = table.schema(), table.io
     expressions = [_expression(comparisons, schema) for comparisons in filters]
     if None in expressions:
@@ -140,7 +140,7 @@ def _may_match(table: StaticTable, snapshots: Collection[int], filters: Sequence
     return any(test.eval(file) for file in added for test in tests)
 
 
-def _expression(comparisons: Sequence[Comparison], schema: Schema) -> BooleanExpression | None:
+def _expression(comparisons: Sequence[ColumnBound], schema: Schema) -> BooleanExpression | None:
     """Return what of a filter can be tested against statistics, or ``None`` for nothing."""
     parts = []
     for comparison in comparisons:
@@ -152,7 +152,7 @@ def _expression(comparisons: Sequence[Comparison], schema: Schema) -> BooleanExp
     return parts[0] if len(parts) == 1 else And(*parts)
 
 
-def _value(comparison: Comparison, schema: Schema) -> Any:
+def _value(comparison: ColumnBound, schema: Schema) -> Any:
     """Return a literal in the column's own type; ``None`` where Spark would convert the column instead."""
     try:
         kind = schema.find_field(comparison.column).field_type
@@ -170,7 +170,7 @@ def _value(comparison: Comparison, schema: Schema) -> Any:
         return None
 
 
-def _time(comparison: Comparison, kind: IcebergType) -> Any:
+def _time(comparison: ColumnBound, kind: IcebergType) -> Any:
     if isinstance(kind, DateType) and comparison.kind == "date":
         return date.fromisoformat(comparison.value)
     if isinstance(kind, TimestampType | TimestamptzType) and comparison.kind == "timestamp":

@@ -28,7 +28,7 @@ from pyiceberg.table.update import (
 from airflow_mv.catalog.answers import NO_ANSWER, answered, brief, refusal_of
 from airflow_mv.catalog.files import MetadataFiles
 from airflow_mv.catalog.loaded import LoadedView
-from airflow_mv.catalog.untrusted import require_no_writer
+from airflow_mv.catalog.untrusted_input import require_no_writer
 from airflow_mv.errors import (
     ClockError,
     CommitStateUnknownError,

@@ -16,9 +16,9 @@ from typing import Any
 from airflow_mv.catalog import MaterializedViewCatalog
 from airflow_mv.catalog.files import join
 from airflow_mv.errors import MaterializedViewError
-from airflow_mv.observe import observe
+from airflow_mv.freshness.observe import observe
+from airflow_mv.maintenance.repair import diagnose
 from airflow_mv.spec.identifiers import Identifier
-from airflow_mv.upkeep.repair import diagnose
 
 _MIN_JAVA = 17
 

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from airflow_mv import __version__
 from airflow_mv.cli import show as render
 from airflow_mv.cli.context import (
     common,
@@ -20,19 +19,23 @@ from airflow_mv.cli.context import (
     open_whole,
     out,
     parse_time,
+    pin,
+    pins_of,
     print_json,
     progress,
     sparked,
     stager_for,
     with_checks,
     with_interval,
+    with_pins,
 )
 from airflow_mv.cli.maintain import drop, maintain, rollback
-from airflow_mv.cli.pinned import pin, pins_of, with_pins
 from airflow_mv.cli.repair import repair
+from airflow_mv.errors import ConfigurationError
+from airflow_mv.version import __version__
 
 if TYPE_CHECKING:
-    from airflow_mv.planning import RefreshOptions
+    from airflow_mv.refresh import RefreshOptions
     from airflow_mv.spec.interval import Span
 
 _STALE = 3
@@ -84,10 +87,10 @@ def create(
     **definition: Any,
 ) -> None:
     """Create a materialized view."""
-    from airflow_mv.create import Definition
-    from airflow_mv.create import create as create_view
-    from airflow_mv.refresh import refresh as refresh_views
-    from airflow_mv.status import status as view_status
+    from airflow_mv.freshness.status import status as view_status
+    from airflow_mv.refresh.create import Definition
+    from airflow_mv.refresh.create import create as create_view
+    from airflow_mv.refresh.run import refresh as refresh_views
 
     if sql and sql_file:
         raise click.UsageError("--sql and --sql-file exclude each other")
@@ -130,7 +133,7 @@ def status(
     conn_id: str | None,
 ) -> None:
     """Say whether views are fresh, and why not. Reads metadata only."""
-    from airflow_mv.status import statuses
+    from airflow_mv.freshness.status import statuses
 
     if sum((bool(views), namespace is not None, whole is not None)) != 1:
         raise click.UsageError("name views, or --namespace CATALOG.NAMESPACE, or --all [CATALOG]")
@@ -156,7 +159,7 @@ def status(
 @how
 def plan(*, view: str, options: RefreshOptions, pins: Path | None, as_json: bool, conn_id: str | None) -> None:
     """Show what a refresh would do, and why. Reads metadata only."""
-    from airflow_mv.planning import plan_refresh
+    from airflow_mv.refresh import plan_refresh
 
     catalog, (identifier,) = open_catalog([view], conn_id)
     document = plan_refresh(catalog, identifier, options, pins=pins_of(catalog, [identifier], pins)).to_dict()
@@ -183,7 +186,7 @@ def refresh(
     conn_id: str | None,
 ) -> None:
     """Refresh views: plan, run, commit. Several share one Spark application and one set of base snapshots."""
-    from airflow_mv.refresh import refresh as refresh_views
+    from airflow_mv.refresh.run import refresh as refresh_views
 
     catalog, identifiers = open_catalog(views, conn_id)
     stager = stager_for(catalog, master, remote)
@@ -203,7 +206,7 @@ def refresh(
 @common
 def history(*, view: str, as_json: bool, conn_id: str | None) -> None:
     """List the recorded refreshes, oldest first."""
-    from airflow_mv.status import history as view_history
+    from airflow_mv.freshness.status import history as view_history
 
     catalog, (identifier,) = open_catalog([view], conn_id)
     documents = view_history(catalog, identifier)
@@ -234,7 +237,7 @@ def read(
     conn_id: str | None,
 ) -> None:
     """Print the stored rows. They are refreshed first where stale rows are not allowed."""
-    from airflow_mv.reading import read_arrow, readable
+    from airflow_mv.refresh.read import read_arrow, readable
 
     catalog, (identifier,) = open_catalog([view], conn_id)
     stager = None if no_refresh else stager_for(catalog, master, remote)
@@ -258,7 +261,7 @@ def read(
 @common
 def show(*, view: str, as_json: bool, conn_id: str | None) -> None:
     """Print the stored metadata of view and storage table."""
-    from airflow_mv.status import stored_metadata
+    from airflow_mv.freshness.status import stored_metadata
 
     catalog, (identifier,) = open_catalog([view], conn_id)
     document = stored_metadata(catalog, identifier)
@@ -277,8 +280,8 @@ def verify(
     *, view: str, files: bool, master: str | None, remote: str | None, as_json: bool, conn_id: str | None
 ) -> None:
     """Compare the stored rows with a recomputation. At the recorded snapshots; ends with 4 if they differ."""
-    from airflow_mv.verify import verify as verify_view
-    from airflow_mv.verify import verify_files
+    from airflow_mv.refresh.verify import verify as verify_view
+    from airflow_mv.refresh.verify import verify_files
 
     catalog, (identifier,) = open_catalog([view], conn_id)
     if files:
@@ -329,8 +332,12 @@ def doctor(*, names: tuple[str, ...], as_json: bool, conn_id: str | None) -> Non
 @guarded
 def demo(*, home: Path | None) -> None:
     """Run the main job on real data, from nothing. Flights, three views, a real Airflow, every row checked."""
-    from airflow_mv.demo.home import DemoHome
-    from airflow_mv.demo.run import run
+    if not (Path(__file__).parents[2] / "examples" / "demo").is_dir():
+        raise ConfigurationError(
+            "the demo is in airflow-mv's repository, not in the installed package: clone it, run make demo"
+        )
+    from examples.demo.home import DemoHome
+    from examples.demo.run import run
 
     run(DemoHome(home.resolve()) if home else DemoHome.default())
 

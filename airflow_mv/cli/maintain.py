@@ -56,7 +56,7 @@ def maintain(
     *, views: tuple[str, ...], older_than: timedelta, dry_run: bool, undo: bool, as_json: bool, conn_id: str | None
 ) -> None:
     """Expire old snapshots and collect orphans. Deletes what is proven the view's and no metadata reaches."""
-    from airflow_mv.upkeep.maintenance import maintain as maintain_view
+    from airflow_mv.maintenance.orphans import maintain as maintain_view
 
     catalog, identifiers = open_catalog(views, conn_id)
     if undo:
@@ -75,7 +75,7 @@ def maintain(
 
 
 def _undo(catalog: MaterializedViewCatalog, views: Sequence[Identifier], *, as_json: bool) -> None:
-    from airflow_mv.upkeep.undo import undo
+    from airflow_mv.maintenance.undo import undo
 
     documents = [undo(catalog, view).to_dict() for view in views]
     if as_json:
@@ -94,7 +94,7 @@ def _undo(catalog: MaterializedViewCatalog, views: Sequence[Identifier], *, as_j
 @common
 def rollback(*, view: str, refresh_id: str, as_json: bool, conn_id: str | None) -> None:
     """Make an earlier refresh current again. The next refresh moves on from there."""
-    from airflow_mv.upkeep.rollback import rollback as roll_back
+    from airflow_mv.maintenance.rollback import rollback as roll_back
 
     catalog, (identifier,) = open_catalog([view], conn_id)
     document = roll_back(catalog, identifier, refresh_id).to_dict()
@@ -126,7 +126,7 @@ def drop(*, view: str, purge: bool, force: bool, as_json: bool, conn_id: str | N
 
 
 def _dropped(catalog: MaterializedViewCatalog, view: Identifier, *, force: bool) -> dict[str, Any]:
-    from airflow_mv.create import drop as drop_view
+    from airflow_mv.maintenance.drop import drop as drop_view
 
     left = drop_view(catalog, view, force=force).left
     return {"left": left} if left else {}
@@ -135,7 +135,7 @@ def _dropped(catalog: MaterializedViewCatalog, view: Identifier, *, force: bool)
 def _purged(catalog: MaterializedViewCatalog, view: Identifier, *, force: bool) -> dict[str, Any]:
     """Drop a view with its files; where these cannot be proven to be its own, only with ``force``, and without them."""
     from airflow_mv.catalog.evidence import folder_of
-    from airflow_mv.upkeep.purge import purge as purge_view
+    from airflow_mv.maintenance.drop import purge as purge_view
 
     folder = folder_of(catalog, view)
     try:

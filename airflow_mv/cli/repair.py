@@ -28,7 +28,7 @@ def repair(*, view: str, yes: bool, accept_older: bool, as_json: bool, conn_id: 
 
     Ends with 4 where something is wrong and was not repaired.
     """
-    from airflow_mv.upkeep.repair import repair as repair_view
+    from airflow_mv.maintenance.repair import repair as repair_view
 
     catalog, (identifier,) = open_catalog([view], conn_id)
     done = repair_view(catalog, identifier, act=yes, accept_older=accept_older, report=progress)

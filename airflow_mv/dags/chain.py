@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from airflow_mv.errors import ConfigurationError
-from airflow_mv.plan.order import in_order
 from airflow_mv.spec.identifiers import Identifier
+from airflow_mv.sql.order import in_order
 
 _NO_TASK_ID = re.compile(r"[^\w-]+")
 _TEMPLATE = ("{{", "{%")
@@ -112,7 +112,7 @@ def _reads(view: Identifier, chained: ChainedView, views: Mapping[Identifier, Ch
         if name not in views:
             raise ConfigurationError(f"view {view}: after names {name}, which is none of the chain's views")
     if chained.sql is not None and not any(mark in chained.sql for mark in _TEMPLATE):
-        from airflow_mv.plan.query import base_tables
+        from airflow_mv.sql.query import base_tables
 
         found = base_tables(
             chained.sql,

@@ -11,11 +11,7 @@ from airflow.sdk import BaseOperator, TaskGroup
 
 from airflow_mv.dags.chain import Chain, Views, read_chain
 from airflow_mv.errors import ConfigurationError
-from airflow_mv.operators import (
-    CreateMaterializedViewOperator,
-    PinBaseTablesOperator,
-    RefreshMaterializedViewOperator,
-)
+from airflow_mv.operators import CreateMaterializedViewOperator, PinBaseTablesOperator, RefreshMaterializedViewOperator
 from airflow_mv.operators.pin import ReadyViewsOperator
 from airflow_mv.scope import ScopeName
 from airflow_mv.spec.identifiers import split

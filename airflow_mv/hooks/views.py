@@ -31,13 +31,13 @@ if TYPE_CHECKING:
 
     from airflow_mv.catalog import MaterializedViewCatalog
     from airflow_mv.catalog.spark import SparkSettings
-    from airflow_mv.plan.planner import RefreshPlan
-    from airflow_mv.planning import Pins, RefreshOptions
-    from airflow_mv.reading import ReadResult
-    from airflow_mv.results import RefreshResult, ViewStatus
+    from airflow_mv.freshness.status import ViewStatus
+    from airflow_mv.refresh import Pins, RefreshOptions
+    from airflow_mv.refresh.plan import RefreshPlan, RefreshResult
+    from airflow_mv.refresh.read import ReadResult
+    from airflow_mv.refresh.stagers import InProcessStager
     from airflow_mv.script import Outcome
     from airflow_mv.spec.interval import Span
-    from airflow_mv.stagers import InProcessStager
 
 
 class MaterializedViewHook(BaseHook):
@@ -152,7 +152,7 @@ class MaterializedViewHook(BaseHook):
         Raises:
             ConfigurationError, CatalogUnavailableError: See :meth:`catalog_for`.
         """
-        from airflow_mv.catalog.opening import catalog_errors
+        from airflow_mv.catalog.catalog import catalog_errors
 
         given = {**self._completed().extra_dejson, "password": self._completed().password or ""}
         with catalog_errors(f"connection {self.iceberg_conn_id!r}: the catalog", given):
@@ -162,7 +162,7 @@ class MaterializedViewHook(BaseHook):
 
     def spark_settings(self, view: str) -> SparkSettings:
         """Return what a Spark session needs to reach the view's catalog. Its ``secrets`` are masked in logs."""
-        from airflow_mv.stagers import settings_of
+        from airflow_mv.refresh.stagers import settings_of
 
         settings = settings_of(self.catalog_for(view))
         mask(settings.secrets)
@@ -183,20 +183,20 @@ class MaterializedViewHook(BaseHook):
     # -- views ---------------------------------------------------------------------------------
 
     def status(self, view: str, *, interval: Span | None = None) -> ViewStatus:
-        """Say whether a view, or an interval of it, is fresh, and why not. See :func:`airflow_mv.status.status`."""
-        from airflow_mv.status import status
+        """Say whether a view, or an interval of it, is fresh, and why not."""
+        from airflow_mv.freshness.status import status
 
         return status(self.catalog_for(view), self.identify(view), interval=interval)
 
     def plan(self, view: str, options: RefreshOptions | None = None, *, pins: Pins | None = None) -> RefreshPlan:
-        """Plan a refresh; metadata only. See :func:`airflow_mv.planning.plan_refresh`."""
-        from airflow_mv.planning import plan_refresh
+        """Plan a refresh; metadata only. See :func:`airflow_mv.refresh.plan_refresh`."""
+        from airflow_mv.refresh import plan_refresh
 
         return plan_refresh(self.catalog_for(view), self.identify(view), options, pins=pins)
 
     def publish(self, plan: RefreshPlan, outcome: Outcome | None) -> RefreshResult | None:
-        """Publish a staged plan; ``None`` where it must be planned again. See :func:`airflow_mv.refresh.publish`."""
-        from airflow_mv.refresh import publish
+        """Publish a staged plan; ``None`` where it must be planned again."""
+        from airflow_mv.refresh.run import publish
 
         return publish(self.catalog_for(str(plan.view)), plan, outcome)
 
@@ -208,7 +208,7 @@ class MaterializedViewHook(BaseHook):
         Raises:
             ConfigurationError: The Spark connection is missing or wrong.
         """
-        from airflow_mv.stagers import InProcessStager
+        from airflow_mv.refresh.stagers import InProcessStager
 
         target = spark_target(self.spark_conn_id)
         if target.missing:
@@ -241,7 +241,7 @@ class MaterializedViewHook(BaseHook):
         Raises:
             StaleViewError: A refresh would be needed and is not wanted.
         """
-        from airflow_mv.reading import read_arrow, readable
+        from airflow_mv.refresh.read import read_arrow, readable
 
         catalog, identifier = self.catalog_for(view), self.identify(view)
         with closing(_Lazy(self, view)) as stager:

@@ -17,14 +17,15 @@ from pyspark.sql.types import DataType
 
 from airflow_mv.errors import IncrementalRefusedError
 from airflow_mv.job.pruning import predicates
-from airflow_mv.job.work import Work, columns_of, incomparable
-from airflow_mv.script import WEIGHT, MergeAdditiveStep, ReplaceKeysStep, quote
+from airflow_mv.job.work import JobContext, columns_of, incomparable
+from airflow_mv.quoting import quote
+from airflow_mv.script import WEIGHT, MergeAdditiveStep, ReplaceKeysStep
 
 _OVERFLOW = re.compile(r"ARITHMETIC_OVERFLOW|NUMERIC_VALUE_OUT_OF_RANGE|CAST_OVERFLOW")
 _NO_EQUALITY = ("map", "variant", "geometry", "geography", "calendarinterval")
 
 
-def replace_keys(work: Work, step: ReplaceKeysStep) -> None:
+def replace_keys(work: JobContext, step: ReplaceKeysStep) -> None:
     """Run a :class:`~airflow_mv.script.ReplaceKeysStep`.
 
     Raises:
@@ -49,7 +50,7 @@ def replace_keys(work: Work, step: ReplaceKeysStep) -> None:
         keys.write(keys.only(f"(\n{step.query}\n) AS `__new`({columns_of(step.columns)})", "`__new`"))
 
 
-def merge_additive(work: Work, step: MergeAdditiveStep) -> None:
+def merge_additive(work: JobContext, step: MergeAdditiveStep) -> None:
     """Run a :class:`~airflow_mv.script.MergeAdditiveStep`.
 
     Raises:
@@ -67,7 +68,7 @@ def merge_additive(work: Work, step: MergeAdditiveStep) -> None:
         raise IncrementalRefusedError("overflow", "a sum over stored and changed rows overflows its type") from error
 
 
-def _merge_additive(work: Work, step: MergeAdditiveStep) -> None:
+def _merge_additive(work: JobContext, step: MergeAdditiveStep) -> None:
     columns = columns_of(step.columns)
     changed = columns_of((*step.columns, WEIGHT)) if step.weighted else columns
     keys = _Keys(work, step, work.query(f"SELECT * FROM (\n{step.changes}\n) AS `__changed`({changed})"))
@@ -93,7 +94,7 @@ def _merge_additive(work: Work, step: MergeAdditiveStep) -> None:
     keys.write(f"SELECT * FROM {view}")
 
 
-def _replace_all(work: Work, step: ReplaceKeysStep, affected: str) -> None:
+def _replace_all(work: JobContext, step: ReplaceKeysStep, affected: str) -> None:
     """Without a key every row is one group: it stays or all is new."""
     found = work.at_hand(work.query(f"SELECT 1 FROM (\n{affected}\n) LIMIT 1"))
     work.keys = found[1] if found else 0
@@ -111,7 +112,7 @@ class _Keys:
         frame: A query for them, which is run here: the key's columns and perhaps more.
     """
 
-    def __init__(self, work: Work, step: ReplaceKeysStep | MergeAdditiveStep, frame: DataFrame) -> None:
+    def __init__(self, work: JobContext, step: ReplaceKeysStep | MergeAdditiveStep, frame: DataFrame) -> None:
         self.work, self.step = work, step
         self.view = _name("keys")
         types = {field.name: field.dataType for field in frame.schema.fields}

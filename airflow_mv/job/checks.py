@@ -15,10 +15,10 @@ from pyspark.sql import DataFrame
 from pyspark.sql.types import BinaryType
 
 from airflow_mv.job.steps import OF_VALUES
-from airflow_mv.job.work import Work
+from airflow_mv.job.work import JobContext
+from airflow_mv.quoting import quote
 from airflow_mv.redaction import shortened
-from airflow_mv.script import quote
-from airflow_mv.staged_checks import LONGEST_VALUE, MOST_ROWS, CheckResult, StagedCheck, StagedChecks
+from airflow_mv.script import LONGEST_VALUE, MOST_ROWS, CheckResult, StagedCheck, StagedChecks
 
 #: What the SQL of a check can end with through no fault of Spark's: to try again is no help.
 _OF_SQL = (AnalysisException, *OF_VALUES)
@@ -36,7 +36,7 @@ _OF_FUNCTION = (
 )
 
 
-def run_checks(work: Work, checks: StagedChecks, report: Callable[[str], None]) -> tuple[CheckResult, ...]:
+def run_checks(work: JobContext, checks: StagedChecks, report: Callable[[str], None]) -> tuple[CheckResult, ...]:
     """Compute the checks of a run.
 
     Args:
@@ -73,7 +73,7 @@ def checks_here(checks: StagedChecks, here: Callable[[str], str]) -> StagedCheck
     return replace(checks, rows=here(checks.rows), checks=tuple(own))
 
 
-def _computed(work: Work, checks: StagedChecks, asked: Sequence[StagedCheck]) -> list[CheckResult]:
+def _computed(work: JobContext, checks: StagedChecks, asked: Sequence[StagedCheck]) -> list[CheckResult]:
     """Compute checks in one aggregation, or where that fails each on its own: the others have a verdict, too."""
     if not asked:
         return []
@@ -91,7 +91,7 @@ def _computed(work: Work, checks: StagedChecks, asked: Sequence[StagedCheck]) ->
     ]
 
 
-def _called(work: Work, checks: StagedChecks, check: StagedCheck) -> CheckResult:
+def _called(work: JobContext, checks: StagedChecks, check: StagedCheck) -> CheckResult:
     """Call a check's function with the staged rows."""
     module, _, path = check.function.partition(":")
     try:

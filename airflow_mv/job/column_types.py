@@ -8,7 +8,7 @@ from itertools import zip_longest
 from pyspark.sql import types as T
 
 from airflow_mv.errors import InvalidQueryError
-from airflow_mv.job.work import Work
+from airflow_mv.job.work import JobContext
 from airflow_mv.script import Script
 
 #: Types of which each holds all values of those before it in its line.
@@ -18,7 +18,7 @@ _LINES = (
 )
 
 
-def check_types(work: Work, query: str, script: Script) -> None:
+def check_types(work: JobContext, query: str, script: Script) -> None:
     """Refuse a query whose columns have come to be of types that the view's columns do not hold.
 
     Spark would convert the values, and lose digits or fail on the first value that is too large.

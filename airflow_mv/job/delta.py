@@ -18,11 +18,12 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import MapType
 
 from airflow_mv.errors import IncrementalRefusedError
-from airflow_mv.job.likeness import check_alike
+from airflow_mv.job.likeness import check_equivalent
 from airflow_mv.job.pruning import within
 from airflow_mv.job.reads import check_reads
-from airflow_mv.job.work import Work, cause, incomparable
-from airflow_mv.script import STAGING_CATALOG, WEIGHT, Delta, DeltaStep, DeterminismStep, Step, quote
+from airflow_mv.job.work import JobContext, cause, incomparable
+from airflow_mv.quoting import quote
+from airflow_mv.script import STAGING_CATALOG, WEIGHT, Delta, DeltaStep, DeterminismStep, Step
 
 _ROW_ID, _ROW_VERSION = "_row_id", "_last_updated_sequence_number"
 #: Types of which equal values may still be told apart.
@@ -51,7 +52,7 @@ class _Read:
     added: bool = False
 
 
-def check_deterministic(work: Work, step: DeterminismStep) -> None:
+def check_deterministic(work: JobContext, step: DeterminismStep) -> None:
     """Refuse a query that may give other rows from the same snapshots, or does not mean what the statements do.
 
     Raises:
@@ -60,7 +61,7 @@ def check_deterministic(work: Work, step: DeterminismStep) -> None:
     """
     frame = check_reads(work, step.query) if step.pinned else work.query(step.query)
     if step.again:
-        check_alike(work, step, frame)
+        check_equivalent(work, step, frame)
     if work.jvm is None:
         return  # the analysed plan is the server's: the planner's own list of functions has to do
     plan: Any = frame._jdf.queryExecution().analyzed()
@@ -78,7 +79,7 @@ def check_deterministic(work: Work, step: DeterminismStep) -> None:
         )
 
 
-def make_delta(work: Work, step: DeltaStep) -> None:
+def make_delta(work: JobContext, step: DeltaStep) -> None:
     """Make the temporary view of a :class:`~airflow_mv.script.DeltaStep`.
 
     Rows that no query can tell apart cancel: all NaN are one, -0.0 and 0.0 are two, and so are two orders of a map.
@@ -100,7 +101,7 @@ def make_delta(work: Work, step: DeltaStep) -> None:
     work.view(step.view, frame)
 
 
-def _read_or_refuse(work: Work, step: DeltaStep) -> _Read:
+def _read_or_refuse(work: JobContext, step: DeltaStep) -> _Read:
     try:
         return _read(work, step)
     except (AnalysisException, IncrementalRefusedError):
@@ -111,7 +112,7 @@ def _read_or_refuse(work: Work, step: DeltaStep) -> _Read:
         raise IncrementalRefusedError("delta-failed", message) from error
 
 
-def check_snapshots(work: Work, steps: Iterable[Step]) -> None:
+def check_snapshots(work: JobContext, steps: Iterable[Step]) -> None:
     """Refuse steps whose snapshots have expired since they were planned: before the first of them runs.
 
     Raises:
@@ -126,7 +127,7 @@ def check_snapshots(work: Work, steps: Iterable[Step]) -> None:
                 raise _expired(step, missing.pop())
 
 
-def _known(work: Work, table: str, wanted: Iterable[int]) -> set[int]:
+def _known(work: JobContext, table: str, wanted: Iterable[int]) -> set[int]:
     if work.jvm is not None:
         java = work.table(table)
         return {snapshot for snapshot in wanted if java.snapshot(snapshot) is not None}
@@ -137,12 +138,12 @@ def _expired(step: DeltaStep, snapshot: int) -> IncrementalRefusedError:
     return IncrementalRefusedError("snapshot-missing", f"{step.table}: snapshot {snapshot} has expired")
 
 
-def _partitions(work: Work, facts: Delta) -> AbstractContextManager[None]:
+def _partitions(work: JobContext, facts: Delta) -> AbstractContextManager[None]:
     known = facts.old_tasks + facts.new_tasks
     return work.sized_for(facts.old_bytes + facts.new_bytes) if known else nullcontext()
 
 
-def _read(work: Work, step: DeltaStep) -> _Read:
+def _read(work: JobContext, step: DeltaStep) -> _Read:
     if step.start == step.end:
         empty = replace(step, where="false")
         return _Read(_pinned(work, empty, step.end, 1), Delta(step.table, rows_read=0, rows=0))
@@ -159,20 +160,20 @@ def _read(work: Work, step: DeltaStep) -> _Read:
 # ---------------------------------------------------------------------------------------- plain reads
 
 
-def _pinned(work: Work, step: DeltaStep, snapshot: int | None, sign: int) -> DataFrame:
+def _pinned(work: JobContext, step: DeltaStep, snapshot: int | None, sign: int) -> DataFrame:
     version = f" VERSION AS OF {snapshot}" if snapshot is not None else ""
     where = f" WHERE {step.where}" if step.where else ""
     items = ", ".join([*map(quote, step.columns), f"{sign} AS {quote(WEIGHT)}"])
     return work.query(f"SELECT {items} FROM {step.table}{version}{where}")
 
 
-def _values(work: Work, step: DeltaStep) -> _Read:
+def _values(work: JobContext, step: DeltaStep) -> _Read:
     both = _pinned(work, step, step.start, -1).unionAll(_pinned(work, step, step.end, 1))
     return _Read(both, Delta(step.table, ("values",)), net=False)
 
 
 def _append(
-    work: Work, step: DeltaStep, told: Sequence[int] | None, bounds: Mapping[str, Sequence[Any]] | None = None
+    work: JobContext, step: DeltaStep, told: Sequence[int] | None, bounds: Mapping[str, Sequence[Any]] | None = None
 ) -> _Read:
     """Read the files that were appended.
 
@@ -192,7 +193,7 @@ def _append(
     return _Read(_signed(frame.where(all_pass) if all_pass else frame, step, 1), facts, added=True)
 
 
-def _told_append(work: Work, step: DeltaStep) -> _Read:
+def _told_append(work: JobContext, step: DeltaStep) -> _Read:
     """Read the files that were appended, where no Java is at hand to ask the table."""
     current, then = (work.query(f"SELECT * FROM {step.table}{at}").schema for at in ("", f" VERSION AS OF {step.end}"))
     if current != then:
@@ -201,7 +202,7 @@ def _told_append(work: Work, step: DeltaStep) -> _Read:
     return _append(work, step, _told_appends(work, step))
 
 
-def _told_appends(work: Work, step: DeltaStep) -> Sequence[int] | None:
+def _told_appends(work: JobContext, step: DeltaStep) -> Sequence[int] | None:
     """Return files, bytes and rows of the appends of a step, where no Java is at hand to walk its snapshots.
 
     Returns:
@@ -268,7 +269,7 @@ def _ordered(frame: DataFrame, name: str) -> Column:
 # ----------------------------------------------------------------------------------------- scan tasks
 
 
-def _by_tasks(work: Work, step: DeltaStep, start: int, end: int) -> _Read:
+def _by_tasks(work: JobContext, step: DeltaStep, start: int, end: int) -> _Read:
     table = work.table(step.table)
     for snapshot in (start, end):
         if table.snapshot(snapshot) is None:
@@ -283,7 +284,7 @@ def _by_tasks(work: Work, step: DeltaStep, start: int, end: int) -> _Read:
     return _Tasks(work, step, diff, table).read()
 
 
-def list_of(work: Work, items: tuple[str, ...]) -> Any:
+def list_of(work: JobContext, items: tuple[str, ...]) -> Any:
     """Return a Java list."""
     found = work.jvm.java.util.ArrayList()
     for item in items:
@@ -294,7 +295,7 @@ def list_of(work: Work, items: tuple[str, ...]) -> Any:
 class _Tasks:
     """The rows of the tasks by which two snapshots differ."""
 
-    def __init__(self, work: Work, step: DeltaStep, diff: Any, table: Any) -> None:
+    def __init__(self, work: JobContext, step: DeltaStep, diff: Any, table: Any) -> None:
         self.work, self.step, self.diff = work, step, diff
         self.gone, self.come, self.before, self.after = diff.gone(), diff.come(), diff.before(), diff.after()
         self.version = int(self.work.jvm.org.apache.iceberg.TableUtil.formatVersion(table))

@@ -11,7 +11,7 @@ from pyspark.sql import DataFrame
 
 from airflow_mv.errors import IncrementalRefusedError
 from airflow_mv.job.reads import whole_text
-from airflow_mv.job.work import Work
+from airflow_mv.job.work import JobContext
 from airflow_mv.script import DeterminismStep
 
 #: The optimizer's rules that see through a spelling (``CAST('1' AS INT)`` is 1), and look at no table.
@@ -27,7 +27,7 @@ _LEXEMES = re.compile(r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|`[^`]*`|--[^\n]*|/
 _PLANS = re.compile(r"(?s)== Optimized Logical Plan ==\n(.*)")
 
 
-def check_alike(work: Work, step: DeterminismStep, frame: DataFrame) -> None:
+def check_equivalent(work: JobContext, step: DeterminismStep, frame: DataFrame) -> None:
     """Refuse a query that does not mean the same when it is written again.
 
     The statements of an incremental refresh hold its expressions as they are written again: by this they are known
@@ -50,7 +50,7 @@ def check_alike(work: Work, step: DeterminismStep, frame: DataFrame) -> None:
         raise IncrementalRefusedError("written-otherwise", message)
 
 
-def _same_plan(work: Work, step: DeterminismStep) -> bool:
+def _same_plan(work: JobContext, step: DeterminismStep) -> bool:
     """Compare the analysed plans with their CTEs numbered alike, then the optimized plans without runtime filters."""
     catalyst = work.jvm.org.apache.spark.sql.catalyst
     rules = [catalyst.normalizer.NormalizeCTEIds, *(getattr(catalyst.optimizer, name) for name in _RULES)]
@@ -65,7 +65,7 @@ def _same_plan(work: Work, step: DeterminismStep) -> bool:
         return bool(plans[0].sameResult(plans[1]) or one.optimizedPlan().sameResult(other.optimizedPlan()))
 
 
-def _same_text(work: Work, step: DeterminismStep) -> bool:
+def _same_text(work: JobContext, step: DeterminismStep) -> bool:
     """Compare the optimized and the physical plan as text, with columns numbered anew: Connect gives no more."""
     texts = []
     with whole_text(work):

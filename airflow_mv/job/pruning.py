@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import types as T
 
 from airflow_mv.job.storage import literal
-from airflow_mv.script import quote
+from airflow_mv.quoting import quote
 
 #: Iceberg looks at a file's bounds for each value of a list up to this long.
 _LONGEST_LIST = 200

@@ -15,8 +15,9 @@ from typing import Any
 from pyspark.sql import DataFrame
 
 from airflow_mv.errors import InvalidQueryError
-from airflow_mv.job.work import Work
-from airflow_mv.script import STAGING_CATALOG, quote
+from airflow_mv.job.work import JobContext
+from airflow_mv.quoting import quote
+from airflow_mv.script import STAGING_CATALOG
 
 #: Settings with which a plan's text leaves nothing out.
 _WHOLE_TEXT = {"spark.sql.debug.maxToStringFields": str(2**31 - 1), "spark.sql.maxPlanStringLength": str(2**31 - 16)}
@@ -38,7 +39,7 @@ _CURE = "write what it does into the query itself, so that a refresh reads each 
 _Read = tuple[str, str | None]
 
 
-def check_reads(work: Work, sql: str) -> DataFrame:
+def check_reads(work: JobContext, sql: str) -> DataFrame:
     """Analyse a query and check what it reads.
 
     Args:
@@ -71,7 +72,7 @@ def check_reads(work: Work, sql: str) -> DataFrame:
     return frame
 
 
-def check_functions(work: Work, sql: str) -> None:
+def check_functions(work: JobContext, sql: str) -> None:
     """Check that a query calls no temporary SQL function, which no other session has.
 
     Args:
@@ -96,7 +97,7 @@ def check_functions(work: Work, sql: str) -> None:
 
 
 @contextmanager
-def whole_text(work: Work) -> Iterator[None]:
+def whole_text(work: JobContext) -> Iterator[None]:
     """Have Spark leave nothing out of the texts of plans."""
     with ExitStack() as settings:
         for key, value in _WHOLE_TEXT.items():
@@ -125,7 +126,7 @@ def _table(leaf: Any) -> _Read:
     return ".".join(quote(str(part)) for part in parts), version[1] if version else None
 
 
-def _check_text(work: Work, sql: str) -> None:
+def _check_text(work: JobContext, sql: str) -> None:
     """Check the text of the analysed plan: over Connect there is no more of it."""
     with whole_text(work):
         explained = str(work.query(f"EXPLAIN EXTENDED {sql}").collect()[0][0])

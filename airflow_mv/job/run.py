@@ -19,11 +19,11 @@ from airflow_mv.job.checks import checks_here, run_checks
 from airflow_mv.job.clock import require_clock
 from airflow_mv.job.session import CATALOG, made_active, settings_below
 from airflow_mv.job.steps import COMPLETE, brief, run_steps
-from airflow_mv.job.work import Work
-from airflow_mv.job.written import STAMP, written
+from airflow_mv.job.storage import STAMP, written
+from airflow_mv.job.work import JobContext
+from airflow_mv.quoting import quote
 from airflow_mv.redaction import shortened
-from airflow_mv.script import CLOCK, STAGING_CATALOG, STAGING_NAMESPACE, Outcome, Script, quote
-from airflow_mv.staged_checks import CheckResult
+from airflow_mv.script import CLOCK, STAGING_CATALOG, STAGING_NAMESPACE, CheckResult, Outcome, Script
 
 _STAMP = f"spark.sql.iceberg.snapshot-property.{STAMP}"
 #: Settings of the view's catalog that say how files are reached, not where pointers are.
@@ -68,7 +68,7 @@ def run(
     seconds: list[float] = []
     script = _on_own_branch(script)
     name = f"{STAGING_CATALOG}_{uuid.uuid4().hex[:12]}"
-    work = Work(spark)
+    work = JobContext(spark)
     try:
         if script.branch is not None and store_ms is not None:
             require_clock(spark, store_ms, script.view)
@@ -277,7 +277,7 @@ def _application_id(spark: SparkSession) -> str | None:
 # -------------------------------------------------------------------------------------- the steps
 
 
-def _check(work: Work, script: Script, name: str, report: Callable[[str], None]) -> tuple[CheckResult, ...]:
+def _check(work: JobContext, script: Script, name: str, report: Callable[[str], None]) -> tuple[CheckResult, ...]:
     """Check what was staged, if anything was: rows that stay as they are have readers already."""
     if script.checks is None or work.way == "none":
         return ()

@@ -18,9 +18,8 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from airflow_mv.errors import ConfigurationError, JobError
-from airflow_mv.job.jars import JARS_VARIABLE, jar_confs
 from airflow_mv.job.scratch import scratch_folder
-from airflow_mv.job.submit import write_properties
+from airflow_mv.job.submit import JARS_VARIABLE, jar_confs, write_properties
 from airflow_mv.redaction import hide, shortened
 
 #: Settings of catalogs begin so.

@@ -27,7 +27,7 @@ from airflow_mv.job.column_types import check_types
 from airflow_mv.job.delta import check_deterministic, check_snapshots, make_delta
 from airflow_mv.job.reads import check_functions, check_reads
 from airflow_mv.job.storage import create_table
-from airflow_mv.job.work import Work, cause
+from airflow_mv.job.work import JobContext, cause
 from airflow_mv.script import (
     CreateStorageStep,
     DeltaStep,
@@ -56,7 +56,7 @@ FALLBACK = "spark.sql.iceberg.snapshot-property.airflow-mv.fallback"
 
 
 def run_steps(
-    work: Work, script: Script, here: Callable[[str], str], seconds: list[float], report: Callable[[str], None]
+    work: JobContext, script: Script, here: Callable[[str], str], seconds: list[float], report: Callable[[str], None]
 ) -> IncrementalRefusedError | None:
     """Run the steps, or the fallback's when one of them refuses.
 
@@ -94,7 +94,7 @@ def run_steps(
 
 
 def _run_incremental(
-    work: Work, script: Script, here: Callable[[str], str], seconds: list[float], report: Callable[[str], None]
+    work: JobContext, script: Script, here: Callable[[str], str], seconds: list[float], report: Callable[[str], None]
 ) -> None:
     try:
         _run_each(work, script, script.steps, here, seconds, report)
@@ -113,7 +113,7 @@ def _run_incremental(
 
 
 def _run_each(
-    work: Work,
+    work: JobContext,
     script: Script,
     steps: Sequence[Step],
     here: Callable[[str], str],
@@ -136,7 +136,7 @@ def _run_each(
         report(f"statement {number}/{len(steps)}: {seconds[-1]:.1f} s")
 
 
-def _run_step(work: Work, step: Step) -> None:
+def _run_step(work: JobContext, step: Step) -> None:
     match step:
         case SqlStep():
             if step.query:
@@ -154,14 +154,14 @@ def _run_step(work: Work, step: Step) -> None:
             merge_additive(work, step)
 
 
-def _analysed(work: Work, step: CreateStorageStep) -> DataFrame:
+def _analysed(work: JobContext, step: CreateStorageStep) -> DataFrame:
     if not step.pinned:
         return work.query(step.query)
     check_functions(work, step.query)
     return check_reads(work, step.query)
 
 
-def _step_here(work: Work, step: Step, here: Callable[[str], str]) -> Step:
+def _step_here(work: JobContext, step: Step, here: Callable[[str], str]) -> Step:
     own = replace(step, **{field.name: _value_here(getattr(step, field.name), here) for field in fields(step)})
     for field in fields(own):
         work.names_views(getattr(own, field.name))

@@ -17,8 +17,9 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType, BinaryType, DataType, MapType, StringType, StructField, StructType
 
 from airflow_mv.errors import IncrementalRefusedError
+from airflow_mv.quoting import quote
 from airflow_mv.redaction import shortened
-from airflow_mv.script import STAGING_CATALOG, Delta, quote
+from airflow_mv.script import STAGING_CATALOG, Delta
 
 #: A result of at most so many rows is held by the driver, as a relation whose size the optimizer knows.
 AT_HAND = 20_000
@@ -29,7 +30,7 @@ _PARTITION_BYTES = 16 * 2**20
 _compiled: dict[int, Any] = {}
 
 
-class Work:
+class JobContext:
     """One run's temporary views and staged scan tasks, and what its incremental steps found.
 
     Args:

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from airflow_mv.catalog import MaterializedViewCatalog
     from airflow_mv.lineage.facts import Facts
-    from airflow_mv.plan.planner import RefreshPlan
-    from airflow_mv.results import RefreshResult
+    from airflow_mv.refresh.plan import RefreshPlan, RefreshResult
 
 log = logging.getLogger(__name__)
 

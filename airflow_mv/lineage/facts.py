@@ -7,13 +7,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from airflow_mv.lineage.naming import Name, by_location, in_catalog, public_uri
-
 if TYPE_CHECKING:
     from airflow_mv.catalog import Located, MaterializedViewCatalog
-    from airflow_mv.plan.planner import RefreshPlan
-    from airflow_mv.results import RefreshResult
+    from airflow_mv.refresh.plan import RefreshPlan, RefreshResult
     from airflow_mv.spec.identifiers import Identifier
+from urllib.parse import urlsplit
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,3 +116,66 @@ def _of(
     )
     symlinks = (*([catalogued] if catalogued else []), *of_asset, *more)
     return Table(by_location(location), symlinks, version, tuple(fields), told, is_view)
+
+
+_OBJECT_STORES = {"s3": "s3", "s3a": "s3", "s3n": "s3", "gs": "gs", "wasb": "wasbs", "wasbs": "wasbs"}
+_POSTGRES_PORT = 5432
+
+
+@dataclass(frozen=True, slots=True)
+class Name:
+    """A dataset's name.
+
+    Args:
+        namespace: Where names are unique.
+        name: The name there.
+    """
+
+    namespace: str
+    name: str
+
+
+def by_location(location: str) -> Name:
+    """Name a table or view by the folder it is in."""
+    parts = urlsplit(location)
+    if parts.scheme in ("", "file"):
+        return Name("file", parts.path.rstrip("/") or "/")
+    store = _OBJECT_STORES.get(parts.scheme)
+    if store is not None:
+        return Name(f"{store}://{parts.netloc}", parts.path.strip("/") or "/")
+    return Name(f"{parts.scheme}://{parts.netloc}", parts.path.rstrip("/") or "/")
+
+
+def in_catalog(properties: Mapping[str, str], parts: tuple[str, ...]) -> Name | None:
+    """Name a table or view as its catalog does; ``None`` for a kind of catalog that has no such name.
+
+    Args:
+        properties: The catalog's.
+        parts: Namespace and name.
+    """
+    address = public_uri(properties.get("uri"))
+    if address is None:
+        return None
+    dotted = ".".join(parts)
+    if properties.get("type") == "rest":
+        return Name(address, dotted)
+    if properties.get("type") != "sql":
+        return None
+    url = urlsplit(address)
+    if url.scheme == "postgres":
+        return Name(f"postgres://{url.netloc}", f"{url.path.strip('/')}.{dotted}")
+    return Name(address, dotted)
+
+
+def public_uri(uri: str | None) -> str | None:
+    """Return a catalog's address without login, password, driver and options; ``None`` where there is none."""
+    if not uri:
+        return None
+    url = urlsplit(uri)
+    scheme = url.scheme.partition("+")[0]
+    host = url.netloc.rpartition("@")[2]
+    if scheme in ("postgresql", "postgres"):
+        return f"postgres://{host if ':' in host else f'{host}:{_POSTGRES_PORT}'}{url.path}"
+    if not host:  # a file: SQLite
+        return f"{scheme}:{url.path}"
+    return f"{scheme}://{host}{url.path}"

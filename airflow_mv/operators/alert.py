@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import copy
+import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from datetime import timedelta
@@ -12,11 +13,10 @@ from urllib.parse import quote
 
 from airflow.sdk import Asset, BaseNotifier, BaseOperator, Context
 
-from airflow_mv.alerts import FreshnessAlert, Memory, Promise, promises, settle
 from airflow_mv.errors import AlertError, ConfigurationError
+from airflow_mv.freshness.alerts import FreshnessAlert, FreshnessSlo, Memory, freshness_slos, settle
 from airflow_mv.hooks import DEFAULT_ICEBERG_CONN_ID, MaterializedViewHook, airflow_errors
-from airflow_mv.hooks.metrics import report_lag
-from airflow_mv.plan.lag import duration
+from airflow_mv.spec.duration import duration
 from airflow_mv.spec.identifiers import split
 
 Listener = BaseNotifier | Callable[[FreshnessAlert], object]
@@ -43,7 +43,7 @@ class FreshnessAlertOperator(BaseOperator):
         max_staleness: How far behind views may be: seconds, a ``timedelta`` or a text like ``2 h`` (templated). By
             default each view's property ``airflow-mv.max-staleness`` says it.
         on_breach: Whom to tell: notifiers, which find the alert as ``freshness_alert`` in their context, or callables
-            that take a :class:`airflow_mv.alerts.FreshnessAlert`.
+            that take a :class:`airflow_mv.freshness.alerts.FreshnessAlert`.
         on_recovery: The same, for the recovery.
         **kwargs: All that ``BaseOperator`` takes.
     """
@@ -107,17 +107,19 @@ class FreshnessAlertOperator(BaseOperator):
                 raise AlertError(f"alerts that were not delivered: {'; '.join(undelivered)}. The next run tries again")
         return documents
 
-    def _promises(self) -> Iterator[Promise]:
+    def _promises(self) -> Iterator[FreshnessSlo]:
         allowed = duration(self.max_staleness, what="max_staleness")
         hook = MaterializedViewHook(self.iceberg_conn_id)
         if self.namespace:
             name, *space = split(self.namespace)
             catalog = hook.catalog_named(name)
-            yield from promises(catalog, catalog.list(tuple(space) or None), allowed, listed=True)
+            yield from freshness_slos(catalog, catalog.list(tuple(space) or None), allowed, listed=True)
             return
         views = [hook.identify(view) for view in ([self.views] if isinstance(self.views, str) else self.views)]
         for name in sorted({view.catalog for view in views}):
-            yield from promises(hook.catalog_named(name), [view for view in views if view.catalog == name], allowed)
+            yield from freshness_slos(
+                hook.catalog_named(name), [view for view in views if view.catalog == name], allowed
+            )
 
     def _memory(self, context: Context) -> Memory:
         stores = context.get("asset_state_store")
@@ -153,3 +155,26 @@ def _listeners(given: Listener | Sequence[Listener], what: str) -> list[Listener
     if not all(callable(listener) for listener in listeners):
         raise ConfigurationError(f"{what} is {given!r}; give notifiers or callables")
     return listeners
+
+
+#: Name of the gauge, after Airflow's own prefix; the tag ``view`` says of which view.
+LAG_SECONDS = "airflow_mv.lag_seconds"
+
+log = logging.getLogger(__name__)
+
+
+def report_lag(view: str, seconds: float | None) -> None:
+    """Set the gauge of a view's lag. Never fails: a metric is not worth a task.
+
+    Args:
+        view: The view.
+        seconds: Its lag; ``None``, where it cannot be told, leaves the gauge as it is.
+    """
+    if seconds is None:
+        return
+    try:
+        from airflow.providers.common.compat.sdk import Stats
+
+        Stats.gauge(LAG_SECONDS, seconds, tags={"view": view})
+    except Exception as error:  # noqa: BLE001 (each backend has its own)
+        log.debug("The metric %s of %s was not sent: %s: %s", LAG_SECONDS, view, type(error).__name__, error)

@@ -88,8 +88,8 @@ class CreateMaterializedViewOperator(MaterializedViewSparkOperator):
             InvalidQueryError, AlreadyExistsError: The query is wrong, or the name is taken by another definition.
             JobError: A retry may help.
         """
-        from airflow_mv.create import Definition, create
-        from airflow_mv.status import status
+        from airflow_mv.freshness.status import status
+        from airflow_mv.refresh.create import Definition, create
 
         with task_errors():
             hook = MaterializedViewHook(self.iceberg_conn_id, self.spark_conn_id)

@@ -41,8 +41,8 @@ def write_script(catalog: MaterializedViewCatalog, script: Script) -> str:
     Raises:
         ConfigurationError: A check is a function that a driver elsewhere cannot import.
     """
-    from airflow_mv.planning.checks import has_passed
-    from airflow_mv.refresh import read_outcome
+    from airflow_mv.refresh.checks import has_passed
+    from airflow_mv.refresh.run import read_outcome
 
     _require_importable(script)
     outcome_location = str(script.outcome_location)
@@ -91,7 +91,7 @@ def _digest(data: bytes) -> str:
 
 def _lasting(catalog: MaterializedViewCatalog, folder: str) -> list[StoredFile]:
     """Return the files of a folder that no collection will delete soon."""
-    from airflow_mv.upkeep.maintenance import oldest_lasting_ms
+    from airflow_mv.publish.grace import oldest_lasting_ms
 
     found = list(catalog.files.list(folder))
     oldest = oldest_lasting_ms(catalog, folder) if found else 0

@@ -12,15 +12,15 @@ from airflow.sdk import BaseOperator, Context
 
 from airflow_mv.checks import as_documents, read_checks
 from airflow_mv.errors import ConfigurationError
-from airflow_mv.facts import run_facts
+from airflow_mv.hooks.run_facts import run_facts
 from airflow_mv.operators.task import given_document
-from airflow_mv.scope import Scope, scope_of
+from airflow_mv.scope import RefreshScope, scope_of
 from airflow_mv.spec.interval import read_moment
 
 if TYPE_CHECKING:
     from airflow_mv.catalog import MaterializedViewCatalog
-    from airflow_mv.planning import Pins, RefreshOptions
-    from airflow_mv.planning.pins import RunPins
+    from airflow_mv.refresh import Pins, RefreshOptions
+    from airflow_mv.refresh.pins import RunPins
     from airflow_mv.spec.identifiers import Identifier
 
 _TRUE, _FALSE = frozenset({"true", "1", "yes"}), frozenset({"false", "0", "no", "none", ""})
@@ -106,7 +106,7 @@ class RefreshingOperator(BaseOperator):
             ConfigurationError: The task was given something else.
             PinError: A pinned snapshot has expired, or the view reads another table.
         """
-        from airflow_mv.planning.pins import restore
+        from airflow_mv.refresh.pins import restore
 
         if not self._takes_pins:
             return None
@@ -126,7 +126,7 @@ class RefreshingOperator(BaseOperator):
         Raises:
             ConfigurationError: One of them is not what it must be.
         """
-        from airflow_mv.planning import RefreshOptions
+        from airflow_mv.refresh import RefreshOptions
 
         found = self._scope_of(context)
         return RefreshOptions(
@@ -140,8 +140,8 @@ class RefreshingOperator(BaseOperator):
             checks=() if self.checks in _NONE else read_checks(self.checks, source="checks"),
         )
 
-    def _scope_of(self, context: Context) -> Scope:
-        from airflow_mv.plan.lag import duration
+    def _scope_of(self, context: Context) -> RefreshScope:
+        from airflow_mv.spec.duration import duration
 
         found = scope_of(
             run_facts(context),
@@ -156,7 +156,7 @@ class RefreshingOperator(BaseOperator):
                     "in the task that pins"
                 )
             found = replace(found, as_of=None)  # the run's parameter is for the task that pins
-        if found != Scope():
+        if found != RefreshScope():
             rows = f"the rows of {found.interval}" if found.interval else "the whole view"
             self.log.info("This run refreshes %s: %s", rows, found.why)
         return found
@@ -169,7 +169,7 @@ def run_pins(value: Any) -> RunPins:
         ConfigurationError: There are none.
         InvalidMetadataError: They are not what they must be.
     """
-    from airflow_mv.planning.pins import RunPins
+    from airflow_mv.refresh.pins import RunPins
 
     wanted = (
         "no output of a PinBaseTablesOperator; write pins=pin.output; clear the task that pins if its result is gone"

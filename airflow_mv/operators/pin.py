@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import BaseOperator, Context, RetryPolicy
 
 from airflow_mv.errors import ConfigurationError
-from airflow_mv.facts import run_facts
 from airflow_mv.hooks import DEFAULT_ICEBERG_CONN_ID, MaterializedViewHook, task_errors
+from airflow_mv.hooks.run_facts import run_facts
 from airflow_mv.operators.options import moment, one_of, run_pins
 from airflow_mv.retries import DEFAULT_RETRY_POLICY
 from airflow_mv.scope import scope_of
@@ -19,7 +19,7 @@ from airflow_mv.spec.identifiers import Identifier, split
 
 if TYPE_CHECKING:
     from airflow_mv.catalog import MaterializedViewCatalog
-    from airflow_mv.planning.pins import RunPins
+    from airflow_mv.refresh.pins import RunPins
 
 
 class PinBaseTablesOperator(BaseOperator):
@@ -81,7 +81,7 @@ class PinBaseTablesOperator(BaseOperator):
             ConfigurationError: The views are in several catalogs, or on more levels than the DAG has.
             InvalidQueryError: They read each other in a circle.
         """
-        from airflow_mv.planning.pins import pin_base_tables
+        from airflow_mv.refresh.pins import pin_base_tables
 
         with task_errors():
             hook = MaterializedViewHook(self.iceberg_conn_id)
@@ -111,7 +111,7 @@ class PinBaseTablesOperator(BaseOperator):
         return found.as_of
 
     def _listed(self, hook: MaterializedViewHook) -> tuple[MaterializedViewCatalog, list[Identifier]]:
-        from airflow_mv.planning.pins import materialized_views
+        from airflow_mv.refresh.pins import materialized_views
 
         if self.namespace is not None:
             name, *space = split(self.namespace)

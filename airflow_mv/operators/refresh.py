@@ -20,8 +20,7 @@ from airflow_mv.operators.task import announce, log_plan, log_result, plan_text,
 if TYPE_CHECKING:
     from airflow.sdk.definitions.mappedoperator import OperatorPartial
 
-    from airflow_mv.plan.planner import RefreshPlan
-    from airflow_mv.results import RefreshResult
+    from airflow_mv.refresh.plan import RefreshPlan, RefreshResult
 
 
 class RefreshMaterializedViewOperator(LineageOfRefresh, RefreshingOperator, MaterializedViewSparkOperator):
@@ -91,7 +90,7 @@ class RefreshMaterializedViewOperator(LineageOfRefresh, RefreshingOperator, Mate
             MaterializedViewError: ``retryable`` says whether another try may succeed, and the retry policy goes by it.
             JobError, CommitError: A retry may help.
         """
-        from airflow_mv.refresh import refresh
+        from airflow_mv.refresh.run import refresh
 
         with task_errors():
             hook = MaterializedViewHook(self.iceberg_conn_id, self.spark_conn_id)

@@ -24,14 +24,14 @@ from airflow_mv.hooks import DEFAULT_ICEBERG_CONN_ID, DEFAULT_SPARK_CONN_ID, Spa
 from airflow_mv.hooks.iceberg import mask
 from airflow_mv.links import MaterializedViewLink, SparkApplicationLink
 from airflow_mv.operators.handover import answerable, write_script
-from airflow_mv.operators.submission import Given, submission
+from airflow_mv.operators.submission import SubmitOptions, submission
 from airflow_mv.redaction import shortened
 from airflow_mv.retries import DEFAULT_RETRY_POLICY
 from airflow_mv.script import Outcome, Script
 
 if TYPE_CHECKING:
     from airflow_mv.catalog import MaterializedViewCatalog
-    from airflow_mv.stagers import InProcessStager
+    from airflow_mv.refresh.stagers import InProcessStager
 
 #: What the operator itself sets.
 _OWN = ("application", "application_args", "java_class", "conn_id")
@@ -155,7 +155,7 @@ class MaterializedViewSparkOperator(SparkSubmitOperator):
         return outcome
 
     def _stage_over_connect(self, catalog: MaterializedViewCatalog, remote: str, script: Script) -> Outcome:
-        from airflow_mv.stagers import InProcessStager
+        from airflow_mv.refresh.stagers import InProcessStager
 
         if self._session is None:
             self.log.info("Spark Connect: %s", remote.partition(";")[0])
@@ -165,7 +165,7 @@ class MaterializedViewSparkOperator(SparkSubmitOperator):
     def _submit(
         self, catalog: MaterializedViewCatalog, context: Context, target: SparkTarget, script: Script
     ) -> Outcome:
-        from airflow_mv.refresh import read_outcome
+        from airflow_mv.refresh.run import read_outcome
 
         location = write_script(catalog, script)
         with self._prepared(catalog, context, target, script, location):
@@ -195,9 +195,9 @@ class MaterializedViewSparkOperator(SparkSubmitOperator):
         self, catalog: MaterializedViewCatalog, context: Context, target: SparkTarget, script: Script, location: str
     ) -> Iterator[None]:
         """Set the parent's attributes for one submission, and put the user's back afterwards."""
-        from airflow_mv.stagers import settings_of
+        from airflow_mv.refresh.stagers import settings_of
 
-        given = Given(
+        given = SubmitOptions(
             conf={str(key): str(value) for key, value in (self.conf or {}).items()},
             packages=self.packages,
             jars=self.jars,

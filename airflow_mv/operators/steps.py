@@ -23,7 +23,7 @@ from airflow_mv.retries import DEFAULT_RETRY_POLICY
 
 if TYPE_CHECKING:
     from airflow_mv.catalog import MaterializedViewCatalog
-    from airflow_mv.plan.planner import RefreshPlan
+    from airflow_mv.refresh.plan import RefreshPlan
     from airflow_mv.script import Outcome, Script
 
 
@@ -144,7 +144,7 @@ class CommitRefreshOperator(LineageOfRefresh, BaseOperator):
                 the plan task has to run again.
             CommitError: A retry may help.
         """
-        from airflow_mv.refresh import stage
+        from airflow_mv.refresh.run import stage
 
         started = time.monotonic()
         with task_errors():
@@ -172,14 +172,14 @@ class CommitRefreshOperator(LineageOfRefresh, BaseOperator):
 
 
 def _read_plan(document: Mapping[str, Any]) -> RefreshPlan:
-    from airflow_mv.plan.planner import RefreshPlan
+    from airflow_mv.refresh.plan import RefreshPlan
 
     return RefreshPlan.from_dict(document)
 
 
 def _left_behind(catalog: MaterializedViewCatalog) -> Any:
     """Return a stager that takes what the submitted driver has left."""
-    from airflow_mv.refresh import read_outcome
+    from airflow_mv.refresh.run import read_outcome
 
     def take(script: Script) -> Outcome:
         outcome = read_outcome(catalog, script)

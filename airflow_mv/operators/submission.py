@@ -36,7 +36,7 @@ _OWN_JARS = "spark.jars"
 
 
 @dataclass(frozen=True, slots=True)
-class Given:
+class SubmitOptions:
     """What the user has set, rendered.
 
     Args:
@@ -60,7 +60,7 @@ class Given:
     cluster: bool
 
 
-def submission(given: Given, settings: SparkSettings, target: SparkTarget, folder: Path) -> dict[str, Any]:
+def submission(given: SubmitOptions, settings: SparkSettings, target: SparkTarget, folder: Path) -> dict[str, Any]:
     """Return the parent operator's attributes for one submission.
 
     Args:
@@ -93,9 +93,9 @@ def submission(given: Given, settings: SparkSettings, target: SparkTarget, folde
     }
 
 
-def _jars(given: Given, needed: Iterable[str]) -> dict[str, str | None]:
+def _jars(given: SubmitOptions, needed: Iterable[str]) -> dict[str, str | None]:
     """Have Spark resolve the packages, unless all are on this machine and the driver is, too."""
-    from airflow_mv.job.jars import jar_confs
+    from airflow_mv.job.submit import jar_confs
 
     asked = packages(given, needed)
     jars = _joined([given.jars or "", given.conf.get(_OWN_JARS, "")])
@@ -105,7 +105,7 @@ def _jars(given: Given, needed: Iterable[str]) -> dict[str, str | None]:
     return {"packages": found[_PACKAGES] or None, "jars": found.get(_OWN_JARS) or jars or None}
 
 
-def packages(given: Given, needed: Iterable[str]) -> str | None:
+def packages(given: SubmitOptions, needed: Iterable[str]) -> str | None:
     """Return the Maven packages to ask for: the needed ones, unless the user brings their own or wants none."""
     if given.packages == "":
         return None
@@ -122,7 +122,7 @@ def packages(given: Given, needed: Iterable[str]) -> str | None:
     return ",".join([*missing, *own]) or None
 
 
-def spark_submit(given: Given, target: SparkTarget) -> str:
+def spark_submit(given: SubmitOptions, target: SparkTarget) -> str:
     """Find the program: as given, as the connection names it, on the PATH, or pip's beside this Python.
 
     Raises:
@@ -150,7 +150,7 @@ def spark_submit(given: Given, target: SparkTarget) -> str:
     )
 
 
-def _python(given: Given) -> dict[str, str]:
+def _python(given: SubmitOptions) -> dict[str, str]:
     """Have the driver use this Python, where it runs on this machine and nobody says otherwise."""
     chosen = {"PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON"} & given.environment.keys()
     if given.cluster or chosen or "spark.pyspark.python" in given.conf:
@@ -158,7 +158,7 @@ def _python(given: Given) -> dict[str, str]:
     return {"spark.pyspark.driver.python": sys.executable}
 
 
-def _java(given: Given, folder: Path, binary: str) -> dict[str, str]:
+def _java(given: SubmitOptions, folder: Path, binary: str) -> dict[str, str]:
     """Keep Derby's log file out of the working folder, and Spark's first lines out of the task's log."""
     if _JAVA_OPTIONS in given.conf:
         return {}
@@ -171,12 +171,12 @@ def _java(given: Given, folder: Path, binary: str) -> dict[str, str]:
     return {_JAVA_OPTIONS: " ".join(options)}
 
 
-def _spark_conf_folder(given: Given, binary: str) -> Path:
+def _spark_conf_folder(given: SubmitOptions, binary: str) -> Path:
     home = given.environment.get("SPARK_HOME") or str(Path(binary).resolve().parent.parent)
     return Path(given.environment.get("SPARK_CONF_DIR") or Path(home, "conf"))
 
 
-def _add_users_file(file: Path, given: Given, binary: str) -> None:
+def _add_users_file(file: Path, given: SubmitOptions, binary: str) -> None:
     """spark-submit reads one properties file, and with it no spark-defaults.conf: put theirs into ours.
 
     In a properties file the last line on a setting counts: spark-defaults.conf gives way, a file that was asked

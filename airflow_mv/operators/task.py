@@ -11,16 +11,15 @@ from airflow.sdk import Asset, AssetAlias, Context
 
 from airflow_mv.assets import VIEWS_ALIAS, materialized_view_asset
 from airflow_mv.errors import ConfigurationError, InvalidIdentifierError
-from airflow_mv.plan.reasons import FOUND_OUT, fallback
 from airflow_mv.redaction import shortened
+from airflow_mv.spec.reasons import FOUND_OUT, fallback
 
 if TYPE_CHECKING:
     from airflow.sdk import BaseOperator
     from airflow.sdk.types import Logger
 
-    from airflow_mv.plan.planner import RefreshPlan
-    from airflow_mv.results import RefreshResult
-    from airflow_mv.staged_checks import CheckResult
+    from airflow_mv.refresh.plan import RefreshPlan, RefreshResult
+    from airflow_mv.script import CheckResult
 
 #: Reasons, and characters of each, that an asset event carries.
 _REASONS, _LONGEST = 5, 300

@@ -15,20 +15,19 @@ from sqlalchemy.orm import Session
 
 from airflow_mv.catalog import MaterializedViewCatalog
 from airflow_mv.errors import NotMaterializedError, ViewNotFoundError
-from airflow_mv.observe import Observation, observe
-from airflow_mv.plan.lag import MAX_STALENESS_PROPERTY
-from airflow_mv.plan.planner import RefreshPlan
-from airflow_mv.planning import plan_refresh
+from airflow_mv.freshness.lag import MAX_STALENESS_PROPERTY
+from airflow_mv.freshness.observe import Observation, observe
+from airflow_mv.freshness.status import history
 from airflow_mv.plugin import listing, runs
 from airflow_mv.plugin.listing import Query
 from airflow_mv.plugin.readers import Reader
 from airflow_mv.plugin.rows import ViewRow, row_of
-from airflow_mv.plugin.said import said
 from airflow_mv.plugin.sources import SECTION, Source, Sources
 from airflow_mv.plugin.survey import Found
-from airflow_mv.plugin.texts import harmless
+from airflow_mv.plugin.texts import harmless, said
+from airflow_mv.refresh import plan_refresh
+from airflow_mv.refresh.plan import RefreshPlan
 from airflow_mv.spec.identifiers import Identifier
-from airflow_mv.status import history
 
 #: So long the first request for a list waits, that a small catalog is shown whole at once.
 _FIRST_WAIT = 1.5

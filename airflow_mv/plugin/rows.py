@@ -11,15 +11,14 @@ from typing import Any
 
 from airflow_mv.catalog import LoadedView, MaterializedViewCatalog
 from airflow_mv.errors import CatalogUnavailableError, MaterializedViewError
-from airflow_mv.observe import Observation, observe
-from airflow_mv.plan.freshness import ObservedTable, State
-from airflow_mv.plan.lag import Lag, lag
-from airflow_mv.plan.reasons import Code, Reason
-from airflow_mv.plugin.said import said
-from airflow_mv.plugin.texts import harmless
-from airflow_mv.results import timestamp
+from airflow_mv.freshness.lag import Lag, lag
+from airflow_mv.freshness.observe import Observation, observe
+from airflow_mv.freshness.state import ObservedTable, State
+from airflow_mv.freshness.status import timestamp
+from airflow_mv.plugin.texts import harmless, said
 from airflow_mv.spec.identifiers import Identifier
 from airflow_mv.spec.materialized_view import RefreshRecord
+from airflow_mv.spec.reasons import Code, Reason
 
 log = logging.getLogger(__name__)
 
@@ -51,7 +50,7 @@ class ViewRow:
         refreshed_at: When that was published, ISO 8601.
         mode: Its mode.
         rows_written: Rows that it wrote.
-        last: What it says of itself, see :func:`airflow_mv.plugin.said.said`.
+        last: What it says of itself, see :func:`airflow_mv.plugin.texts.said`.
         strategy: ``full`` or ``incremental``.
         tables: Its base tables, each with whether rows of it have changed since.
         pointers: Where the catalog's pointers led that the state follows from; ``None`` where they do not tell all.

@@ -22,7 +22,7 @@ from sqlalchemy.orm import Session
 from airflow_mv.assets import SCHEME, materialized_view_asset
 from airflow_mv.plugin.asking import asking
 from airflow_mv.plugin.readers import Reader
-from airflow_mv.plugin.said import said
+from airflow_mv.plugin.texts import said
 
 _EVENTS = 100
 _TASKS = 50

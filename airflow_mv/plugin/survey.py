@@ -13,7 +13,7 @@ from typing import Any
 
 from airflow_mv.catalog import MaterializedViewCatalog
 from airflow_mv.errors import MaterializedViewError
-from airflow_mv.plan.freshness import ObservedTable
+from airflow_mv.freshness.state import ObservedTable
 from airflow_mv.plugin.rows import PENDING, PLAIN, ViewRow, look_at
 from airflow_mv.plugin.texts import problem
 from airflow_mv.spec.identifiers import Identifier

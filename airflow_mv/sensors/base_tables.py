@@ -10,16 +10,16 @@ from typing import Any
 from airflow.sdk import PokeReturnValue
 from airflow.triggers.base import BaseTrigger
 
+from airflow_mv.freshness.pending import PendingCriteria
 from airflow_mv.hooks import DEFAULT_ICEBERG_CONN_ID
-from airflow_mv.plan.news import Wanted
 from airflow_mv.sensors.waiting import WaitingSensor
 from airflow_mv.triggers.base_tables import (
     BaseTablesChangedOnceTrigger,
     Time,
-    look_for_news,
+    find_pending,
     named_views,
     payload_or_error,
-    wanted_of,
+    pending_criteria,
 )
 from airflow_mv.triggers.connected import Connected
 
@@ -66,13 +66,13 @@ class BaseTablesChangedSensor(WaitingSensor):
         self.wait_at_most = wait_at_most
         self._wanted()
 
-    def _wanted(self) -> Wanted:
-        return wanted_of(self.tables, self.require, self.quiet_period, self.wait_at_most)
+    def _wanted(self) -> PendingCriteria:
+        return pending_criteria(self.tables, self.require, self.quiet_period, self.wait_at_most)
 
     def look(self) -> PokeReturnValue:
         """Look at the base tables."""
         with closing(Connected(self.iceberg_conn_id)) as connection:
-            news = look_for_news(connection, named_views(self.views), self._wanted())
+            news = find_pending(connection, named_views(self.views), self._wanted())
         self.say(news.describe(), news.verdict)
         outcome = news.outcome()
         return PokeReturnValue(is_done=outcome is not None, xcom_value=outcome and payload_or_error(outcome))

@@ -12,12 +12,13 @@ from airflow.sdk import Context, PokeReturnValue
 from airflow.triggers.base import BaseTrigger
 
 from airflow_mv.errors import ConfigurationError, MaterializedViewError
-from airflow_mv.facts import run_facts
+from airflow_mv.freshness.lag import Readiness
 from airflow_mv.hooks import DEFAULT_ICEBERG_CONN_ID, MaterializedViewHook, airflow_errors
+from airflow_mv.hooks.run_facts import run_facts
 from airflow_mv.links import MaterializedViewLink
-from airflow_mv.plan.lag import Readiness, duration
 from airflow_mv.scope import scope_of
 from airflow_mv.sensors.waiting import WaitingSensor
+from airflow_mv.spec.duration import duration
 from airflow_mv.spec.interval import Span
 from airflow_mv.triggers import Look, MaterializedViewFreshTrigger, look, span_of
 

@@ -11,7 +11,7 @@ import unicodedata
 from dataclasses import dataclass
 
 from airflow_mv.errors import InvalidIdentifierError
-from airflow_mv.script import quote
+from airflow_mv.quoting import quote
 
 MAX_PART_LENGTH = 255
 MAX_LENGTH = 64 * MAX_PART_LENGTH

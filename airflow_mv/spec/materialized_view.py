@@ -20,6 +20,11 @@ from airflow_mv.errors import InvalidMetadataError
 from airflow_mv.spec.interval import Interval
 from airflow_mv.spec.stored import FirstFault, Int, Long, Numbers, StoredModel, Texts, decode_text
 
+#: Snapshot reference of a table that was never written.
+NO_SNAPSHOT = -1
+#: Keys in a recorded base table's properties.
+TABLE_UUID = "table-uuid"
+
 #: The property key, in the view's and in the storage table's properties.
 PROPERTY = "materialized_view_metadata"
 #: View property: keep every refresh as a record with its own tagged storage snapshot.
@@ -36,6 +41,7 @@ FALLBACK_KEY = "airflow-mv.fallback"
 
 #: Key in a base table's ``properties``: its metadata file at the snapshot that was read.
 METADATA_LOCATION_KEY = "metadata-location"
+METADATA_LOCATION = METADATA_LOCATION_KEY
 
 _STAGING_BRANCH = re.compile(r"airflow_mv_[0-9a-f]{8}(_[0-9a-f]{4}){3}_[0-9a-f]{12}_[0-9a-f]{8}", re.ASCII)
 

@@ -3,8 +3,8 @@
 
 from airflow_mv.triggers.base_tables import BaseTablesChangedOnceTrigger as BaseTablesChangedOnceTrigger
 from airflow_mv.triggers.base_tables import BaseTablesChangedTrigger as BaseTablesChangedTrigger
-from airflow_mv.triggers.base_tables import News as News
-from airflow_mv.triggers.base_tables import look_for_news as look_for_news
+from airflow_mv.triggers.base_tables import PendingReport as PendingReport
+from airflow_mv.triggers.base_tables import find_pending as find_pending
 from airflow_mv.triggers.freshness import Look as Look
 from airflow_mv.triggers.freshness import MaterializedViewFreshTrigger as MaterializedViewFreshTrigger
 from airflow_mv.triggers.freshness import look as look

@@ -13,21 +13,16 @@ from typing import TYPE_CHECKING, Any
 from airflow.triggers.base import BaseEventTrigger, BaseTrigger, TriggerEvent
 
 from airflow_mv import errors
-from airflow_mv.errors import (
-    BaseTableNotFoundError,
-    CatalogUnavailableError,
-    ConfigurationError,
-    MaterializedViewError,
-)
+from airflow_mv.errors import BaseTableNotFoundError, CatalogUnavailableError, ConfigurationError, MaterializedViewError
+from airflow_mv.freshness.pending import Announcements, PendingCriteria, Require
 from airflow_mv.hooks import DEFAULT_ICEBERG_CONN_ID
-from airflow_mv.plan.lag import duration
-from airflow_mv.plan.news import Announcements, Require, Wanted
+from airflow_mv.spec.duration import duration
 from airflow_mv.triggers.connected import PUBLIC_MODULE, Connected, connected
 
 if TYPE_CHECKING:
-    from airflow_mv.plan.freshness import ObservedTable
+    from airflow_mv.freshness.pending_changes import PendingChanges
+    from airflow_mv.freshness.state import ObservedTable
     from airflow_mv.spec.identifiers import Identifier
-    from airflow_mv.unseen import Unseen
 
 Time = timedelta | float | str
 #: Key in the asset's state store.
@@ -37,7 +32,7 @@ _HANDED_OVER = 5.0
 
 
 @dataclass(frozen=True, slots=True)
-class News:
+class PendingReport:
     """One look at the base tables of views, as it crosses from trigger to task.
 
     Args:
@@ -46,7 +41,7 @@ class News:
         fatal: The first of these that waiting cannot mend, or ``None``.
     """
 
-    views: dict[str, Unseen] = field(default_factory=dict)
+    views: dict[str, PendingChanges] = field(default_factory=dict)
     errors: dict[str, tuple[str, str]] = field(default_factory=dict)
     fatal: tuple[str, str] | None = None
 
@@ -87,7 +82,7 @@ def payload_or_error(payload: Mapping[str, Any]) -> Mapping[str, Any]:
     return payload
 
 
-def look_for_news(connected: Connected, views: Sequence[str], wanted: Wanted) -> News:
+def find_pending(connected: Connected, views: Sequence[str], wanted: PendingCriteria) -> PendingReport:
     """Look at the base tables of views: one look for each table, however many views read it.
 
     Args:
@@ -95,9 +90,9 @@ def look_for_news(connected: Connected, views: Sequence[str], wanted: Wanted) ->
         views: Their names.
         wanted: Which news count.
     """
-    from airflow_mv.unseen import unseen
+    from airflow_mv.freshness.pending_changes import find_pending_changes
 
-    found: dict[str, Unseen] = {}
+    found: dict[str, PendingChanges] = {}
     failed: dict[str, tuple[str, str]] = {}
     met: list[MaterializedViewError] = []
     fatal: tuple[str, str] | None = None
@@ -105,7 +100,7 @@ def look_for_news(connected: Connected, views: Sequence[str], wanted: Wanted) ->
     for view in views:
         try:
             hook = connected.hook
-            item = unseen(hook.catalog_for(view), hook.identify(view), wanted, pins=pins)
+            item = find_pending_changes(hook.catalog_for(view), hook.identify(view), wanted, pins=pins)
             if item is not None:
                 found[view] = item
         except MaterializedViewError as error:
@@ -115,7 +110,7 @@ def look_for_news(connected: Connected, views: Sequence[str], wanted: Wanted) ->
                 fatal = fatal or failed[view]
             met.append(error)
     connected.after(*met)
-    return News(found, failed, fatal)
+    return PendingReport(found, failed, fatal)
 
 
 def named_views(views: str | Sequence[str]) -> list[str]:
@@ -130,7 +125,9 @@ def named_views(views: str | Sequence[str]) -> list[str]:
     return names
 
 
-def wanted_of(tables: Sequence[str], require: str, quiet_period: Time, wait_at_most: Time | None) -> Wanted:
+def pending_criteria(
+    tables: Sequence[str], require: str, quiet_period: Time, wait_at_most: Time | None
+) -> PendingCriteria:
     """Return which news count.
 
     Raises:
@@ -140,7 +137,7 @@ def wanted_of(tables: Sequence[str], require: str, quiet_period: Time, wait_at_m
         raise ConfigurationError(f"tables is {tables!r} and require is {require!r}; want a list, and any or all")
     chosen: Require = "all" if require == "all" else "any"
     quiet = duration(quiet_period, what="quiet_period") or timedelta(0)
-    return Wanted(tuple(tables), chosen, quiet, duration(wait_at_most, what="wait_at_most"))
+    return PendingCriteria(tuple(tables), chosen, quiet, duration(wait_at_most, what="wait_at_most"))
 
 
 class BaseTablesChangedTrigger(BaseEventTrigger):
@@ -192,7 +189,7 @@ class BaseTablesChangedTrigger(BaseEventTrigger):
         super().__init__()  # type: ignore[no-untyped-call]
         self.views = named_views(views)
         self.iceberg_conn_id = iceberg_conn_id
-        self.wanted = wanted_of(tables, require, quiet_period, wait_at_most)
+        self.wanted = pending_criteria(tables, require, quiet_period, wait_at_most)
         self.at_most_every = duration(at_most_every, what="at_most_every") or timedelta(0)
         self.remind_every = duration(remind_every, what="remind_every")
         self.poke_interval = poke_interval
@@ -227,18 +224,18 @@ class BaseTablesChangedTrigger(BaseEventTrigger):
             marks = {view: item.mark for view, item in news.views.items()}
             due = announced.due(marks, now)
             if due:
-                yield TriggerEvent(News({view: news.views[view] for view in due}).to_dict())  # type: ignore[no-untyped-call]
+                yield TriggerEvent(PendingReport({view: news.views[view] for view in due}).to_dict())  # type: ignore[no-untyped-call]
                 announced.announced({view: marks[view] for view in due}, now)
                 # A triggerer that dies before the event is in the database must find it unannounced.
                 await asyncio.sleep(_HANDED_OVER)
                 await self._store(announced.state())
             await asyncio.sleep(self.poke_interval)
 
-    async def _news(self) -> News:
+    async def _news(self) -> PendingReport:
         try:
             return await _shared_news(self)
         except Exception as error:  # noqa: BLE001 (Airflow starts a watcher that ends again, once a second)
-            return News(errors=dict.fromkeys(self.views, (type(error).__name__, str(error))))
+            return PendingReport(errors=dict.fromkeys(self.views, (type(error).__name__, str(error))))
 
     async def _stored(self) -> object:
         if self.asset_state_store is None:
@@ -287,7 +284,7 @@ class BaseTablesChangedOnceTrigger(BaseTrigger):
         super().__init__()  # type: ignore[no-untyped-call]
         self.views = named_views(views)
         self.iceberg_conn_id = iceberg_conn_id
-        self.wanted = wanted_of(tables, require, quiet_period, wait_at_most)
+        self.wanted = pending_criteria(tables, require, quiet_period, wait_at_most)
         self.poke_interval = poke_interval
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
@@ -317,13 +314,13 @@ class BaseTablesChangedOnceTrigger(BaseTrigger):
             await asyncio.sleep(self.poke_interval)
 
 
-async def _shared_news(trigger: BaseTablesChangedTrigger | BaseTablesChangedOnceTrigger) -> News:
+async def _shared_news(trigger: BaseTablesChangedTrigger | BaseTablesChangedOnceTrigger) -> PendingReport:
     """Look in a thread, or take what another trigger's look has found."""
     shared, views, wanted = connected(trigger.iceberg_conn_id), trigger.views, trigger.wanted
 
-    def look() -> News:
+    def look() -> PendingReport:
         try:
-            return look_for_news(shared, views, wanted)
+            return find_pending(shared, views, wanted)
         except Exception as error:
             shared.after(error)
             raise
@@ -331,7 +328,7 @@ async def _shared_news(trigger: BaseTablesChangedTrigger | BaseTablesChangedOnce
     try:
         return await shared.look((*views, wanted), look, every=trigger.poke_interval)
     except CatalogUnavailableError as error:
-        return News(errors=dict.fromkeys(views, (type(error).__name__, str(error))))
+        return PendingReport(errors=dict.fromkeys(views, (type(error).__name__, str(error))))
 
 
 def _cause(error: Exception) -> str:

@@ -13,8 +13,8 @@ from airflow.triggers.base import BaseTrigger, TriggerEvent
 
 from airflow_mv import errors
 from airflow_mv.errors import ConfigurationError, MaterializedViewError
+from airflow_mv.freshness.lag import Readiness, lag, readiness
 from airflow_mv.hooks import DEFAULT_ICEBERG_CONN_ID, MaterializedViewHook
-from airflow_mv.plan.lag import Readiness, lag, readiness
 from airflow_mv.spec.interval import Interval, Span, read_moment
 from airflow_mv.triggers.connected import PUBLIC_MODULE, connected
 
@@ -91,7 +91,7 @@ def look(
     Args:
         hook: Where the view is.
         view: The view.
-        states: Accepted states: names of :class:`airflow_mv.plan.lag.Readiness`, or words of ``airflow-mv status``.
+        states: Accepted states: names of ``Readiness``, or words of ``airflow-mv status``.
         max_staleness_seconds: A stale view is accepted, too, if the oldest base commit that it lacks is at most so
             old.
         span: Look at nothing but the rows of this stretch of time.

@@ -18,8 +18,8 @@ from typing import Any
 import pytest
 from sqlalchemy import URL
 
-from airflow_mv.demo.home import DemoHome
 from airflow_mv.triggers.connected import forget
+from examples.demo.home import DemoHome
 from tests.airflow.deployment import Shared
 from tests.airflow.runner import ANSWER
 from tests.builders import Lake, lake

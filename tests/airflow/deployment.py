@@ -15,8 +15,8 @@ import psutil
 from pyiceberg.catalog import Catalog, load_catalog
 
 from airflow_mv.catalog import MaterializedViewCatalog
-from airflow_mv.demo.home import CATALOG, DemoHome
-from airflow_mv.demo.local_airflow import LocalAirflow, local_airflow
+from examples.demo.home import CATALOG, DemoHome
+from examples.demo.local_airflow import LocalAirflow, local_airflow
 
 _SETTINGS = {
     "AIRFLOW__CORE__DAGS_ARE_PAUSED_AT_CREATION": "False",

@@ -25,9 +25,9 @@ from airflow.sdk import (
 from airflow.timetables.assets import AssetOrTimeSchedule as AssetOrTime
 from airflow.timetables.trigger import CronTriggerTimetable as OfAirflowItself
 
-from airflow_mv.demo.home import CATALOG
-from airflow_mv.facts import run_facts
+from airflow_mv.hooks.run_facts import run_facts
 from airflow_mv.scope import RunFacts, scope_of
+from examples.demo.home import CATALOG
 from tests.airflow.conftest import Airflow
 from tests.airflow.deployment import Deployment, Shared, until
 from tests.builders import Lake
@@ -41,7 +41,8 @@ DAGS = """
 from datetime import UTC, datetime, timedelta
 
 from airflow.sdk import DAG, CronPartitionTimetable
-from airflow_mv.operators import RefreshMaterializedViewOperator, refresh_params
+from airflow_mv.operators import RefreshMaterializedViewOperator
+from airflow_mv.operators import refresh_params
 
 with DAG("by_partition", schedule=CronPartitionTimetable("0 0 * * *", timezone="Europe/Berlin"),
          start_date=datetime(2024, 1, 1, tzinfo=UTC), end_date=datetime(2024, 12, 31, tzinfo=UTC), catchup=False):

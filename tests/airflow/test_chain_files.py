@@ -38,7 +38,9 @@ print(json.dumps({name: SerializedDagModel.hash(DagSerialization.to_dict(dag)) f
 """
 FILE = """
 from airflow_mv.assets import materialized_view_asset
-from airflow_mv.dags import ChainedView, materialized_views_dag, materialized_views_dags
+from airflow_mv.dags import ChainedView
+from airflow_mv.dags import materialized_views_dag
+from airflow_mv.dags import materialized_views_dags
 
 views = {f"lake.sales.v{n}": f"SELECT a.n FROM v{n // 2} a CROSS JOIN orders o" for n in range(1, 9)}
 materialized_views_dag("named", views, schedule="@daily", tags=["sales", "night"])

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from airflow_mv.demo.home import DemoHome
-from airflow_mv.demo.local_airflow import local_airflow
-from airflow_mv.status import status
+from airflow_mv.freshness.status import status
+from examples.demo.home import DemoHome
+from examples.demo.local_airflow import local_airflow
 from tests.airflow.deployment import Deployment, processes, until
 from tests.builders import QUERY, Lake, lake
 
@@ -31,7 +31,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from airflow.sdk import Asset, AssetOrTimeSchedule, CronDataIntervalTimetable
-from airflow_mv.dags import materialized_views_dag, materialized_views_dags
+from airflow_mv.dags import materialized_views_dag
+from airflow_mv.dags import materialized_views_dags
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 DAILY = CronDataIntervalTimetable("@daily", timezone="UTC")

@@ -23,8 +23,8 @@ import pytest
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
 
 from airflow_mv.catalog import MaterializedViewCatalog
-from airflow_mv.demo.home import DemoHome
-from airflow_mv.demo.local_airflow import local_airflow
+from examples.demo.home import DemoHome
+from examples.demo.local_airflow import local_airflow
 from tests.airflow.deployment import Deployment, processes, until
 from tests.builders import Lake, lake
 from tests.services import http_server
@@ -41,7 +41,8 @@ from pathlib import Path
 
 from airflow.sdk import DAG, Asset, AssetWatcher, BaseNotifier, task
 from airflow_mv.dags import freshness_alerts_dag
-from airflow_mv.sensors import BaseTablesChangedSensor, MaterializedViewFreshSensor
+from airflow_mv.sensors import BaseTablesChangedSensor
+from airflow_mv.sensors import MaterializedViewFreshSensor
 from airflow_mv.triggers import BaseTablesChangedTrigger
 
 commits = BaseTablesChangedTrigger(views="{VIEW}", poke_interval=1)

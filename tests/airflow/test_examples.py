@@ -15,9 +15,9 @@ import pyarrow.compute as pc
 import pytest
 
 from airflow_mv.assets import materialized_view_asset
-from airflow_mv.demo.data import rows as flight_rows
 from airflow_mv.errors import InvalidIdentifierError
 from airflow_mv.provider_info import get_provider_info
+from examples.demo.data import rows as flight_rows
 from tests.airflow.conftest import VIEW, Airflow
 from tests.builders import QUERY, Lake
 

@@ -13,7 +13,7 @@ import jsonschema
 import pytest
 
 from airflow_mv.hooks import MaterializedViewHook
-from airflow_mv.lineage.naming import Name, by_location, in_catalog
+from airflow_mv.lineage.facts import Name, by_location, in_catalog
 from tests.airflow.conftest import VIEW, Airflow, Run, lake_behind
 from tests.builders import Lake
 

@@ -364,9 +364,9 @@ def test_spark_submit_of_pip_is_found_where_the_environment_is_not_on_the_path(
 ) -> None:
     """A scheduler is often started by the full path of its program, without activating anything."""
     from airflow_mv.hooks import SparkTarget
-    from airflow_mv.operators.submission import Given, spark_submit
+    from airflow_mv.operators.submission import SubmitOptions, spark_submit
 
-    given = Given({}, None, None, None, None, {"PATH": "/usr/bin:/bin"}, None, False)
+    given = SubmitOptions({}, None, None, None, None, {"PATH": "/usr/bin:/bin"}, None, False)
     program = spark_submit(given, SparkTarget("spark_default", master="local[*]"))
 
     said = subprocess.run(

@@ -12,9 +12,9 @@ import pytest
 
 from airflow_mv.catalog import Layout
 from airflow_mv.catalog.catalog import next_number
+from airflow_mv.freshness.state import State
+from airflow_mv.freshness.status import status
 from airflow_mv.hooks import MaterializedViewHook
-from airflow_mv.plan.freshness import State
-from airflow_mv.status import status
 from tests.airflow.conftest import VIEW, Airflow
 from tests.builders import Lake
 

@@ -13,10 +13,10 @@ import psutil
 import pytest
 
 from airflow_mv.catalog.catalog import next_number
-from airflow_mv.demo.check import check
-from airflow_mv.demo.data import append_month
-from airflow_mv.demo.views import VIEWS
-from airflow_mv.status import status
+from airflow_mv.freshness.status import status
+from examples.demo.check import check
+from examples.demo.data import append_month
+from examples.demo.views import VIEWS
 from tests.airflow.deployment import Deployment, Shared, until
 
 pytestmark = [pytest.mark.airflow, pytest.mark.timeout(1200)]
@@ -27,11 +27,14 @@ PREPARE = f"""
 import sys
 from pyiceberg.catalog import load_catalog
 from airflow_mv.catalog import MaterializedViewCatalog
-from airflow_mv.create import Definition, create
-from airflow_mv.demo.data import load
-from airflow_mv.demo.home import CATALOG, NAMESPACE, DemoHome
-from airflow_mv.demo.views import VIEWS
-from airflow_mv.stagers import InProcessStager
+from airflow_mv.refresh.create import Definition
+from airflow_mv.refresh.create import create
+from examples.demo.data import load
+from examples.demo.home import CATALOG
+from examples.demo.home import NAMESPACE
+from examples.demo.home import DemoHome
+from examples.demo.views import VIEWS
+from airflow_mv.refresh.stagers import InProcessStager
 
 iceberg = load_catalog(CATALOG, **DemoHome.default().catalog_properties)
 catalog = MaterializedViewCatalog(iceberg)

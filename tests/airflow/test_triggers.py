@@ -15,9 +15,9 @@ from airflow.sdk.exceptions import AirflowFailException, TaskDeferred
 from airflow.triggers.base import TriggerEvent
 
 from airflow_mv.errors import ConfigurationError
-from airflow_mv.plan.news import Wanted
+from airflow_mv.freshness.pending import PendingCriteria
 from airflow_mv.sensors import BaseTablesChangedSensor
-from airflow_mv.triggers import BaseTablesChangedOnceTrigger, BaseTablesChangedTrigger, base_tables, look_for_news
+from airflow_mv.triggers import BaseTablesChangedOnceTrigger, BaseTablesChangedTrigger, base_tables, find_pending
 from airflow_mv.triggers.connected import connected
 from tests.airflow.conftest import VIEW, Airflow
 from tests.builders import Lake
@@ -193,19 +193,19 @@ def test_a_lasting_fault_of_one_view_costs_no_new_catalog(airflow: Airflow, dail
     """Each poll would open one. An edited connection is taken up after an error of the catalog."""
     daily.append()
     path = daily.catalog.load(daily.view("broken")).metadata_location.removeprefix("file://")
-    shared, wanted = connected("iceberg_default"), Wanted()
+    shared, wanted = connected("iceberg_default"), PendingCriteria()
     Path(path).write_text("{")
 
     first = shared.hook
-    news = look_for_news(shared, ["lake.sales.broken", VIEW], wanted)
+    news = find_pending(shared, ["lake.sales.broken", VIEW], wanted)
     assert (news.errors["lake.sales.broken"][0], list(news.views)) == ("InvalidMetadataError", [VIEW])
     assert shared.hook is first
     good = airflow.connections["iceberg_default"]
     airflow.connect("moved", conn_type="iceberg", extra={"type": "sql", "uri": "postgresql://me@127.0.0.1:1/x"})
     away = connected("moved")
-    assert look_for_news(away, [VIEW], wanted).errors[VIEW][0] == "CatalogUnavailableError"
+    assert find_pending(away, [VIEW], wanted).errors[VIEW][0] == "CatalogUnavailableError"
     os.environ["AIRFLOW_CONN_MOVED"] = json.dumps(good)
-    assert list(look_for_news(away, [VIEW], wanted).views) == [VIEW]
+    assert list(find_pending(away, [VIEW], wanted).views) == [VIEW]
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ from pyiceberg.catalog.sql import SqlCatalog
 from airflow_mv.catalog.files import MetadataFiles
 from airflow_mv.catalog.statistics import added_rows_may_match
 from airflow_mv.errors import InvalidMetadataError, MetadataFileNotFoundError
-from airflow_mv.plan.incremental import Comparison
+from airflow_mv.ivm import Comparison
 
 OPERATORS: dict[str, Callable[[Any, Any], bool]] = {
     "=": operator.eq, "<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge,

@@ -25,17 +25,18 @@ from sqlalchemy import create_engine, make_url, text
 from sqlalchemy.orm import Session
 from sqlalchemy.pool import QueuePool
 
-from airflow_mv.catalog import Layout, MaterializedViewCatalog, TableChange, waits
+from airflow_mv.catalog import Layout, MaterializedViewCatalog, TableChange
+from airflow_mv.catalog import limits as waits
+from airflow_mv.catalog.catalog import catalog_errors
 from airflow_mv.catalog.files import MetadataFiles
-from airflow_mv.catalog.opening import catalog_errors
-from airflow_mv.catalog.waits import ANSWER, CLIENT_LIMITS, CONNECTIONS, SERVER_LIMITS, with_store_limits
-from airflow_mv.commit import publish
+from airflow_mv.catalog.limits import ANSWER, CLIENT_LIMITS, CONNECTIONS, SERVER_LIMITS, with_store_limits
 from airflow_mv.errors import CatalogUnavailableError, CommitStateUnknownError
-from airflow_mv.planning import plan_refresh
-from airflow_mv.refresh import stage
+from airflow_mv.freshness.status import status
+from airflow_mv.publish.protocol import publish
+from airflow_mv.refresh import plan_refresh
+from airflow_mv.refresh.run import stage
 from airflow_mv.spec.identifiers import Identifier
 from airflow_mv.spec.view import with_view_properties
-from airflow_mv.status import status
 from tests.builders import Lake, lake
 from tests.faults import Clock
 from tests.services import Quiet, http_server

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from airflow_mv import checks
 from airflow_mv.checks import CHECKS_PROPERTY, Check, as_documents, property_of, read_checks, stored_checks
 from airflow_mv.errors import ConfigurationError, InvalidQueryError
-from airflow_mv.plan.checks import Subject, compile_checks
+from airflow_mv.refresh.check_sql import Subject, compile_checks
 
 EACH = (
     checks.not_null("a", "b"),

@@ -11,22 +11,14 @@ from typing import Any, Literal
 import pytest
 from pyiceberg.table import StaticTable
 
-from airflow_mv.checks import (
-    CHECKS_PROPERTY,
-    Check,
-    condition,
-    not_null,
-    row_count,
-    row_count_change,
-    unique,
-)
+from airflow_mv.checks import CHECKS_PROPERTY, Check, condition, not_null, row_count, row_count_change, unique
 from airflow_mv.errors import CheckFailedError, ConfigurationError, JobError
-from airflow_mv.planning import RefreshOptions, plan_refresh
-from airflow_mv.refresh import publish, stage
-from airflow_mv.results import RefreshResult
+from airflow_mv.freshness.status import history
+from airflow_mv.refresh import RefreshOptions, plan_refresh
+from airflow_mv.refresh.plan import RefreshResult
+from airflow_mv.refresh.run import publish, stage
 from airflow_mv.script import Outcome, Script
 from airflow_mv.spec.interval import Span
-from airflow_mv.status import history
 from tests.engine.support import Lake, no_spark
 
 DAILY = "SELECT day, region, amount FROM {ns}.orders"

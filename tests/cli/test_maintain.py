@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from airflow_mv.planning import plan_refresh
-from airflow_mv.refresh import stage
+from airflow_mv.refresh import plan_refresh
+from airflow_mv.refresh.run import stage
 from tests.builders import Lake, lake
 from tests.cli.support import call
 from tests.engine.support import reload_configuration

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from airflow_mv.cli import show
 from airflow_mv.cli.context import out
-from airflow_mv.plan.cost import Estimate
-from airflow_mv.plan.reasons import Code, Reason
+from airflow_mv.refresh.cost import Estimate
+from airflow_mv.spec.reasons import Code, Reason
 
 _CHANGE = {
     "identifier": "lake.sales.orders",

@@ -3,9 +3,9 @@
 
 from __future__ import annotations
 
-from airflow_mv.plan.planner import RefreshPlan
-from airflow_mv.planning import RefreshOptions, plan_refresh
-from airflow_mv.refresh import stage
+from airflow_mv.refresh import RefreshOptions, plan_refresh
+from airflow_mv.refresh.plan import RefreshPlan
+from airflow_mv.refresh.run import stage
 from airflow_mv.script import Outcome
 from tests.builders import Lake
 

@@ -14,16 +14,16 @@ from urllib.parse import urlsplit
 import pytest
 
 from airflow_mv.catalog import tables
-from airflow_mv.commit import Effects
 from airflow_mv.errors import ClockError, FutureTimeError, UnsupportedError
-from airflow_mv.planning import plan_refresh
-from airflow_mv.refresh import publish
-from airflow_mv.refresh import stage as run_stage
+from airflow_mv.maintenance.repair import repair
+from airflow_mv.maintenance.rollback import rollback
+from airflow_mv.publish.clock import repair_clock
+from airflow_mv.publish.protocol import Effects
+from airflow_mv.refresh import plan_refresh
+from airflow_mv.refresh.run import publish
+from airflow_mv.refresh.run import stage as run_stage
 from airflow_mv.script import CLOCK, Outcome
 from airflow_mv.spec.clock import MAX_AHEAD_MS, goes_back, is_ahead, latest_ms
-from airflow_mv.upkeep.clock import repair_clock
-from airflow_mv.upkeep.repair import repair
-from airflow_mv.upkeep.rollback import rollback
 from tests.builders import Lake
 from tests.contract.support import VIEW, ids, staged
 

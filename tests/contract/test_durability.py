@@ -14,8 +14,8 @@ from pyiceberg.catalog.sql import SqlCatalog
 from sqlalchemy import event
 
 from airflow_mv.catalog import MaterializedViewCatalog
-from airflow_mv.catalog.untrusted import static_table
-from airflow_mv.upkeep.rollback import rollback
+from airflow_mv.catalog.untrusted_input import static_table
+from airflow_mv.maintenance.rollback import rollback
 from tests.builders import Lake
 from tests.contract.support import VIEW, ids
 

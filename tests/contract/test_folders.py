@@ -15,12 +15,12 @@ from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.table.update import SetLocationUpdate
 
 from airflow_mv.catalog.files import join
-from airflow_mv.create import Definition, create, drop
 from airflow_mv.errors import ConfigurationError, InvalidMetadataError, UnsupportedError
+from airflow_mv.maintenance.drop import drop, purge
+from airflow_mv.maintenance.orphans import collect_orphans, maintain
+from airflow_mv.refresh.create import Definition, create
 from airflow_mv.spec.materialized_view import PROPERTY
 from airflow_mv.spec.view import ViewMetadata, with_view_properties
-from airflow_mv.upkeep.maintenance import collect_orphans, maintain
-from airflow_mv.upkeep.purge import purge
 from tests.builders import QUERY, Lake, lake
 from tests.contract.support import VIEW
 

@@ -7,21 +7,17 @@ from datetime import UTC, datetime
 
 import pytest
 
-from airflow_mv.commit import PublishOutcome, publish
-from airflow_mv.create import Definition, create, drop
-from airflow_mv.errors import (
-    AlreadyExistsError,
-    NotFoundError,
-    StaleViewError,
-    ViewNotFoundError,
-)
-from airflow_mv.plan.freshness import State
-from airflow_mv.plan.planner import Mode
-from airflow_mv.reading import read_arrow, readable
-from airflow_mv.refresh import refresh
-from airflow_mv.script import quote
+from airflow_mv.errors import AlreadyExistsError, NotFoundError, StaleViewError, ViewNotFoundError
+from airflow_mv.freshness.state import State
+from airflow_mv.freshness.status import history, status, stored_metadata
+from airflow_mv.maintenance.drop import drop
+from airflow_mv.publish.protocol import PublishOutcome, publish
+from airflow_mv.quoting import quote
+from airflow_mv.refresh.create import Definition, create
+from airflow_mv.refresh.read import read_arrow, readable
+from airflow_mv.refresh.run import refresh
+from airflow_mv.spec.reasons import Mode
 from airflow_mv.spec.view import with_view_properties
-from airflow_mv.status import history, status, stored_metadata
 from tests.builders import QUERY, Lake
 from tests.contract.support import EAST, NORTH, SOUTH, VIEW, ids, left_over, staged, where
 

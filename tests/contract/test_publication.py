@@ -10,15 +10,17 @@ from pathlib import Path
 import pytest
 
 from airflow_mv.catalog import TableChange
-from airflow_mv.commit import PublishOutcome, publish
-from airflow_mv.create import Definition, create, drop
 from airflow_mv.errors import CommitStateUnknownError, ViewNotFoundError
-from airflow_mv.plan.freshness import State
-from airflow_mv.plan.planner import Mode, RefreshPlan
-from airflow_mv.planning import plan_refresh
-from airflow_mv.refresh import find_staged, refresh
+from airflow_mv.freshness.state import State
+from airflow_mv.freshness.status import status
+from airflow_mv.maintenance.drop import drop
+from airflow_mv.publish.protocol import PublishOutcome, publish
+from airflow_mv.refresh import plan_refresh
+from airflow_mv.refresh.create import Definition, create
+from airflow_mv.refresh.plan import RefreshPlan
+from airflow_mv.refresh.run import find_staged, refresh
+from airflow_mv.spec.reasons import Mode
 from airflow_mv.spec.view import with_view_properties
-from airflow_mv.status import status
 from tests.builders import DuckStager, Lake
 from tests.contract.support import EAST, NORTH, SOUTH, VIEW, ids, left_over, staged, where
 from tests.faults import (

@@ -12,8 +12,6 @@ import pytest
 from pyiceberg.exceptions import ForbiddenError
 
 from airflow_mv.catalog import LoadedView, MaterializedViewCatalog
-from airflow_mv.commit import PublishOutcome, publish
-from airflow_mv.create import Definition, create, drop
 from airflow_mv.errors import (
     ConfigurationError,
     InvalidMetadataError,
@@ -24,12 +22,16 @@ from airflow_mv.errors import (
     UnsupportedError,
     ViewNotFoundError,
 )
-from airflow_mv.plan.freshness import State
-from airflow_mv.plan.planner import Mode
-from airflow_mv.plan.reasons import Code
-from airflow_mv.planning import plan_refresh
-from airflow_mv.reading import read_arrow, readable
-from airflow_mv.refresh import stage
+from airflow_mv.freshness.state import State
+from airflow_mv.freshness.status import status, stored_metadata
+from airflow_mv.maintenance.drop import drop
+from airflow_mv.maintenance.orphans import expire
+from airflow_mv.maintenance.rollback import rollback
+from airflow_mv.publish.protocol import PublishOutcome, publish
+from airflow_mv.refresh import plan_refresh
+from airflow_mv.refresh.create import Definition, create
+from airflow_mv.refresh.read import read_arrow, readable
+from airflow_mv.refresh.run import stage
 from airflow_mv.spec.identifiers import Identifier
 from airflow_mv.spec.materialized_view import (
     STORAGE_TABLE_PROPERTY,
@@ -37,11 +39,9 @@ from airflow_mv.spec.materialized_view import (
     current_tag,
     refresh_tag,
 )
+from airflow_mv.spec.reasons import Code, Mode
 from airflow_mv.spec.refresh_state import REFRESH_STATE_KEY, REFRESH_STATE_PROPERTY, parse
 from airflow_mv.spec.view import ViewMetadata, with_view_properties
-from airflow_mv.status import status, stored_metadata
-from airflow_mv.upkeep.maintenance import expire
-from airflow_mv.upkeep.rollback import rollback
 from tests.branches import drop_branch
 from tests.builders import ORDERS, QUERY, Lake, orders
 from tests.faults import Clock, FaultyCatalog, after
@@ -404,7 +404,7 @@ def test_i09_a_refresh_of_a_storage_table_that_nobody_reads_any_more_is_planned_
         if not landed:
             landed.append(None)
             with monkeypatch.context() as patch:
-                patch.setattr("airflow_mv.create._drop_storage", lambda *_: None)
+                patch.setattr("airflow_mv.publish.new_storage._drop_storage", lambda *_: None)
                 if way == "replaced":
                     create(home.catalog, VIEW, wider, stager=home.stager, replace=True)
                 else:

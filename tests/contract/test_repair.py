@@ -19,7 +19,6 @@ from pyiceberg.table import StaticTable
 from sqlalchemy import text
 
 from airflow_mv.catalog import MaterializedViewCatalog
-from airflow_mv.commit import publish
 from airflow_mv.errors import (
     CommitConflictError,
     CommitError,
@@ -28,16 +27,17 @@ from airflow_mv.errors import (
     StaleViewError,
     ViewNotFoundError,
 )
-from airflow_mv.planning import RefreshOptions
-from airflow_mv.reading import read_arrow, readable
-from airflow_mv.refresh import refresh
+from airflow_mv.freshness.status import history
+from airflow_mv.maintenance import repair as repairs
+from airflow_mv.maintenance.orphans import expire, maintain
+from airflow_mv.maintenance.repair import Repaired, repair
+from airflow_mv.publish.protocol import publish
+from airflow_mv.refresh import RefreshOptions
+from airflow_mv.refresh.read import read_arrow, readable
+from airflow_mv.refresh.run import refresh
+from airflow_mv.refresh.verify import verify_files
 from airflow_mv.spec.identifiers import Identifier
 from airflow_mv.spec.view import with_view_properties
-from airflow_mv.status import history
-from airflow_mv.upkeep import repair as repairs
-from airflow_mv.upkeep.maintenance import expire, maintain
-from airflow_mv.upkeep.repair import Repaired, repair
-from airflow_mv.verify import verify_files
 from tests.builders import Lake, lake
 from tests.contract.support import VIEW, staged, where
 from tests.faults import Clock, FaultyCatalog, StoppedError, refuse

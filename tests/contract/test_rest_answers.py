@@ -18,7 +18,6 @@ from pyiceberg.table.sorting import UNSORTED_SORT_ORDER
 
 from airflow_mv.catalog import Located, MaterializedViewCatalog
 from airflow_mv.catalog.rest import view_updates
-from airflow_mv.create import Definition, create
 from airflow_mv.errors import (
     AlreadyExistsError,
     CatalogUnavailableError,
@@ -29,7 +28,8 @@ from airflow_mv.errors import (
     UnsupportedError,
     ViewNotFoundError,
 )
-from airflow_mv.observe import dependencies_of, observe_tables
+from airflow_mv.freshness.observe import dependencies_of, observe_tables
+from airflow_mv.refresh.create import Definition, create
 from airflow_mv.spec.identifiers import Identifier
 from airflow_mv.spec.view import ViewMetadata, new_view, replace_version, with_view_properties
 from tests.services import http_server

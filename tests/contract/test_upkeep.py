@@ -9,13 +9,13 @@ from datetime import UTC, datetime
 
 import pytest
 
-from airflow_mv.commit import publish
 from airflow_mv.errors import CommitStateUnknownError, RefreshNotFoundError
-from airflow_mv.reading import read_arrow, readable
+from airflow_mv.freshness.status import history, status
+from airflow_mv.maintenance.orphans import expire
+from airflow_mv.maintenance.rollback import rollback
+from airflow_mv.publish.protocol import publish
+from airflow_mv.refresh.read import read_arrow, readable
 from airflow_mv.spec.identifiers import Identifier
-from airflow_mv.status import history, status
-from airflow_mv.upkeep.maintenance import expire
-from airflow_mv.upkeep.rollback import rollback
 from tests.builders import FIRST, Lake, exists
 from tests.contract.support import VIEW, ids, staged, where
 from tests.faults import (

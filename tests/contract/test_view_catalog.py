@@ -14,7 +14,6 @@ from pyiceberg.catalog.sql import SqlCatalog
 from sqlalchemy import create_engine, text
 
 from airflow_mv.catalog import MaterializedViewCatalog
-from airflow_mv.commit import PublishOutcome, publish
 from airflow_mv.errors import (
     AlreadyExistsError,
     CatalogUnavailableError,
@@ -26,8 +25,9 @@ from airflow_mv.errors import (
     NotMaterializedError,
     ViewNotFoundError,
 )
-from airflow_mv.planning import plan_refresh
-from airflow_mv.refresh import stage
+from airflow_mv.publish.protocol import PublishOutcome, publish
+from airflow_mv.refresh import plan_refresh
+from airflow_mv.refresh.run import stage
 from airflow_mv.spec.identifiers import Identifier
 from airflow_mv.spec.view import ViewMetadata, new_view, with_view_properties
 from tests.builders import Lake, exists, lake

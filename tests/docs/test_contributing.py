@@ -14,18 +14,14 @@ from typing import Any
 
 import pytest
 
-from airflow_mv.plan.reasons import Code
-from airflow_mv.status import statuses
+from airflow_mv.freshness.status import statuses
+from airflow_mv.spec.reasons import Code
 from tests.builders import Lake, lake
 
 ROOT = Path(__file__).parents[2]
 CONTRIBUTING = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
 #: Only the command line and a real Spark session enter these.
 _NOT_WALKED = ("airflow_mv/job/", "airflow_mv/cli/", "airflow_mv/refresh/stagers.py")
-
-_ONE_PACKAGE_PER_NOUN = pytest.mark.skipif(
-    not (ROOT / "airflow_mv" / "refresh" / "run.py").exists(), reason="it describes the packages by noun"
-)
 
 
 def listed(walk: str) -> list[str]:
@@ -66,7 +62,6 @@ def look(home: Lake) -> bool:
     return bool(document["state"] == "never-refreshed")
 
 
-@_ONE_PACKAGE_PER_NOUN
 @pytest.mark.parametrize(
     ("walk", "most", "act"),
     [
@@ -85,14 +80,12 @@ def test_the_files_to_read_are_few_and_are_entered(
     assert [file for file in files if file not in seen and not file.startswith(_NOT_WALKED)] == []
 
 
-@_ONE_PACKAGE_PER_NOUN
 def test_every_file_that_it_names_is_there() -> None:
     named = re.findall(r"`((?:airflow_mv|tests|docs|examples)/[\w/.]*\w)`", CONTRIBUTING)
     assert named
     assert [path for path in named if not (ROOT / path).exists()] == []
 
 
-@_ONE_PACKAGE_PER_NOUN
 def test_the_layers_are_those_that_are_enforced() -> None:
     layers = re.findall(
         r'(?m)^    "(.*)",$',

@@ -21,18 +21,17 @@ from pyspark.sql import DataFrame, SparkSession
 
 from airflow_mv.catalog import LoadedView, MaterializedViewCatalog
 from airflow_mv.catalog.spark import POSTGRESQL
-from airflow_mv.create import Definition, create
+from airflow_mv.freshness.status import ViewStatus, status
 from airflow_mv.job.session import open_session
-from airflow_mv.plan.planner import RefreshPlan
-from airflow_mv.planning import RefreshOptions
-from airflow_mv.reading import readable
-from airflow_mv.refresh import refresh
-from airflow_mv.results import RefreshResult, ViewStatus
+from airflow_mv.refresh import RefreshOptions
+from airflow_mv.refresh.create import Definition, create
+from airflow_mv.refresh.plan import RefreshPlan, RefreshResult
+from airflow_mv.refresh.read import readable
+from airflow_mv.refresh.run import refresh
+from airflow_mv.refresh.stagers import session_stager, settings_of
 from airflow_mv.script import Outcome, Script
 from airflow_mv.spec.identifiers import Identifier
 from airflow_mv.spec.materialized_view import PROPERTY
-from airflow_mv.stagers import session_stager, settings_of
-from airflow_mv.status import status
 from tests.spark.changing import QUICK
 
 #: Java compiles quickly instead of well: on small data the second compiler is half of what a test costs.

@@ -12,9 +12,9 @@ import pytest
 
 from airflow_mv.errors import ClockError, FutureTimeError
 from airflow_mv.job.run import run
+from airflow_mv.publish.clock import repair_clock
+from airflow_mv.refresh.stagers import session_stager
 from airflow_mv.spec.clock import latest_ms
-from airflow_mv.stagers import session_stager
-from airflow_mv.upkeep.clock import repair_clock
 from tests.engine.support import Lake
 
 DAILY = "SELECT day, sum(amount) AS amount FROM {ns}.orders GROUP BY day"

@@ -8,9 +8,9 @@ from datetime import timedelta
 import pytest
 
 from airflow_mv.catalog.reach import snapshot_files
-from airflow_mv.upkeep.maintenance import maintain
-from airflow_mv.upkeep.purge import purge
-from airflow_mv.upkeep.rollback import rollback
+from airflow_mv.maintenance.drop import purge
+from airflow_mv.maintenance.orphans import maintain
+from airflow_mv.maintenance.rollback import rollback
 from tests.engine.support import Lake
 
 TOTALS = "SELECT region, sum(amount) AS amount FROM {ns}.orders GROUP BY region"

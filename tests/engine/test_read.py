@@ -11,7 +11,7 @@ import pytest
 
 import airflow_mv
 from airflow_mv.errors import RefreshNotFoundError, StaleViewError
-from airflow_mv.reading import read_arrow, readable
+from airflow_mv.refresh.read import read_arrow, readable
 from tests.engine.fixtures import new_lake
 from tests.engine.support import Lake, no_spark
 

@@ -9,7 +9,7 @@ import pytest
 
 from airflow_mv.errors import InvalidQueryError
 from airflow_mv.job.reads import check_reads
-from airflow_mv.job.work import Work
+from airflow_mv.job.work import JobContext
 from tests.engine.incremental.checking import check
 from tests.engine.support import Lake
 
@@ -105,7 +105,7 @@ def test_what_reads_no_table_is_read_as_it_is(tables: Lake) -> None:
         f"SELECT k FROM ({_quoted(tables, 'never')} TABLESAMPLE (0 ROWS))",
         "SELECT 'reads `lake`.`n`.`x` VERSION AS OF 1' AS t, k AS `RelationV2[k] x` FROM {r}",
     ]
-    classic, over_connect = Work(tables.spark), Work(tables.spark)
+    classic, over_connect = JobContext(tables.spark), JobContext(tables.spark)
     over_connect.jvm = None
     for work in (classic, over_connect):
         for sql in queries:

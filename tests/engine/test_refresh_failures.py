@@ -9,9 +9,9 @@ import pytest
 from pyspark.errors import PySparkException
 
 from airflow_mv.errors import AlreadyExistsError, InvalidQueryError, JobError
-from airflow_mv.plan.planner import RefreshPlan
-from airflow_mv.planning import RefreshOptions, plan_refresh
-from airflow_mv.refresh import find_staged, publish, stage
+from airflow_mv.refresh import RefreshOptions, plan_refresh
+from airflow_mv.refresh.plan import RefreshPlan
+from airflow_mv.refresh.run import find_staged, publish, stage
 from airflow_mv.script import Outcome, Script
 from tests.engine.support import Lake, no_spark
 

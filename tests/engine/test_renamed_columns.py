@@ -10,9 +10,8 @@ from datetime import UTC, datetime
 
 import pytest
 
-from airflow_mv.plan.planner import Mode
-from airflow_mv.plan.reasons import Code
-from airflow_mv.verify import verify
+from airflow_mv.refresh.verify import verify
+from airflow_mv.spec.reasons import Code, Mode
 from tests.engine.support import Lake, multiset, recomputed
 
 GROUPED = "SELECT a, count(*) AS n, sum(b) AS b, max(a) AS most FROM {ns}.t WHERE a < 3 OR b = 700 GROUP BY a"

@@ -10,9 +10,9 @@ from typing import Literal
 import pytest
 
 from airflow_mv.errors import InvalidMetadataError
-from airflow_mv.reading import read_arrow, readable
-from airflow_mv.upkeep.repair import repair
-from airflow_mv.verify import verify_files
+from airflow_mv.maintenance.repair import repair
+from airflow_mv.refresh.read import read_arrow, readable
+from airflow_mv.refresh.verify import verify_files
 from tests.engine.support import Lake
 
 SUMS = "SELECT day, sum(amount) AS amount, count(*) AS orders FROM {ns}.orders GROUP BY day"

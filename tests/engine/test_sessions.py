@@ -8,10 +8,10 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from pyspark.sql import SparkSession
 
-from airflow_mv.reading import read
-from airflow_mv.refresh import refresh
-from airflow_mv.stagers import session_stager
-from airflow_mv.verify import verify
+from airflow_mv.refresh.read import read
+from airflow_mv.refresh.run import refresh
+from airflow_mv.refresh.stagers import session_stager
+from airflow_mv.refresh.verify import verify
 from tests.engine.support import Lake
 
 SQL = "SELECT k, count(*) AS n, sum(v) AS v FROM {ns}.t GROUP BY k"

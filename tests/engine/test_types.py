@@ -7,7 +7,7 @@ import pyarrow
 import pytest
 
 from airflow_mv.errors import InvalidQueryError
-from airflow_mv.reading import read_arrow, readable
+from airflow_mv.refresh.read import read_arrow, readable
 from tests.engine.support import Lake, multiset, recomputed
 
 PROMOTED = {

@@ -15,9 +15,9 @@ import duckdb
 import sqlglot
 from sqlglot import exp
 
-from airflow_mv.plan.incremental import Appended, BaseRelation, Merged, Query, Replaced, Signed
-from airflow_mv.plan.reasons import Reason
+from airflow_mv.ivm import Appended, BaseRelation, IncrementalQuery, Merged, Replaced, Signed
 from airflow_mv.spec.identifiers import Identifier
+from airflow_mv.spec.reasons import Reason
 
 Row = tuple[Any, ...]
 Bag = Counter[Row]
@@ -76,7 +76,7 @@ class Lab:
             values = ", ".join("(" + ", ".join(map(literal, row)) + ")" for row in rows)
             self.connection.execute(f'INSERT INTO "{name}" VALUES {values}')
 
-    def relations(self, change: Change, query: Query) -> list[BaseRelation]:
+    def relations(self, change: Change, query: IncrementalQuery) -> list[BaseRelation]:
         """Make the relations that the statements of a query read, and describe them.
 
         A change table has the used columns only, often only the rows that matter, and sometimes a row for each copy.
@@ -111,7 +111,7 @@ class Lab:
             names.append(row[0] if row[0] not in names else f"{row[0]}_{len(names)}")
         return [(name, spark_type(row[1])) for name, row in zip(names, described, strict=True)]
 
-    def analysed(self, sql: str, change: Change) -> Query | Reason:
+    def analysed(self, sql: str, change: Change) -> IncrementalQuery | Reason:
         """Analyse a view for a change, having made the relations that its statements read."""
         self.sql = sql
         for index, table in enumerate(self.tables):
@@ -126,11 +126,13 @@ class Lab:
 
     def _analyse(
         self, sql: str, relations: Sequence[BaseRelation], output: Sequence[tuple[str, str]]
-    ) -> Query | Reason:
-        return Query.analyse(sql, relations, output=output, default_catalog="lake", default_namespace=("db",), views={})
+    ) -> IncrementalQuery | Reason:
+        return IncrementalQuery.analyse(
+            sql, relations, output=output, default_catalog="lake", default_namespace=("db",), views={}
+        )
 
     # ------------------------------------------------------------------------------- strategies
-    def refresh(self, query: Query, stored: Mapping[str, Bag]) -> tuple[Bag, dict[str, Bag | Reason | str]]:
+    def refresh(self, query: IncrementalQuery, stored: Mapping[str, Bag]) -> tuple[Bag, dict[str, Bag | Reason | str]]:
         """Return the recompute, and what each strategy makes of its stored rows."""
         plans = {
             "append": query.append,
@@ -142,7 +144,7 @@ class Lab:
         results = {name: self._attempt(plan(), query, stored[name]) for name, plan in plans.items()}
         return Counter(self.run(self.sql)), results
 
-    def _attempt(self, plan: Any, query: Query, stored: Bag) -> Bag | Reason | str:
+    def _attempt(self, plan: Any, query: IncrementalQuery, stored: Bag) -> Bag | Reason | str:
         if isinstance(plan, Reason):
             return plan
         try:
@@ -150,7 +152,7 @@ class Lab:
         except duckdb.Error as error:
             return f"{type(error).__name__}: {error}"
 
-    def apply(self, plan: Any, query: Query, stored: Bag) -> Bag:
+    def apply(self, plan: Any, query: IncrementalQuery, stored: Bag) -> Bag:
         """Do what a job does with a plan."""
         if isinstance(plan, Appended):
             return stored + Counter(self._union(plan.terms))
@@ -164,7 +166,7 @@ class Lab:
     def _union(self, terms: Sequence[str]) -> list[Row]:
         return self.run(" UNION ALL ".join(terms)) if terms else []
 
-    def _replace(self, plan: Replaced, query: Query, stored: Bag) -> Bag:
+    def _replace(self, plan: Replaced, query: IncrementalQuery, stored: Bag) -> Bag:
         names = [name for name, _ in query.output]
         positions = [names.index(key) for key in plan.keys]
         affected = {hashable(row) for row in self.run(plan.affected)}
@@ -178,7 +180,7 @@ class Lab:
         new = [row for row in self.run(self.sql) if _key(row, positions) in affected]
         return Counter(kept) + Counter(new)
 
-    def _merge(self, plan: Merged, query: Query, stored: Bag) -> Bag:
+    def _merge(self, plan: Merged, query: IncrementalQuery, stored: Bag) -> Bag:
         names = [name for name, _ in query.output]
         positions = [names.index(key) for key in plan.keys]
         delta = self.run(plan.signed)

@@ -7,8 +7,8 @@ from collections import Counter
 
 import pytest
 
-from airflow_mv.plan.incremental import Query
-from airflow_mv.plan.reasons import Reason
+from airflow_mv.ivm import IncrementalQuery
+from airflow_mv.spec.reasons import Reason
 from tests.incremental.lab import STRATEGIES, Bag, Change, Lab, Row
 from tests.incremental.queries import TABLES
 
@@ -61,7 +61,7 @@ NOTHING: dict[str, list[Row]] = {"r": [], "s": [], "u": []}
 def test_a_table_is_asked_for_what_each_of_its_rows_must_pass(sql: str) -> None:
     """The least that any occurrence of the table asks for, in the words of the query."""
     query = Lab(TABLES).analysed(sql, Change(NOTHING, ROWS))
-    assert isinstance(query, Query), query
+    assert isinstance(query, IncrementalQuery), query
     found = {identifier.name: text for identifier, text in query.conditions.items()}
     assert found == CASES[sql]
 
@@ -87,7 +87,7 @@ def test_an_update_that_moves_a_row_into_the_filter_or_out_of_it_is_a_row_that_c
     after = {**before, "r": [(1, new, 5), *others]}
     lab = Lab(TABLES)
     query = lab.analysed(sql, Change(before, after))
-    assert isinstance(query, Query), query
+    assert isinstance(query, IncrementalQuery), query
     stored: Bag = Counter(lab.run(query.old_query))
     expected, results = lab.refresh(query, dict.fromkeys(STRATEGIES, stored))
     exact = {name: result for name, result in results.items() if not isinstance(result, Reason)}

@@ -6,11 +6,11 @@ from __future__ import annotations
 import pytest
 import sqlglot
 
-from airflow_mv.plan.incremental import BaseRelation, Query, functions
-from airflow_mv.plan.incremental.dialect import write
-from airflow_mv.plan.incremental.model import RefusedError
-from airflow_mv.plan.reasons import Code, Reason
+from airflow_mv.ivm import BaseRelation, IncrementalQuery, functions
+from airflow_mv.ivm.dialect import write
+from airflow_mv.ivm.model import RefusedError
 from airflow_mv.spec.identifiers import Identifier
+from airflow_mv.spec.reasons import Code, Reason
 
 #: Spark 4.1's aggregates, as its function registry groups them; ``any`` is refused.
 AGGREGATES = """
@@ -57,7 +57,7 @@ def test_every_volatile_function_is_refused(name: str) -> None:
 def test_a_call_that_sqlglot_trips_over_is_a_reason_and_no_error() -> None:
     """It reads the call and fails to write it: a plan ended with the library's TypeError."""
     table = BaseRelation(Identifier("lake", ("db",), "r"), "t0", (("k", "string"),), changed=True, appended_only=True)
-    found = Query.analyse(
+    found = IncrementalQuery.analyse(
         "SELECT j_s_o_n_object(k) AS x FROM r",
         [table],
         output=[("x", "string")],

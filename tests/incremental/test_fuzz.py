@@ -13,8 +13,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from airflow_mv.plan.incremental import Query, functions, stable
-from airflow_mv.plan.reasons import Reason
+from airflow_mv.ivm import IncrementalQuery, determinism, functions
+from airflow_mv.spec.reasons import Reason
 from tests.incremental.lab import STRATEGIES, Bag, Lab
 from tests.incremental.queries import OPERATORS, TABLES, Grammar, change, first_rows
 
@@ -68,7 +68,7 @@ def refresh_repeatedly(lab: Lab, sql: str, random: Random, tally: Tally) -> bool
     return True
 
 
-def _step(lab: Lab, query: Query, stored: dict[str, Bag], sql: str, tally: Tally) -> dict[str, Bag]:
+def _step(lab: Lab, query: IncrementalQuery, stored: dict[str, Bag], sql: str, tally: Tally) -> dict[str, Bag]:
     expected, results = lab.refresh(query, stored)
     after = {}
     for name, result in results.items():
@@ -121,7 +121,7 @@ def check_seeds(lab: Lab, tally: Tally, seeds: range) -> None:
 def check_doubted(monkeypatch: pytest.MonkeyPatch, seeds: range) -> None:
     """Take every aggregate for inexact: what is not refused then is still right."""
     monkeypatch.setattr(functions, "is_exact", lambda call: False)
-    monkeypatch.setattr(stable, "is_exact_sum", lambda call, block: False)
+    monkeypatch.setattr(determinism, "is_exact_sum", lambda call, block: False)
     tally = Tally()
     check_seeds(Lab(TABLES), tally, seeds)
     assert tally.refusals["replace NOT_DETERMINISTIC"] > 0, tally

@@ -12,8 +12,8 @@ from decimal import Decimal
 
 import pytest
 
-from airflow_mv.plan.incremental import Query, Replaced
-from airflow_mv.plan.reasons import Code, Reason
+from airflow_mv.ivm import IncrementalQuery, Replaced
+from airflow_mv.spec.reasons import Code, Reason
 from tests.incremental.lab import STRATEGIES, Bag, Change, Lab, Row, Table
 
 #: Groups 1 and 2 have equal sums as decimals, and as doubles in some orders only.
@@ -49,9 +49,9 @@ SHOWN = {
 }
 
 
-def _query(lab: Lab, sql: str, change: Change) -> Query:
+def _query(lab: Lab, sql: str, change: Change) -> IncrementalQuery:
     query = lab.analysed(sql, change)
-    assert isinstance(query, Query)
+    assert isinstance(query, IncrementalQuery)
     return query
 
 

@@ -14,19 +14,8 @@ from typing import Any
 import pytest
 from sqlglot import exp
 
-from airflow_mv.plan.incremental import (
-    additive,
-    append,
-    changed,
-    filters,
-    ir,
-    merge,
-    prune,
-    replace,
-    split,
-    subqueries,
-    telescope,
-)
+from airflow_mv.ivm import affected_keys, append, delta_terms, ir, merge, pushdown, replace_keys, subqueries
+from airflow_mv.ivm import merge as additive
 from tests.incremental.lab import Lab
 from tests.incremental.queries import TABLES
 from tests.incremental.test_fuzz import Mismatch, Tally, refresh_repeatedly, run
@@ -92,32 +81,32 @@ def _nothing_kept_relaxed(block: ir.Block, relation: ir.Relation) -> ir.Block:
     return wider if wider == block else dataclasses.replace(wider, where=exp.false())
 
 
-_aggregates = split._aggregates
-_relaxed = changed.relaxed
-_required = filters._required
-_changed_join = telescope._changed_join
-_relation_terms = changed.relation_terms
+_aggregates = affected_keys._aggregates
+_relaxed = affected_keys.relaxed
+_required = pushdown._required
+_changed_join = delta_terms._changed_join
+_relation_terms = affected_keys.relation_terms
 
 MUTANTS = {
     "no NULL-padded copy of a left join": Mutant(
         ("SELECT x.a AS o1, y.b AS o2 FROM r x LEFT JOIN s y ON x.a = y.a",),
-        _replace(telescope, "_with_pad", lambda block, *rest: block),
+        _replace(delta_terms, "_with_pad", lambda block, *rest: block),
     ),
     "no NULL-padded copy of a full join": Mutant(
         ("SELECT x.a AS o1, y.b AS o2 FROM r x FULL JOIN s y ON x.a = y.a",),
-        _replace(telescope, "_changed_join", _without_full_pad),
+        _replace(delta_terms, "_changed_join", _without_full_pad),
     ),
     "all other relations new": Mutant(
         ("SELECT x.a AS o1, y.b AS o2 FROM r x JOIN s y ON x.a = y.a",),
-        _replace(telescope, "version_beside", _only_new),
+        _replace(delta_terms, "version_beside", _only_new),
     ),
     "one term for a table that is read twice": Mutant(
         ("SELECT x.a AS o1, y.b AS o2 FROM r x JOIN r y ON x.a = y.b",),
-        _replace(changed, "relation_terms", _last_relation_only),
+        _replace(affected_keys, "relation_terms", _last_relation_only),
     ),
     "only the new version of a group": Mutant(
         ("SELECT count(*) AS o1 FROM r GROUP BY a",),
-        _replace(changed, "VERSIONS", ("new",)),
+        _replace(affected_keys, "VERSIONS", ("new",)),
     ),
     "IN without NULL": Mutant(
         ("SELECT x.a AS o1 FROM r x WHERE x.b NOT IN (SELECT y.b FROM s y)",),
@@ -129,7 +118,7 @@ MUTANTS = {
     ),
     "a subquery above the groups forgotten": Mutant(
         ("SELECT a AS o1, count(*) AS o2 FROM r GROUP BY a HAVING count(*) >= (SELECT count(*) / 6 FROM s)",),
-        _replace(changed, "above", lambda block: []),
+        _replace(affected_keys, "above", lambda block: []),
     ),
     "only the subquery's new value": Mutant(
         ("SELECT a AS o1, (SELECT max(b) FROM s WHERE s.a = r.a) AS o2 FROM r",),
@@ -141,7 +130,7 @@ MUTANTS = {
     ),
     "merge: a sum of nothing is 0": Mutant(
         ("SELECT a AS o1, count(*) AS o2, sum(b) AS o3, count(b) AS o4 FROM r GROUP BY a",),
-        _replace(additive.Part, "is_sum", False),
+        _replace(additive.AggregatePart, "is_sum", False),
         start=20,
     ),
     "merge: floats subtracted": Mutant(
@@ -163,41 +152,41 @@ MUTANTS = {
     ),
     "conditions: of NULL for the optional side": Mutant(
         ("SELECT x.a AS o1, x.b AS o2 FROM r x LEFT JOIN s y ON x.a = y.a WHERE y.b IS NULL",),
-        _replace(filters, "_asked", _asked_of_all),
+        _replace(pushdown, "_asked", _asked_of_all),
     ),
     "conditions: of one occurrence for all": Mutant(
         ("SELECT x.a AS o1, y.b AS o2 FROM r x JOIN r y ON x.a = y.b WHERE x.b > 1 AND y.c > 1",),
-        _replace(filters, "_required", _last_occurrence_only),
+        _replace(pushdown, "_required", _last_occurrence_only),
     ),
     "conditions: below a window": Mutant(
         (
             "SELECT k AS o1, n AS o2 FROM (SELECT a AS k, b AS v, count(*) OVER (PARTITION BY a) AS n FROM r) t "
             "WHERE v > 1",
         ),
-        _replace(filters, "has_windows", lambda block: False),
+        _replace(pushdown, "has_windows", lambda block: False),
     ),
     "constants that nobody asks about": Mutant(
         ("SELECT a AS o1, b AS o2 FROM r WHERE b >= (SELECT max(b) FROM s)",),
-        _replace(replace, "Context", functools.partial(telescope.Context, skip_constants=True)),
+        _replace(replace_keys, "Context", functools.partial(delta_terms.Context, skip_constants=True)),
     ),
     "split: one aggregate of several": Mutant(
         (
             "SELECT a AS o1, b AS o2, count(*) + max(c) AS o3, rank() OVER (PARTITION BY a ORDER BY sum(c)) AS o4 "
             "FROM r GROUP BY a, b",
         ),
-        _replace(split, "_aggregates", _first_aggregate),
+        _replace(affected_keys, "_aggregates", _first_aggregate),
     ),
     "prune: columns that tell rows apart": Mutant(
         ("SELECT x.k AS o1 FROM (SELECT DISTINCT a AS k, b AS v FROM r) x",),
-        _replace(prune, "_kept", _only_wanted),
+        _replace(pushdown, "_kept", _only_wanted),
     ),
     "prune: the generator that makes the rows": Mutant(
         ("SELECT x.k AS o1 FROM (SELECT e AS k, explode(xs) AS v FROM u) x",),
-        _replace(prune, "_kept", _only_wanted),
+        _replace(pushdown, "_kept", _only_wanted),
     ),
     "relaxed: no row passes": Mutant(
         ("SELECT x.k AS o1 FROM (SELECT a AS k, count(*) AS v FROM r GROUP BY a) x WHERE x.v > 1",),
-        _replace(changed, "relaxed", _nothing_kept_relaxed),
+        _replace(affected_keys, "relaxed", _nothing_kept_relaxed),
     ),
     "append: a row of the optional side": Mutant(
         ("SELECT x.a AS o1, y.b AS o2 FROM r x LEFT JOIN s y ON x.a = y.a",),

@@ -5,10 +5,10 @@ from __future__ import annotations
 
 import pytest
 
-from airflow_mv.plan.incremental import BaseRelation, Query, Replaced
-from airflow_mv.plan.query import NestedView
-from airflow_mv.plan.reasons import Code, Reason
+from airflow_mv.ivm import BaseRelation, IncrementalQuery, Replaced
 from airflow_mv.spec.identifiers import Identifier
+from airflow_mv.spec.reasons import Code, Reason
+from airflow_mv.sql.query import NestedView
 
 
 def identifier(name: str) -> Identifier:
@@ -27,9 +27,11 @@ VIEWS = {
 }
 
 
-def analyse(sql: str, columns: int | list[tuple[str, str]]) -> Query | Reason:
+def analyse(sql: str, columns: int | list[tuple[str, str]]) -> IncrementalQuery | Reason:
     output = [(f"o{index}", "int") for index in range(columns)] if isinstance(columns, int) else columns
-    return Query.analyse(sql, RELATIONS, output=output, default_catalog="lake", default_namespace=("db",), views=VIEWS)
+    return IncrementalQuery.analyse(
+        sql, RELATIONS, output=output, default_catalog="lake", default_namespace=("db",), views=VIEWS
+    )
 
 
 @pytest.mark.parametrize(
@@ -99,7 +101,7 @@ def analyse(sql: str, columns: int | list[tuple[str, str]]) -> Query | Reason:
 def test_a_name_means_what_it_means_in_spark(sql: str, columns: int, expected: str | None) -> None:
     """Case, qualifiers, struct fields, aliases of the same SELECT, joined columns, nested views, shadowed names."""
     query = analyse(sql, columns)
-    assert isinstance(query, Query), query
+    assert isinstance(query, IncrementalQuery), query
     if expected is not None:
         assert query.new_query == expected
 
@@ -179,7 +181,7 @@ def test_keys_are_columns_that_another_run_gives_the_same_values(
 ) -> None:
     """A floating sum or the choice of a tie is no key: the stored row would not be found again."""
     query = analyse(sql, output)
-    assert isinstance(query, Query), query
+    assert isinstance(query, IncrementalQuery), query
     replaced = query.replace_keys()
     if isinstance(replaced, Replaced):
         assert replaced.keys == expected
@@ -190,7 +192,7 @@ def test_keys_are_columns_that_another_run_gives_the_same_values(
 def test_a_column_that_nothing_reads_is_not_used() -> None:
     """A change in it is no change of the view, even where a derived table has it."""
     query = analyse("WITH t AS (SELECT * FROM r) SELECT a, count(*) AS n FROM t GROUP BY a", 2)
-    assert isinstance(query, Query)
+    assert isinstance(query, IncrementalQuery)
     assert query.used_columns[identifier("r")] == ("a",)
     assert query.used_columns[identifier("s")] == ()
 
@@ -198,7 +200,7 @@ def test_a_column_that_nothing_reads_is_not_used() -> None:
 def test_a_key_that_a_condition_compares_is_never_null() -> None:
     """Then ``=`` finds the same rows as ``<=>``, and engines prune by it."""
     query = analyse("SELECT r.a, r.b FROM r JOIN s ON r.a = s.a WHERE s.f > 1", 2)
-    assert isinstance(query, Query)
+    assert isinstance(query, IncrementalQuery)
     replaced = query.replace_keys()
     assert isinstance(replaced, Replaced)
     assert replaced.not_null == (True, False)
@@ -255,7 +257,7 @@ def test_what_no_statement_can_say_has_a_reason(sql: str, columns: int | list[tu
 def test_other_spellings_are_read_as_spark_reads_them(sql: str, columns: int, written: str | None) -> None:
     """``window`` as a name, generators without AS, ``any`` as an aggregate."""
     found = analyse(sql, columns)
-    assert isinstance(found, Query), found
+    assert isinstance(found, IncrementalQuery), found
     assert written in (None, found.new_query)
 
 
@@ -267,7 +269,7 @@ def test_many_nested_views_are_refused_before_they_fill_the_memory() -> None:
         sql = f"SELECT x.a FROM {below} x JOIN {below} y ON x.a = y.a"
         name = identifier(f"v{level}")
         views[name] = NestedView(name, sql, ("a",), "lake", ("db",), 1, "uuid")
-    refusal = Query.analyse(
+    refusal = IncrementalQuery.analyse(
         "SELECT a FROM v11",
         RELATIONS,
         output=[("a", "int")],

@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 import sqlglot
 
-from airflow_mv.plan.incremental import Appended, Merged, Query, Replaced, Signed
-from airflow_mv.plan.reasons import Reason
+from airflow_mv.ivm import Appended, IncrementalQuery, Merged, Replaced, Signed
+from airflow_mv.spec.reasons import Reason
 from tests.incremental.lab import STRATEGIES, Change, Lab, Row
 from tests.incremental.queries import TABLES
 
@@ -43,7 +43,7 @@ def rows(text: str) -> dict[str, list[Row]]:
     return found
 
 
-def statements(query: Query | Reason) -> dict[str, str]:
+def statements(query: IncrementalQuery | Reason) -> dict[str, str]:
     """Return what a query gives: for each strategy its statements, or the reason against it."""
     if isinstance(query, Reason):
         return {"refused": f"{query.code}: {query.message}"}

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from airflow_mv.plan.incremental import BaseRelation
-from airflow_mv.plan.reasons import Reason
+from airflow_mv.ivm import BaseRelation
+from airflow_mv.spec.reasons import Reason
 from tests.incremental.lab import STRATEGIES, Bag, Lab
 from tests.incremental.tpch import QUERIES
 from tests.incremental.versions import analysed, execute, read_changes, relation, rounded

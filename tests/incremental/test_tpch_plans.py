@@ -20,11 +20,11 @@ from pyiceberg.table.metadata import new_table_metadata
 from pyiceberg.table.sorting import UNSORTED_SORT_ORDER
 
 from airflow_mv.catalog import MaterializedViewCatalog
-from airflow_mv.create import Definition, create
-from airflow_mv.plan.reasons import FOUND_OUT, Code
-from airflow_mv.planning import RefreshOptions, plan_refresh
-from airflow_mv.refresh import publish
+from airflow_mv.refresh import RefreshOptions, plan_refresh
+from airflow_mv.refresh.create import Definition, create
+from airflow_mv.refresh.run import publish
 from airflow_mv.script import CreateStorageStep, Outcome, Script
+from airflow_mv.spec.reasons import FOUND_OUT, Code
 from airflow_mv.spec.stored import decode, encode
 from airflow_mv.spec.table import with_properties
 from benchmarks.tpch_modes import ALWAYS, CHANGES, TABLES, Refreshed, generate, told_reasons

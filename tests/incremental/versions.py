@@ -8,8 +8,8 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from airflow_mv.plan.incremental import BaseRelation, Query
-from airflow_mv.plan.reasons import Reason
+from airflow_mv.ivm import BaseRelation, IncrementalQuery
+from airflow_mv.spec.reasons import Reason
 from tests.incremental.lab import Bag, Lab, Table, spark_type, to_duckdb
 
 
@@ -35,11 +35,11 @@ def relation(lab: Lab, table: str) -> BaseRelation:
     return BaseRelation(Table(table, ()).identifier, table, columns, bool(came or went), not went)
 
 
-def analysed(lab: Lab, relations: Sequence[BaseRelation], sql: str) -> Query:
+def analysed(lab: Lab, relations: Sequence[BaseRelation], sql: str) -> IncrementalQuery:
     """Analyse a query that must be readable."""
 
-    def analyse(output: list[tuple[str, str]]) -> Query:
-        found = Query.analyse(
+    def analyse(output: list[tuple[str, str]]) -> IncrementalQuery:
+        found = IncrementalQuery.analyse(
             sql, relations, output=output, default_catalog="lake", default_namespace=("db",), views={}
         )
         assert not isinstance(found, Reason), found
@@ -53,7 +53,7 @@ def analysed(lab: Lab, relations: Sequence[BaseRelation], sql: str) -> Query:
     return analyse([(row[0], spark_type(row[1])) for row in described])
 
 
-def read_changes(lab: Lab, relations: Sequence[BaseRelation], query: Query) -> None:
+def read_changes(lab: Lab, relations: Sequence[BaseRelation], query: IncrementalQuery) -> None:
     """Of each change let the query see the rows that can matter to it."""
     for item in relations:
         condition = query.conditions.get(item.identifier, "true")

@@ -17,7 +17,7 @@ from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.table import Table
 
 from airflow_mv.catalog import Layout, MaterializedViewCatalog
-from airflow_mv.planning import RefreshOptions
+from airflow_mv.refresh import RefreshOptions
 from airflow_mv.script import Script
 from airflow_mv.spec.interval import Span
 from airflow_mv.spec.materialized_view import COMPLETE_KEY, REFRESH_ID_KEY

@@ -14,13 +14,13 @@ from click.testing import CliRunner
 
 from airflow_mv.cli.context import how
 from airflow_mv.errors import ConfigurationError
-from airflow_mv.plan.cost import human
-from airflow_mv.plan.freshness import State
-from airflow_mv.plan.planner import RefreshPlan
-from airflow_mv.plan.reasons import Code
-from airflow_mv.planning import RefreshOptions, plan_refresh
-from airflow_mv.refresh import refresh
-from airflow_mv.status import status
+from airflow_mv.freshness.state import State
+from airflow_mv.freshness.status import status
+from airflow_mv.refresh import RefreshOptions, plan_refresh
+from airflow_mv.refresh.cost import human
+from airflow_mv.refresh.plan import RefreshPlan
+from airflow_mv.refresh.run import refresh
+from airflow_mv.spec.reasons import Code
 from tests.intervals.support import SALES, VIEW, Days, days_lake, sold
 
 #: Whatever the estimates of a few bytes are worth.

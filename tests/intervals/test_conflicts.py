@@ -12,15 +12,15 @@ from typing import Any, cast
 import pytest
 
 from airflow_mv.catalog import Layout
-from airflow_mv.commit import Effects
 from airflow_mv.errors import CommitConflictError
-from airflow_mv.plan.freshness import State
-from airflow_mv.plan.planner import RefreshPlan
-from airflow_mv.plan.reasons import Code
-from airflow_mv.planning import RefreshOptions
-from airflow_mv.refresh import refresh
+from airflow_mv.freshness.state import State
+from airflow_mv.freshness.status import status
+from airflow_mv.publish.protocol import Effects
+from airflow_mv.refresh import RefreshOptions
+from airflow_mv.refresh.plan import RefreshPlan
+from airflow_mv.refresh.run import refresh
 from airflow_mv.script import Outcome, Script
-from airflow_mv.status import status
+from airflow_mv.spec.reasons import Code
 from tests.intervals.support import VIEW, Days, days, days_lake
 
 _AT_ONCE = Effects(sleep=lambda seconds: None)
@@ -146,7 +146,7 @@ def test_others_that_never_stop_end_a_refresh_with_a_conflict(
     sqlite_uri: str, warehouse: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The rounds are bounded; nothing of it is published."""
-    monkeypatch.setattr("airflow_mv.refresh._MAX_INTERVAL_PLANS", 3)
+    monkeypatch.setattr("airflow_mv.refresh.run._MAX_INTERVAL_PLANS", 3)
     with days_lake(sqlite_uri, warehouse, "pointed") as lake:
         lake.sell((1, 10), (2, 20))
         always = [lambda: lake.refresh_days(1, 2, full=True)] * 4

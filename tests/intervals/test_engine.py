@@ -11,13 +11,13 @@ import pytest
 from pyiceberg.table import StaticTable
 
 from airflow_mv.catalog import Layout
-from airflow_mv.plan.freshness import State
-from airflow_mv.reading import readable
+from airflow_mv.freshness.state import State
+from airflow_mv.maintenance.orphans import maintain
+from airflow_mv.maintenance.rollback import rollback
+from airflow_mv.refresh.read import readable
+from airflow_mv.refresh.verify import verify
 from airflow_mv.script import Outcome, Script
 from airflow_mv.spec.interval import Span
-from airflow_mv.upkeep.maintenance import maintain
-from airflow_mv.upkeep.rollback import rollback
-from airflow_mv.verify import verify
 from tests.cli.support import call
 from tests.engine.support import Lake, no_spark
 

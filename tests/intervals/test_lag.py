@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from airflow_mv.observe import Observation, observe
-from airflow_mv.plan.lag import Readiness, lag, readiness
-from airflow_mv.unseen import unseen
+from airflow_mv.freshness.lag import Readiness, lag, readiness
+from airflow_mv.freshness.observe import Observation, observe
+from airflow_mv.freshness.pending_changes import find_pending_changes
 from tests.intervals.support import VIEW, Days, days, days_lake
 
 HOUR = timedelta(hours=1)
@@ -73,9 +73,9 @@ def test_rows_that_were_never_computed_get_no_grace(sqlite_uri: str, warehouse: 
 
 def test_refreshing_intervals_is_no_news(lake: Days) -> None:
     """The rest is as stale as before: an event for each interval would go round for ever."""
-    before = unseen(lake.catalog, VIEW)
+    before = find_pending_changes(lake.catalog, VIEW)
     assert before is not None
     lake.refresh_days(4, 5)
-    after = unseen(lake.catalog, VIEW)
+    after = find_pending_changes(lake.catalog, VIEW)
     assert after is not None
     assert after.mark == before.mark

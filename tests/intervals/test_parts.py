@@ -13,10 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from airflow_mv.errors import InvalidMetadataError
-from airflow_mv.plan.intervals import condition
 from airflow_mv.spec.interval import Interval, after_unit, moved
+from airflow_mv.spec.interval_parts import IntervalPart, after, parts_in, parts_of
 from airflow_mv.spec.materialized_view import BaseTable, RefreshRecord
-from airflow_mv.spec.parts import Part, after, parts_in, parts_of
+from airflow_mv.sql.intervals import condition
 
 DAY = datetime(2024, 6, 1, tzinfo=UTC)
 LAST = 12
@@ -60,7 +60,7 @@ def test_every_moment_is_of_the_snapshot_that_was_refreshed_last(
     model: dict[int, int] = {}
     for number, (first, hours, snapshot) in enumerate(steps):
         stretch = interval(first, first + hours)
-        new = Part(stretch, base(snapshot), f"r{number}", number)
+        new = IntervalPart(stretch, base(snapshot), f"r{number}", number)
         found = record(-1 if only else 1, after(found, stretch, new), **({"only-intervals": True} if only else {}))
         model.update(dict.fromkeys(range(first, first + hours), snapshot))
 

@@ -12,14 +12,14 @@ from typing import Any, cast
 import pytest
 
 from airflow_mv.catalog import Layout
-from airflow_mv.create import Definition, create
 from airflow_mv.errors import ConfigurationError, RefreshRefusedError
-from airflow_mv.plan.freshness import State
-from airflow_mv.plan.reasons import Code
-from airflow_mv.planning import RefreshOptions, plan_refresh
+from airflow_mv.freshness.state import State
+from airflow_mv.freshness.status import history, status
+from airflow_mv.refresh import RefreshOptions, plan_refresh
+from airflow_mv.refresh.create import Definition, create
 from airflow_mv.spec.interval import Span
 from airflow_mv.spec.materialized_view import RefreshRecord
-from airflow_mv.status import history, status
+from airflow_mv.spec.reasons import Code
 from tests.intervals.support import BY_DAY, VIEW, Days, days, days_lake
 
 

@@ -11,7 +11,7 @@ import pytest
 from croniter import croniter
 
 from airflow_mv.errors import ConfigurationError
-from airflow_mv.scope import RunFacts, Scope, scope_of
+from airflow_mv.scope import RefreshScope, RunFacts, scope_of
 
 NOW = datetime(2024, 6, 5, 13, 7, tzinfo=UTC)
 BERLIN = ZoneInfo("Europe/Berlin")
@@ -48,7 +48,7 @@ BY_ASSET = RunFacts(NOW)
 def test_a_run_refreshes_the_whole_view_unless_the_task_says_otherwise() -> None:
     """Whatever run it is, and from the base tables as they are."""
     for facts in (SCHEDULED, TRIGGERED_BY_CRON, BY_ASSET, RunFacts(NOW, partition_key="2024-06-01")):
-        assert scope_of(facts, "whole") == Scope()
+        assert scope_of(facts, "whole") == RefreshScope()
 
 
 def test_a_scheduled_run_and_a_backfill_have_the_data_interval() -> None:
@@ -191,4 +191,4 @@ def test_a_param_that_is_not_what_it_must_be_is_refused(params: dict[str, str], 
 def test_params_that_were_left_empty_say_nothing() -> None:
     """A form's fields have defaults."""
     params = {"refresh_full": False, "refresh_as_of": None, "refresh_interval_start": None, "refresh_interval_end": ""}
-    assert scope_of(RunFacts(NOW, params=params), "whole") == Scope()
+    assert scope_of(RunFacts(NOW, params=params), "whole") == RefreshScope()

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis.strategies import DataObject, data, lists, sampled_from
 from msgspec import structs
 
-from airflow_mv.plan.changes import Kind, Range, Size, between, bytes_changed, may_have_same_rows
+from airflow_mv.freshness.changes import Kind, Range, Size, between, bytes_changed, may_have_same_rows
 from airflow_mv.spec.table import Snapshot, TableMetadata
 
 #: Name of a total, and of what adds to it and takes from it.

@@ -8,13 +8,12 @@ from typing import Literal
 import pytest
 
 from airflow_mv.errors import RefreshRefusedError
-from airflow_mv.plan.choice import Choice, FallbackPolicy, Policy, Ways, choose
-from airflow_mv.plan.cost import Estimate
-from airflow_mv.plan.freshness import BaseTableChange, Freshness, State
-from airflow_mv.plan.planner import Mode
-from airflow_mv.plan.reasons import Code, Reason, fallback
-from airflow_mv.plan.strategy import Candidate
+from airflow_mv.freshness.state import BaseTableChange, Freshness, State
+from airflow_mv.refresh.candidates import Candidate
+from airflow_mv.refresh.choose import Alternatives, Choice, FallbackPolicy, Policy, choose
+from airflow_mv.refresh.cost import Estimate
 from airflow_mv.script import MergeAdditiveStep, SqlStep
+from airflow_mv.spec.reasons import Code, Mode, Reason, fallback
 
 REASON = {
     State.FRESH: Code.FRESH,
@@ -46,7 +45,7 @@ def chosen(
         forced=forced,
         policy=Policy(on_fallback, max_full_bytes),
         view="lake.s.v",
-        ways=lambda: Ways(incremental or (DEPENDENT,), FULL),
+        ways=lambda: Alternatives(incremental or (DEPENDENT,), FULL),
     )
 
 
@@ -145,7 +144,7 @@ def test_the_plan_says_which_way_is_cheaper_and_what_was_asked_for(
         forced=False,
         policy=Policy(up_to=up_to),
         view="lake.s.v",
-        ways=lambda: Ways(merge(seconds), FULL),
+        ways=lambda: Alternatives(merge(seconds), FULL),
     )
     (why,) = [reason.message for reason in choice.reasons if reason.code == Code.COST]
     assert choice.mode == mode
@@ -182,7 +181,12 @@ def test_a_view_whose_storage_others_have_written_to_is_recomputed_only_as_the_p
 ) -> None:
     """Nobody expects that recompute, so it is a fallback like any other."""
     written = (Reason(Code.STORAGE_CHANGED, "others write to it"),)
-    arguments = {"strategy": "incremental", "forced": False, "view": "lake.s.v", "ways": lambda: Ways(written, FULL)}
+    arguments = {
+        "strategy": "incremental",
+        "forced": False,
+        "view": "lake.s.v",
+        "ways": lambda: Alternatives(written, FULL),
+    }
     found = Freshness(State.STALE, written, ())
     if on_fallback == "fail":
         with pytest.raises(RefreshRefusedError, match="others write to it"):
@@ -214,7 +218,7 @@ def test_what_needs_no_spark_is_never_the_dearer_way() -> None:
         forced=False,
         policy=Policy(up_to=0.01),
         view="lake.s.v",
-        ways=lambda: Ways(seen, FULL),
+        ways=lambda: Alternatives(seen, FULL),
     )
     assert choice.mode == Mode.FAST_FORWARD
 

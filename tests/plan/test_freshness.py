@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from airflow_mv.plan.freshness import Freshness, ObservedTable, State, assess
-from airflow_mv.plan.reasons import Code
+from airflow_mv.freshness.state import Freshness, ObservedTable, State, assess
 from airflow_mv.spec.materialized_view import NestedViewVersion, RefreshRecord
+from airflow_mv.spec.reasons import Code
 from airflow_mv.spec.table import Snapshot, TableMetadata
 
 #: Written 1 to 4: two appends, a compaction, a delete.

@@ -9,10 +9,11 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from airflow_mv.errors import ConfigurationError
-from airflow_mv.plan.freshness import Freshness, ObservedTable, State, assess
-from airflow_mv.plan.lag import Lag, Readiness, duration, lag, max_staleness_of, readiness
-from airflow_mv.plan.reasons import Code, Reason
+from airflow_mv.freshness.lag import Lag, Readiness, lag, max_staleness_of, readiness
+from airflow_mv.freshness.state import Freshness, ObservedTable, State, assess
+from airflow_mv.spec.duration import duration
 from airflow_mv.spec.materialized_view import RefreshRecord
+from airflow_mv.spec.reasons import Code, Reason
 from airflow_mv.spec.table import LogEntry, Snapshot, TableMetadata
 
 MINUTE = 60_000

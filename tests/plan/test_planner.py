@@ -13,15 +13,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from airflow_mv.errors import InvalidMetadataError
-from airflow_mv.plan.changes import Kind, Range, Size
-from airflow_mv.plan.cost import Estimate
-from airflow_mv.plan.freshness import BaseTableChange, State
-from airflow_mv.plan.planner import Mode, RefreshPlan, refresh_id
-from airflow_mv.plan.reasons import Code, Reason
-from airflow_mv.plan.statements import partition_transforms, pointed_refresh
+from airflow_mv.freshness.changes import Kind, Range, Size
+from airflow_mv.freshness.state import BaseTableChange, State
+from airflow_mv.refresh.cost import Estimate
+from airflow_mv.refresh.plan import RefreshPlan, refresh_id
+from airflow_mv.refresh.statements import partition_transforms, pointed_refresh
 from airflow_mv.script import CreateStorageStep, Script, SqlStep
 from airflow_mv.spec.identifiers import Identifier
 from airflow_mv.spec.materialized_view import BaseTable, NestedViewVersion
+from airflow_mv.spec.reasons import Code, Mode, Reason
 from airflow_mv.spec.table import TableMetadata
 
 # -- the refresh id ----------------------------------------------------------------------------

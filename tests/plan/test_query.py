@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from airflow_mv.errors import InvalidQueryError
-from airflow_mv.plan.pinning import references, splice
-from airflow_mv.plan.query import (
+from airflow_mv.spec.identifiers import Identifier
+from airflow_mv.sql.query import (
     MAX_VIEW_DEPTH,
     NestedView,
     PinnedTable,
@@ -20,9 +20,10 @@ from airflow_mv.plan.query import (
     partition_transform,
     pin_query,
     pinned_table,
+    references,
+    splice,
     string_literal,
 )
-from airflow_mv.spec.identifiers import Identifier
 
 VIEW = "lake.sales.daily"
 

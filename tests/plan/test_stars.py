@@ -7,9 +7,9 @@ from collections.abc import Sequence
 
 import pytest
 
-from airflow_mv.plan.query import NestedView
-from airflow_mv.plan.stars import spelled_out
 from airflow_mv.spec.identifiers import Identifier
+from airflow_mv.sql.query import NestedView
+from airflow_mv.sql.star_expansion import expand_stars
 
 #: The columns that each table has had, those of now first.
 SCHEMAS = {"r": [("a", "b", "more"), ("a", "b")], "s": [("x", "y", "z"), ("x", "y"), ("x",)]}
@@ -19,7 +19,7 @@ VIEWS = {NESTED: NestedView(NESTED, "SELECT a, b FROM r", ("p", "q"), "lake", ("
 
 def written(sql: str, columns: Sequence[str]) -> str:
     """Write out a view's query."""
-    return spelled_out(
+    return expand_stars(
         sql,
         columns=columns,
         default_catalog="lake",
@@ -109,7 +109,7 @@ def test_many_tables_and_schemas_are_given_up_in_time() -> None:
         for number in range(12)
     }
     assert (
-        spelled_out(
+        expand_stars(
             joined,
             columns=["no"],
             default_catalog="lake",

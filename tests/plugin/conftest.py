@@ -75,7 +75,8 @@ with DAG("by_template", schedule=None):
 #: It makes its event through the alias, as a mapped task does, and without Spark.
 PUBLISHING = """
 from airflow.sdk import DAG, task
-from airflow_mv.assets import VIEWS_ALIAS, materialized_view_asset
+from airflow_mv.assets import VIEWS_ALIAS
+from airflow_mv.assets import materialized_view_asset
 
 with DAG("publishing", schedule=None):
     @task(outlets=[VIEWS_ALIAS])

@@ -37,7 +37,8 @@ REFRESHED = [name for name in VIEWS if name != "weekly_forecast"]
 DAGS = """
 from datetime import datetime
 from airflow.sdk import DAG, CronDataIntervalTimetable, task
-from airflow_mv.operators import RefreshMaterializedViewOperator, refresh_params
+from airflow_mv.operators import RefreshMaterializedViewOperator
+from airflow_mv.operators import refresh_params
 
 def refresh(*names, **options):
     return [RefreshMaterializedViewOperator(task_id=name, view=f"lake.sales.{name}", **options) for name in names]

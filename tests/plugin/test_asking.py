@@ -10,7 +10,7 @@ import pytest
 from airflow.utils.session import create_session
 
 from airflow_mv.plugin.asking import asking
-from airflow_mv.scope import RunFacts, Scope, scope_of
+from airflow_mv.scope import RefreshScope, RunFacts, scope_of
 from tests.plugin.conftest import Server
 
 pytestmark = pytest.mark.airflow
@@ -62,7 +62,7 @@ def test_airflow_takes_what_the_page_asks_for_and_the_tasks_understand_it(server
     assert [found.start.isoformat(), found.end and found.end.isoformat()] == times
 
 
-def scope(run: dict[str, Any]) -> Scope:
+def scope(run: dict[str, Any]) -> RefreshScope:
     """What a run's tasks refresh."""
     assert run["data_interval_start"] is None
     return scope_of(RunFacts(datetime.fromisoformat(run["run_after"]), params=run["conf"]), "interval")

@@ -10,14 +10,14 @@ from typing import Any
 
 import pytest
 
-from airflow_mv.observe import observe
+from airflow_mv.freshness.observe import observe
+from airflow_mv.freshness.status import history
 from airflow_mv.operators.task import event_extra
-from airflow_mv.plan.reasons import Code, Reason
 from airflow_mv.plugin.page import with_history
 from airflow_mv.plugin.rows import ViewRow, row_of
-from airflow_mv.plugin.said import said
-from airflow_mv.staged_checks import CheckResult
-from airflow_mv.status import history
+from airflow_mv.plugin.texts import said
+from airflow_mv.script import CheckResult
+from airflow_mv.spec.reasons import Code, Reason
 from tests.intervals.support import VIEW, Days, days_lake
 
 FIRST = {"column": "day", "start": "2024-06-01T00:00:00+00:00", "end": "2024-06-02T00:00:00+00:00"}

@@ -21,11 +21,11 @@ from sqlalchemy import event
 
 from airflow_mv.catalog import Layout, MaterializedViewCatalog
 from airflow_mv.errors import MaterializedViewError
-from airflow_mv.planning import plan_refresh
-from airflow_mv.refresh import stage
+from airflow_mv.maintenance.drop import purge
+from airflow_mv.maintenance.orphans import DEFAULT_GRACE, maintain
+from airflow_mv.refresh import plan_refresh
+from airflow_mv.refresh.run import stage
 from airflow_mv.spec.view import ViewMetadata
-from airflow_mv.upkeep.maintenance import DEFAULT_GRACE, maintain
-from airflow_mv.upkeep.purge import purge
 from tests.builders import ORDERS, DuckStager, Lake, orders
 
 VIEW = "sales.daily"

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from airflow_mv.commit import PublishOutcome, publish
-from airflow_mv.plan.planner import RefreshPlan
-from airflow_mv.planning import RefreshOptions, plan_refresh
-from airflow_mv.refresh import stage
+from airflow_mv.publish.protocol import PublishOutcome, publish
+from airflow_mv.refresh import RefreshOptions, plan_refresh
+from airflow_mv.refresh.plan import RefreshPlan
+from airflow_mv.refresh.run import stage
 from airflow_mv.spec.view import with_view_properties
 from tests.builders import Lake, lake
 from tests.faults import Clock, FaultyCatalog, after, lose_answer_before

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from airflow_mv.commit import PublishOutcome, publish
 from airflow_mv.errors import CommitConflictError, CommitStateUnknownError, InvalidMetadataError, JobError
-from airflow_mv.planning import plan_refresh
-from airflow_mv.refresh import find_staged, stage
+from airflow_mv.publish.protocol import PublishOutcome, publish
+from airflow_mv.refresh import plan_refresh
+from airflow_mv.refresh.run import find_staged, stage
 from airflow_mv.script import Outcome
 from airflow_mv.spec.view import with_view_properties
 from tests.builders import Lake, exists, lake

@@ -11,21 +11,16 @@ from pathlib import Path
 import pytest
 from pyiceberg.table import StaticTable
 
-from airflow_mv.commit import publish
-from airflow_mv.create import Definition, create
-from airflow_mv.errors import (
-    CommitConflictError,
-    CommitStateUnknownError,
-    RefreshNotFoundError,
-    ViewNotFoundError,
-)
-from airflow_mv.planning import plan_refresh
-from airflow_mv.refresh import stage
+from airflow_mv.errors import CommitConflictError, CommitStateUnknownError, RefreshNotFoundError, ViewNotFoundError
+from airflow_mv.freshness.status import status
+from airflow_mv.maintenance.drop import purge
+from airflow_mv.maintenance.orphans import collect_orphans, expire, maintain
+from airflow_mv.maintenance.rollback import rollback
+from airflow_mv.publish.protocol import publish
+from airflow_mv.refresh import plan_refresh
+from airflow_mv.refresh.create import Definition, create
+from airflow_mv.refresh.run import stage
 from airflow_mv.spec.view import with_view_properties
-from airflow_mv.status import status
-from airflow_mv.upkeep.maintenance import collect_orphans, expire, maintain
-from airflow_mv.upkeep.purge import purge
-from airflow_mv.upkeep.rollback import rollback
 from tests.builders import QUERY, Lake, exists, lake, metadata_files
 from tests.faults import Clock, FaultyCatalog, after, lose_answer_before
 from tests.protocol.upkeep import (

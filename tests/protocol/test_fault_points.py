@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 
 from airflow_mv.catalog import Layout
-from airflow_mv.commit import PublishOutcome, publish
 from airflow_mv.errors import MaterializedViewError
-from airflow_mv.plan.planner import RefreshPlan
-from airflow_mv.planning import RefreshOptions, plan_refresh
-from airflow_mv.refresh import find_staged, stage
-from airflow_mv.upkeep.maintenance import collect_orphans
+from airflow_mv.maintenance.orphans import collect_orphans
+from airflow_mv.publish.protocol import PublishOutcome, publish
+from airflow_mv.refresh import RefreshOptions, plan_refresh
+from airflow_mv.refresh.plan import RefreshPlan
+from airflow_mv.refresh.run import find_staged, stage
 from tests.builders import Lake, lake
 from tests.faults import Clock, FaultyCatalog, count_unknown, cut_short, forbidden, lose_answer_after
 

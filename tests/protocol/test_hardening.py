@@ -13,16 +13,17 @@ import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.io.pyarrow import PyArrowFileIO
 
-from airflow_mv.commit import PublishOutcome, publish
-from airflow_mv.create import Definition, create, drop
 from airflow_mv.errors import CommitStateUnknownError, InvalidMetadataError
+from airflow_mv.maintenance.drop import drop
+from airflow_mv.maintenance.orphans import DEFAULT_GRACE, collect_orphans, expire
 from airflow_mv.operators.handover import ship
-from airflow_mv.planning import plan_refresh
-from airflow_mv.refresh import find_staged, stage
-from airflow_mv.refresh import publish as publish_plan
+from airflow_mv.publish.protocol import PublishOutcome, publish
+from airflow_mv.refresh import plan_refresh
+from airflow_mv.refresh.create import Definition, create
+from airflow_mv.refresh.run import find_staged, stage
+from airflow_mv.refresh.run import publish as publish_plan
 from airflow_mv.script import Outcome
 from airflow_mv.spec.view import with_view_properties
-from airflow_mv.upkeep.maintenance import DEFAULT_GRACE, collect_orphans, expire
 from tests.builders import QUERY, Lake, exists, lake
 from tests.faults import Clock, FaultyCatalog, after, lose_answer_after
 from tests.protocol.upkeep import NOW, VIEW, files, folder_of, grow_old, local

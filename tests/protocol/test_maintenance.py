@@ -22,11 +22,11 @@ from airflow_mv.errors import (
     UnsupportedError,
     ViewNotFoundError,
 )
-from airflow_mv.planning import plan_refresh
-from airflow_mv.refresh import find_staged, stage
+from airflow_mv.maintenance.ledger import ledger_location
+from airflow_mv.maintenance.orphans import DEFAULT_GRACE, collect_orphans, expire
+from airflow_mv.refresh import plan_refresh
+from airflow_mv.refresh.run import find_staged, stage
 from airflow_mv.script import Outcome
-from airflow_mv.upkeep.ledger import ledger_location
-from airflow_mv.upkeep.maintenance import DEFAULT_GRACE, collect_orphans, expire
 from tests.builders import Lake, lake
 from tests.protocol.upkeep import (
     LONG,

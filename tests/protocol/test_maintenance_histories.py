@@ -20,12 +20,12 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from airflow_mv.create import Definition, create
 from airflow_mv.errors import RefreshNotFoundError
-from airflow_mv.refresh import refresh
-from airflow_mv.status import history
-from airflow_mv.upkeep.maintenance import collect_orphans, expire
-from airflow_mv.upkeep.rollback import rollback
+from airflow_mv.freshness.status import history
+from airflow_mv.maintenance.orphans import collect_orphans, expire
+from airflow_mv.maintenance.rollback import rollback
+from airflow_mv.refresh.create import Definition, create
+from airflow_mv.refresh.run import refresh
 from tests.builders import QUERY, Lake, lake
 from tests.faults import FaultyCatalog, StoppedError, lose_answer_after, stop_after, stop_before
 from tests.protocol.upkeep import LONG, VIEW, folder_of, grow_old, orphans, read_all, staged

@@ -10,15 +10,15 @@ from pathlib import Path
 
 import pytest
 
-from airflow_mv.commit import publish
-from airflow_mv.plan.planner import RefreshPlan
-from airflow_mv.planning import plan_refresh
-from airflow_mv.refresh import stage
+from airflow_mv.freshness.status import status
+from airflow_mv.maintenance.orphans import expire, maintain
+from airflow_mv.maintenance.rollback import rollback
+from airflow_mv.publish.protocol import publish
+from airflow_mv.refresh import plan_refresh
+from airflow_mv.refresh.plan import RefreshPlan
+from airflow_mv.refresh.run import stage
 from airflow_mv.script import Outcome
 from airflow_mv.spec.materialized_view import current_tag, staging_branch
-from airflow_mv.status import status
-from airflow_mv.upkeep.maintenance import expire, maintain
-from airflow_mv.upkeep.rollback import rollback
 from tests.branches import create_branch
 from tests.builders import Lake, lake
 from tests.faults import Clock, Fault, FaultyCatalog, Send, after

@@ -13,11 +13,11 @@ from pathlib import Path
 import pytest
 from pyiceberg.table import StaticTable
 
-from airflow_mv.commit import publish
-from airflow_mv.create import Definition, create
-from airflow_mv.planning import plan_refresh
-from airflow_mv.refresh import refresh, stage
-from airflow_mv.upkeep.maintenance import DEFAULT_GRACE, collect_orphans
+from airflow_mv.maintenance.orphans import DEFAULT_GRACE, collect_orphans
+from airflow_mv.publish.protocol import publish
+from airflow_mv.refresh import plan_refresh
+from airflow_mv.refresh.create import Definition, create
+from airflow_mv.refresh.run import refresh, stage
 from tests.builders import QUERY, Lake
 from tests.faults import FaultyCatalog, StoppedError, after, lose_answer_after, stop_after, stop_before
 

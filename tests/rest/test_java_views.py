@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 
 from airflow_mv.catalog import LoadedView
-from airflow_mv.create import Definition, create
 from airflow_mv.errors import UnsupportedError
-from airflow_mv.plan.freshness import State
-from airflow_mv.plan.reasons import Code
+from airflow_mv.freshness.state import State
+from airflow_mv.freshness.status import status
+from airflow_mv.refresh.create import Definition, create
+from airflow_mv.spec.reasons import Code
 from airflow_mv.spec.view import replace_version, with_view_properties
-from airflow_mv.status import status
 from tests.builders import QUERY, Lake, lake
 from tests.rest.reference import Document, Reference, ReferenceError, seen_view
 from tests.services import jdbc_properties

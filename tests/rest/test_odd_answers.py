@@ -23,11 +23,12 @@ from requests import PreparedRequest, Response
 from requests.adapters import HTTPAdapter
 from urllib3 import HTTPResponse
 
-from airflow_mv.commit import Effects
-from airflow_mv.create import Definition, create, drop
 from airflow_mv.errors import MaterializedViewError, NotFoundError, ViewNotFoundError
-from airflow_mv.upkeep.expiry import expire
-from airflow_mv.upkeep.rollback import rollback
+from airflow_mv.maintenance.drop import drop
+from airflow_mv.maintenance.expire import expire
+from airflow_mv.maintenance.rollback import rollback
+from airflow_mv.publish.protocol import Effects
+from airflow_mv.refresh.create import Definition, create
 from tests.branches import create_branch
 from tests.builders import QUERY, Lake, lake
 

@@ -12,13 +12,13 @@ from typing import Any
 import pytest
 
 from airflow_mv.catalog import LoadedView
-from airflow_mv.create import Definition, create
+from airflow_mv.freshness.status import history
+from airflow_mv.maintenance.orphans import expire
+from airflow_mv.maintenance.rollback import rollback
+from airflow_mv.refresh.create import Definition, create
 from airflow_mv.spec.identifiers import Identifier
 from airflow_mv.spec.stored import decode
 from airflow_mv.spec.view import replace_version, roll_back, with_view_properties
-from airflow_mv.status import history
-from airflow_mv.upkeep.maintenance import expire
-from airflow_mv.upkeep.rollback import rollback
 from tests.builders import QUERY, Lake, lake
 from tests.rest.reference import (
     Document,

@@ -18,22 +18,15 @@ from typing import Any
 
 from airflow_mv.documents import MAX_MARKS, MAX_TEXT_BYTES
 from airflow_mv.errors import MaterializedViewError
-from airflow_mv.plan.cost import Estimate
-from airflow_mv.plan.freshness import BaseTableChange
-from airflow_mv.plan.planner import RefreshPlan
-from airflow_mv.script import CreateStorageStep, Outcome, Script, SqlStep
+from airflow_mv.freshness.state import BaseTableChange
+from airflow_mv.refresh.cost import Estimate
+from airflow_mv.refresh.plan import RefreshPlan
+from airflow_mv.script import CheckResult, CreateStorageStep, Outcome, Script, SqlStep, StagedCheck, StagedChecks
 from airflow_mv.spec.identifiers import Identifier
 from airflow_mv.spec.materialized_view import PROPERTY, parse_settings, parse_storage_state, property_text
-from airflow_mv.spec.stored import (
-    MAX_BYTES,
-    MAX_DOCUMENT_BYTES,
-    MAX_DOCUMENT_MARKS,
-    MAX_VIEW_BYTES,
-    MAX_VIEW_MARKS,
-)
+from airflow_mv.spec.stored import MAX_BYTES, MAX_DOCUMENT_BYTES, MAX_DOCUMENT_MARKS, MAX_VIEW_BYTES, MAX_VIEW_MARKS
 from airflow_mv.spec.table import ancestors, parse_table, snapshots_between
 from airflow_mv.spec.view import parse_view, with_view_properties
-from airflow_mv.staged_checks import CheckResult, StagedCheck, StagedChecks
 from tests.security.mutations import ODD_TEXTS, Mutator
 
 MEMORY_BYTES = 256 * 1024 * 1024

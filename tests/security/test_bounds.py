@@ -23,12 +23,12 @@ from sqlalchemy import create_engine, make_url, text
 
 from airflow_mv.catalog import Layout, MaterializedViewCatalog
 from airflow_mv.errors import ConfigurationError
-from airflow_mv.reading import read_arrow, readable
+from airflow_mv.freshness.status import status
+from airflow_mv.maintenance.expire import expire
+from airflow_mv.maintenance.rollback import rollback
+from airflow_mv.refresh.read import read_arrow, readable
 from airflow_mv.spec.view import new_view, replace_version
-from airflow_mv.status import status
 from airflow_mv.triggers import MaterializedViewFreshTrigger
-from airflow_mv.upkeep.expiry import expire
-from airflow_mv.upkeep.rollback import rollback
 from tests.airflow.conftest import Airflow, _airflow, airflow, lake_behind
 from tests.builders import Lake, lake
 from tests.services import Quiet

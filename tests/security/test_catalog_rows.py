@@ -42,7 +42,7 @@ def twins(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[Lake
 
 
 def _view(found: Lake, name: str) -> None:
-    from airflow_mv.create import Definition, create
+    from airflow_mv.refresh.create import Definition, create
     from tests.builders import QUERY
 
     create(found.catalog, name, Definition(QUERY), stager=found.stager)

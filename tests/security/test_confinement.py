@@ -13,7 +13,7 @@ import pytest
 from pyiceberg.table.update import SetLocationUpdate
 from pyiceberg.utils.config import Config
 
-from airflow_mv.catalog.confinement import ALLOWED, allowed_folders, check_confined
+from airflow_mv.catalog.untrusted_input import ALLOWED, allowed_folders, check_confined
 from airflow_mv.errors import InvalidMetadataError, UnsupportedError
 from tests.cli.support import call
 from tests.security.conftest import VIEW, Shop, error_of, refused_or_works
@@ -199,7 +199,7 @@ def test_i19_turning_a_plain_view_that_lies_elsewhere_into_a_materialized_one_wr
     moved = {**plain.metadata.document(), "location": folder.as_uri()}
     shop.point(shop.put(moved, "plain.metadata.json"), "plain")
     before = sorted(folder.rglob("*"))
-    from airflow_mv.create import Definition, create
+    from airflow_mv.refresh.create import Definition, create
 
     with pytest.raises((InvalidMetadataError, UnsupportedError), match="outside of this catalog's folders"):
         create(shop.lake.catalog, "lake.sales.plain", Definition(None), stager=shop.lake.stager)

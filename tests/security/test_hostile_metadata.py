@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from airflow_mv.errors import MaterializedViewError, ViewNotFoundError
-from airflow_mv.planning import plan_refresh
-from airflow_mv.refresh import publish, stage
+from airflow_mv.refresh import plan_refresh
+from airflow_mv.refresh.run import publish, stage
 from airflow_mv.spec.materialized_view import PROPERTY
 from tests.builders import metadata_files
 from tests.cli.support import call

@@ -15,13 +15,14 @@ from typing import Any
 
 import pytest
 
-from airflow_mv.commit import PublishOutcome
-from airflow_mv.commit import publish as publish_staged
 from airflow_mv.errors import InvalidMetadataError, JobError, MaterializedViewError, StaleViewError
-from airflow_mv.plan.freshness import State
-from airflow_mv.planning import plan_refresh
-from airflow_mv.reading import readable
-from airflow_mv.refresh import publish, stage
+from airflow_mv.freshness.state import State
+from airflow_mv.freshness.status import status
+from airflow_mv.publish.protocol import PublishOutcome
+from airflow_mv.publish.protocol import publish as publish_staged
+from airflow_mv.refresh import plan_refresh
+from airflow_mv.refresh.read import readable
+from airflow_mv.refresh.run import publish, stage
 from airflow_mv.spec.materialized_view import (
     PROPERTY,
     REFRESH_ID_KEY,
@@ -30,7 +31,6 @@ from airflow_mv.spec.materialized_view import (
     staging_branch,
 )
 from airflow_mv.spec.refresh_state import REFRESH_STATE_KEY
-from airflow_mv.status import status
 from tests.branches import create_branch
 from tests.cli.support import call
 from tests.faults import Clock, FaultyCatalog, after

@@ -12,8 +12,8 @@ import time
 import pytest
 
 from airflow_mv.errors import InvalidQueryError
-from airflow_mv.plan.query import base_tables
-from airflow_mv.planning import plan_refresh
+from airflow_mv.refresh import plan_refresh
+from airflow_mv.sql.query import base_tables
 from tests.cli.support import call
 from tests.security.conftest import VIEW, Shop, error_of, refused_or_works
 from tests.security.test_hostile_metadata import with_sql

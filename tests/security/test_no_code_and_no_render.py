@@ -15,13 +15,13 @@ from pyiceberg.catalog import load_catalog
 from pyiceberg.catalog.sql import SqlCatalog
 
 from airflow_mv.catalog import MaterializedViewCatalog, TableChange
-from airflow_mv.create import Definition, create
 from airflow_mv.errors import InvalidMetadataError
 from airflow_mv.operators import CommitRefreshOperator, CreateMaterializedViewOperator, PlanRefreshOperator
 from airflow_mv.operators.task import log_plan
-from airflow_mv.plan.planner import RefreshPlan
-from airflow_mv.planning import plan_refresh
-from airflow_mv.reading import read_arrow, readable
+from airflow_mv.refresh import plan_refresh
+from airflow_mv.refresh.create import Definition, create
+from airflow_mv.refresh.plan import RefreshPlan
+from airflow_mv.refresh.read import read_arrow, readable
 from airflow_mv.script import Script
 from tests.builders import QUERY, Lake, lake
 from tests.cli.support import call

@@ -13,7 +13,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from airflow_mv.job.delta import make_delta
-from airflow_mv.job.work import Work
+from airflow_mv.job.work import JobContext
 from airflow_mv.script import Delta, DeltaStep, temporary
 
 #: Format version and write mode of a table.
@@ -69,7 +69,7 @@ class Table:
         self, start: int | None, end: int | None, columns: Sequence[str] = ("id", "k"), kind: str = "diff", **more: Any
     ) -> tuple[dict[str, int], Delta]:
         """The change as a delta step gives it, and its facts."""
-        work = Work(self.spark)
+        work = JobContext(self.spark)
         try:
             make_delta(work, DeltaStep(VIEW, self.name, start, end, tuple(columns), kind, **more))
             found: Counter[str] = Counter()

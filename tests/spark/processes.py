@@ -16,8 +16,7 @@ from pathlib import Path
 
 import pyspark
 
-from airflow_mv.job.jars import jar_confs
-from airflow_mv.job.submit import write_properties
+from airflow_mv.job.submit import jar_confs, write_properties
 from airflow_mv.script import Outcome, Script
 from tests.cli.support import Ended
 from tests.services import free_port

@@ -13,7 +13,7 @@ import yaml
 from pyiceberg.catalog.sql import SqlCatalog
 
 from airflow_mv.catalog import MaterializedViewCatalog
-from airflow_mv.status import status
+from airflow_mv.freshness.status import status
 from tests.spark.conftest import make_lake
 from tests.spark.processes import ROOT, environment
 

@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 from airflow_mv.errors import IncrementalRefusedError
 from airflow_mv.job.delta import check_deterministic
 from airflow_mv.job.run import run
-from airflow_mv.job.work import Work
+from airflow_mv.job.work import JobContext
 from airflow_mv.script import (
     STAGING_CATALOG,
     DeltaStep,
@@ -225,7 +225,7 @@ def test_a_script_reads_its_delta_by_name_and_leaves_nothing_in_the_session(spar
         spark, whole_run(lake, f"INSERT INTO {TABLE} SELECT raise_error('no'), 1, 1", start=head[0]), report=silent
     )
     assert (failed.mode, failed.metadata_location) == ("none", None)
-    work = Work(spark)
+    work = JobContext(spark)
     assert work._table_cache().size() == 0
     assert [view.name for view in spark.catalog.listTables() if STAGING_CATALOG in view.name] == []
 
@@ -271,9 +271,9 @@ def test_a_query_that_gives_other_rows_each_time_is_refused(spark: SparkSession,
     """Half of the stored rows would be of one time and half of another."""
     query = f"SELECT day, count(*) FROM {lake.name}.sales.orders WHERE {word} IS NOT NULL GROUP BY day"
     with pytest.raises(IncrementalRefusedError) as refused:
-        check_deterministic(Work(spark), DeterminismStep(query))
+        check_deterministic(JobContext(spark), DeterminismStep(query))
     assert refused.value.code == "not-deterministic"
-    check_deterministic(Work(spark), DeterminismStep(lake.query()))
+    check_deterministic(JobContext(spark), DeterminismStep(lake.query()))
 
 
 def test_a_refusal_runs_the_fallback_in_the_same_job_or_ends_it(spark: SparkSession, lake: Lake) -> None:
@@ -292,7 +292,7 @@ def test_a_refusal_runs_the_fallback_in_the_same_job_or_ends_it(spark: SparkSess
 
 def test_rows_that_are_few_and_large_stay_with_the_executors(spark: SparkSession) -> None:
     """What the driver may hold is set for a session in bytes: a change of long texts is no reason to fail."""
-    work = Work(spark)
+    work = JobContext(spark)
     frame = spark.sql("SELECT repeat(sha2(string(id), 512), 20) AS text FROM range(0, 4000, 1, 2)")
     conf = spark.sparkContext._jsc.sc().conf()  # type: ignore[attr-defined]
     assert (work.at_hand(frame) or (None, 0))[1] == 4000

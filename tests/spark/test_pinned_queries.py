@@ -15,8 +15,8 @@ from pyspark.sql import SparkSession
 
 from airflow_mv.catalog.spark import spark_settings
 from airflow_mv.job.session import open_session
-from airflow_mv.plan.query import NestedView, PinnedTable, base_tables, partition_transform, pin_query, string_literal
 from airflow_mv.spec.identifiers import Identifier
+from airflow_mv.sql.query import NestedView, PinnedTable, base_tables, partition_transform, pin_query, string_literal
 
 #: PySpark leaves the socket of each collect() to the garbage collector.
 pytestmark = pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from sqlglot import exp
 
 from airflow_mv.errors import InvalidIdentifierError
-from airflow_mv.script import quote
+from airflow_mv.quoting import quote
 from airflow_mv.spec.identifiers import Identifier, split
 
 legal_parts = st.text(st.characters(exclude_categories=("Cc", "Cs")), min_size=1, max_size=255)

@@ -14,14 +14,7 @@ from hypothesis import strategies as st
 
 from airflow_mv.errors import InvalidMetadataError, UnsupportedError
 from airflow_mv.spec.stored import MAX_BYTES
-from airflow_mv.spec.view import (
-    ViewMetadata,
-    new_view,
-    parse_view,
-    replace_version,
-    roll_back,
-    with_view_properties,
-)
+from airflow_mv.spec.view import ViewMetadata, new_view, parse_view, replace_version, roll_back, with_view_properties
 
 DATA = Path(__file__).parent / "data"
 FILE = "file:///lake/sales/daily/metadata/00001-x.gz.metadata.json"

@@ -10,8 +10,8 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 
 from airflow_mv.errors import MaterializedViewError
-from airflow_mv.plan.planner import RefreshPlan
-from airflow_mv.refresh import publish, refresh
+from airflow_mv.refresh.plan import RefreshPlan
+from airflow_mv.refresh.run import publish, refresh
 from airflow_mv.script import Outcome
 from tests.builders import lake
 

@@ -20,7 +20,6 @@ from pyiceberg.catalog.sql import SqlCatalog
 from sqlalchemy import create_engine, make_url, text
 
 from airflow_mv.catalog import Layout, MaterializedViewCatalog
-from airflow_mv.create import Definition, create, drop
 from airflow_mv.errors import (
     AlreadyExistsError,
     CatalogUnavailableError,
@@ -28,6 +27,8 @@ from airflow_mv.errors import (
     MaterializedViewError,
     ViewNotFoundError,
 )
+from airflow_mv.maintenance.drop import drop
+from airflow_mv.refresh.create import Definition, create
 from airflow_mv.spec.view import with_view_properties
 from tests.builders import QUERY, DuckStager, Lake, exists, lake
 from tests.torture.history import checked, moves, published, states_of, watch

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from airflow_mv.planning import plan_refresh
-from airflow_mv.refresh import stage
+from airflow_mv.refresh import plan_refresh
+from airflow_mv.refresh.run import stage
 from airflow_mv.spec.materialized_view import StorageState
 from tests.builders import Lake, lake
 from tests.torture.contenders import contenders

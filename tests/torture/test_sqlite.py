@@ -18,7 +18,7 @@ import pytest
 from sqlalchemy import event
 
 from airflow_mv.errors import CatalogUnavailableError, CommitStateUnknownError, MaterializedViewError
-from airflow_mv.refresh import refresh
+from airflow_mv.refresh.run import refresh
 from airflow_mv.script import Outcome, Script
 from tests.builders import Lake, lake
 from tests.torture.history import checked, moves, watch

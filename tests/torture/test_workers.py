@@ -15,11 +15,11 @@ from pyiceberg.catalog import load_catalog
 
 from airflow_mv.catalog import LoadedStorage, LoadedView, MaterializedViewCatalog
 from airflow_mv.catalog.catalog import next_number
-from airflow_mv.demo.check import check
-from airflow_mv.demo.data import append_month
-from airflow_mv.demo.home import CATALOG, DemoHome
-from airflow_mv.demo.local_airflow import local_airflow
-from airflow_mv.status import status
+from airflow_mv.freshness.status import status
+from examples.demo.check import check
+from examples.demo.data import append_month
+from examples.demo.home import CATALOG, DemoHome
+from examples.demo.local_airflow import local_airflow
 from tests.airflow.deployment import Deployment, processes, until
 
 pytestmark = [pytest.mark.airflow, pytest.mark.slow, pytest.mark.timeout(1800)]
@@ -28,7 +28,9 @@ VIEW = "lake.nyc.route_month"
 #: Where a first try waits to be killed.
 MOMENTS = ("at-start", "planned", "staged", "before-the-swap", "after-the-swap", "at-the-end")
 RESUMED = "resumed"
-PREPARE = "from airflow_mv.demo import home, run; run.prepare(home.DemoHome.default(), range(1, 2))"
+PREPARE = (
+    "from examples.demo import home; from examples.demo import run; run.prepare(home.DemoHome.default(), range(1, 2))"
+)
 DAGS = f"""
 import os
 import time
@@ -36,7 +38,8 @@ from datetime import timedelta
 from pathlib import Path
 
 from airflow.sdk import DAG, PokeReturnValue
-from airflow_mv import commit, refresh
+from airflow_mv.publish import protocol as commit
+from airflow_mv.refresh import run as refresh
 from airflow_mv.catalog import MaterializedViewCatalog
 from airflow_mv.operators import RefreshMaterializedViewOperator
 from airflow_mv.sensors import BaseTablesChangedSensor

@@ -13,10 +13,10 @@ from multiprocessing.synchronize import Barrier
 from pyiceberg.catalog.sql import SqlCatalog
 
 from airflow_mv.catalog import Layout, MaterializedViewCatalog, TableChange
-from airflow_mv.commit import Effects
 from airflow_mv.errors import MaterializedViewError
-from airflow_mv.planning import RefreshOptions
-from airflow_mv.refresh import refresh
+from airflow_mv.publish.protocol import Effects
+from airflow_mv.refresh import RefreshOptions
+from airflow_mv.refresh.run import refresh
 from airflow_mv.script import Outcome, Script
 from airflow_mv.spec.identifiers import Identifier
 from airflow_mv.spec.view import with_view_properties

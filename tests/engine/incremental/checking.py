@@ -22,8 +22,8 @@ from pyiceberg.table import Table as PyIcebergTable
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 
+from airflow_mv.refresh.stagers import stored_rows
 from airflow_mv.spec.identifiers import Identifier
-from airflow_mv.stagers import stored_rows
 from tests.engine.incremental.schemas import Schema, written
 from tests.engine.incremental.views import naming
 from tests.engine.support import Lake

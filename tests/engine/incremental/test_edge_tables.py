@@ -10,12 +10,12 @@ from functools import partial
 import pytest
 
 from airflow_mv.errors import RefreshRefusedError
-from airflow_mv.plan.planner import RefreshPlan
-from airflow_mv.plan.reasons import Reason
-from airflow_mv.planning import RefreshOptions, plan_refresh
-from airflow_mv.refresh import stage
+from airflow_mv.refresh import RefreshOptions, plan_refresh
+from airflow_mv.refresh.plan import RefreshPlan
+from airflow_mv.refresh.run import stage
 from airflow_mv.script import MergeAdditiveStep, Outcome, ReplaceKeysStep, Script
 from airflow_mv.spec.materialized_view import FALLBACK_KEY
+from airflow_mv.spec.reasons import Reason
 from tests.engine.incremental.checking import check, recorded, stored
 from tests.engine.incremental.playing import ALWAYS
 from tests.engine.incremental.test_edges import mode_after, table, view

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from airflow_mv.plan.planner import RefreshPlan
+from airflow_mv.refresh.plan import RefreshPlan
 from airflow_mv.script import DeltaStep
 from tests.engine.incremental.checking import check
 from tests.engine.incremental.test_edges import mode_after, table, view

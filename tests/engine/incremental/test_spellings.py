@@ -7,7 +7,7 @@ import pytest
 from pyspark.sql import Row
 
 from airflow_mv.errors import InvalidQueryError
-from airflow_mv.stagers import stored_rows
+from airflow_mv.refresh.stagers import stored_rows
 from tests.engine.incremental.checking import check
 from tests.engine.incremental.playing import ALWAYS
 from tests.engine.incremental.test_edges import table, view

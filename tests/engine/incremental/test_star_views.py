@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from airflow_mv.verify import verify
+from airflow_mv.refresh.verify import verify
 from tests.engine.incremental.checking import check
 from tests.engine.incremental.playing import ALWAYS
 from tests.engine.incremental.test_edges import mode_after, table, view

@@ -12,9 +12,9 @@ from pyspark.sql import SparkSession
 from sqlglot import exp
 
 from airflow_mv.errors import IncrementalRefusedError
-from airflow_mv.job.likeness import check_alike
-from airflow_mv.job.work import Work
-from airflow_mv.plan.incremental import written_again
+from airflow_mv.ivm import regenerated_sql
+from airflow_mv.job.likeness import check_equivalent
+from airflow_mv.job.work import JobContext
 from airflow_mv.script import DeterminismStep
 from tests.engine.incremental.test_edges import mode_after, table, view
 from tests.engine.support import Lake
@@ -223,12 +223,12 @@ def alike(spark: SparkSession, sql: str, again: str | None = None, *, by_text: b
         again: What it is written as.
         by_text: Whether to compare as over Connect.
     """
-    written = again or written_again(sql)
+    written = again or regenerated_sql(sql)
     assert isinstance(written, str), written
-    work = Work(spark)
+    work = JobContext(spark)
     work.jvm = None if by_text else work.jvm
     try:
-        check_alike(work, DeterminismStep(sql, written), work.query(sql))
+        check_equivalent(work, DeterminismStep(sql, written), work.query(sql))
     except IncrementalRefusedError:
         return False
     return True

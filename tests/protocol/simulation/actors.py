@@ -162,7 +162,7 @@ def _storage(location: str, now_ms: int) -> dict[str, object]:
 
 def collecting(process: Process) -> None:
     """Collect the files that nothing reaches."""
-    from airflow_mv.upkeep.maintenance import collect_orphans
+    from airflow_mv.maintenance.orphans import collect_orphans
 
     world = process.world
     found = collect_orphans(
@@ -174,14 +174,14 @@ def collecting(process: Process) -> None:
 
 def expiring(process: Process) -> None:
     """Expire the storage table's old snapshots."""
-    from airflow_mv.upkeep.maintenance import expire
+    from airflow_mv.maintenance.orphans import expire
 
     expire(process.world.catalog, VIEW, older_than=timedelta(minutes=1), effects=process.effects)
 
 
 def rolling_back(process: Process) -> None:
     """Roll the view back to a refresh that its history holds."""
-    from airflow_mv.upkeep.rollback import rollback
+    from airflow_mv.maintenance.rollback import rollback
 
     state = process.world.catalog.load_storage(process.world.catalog.load(VIEW)).state
     older = [record for record in state.refreshes if record != state.current] if state else []

@@ -13,11 +13,11 @@ import greenlet
 
 from airflow_mv.catalog import LoadedStorage, LoadedView
 from airflow_mv.errors import MetadataFileNotFoundError
-from airflow_mv.plan.planner import Mode, RefreshPlan
-from airflow_mv.results import RefreshResult
+from airflow_mv.refresh.plan import RefreshPlan, RefreshResult
 from airflow_mv.spec.clock import MAX_AHEAD_MS
 from airflow_mv.spec.identifiers import Identifier
 from airflow_mv.spec.materialized_view import RefreshRecord, parse_storage_state
+from airflow_mv.spec.reasons import Mode
 from airflow_mv.spec.table import Snapshot, parse_table
 from tests.protocol.simulation.world import BASES, MINUTE, STORAGE, VIEW, Violation, World
 

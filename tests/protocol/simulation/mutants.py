@@ -14,18 +14,18 @@ from typing import Any
 
 import pytest
 
-from airflow_mv import commit, refresh
 from airflow_mv.catalog.catalog import next_number
 from airflow_mv.catalog.files import join
-from airflow_mv.commit import Verdict
 from airflow_mv.errors import CommitConflictError, CommitStateUnknownError
-from airflow_mv.layouts import pointed
-from airflow_mv.planning import plan as planning
+from airflow_mv.maintenance import expire, orphans
+from airflow_mv.publish import pointed, protocol
+from airflow_mv.publish.protocol import Verdict
+from airflow_mv.refresh import planner as planning
+from airflow_mv.refresh import run
 from airflow_mv.script import Outcome, Script
 from airflow_mv.spec.identifiers import Identifier
 from airflow_mv.spec.materialized_view import PROPERTY
 from airflow_mv.spec.view import ViewMetadata, parse_view
-from airflow_mv.upkeep import expiry, maintenance
 from tests.protocol.simulation.actors import Actor, night, start_collecting, start_expiring, start_rolling_back
 from tests.protocol.simulation.workers import Spark
 from tests.protocol.simulation.world import BASES, GRACE, World
@@ -153,7 +153,7 @@ def refresh_id_per_try(world: World, patch: Patch) -> None:
 
 def nobody_looks_whether_it_landed(world: World, patch: Patch) -> None:
     """An earlier try that landed is not seen."""
-    patch.setattr(commit, "has_landed", lambda *_: False)
+    patch.setattr(protocol, "has_landed", lambda *_: False)
 
 
 def any_storage_state_will_do(world: World, patch: Patch) -> None:
@@ -173,7 +173,7 @@ def a_new_definition_does_not_matter(world: World, patch: Patch) -> None:
 
 def superseded_by_whoever_was_later(world: World, patch: Patch) -> None:
     """Another refresh was published later than ours was planned: so its rows are newer."""
-    patch.setattr(commit, "_covers", lambda *_: True)
+    patch.setattr(protocol, "_covers", lambda *_: True)
 
 
 def superseded_by_rows_that_were_rolled_back(world: World, patch: Patch) -> None:
@@ -182,7 +182,7 @@ def superseded_by_rows_that_were_rolled_back(world: World, patch: Patch) -> None
     def at_or_after(catalog: Any, theirs: Any, ours: Any) -> bool:
         return bool(theirs.snapshot_reference >= ours.snapshot_reference)
 
-    patch.setattr(commit, "_at_or_after", at_or_after)
+    patch.setattr(protocol, "_at_or_after", at_or_after)
 
 
 # -- what is recorded ------------------------------------------------------------------------------------
@@ -212,7 +212,7 @@ def staged_rows_of_another_state_are_published(world: World, patch: Patch) -> No
         return Outcome.from_json(text) if text else None
 
     patch.setattr(planning, "pointed_refresh", pointed_refresh)
-    patch.setattr(refresh, "find_staged", find_staged)
+    patch.setattr(run, "find_staged", find_staged)
     patch.setattr(pointed, "_check_staged", lambda *_: None)
 
 
@@ -248,28 +248,28 @@ def collection_by_a_skewed_clock(world: World, patch: Patch) -> None:
 
 def collection_trusts_its_first_look(world: World, patch: Patch) -> None:
     """What was published while the files were listed does not count."""
-    original = maintenance._reach
+    original = orphans._reach
     reached: list[Any] = []
 
     def reach(*arguments: Any) -> Any:
         reached.append(original(*arguments))
         return reached[-1]
 
-    patch.setattr(maintenance, "_reach", reach)
-    patch.setattr(maintenance, "_state", lambda *_: reached[-1].state)
+    patch.setattr(orphans, "_reach", reach)
+    patch.setattr(orphans, "_state", lambda *_: reached[-1].state)
     # Nobody takes up what is about to be collected: that alone makes such a publication rare.
-    patch.setattr(refresh, "oldest_lasting_ms", lambda *_: -1)
+    patch.setattr(run, "oldest_lasting_ms", lambda *_: -1)
 
 
 def expiry_drops_the_current_snapshot(world: World, patch: Patch) -> None:
     """The newest snapshot is kept: after a rollback that is another than the current one."""
-    original = expiry.kept_snapshots
+    original = expire.kept_snapshots
 
     def kept(table: Any, **arguments: Any) -> dict[int, str]:
         newest = max(((item.sequence_number, item.snapshot_id) for item in table.snapshots), default=(0, 0))[1]
         return {number: why for number, why in original(table, **arguments).items() if number == newest}
 
-    patch.setattr(expiry, "kept_snapshots", kept)
+    patch.setattr(expire, "kept_snapshots", kept)
 
 
 #: Each with what others then do more often than usual.
@@ -309,12 +309,12 @@ def _swap(world: World) -> Swap:
 
 
 def _judge(patch: Patch, change: Callable[..., Verdict]) -> None:
-    original = commit.judge
+    original = protocol.judge
 
     def judge(plan: Any, view: Any, storage: Any, ours: Any, **more: Any) -> Verdict:
         return change(original(plan, view, storage, ours, **more), plan, view, storage)
 
-    patch.setattr(commit, "judge", judge)
+    patch.setattr(protocol, "judge", judge)
 
 
 def _named(world: World, view_location: str) -> tuple[ViewMetadata, str]:

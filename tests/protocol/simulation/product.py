@@ -12,11 +12,12 @@ from typing import Any
 
 import pytest
 
-from airflow_mv import commit, refresh
-from airflow_mv.catalog import confinement, files
-from airflow_mv.plan import query
+from airflow_mv.catalog import files, untrusted_input
+from airflow_mv.maintenance import orphans
+from airflow_mv.publish import protocol
+from airflow_mv.refresh import run
 from airflow_mv.spec import materialized_view, table, view
-from airflow_mv.upkeep import maintenance
+from airflow_mv.sql import query
 from tests.protocol.simulation.world import GRACE
 
 _PURE: tuple[Callable[..., Any], ...] = (
@@ -27,8 +28,8 @@ _PURE: tuple[Callable[..., Any], ...] = (
     query.parse_query,
     query.references,
     files.check_location,
-    confinement.allowed_folders,
-    confinement.check_confined,
+    untrusted_input.allowed_folders,
+    untrusted_input.check_confined,
 )
 
 
@@ -40,8 +41,8 @@ TRIES = 3
 def simulating() -> Iterator[None]:
     """While this is open, every module of the product parses the same bytes only once, and gives up early."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(refresh, "publish_staged", partial(commit.publish, tries=TRIES))
-        patch.setattr(maintenance, "DEFAULT_GRACE", timedelta(milliseconds=GRACE))
+        patch.setattr(run, "publish_staged", partial(protocol.publish, tries=TRIES))
+        patch.setattr(orphans, "DEFAULT_GRACE", timedelta(milliseconds=GRACE))
         for original in _PURE:
             remembered = _remembering(original)
             for name, module in list(sys.modules.items()):
@@ -68,6 +69,6 @@ _MANY = 20_000
 
 
 def _key(value: Any) -> Any:
-    if isinstance(value, query.Query):
+    if isinstance(value, query.ParsedQuery):
         return value.text
     return tuple(sorted(value.items())) if isinstance(value, dict) else value

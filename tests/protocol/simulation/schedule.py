@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from random import Random
 
 from airflow_mv.catalog.loaded import Layout
-from airflow_mv.plan.planner import Mode
-from airflow_mv.planning import plan_refresh
+from airflow_mv.refresh import plan_refresh
+from airflow_mv.spec.reasons import Mode
 from tests.protocol.simulation.actors import ACTORS, Actor, collecting, create_view
 from tests.protocol.simulation.bases import BaseTable
 from tests.protocol.simulation.workers import Process, Task, refresher

@@ -11,14 +11,13 @@ from typing import Any
 
 import greenlet
 
-from airflow_mv.commit import Effects
 from airflow_mv.errors import InvalidMetadataError, MaterializedViewError
-from airflow_mv.plan.freshness import NO_SNAPSHOT
-from airflow_mv.plan.planner import RefreshPlan
-from airflow_mv.refresh import refresh
-from airflow_mv.results import RefreshResult
+from airflow_mv.publish.protocol import Effects
+from airflow_mv.refresh.plan import RefreshPlan, RefreshResult
+from airflow_mv.refresh.run import refresh
 from airflow_mv.script import Outcome, Script
 from airflow_mv.spec.identifiers import Identifier
+from airflow_mv.spec.materialized_view import NO_SNAPSHOT
 from tests.protocol.simulation.tables import stage_on_branch
 from tests.protocol.simulation.world import MINUTE, TRY_LIMIT, VIEW, Job, Killed, Violation, World
 

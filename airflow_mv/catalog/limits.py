@@ -1,0 +1,452 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Limits of every wait for a catalog's database, server or store.
+
+A change without an answer may still be done while the server works on it. The limits of the server bound how late that
+can be, and how long the lock of a stopped process can hold up all others. The limits of the client end a wait for a
+server that is connected and silent: libpq has no limit for the wait for an answer, and no limit of TCP ends the wait
+for a server that acknowledges packets and stays silent. What the operator has set, in the database, in the catalog's
+``uri`` or in its properties, stands.
+
+A COMMIT that fails, as SQLite's does while another process reads, leaves the transaction open, and SQLAlchemy puts the
+connection back as it is. Such a connection is not used again: it would show a change that no other connection sees.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import socket
+import threading
+import time
+import weakref
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
+from contextvars import ContextVar
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from pyiceberg.catalog import AVAILABLE_CATALOGS, Catalog, CatalogType
+from pyiceberg.catalog.rest import RestCatalog
+from pyiceberg.catalog.sql import SqlCatalog
+from requests import PreparedRequest, Request, RequestException, Response, Session
+from requests.exceptions import ConnectionError as RequestsConnectionError
+from requests.exceptions import ReadTimeout
+from sqlalchemy import Connection, Engine, ExceptionContext, create_engine, event
+from sqlalchemy.pool import QueuePool
+from urllib3.exceptions import HTTPError
+
+from airflow_mv.errors import ConfigurationError
+from airflow_mv.spec.stored import MAX_BYTES
+
+
+@dataclass(eq=False, slots=True)
+class Call:
+    """A call that is under way.
+
+    Args:
+        until: When its time is over, by the monotonic clock.
+        socket: A duplicate of its socket: it cannot come to mean another file while the call lasts.
+        over: Whether the socket was shut down.
+    """
+
+    until: float
+    socket: socket.socket
+    over: bool = False
+
+
+class _Watch:
+    """The calls of this process, and the thread that ends those whose time is over."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._calls: set[Call] = set()
+        self._thread: threading.Thread | None = None
+
+    def start(self, call: Call) -> None:
+        """Watch a call."""
+        with self._changed:
+            first = min((other.until for other in self._calls), default=None)
+            self._calls.add(call)
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="airflow-mv-deadlines", daemon=True)
+                self._thread.start()
+            elif first is None or call.until < first:
+                self._changed.notify()
+
+    def stop(self, call: Call) -> None:
+        """Watch a call no longer; its socket is not touched after this."""
+        with self._changed:
+            self._calls.discard(call)
+            call.socket.close()
+
+    def _run(self) -> None:
+        with self._changed:
+            while True:
+                now = time.monotonic()
+                for call in [call for call in self._calls if call.until <= now]:
+                    self._calls.discard(call)
+                    call.over = True
+                    with suppress(OSError):
+                        call.socket.shutdown(socket.SHUT_RDWR)
+                first = min((call.until for call in self._calls), default=None)
+                self._changed.wait(None if first is None else first - now)
+
+
+_watch = _Watch()
+
+
+def _forget() -> None:
+    """A forked process has neither the thread nor the calls of its parent."""
+    global _watch
+    _watch = _Watch()
+
+
+os.register_at_fork(after_in_child=_forget)
+
+
+@contextmanager
+def bounded(descriptor: int | None, seconds: float) -> Iterator[None]:
+    """End a call on a socket after some seconds.
+
+    The driver's error is left as it is; a note says that and how long was waited.
+
+    Args:
+        descriptor: The socket; without one the call is not bounded.
+        seconds: How long an answer may take.
+    """
+    if descriptor is None:
+        yield
+        return
+    call = Call(time.monotonic() + seconds, socket.socket(fileno=os.dup(descriptor)))
+    _watch.start(call)
+    try:
+        yield
+    except Exception as error:
+        if call.over:
+            error.add_note(no_answer(seconds))
+        raise
+    finally:
+        _watch.stop(call)
+
+
+def no_answer(seconds: float) -> str:
+    """Say that there was no answer in time."""
+    return f"no answer within {seconds:g} s"
+
+
+#: Catalog property: seconds that a database or a REST server may take for one answer.
+ANSWER = "airflow-mv.answer-seconds"
+#: Its default. More than the database's own limit for a statement, whose error says more.
+ANSWER_SECONDS = 70.0
+#: Seconds that a REST server or an object store may take to accept a connection.
+CONNECT_SECONDS = 10.0
+#: Properties of pyiceberg's FileIO for S3: seconds for a connection, and for one answer. The store's client tries a
+#: few times.
+STORE_LIMITS = {"s3.connect-timeout": f"{CONNECT_SECONDS:g}", "s3.request-timeout": "20"}
+#: PostgreSQL's own settings, for one transaction at a time: a pooler may give the connection to others.
+SERVER_LIMITS = {
+    "lock_timeout": "10s",
+    "statement_timeout": "60s",
+    "idle_in_transaction_session_timeout": "60s",
+}
+#: libpq's connection parameters: seconds, but for the last in milliseconds.
+CLIENT_LIMITS = {
+    "connect_timeout": 10,
+    "keepalives_idle": 30,
+    "keepalives_interval": 10,
+    "keepalives_count": 3,
+    "tcp_user_timeout": 30_000,
+}
+#: Connections of one process to one catalog's database.
+CONNECTIONS = 4
+#: Seconds after which connections that nobody uses are closed.
+IDLE_SECONDS = 30.0
+_LIBPQ = ("psycopg2", "psycopg")
+#: A dialect's calls on cursors, and on connections.
+_CALLS = {
+    **dict.fromkeys(("do_execute", "do_execute_no_params", "do_executemany"), True),
+    **dict.fromkeys(("do_commit", "do_rollback", "do_ping"), False),
+}
+_STARTING = "airflow_mv_starting"
+
+_guarded: weakref.WeakSet[Engine] = weakref.WeakSet()
+
+
+def answer_seconds(properties: Mapping[str, Any]) -> float:
+    """Return how long one answer of a catalog may take.
+
+    Raises:
+        ConfigurationError: The property is no number of seconds.
+    """
+    text = properties.get(ANSWER)
+    if text is None:
+        return ANSWER_SECONDS
+    with suppress(ValueError):
+        seconds = float(text)
+        if 0 < seconds < math.inf:
+            return seconds
+    raise ConfigurationError(f"the catalog property {ANSWER} is {text!r}; it must be a number of seconds")
+
+
+def with_store_limits(properties: Mapping[str, str]) -> dict[str, str]:
+    """Return a catalog's properties with limits for its object store, where they have none."""
+    return {**STORE_LIMITS, **properties}
+
+
+def bounded_engine(engine: Engine) -> Engine:
+    """Return an engine for the same database with few connections, which are closed when nobody uses them.
+
+    Args:
+        engine: As pyiceberg has made it; an engine whose database is in memory is returned as it is.
+    """
+    if _in_memory(engine) or not isinstance(engine.pool, QueuePool):
+        return engine
+    # The types of PostgreSQL's extension hstore, which SQLAlchemy would look up through each new connection.
+    fewer_questions = {"use_native_hstore": False} if engine.dialect.driver in _LIBPQ else {}
+    few = create_engine(
+        engine.url,
+        echo=engine.echo,
+        pool_pre_ping=engine.pool._pre_ping,
+        pool_size=CONNECTIONS,
+        max_overflow=0,
+        pool_timeout=ANSWER_SECONDS,
+        **fewer_questions,
+    )
+    engine.dispose()
+    _Idle(few)
+    return few
+
+
+def guard(engine: Engine, seconds: float = ANSWER_SECONDS) -> None:
+    """Limit all waits of an engine, whoever made it; doing it again changes nothing.
+
+    Args:
+        engine: Of a SQL catalog; pyiceberg's own statements are guarded, too. Databases other than PostgreSQL keep
+            what limits they have: SQLite waits 5 s for a lock, unless the URI's ``timeout`` says otherwise.
+        seconds: How long the database may take for one answer.
+    """
+    if engine in _guarded:
+        return
+    _guarded.add(engine)
+    if not _in_memory(engine):
+        event.listen(engine, "handle_error", _leave_connection)
+    if engine.dialect.name == "sqlite":
+        return
+    for name, on_cursor in _CALLS.items():
+        call = getattr(engine.dialect, name)
+        setattr(engine.dialect, name, _bounded_call(call, seconds, on_cursor=on_cursor))
+    event.listen(engine, "connect", _starting(seconds), insert=True)
+    event.listen(engine, "connect", _started)
+    if engine.dialect.name == "postgresql":
+        event.listen(engine, "begin", _limit_transaction)
+    if engine.dialect.driver in _LIBPQ:
+        event.listen(engine, "do_connect", _limit_connection)
+        engine.dispose()  # what is connected already was not limited
+
+
+def _in_memory(engine: Engine) -> bool:
+    return engine.dialect.name == "sqlite" and engine.url.database in (None, "", ":memory:")
+
+
+def _leave_connection(context: ExceptionContext) -> None:
+    if context.statement is None and context.connection is not None:  # what failed is a COMMIT, or a ROLLBACK
+        context.is_disconnect = True
+        context.invalidate_pool_on_disconnect = False
+
+
+def _limit_transaction(connection: Connection) -> None:
+    limits = ", ".join(f"('{name}', '{value}')" for name, value in SERVER_LIMITS.items())
+    connection.exec_driver_sql(
+        f"SELECT set_config(name, wanted, true) FROM (VALUES {limits}) AS limits(name, wanted) "  # noqa: S608 (constants)
+        "WHERE current_setting(name) = '0'"
+    )
+
+
+def _limit_connection(_dialect: Any, _record: Any, _arguments: Any, parameters: dict[str, Any]) -> None:
+    for name, value in CLIENT_LIMITS.items():
+        parameters.setdefault(name, value)
+
+
+def _bounded_call(call: Callable[..., Any], seconds: float, *, on_cursor: bool) -> Callable[..., Any]:
+    """Return a dialect's call on a cursor or connection, ended when there is no answer in time."""
+
+    def run(on: Any, *arguments: Any, **more: Any) -> Any:
+        with bounded(_descriptor(getattr(on, "connection", None) if on_cursor else on), seconds):
+            return call(on, *arguments, **more)
+
+    return run
+
+
+def _starting(seconds: float) -> Callable[[Any, Any], None]:
+    """Bound what a dialect asks a new connection without its own calls, as for the types of PostgreSQL."""
+
+    def start(connection: Any, record: Any) -> None:
+        stack = ExitStack()
+        stack.enter_context(bounded(_descriptor(connection), seconds))
+        record.info[_STARTING] = stack
+
+    return start
+
+
+def _started(_connection: Any, record: Any) -> None:
+    record.info.pop(_STARTING).close()
+
+
+def _descriptor(connection: Any) -> int | None:
+    """Return the socket of a driver's connection; ``None`` where it is closed, or the driver does not tell."""
+    try:
+        found = connection.fileno()
+    except Exception:  # noqa: BLE001 (each driver has its own error for a connection that is closed)
+        return None
+    return found if isinstance(found, int) and found >= 0 else None
+
+
+class _Idle:
+    """Closes the connections of an engine when none was used for some time."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = weakref.ref(engine)
+        self._lock = threading.Lock()
+        self._used = 0.0
+        self._timer: threading.Timer | None = None
+        event.listen(engine, "checkin", self._returned)
+        _idle.add(self)
+        # The listener keeps this object alive for as long as the engine is.
+
+    def _returned(self, _connection: Any, _record: Any) -> None:
+        self._used = time.monotonic()
+        with self._lock:
+            if self._timer is None:
+                self._wait(IDLE_SECONDS)
+
+    def _wait(self, seconds: float) -> None:
+        self._timer = threading.Timer(seconds, self._look)
+        self._timer.name, self._timer.daemon = "airflow-mv-idle", True
+        self._timer.start()
+
+    def _look(self) -> None:
+        engine = self._engine()
+        with self._lock:
+            self._timer = None
+            left = self._used + IDLE_SECONDS - time.monotonic()
+            if engine is None:
+                return
+            if left > 0 or (isinstance(engine.pool, QueuePool) and engine.pool.checkedout()):
+                self._wait(max(left, 1.0))
+                return
+        engine.dispose()
+
+    def forked(self) -> None:
+        """A forked process has no timer."""
+        self._lock, self._timer = threading.Lock(), None
+
+
+_idle: weakref.WeakSet[_Idle] = weakref.WeakSet()
+
+
+def _after_fork() -> None:
+    """Leave the parent's connections to the parent: two processes on one connection read each other's answers."""
+    for engine in list(_guarded):
+        engine.dispose(close=False)
+    for idle in list(_idle):
+        idle.forked()
+
+
+os.register_at_fork(after_in_child=_after_fork)
+
+
+_opening: ContextVar[bool] = ContextVar("airflow_mv_opening", default=False)
+_PIECE = 1024 * 1024
+_BOUNDED = "airflow_mv_bounded"
+
+
+class BoundedSqlCatalog(SqlCatalog):
+    """A SQL catalog with few connections, whose calls end when there is no answer."""
+
+    def _init_catalog(self) -> None:
+        self.engine = bounded_engine(self.engine)
+        guard(self.engine, answer_seconds(self.properties))
+        # What follows takes a lost connection for tables that are not there, and tries to create them.
+        self.engine.connect().close()
+        super()._init_catalog()
+
+
+class BoundedRestCatalog(RestCatalog):
+    """A REST catalog whose calls end when there is no answer."""
+
+    def _config_headers(self, session: Session) -> None:
+        # The first that is done with a new session; what follows may ask for a token already.
+        bound_session(session, answer_seconds(self.properties))
+        super()._config_headers(session)
+
+
+@contextmanager
+def opening() -> Iterator[None]:
+    """Have pyiceberg make catalogs with limits, in this thread, until the block ends."""
+    token = _opening.set(True)
+    try:
+        yield
+    finally:
+        _opening.reset(token)
+
+
+def bound_session(session: Session, seconds: float) -> None:
+    """Limit how long the answers of a session may take, and how large they may be; doing it again changes nothing.
+
+    Args:
+        session: Of a REST catalog.
+        seconds: For a whole answer, and for the wait between two parts of it.
+    """
+    if not hasattr(session, _BOUNDED):
+        setattr(session, _BOUNDED, True)
+        session.send = partial(_send, session.send, seconds)  # type: ignore[method-assign]
+
+
+def _send(send: Any, seconds: float, request: PreparedRequest | Request, **options: Any) -> Response:
+    until = time.monotonic() + seconds
+    options["timeout"] = options.get("timeout") or (CONNECT_SECONDS, seconds)
+    streamed = options.pop("stream", False)
+    try:
+        response: Response = send(request, stream=True, **options)
+        if not streamed:
+            response._content = _read(response, until)
+    except RequestException as error:
+        # What interrupts the reading of an answer is no Timeout.
+        if time.monotonic() >= until or isinstance(error, ReadTimeout):
+            error.add_note(no_answer(seconds))
+        raise
+    return response
+
+
+def _read(response: Response, until: float) -> bytes:
+    """Read an answer; one that does not end in time, or is too large, is a lost one."""
+    data = bytearray()
+    try:
+        while piece := response.raw.read1(_PIECE, decode_content=True):
+            data += piece
+            if len(data) > MAX_BYTES:
+                raise _given_up(response, f"an answer of more than {MAX_BYTES} bytes")
+            if time.monotonic() > until:
+                raise _given_up(response)
+    except HTTPError as error:
+        raise RequestsConnectionError(error) from None
+    response.raw.release_conn()
+    return bytes(data)
+
+
+def _given_up(response: Response, *why: str) -> RequestException:
+    response.close()
+    error = RequestException()
+    for note in why:
+        error.add_note(note)
+    return error
+
+
+def _bounded_where_opened(make: Any, bounded: type[Catalog], name: str, properties: Any) -> Catalog:
+    return bounded(name, **properties) if _opening.get() else make(name, properties)
+
+
+for _kind, _bounded in ((CatalogType.SQL, BoundedSqlCatalog), (CatalogType.REST, BoundedRestCatalog)):
+    # Whoever else opens catalogs in this process gets pyiceberg's own.
+    AVAILABLE_CATALOGS[_kind] = partial(_bounded_where_opened, AVAILABLE_CATALOGS[_kind], _bounded)

@@ -1,0 +1,254 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Freshness as a promise: which views are later than they may be, and whom that was told.
+
+This looks at the views themselves, not at runs: a refresh DAG that is paused, or whose runs are skipped, has no run
+that could fail.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any, Literal, Protocol
+
+from airflow_mv.errors import ConfigurationError, MaterializedViewError
+from airflow_mv.freshness.lag import (
+    MAX_STALENESS_PROPERTY,
+    Readiness,
+    TableLag,
+    lag,
+    max_staleness_of,
+    moment,
+    readiness,
+)
+from airflow_mv.spec.identifiers import Identifier
+
+if TYPE_CHECKING:
+    from airflow_mv.catalog import MaterializedViewCatalog
+    from airflow_mv.freshness.observe import Observation
+    from airflow_mv.freshness.state import ObservedTable
+
+#: How keys in the memory begin.
+_KEY = "airflow_mv_breach."
+_ON_TIME = frozenset({Readiness.FRESH, Readiness.WITHIN_GRACE})
+
+
+class Memory(Protocol):
+    """Keeps JSON values by key; an asset's state store does."""
+
+    def get(self, key: str) -> Any:
+        """Return a value, or ``None``."""
+
+    def set(self, key: str, value: Any) -> None:
+        """Keep a value."""
+
+    def delete(self, key: str) -> None:
+        """Forget a value, if there is one."""
+
+
+@dataclass(frozen=True, slots=True)
+class FreshnessSlo:
+    """How one view stands to what was promised of it.
+
+    Args:
+        view: The view.
+        readiness: Its state.
+        max_staleness: What was promised; ``None``: nothing.
+        breached: Whether it is later than that.
+        lag_seconds: How long it has been behind, 0 where it is not; ``None`` where that cannot be told.
+        since: The first base commit that it lacks, or, where it has no rows of its definition, when that was made:
+            its own, or that of a plain view that it reads.
+        tables: The base tables whose commits it lacks.
+        reasons: Why, for people.
+        uuid: The view's uuid; ``None`` where it cannot be looked at.
+    """
+
+    view: Identifier
+    readiness: Readiness
+    max_staleness: timedelta | None
+    breached: bool
+    lag_seconds: float | None = None
+    since: datetime | None = None
+    tables: tuple[TableLag, ...] = ()
+    reasons: tuple[str, ...] = ()
+    uuid: str | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the JSON form."""
+        return {
+            "view": str(self.view),
+            "readiness": str(self.readiness),
+            "max_staleness_seconds": None if self.max_staleness is None else self.max_staleness.total_seconds(),
+            "breached": self.breached,
+            "lag_seconds": self.lag_seconds,
+            "since": self.since.isoformat() if self.since else None,
+            "base_tables": [
+                {"identifier": table.identifier, "since": table.since.isoformat() if table.since else None}
+                for table in self.tables
+            ],
+            "reasons": list(self.reasons),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class FreshnessAlert:
+    """What a notification is about.
+
+    Args:
+        event: ``breach``, or ``recovery`` after one.
+        promise: The view, its lag, since when, and which base tables it lacks.
+    """
+
+    event: Literal["breach", "recovery"]
+    promise: FreshnessSlo
+
+    @property
+    def view(self) -> str:
+        """The view's name."""
+        return str(self.promise.view)
+
+    @property
+    def lag(self) -> timedelta | None:
+        """How long the view has been behind, where that can be told."""
+        seconds = self.promise.lag_seconds
+        return None if seconds is None else timedelta(seconds=round(seconds))
+
+    @property
+    def since(self) -> datetime | None:
+        """When the first base commit was made that the view lacks."""
+        return self.promise.since
+
+    @property
+    def base_tables(self) -> tuple[str, ...]:
+        """The base tables whose commits the view lacks."""
+        return tuple(table.identifier for table in self.promise.tables)
+
+    @property
+    def message(self) -> str:
+        """One sentence for people."""
+        if self.event == "recovery":
+            return f"{self.view} is on time again ({self.promise.readiness})"
+        behind = f", behind for {self.lag}" if self.lag else ""
+        since = f" since {self.since.isoformat(timespec='seconds')}" if self.since else ""
+        why = "; ".join(self.promise.reasons)
+        allowed = f", {self.promise.max_staleness} is allowed" if self.promise.max_staleness is not None else ""
+        return f"{self.view} is {self.promise.readiness}{behind}{since}{allowed}: {why}"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the JSON form."""
+        return {"event": self.event, **self.promise.to_dict(), "message": self.message}
+
+
+def freshness_slos(
+    catalog: MaterializedViewCatalog,
+    views: Iterable[Identifier],
+    max_staleness: timedelta | None = None,
+    *,
+    listed: bool = False,
+    now: datetime | None = None,
+) -> Iterator[FreshnessSlo]:
+    """Look at views, and say which are later than they may be. A base table that they share is looked at once.
+
+    What is wrong with one view, in the catalog or because nothing is promised of it, is a breach of that view.
+
+    Args:
+        catalog: Where they are.
+        views: Their names.
+        max_staleness: What is promised of all of them; else their property ``airflow-mv.max-staleness`` says it.
+        listed: Nobody named them: leave plain views out, and let views pass of which nothing is promised.
+        now: The time that lag counts to.
+
+    Raises:
+        MaterializedViewError: A catalog does not answer; after all views that can be looked at.
+    """
+    from airflow_mv.freshness.observe import observe
+
+    pins: dict[Identifier, ObservedTable] = {}
+    unanswered = None
+    for view in views:
+        try:
+            loaded = catalog.load(view)
+            if not (listed and loaded.settings is None):
+                promise = _slo_of(observe(catalog, loaded, pins=pins), max_staleness, now or datetime.now(UTC))
+                yield promise if listed else _require_promise(promise)
+        except MaterializedViewError as error:
+            if error.retryable:
+                unanswered = unanswered or error
+                continue
+            reasons = (f"{type(error).__name__}: {error}",)
+            yield FreshnessSlo(view, Readiness.UNKNOWN, max_staleness, breached=True, reasons=reasons)
+    if unanswered is not None:
+        raise unanswered
+
+
+def _require_promise(promise: FreshnessSlo) -> FreshnessSlo:
+    if promise.max_staleness is None:
+        raise ConfigurationError(
+            f"view {promise.view}: nothing says how late it may be; give max_staleness, or set its property "
+            f"{MAX_STALENESS_PROPERTY}, e.g. to '2 h'"
+        )
+    return promise
+
+
+def _slo_of(seen: Observation, max_staleness: timedelta | None, now: datetime) -> FreshnessSlo:
+    metadata = seen.view.metadata
+    allowed = max_staleness
+    if allowed is None:
+        allowed = max_staleness_of(metadata.properties, view=str(seen.view.identifier))
+    behind = lag(seen)
+    found, since = readiness(seen, allowed, behind=behind, now=now), behind.since
+    if found in (Readiness.NEVER, Readiness.INVALID):
+        since = moment(_defined_ms(seen))
+    # Rows that do not answer the question are late once the view has had them for too long; what is unknown is late.
+    waits = found in (Readiness.NEVER, Readiness.INVALID)
+    late = allowed is not None and found not in _ON_TIME and not (waits and since and now - since <= allowed)
+    return FreshnessSlo(
+        seen.view.identifier,
+        found,
+        allowed,
+        breached=late,
+        lag_seconds=behind.seconds(now),
+        since=since,
+        tables=behind.tables,
+        reasons=tuple(reason.message for reason in seen.freshness.reasons),
+        uuid=metadata.view_uuid,
+    )
+
+
+def _defined_ms(seen: Observation) -> int:
+    """Return when the definition was made that the rows are not of: the view's, or that of a nested view."""
+    own, record = seen.view.metadata.current_version, seen.record
+    known = {view.identifier: view for view in record.nested_views} if record else {}
+    nested = zip(seen.dependencies.views, seen.nested_views, strict=True)
+    changed = [view.version_ms for view, now in nested if record and known.get(now.identifier) != now]
+    if not changed or (record and record.version_id != own.version_id):
+        changed.append(own.timestamp_ms)
+    return min(changed)
+
+
+def settle(promise: FreshnessSlo, memory: Memory, deliver: Callable[[FreshnessAlert], None]) -> None:
+    """Tell of a breach or a recovery, if that was not told before, and then take note of it.
+
+    Args:
+        promise: How the view stands now.
+        memory: What was told; only the view's own key is touched.
+        deliver: Takes the alert. What it raises passes before anything is noted: the next call tells again.
+    """
+    key = _KEY + hashlib.sha256(str(promise.view).encode()).hexdigest()[:16]
+    told = _was_told(memory.get(key), promise)
+    if promise.breached == told:
+        return
+    deliver(FreshnessAlert("breach" if promise.breached else "recovery", promise))
+    if promise.breached:
+        memory.set(key, {"view": str(promise.view), "uuid": promise.uuid, "told_at": datetime.now(UTC).isoformat()})
+    else:
+        memory.delete(key)
+
+
+def _was_told(noted: Any, promise: FreshnessSlo) -> bool:
+    """Whether the breach of this very view was told: it may have been dropped and made again since."""
+    if not isinstance(noted, Mapping):
+        return False
+    return None in (noted.get("uuid"), promise.uuid) or noted["uuid"] == promise.uuid

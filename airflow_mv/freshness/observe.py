@@ -1,0 +1,392 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Look at a view, its storage table and its base tables: all that freshness and a plan are made from."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+
+from airflow_mv.catalog import LoadedStorage, LoadedView, Located, MaterializedViewCatalog
+from airflow_mv.catalog.manifests import have_same_files
+from airflow_mv.errors import BaseTableNotFoundError, CatalogNotFoundError, MetadataFileNotFoundError
+from airflow_mv.freshness.changes import may_have_same_rows
+from airflow_mv.freshness.state import Freshness, ObservedTable, State, assess
+from airflow_mv.spec.identifiers import Identifier
+from airflow_mv.spec.interval import Interval, Span
+from airflow_mv.spec.interval_parts import parts_of
+from airflow_mv.spec.materialized_view import (
+    METADATA_LOCATION,
+    NO_SNAPSHOT,
+    TABLE_UUID,
+    BaseTable,
+    NestedViewVersion,
+    RefreshRecord,
+)
+from airflow_mv.spec.reasons import Code, Reason
+from airflow_mv.spec.table import Snapshot, TableMetadata, ancestors, snapshot_as_of
+from airflow_mv.sql.intervals import resolve
+from airflow_mv.sql.query import Dependencies, NestedView, base_tables
+
+#: More commits than this are not looked at: the older ones count as changes of rows.
+_MOST_LOOKS = 100
+
+_METADATA_TABLES = frozenset(
+    {
+        prefix + name
+        for prefix in ("", "all_")
+        for name in ("files", "data_files", "delete_files", "entries", "manifests")
+    }
+    | {"snapshots", "history", "partitions", "refs", "metadata_log_entries", "position_deletes"}
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Observation:
+    """One consistent look at a materialized view.
+
+    Args:
+        view: The view.
+        storage: Its storage table.
+        sql: The current version's query.
+        dependencies: The base tables and nested views of the query.
+        tables: The base tables as they are now, or were at ``as_of``.
+        nested_storages: Of each base table that is a materialized view the storage table: its metadata file, or its
+            name in the catalog.
+        freshness: The verdict.
+        interval: The rows that the verdict is on; ``None`` for all.
+        opened: Base tables' metadata files that were opened after the look, by location.
+    """
+
+    view: LoadedView
+    storage: LoadedStorage
+    sql: str
+    dependencies: Dependencies
+    tables: tuple[ObservedTable, ...]
+    nested_storages: dict[Identifier, str | Identifier]
+    freshness: Freshness
+    interval: Interval | None = None
+    opened: dict[str, TableMetadata] = field(default_factory=dict)
+
+    @property
+    def record(self) -> RefreshRecord | None:
+        """The current refresh, if there is one."""
+        return self.storage.record
+
+    @property
+    def nested_views(self) -> tuple[NestedViewVersion, ...]:
+        """The nested plain views as a refresh records them."""
+        return tuple(_version(view) for view in self.dependencies.views)
+
+
+def observe(
+    catalog: MaterializedViewCatalog,
+    view: str | Identifier | LoadedView,
+    *,
+    as_of: datetime | None = None,
+    pins: dict[Identifier, ObservedTable] | None = None,
+    span: Span | None = None,
+) -> Observation:
+    """Look at a view.
+
+    Args:
+        catalog: Where it is.
+        view: Its name, or the view as it was loaded.
+        as_of: Compare with the base tables as they were then, instead of as they are now.
+        pins: Base tables that an earlier look of the same run has seen; they are taken from here, and new
+            ones are added, so that all views of the run are computed from one set of snapshots.
+        span: Judge nothing but the rows of this stretch of time.
+
+    Raises:
+        ConfigurationError: The span is no interval of the view.
+        NotMaterializedError: It is a plain view.
+        SnapshotNotFoundError: A base table has no snapshot as of the time.
+    """
+    loaded = view if isinstance(view, LoadedView) else catalog.load(view)
+    storage = catalog.load_storage(loaded)
+    sql = loaded.metadata.sql(view=str(loaded.identifier))
+    located: dict[Identifier, Located] = {}
+    dependencies = dependencies_of(catalog, loaded, sql, pins=pins, located=located)
+    tables, nested = observe_tables(
+        catalog, dependencies.tables, storage.record, as_of=as_of, pins=pins, located=located
+    )
+    tables = tuple(_with_proof(catalog, table, storage.record) for table in tables)
+    unjudged = Freshness(State.UNKNOWN, (), ())
+    interval = None if span is None else _interval(loaded, storage, span)
+    observation = Observation(loaded, storage, sql, dependencies, tables, nested, unjudged, interval)
+    return replace(observation, freshness=freshness_of(observation))
+
+
+def _with_proof(
+    catalog: MaterializedViewCatalog, observed: ObservedTable, record: RefreshRecord | None
+) -> ObservedTable:
+    """Return a base table with the commits that have changed no row, as far as it takes manifests to know."""
+    table = observed.table
+    if table is None:
+        return observed
+    parts = parts_of(record) if record else ()
+    recorded = {item.snapshot_reference for part in parts for item in part.base_tables}
+    files = catalog.other(Identifier.parse(observed.identifier).catalog).files
+    found = set()
+    for snapshot, parent in _without_named_change(table, observed.head, recorded):
+        if have_same_files(files, snapshot, parent):
+            found.add(snapshot.snapshot_id)
+    return replace(observed, same_rows=frozenset(found)) if found else observed
+
+
+def _without_named_change(
+    table: TableMetadata, head: int | None, recorded: Collection[int]
+) -> list[tuple[Snapshot, Snapshot]]:
+    """Return the commits since the oldest recorded snapshot whose summaries name no change, with their parents."""
+    found: list[tuple[Snapshot, Snapshot]] = []
+    left = {identity for identity in recorded if table.find(identity) is not None}
+    for snapshot in ancestors(table, head):
+        left.discard(snapshot.snapshot_id)
+        if not left or len(found) == _MOST_LOOKS:
+            break
+        parent = table.find(snapshot.parent_snapshot_id) if snapshot.parent_snapshot_id is not None else None
+        if parent is not None and may_have_same_rows(snapshot):
+            found.append((snapshot, parent))
+    return found
+
+
+def _interval(view: LoadedView, storage: LoadedStorage, span: Span) -> Interval:
+    metadata = view.metadata
+    return resolve(span, metadata.schema_.fields, metadata.properties, storage.table, view=str(view.identifier))
+
+
+def freshness_of(observation: Observation) -> Freshness:
+    """Judge the rows of a view that were looked at."""
+    storage = observation.storage
+    freshness = assess(
+        observation.record,
+        version_id=observation.view.metadata.current_version_id,
+        nested_views=observation.nested_views,
+        observed=observation.tables,
+        interval=observation.interval,
+    )
+    return freshness if storage.intact else _without_rows_of_its_own(freshness, storage)
+
+
+def _without_rows_of_its_own(freshness: Freshness, storage: LoadedStorage) -> Freshness:
+    """A storage table in the catalog that others have written to does not hold what the record says."""
+    if freshness.state not in (State.FRESH, State.STALE):
+        return freshness
+    why = Reason(
+        Code.STORAGE_CHANGED,
+        f"the storage table {storage.name} is at {storage.table.head}, and not by a refresh: others write to it",
+    )
+    return replace(freshness, state=State.STALE, reasons=(why, *freshness.reasons))
+
+
+def dependencies_of(
+    catalog: MaterializedViewCatalog,
+    view: LoadedView,
+    sql: str,
+    *,
+    pins: Mapping[Identifier, ObservedTable] | None = None,
+    located: dict[Identifier, Located] | None = None,
+) -> Dependencies:
+    """Return the base tables and nested plain views of a view's query.
+
+    Args:
+        catalog: Where it is.
+        view: The view.
+        sql: Its query.
+        pins: Names that are known to be base tables.
+        located: Gets where the names of base tables lead, so that nobody has to ask again.
+    """
+
+    def load(identifier: Identifier) -> NestedView | None:
+        return None if pins and identifier in pins else load_plain_view(catalog, identifier, located)
+
+    return base_tables(
+        sql,
+        default_catalog=view.default_catalog,
+        default_namespace=view.default_namespace,
+        load_view=load,
+        view=str(view.identifier),
+    )
+
+
+def load_plain_view(
+    catalog: MaterializedViewCatalog, identifier: Identifier, located: dict[Identifier, Located] | None = None
+) -> NestedView | None:
+    """Return a nested plain view, or ``None`` for a name that is a table, a materialized view or nothing.
+
+    Args:
+        catalog: Where the look begins.
+        identifier: The name.
+        located: Gets where a name leads that is of no plain view.
+    """
+    try:
+        home = catalog.other(identifier.catalog)
+        place = home.locate([identifier]).get(identifier)
+    except CatalogNotFoundError:
+        return None
+    loaded = home.open_view(identifier, place) if place and place.kind == "view" else None
+    if loaded is None or loaded.settings is not None:
+        if place is not None and located is not None:
+            located[identifier] = place
+        return None
+    version = loaded.metadata.current_version
+    return NestedView(
+        identifier=identifier,
+        sql=loaded.metadata.sql(view=str(identifier)),
+        columns=loaded.metadata.schema_.names,
+        default_catalog=loaded.default_catalog,
+        default_namespace=version.default_namespace,
+        version_id=version.version_id,
+        uuid=loaded.metadata.view_uuid,
+        version_ms=version.timestamp_ms,
+    )
+
+
+def observe_tables(
+    catalog: MaterializedViewCatalog,
+    identifiers: Iterable[Identifier],
+    record: RefreshRecord | None,
+    *,
+    as_of: datetime | None = None,
+    pins: dict[Identifier, ObservedTable] | None = None,
+    located: Mapping[Identifier, Located] | None = None,
+) -> tuple[tuple[ObservedTable, ...], dict[Identifier, str | Identifier]]:
+    """Look at base tables: one catalog query at most, and a metadata file only where a pointer has moved.
+
+    Returns:
+        The tables, and of each that is a materialized view the storage table: its metadata file, or its name in
+        the catalog.
+    """
+    wanted = tuple(identifiers)
+    # Where parts of the rows are of several snapshots, the file has to tell what happened since each of them.
+    single = record is not None and not as_of and not (record.intervals or record.only_intervals)
+    known = {table.identifier: table for table in record.base_tables} if record and single else {}
+    pinned = {} if pins is None else pins
+    places = _places(catalog, [name for name in wanted if name not in pinned], located or {})
+    storages: dict[Identifier, str | Identifier] = {}
+    tables = []
+    for identifier in wanted:
+        table = pinned.get(identifier)
+        if table is None:
+            table = _look(catalog, identifier, places[identifier], known.get(str(identifier)), storages, as_of)
+            # A materialized view that the same run refreshes first must be read as that refresh left it.
+            if identifier not in storages:
+                pinned[identifier] = table
+        elif _lacks_history(table, known.get(str(identifier))):
+            table = pinned[identifier] = _with_history(catalog, identifier, table)
+        if table.storage is not None:
+            storages[identifier] = table.storage
+        tables.append(table)
+    return tuple(tables), storages
+
+
+def _lacks_history(pinned: ObservedTable, recorded: BaseTable | None) -> bool:
+    """Whether a table was pinned by its pointer alone, for another view, and this view has not read just that."""
+    return (
+        pinned.table is None
+        and pinned.metadata_location is not None
+        and (recorded is None or recorded.properties.get(METADATA_LOCATION) != pinned.metadata_location)
+    )
+
+
+def _with_history(catalog: MaterializedViewCatalog, identifier: Identifier, pinned: ObservedTable) -> ObservedTable:
+    """Open the file that a pin stands for: it never changes, so the pin stays what it was."""
+    try:
+        return _read(catalog, identifier, Located("table", pinned.metadata_location or ""), None)
+    except MetadataFileNotFoundError as error:
+        return ObservedTable(str(identifier), error=str(error))
+
+
+def _look(
+    catalog: MaterializedViewCatalog,
+    identifier: Identifier,
+    place: Located | str,
+    recorded: BaseTable | None,
+    storages: dict[Identifier, str | Identifier],
+    as_of: datetime | None,
+) -> ObservedTable:
+    if isinstance(place, str):
+        return ObservedTable(str(identifier), error=place)
+    try:
+        place = _through_materialized_view(catalog, identifier, place, storages)
+        if recorded and recorded.properties.get(METADATA_LOCATION) == place.metadata_location:
+            head = None if recorded.snapshot_reference == NO_SNAPSHOT else recorded.snapshot_reference
+            uuid = recorded.properties.get(TABLE_UUID)
+            return ObservedTable(str(identifier), place.metadata_location, head, place.table, uuid)
+        return _read(catalog, identifier, place, as_of)
+    except MetadataFileNotFoundError as error:
+        return ObservedTable(str(identifier), error=str(error))
+
+
+def require_readable(view: Identifier, tables: Iterable[ObservedTable]) -> None:
+    """Refuse to go on where a base table cannot be read.
+
+    Raises:
+        BaseTableNotFoundError: Names the tables and the reasons.
+    """
+    errors = [table.error for table in tables if table.error]
+    if errors:
+        raise BaseTableNotFoundError(f"view {view}: " + "; ".join(errors))
+
+
+def _places(
+    catalog: MaterializedViewCatalog, wanted: Sequence[Identifier], located: Mapping[Identifier, Located]
+) -> dict[Identifier, Located | str]:
+    """Return where each name leads, or why it leads nowhere."""
+    # Where a catalog can tell of several names at once, it is asked so: answers from different moments may be of
+    # states that never were there together.
+    found: dict[Identifier, Located | str] = {
+        name: located[name]
+        for name in wanted
+        if name in located and (len(wanted) == 1 or not catalog.other(name.catalog).locates_at_once)
+    }
+    left = [name for name in wanted if name not in found]
+    for name in {identifier.catalog for identifier in left}:
+        own = [identifier for identifier in left if identifier.catalog == name]
+        try:
+            places = catalog.locate(own)
+        except CatalogNotFoundError as error:
+            found |= dict.fromkeys(own, str(error))
+            continue
+        for identifier in own:
+            found[identifier] = places.get(identifier, _missing(identifier))
+    return found
+
+
+def _missing(identifier: Identifier) -> str:
+    why = "it was dropped or never created"
+    if len(identifier.namespace) > 1 and identifier.name.lower() in _METADATA_TABLES:
+        why = f"what Iceberg shows as {identifier.name} of a table has no snapshots, so no view can be kept fresh by it"
+    return f"base table {identifier} does not exist in catalog {identifier.catalog!r}: {why}"
+
+
+def _through_materialized_view(
+    catalog: MaterializedViewCatalog,
+    identifier: Identifier,
+    place: Located,
+    storages: dict[Identifier, str | Identifier],
+) -> Located:
+    """A base table that is a materialized view stands for its storage table."""
+    if place.kind != "view":
+        return place
+    home = catalog.other(identifier.catalog)
+    storage = home.load_storage(home.open_view(identifier, place))
+    storages[identifier] = storage.place
+    return replace(place, metadata_location=storage.location, table=storage.rows_table)
+
+
+def _read(
+    catalog: MaterializedViewCatalog, identifier: Identifier, place: Located, as_of: datetime | None
+) -> ObservedTable:
+    table: TableMetadata = catalog.table_metadata(identifier, place)
+    head = table.head
+    if as_of is not None:
+        head = snapshot_as_of(table, int(as_of.timestamp() * 1000), name=str(identifier)).snapshot_id
+    # A recorded location stands for the snapshot that is current in it: not for an older one.
+    location = place.metadata_location if head == table.head else None
+    return ObservedTable(str(identifier), location, head, table, table.table_uuid)
+
+
+def _version(view: NestedView) -> NestedViewVersion:
+    document = {"identifier": str(view.identifier), "uuid": view.uuid, "version-id": view.version_id}
+    return NestedViewVersion.read(document, source=f"nested view {view.identifier}")

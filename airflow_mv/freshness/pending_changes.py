@@ -1,0 +1,152 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the recorded refreshes of views have not seen: the news that a refresh should be started for.
+
+News is not "a new snapshot id". It is what a look at the view finds missing in its recorded refresh, so an event that
+was lost is found again, one that comes twice or late finds nothing, and compaction is no news.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from airflow_mv.catalog import MaterializedViewCatalog
+from airflow_mv.errors import ConfigurationError
+from airflow_mv.freshness.lag import Lag, lag, last_change
+from airflow_mv.freshness.observe import Observation, observe, require_readable
+from airflow_mv.freshness.pending import PendingCriteria
+from airflow_mv.freshness.state import BaseTableChange, ObservedTable, State
+from airflow_mv.spec.identifiers import Identifier
+
+#: States that a refresh would change.
+_BEHIND = frozenset({State.STALE, State.NEVER_REFRESHED, State.DEFINITION_CHANGED})
+
+
+@dataclass(frozen=True, slots=True)
+class PendingChanges:
+    """What the recorded refresh of a view has not seen.
+
+    Args:
+        observation: The look at the view.
+        changes: The base tables that changed, of those that count.
+        lag: How long the view has been behind.
+        mark: The same for the same news, whatever was compacted since; another one after each commit that may have
+            changed rows, and after a refresh that left some of them for the next one.
+    """
+
+    observation: Observation
+    changes: tuple[BaseTableChange, ...]
+    lag: Lag
+    mark: str
+
+    @property
+    def view(self) -> Identifier:
+        """The view."""
+        return self.observation.view.identifier
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the JSON form. Snapshot ids are text: they exceed JavaScript's numbers."""
+        record = self.observation.record
+        return {
+            "view": str(self.view),
+            "state": str(self.observation.freshness.state),
+            "refresh_id": record.refresh_id if record else None,
+            "lag_seconds": self.lag.seconds(),
+            "reasons": [reason.to_dict() for reason in self.observation.freshness.reasons],
+            "tables": [_table(change) for change in self.changes],
+        }
+
+
+def _table(change: BaseTableChange) -> dict[str, Any]:
+    return {
+        "identifier": change.identifier,
+        "from": None if change.recorded is None else str(change.recorded),
+        "to": None if change.current is None else str(change.current),
+        "change": str(change.range.kind),
+        "snapshots": change.range.snapshots,
+        "rows_added": change.range.size.rows_added,
+        "rows_deleted": change.range.size.rows_deleted,
+    }
+
+
+def find_pending_changes(
+    catalog: MaterializedViewCatalog,
+    view: str | Identifier,
+    wanted: PendingCriteria | None = None,
+    *,
+    pins: dict[Identifier, ObservedTable] | None = None,
+    now: datetime | None = None,
+) -> PendingChanges | None:
+    """Return what the recorded refresh of a view has not seen, or ``None`` where nothing is wanted of it now.
+
+    A view that was never refreshed, or has another definition by now, has seen nothing.
+
+    Args:
+        catalog: Where it is.
+        view: Its name.
+        wanted: Which news count.
+        pins: Base tables that other views have looked at; see :func:`airflow_mv.freshness.observe.observe`.
+        now: The time that ``quiet`` counts to.
+
+    Raises:
+        MaterializedViewError: It cannot be looked at.
+        BaseTableNotFoundError: A base table cannot be read.
+        ConfigurationError: It does not read a table that should count.
+    """
+    wanted = wanted or PendingCriteria()
+    seen = observe(catalog, view, pins=pins)
+    counted = _counted(seen, wanted)
+    require_readable(seen.view.identifier, seen.tables)
+    if seen.freshness.state not in _BEHIND:
+        return None
+    changes = tuple(change for change in counted if change.changed)
+    enough = len(changes) == len(counted) if wanted.require == "all" else bool(changes)
+    if seen.freshness.state == State.STALE and not enough:
+        return None
+    found = PendingChanges(seen, changes, lag(seen), _mark(seen, changes))
+    return found if _quiet(found, wanted, now or datetime.now(UTC)) else None
+
+
+def _counted(seen: Observation, wanted: PendingCriteria) -> tuple[BaseTableChange, ...]:
+    names = {str(Identifier.parse(name, default_catalog=seen.view.identifier.catalog)) for name in wanted.tables}
+    found = seen.freshness.base_tables
+    missing = names - {change.identifier for change in found}
+    if missing:
+        raise ConfigurationError(
+            f"view {seen.view.identifier} does not read {', '.join(sorted(missing))} (named in 'tables'); it reads "
+            f"{', '.join(change.identifier for change in found) or 'no table'}"
+        )
+    return tuple(change for change in found if change.identifier in names) if names else found
+
+
+def _mark(seen: Observation, changes: Sequence[BaseTableChange]) -> str:
+    tables = {table.identifier: table for table in seen.tables}
+    nested = [[view.identifier, view.uuid, view.version_id] for view in seen.nested_views]
+    facts: list[Any] = [seen.view.metadata.current_version_id, nested]
+    for change in changes:
+        table, same_rows = tables[change.identifier].table, tables[change.identifier].same_rows
+        last = last_change(table, change.current, same_rows) if table else None
+        now = [table.table_uuid if table else None, last.snapshot_id if last else None]
+        facts.append([change.identifier, change.recorded, *now])
+    return hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:16]
+
+
+def _quiet(found: PendingChanges, wanted: PendingCriteria, now: datetime) -> bool:
+    if not wanted.quiet or not found.changes:
+        return True
+    tables = {table.identifier: table for table in found.observation.tables}
+    last = [
+        item.timestamp_ms
+        for change in found.changes
+        if (table := tables[change.identifier].table)
+        and (item := last_change(table, change.current, tables[change.identifier].same_rows))
+    ]
+    now_ms = now.timestamp() * 1000
+    if now_ms - max(last, default=0) >= wanted.quiet.total_seconds() * 1000:
+        return True
+    waited = found.lag.seconds(now)
+    return wanted.wait_at_most is not None and waited is not None and waited >= wanted.wait_at_most.total_seconds()

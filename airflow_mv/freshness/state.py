@@ -1,0 +1,335 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Freshness: the snapshots that a refresh recorded against the base tables' current ones. No data is read."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from enum import StrEnum
+from typing import Any
+
+from airflow_mv.documents import check_fields
+from airflow_mv.freshness.changes import UNCHANGED, UNKNOWN, UNKNOWN_SIZE, Kind, Range, Size, between
+from airflow_mv.spec.identifiers import Identifier
+from airflow_mv.spec.interval import Interval
+from airflow_mv.spec.interval_parts import IntervalPart, parts_in, parts_of
+from airflow_mv.spec.materialized_view import (
+    METADATA_LOCATION,
+    NO_SNAPSHOT,
+    TABLE_UUID,
+    BaseTable,
+    NestedViewVersion,
+    RefreshRecord,
+)
+from airflow_mv.spec.reasons import Code, Reason
+from airflow_mv.spec.table import TableMetadata, is_ancestor
+
+#: Stale intervals that are named one by one.
+_MOST_TOLD = 3
+
+
+class State(StrEnum):
+    """How a materialized view stands to its base tables."""
+
+    FRESH = "fresh"
+    STALE = "stale"
+    NEVER_REFRESHED = "never-refreshed"
+    DEFINITION_CHANGED = "definition-changed"
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, slots=True)
+class ObservedTable:
+    """A base table now.
+
+    Args:
+        identifier: Its full name.
+        metadata_location: Where the catalog's pointer leads; ``None`` where ``head`` is not current there.
+        head: The snapshot to compare with, or ``None`` for a table that was never written.
+        table: Its metadata; ``None`` where the pointer equals the recorded one and no file was opened.
+        table_uuid: Its uuid, as far as it is known.
+        error: Why it cannot be read, or ``None``.
+        storage: Of a materialized view that a run has pinned the storage table: its metadata file, or its name in
+            the catalog.
+        same_rows: Snapshots whose summaries name no change, and whose manifests prove that there is none.
+    """
+
+    identifier: str
+    metadata_location: str | None = None
+    head: int | None = None
+    table: TableMetadata | None = None
+    table_uuid: str | None = None
+    error: str | None = None
+    storage: str | Identifier | None = None
+    same_rows: frozenset[int] = frozenset()
+
+    def record(self) -> BaseTable:
+        """Return the base table record of a refresh that reads this snapshot."""
+        properties = {METADATA_LOCATION: self.metadata_location, TABLE_UUID: self.table_uuid}
+        document = {
+            "type": "iceberg-metastore",
+            "identifier": self.identifier,
+            "snapshot-reference": NO_SNAPSHOT if self.head is None else self.head,
+            "properties": {key: value for key, value in properties.items() if value},
+        }
+        return BaseTable.read(document, source=f"base table {self.identifier}")
+
+
+@dataclass(frozen=True, slots=True)
+class BaseTableChange:
+    """What happened to one base table since the recorded refresh.
+
+    Args:
+        identifier: The table.
+        type: The record's type.
+        recorded: Snapshot that the refresh read; ``None`` where it was empty or not part of it.
+        current: Snapshot now.
+        moved: Whether the two differ.
+        changed: Whether rows may have changed; compaction moves a table but changes no row.
+        range: What happened between the two.
+        reason: Why it counts as changed or moved; ``None`` where nothing happened.
+    """
+
+    identifier: str
+    type: str
+    recorded: int | None
+    current: int | None
+    moved: bool = False
+    changed: bool = False
+    range: Range = UNCHANGED
+    reason: Reason | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the JSON form of status and plan; :meth:`from_dict` reads it back but for the reason."""
+        return {
+            "identifier": self.identifier,
+            "type": self.type,
+            "recorded": self.recorded,
+            "current": self.current,
+            "changed": self.changed,
+            "moved": self.moved,
+            "change": str(self.range.kind),
+            "snapshots": self.range.snapshots,
+            "operations": dict(self.range.operations),
+            **asdict(self.range.size),
+            "only_appends": self.range.only_appends,
+            "schema_changed": self.range.schema_changed,
+        }
+
+    @classmethod
+    def from_dict(cls, document: Mapping[str, Any]) -> BaseTableChange:
+        """Read what :meth:`to_dict` wrote.
+
+        Raises:
+            InvalidMetadataError: A field is missing or of another type.
+            AttributeError, KeyError, TypeError, ValueError: It is no such document otherwise.
+        """
+        check_fields(document, _KINDS, "plan")
+        size = Size(**{field: document[field] for field in Size.__dataclass_fields__})
+        operations = tuple(sorted(document["operations"].items()))
+        check_fields(document["operations"], dict.fromkeys(document["operations"], int), "plan")
+        told = Range(Kind(document["change"]), operations, size, document["only_appends"], document["schema_changed"])
+        names = ("identifier", "type", "recorded", "current", "moved", "changed")
+        return cls(**{name: document[name] for name in names}, range=told)
+
+
+#: Types of the fields of :meth:`BaseTableChange.to_dict` that are taken as they are.
+_KINDS = {
+    **dict.fromkeys(("identifier", "type"), str),
+    **dict.fromkeys(("recorded", "current"), int | None),
+    **dict.fromkeys(("moved", "changed", "only_appends", "schema_changed"), bool),
+    **dict.fromkeys(Size.__dataclass_fields__, int | None),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class PartFreshness:
+    """How rows that are of one set of snapshots stand to the base tables.
+
+    Args:
+        part: The rows.
+        base_tables: What happened to the base tables since they were computed.
+    """
+
+    part: IntervalPart
+    base_tables: tuple[BaseTableChange, ...]
+
+    @property
+    def is_fresh(self) -> bool:
+        """Whether they were computed, and nothing has changed since."""
+        return self.part.computed and not any(change.changed for change in self.base_tables)
+
+
+@dataclass(frozen=True, slots=True)
+class Freshness:
+    """The verdict on a view and its evidence."""
+
+    state: State
+    reasons: tuple[Reason, ...]
+    base_tables: tuple[BaseTableChange, ...]
+    parts: tuple[PartFreshness, ...] = ()
+    """Those of the rows that were looked at, where intervals were refreshed on their own."""
+
+    @property
+    def moved(self) -> bool:
+        """Whether some recorded snapshot id is no longer the current one."""
+        changes = [*self.base_tables, *(change for part in self.parts for change in part.base_tables)]
+        return any(change.moved for change in changes)
+
+
+def assess(
+    record: RefreshRecord | None,
+    *,
+    version_id: int,
+    nested_views: Sequence[NestedViewVersion],
+    observed: Sequence[ObservedTable],
+    interval: Interval | None = None,
+) -> Freshness:
+    """Compare a recorded refresh with what is there now.
+
+    Args:
+        record: The current refresh record, or ``None`` where the view was never refreshed.
+        version_id: The view's current version.
+        nested_views: The plain views that the query reads, as they are now.
+        observed: The base tables that the query reads, as they are now.
+        interval: Only these rows are asked about.
+    """
+    changes = _compared(record.base_tables if record else (), observed)
+    broken = tuple(change.reason for change in changes if change.reason and change.reason.code == Code.BASE_UNREADABLE)
+    if broken:
+        return Freshness(State.UNKNOWN, broken, changes)
+    if record is None:
+        reason = Reason(Code.NEVER_REFRESHED, "its storage table has no rows yet")
+        return Freshness(State.NEVER_REFRESHED, (reason,), changes)
+    definition = _definition_reasons(record, version_id, nested_views)
+    if definition:
+        return Freshness(State.DEFINITION_CHANGED, definition, changes)
+    if record.intervals or record.only_intervals:
+        return _of_parts(parts_of(record) if interval is None else parts_in(record, interval), changes, observed)
+    reasons = tuple(change.reason for change in changes if change.reason)
+    if any(change.changed for change in changes):
+        return Freshness(State.STALE, reasons, changes)
+    fresh = Reason(Code.FRESH, "every base table is at the snapshot that the last refresh read")
+    return Freshness(State.FRESH, reasons or (fresh,), changes)
+
+
+def _of_parts(
+    parts: Sequence[IntervalPart], rest: tuple[BaseTableChange, ...], observed: Sequence[ObservedTable]
+) -> Freshness:
+    """Judge rows that are of several sets of snapshots: they are fresh where all of them are."""
+    looked = tuple(
+        PartFreshness(part, rest if part.interval is None else _compared(part.base_tables, observed)) for part in parts
+    )
+    stale = [item for item in looked if not item.is_fresh]
+    changes = stale[0].base_tables if stale else looked[0].base_tables
+    if any(not item.part.computed for item in looked):
+        only = Reason(Code.INTERVALS, "rows that are in no refreshed interval were never computed")
+        state = State.NEVER_REFRESHED if all(not item.part.computed for item in looked) else State.STALE
+        return Freshness(state, (only, *_of_stale(stale)), changes, looked)
+    if stale:
+        return Freshness(State.STALE, _of_stale(stale), changes, looked)
+    fresh = Reason(Code.FRESH, "every base table is at the snapshots that the refreshes of these rows read")
+    moved = tuple(dict.fromkeys(change.reason for item in looked for change in item.base_tables if change.reason))
+    return Freshness(State.FRESH, moved[:_MOST_TOLD] or (fresh,), changes, looked)
+
+
+def _of_stale(stale: Sequence[PartFreshness]) -> tuple[Reason, ...]:
+    """Say of a few stale parts what happened, and how many there are."""
+    told = []
+    for item in [item for item in stale if item.part.computed][:_MOST_TOLD]:
+        rows = "rows in no interval" if item.part.interval is None else str(item.part.interval)
+        why = [change.reason for change in item.base_tables if change.reason]
+        told += [Reason(reason.code, f"{rows}: {reason.message}") for reason in why]
+    more = len([item for item in stale if item.part.computed]) - _MOST_TOLD
+    if more > 0:
+        told.append(Reason(Code.INTERVALS, f"{more} more intervals are stale"))
+    return tuple(told)
+
+
+def _compared(recorded: Sequence[BaseTable], observed: Sequence[ObservedTable]) -> tuple[BaseTableChange, ...]:
+    by_name = {table.identifier: table for table in recorded}
+    return tuple(compare(by_name.get(table.identifier), table) for table in observed)
+
+
+def compare(recorded: BaseTable | None, observed: ObservedTable) -> BaseTableChange:
+    """Say what happened to one base table since a refresh recorded it."""
+    old = None if recorded is None or recorded.snapshot_reference == NO_SNAPSHOT else recorded.snapshot_reference
+    kind = recorded.type if recorded else "iceberg-metastore"
+    name = observed.identifier
+    if observed.error is not None:
+        reason = Reason(Code.BASE_UNREADABLE, f"{name} cannot be read: {observed.error}")
+        return BaseTableChange(name, kind, old, None, range=UNKNOWN, reason=reason)
+    new = observed.head
+    if recorded is None:
+        reason = Reason(Code.BASE_CHANGED, f"{name} was no part of the last refresh; it is at {new or 'empty'}")
+        return BaseTableChange(name, kind, None, new, moved=True, changed=True, range=UNKNOWN, reason=reason)
+    uuid = recorded.properties.get(TABLE_UUID)
+    if uuid and observed.table_uuid and uuid != observed.table_uuid:
+        reason = Reason(
+            Code.BASE_RECREATED, f"{name} is another table than the one that was read (dropped and created)"
+        )
+        other = Range(Kind.RECREATED, size=UNKNOWN_SIZE)
+        return BaseTableChange(name, kind, old, new, moved=True, changed=True, range=other, reason=reason)
+    if old == new:
+        return BaseTableChange(name, kind, old, new)
+    return _follow(kind, old, observed)
+
+
+def _follow(kind: str, old: int | None, observed: ObservedTable) -> BaseTableChange:
+    name, new, table = observed.identifier, observed.head, observed.table
+    told = between(table, old, new, same_rows=observed.same_rows) if table else UNKNOWN
+    if told.kind in (Kind.ROLLED_BACK, Kind.EXPIRED, Kind.UNKNOWN):
+        reason = _broken_range(name, old, new, table)
+        return BaseTableChange(name, kind, old, new, moved=True, changed=True, range=told, reason=reason)
+    # Rows that stay read otherwise by another schema: a dropped and added column is null, a float is a double.
+    changed = told.kind != Kind.REPLACED or told.schema_changed
+    change = f"{told.snapshots} snapshot{'s' if told.snapshots != 1 else ''} ({_counted(told.operations)})"
+    if changed:
+        reason = Reason(Code.BASE_CHANGED, f"{name} moved {old or 'empty'} → {new}: {change}{_rows(told.size)}")
+    else:
+        how = "by compaction only" if set(dict(told.operations)) == {"replace"} else "without a change of rows"
+        reason = Reason(Code.ONLY_REPLACED, f"{name} moved {old} → {new} {how} ({change}): no row changed")
+    return BaseTableChange(name, kind, old, new, moved=True, changed=changed, range=told, reason=reason)
+
+
+def _rows(size: Size) -> str:
+    """Say how many rows came and went, as far as it is known."""
+    counts = (("+", size.rows_added), ("-", size.rows_deleted))
+    told = [f"{sign}{'unknown' if count is None else f'{count:,}'}" for sign, count in counts if count != 0]
+    return f", {' '.join(told)} rows" if told else ""
+
+
+def _broken_range(name: str, old: int | None, new: int | None, table: TableMetadata | None) -> Reason:
+    if table is not None and old is not None and table.find(old) is None:
+        return Reason(Code.SNAPSHOT_EXPIRED, f"{name}: the recorded snapshot {old} has expired; it is at {new} now")
+    if table is not None and new is not None and is_ancestor(table, new, old):
+        return Reason(Code.ROLLED_BACK, f"{name} was rolled back: {old} → its ancestor {new}")
+    return Reason(Code.ROLLED_BACK, f"{name}: the recorded snapshot {old} is no ancestor of {new}")
+
+
+def _definition_reasons(
+    record: RefreshRecord, version_id: int, nested_views: Sequence[NestedViewVersion]
+) -> tuple[Reason, ...]:
+    reasons = []
+    if record.version_id != version_id:
+        text = f"the rows are of view version {record.version_id}, the view is at version {version_id}"
+        reasons.append(Reason(Code.DEFINITION_CHANGED, text))
+    before = {view.identifier: (view.uuid, view.version_id) for view in record.nested_views}
+    now = {view.identifier: (view.uuid, view.version_id) for view in nested_views}
+    reasons += [
+        Reason(
+            Code.NESTED_VIEW_CHANGED,
+            f"the nested view {name} changed: {_version(before, name)} → {_version(now, name)}",
+        )
+        for name in sorted(before.keys() | now.keys())
+        if before.get(name) != now.get(name)
+    ]
+    return tuple(reasons)
+
+
+def _version(versions: Mapping[str, tuple[str, int]], name: str) -> str:
+    return f"version {versions[name][1]}" if name in versions else "not there"
+
+
+def _counted(operations: Sequence[tuple[str, int]]) -> str:
+    return ", ".join(f"{count} {operation}" for operation, count in operations)

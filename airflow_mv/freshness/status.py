@@ -1,0 +1,189 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Look at views without changing anything: freshness of many, history, stored metadata."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from airflow_mv.catalog import LoadedStorage, MaterializedViewCatalog
+from airflow_mv.errors import InvalidMetadataError, InvalidQueryError, NotFoundError, UnsupportedError
+from airflow_mv.freshness.observe import Observation, observe
+from airflow_mv.freshness.state import ObservedTable, State
+from airflow_mv.spec.identifiers import Identifier
+from airflow_mv.spec.interval import Span
+from airflow_mv.spec.reasons import Code, Reason
+from airflow_mv.spec.refresh_state import REFRESH_STATE_KEY, parse
+
+log = logging.getLogger(__name__)
+
+
+def status(catalog: MaterializedViewCatalog, view: str | Identifier, *, interval: Span | None = None) -> ViewStatus:
+    """Say how a view stands to its base tables. Reads metadata only.
+
+    Args:
+        catalog: Where it is.
+        view: The view.
+        interval: Only the rows of this stretch of time are asked about.
+
+    Raises:
+        ViewNotFoundError, NotMaterializedError, InvalidMetadataError, MetadataFileNotFoundError: See there.
+    """
+    return ViewStatus(observe(catalog, view, span=interval))
+
+
+def statuses(
+    catalog: MaterializedViewCatalog,
+    views: Iterable[Identifier],
+    *,
+    listed: bool = False,
+    interval: Span | None = None,
+) -> list[dict[str, Any]]:
+    """Return the freshness documents of several views; a base table that they share is looked at once.
+
+    Args:
+        catalog: Where they are.
+        views: Their names.
+        listed: Nobody named them: leave plain views out instead of refusing them, and report a view whose
+            metadata is broken as ``unknown``, so that it does not hide the others.
+        interval: Only the rows of this stretch of time are asked about.
+    """
+    pins: dict[Identifier, ObservedTable] = {}
+    documents = []
+    for view in views:
+        try:
+            loaded = catalog.load(view)
+            if listed and loaded.settings is None:
+                continue
+            documents.append(ViewStatus(observe(catalog, loaded, pins=pins, span=interval)).to_dict())
+        except (InvalidMetadataError, InvalidQueryError, NotFoundError, UnsupportedError) as error:
+            if not listed:
+                raise
+            documents.append(_unreadable(view, str(error)))
+    return documents
+
+
+def _unreadable(view: Identifier, why: str) -> dict[str, Any]:
+    return {
+        "view": str(view),
+        "state": str(State.UNKNOWN),
+        "refresh_id": None,
+        "refreshed_at": None,
+        "version_id": None,
+        "base_tables": [],
+        "reasons": [Reason(Code.VIEW_UNREADABLE, why).to_dict()],
+        "interval": None,
+        "intervals": [],
+    }
+
+
+def history(catalog: MaterializedViewCatalog, view: str | Identifier) -> list[dict[str, Any]]:
+    """Return the recorded refreshes of a view, oldest first."""
+    state = catalog.load_storage(catalog.load(view)).state
+    if state is None:
+        return []
+    return [
+        {
+            "refresh_id": record.refresh_id,
+            "version_id": record.version_id,
+            "sequence_number": record.sequence_number,
+            "mode": record.mode,
+            "reasons": [dict(reason) for reason in record.reasons],
+            "base_tables": [
+                {
+                    "identifier": table.identifier,
+                    "type": table.type,
+                    "snapshot_reference": table.snapshot_reference,
+                }
+                for table in record.base_tables
+            ],
+            "refreshed_at": timestamp(record.refreshed_at_ms),
+            "rows_written": record.rows_written,
+            "rows_deleted": record.rows_deleted,
+            "rows_changed": record.rows_changed,
+            "rows_read": record.rows_read,
+            "bytes_read": record.bytes_read,
+            "checks": [dict(check) for check in record.checks],
+            "current": record.refresh_id == state.current_refresh_id,
+            "interval": record.interval.interval.to_dict() if record.interval else None,
+        }
+        for record in state.refreshes
+    ]
+
+
+def stored_metadata(catalog: MaterializedViewCatalog, view: str | Identifier) -> dict[str, Any]:
+    """Return the metadata of a view and of its storage table, as stored."""
+    loaded = catalog.load(view)
+    storage = catalog.load_storage(loaded)
+    return {
+        "view": str(loaded.identifier),
+        "layout": loaded.layout,
+        "metadata_location": loaded.metadata_location,
+        "metadata": catalog.stored_view(loaded),
+        "storage_table": str(storage.name) if storage.name else None,
+        "storage_table_location": storage.location,
+        "storage_table_metadata": catalog.stored_table(loaded, storage),
+        "refresh_state": _refresh_state(storage),
+    }
+
+
+def _refresh_state(storage: LoadedStorage) -> dict[str, Any] | None:
+    """Return what the writer of the current snapshot says that it has read, whichever draft's words it took."""
+    snapshot = None if storage.table.head is None else storage.table.find(storage.table.head)
+    text = snapshot.summary.get(REFRESH_STATE_KEY) if snapshot else None
+    if text is None:
+        return None
+    try:
+        return parse(text, source=f"storage table {storage.name}, summary key {REFRESH_STATE_KEY}").document()
+    except InvalidMetadataError as error:
+        log.warning("%s", error)
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class ViewStatus:
+    """The freshness of a view; :meth:`to_dict` is the document of ``airflow-mv status``."""
+
+    observation: Observation
+
+    @property
+    def state(self) -> State:
+        """The verdict."""
+        return self.observation.freshness.state
+
+    @property
+    def reasons(self) -> tuple[Reason, ...]:
+        """Why."""
+        return self.observation.freshness.reasons
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the JSON document."""
+        record = self.observation.record
+        return {
+            "view": str(self.observation.view.identifier),
+            "state": str(self.state),
+            "refresh_id": record.refresh_id if record else None,
+            "refreshed_at": timestamp(record.refreshed_at_ms) if record else None,
+            "version_id": self.observation.view.metadata.current_version_id,
+            "base_tables": [change.to_dict() for change in self.observation.freshness.base_tables],
+            "reasons": [reason.to_dict() for reason in self.reasons],
+            "interval": self.observation.interval.to_dict() if self.observation.interval else None,
+            "intervals": [
+                {
+                    **item.part.interval.to_dict(),
+                    "refresh_id": item.part.refresh_id,
+                    "refreshed_at": timestamp(item.part.refreshed_at_ms),
+                    "fresh": item.is_fresh,
+                }
+                for item in self.observation.freshness.parts
+                if item.part.interval is not None
+            ],
+        }
+
+
+def timestamp(milliseconds: int | None) -> str | None:
+    """Return ms since the epoch as ISO 8601 in UTC."""
+    return None if milliseconds is None else datetime.fromtimestamp(milliseconds / 1000, UTC).isoformat()

@@ -1,0 +1,326 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A query in normal form, and the same as SQL.
+
+Normal form: no CTEs and no views; each relation has an alias that is unique in the whole query;
+each column names its relation; a subquery in an expression is a mark, its query stands beside.
+Trees and the expressions in them are never changed, only replaced.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal, TypeAlias
+
+from sqlglot import exp
+
+from airflow_mv.ivm.model import WEIGHT
+
+Version = Literal["old", "new", "delta"]
+SetOperator = Literal["UNION", "INTERSECT", "EXCEPT"]
+JoinKind = Literal["INNER", "LEFT", "RIGHT", "FULL", "SEMI", "ANTI"]
+
+
+@dataclass(frozen=True, slots=True)
+class Base:
+    """A base table, at a version or not yet."""
+
+    name: str
+    columns: tuple[str, ...]
+    #: The Spark type of each column.
+    types: tuple[str, ...]
+    changed: bool
+    version: Version | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Named:
+    """A relation that the caller gives, by its name."""
+
+    name: str
+    columns: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """VALUES: rows that never change."""
+
+    sql: exp.Expr
+    columns: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Relation:
+    """One relation of a FROM clause and how it is joined to those before it."""
+
+    alias: str
+    source: Source
+    join: JoinKind = "INNER"
+    on: exp.Expr | None = None
+    #: It holds the change or its keys: few rows.
+    small: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Nested:
+    """A subquery in an expression; ``mark`` is the name of the call that stands for it."""
+
+    mark: str
+    kind: Literal["EXISTS", "IN", "SCALAR"]
+    tree: Tree
+    #: Aliases of outer relations that it names.
+    outer: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """One column of a block."""
+
+    name: str
+    value: exp.Expr
+
+
+@dataclass(frozen=True, slots=True)
+class Grouping:
+    """GROUP BY. ``sets`` names the keys of each grouping set by position; ``None``: one set of all."""
+
+    keys: tuple[exp.Expr, ...]
+    sets: tuple[tuple[int, ...], ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """One SELECT."""
+
+    outputs: tuple[Output, ...]
+    relations: tuple[Relation, ...]
+    laterals: tuple[exp.Lateral, ...] = ()
+    where: exp.Expr | None = None
+    grouping: Grouping | None = None
+    having: exp.Expr | None = None
+    distinct: bool = False
+    nested: tuple[Nested, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Compound:
+    """Two queries and a set operator. Columns are named like those of the left one."""
+
+    operator: SetOperator
+    distinct: bool
+    left: Tree
+    right: Tree
+
+
+Tree: TypeAlias = Block | Compound
+Source: TypeAlias = Base | Named | Rows | Block | Compound
+
+
+# ---------------------------------------------------------------------------------------- looking
+def names(source: Source) -> tuple[str, ...]:
+    """Return the names of a relation's or a query's columns."""
+    if isinstance(source, Block):
+        return tuple(output.name for output in source.outputs)
+    if isinstance(source, Compound):
+        return names(source.left)
+    return source.columns
+
+
+def bases(source: Source) -> Iterator[Base]:
+    """Yield each occurrence of a base table, in subqueries too."""
+    if isinstance(source, Base):
+        yield source
+    elif isinstance(source, Compound):
+        yield from bases(source.left)
+        yield from bases(source.right)
+    elif isinstance(source, Block):
+        for relation in source.relations:
+            yield from bases(relation.source)
+        for nested in source.nested:
+            yield from bases(nested.tree)
+
+
+def touched(source: Source) -> bool:
+    """Whether a changed table is read at no certain version."""
+    return any(base.changed and base.version is None for base in bases(source))
+
+
+def marks(expression: exp.Expr | None, block: Block) -> tuple[Nested, ...]:
+    """Return the subqueries of an expression of a block."""
+    if expression is None:
+        return ()
+    found = {call.name for call in expression.find_all(exp.Anonymous)}
+    return tuple(nested for nested in block.nested if nested.mark in found)
+
+
+def conjuncts(expression: exp.Expr | None) -> list[exp.Expr]:
+    """Split an expression at its ANDs."""
+    if expression is None:
+        return []
+    if isinstance(expression, exp.Paren):
+        inner = conjuncts(expression.this)
+        return inner if len(inner) > 1 else [expression]
+    if isinstance(expression, exp.And):
+        return conjuncts(expression.left) + conjuncts(expression.right)
+    return [expression]
+
+
+def aliases(expression: exp.Expr, block: Block) -> frozenset[str]:
+    """Return the relations that an expression names, those named inside of its subqueries too."""
+    own = {column.table for column in expression.find_all(exp.Column)}
+    return frozenset(own.union(*(nested.outer for nested in marks(expression, block))))
+
+
+# --------------------------------------------------------------------------------------- building
+def weight(alias: str) -> exp.Column:
+    """Return a change table's column of multiplicities."""
+    return column(alias, WEIGHT)
+
+
+def one() -> exp.Expr:
+    """Return the number 1."""
+    return exp.Literal.number(1)
+
+
+def selecting(block: Block, outputs: Sequence[Output]) -> Block:
+    """Return a block with other columns, without DISTINCT, GROUP BY and HAVING: its FROM and WHERE."""
+    bare = replace(block, outputs=tuple(outputs), grouping=None, having=None, distinct=False)
+    return with_used_nested(bare)
+
+
+def with_used_nested(block: Block) -> Block:
+    """Return a block without the subqueries that no expression of it holds any more."""
+    held: list[exp.Expr | None] = [block.where, block.having, *block.laterals]
+    held += [output.value for output in block.outputs] + [relation.on for relation in block.relations]
+    held += block.grouping.keys if block.grouping else ()
+    used = {call.name for expression in held if expression is not None for call in expression.find_all(exp.Anonymous)}
+    return replace(block, nested=tuple(item for item in block.nested if item.mark in used))
+
+
+def union(trees: Sequence[Tree], columns: Sequence[str] | None = None) -> Tree:
+    """Return the UNION ALL of one or more queries, with columns named like the first's, or as told."""
+    first, *rest = trees
+    result = named(first, columns) if columns is not None else first
+    for tree in rest:
+        result = Compound("UNION", left=result, right=tree, distinct=False)
+    return result
+
+
+def named(tree: Tree, columns: Sequence[str]) -> Tree:
+    """Return a query with other names for its columns."""
+    if isinstance(tree, Compound):
+        return replace(tree, left=named(tree.left, columns))
+    return named_block(tree, columns)
+
+
+def named_block(block: Block, columns: Sequence[str]) -> Block:
+    """Return a block with other names for its columns."""
+    outputs = tuple(Output(name, item.value) for name, item in zip(columns, block.outputs, strict=True))
+    return replace(block, outputs=outputs)
+
+
+def column(alias: str, name: str) -> exp.Column:
+    """Return a quoted column."""
+    return exp.Column(this=exp.to_identifier(name, quoted=True), table=exp.to_identifier(alias, quoted=True))
+
+
+def both(*conditions: exp.Expr | None) -> exp.Expr | None:
+    """Return the AND of conditions; ``None`` stands for true."""
+    given = [condition for condition in conditions if condition is not None]
+    return exp.and_(*given, copy=True) if given else None
+
+
+def either(*conditions: exp.Expr) -> exp.Expr:
+    """Return the OR of one or more conditions."""
+    return exp.or_(*conditions, copy=True)
+
+
+def same(left: exp.Expr, right: exp.Expr) -> exp.Expr:
+    """Return ``left <=> right``."""
+    return exp.NullSafeEQ(this=exp.Paren(this=left.copy()), expression=exp.Paren(this=right.copy()))
+
+
+def at(source: Source, version: Version) -> Source:
+    """Return a relation or a query with all of its base tables at a version, where they have none yet."""
+    if isinstance(source, Base):
+        return replace(source, version=version) if source.version is None else source
+    return tree_at(source, version) if isinstance(source, Block | Compound) else source
+
+
+def tree_at(tree: Tree, version: Version) -> Tree:
+    """Return a query at a version."""
+    if isinstance(tree, Compound):
+        return replace(tree, left=tree_at(tree.left, version), right=tree_at(tree.right, version))
+    return block_at(tree, version)
+
+
+def block_at(block: Block, version: Version) -> Block:
+    """Return a block at a version."""
+    relations = tuple(replace(item, source=at(item.source, version)) for item in block.relations)
+    return replace(block, relations=relations, nested=tuple(nested_at(item, version) for item in block.nested))
+
+
+def nested_at(nested: Nested, version: Version) -> Nested:
+    """Return a subquery at a version."""
+    return replace(nested, tree=tree_at(nested.tree, version))
+
+
+def rewrite(tree: Tree, change: Callable[[exp.Expr], exp.Expr]) -> Tree:
+    """Return a query with a function applied to every expression in it, subqueries included.
+
+    The function gets a copy.
+    """
+    if isinstance(tree, Compound):
+        return replace(tree, left=rewrite(tree.left, change), right=rewrite(tree.right, change))
+    return rewrite_block(tree, change)
+
+
+def rewrite_block(tree: Block, change: Callable[[exp.Expr], exp.Expr]) -> Block:
+    """Return a block with a function applied to every expression in it, as :func:`rewrite` does."""
+    grouping = tree.grouping
+    return replace(
+        tree,
+        outputs=tuple(Output(item.name, change(item.value.copy())) for item in tree.outputs),
+        relations=tuple(_rewrite_relation(item, change) for item in tree.relations),
+        laterals=tuple(_rewrite_lateral(item, change) for item in tree.laterals),
+        where=_optional(tree.where, change),
+        grouping=replace(grouping, keys=tuple(change(key.copy()) for key in grouping.keys)) if grouping else None,
+        having=_optional(tree.having, change),
+        nested=tuple(replace(item, tree=rewrite(item.tree, change)) for item in tree.nested),
+    )
+
+
+def _rewrite_relation(relation: Relation, change: Callable[[exp.Expr], exp.Expr]) -> Relation:
+    source = relation.source
+    if isinstance(source, Block | Compound):
+        source = rewrite(source, change)
+    return replace(relation, source=source, on=_optional(relation.on, change))
+
+
+def _optional(expression: exp.Expr | None, change: Callable[[exp.Expr], exp.Expr]) -> exp.Expr | None:
+    return None if expression is None else change(expression.copy())
+
+
+def _rewrite_lateral(lateral: exp.Lateral, change: Callable[[exp.Expr], exp.Expr]) -> exp.Lateral:
+    result = lateral.copy()
+    result.set("this", change(lateral.this.copy()))
+    return result
+
+
+def substitute(expression: exp.Expr, find: Callable[[exp.Expr], exp.Expr | None]) -> exp.Expr:
+    """Return an expression with parts replaced, outermost first; what is put in is not searched again."""
+    found = find(expression)
+    if found is not None:
+        return found
+    result = expression.copy()
+    _substitute_below(result, find)
+    return result
+
+
+def _substitute_below(node: exp.Expr, find: Callable[[exp.Expr], exp.Expr | None]) -> None:
+    for child in list(node.iter_expressions()):
+        found = find(child)
+        if found is None:
+            _substitute_below(child, find)
+        else:
+            child.replace(found)

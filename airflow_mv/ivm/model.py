@@ -1,0 +1,105 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What goes into the algebra and what comes out of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from airflow_mv.spec.identifiers import Identifier
+from airflow_mv.spec.reasons import Code, Reason
+
+#: The column of a change table that holds how many copies of a row came (+) or went (-).
+WEIGHT = "__w"
+
+
+@dataclass(frozen=True, slots=True)
+class BaseRelation:
+    """One base table of the query.
+
+    The generated SQL reads ``<name>__new``, and of a changed table also ``<name>__old`` and
+    ``<name>__delta``: the used columns and ``__w``, how many copies of the row came or went.
+    """
+
+    identifier: Identifier
+    #: Stem of the relation names, such as ``t0``.
+    name: str
+    #: Name and Spark type of each column, in order.
+    columns: tuple[tuple[str, str], ...]
+    #: Whether anything changed.
+    changed: bool
+    #: Whether rows only came: every ``__w`` is positive.
+    appended_only: bool = False
+    #: Columns that have a value in every row, before and after.
+    not_null: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class Appended:
+    """Strategy A: the UNION ALL of these SELECTs is inserted. Columns are in the view's order."""
+
+    terms: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Signed:
+    """The change of the result as a signed bag: the UNION ALL of these SELECTs.
+
+    Columns are the view's, then ``__w``: that many copies come (+) or go (-), not consolidated.
+    """
+
+    terms: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Merged:
+    """Strategy B: partial aggregates of the change are combined with the stored rows of the same keys.
+
+    ``signed`` is one SELECT with the view's columns: the changed groups and their partial
+    aggregates (of ``merge_rows``: the changed row values, and ``__w`` after them). The stored rows
+    of these keys (compare with ``<=>``) give way to :meth:`combine`'s.
+    Right only in ANSI mode: else a sum that overflows is NULL, which looks like an empty group.
+    """
+
+    #: Output columns that identify a group; none: the view has one row.
+    keys: tuple[str, ...]
+    signed: str
+    #: The statement of :meth:`combine`, with ``stored`` and ``delta`` as names of its relations.
+    template: str
+    #: For each key whether it is provably never NULL, so that ``=`` may stand for ``<=>``.
+    not_null: tuple[bool, ...]
+
+    def combine(self, stored: str, delta: str) -> str:
+        """Return the SELECT of the new rows of the changed groups, columns in the view's order.
+
+        Args:
+            stored: Name, as SQL, of a relation with the stored rows of the changed keys, and no other rows.
+            delta: Name, as SQL, of a relation with the rows of ``signed``.
+        """
+        return self.template.replace("`__stored`", stored).replace("`__delta`", delta)
+
+
+@dataclass(frozen=True, slots=True)
+class Replaced:
+    """Strategy C: ``storage' = (storage anti-join D) + (Q_new semi-join D)``, compared with ``<=>``.
+
+    ``affected`` selects D: distinct values of ``keys``, columns named like the keys. It is always
+    complete. Where ``constants`` are given, the job may first run each (one row, one boolean): if
+    all are false, ``affected_unless_constants`` is complete too and cheaper; if one is true, nearly
+    every row is affected and a full refresh is cheaper. Without ``keys`` the query has one row, and
+    ``affected`` has rows if the change reaches it.
+    """
+
+    keys: tuple[str, ...]
+    affected: str
+    #: For each key whether it is provably never NULL, so that ``=`` may stand for ``<=>``.
+    not_null: tuple[bool, ...]
+    constants: tuple[str, ...] = ()
+    affected_unless_constants: str | None = field(default=None)
+
+
+class RefusedError(Exception):
+    """Carries the reason up to the public method that returns it; never leaves the package."""
+
+    def __init__(self, code: Code, message: str) -> None:
+        super().__init__(message)
+        self.reason = Reason(code, message)

@@ -1,0 +1,171 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which column a name means, as Spark resolves it. What could mean two things is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from sqlglot import exp
+
+from airflow_mv.ivm.functions import VOLATILE
+from airflow_mv.ivm.model import RefusedError
+from airflow_mv.spec.reasons import Code
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """A column as the user may call it. ``name`` is ``None`` where Spark makes a name up."""
+
+    name: str | None
+    value: exp.Expr
+
+
+@dataclass(frozen=True, slots=True)
+class Visible:
+    """A relation as the user may call it: by the last one or more parts of its path."""
+
+    path: tuple[str, ...]
+    fields: tuple[Field, ...]
+
+
+@dataclass(slots=True)
+class NameScope:
+    """The names of one SELECT."""
+
+    parent: NameScope | None
+    relations: list[Visible] = field(default_factory=list)
+    #: What ``*`` means; a name without a relation is looked for here.
+    star: list[Field] = field(default_factory=list)
+    #: Earlier columns of the same SELECT list, which later ones may name.
+    earlier: list[Field] = field(default_factory=list)
+    #: A join by USING or NATURAL hides columns, so that ``t.*`` is in doubt.
+    merged: bool = False
+    #: The time window that it groups by, which Spark calls ``window``.
+    window: exp.Expr | None = None
+    #: Aliases of outer relations that were named.
+    outer: set[str] = field(default_factory=set)
+
+    def add(self, visible: Visible) -> None:
+        """Add a relation on the right of those there are."""
+        self.relations.append(visible)
+        self.star.extend(visible.fields)
+
+    def resolve(self, parts: Sequence[str]) -> exp.Expr:
+        """Return what a name means, with struct fields after it.
+
+        Raises:
+            RefusedError: It means nothing, or more than one thing.
+        """
+        scope: NameScope | None = self
+        found = self.own(parts)
+        if found is None:
+            found = self._window(parts) or self._earlier(parts)
+        while found is None and scope is not None and scope.parent is not None:
+            scope = scope.parent
+            found = scope.own(parts)
+        if found is None:
+            raise _unresolved(parts)
+        self._record(found, scope)
+        return found
+
+    def own(self, parts: Sequence[str]) -> exp.Expr | None:
+        """Return what a name means among this SELECT's own relations."""
+        path = tuple(map(fold, parts))
+        for length in range(len(path) - 1, 0, -1):
+            fields = [
+                item
+                for relation in self.relations
+                if relation.path[-length:] == path[:length]
+                for item in relation.fields
+            ]
+            found = _only(fields, path[length], parts)
+            if found is not None:
+                return _with_fields(found, parts[length + 1 :])
+        found = _only(self.star, path[0], parts)
+        return _with_fields(found, parts[1:]) if found is not None else None
+
+    def _window(self, parts: Sequence[str]) -> exp.Expr | None:
+        if self.window is None or fold(parts[0]) != "window" or len(parts) > 2:
+            return None
+        return _with_fields(self.window.copy(), [fold(name) for name in parts[1:]])
+
+    def _earlier(self, parts: Sequence[str]) -> exp.Expr | None:
+        found = _only(self.earlier, fold(parts[0]), parts)
+        if found is None:
+            return None
+        if found.find(exp.Window) or found.find(exp.UDTF):
+            message = f"column {parts[0]} of the SELECT list is named by another: put the first in a subquery"
+            raise RefusedError(Code.UNSUPPORTED_OPERATOR, message)
+        return _with_fields(exp.Paren(this=found), parts[1:])
+
+    def _record(self, found: exp.Expr, owner: NameScope | None) -> None:
+        if owner is self:
+            return
+        names = {item.table for item in found.find_all(exp.Column)}
+        scope: NameScope | None = self
+        while scope is not None and scope is not owner:
+            scope.outer |= names
+            scope = scope.parent
+
+    def fields_of(self, parts: Sequence[str]) -> tuple[Field, ...]:
+        """Return what ``t.*`` means.
+
+        Raises:
+            RefusedError: It is in doubt.
+        """
+        path = tuple(map(fold, parts))
+        found = [relation for relation in self.relations if relation.path[-len(path) :] == path]
+        if len(found) != 1 or self.merged:
+            raise RefusedError(Code.UNRESOLVED_NAME, f"which columns {'.'.join(parts)}.* means is in doubt")
+        return found[0].fields
+
+
+def fold(name: str) -> str:
+    """Make names that Spark takes for the same the same."""
+    return "".join((upper if len(upper := char.upper()) == 1 else char).lower() for char in name)
+
+
+def chain(node: exp.Expr) -> list[str] | None:
+    """Return the parts of a column's name with its struct fields, ``None`` for any other expression."""
+    if isinstance(node, exp.Column) and not isinstance(node.this, exp.Star):
+        return [part.name for part in node.parts]
+    if isinstance(node, exp.Dot) and isinstance(node.expression, exp.Identifier):
+        before = chain(node.this)
+        return None if before is None else [*before, node.expression.name]
+    return None
+
+
+def check_variables(node: exp.Lambda) -> None:
+    """Refuse a lambda function of which a variable is spelled in two ways: sqlglot takes the second for a column.
+
+    Raises:
+        RefusedError: It has one.
+    """
+    own = {fold(item.name) for item in node.expressions}
+    for column in node.this.find_all(exp.Column):
+        name = column.parts[0].name
+        if fold(name) in own:
+            message = f"{name} is a variable of a lambda function, where it is written with other letters"
+            raise RefusedError(Code.UNRESOLVED_NAME, message)
+
+
+def _only(fields: Sequence[Field], name: str, written: Sequence[str]) -> exp.Expr | None:
+    found = [item.value for item in fields if item.name is not None and fold(item.name) == name]
+    if not found:
+        return None
+    if any(item != found[0] for item in found):
+        raise RefusedError(Code.UNRESOLVED_NAME, f"{'.'.join(written)} may mean more than one column")
+    return found[0].copy()
+
+
+def _with_fields(value: exp.Expr, fields: Sequence[str]) -> exp.Expr:
+    for name in fields:
+        value = exp.Dot(this=value, expression=exp.to_identifier(name, quoted=True))
+    return value
+
+
+def _unresolved(parts: Sequence[str]) -> RefusedError:
+    if len(parts) == 1 and parts[0].lower() in VOLATILE:
+        return RefusedError(Code.NOT_DETERMINISTIC, f"{parts[0]} may give another value at each refresh")
+    return RefusedError(Code.UNRESOLVED_NAME, f"which column {'.'.join(parts)} means is not clear from the text")

@@ -1,0 +1,328 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a row of a base table must be like to matter to a query.
+
+``filters`` gives plain comparisons, to be asked of files' statistics; ``conditions`` gives all of it as SQL, to
+be asked of rows. A query over the rows that pass is the query over all rows, at any snapshot: so a change may be
+read through such a condition, and an update that moves a row into it or out of it is a row that comes or goes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from sqlglot import exp
+
+from airflow_mv.ivm import functions, ir
+from airflow_mv.ivm.delta_terms import used_of
+from airflow_mv.ivm.dialect import write
+from airflow_mv.ivm.subqueries import aggregated, has_windows
+
+_OPERATORS: Mapping[type[exp.Expr], str] = {exp.EQ: "=", exp.GT: ">", exp.GTE: ">=", exp.LT: "<", exp.LTE: "<="}
+_TURNED = {"=": "=", ">": "<", ">=": "<=", "<": ">", "<=": ">="}
+LiteralKind = Literal["number", "text", "date", "timestamp"]
+_CAST_LITERALS: Mapping[object, LiteralKind] = {exp.DType.DATE: "date", exp.DType.TIMESTAMPNTZ: "timestamp"}
+#: A longer condition costs each task more to read than its rows.
+_LONGEST = 20_000
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """A column against a literal.
+
+    Args:
+        column: The column.
+        operator: ``=``, ``<``, ``<=``, ``>`` or ``>=``.
+        value: The literal's text.
+        kind: What the literal is.
+    """
+
+    column: str
+    operator: str
+    value: str
+    kind: LiteralKind
+
+    def __str__(self) -> str:
+        return f"{self.column} {self.operator} {self.value}"
+
+
+def filters(tree: ir.Tree) -> dict[str, list[tuple[Comparison, ...]]]:
+    """Return for each base table the comparisons that hold wherever a row of it matters, one tuple an occurrence.
+
+    An occurrence without any, or inside an outer join, has an empty tuple: every row may matter there.
+
+    Args:
+        tree: A query.
+    """
+    found: dict[str, list[tuple[Comparison, ...]]] = {}
+    for name, comparisons in _occurrences(tree):
+        found.setdefault(name, []).append(comparisons)
+    return found
+
+
+def _occurrences(tree: ir.Tree) -> Iterator[tuple[str, tuple[Comparison, ...]]]:
+    if isinstance(tree, ir.Compound):
+        yield from _occurrences(tree.left)
+        yield from _occurrences(tree.right)
+        return
+    inner = all(relation.join in ("INNER", "CROSS") for relation in tree.relations)
+    conditions = ir.conjuncts(tree.where) if inner else []
+    for relation in tree.relations if inner else ():
+        conditions += ir.conjuncts(relation.on)
+    for relation in tree.relations:
+        source = relation.source
+        if isinstance(source, ir.Base):
+            read = [_comparison(condition, relation.alias) for condition in conditions]
+            yield source.name, tuple(item for item in read if item is not None)
+        elif isinstance(source, ir.Block | ir.Compound):
+            yield from _occurrences(source)
+    for nested in tree.nested:
+        yield from _occurrences(nested.tree)
+
+
+def _comparison(condition: exp.Expr, alias: str) -> Comparison | None:
+    while isinstance(condition, exp.Paren):
+        condition = condition.this
+    operator = _OPERATORS.get(type(condition))
+    if operator is None:
+        return None
+    left, right = condition.this, condition.expression
+    if isinstance(right, exp.Column):
+        left, right, operator = right, left, _TURNED[operator]
+    literal = _literal(right)
+    if not isinstance(left, exp.Column) or left.table != alias or literal is None:
+        return None
+    return Comparison(left.name, operator, *literal)
+
+
+def _literal(node: exp.Expr) -> tuple[str, LiteralKind] | None:
+    if isinstance(node, exp.Neg):
+        inner = _literal(node.this)
+        return (f"-{inner[0]}", "number") if inner and inner[1] == "number" else None
+    if isinstance(node, exp.Literal):
+        return str(node.this), "text" if node.is_string else "number"
+    if isinstance(node, exp.Cast) and isinstance(node.this, exp.Literal) and node.this.is_string:
+        kind = _CAST_LITERALS.get(node.to.this)
+        return (str(node.this.this), kind) if kind else None
+    return None
+
+
+# ------------------------------------------------------------------------------------- as SQL
+def conditions(tree: ir.Tree) -> dict[str, str]:
+    """Return for each base table a condition that every row passes that matters to a query; none: all may matter.
+
+    It is over the table's bare column names. A row that it is NULL for does not pass, as in WHERE. A table that is
+    read more than once has the OR of what its occurrences ask for.
+
+    Args:
+        tree: A query.
+    """
+    found: dict[str, list[exp.Expr | None]] = {}
+    for name, condition in _required(tree, ()):
+        found.setdefault(name, []).append(condition)
+    result: dict[str, str] = {}
+    for name, every in found.items():
+        given = list(dict.fromkeys(condition for condition in every if condition is not None))
+        if None not in every:
+            text = write(ir.either(*given))
+            result |= {name: text} if len(text) <= _LONGEST else {}
+    return result
+
+
+def _required(tree: ir.Tree, given: Sequence[exp.Expr]) -> Iterator[tuple[str, exp.Expr | None]]:
+    """Yield each occurrence of a base table and its condition.
+
+    Args:
+        tree: A query.
+        given: Conditions that its rows must pass to matter, over its columns' names alone.
+    """
+    if isinstance(tree, ir.Compound):
+        # Only a union asks of each row alone whether it passes.
+        below = [item for item in given if _means_the_same_below(item, tree)]
+        yield from _required(tree.left, below)
+        moved = [_moved(item, ir.names(tree), ir.names(tree.right)) for item in below]
+        yield from _required(tree.right, moved)
+        return
+    outer = _inlined(given, tree)
+    for index, relation in enumerate(tree.relations):
+        own = [_bare(item) for item in _asked(tree, index, outer) if _is_of(item, relation.alias, tree)]
+        if isinstance(relation.source, ir.Base):
+            yield relation.source.name, ir.both(*own)
+        elif isinstance(relation.source, ir.Block | ir.Compound):
+            yield from _required(relation.source, own)
+    for nested in tree.nested:
+        yield from _required(nested.tree, ())
+
+
+def _asked(block: ir.Block, index: int, outer: Sequence[exp.Expr]) -> list[exp.Expr]:
+    """Return conditions without which a relation's row is in no row of the block, nor keeps another one out."""
+    relations = block.relations
+    later = any(item.join in ("RIGHT", "FULL") for item in relations[index + 1 :])
+    own = relations[index].join
+    asked = ir.conjuncts(relations[index].on) if own != "FULL" and own != "RIGHT" else []
+    if later or own in ("LEFT", "FULL", "SEMI", "ANTI"):
+        # Where it finds no partner, NULL stands for it: what WHERE says of that is another matter.
+        return asked if not later else []
+    inner = [part for item in relations[1:] if item.join == "INNER" for part in ir.conjuncts(item.on)]
+    return [*ir.conjuncts(block.where), *inner, *outer]
+
+
+def _inlined(given: Sequence[exp.Expr], block: ir.Block) -> list[exp.Expr]:
+    """Return conditions on a block's columns as conditions on what they are computed from."""
+    if aggregated(block) or has_windows(block):
+        return []
+    values = {output.name: output.value for output in block.outputs}
+
+    def value(node: exp.Expr) -> exp.Expr | None:
+        return exp.Paren(this=values[node.name].copy()) if isinstance(node, exp.Column) else None
+
+    return [ir.substitute(item, value) for item in given]
+
+
+def _means_the_same_below(condition: exp.Expr, tree: ir.Compound) -> bool:
+    """Whether a set operator's sides can be asked a condition on its rows: what differs in type it casts first."""
+    names = ir.names(tree)
+    positions = [names.index(column.name) for column in condition.find_all(exp.Column)]
+    return tree.operator == "UNION" and all(_type_of(tree, position) for position in positions)
+
+
+def _type_of(source: ir.Source, position: int) -> str | None:
+    """Return the type of a column where it is a base table's, shown as it is; ``None``: it is not known."""
+    if isinstance(source, ir.Compound):
+        left, right = (_type_of(side, position) for side in (source.left, source.right))
+        return left if left == right else None
+    if isinstance(source, ir.Base):
+        return source.types[position]
+    value = source.outputs[position].value.unnest() if isinstance(source, ir.Block) else None
+    if not isinstance(source, ir.Block) or not isinstance(value, exp.Column):
+        return None
+    relation = next((item for item in source.relations if item.alias == value.table), None)
+    if relation is None or value.name not in ir.names(relation.source):
+        return None
+    return _type_of(relation.source, ir.names(relation.source).index(value.name))
+
+
+def _moved(condition: exp.Expr, names: Sequence[str], others: Sequence[str]) -> exp.Expr:
+    def other(node: exp.Expr) -> exp.Expr | None:
+        return _named(others[names.index(node.name)]) if isinstance(node, exp.Column) else None
+
+    return ir.substitute(condition, other)
+
+
+def _is_of(condition: exp.Expr, alias: str, block: ir.Block) -> bool:
+    """Whether a condition names columns of one relation, and nothing else that a row does not tell."""
+    columns = list(condition.find_all(exp.Column))
+    if not columns or any(column.table != alias for column in columns) or ir.marks(condition, block):
+        return False
+    return not any(functions.is_generator(node) for node in condition.walk())
+
+
+def _bare(condition: exp.Expr) -> exp.Expr:
+    return ir.substitute(condition, lambda node: _named(node.name) if isinstance(node, exp.Column) else None)
+
+
+def _named(name: str) -> exp.Column:
+    return exp.Column(this=exp.to_identifier(name, quoted=True))
+
+
+_TYPES = {"date": exp.DType.DATE, "timestamp": exp.DType.TIMESTAMPNTZ, "timestamptz": exp.DType.TIMESTAMPNTZ}
+
+
+def within(tree: ir.Tree, position: int, start: str, end: str, kind: str) -> ir.Tree:
+    """Return a query for the rows of which one column lies in an interval, the condition as far below as it may go.
+
+    Where it may not go down to a base table, it is left out: the query then has more rows than asked for.
+
+    Args:
+        tree: The query.
+        position: The column.
+        start: The interval's start, as the text of a literal in UTC.
+        end: Its end, excluded.
+        kind: The column's Iceberg type: ``date``, ``timestamp`` or ``timestamptz``.
+    """
+    if isinstance(tree, ir.Compound):
+        # A condition on each row alone goes through every set operator.
+        left, right = (within(side, position, start, end, kind) for side in (tree.left, tree.right))
+        return replace(tree, left=left, right=right)
+    value = tree.outputs[position].value
+    if not isinstance(value, exp.Column) or not _may_go_below(tree, value):
+        return tree
+    relation = next((item for item in tree.relations if item.alias == value.table), None)
+    if relation is None:
+        return tree
+    source = relation.source
+    if isinstance(source, ir.Block | ir.Compound):
+        inner = within(source, ir.names(source).index(value.name), start, end, kind)
+        relations = tuple(replace(item, source=inner) if item is relation else item for item in tree.relations)
+        return replace(tree, relations=relations)
+    low = exp.GTE(this=value.copy(), expression=exp.cast(exp.Literal.string(start), _TYPES[kind]))
+    high = exp.LT(this=value.copy(), expression=exp.cast(exp.Literal.string(end), _TYPES[kind]))
+    return replace(tree, where=ir.both(tree.where, low, high))
+
+
+def _may_go_below(block: ir.Block, value: exp.Column) -> bool:
+    """Whether leaving out rows by this column leaves the block's other rows as they are."""
+    if has_windows(block) or any(item.join not in ("INNER", "CROSS") for item in block.relations):
+        return False
+    if not aggregated(block):
+        return True
+    return block.grouping is not None and block.grouping.sets is None and value in block.grouping.keys
+
+
+def pruned(tree: ir.Tree) -> ir.Tree:
+    """Return a query with the same columns, of which the derived tables have only columns that are read."""
+    return _pruned(tree, frozenset(range(len(ir.names(tree)))))
+
+
+def _pruned(tree: ir.Tree, kept: frozenset[int]) -> ir.Tree:
+    if isinstance(tree, ir.Compound):
+        return replace(tree, left=_pruned(tree.left, kept), right=_pruned(tree.right, kept))
+    outputs = tuple(item for index, item in enumerate(tree.outputs) if index in kept)
+    block = ir.with_used_nested(replace(tree, outputs=outputs))
+    block = replace(block, nested=tuple(_nested(item) for item in block.nested))
+    return replace(block, relations=tuple(_relation(block, item) for item in block.relations))
+
+
+def _relation(block: ir.Block, relation: ir.Relation) -> ir.Relation:
+    source = relation.source
+    if not isinstance(source, ir.Block | ir.Compound):
+        return relation
+    read = used_of(block, relation.alias)
+    wanted = [index for index, name in enumerate(ir.names(source)) if name in read]
+    return replace(relation, source=_pruned(source, _kept(source, wanted)))
+
+
+def _nested(nested: ir.Nested) -> ir.Nested:
+    tree = nested.tree
+    if nested.kind == "EXISTS" and isinstance(tree, ir.Block) and not aggregated(tree):
+        makes_rows = tuple(output for output in tree.outputs if _makes_rows(output))
+        tree = replace(tree, outputs=makes_rows or (ir.Output("one", ir.one()),), distinct=False)
+    return replace(nested, tree=pruned(tree))
+
+
+def _kept(tree: ir.Tree, wanted: Iterable[int]) -> frozenset[int]:
+    """Return the columns that must stay, so that the rows stay what they are."""
+    everything = frozenset(range(len(ir.names(tree))))
+    if isinstance(tree, ir.Compound):
+        if tree.operator != "UNION" or tree.distinct:
+            return everything
+        left = _kept(tree.left, wanted)
+        right = _kept(tree.right, left)
+        return right if right == left else _kept(tree, right)
+    if tree.distinct:
+        return everything
+    makes_rows = {index for index, output in enumerate(tree.outputs) if _makes_rows(output)}
+    kept = frozenset(wanted) | makes_rows
+    if aggregated(tree) and tree.grouping is None:
+        calls = [
+            index for index, item in enumerate(tree.outputs) if any(True for _ in functions.aggregates(item.value))
+        ]
+        if calls and not kept & set(calls):
+            kept |= {calls[0]}
+    return kept or frozenset({0})
+
+
+def _makes_rows(output: ir.Output) -> bool:
+    """Whether a column decides how many rows there are: a generator of nothing gives none."""
+    return any(functions.is_generator(node) for node in output.value.walk())

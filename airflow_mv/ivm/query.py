@@ -1,0 +1,197 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A view's query, analysed once, and what each strategy makes of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+from sqlglot.errors import SqlglotError
+
+from airflow_mv.ivm import dialect, ir
+from airflow_mv.ivm.append import appended, signed
+from airflow_mv.ivm.dialect import read
+from airflow_mv.ivm.merge import merged
+from airflow_mv.ivm.model import WEIGHT, Appended, BaseRelation, Merged, RefusedError, Replaced, Signed
+from airflow_mv.ivm.names import fold
+from airflow_mv.ivm.pushdown import Comparison, conditions, filters, pruned, within
+from airflow_mv.ivm.render import sql as to_sql
+from airflow_mv.ivm.replace_keys import replaced
+from airflow_mv.ivm.resolve import Environment, Resolver
+from airflow_mv.ivm.rows import merged_rows
+from airflow_mv.ivm.subqueries import aggregated
+from airflow_mv.spec.identifiers import Identifier
+from airflow_mv.spec.reasons import Code, Reason
+from airflow_mv.sql.query import NestedView
+
+_Plan = TypeVar("_Plan")
+#: sqlglot trips over some calls that Spark accepts, when it reads them or only when it writes them.
+_FAULTS = (SqlglotError, ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
+
+
+@dataclass(frozen=True, slots=True)
+class IncrementalQuery:
+    """A query that can be told how to refresh."""
+
+    #: What the query reads of each base table, in the table's order.
+    used_columns: Mapping[Identifier, tuple[str, ...]]
+    #: Those of them that it equates with columns of other relations.
+    joined_columns: Mapping[Identifier, tuple[str, ...]]
+    #: The query over ``<name>__new``, and over ``<name>__old`` where a table is changed.
+    new_query: str
+    old_query: str
+    _tree: ir.Tree
+    _output: tuple[tuple[str, str], ...]
+    _relations: tuple[BaseRelation, ...]
+
+    @classmethod
+    def analyse(
+        cls,
+        sql: str,
+        relations: Sequence[BaseRelation],
+        *,
+        output: Sequence[tuple[str, str]],
+        default_catalog: str,
+        default_namespace: tuple[str, ...],
+        views: Mapping[Identifier, NestedView],
+    ) -> IncrementalQuery | Reason:
+        """Read a query.
+
+        Args:
+            sql: The view's own text.
+            relations: Its base tables, those of nested views too.
+            output: Name and Spark type of each column of the view.
+            default_catalog: The catalog of names with one or two parts.
+            default_namespace: The namespace of names with one part.
+            views: The nested plain views, as :func:`airflow_mv.sql.query.base_tables` finds them.
+        """
+
+        def build() -> IncrementalQuery:
+            resolver = Resolver(relations, views)
+            environment = Environment(default_catalog, default_namespace, {})
+            tree, written = resolver.query(read(sql, "of this refresh"), environment, None)
+            if len(written) != len(output):
+                message = f"the query has {len(written)} columns, the view {len(output)}"
+                raise RefusedError(Code.UNREADABLE, message)
+            _check_names(resolver.used_columns(tree), [name for name, _ in output])
+            tree = pruned(ir.named(tree, [name for name, _ in output]))
+            return cls(
+                used_columns=resolver.used_columns(tree),
+                joined_columns=resolver.joined_columns(tree),
+                new_query=to_sql(ir.tree_at(tree, "new"), pretty=False),
+                old_query=to_sql(ir.tree_at(tree, "old"), pretty=False),
+                _tree=tree,
+                _output=tuple(output),
+                _relations=tuple(relations),
+            )
+
+        return _unless_refused(build)
+
+    @property
+    def filters(self) -> Mapping[Identifier, Sequence[tuple[Comparison, ...]]]:
+        """What a row of each base table must be like to matter; see :func:`filters.filters`."""
+        found = filters(self._tree)
+        return {relation.identifier: found.get(relation.name, []) for relation in self._relations}
+
+    def filters_within(
+        self, column: str, start: str, end: str, kind: str
+    ) -> Mapping[Identifier, Sequence[tuple[Comparison, ...]]]:
+        """Return :attr:`filters` of the query for the rows of an interval; see :func:`within.within`."""
+        position = next(index for index, (name, _) in enumerate(self._output) if name == column)
+        found = filters(within(self._tree, position, start, end, kind))
+        return {relation.identifier: found.get(relation.name, []) for relation in self._relations}
+
+    @property
+    def conditions(self) -> Mapping[Identifier, str]:
+        """What the rows of some base tables must pass to matter, as SQL; see :func:`filters.conditions`."""
+        found = conditions(self._tree)
+        return {item.identifier: found[item.name] for item in self._relations if item.name in found}
+
+    @property
+    def is_grouped(self) -> bool:
+        """Whether its rows are groups, so that :meth:`merge` is for it, and else :meth:`merge_rows`."""
+        return isinstance(self._tree, ir.Block) and aggregated(self._tree)
+
+    @property
+    def is_one_row(self) -> bool:
+        """Whether it aggregates all rows to one."""
+        return isinstance(self._tree, ir.Block) and aggregated(self._tree) and self._tree.grouping is None
+
+    @property
+    def output(self) -> tuple[tuple[str, str], ...]:
+        """Name and Spark type of each column of the view."""
+        return self._output
+
+    def append(self, *, consolidated: bool = True, broadcast: bool = False) -> Appended | Reason:
+        """Strategy A: rows only come, and only through operators that are linear.
+
+        Args:
+            broadcast: Whether to hint to Spark that the change is small.
+            consolidated: Whether a row of a change table may stand for several copies (``__w`` > 1).
+        """
+        return _unless_refused(
+            lambda: appended(self._tree, self._relations, consolidated=consolidated, broadcast=broadcast)
+        )
+
+    def signed(self, *, broadcast: bool = False) -> Signed | Reason:
+        """The change of the result as a signed bag, through operators that are linear.
+
+        Args:
+            broadcast: Whether to hint to Spark that the change is small.
+        """
+        return _unless_refused(lambda: signed(self._tree, self._output, broadcast=broadcast))
+
+    def merge(self, *, broadcast: bool = False) -> Merged | Reason:
+        """Strategy B: aggregates that the stored row and the change alone determine.
+
+        Args:
+            broadcast: Whether to hint to Spark that the change is small.
+        """
+        return _unless_refused(lambda: merged(self._tree, self._output, self._relations, broadcast=broadcast))
+
+    def merge_rows(self, *, broadcast: bool = False) -> Merged | Reason:
+        """Strategy B for rows: the stored copies of each changed row value and the change give the new copies.
+
+        Right where :meth:`signed` is. All columns are keys, and ``signed`` has a column ``__w`` more.
+
+        Args:
+            broadcast: Whether to hint to Spark that the change is small.
+        """
+        return _unless_refused(lambda: merged_rows(self._tree, self._output, broadcast=broadcast))
+
+    def replace_keys(self, *, broadcast: bool = False) -> Replaced | Reason:
+        """Strategy C: the keys of all rows that may have changed.
+
+        Args:
+            broadcast: Whether to hint to Spark that the change is small.
+        """
+        return _unless_refused(lambda: replaced(self._tree, self._output, broadcast=broadcast))
+
+
+def _check_names(used: Mapping[Identifier, Sequence[str]], output: Sequence[str]) -> None:
+    """Refuse a column with the name of the one that counts how often a row came or went."""
+    for owner, names in (*((str(table), columns) for table, columns in used.items()), ("the view", output)):
+        if any(fold(name) == WEIGHT for name in names):
+            message = f"a column of {owner} is called {WEIGHT}, which is the name of a column of the statements"
+            raise RefusedError(Code.UNSUPPORTED_OPERATOR, message)
+
+
+def regenerated_sql(sql: str) -> str | Reason:
+    """Return a query as the statements of an incremental refresh spell its parts.
+
+    Args:
+        sql: Its text; it may have snapshots.
+    """
+    return _unless_refused(lambda: dialect.regenerate(sql))
+
+
+def _unless_refused(build: Callable[[], _Plan]) -> _Plan | Reason:
+    try:
+        return build()
+    except RefusedError as error:
+        return error.reason
+    except RecursionError:
+        return Reason(Code.TOO_LARGE, "the query is nested too deeply")
+    except _FAULTS as error:
+        return Reason(Code.UNREADABLE, f"sqlglot, by which the query is read and written again, cannot ({error!r})")

@@ -1,0 +1,103 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Drop a materialized view together with its files."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+
+from airflow_mv.catalog import LoadedView, MaterializedViewCatalog
+from airflow_mv.catalog.evidence import Evidence
+from airflow_mv.errors import (
+    CatalogUnavailableError,
+    InvalidMetadataError,
+    MetadataFileNotFoundError,
+    UnsupportedError,
+    ViewNotFoundError,
+)
+from airflow_mv.maintenance.orphans import Collected, delete_all
+from airflow_mv.publish.new_storage import drop_storage
+from airflow_mv.spec.identifiers import Identifier
+
+log = logging.getLogger(__name__)
+
+
+def purge(catalog: MaterializedViewCatalog, view: str | Identifier) -> Collected:
+    """Drop a view, and delete the files below its folders that are proven its own. All other files stay.
+
+    Where it dies in between, the row is gone and files are left at the location that the log names.
+
+    Raises:
+        ViewNotFoundError: There is no such view.
+        NotMaterializedError: It is a plain view, which is none of ours to drop.
+        UnsupportedError: Its folder is another table's or view's, too. Nothing was dropped.
+    """
+    loaded = catalog.load(view)
+    return delete_all(catalog, loaded, lambda: drop(catalog, loaded.identifier))
+
+
+@dataclass(frozen=True, slots=True)
+class Dropped:
+    """What a drop has left.
+
+    Args:
+        view: The view.
+        left: What is still in the catalog, and why; ``None`` where nothing is.
+    """
+
+    view: Identifier
+    left: str | None = None
+
+
+def drop(catalog: MaterializedViewCatalog, view: str | Identifier, *, force: bool = False) -> Dropped:
+    """Remove a materialized view from the catalog, and its storage table where that is in the catalog.
+
+    The files stay. A view whose files are lost or cut is dropped as well, where an earlier metadata file proves that
+    it is a materialized view.
+
+    Args:
+        catalog: Where it is.
+        view: The view.
+        force: Drop it although nothing proves that it is a materialized view.
+
+    Raises:
+        ViewNotFoundError: There is no such view.
+        NotMaterializedError: It is a plain view, which is none of ours to drop.
+        InvalidMetadataError: Its metadata cannot be read, and no earlier file proves what it is.
+    """
+    identifier = catalog.identify(view)
+    loaded = _loaded_or_proven(catalog, identifier, force=force)
+    if loaded is not None:
+        log.info("Dropping %s; its files stay at %s", identifier, loaded.materialized.storage_table_location)
+    # The view first: one without its storage table is broken, a storage table without its view is only left over.
+    try:
+        catalog.drop(identifier)
+    except ViewNotFoundError:
+        if loaded is None:
+            raise
+        # Dropped since it was loaded: by somebody else, or by us, and the answer was lost.
+        log.info("%s is not in the catalog any more", identifier)
+    return Dropped(identifier, drop_storage(catalog, loaded, force=force) if loaded is not None else None)
+
+
+def _loaded_or_proven(catalog: MaterializedViewCatalog, view: Identifier, *, force: bool) -> LoadedView | None:
+    """Return a view; where its file cannot be read, as an earlier file tells it, or ``None`` where none has to."""
+    try:
+        return catalog.load(view)
+    except (InvalidMetadataError, MetadataFileNotFoundError) as error:
+        proven = Evidence.of(catalog, view).earlier_view() if catalog.has_rows else None
+        if proven is not None and proven.settings is not None:
+            return proven
+        if force:
+            log.warning("Dropping %s although it cannot be read: %s", view, error)
+            return None
+        raise InvalidMetadataError(
+            f"{error}. No earlier metadata file proves that it is a materialized view either: "
+            f"`airflow-mv drop {view} --force` drops it all the same, and leaves its files"
+        ) from None
+    except (CatalogUnavailableError, UnsupportedError) as error:
+        if catalog.has_rows or not force:
+            raise
+        # A REST server may fail to tell what it cannot read, and drop it all the same.
+        log.warning("Dropping %s although the server cannot tell what it is: %s", view, error)
+        return None

@@ -1,0 +1,123 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Drop what a storage table's metadata holds for too long: old snapshots, and branches of refreshes that have died."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+import msgspec
+
+from airflow_mv.catalog import LoadedStorage, LoadedView, MaterializedViewCatalog, TableChange
+from airflow_mv.publish.amend import ChangedMetadata, StorageChange, commit_change
+from airflow_mv.publish.grace import DEFAULT_GRACE
+from airflow_mv.publish.protocol import Effects
+from airflow_mv.spec.identifiers import Identifier
+from airflow_mv.spec.snapshots import dead_branches, kept_snapshots, without_snapshots
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Expired:
+    """Which snapshots and branches of a storage table were dropped.
+
+    Args:
+        view: The view.
+        snapshot_ids: What was dropped, or would be with ``dry_run``.
+        kept: Why each other snapshot stays, by its id: ``current``, ``named`` (by a tag or branch) or ``young``.
+        dry_run: Whether nothing was changed.
+        branches: The branches that refreshes were staged on, by drivers that died (registered layout).
+        metadata_file: The storage table's metadata file before.
+    """
+
+    view: Identifier
+    snapshot_ids: tuple[int, ...]
+    kept: dict[int, str]
+    dry_run: bool
+    branches: tuple[str, ...] = ()
+    metadata_file: str | None = None
+
+    def __bool__(self) -> bool:
+        """Whether there was anything to drop."""
+        return bool(self.snapshot_ids or self.branches)
+
+
+def expire(
+    catalog: MaterializedViewCatalog,
+    view: str | Identifier,
+    *,
+    older_than: timedelta = DEFAULT_GRACE,
+    dry_run: bool = False,
+    effects: Effects | None = None,
+) -> Expired:
+    """Drop the snapshots of a view's storage table that have not been current for a time.
+
+    The current snapshot stays, and those that a tag or branch names (so those of a recorded history). The
+    refresh records stay as they are. No file is deleted: that is for collecting orphans. In the registered layout
+    the branches go first that a refresh was staged on, if no running refresh can be at them any more.
+
+    A refresh that was planned before and is published after plans again in the pointed layout.
+
+    Args:
+        catalog: Where the view is.
+        view: The view.
+        older_than: How long a snapshot stays after another one took its place. The store's clock is held against
+            the times in the metadata, which other hosts wrote: skew moves the limit, never what is readable now.
+        dry_run: Only say what would be dropped.
+        effects: Clock, sleep and jitter.
+
+    Raises:
+        CommitConflictError, CommitStateUnknownError: See :func:`airflow_mv.publish.amend.commit_change`.
+    """
+    identifier = catalog.identify(view)
+    loaded = catalog.load(identifier)
+    storage = catalog.load_storage(loaded)
+    folder = loaded.metadata.location if storage.name is None else storage.table.location
+    limit = catalog.files.now_ms(folder) - older_than // timedelta(milliseconds=1)
+    result = _expired(identifier, storage, limit, dry_run=dry_run)
+    if dry_run or not result:
+        return result
+
+    def look(storage: LoadedStorage) -> Expired:
+        nonlocal result
+        found = _expired(identifier, storage, limit, dry_run=False)
+        result = found or result  # nothing is left to drop where an earlier copy of the change has landed
+        return found
+
+    def pointed(_: LoadedView, storage: LoadedStorage, document: dict[str, Any], __: int) -> ChangedMetadata | None:
+        found = look(storage)
+        return ChangedMetadata(without_snapshots(document, set(found.snapshot_ids))) if found else None
+
+    def registered(_: LoadedView, storage: LoadedStorage) -> TableChange | None:
+        found = look(storage)
+        return _table_change(storage, found) if found else None
+
+    if commit_change(catalog, identifier, StorageChange(pointed, registered), effects=effects):
+        log.info("Expired %d snapshots of %s: %s", len(result.snapshot_ids), identifier, result.snapshot_ids)
+        log.info("Dropped %d branches of dead refreshes of %s: %s", len(result.branches), identifier, result.branches)
+    return result
+
+
+def _expired(view: Identifier, storage: LoadedStorage, limit: int, *, dry_run: bool) -> Expired:
+    table, branches = storage.table, []
+    if storage.name is not None:
+        current = (storage.table.head, storage.tagged)
+        branches = dead_branches(table, current=current, not_current_since_ms=limit)
+        # What only they name may go with them.
+        table = msgspec.structs.replace(
+            table, refs={key: ref for key, ref in table.refs.items() if key not in branches}
+        )
+    kept = kept_snapshots(table, not_current_since_ms=limit)
+    dropped = tuple(item.snapshot_id for item in table.snapshots if item.snapshot_id not in kept)
+    return Expired(view, dropped, kept, dry_run, tuple(branches), storage.location)
+
+
+def _table_change(storage: LoadedStorage, expired: Expired) -> TableChange:
+    """Drop it in one commit, if all branches and tags are where they were when it was found needless."""
+    names = {name: ref.snapshot_id for name, ref in storage.table.refs.items()}
+    return TableChange(
+        requires={"main": storage.table.head, **names}, removes=expired.branches, drops=expired.snapshot_ids
+    )

@@ -1,0 +1,295 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Prove that a file is a view's: what its own metadata files, of any age, name or reach.
+
+The files below the view's folders are listed first. A view metadata file is the view's if its content has the view's
+uuid. A storage metadata file is if its content has the uuid of a storage table that one of these view metadata files
+names. Manifest lists, manifests, data, delete and statistics files are if one of these storage metadata files reaches
+them. The working files of refreshes are by their content.
+"""
+
+from __future__ import annotations
+
+import bisect
+import hashlib
+import json
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+import msgspec
+
+from airflow_mv.catalog import LoadedStorage, LoadedView, MaterializedViewCatalog
+from airflow_mv.catalog.files import CLOCK_TEXT
+from airflow_mv.catalog.listing import StoredFile
+from airflow_mv.catalog.neighbours import Neighbour
+from airflow_mv.catalog.neighbours import Places as PlacesOf
+from airflow_mv.catalog.places import Places
+from airflow_mv.catalog.reach import PastFilesOf
+from airflow_mv.errors import ConfigurationError, InvalidMetadataError, MetadataFileNotFoundError
+from airflow_mv.maintenance.ledger import ledger_location
+from airflow_mv.script import Outcome, Script
+from airflow_mv.spec.materialized_view import PROPERTY, REFRESH_ID_KEY, STORAGE_TABLE_UUID_PROPERTY
+from airflow_mv.spec.stored import unpacked
+from airflow_mv.spec.table import Snapshot
+
+_METADATA = (".metadata.json", ".metadata.json.gz")
+_CUT_UUID = re.compile(rb'"(view|table)-uuid"\s*:\s*"([^"]{1,100})"')
+_HEAD = 4096
+#: A driver writes its outcome beside, and renames it.
+_OUTCOME = re.compile(r"([0-9a-f-]{16,64})(?:\.script)?\.json(?:\.[0-9a-f]{32}\.tmp)?", re.ASCII)
+_CLOCK = re.compile(r"clock-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}\.tmp", re.ASCII)
+_PACKAGE = re.compile(r"airflow_mv(?:_job)?-([0-9a-f]{12})-[0-9a-f]{8}\.(?:py|zip)", re.ASCII)
+_MOST_WORKING_BYTES = 16 * 2**20
+
+
+class _Statistics(msgspec.Struct, rename="kebab"):
+    statistics_path: str
+
+
+class _Document(PlacesOf, rename="kebab"):
+    """What is needed of a metadata file of a view or a table."""
+
+    snapshots: list[Snapshot] = msgspec.field(default_factory=list)
+    statistics: list[_Statistics] = msgspec.field(default_factory=list)
+    partition_statistics: list[_Statistics] = msgspec.field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class Proof:
+    """Why a file is the view's.
+
+    Args:
+        text: For people.
+        by: The metadata file that names it; ``None`` for one that proves itself.
+        rank: Files of a lower rank are deleted first, so that a proof outlives what it proves.
+    """
+
+    text: str
+    by: str | None
+    rank: int
+
+
+class History:
+    """The proofs for the files in a view's folders.
+
+    Args:
+        catalog: Where the view is.
+        view: The view.
+        storage: Its storage table.
+        files: What was listed in the view's folders.
+        bases: These folders.
+        compare: Compares locations.
+        past_files_of: Lists the files of earlier snapshots.
+        reached: The forms of files that are needed: what such a snapshot reaches needs no proof.
+
+    Raises:
+        CatalogUnavailableError: The store did not answer.
+    """
+
+    def __init__(
+        self,
+        catalog: MaterializedViewCatalog,
+        view: LoadedView,
+        storage: LoadedStorage,
+        files: Iterable[StoredFile],
+        bases: tuple[str, ...],
+        *,
+        compare: Places,
+        past_files_of: PastFilesOf,
+        reached: frozenset[str] = frozenset(),
+    ) -> None:
+        self._catalog, self._view, self._compare, self._needed = catalog, view, compare, reached
+        self._files = {compare.exact(file.location): file for file in files}
+        self._proofs: dict[str, Proof] = {}
+        self._published: list[int] = []
+        self._working: set[str] = {compare.exact(storage.table.location)}
+        self._refreshes: set[str] = set()
+        #: Tables whose metadata files lie here, and that are not the view's.
+        self.strangers: list[Neighbour] = []
+        documents = dict(self._documents())
+        self._follow_views(documents, storage)
+        own = self._follow_storages(documents)
+        self._follow_snapshots(own, past_files_of(catalog, bases))
+        self._note_strangers(documents)
+
+    # -- what is asked ---------------------------------------------------------------------------
+
+    def proof(self, location: str) -> Proof | None:
+        """Return why a file is the view's; ``None`` where that is not proven. A checksum goes with its file."""
+        return self._proofs.get(self._compare.exact(owner(location))) or self._working_file(location)
+
+    def since_ms(self, file: StoredFile, proof: Proof) -> int:
+        """Return a time before which a file was reachable, or not written yet.
+
+        A file that a published metadata file names was reachable until the next one was published.
+
+        Args:
+            file: The file.
+            proof: Its proof.
+        """
+        by = self._files.get(self._compare.exact(proof.by)) if proof.by else None
+        if by is None or not self._is_needed(by.location):
+            return file.modified_ms
+        later = bisect.bisect_right(self._published, by.modified_ms)
+        replaced_ms = self._published[later] if later < len(self._published) else by.modified_ms
+        return max(file.modified_ms, replaced_ms)
+
+    # -- metadata files ----------------------------------------------------------------------------
+
+    def _documents(self) -> Iterator[tuple[str, _Document]]:
+        for key, file in self._files.items():
+            if file.location.endswith(_METADATA):
+                document = self._read(file.location)
+                if document is not None:
+                    yield key, document
+
+    def _read(self, location: str) -> _Document | None:
+        what = f"view {self._view.identifier}, metadata file in its folder"
+        try:
+            data = self._catalog.files.read(location, what=what)
+        except (MetadataFileNotFoundError, InvalidMetadataError, ConfigurationError):
+            return None
+        try:
+            return msgspec.json.decode(unpacked(data, location), type=_Document)
+        except (msgspec.DecodeError, InvalidMetadataError, UnicodeDecodeError, RecursionError):
+            return _cut(data)
+
+    def _follow_views(self, documents: Mapping[str, _Document], storage: LoadedStorage) -> None:
+        """Find the view's own metadata files, and the uuids of the storage tables that they name."""
+        uuid = self._view.metadata.view_uuid
+        self._uuids: dict[str, str | None] = {str(storage.table.table_uuid): None}
+        named: dict[str, str] = {}
+        for key, document in self._newest_first(documents):
+            if document.view_uuid != uuid:
+                continue
+            self._proofs[key] = Proof(f"view metadata file with the view's uuid {uuid}", None, 5)
+            location = self._files[key].location
+            table_uuid = document.properties.get(STORAGE_TABLE_UUID_PROPERTY)
+            if isinstance(table_uuid, str):
+                self._uuids.setdefault(table_uuid, location)
+            elif (first := _storage_location(document)) is not None:
+                named.setdefault(self._compare.exact(first), location)
+        for key, location in named.items():
+            document_ = documents.get(key)
+            if document_ is not None and document_.table_uuid and document_.view_uuid is None:
+                self._uuids.setdefault(document_.table_uuid, location)
+
+    def _follow_storages(self, documents: Mapping[str, _Document]) -> dict[str, _Document]:
+        """Find the metadata files of the view's own storage tables, the newest first."""
+        own = {}
+        for key, document in self._newest_first(documents):
+            if document.table_uuid not in self._uuids or document.view_uuid is not None:
+                continue
+            own[key] = document
+            text = f"storage metadata file with the storage table's uuid {document.table_uuid}"
+            self._proofs.setdefault(key, Proof(text, self._uuids[document.table_uuid], 4))
+            if document.location:
+                self._working.add(self._compare.exact(document.location))
+        needed = (self._files[key] for key in own if self._is_needed(self._files[key].location))
+        self._published = sorted(file.modified_ms for file in needed)
+        return own
+
+    def _follow_snapshots(self, own: Mapping[str, _Document], files_of: Callable[[Snapshot], Iterable[str]]) -> None:
+        """Find what the storage metadata files reach; a file is proven by the newest one that reaches it."""
+        for key, document in own.items():
+            by = self._files[key].location
+            for snapshot in document.snapshots:
+                self._refreshes.add(snapshot.summary.get(REFRESH_ID_KEY, ""))
+                if self._is_needed(snapshot.manifest_list or ""):
+                    continue
+                for location in files_of(snapshot):
+                    self._reached(location, by, snapshot.snapshot_id)
+            for item in (*document.statistics, *document.partition_statistics):
+                self._reached(item.statistics_path, by, None)
+
+    def _reached(self, location: str, by: str, snapshot_id: int | None) -> None:
+        of = f"snapshot {snapshot_id} in " if snapshot_id is not None else ""
+        proof = Proof(f"reached by {of}{by.rpartition('/')[2]}", by, _rank(location))
+        self._proofs.setdefault(self._compare.exact(location), proof)
+
+    def _is_needed(self, location: str) -> bool:
+        return bool(self._needed and self._compare.forms(location) & self._needed)
+
+    def _newest_first(self, documents: Mapping[str, _Document]) -> list[tuple[str, _Document]]:
+        return sorted(documents.items(), key=lambda item: (-self._files[item[0]].modified_ms, item[0]))
+
+    def _note_strangers(self, documents: Mapping[str, _Document]) -> None:
+        for key, document in documents.items():
+            if key in self._proofs or document.view_uuid is not None or not document.location:
+                continue
+            name = f"the table of uuid {document.table_uuid}"
+            location = self._files[key].location
+            self.strangers.append(Neighbour(name, location, document.folders, document.table_uuid))
+
+    # -- working files -----------------------------------------------------------------------------
+
+    def _working_file(self, location: str) -> Proof | None:
+        """Return the proof of a file that a refresh or a maintenance writes for itself, by its name and content."""
+        folder, _, name = location.rpartition("/")
+        if location == ledger_location(self._view):
+            return Proof("maintenance ledger", None, 6)
+        if _CLOCK.fullmatch(name):
+            asked = self._content(location) == CLOCK_TEXT
+            return Proof("written to ask the store for its time", None, 0) if asked else None
+        staged, _, last = folder.rpartition("/")
+        if last != "staged" or self._compare.exact(staged) not in self._working:
+            return None
+        if (package := _PACKAGE.fullmatch(name)) is not None:
+            return self._package(location, package[1])
+        found = _OUTCOME.fullmatch(name)
+        if found is None or not (found[1] in self._refreshes or self._is_of(location, found[1])):
+            return None
+        return Proof(f"working file of refresh {found[1]}", None, 0)
+
+    def _package(self, location: str, digest: str) -> Proof | None:
+        content = self._content(location)
+        if content is None or hashlib.sha256(content).hexdigest()[:12] != digest:
+            return None
+        return Proof("job package with the digest in its name", None, 0)
+
+    def _is_of(self, location: str, refresh_id: str) -> bool:
+        """Whether a file is the script or the outcome of a refresh."""
+        content = self._content(location)
+        if content is None:
+            return False
+        kind = Script if location.endswith(".script.json") else Outcome
+        try:
+            return kind.from_json(content.decode()).refresh_id == refresh_id
+        except (InvalidMetadataError, UnicodeDecodeError, RecursionError):
+            return False
+
+    def _content(self, location: str) -> bytes | None:
+        file = self._files.get(self._compare.exact(location))
+        if file is None or file.size_bytes > _MOST_WORKING_BYTES:
+            return None
+        try:
+            return self._catalog.files.read(location, what="working file")
+        except (MetadataFileNotFoundError, InvalidMetadataError, ConfigurationError):
+            return None
+
+
+def owner(location: str) -> str:
+    """Return the file that a file goes with: Hadoop keeps a checksum ``.x.crc`` beside each local file ``x``."""
+    folder, _, name = location.rpartition("/")
+    return f"{folder}/{name[1:-4]}" if name.startswith(".") and name.endswith(".crc") else location
+
+
+def _rank(location: str) -> int:
+    name = location.rpartition("/")[2]
+    return 1 if not name.endswith(".avro") else 3 if name.startswith("snap-") else 2
+
+
+def _cut(data: bytes) -> _Document | None:
+    """Return what the beginning of a metadata file tells that a writer did not finish."""
+    found = _CUT_UUID.search(data[:_HEAD])
+    if found is None:
+        return None
+    uuid = found[2].decode("utf-8", "replace")
+    return _Document(location="", view_uuid=uuid) if found[1] == b"view" else _Document(location="", table_uuid=uuid)
+
+
+def _storage_location(document: _Document) -> str | None:
+    try:
+        return str(json.loads(document.properties[PROPERTY])["storage-table-location"])
+    except (KeyError, TypeError, ValueError, RecursionError):
+        return None

@@ -1,0 +1,775 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Find what is lost or cut of a view, and publish the newest state that is whole.
+
+``evidence`` reads, the functions in the first half of this module decide, the second half publishes. A repair deletes
+nothing. It writes new metadata files under fresh names, and publishes them in one conditional change that requires the
+catalog to be as it was looked at: so a refresh that is still running cannot be undone by a repair, nor a repair by it.
+"""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+from airflow_mv.catalog import LoadedView, MaterializedViewCatalog, TableChange
+from airflow_mv.catalog.catalog import next_number
+from airflow_mv.catalog.damage import Checked, Damage, check_snapshots, store_of
+from airflow_mv.catalog.evidence import Evidence, TableFile, ViewFile, require_materialized
+from airflow_mv.catalog.files import discard
+from airflow_mv.catalog.sql import Row
+from airflow_mv.errors import CommitConflictError, MaterializedViewError, NotFoundError
+from airflow_mv.freshness.status import timestamp
+from airflow_mv.publish.clock import repair_clock
+from airflow_mv.publish.pointed import write_next
+from airflow_mv.publish.protocol import Effects
+from airflow_mv.spec.identifiers import Identifier
+from airflow_mv.spec.materialized_view import (
+    PROPERTY,
+    STORAGE_OF_PROPERTY,
+    RefreshRecord,
+    StorageState,
+    property_text,
+    refresh_tag,
+)
+from airflow_mv.spec.snapshots import with_head, without_snapshots
+from airflow_mv.spec.view import with_view_properties
+
+log = logging.getLogger(__name__)
+
+#: The record of a storage table that was never refreshed.
+NEVER = '{"refreshes":[]}'
+_MAIN = "main"
+_ROUNDS = 4
+_SHOWN = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that is wrong.
+
+    Args:
+        what: What is wrong.
+        file: The file that it is about.
+        known: How it is known, and what proves that the replacement is this view's.
+        repair: What the repair does, or what a person has to do.
+        lost: What is lost by it.
+        repairable: Whether the repair can do it.
+    """
+
+    what: str
+    file: str
+    known: str
+    repair: str
+    lost: str = "nothing"
+    repairable: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Edit:
+    """How a storage table's metadata is changed.
+
+    Args:
+        drops: Ids of snapshots to forget.
+        state: The new refresh history; ``None`` for a table that counts as never refreshed.
+        moves: Whether the current snapshot changes.
+        head: The current snapshot afterwards, where it changes.
+    """
+
+    drops: tuple[int, ...]
+    state: StorageState | None
+    moves: bool
+    head: int | None = None
+
+    @property
+    def text(self) -> str:
+        """The record as the table's property holds it."""
+        return NEVER if self.state is None else property_text(self.state)
+
+
+@dataclass(frozen=True, slots=True)
+class Diagnosis:
+    """What was found, and the state that a repair publishes.
+
+    Args:
+        findings: What is wrong.
+        view: The view metadata file that the repaired view is made from.
+        table: The storage metadata file that it is made from.
+        edit: How the storage table is changed besides.
+        fresh: Whether a new storage metadata file is wanted although nothing in it changes.
+        row: The view's row as it was looked at; ``None`` in a REST catalog.
+        table_row: That of a storage table in a SQL catalog.
+        checked: What the check of the snapshots' files found.
+    """
+
+    findings: tuple[Finding, ...]
+    view: LoadedView | None = None
+    table: TableFile | None = None
+    edit: Edit | None = None
+    fresh: bool = False
+    row: Row | None = None
+    table_row: Row | None = None
+    checked: Checked | None = None
+
+    @property
+    def repairable(self) -> bool:
+        """Whether there is something to do, and all of it can be done."""
+        return bool(self.findings) and all(item.repairable for item in self.findings)
+
+
+@dataclass(frozen=True, slots=True)
+class Repaired:
+    """The end of a repair.
+
+    Args:
+        view: The view.
+        findings: What was wrong.
+        done: Whether it was repaired.
+    """
+
+    view: Identifier
+    findings: tuple[Finding, ...] = ()
+    done: bool = False
+
+    @property
+    def ok(self) -> bool:
+        """Whether the view is whole now, as far as this command can tell."""
+        return self.done or not self.findings
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the JSON document."""
+        return {
+            "view": str(self.view),
+            "healthy": not self.findings,
+            "repaired": self.done,
+            "findings": [asdict(item) for item in self.findings],
+        }
+
+
+# -- which state goes on ------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """A state of a view that a metadata file holds.
+
+    Args:
+        key: The storage metadata file.
+        number: The number of the metadata file that the catalog would name.
+        log: The states before it, oldest first.
+    """
+
+    key: str
+    number: int
+    log: tuple[str, ...]
+
+
+def ahead_of(start: str, links: Iterable[Link]) -> str | None:
+    """Return the newest state that leads from another one, or ``None``.
+
+    A single step ahead proves nothing: a refresh that died before its swap leaves such a file. A state that another
+    one was made from was published, since changes are made from published states only.
+
+    Args:
+        start: The state that the catalog names.
+        links: The states that the files hold.
+    """
+    steps, later = {start: 0}, []
+    for link in sorted(links, key=lambda item: item.number):
+        if link.key == start or steps.keys().isdisjoint(link.log):
+            continue
+        steps[link.key] = 1 if link.log[-1] == start else 2
+        later.append(link)
+    deep = [link for link in later if steps[link.key] > 1]
+    if not deep:
+        return None
+    continued = {entry for link in later for entry in link.log}
+    ends = [link for link in deep if link.key not in continued]
+    # Of several ends at most one was published, and nobody knows which: their common past is proven.
+    proven = [link for link in later if link.key in continued]
+    chosen = ends[0] if len(ends) == 1 or not proven else proven[-1]
+    return chosen.key
+
+
+def newest_state(
+    candidates: Sequence[tuple[StorageState, RefreshRecord, int]], *, version_id: int
+) -> tuple[StorageState, RefreshRecord, int] | None:
+    """Choose the state to go back to: the newest of the present definition, else the newest of an earlier one.
+
+    Args:
+        candidates: History, record and snapshot of states whose files are whole, newest first.
+        version_id: The view's current version.
+    """
+    same = [item for item in candidates if item[1].version_id == version_id]
+    return next(iter([*same, *candidates]), None)
+
+
+def without_records(state: StorageState, refresh_ids: Iterable[str]) -> StorageState:
+    """Return a history without some refreshes, none of them the current one."""
+    gone = set(refresh_ids)
+    document = state.document()
+    kept = [item for item in document["refreshes"] if item["refresh-id"] not in gone]
+    return StorageState.read({**document, "refreshes": kept}, source=PROPERTY)
+
+
+def edited(document: Mapping[str, Any], edit: Edit, *, now_ms: int) -> dict[str, Any]:
+    """Return table metadata as an edit leaves it; the record is set by whoever writes it."""
+    changed = dict(document)
+    if edit.moves and edit.head is not None:
+        changed = with_head(changed, edit.head, now_ms=now_ms)
+    elif edit.moves:
+        refs = {name: ref for name, ref in changed.get("refs", {}).items() if name != _MAIN}
+        changed = {**changed, "current-snapshot-id": -1, "refs": refs, "snapshot-log": []}
+    gone = set(edit.drops)
+    refs = {name: ref for name, ref in changed.get("refs", {}).items() if ref["snapshot-id"] not in gone}
+    return without_snapshots({**changed, "refs": refs}, gone)
+
+
+# -- what is wrong ------------------------------------------------------------------------------------
+
+
+def diagnose(
+    catalog: MaterializedViewCatalog,
+    view: str | Identifier,
+    *,
+    accept_older: bool = False,
+    data: bool = True,
+    report: Callable[[str], None] = log.info,
+) -> Diagnosis:
+    """Read everything that a view needs, and say what is wrong and what a repair would do.
+
+    Args:
+        catalog: Where the view is.
+        view: The view.
+        accept_older: Where the catalog was restored to an older day, stay there instead of going forward.
+        data: Whether data files and delete files are looked at, too.
+        report: Told of the progress.
+
+    Raises:
+        ViewNotFoundError: There is no such view.
+        NotMaterializedError: It is a plain view.
+        CatalogUnavailableError: The catalog or the store did not answer: nothing is known then.
+    """
+    evidence = Evidence.of(catalog, view)
+    return _Doctor(evidence, accept_older, data, report).diagnose()
+
+
+@dataclass
+class _Doctor:
+    """One diagnosis, from the catalog's row down to the data files."""
+
+    evidence: Evidence
+    accept_older: bool
+    data: bool
+    report: Callable[[str], None]
+    findings: list[Finding] = field(default_factory=list)
+    fresh: bool = False
+    table_row: Row | None = None
+
+    def diagnose(self) -> Diagnosis:
+        view = self._view()
+        table = self._table(view) if view is not None else None
+        if view is None or table is None or table.storage is None:
+            return Diagnosis(tuple(self.findings), view)
+        store = store_of(self.evidence.catalog, view, table.storage)
+        checked = check_snapshots(store, table.storage.table, data=self.data, report=self.report)
+        edit = self._snapshots(view, table, checked) if checked.damaged else None
+        rows = (self.evidence.row, self.table_row)
+        return Diagnosis(tuple(self.findings), view, table, edit, self.fresh, *rows, checked)
+
+    def _cannot(self, what: str, file: str, known: str, repair: str) -> None:
+        advice = repair.replace("VIEW", str(self.evidence.view))
+        self.findings.append(Finding(what, file, known, advice, "nothing more", repairable=False))
+
+    # The view's metadata file.
+
+    def _view(self) -> LoadedView | None:
+        row = self.evidence.row
+        if row is None:
+            view = self.evidence.catalog.load(self.evidence.view)
+            require_materialized(view)
+            return view
+        current, previous = self._current(), self.evidence.view_file(row.previous) if row.previous else None
+        if current.view is None:
+            return self._lost_view(current, previous)
+        require_materialized(current.view)
+        if current.view.storage_table is None:
+            return self._restored_view(current, current.view)
+        return current.view
+
+    def _current(self) -> ViewFile:
+        """Read the file that the row names. It must be of the same view as the one that the row named before."""
+        row = self.evidence.row
+        current = self.evidence.view_file(row.location if row else "")
+        previous = self.evidence.view_file(row.previous) if row and row.previous else None
+        if previous is None or None in (current.uuid, previous.uuid) or current.uuid == previous.uuid:
+            return current
+        why = f"it has the view-uuid {current.uuid}, the file before it has {previous.uuid}"
+        return ViewFile(current.location, None, why)
+
+    def _lost_view(self, current: ViewFile, previous: ViewFile | None) -> LoadedView | None:
+        files = [item for item in self.evidence.view_files() if item.location != current.location]
+        uuids = {item.uuid for item in files}
+        wanted = previous.uuid if previous and previous.uuid else next(iter(uuids)) if len(uuids) == 1 else None
+        known = f"the catalog's row names it: {current.why}"
+        ours = [item for item in files if item.uuid == wanted and item.view and item.view.settings]
+        if wanted is None or not ours:
+            several = f"; {len(uuids)} views have files in this folder" if uuids else ""
+            self._cannot("the view's metadata file is lost or cut", current.location, known + several, _RECREATE)
+            return None
+        chosen, proof = self._instead(ours, previous)
+        self.findings.append(
+            Finding(
+                "the view's metadata file is lost or cut",
+                current.location,
+                f"{known}. {chosen.location} is whole; {proof}",
+                f"publish the content of {chosen.location} again, as a new metadata file",
+                "what was published after that file: a refresh, a changed definition or property",
+            )
+        )
+        return chosen.view
+
+    def _instead(self, files: Sequence[ViewFile], previous: ViewFile | None) -> tuple[ViewFile, str]:
+        """Choose the file that takes a lost one's place, and say why it is this view's."""
+        before = previous if previous is not None and previous in files else None
+        start = before.view.materialized.storage_table_location if before and before.view else ""
+        later = self._ahead(start, files)
+        if later is not None:
+            return later, "it has the same view-uuid, and its storage table's metadata log leads on from there"
+        if before is not None:
+            return before, "the catalog's row named it before"
+        newest = max(files, key=lambda item: (item.number, item.location))
+        return newest, "it is the newest in the view's metadata folder, and all files there have its view-uuid"
+
+    def _ahead(self, start: str, files: Sequence[ViewFile]) -> ViewFile | None:
+        """Return the file of a later state (pointed layout only)."""
+        by_state: dict[str, ViewFile] = {}
+        for item in sorted(files, key=lambda item: item.number):
+            if item.view is not None and item.view.settings and item.view.storage_table is None:
+                by_state[item.view.materialized.storage_table_location] = item
+        links = [
+            # A job's own metadata files are in the log, too: no view file names them, so they were never published.
+            Link(key, item.number, tuple(entry for entry in self._log(key, item) if entry in {*by_state, start}))
+            for key, item in by_state.items()
+        ]
+        found = ahead_of(start, links)
+        return by_state[found] if found else None
+
+    def _log(self, location: str, file: ViewFile) -> tuple[str, ...]:
+        return self.evidence.table_file(location, file.view).log if file.view else ()
+
+    def _restored_view(self, current: ViewFile, view: LoadedView) -> LoadedView:
+        files = self.evidence.view_files(above=current.number)
+        newer = [item for item in files if item.uuid == current.uuid and item.number > current.number]
+        start = view.materialized.storage_table_location
+        later = self._ahead(start, newer) if newer else None
+        if later is None or later.view is None:
+            return view
+        self._restored(current.location, later.location, later.view.materialized.storage_table_location)
+        return view if self.accept_older else later.view
+
+    def _restored(self, older: str, newer: str, state: str) -> None:
+        forward = f"go forward to {newer}; with --accept-older stay at the older state instead"
+        stay = "stay at the older state: publish it again as a new metadata file, so that nothing leads on from it"
+        self.fresh = self.accept_older
+        self.findings.append(
+            Finding(
+                "the catalog names an older state of the view: its database was restored, or failed over",
+                older,
+                f"{newer} is newer, is this view's by its uuid, and the metadata log of {state} leads there from it",
+                stay if self.accept_older else forward,
+                "the refreshes after that state; the next refresh computes them again" if self.accept_older
+                else "nothing",
+            )
+        )  # fmt: skip
+
+    # The storage table's metadata file.
+
+    def _table(self, view: LoadedView) -> TableFile | None:
+        if view.storage_table is None:
+            location = view.materialized.storage_table_location
+            table = self.evidence.table_file(location, view)
+            return table if table.storage else self._lost_table(view, table, self._pointed_tables(view, table))
+        if self.evidence.row is None:
+            return self.evidence.served_table(view)
+        row = self.table_row = self.evidence.table_row(view)
+        if row is None:
+            known = f"the catalog has no row of the table {view.storage_table}"
+            self._cannot("the storage table is not in the catalog", str(view.storage_table), known, _REPLACE)
+            return None
+        table = self.evidence.table_file(row.location, view)
+        files = self.evidence.table_files(row.location.rpartition("/")[0], view)
+        if table.storage is not None:
+            return self._restored_table(table, files)
+        before = self.evidence.table_file(row.previous, view) if row.previous else None
+        return self._lost_table(view, table, self._registered_tables(table, before, files))
+
+    def _pointed_tables(self, view: LoadedView, lost: TableFile) -> list[tuple[TableFile, str]]:
+        """Return the whole storage metadata files that can take a lost one's place, best first, with their proofs."""
+        number, row = next_number(view.metadata_location), self.evidence.row
+        files = [item for item in self.evidence.view_files() if item.uuid == view.metadata.view_uuid]
+        if row and row.previous:
+            files.sort(key=lambda item: item.location == row.previous)
+        found = []
+        for item in sorted(
+            files, key=lambda item: (item.number, item.location == (row and row.previous)), reverse=True
+        ):
+            if item.view is None or not item.view.settings or item.view.storage_table or item.number >= number:
+                continue
+            table = self.evidence.table_file(item.view.materialized.storage_table_location, item.view)
+            found.append((table, f"the view's earlier metadata file {item.location} names it"))
+        folder = lost.location.rpartition("/")[0]
+        beside = sorted(self.evidence.table_files(folder, view), key=lambda item: item.number, reverse=True)
+        alone = len({item.table.table_uuid for item in beside if item.table}) == 1
+        proof = "it is in the storage table's folder, where all files have one table-uuid"
+        # Files of jobs are there, too: only those whose record is of their own rows can have been published.
+        found += [(item, proof) for item in beside if alone and item.consistent and item.number < lost.number]
+        return [(item, proof) for item, proof in found if item.storage is not None and item.location != lost.location]
+
+    def _registered_tables(
+        self, lost: TableFile, before: TableFile | None, files: Sequence[TableFile]
+    ) -> list[tuple[TableFile, str]]:
+        logged = {entry for item in files for entry in item.log}
+        proof = "it has the table-uuid that the view names, and says that it is this view's storage table"
+        later = ahead_of(before.location, _links(files)) if before and before.storage else None
+        rank = sorted(
+            (item for item in files if item.number < lost.number or item.location in logged),
+            key=lambda item: (item.number, item.location in logged),
+            reverse=True,
+        )
+        first = [item for item in files if item.location == later]
+        return [(item, proof) for item in (*first, *([before] if before else ()), *rank) if item.storage is not None]
+
+    def _lost_table(
+        self, view: LoadedView, lost: TableFile, candidates: Sequence[tuple[TableFile, str]]
+    ) -> TableFile | None:
+        known = f"{'the catalog names' if view.storage_table else 'the view names'} it: {lost.why}"
+        if not candidates:
+            self._cannot("the storage table's metadata file is lost or cut", lost.location, known, _REPLACE)
+            return None
+        chosen, proof = candidates[0]
+        self.findings.append(
+            Finding(
+                "the storage table's metadata file is lost or cut",
+                lost.location,
+                f"{known}. {chosen.location} is whole; {proof}",
+                f"publish the content of {chosen.location} again, as a new metadata file",
+                f"the refreshes after {_when(chosen.state)}; the next refresh computes them again",
+            )
+        )
+        return chosen
+
+    def _restored_table(self, table: TableFile, files: Sequence[TableFile]) -> TableFile:
+        newer = [item for item in files if item.number > table.number]
+        found = ahead_of(table.location, _links(newer))
+        later = next((item for item in newer if item.location == found), None)
+        if later is None:
+            return table
+        self._restored(table.location, later.location, later.location)
+        return table if self.accept_older else later
+
+    # The snapshots.
+
+    def _snapshots(self, view: LoadedView, table: TableFile, checked: Checked) -> Edit | None:
+        storage, state = table.storage, table.state
+        if storage is None:
+            return None
+        rows = {storage.rows_snapshot, storage.table.head} - {None}
+        if rows.isdisjoint(checked.damaged):
+            return self._older_snapshots(table, checked)
+        candidates = self._earlier_states(view, table, checked)
+        chosen = newest_state(candidates, version_id=view.metadata.current_version_id)
+        damages = {item for number in rows for item in checked.damaged.get(number or 0, ())}
+        drops = tuple(checked.damaged)
+        if chosen is None:
+            self._broken(damages, "mark the view as never refreshed: the next refresh computes all rows", _ALL_LOST)
+            return Edit(drops, None, moves=True)
+        history, record, snapshot = chosen
+        back = history.rolled_back(record.refresh_id, uuid.uuid4().hex)
+        kept = without_records(back, _gone(table, checked, history, record.refresh_id))
+        if state is not None:
+            kept = StorageState.read(
+                {**kept.document(), "rollback-ids": [*state.rollback_ids, kept.rollback_id][-8:]}, source=PROPERTY
+            )
+        when = timestamp(record.refreshed_at_ms) or "an unknown time"
+        other = "" if record.version_id == view.metadata.current_version_id else ", which is of an earlier definition"
+        self._broken(
+            damages,
+            f"go back to refresh {record.refresh_id} of {when}{other}: snapshot {snapshot}, whose files are all there",
+            "the refreshes after it: the view is stale until the next refresh computes them again",
+        )
+        return Edit(drops, kept, moves=True, head=snapshot)
+
+    def _broken(self, damages: Iterable[Damage], repair: str, lost: str) -> None:
+        items = sorted(damages, key=lambda item: (item.role, item.location))
+        for item in items[:_SHOWN]:
+            known = f"the current snapshot needs it: {item.why}"
+            self.findings.append(Finding(f"a {item.role} is lost or cut", item.location, known, repair, lost))
+        if len(items) > _SHOWN:
+            more = f"{len(items) - _SHOWN:,} more files are lost or cut"
+            self.findings.append(Finding(more, items[_SHOWN].location, "this one and others", repair, lost))
+
+    def _older_snapshots(self, table: TableFile, checked: Checked) -> Edit:
+        state = table.state
+        gone = _gone(table, checked, state, state.current_refresh_id) if state else []
+        for number, items in checked.damaged.items():
+            refs = [name for name, ref in table.table.refs.items() if ref.snapshot_id == number] if table.table else []
+            named = f", with the tags and branches {', '.join(refs)}" if refs else ""
+            self.findings.append(
+                Finding(
+                    f"a {items[0].role} of the older snapshot {number} is lost or cut",
+                    items[0].location,
+                    f"{items[0].why} ({len(items)} damaged files)",
+                    f"drop snapshot {number} from the metadata{named}",
+                    "time travel to that snapshot; the current rows stay as they are",
+                )
+            )
+        return Edit(tuple(checked.damaged), without_records(state, gone) if state else None, moves=False)
+
+    def _earlier_states(
+        self, view: LoadedView, table: TableFile, checked: Checked
+    ) -> list[tuple[StorageState, RefreshRecord, int]]:
+        """Return the recorded states whose rows are there, newest first."""
+        found = []
+        for item in (table, *self._earlier_files(view, table)):
+            for record in reversed(item.state.refreshes if item.state else ()):
+                snapshot = _rows_of(item, record)
+                known = table.table.find(snapshot) if table.table and snapshot is not None else None
+                if snapshot is not None and known and snapshot not in checked.damaged and item.state:
+                    found.append((item.state, record, snapshot))
+        return found
+
+    def _earlier_files(self, view: LoadedView, table: TableFile) -> list[TableFile]:
+        """Return the published metadata files before one, newest first."""
+        if view.storage_table is not None:
+            return [self.evidence.table_file(location, view) for location in reversed(table.log)]
+        tables = self._pointed_tables(view, table)
+        return [item for item, _ in tables if item.location in table.log or item.number < table.number]
+
+
+_RECREATE = "create the view again: `airflow-mv drop VIEW --force`, then `airflow-mv create VIEW --sql …`"
+_REPLACE = (
+    "restore the file, or give the view a new storage table: `airflow-mv create VIEW --replace`, then `airflow-mv "
+    "refresh VIEW`"
+)
+_ALL_LOST = "the stored rows and the history, until the next refresh computes the rows again"
+
+
+def _links(files: Iterable[TableFile]) -> list[Link]:
+    return [Link(item.location, item.number, item.log) for item in files]
+
+
+def _rows_of(table: TableFile, record: RefreshRecord) -> int | None:
+    """Return the snapshot with the rows of a recorded refresh."""
+    storage, state = table.storage, table.state
+    if storage is None or state is None:
+        return None
+    if record.refresh_id == state.current_refresh_id:
+        return storage.rows_snapshot
+    tag = storage.table.refs.get(refresh_tag(record.refresh_id))
+    if tag is not None:
+        return tag.snapshot_id
+    number = record.sequence_number
+    return next((item.snapshot_id for item in storage.table.snapshots if item.sequence_number == number), None)
+
+
+def _gone(table: TableFile, checked: Checked, history: StorageState, kept: str) -> list[str]:
+    """Return the refreshes of a history whose rows are damaged, without the one that is kept."""
+    return [
+        record.refresh_id
+        for record in history.refreshes
+        if record.refresh_id != kept and _rows_of(table, record) in checked.damaged
+    ]
+
+
+def _when(state: StorageState | None) -> str:
+    if state is None:
+        return "the view's creation"
+    return f"{state.current_refresh_id} of {timestamp(state.current.refreshed_at_ms) or 'an unknown time'}"
+
+
+# -- repairing ----------------------------------------------------------------------------------------
+
+
+def repair(
+    catalog: MaterializedViewCatalog,
+    view: str | Identifier,
+    *,
+    act: bool = False,
+    accept_older: bool = False,
+    effects: Effects | None = None,
+    report: Callable[[str], None] = log.info,
+) -> Repaired:
+    """Say what is wrong with a view, and repair it if asked to.
+
+    Args:
+        catalog: Where the view is.
+        view: The view.
+        act: Repair it; else nothing is changed.
+        accept_older: Where the catalog was restored to an older day, stay there instead of going forward.
+        effects: The clock.
+        report: Told of the progress.
+
+    Raises:
+        CommitConflictError: The view has changed since it was looked at. Nothing was changed.
+        CommitStateUnknownError: No answer; the repair may be published. Run it again to settle it.
+        MaterializedViewError: See :func:`diagnose`.
+    """
+    identifier, effects = catalog.identify(view), effects or Effects()
+    findings: list[Finding] = []
+    for number in range(_ROUNDS):
+        found = diagnose(catalog, identifier, accept_older=accept_older, report=report)
+        findings += [item for item in found.findings if item not in findings]
+        if not found.findings:
+            clock = _clock(catalog, identifier)
+            if clock is None:
+                return Repaired(identifier, tuple(findings), done=number > 0)
+            findings.append(clock)
+            if not act or not clock.repairable:
+                break
+            repair_clock(catalog, identifier, effects=effects)
+            continue
+        if not act or not found.repairable:
+            break
+        _publish(catalog, identifier, found, effects.now_ms())
+    return Repaired(identifier, tuple(findings))
+
+
+def _clock(catalog: MaterializedViewCatalog, view: Identifier) -> Finding | None:
+    """Return what a host with a wrong clock has left in a storage table that is whole, if there is such a thing."""
+    try:
+        found = repair_clock(catalog, view, dry_run=True)
+    except MaterializedViewError as error:
+        log.warning("The times of %s could not be looked at: %s", view, error)
+        return None
+    if not found.needed:
+        return None
+    repair = "bring the times down to the store's clock" if catalog.has_rows else "wait, or create the view again"
+    return Finding(
+        f"the storage table holds times of a wrong clock, up to {found.ahead_seconds:.0f} s in the future",
+        found.storage_table_location,
+        "the store's own clock, and the order of the times",
+        repair,
+        "the times at which these changes were made" if catalog.has_rows else "nothing more",
+        repairable=catalog.has_rows,
+    )
+
+
+def _publish(catalog: MaterializedViewCatalog, view: Identifier, found: Diagnosis, now_ms: int) -> None:
+    """Publish one step of a repair; what is left to do is found by the next look."""
+    if found.view is None or found.table is None:
+        raise NotFoundError(f"view {view}: there is nothing to repair it from")
+    if found.view.storage_table is None:
+        _publish_pointed(catalog, found, now_ms)
+    elif found.row is not None and found.view.metadata_location != found.row.location:
+        _publish_view(catalog, found.row, found.view, found.view.materialized.storage_table_location)
+    elif found.table_row is not None and found.table_row.location != found.table.location:
+        _publish_table(catalog, found, found.table_row.location, now_ms)
+    else:
+        _commit(catalog, found)
+
+
+def _publish_pointed(catalog: MaterializedViewCatalog, found: Diagnosis, now_ms: int) -> None:
+    """Write what has changed, and swap the view's pointer: all of it in one change."""
+    view, table = found.view, found.table
+    if found.row is None or view is None or table is None or table.document is None or table.table is None:
+        return
+    settings, edit, location = view.materialized, found.edit, table.location
+    written = edit is not None or found.fresh or location != settings.storage_table_location
+    if written:
+        document = edited(table.document, edit, now_ms=now_ms) if edit else table.document
+        location = write_next(
+            catalog,
+            table.table.location,
+            document,
+            previous_location=table.location,
+            updates={PROPERTY: edit.text} if edit else {},
+            tags={},
+            now_ms=now_ms,
+        )
+    _publish_view(catalog, found.row, view, location, discards=(location,) if written else ())
+
+
+def _publish_view(
+    catalog: MaterializedViewCatalog,
+    row: Row,
+    view: LoadedView,
+    storage_location: str,
+    discards: tuple[str, ...] = (),
+) -> None:
+    """Write a view's metadata under a fresh name and swap the row to it, if it is as it was looked at."""
+    settings = view.materialized.repointed(storage_location)
+    metadata = with_view_properties(view.metadata, {PROPERTY: property_text(settings)})
+    number = max(next_number(row.location), next_number(view.metadata_location))
+    new = catalog.write_metadata(metadata, number=number)
+    if catalog.swap(view.identifier, row.location, new):
+        return
+    _settle(catalog, view.identifier, row.location, new, discards)
+
+
+def _publish_table(catalog: MaterializedViewCatalog, found: Diagnosis, base: str, now_ms: int) -> None:
+    """Write a storage table's metadata under a fresh name and swap its row to it (registered layout)."""
+    view, table = found.view, found.table
+    name = view.storage_table if view else None
+    if name is None or table is None or table.document is None or table.table is None:
+        return
+    numbered = replace(table, location=max(table.location, base, key=next_number))
+    new = write_next(
+        catalog,
+        table.table.location,
+        {**table.document},
+        previous_location=table.location,
+        updates={},
+        tags={},
+        now_ms=now_ms,
+        number=next_number(numbered.location),
+    )
+    if not catalog.swap_table(name, base, new):
+        _settle(catalog, name, base, new, ())
+
+
+def _settle(catalog: MaterializedViewCatalog, name: Identifier, base: str, new: str, discards: Iterable[str]) -> None:
+    """End a swap that matched no row: an earlier copy of it may have landed, or somebody else has come first."""
+    row = catalog.row(name)
+    if row is not None and row.location == new:
+        return
+    if row is None or row.location != base:
+        for location in (new, *discards):
+            discard(catalog.files, location)
+    raise CommitConflictError(f"{name} has changed since it was looked at: nothing was repaired. Run it again")
+
+
+def _commit(catalog: MaterializedViewCatalog, found: Diagnosis) -> None:
+    """Change the storage table in one commit (registered layout)."""
+    view, table = found.view, found.table
+    name, storage = (view.storage_table, table.storage) if view and table else (None, None)
+    if name is None or storage is None:
+        return
+    change = TableChange(properties={STORAGE_OF_PROPERTY: storage.table.properties.get(STORAGE_OF_PROPERTY, "")})
+    if found.edit is not None:
+        change = _table_change(found.edit, table)
+    if catalog.commit_table(name, storage.table.table_uuid or "", change) is None:
+        raise CommitConflictError(f"{name} has changed since it was looked at: nothing was repaired. Run it again")
+
+
+def _table_change(edit: Edit, table: TableFile | None) -> TableChange:
+    storage = table.storage if table else None
+    if storage is None:
+        raise MaterializedViewError("there is no storage table to change")
+    refs = {name: ref.snapshot_id for name, ref in storage.table.refs.items()}
+    before, after = (storage.state.tag if storage.state else None), (edit.state.tag if edit.state else None)
+    removes = {name for name, snapshot in refs.items() if snapshot in edit.drops and name != _MAIN}
+    if before in refs and before != after:
+        removes.add(str(before))
+    reset = edit.moves and edit.head is None
+    moved = edit.moves and edit.head is not None and edit.head != storage.table.head
+    return TableChange(
+        requires={_MAIN: storage.table.head, **refs},
+        branches={_MAIN: edit.head} if moved and edit.head is not None else {},
+        tags={after: edit.head} if after and edit.moves and edit.head is not None else {},
+        removes=(*sorted(removes), *((_MAIN,) if reset and _MAIN in refs else ())),
+        properties={PROPERTY: edit.text} if edit.state is not None or edit.moves else {},
+        drops=edit.drops,
+    )

@@ -1,0 +1,142 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Make an earlier refresh of a view current again."""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from dataclasses import dataclass
+from typing import Any
+
+from airflow_mv.catalog import LoadedStorage, LoadedView, MaterializedViewCatalog, TableChange
+from airflow_mv.errors import RefreshNotFoundError
+from airflow_mv.publish.amend import ChangedMetadata, StorageChange, commit_change
+from airflow_mv.publish.protocol import Effects
+from airflow_mv.spec.identifiers import Identifier
+from airflow_mv.spec.materialized_view import PROPERTY, StorageState, property_text, refresh_tag
+from airflow_mv.spec.snapshots import with_head
+from airflow_mv.spec.table import TableMetadata
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class RolledBack:
+    """The end of a rollback.
+
+    Args:
+        view: The view.
+        refresh_id: The refresh that is current now.
+        snapshot_id: The storage snapshot with its rows.
+        changed: ``False`` where it was current already.
+    """
+
+    view: Identifier
+    refresh_id: str
+    snapshot_id: int
+    changed: bool
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return what the command line prints."""
+        return {
+            "view": str(self.view),
+            "refresh_id": self.refresh_id,
+            "snapshot_id": self.snapshot_id,
+            "outcome": "rolled-back" if self.changed else "already-current",
+        }
+
+
+def rollback(
+    catalog: MaterializedViewCatalog, view: str | Identifier, refresh_id: str, *, effects: Effects | None = None
+) -> RolledBack:
+    """Make the rows of an earlier recorded refresh the view's current ones.
+
+    Later refreshes stay in the history, so that a rollback can be taken back. Where base tables have moved on
+    since that refresh the view is stale afterwards, and its next refresh brings it up to date: stop the schedule
+    first where that is not wanted.
+
+    Args:
+        catalog: Where the view is.
+        view: The view.
+        refresh_id: The refresh, as the history names it.
+        effects: Clock, sleep and jitter.
+
+    Raises:
+        RefreshNotFoundError: The history holds no such refresh, its rows have expired, or it is of another
+            definition of the view.
+        CommitConflictError, CommitStateUnknownError: See :func:`airflow_mv.publish.amend.commit_change`.
+    """
+    identifier = catalog.identify(view)
+    target, rollback_id = 0, uuid.uuid4().hex
+
+    def look(loaded: LoadedView, storage: LoadedStorage) -> StorageState | None:
+        nonlocal target
+        if storage.state is not None and rollback_id in storage.state.rollback_ids:
+            return None  # an earlier copy has landed, whatever was published on top of it
+        state, target = _find(loaded, storage, refresh_id)
+        if state.current_refresh_id == refresh_id and storage.table.head == target:
+            return None
+        return state.rolled_back(refresh_id, rollback_id)
+
+    def pointed(
+        loaded: LoadedView, storage: LoadedStorage, document: dict[str, Any], now_ms: int
+    ) -> ChangedMetadata | None:
+        state = look(loaded, storage)
+        if state is None:
+            return None
+        return ChangedMetadata(with_head(document, target, now_ms=now_ms), {PROPERTY: property_text(state)})
+
+    def registered(loaded: LoadedView, storage: LoadedStorage) -> TableChange | None:
+        state = look(loaded, storage)
+        return _table_change(storage, target, state) if state else None
+
+    changed = commit_change(catalog, identifier, StorageChange(pointed, registered), effects=effects)
+    if changed:
+        log.info("%s is at refresh %s again (snapshot %d)", identifier, refresh_id, target)
+    return RolledBack(identifier, refresh_id, target, changed)
+
+
+def _table_change(storage: LoadedStorage, target: int, state: StorageState) -> TableChange:
+    """Move ``main`` and the current tag, as publishing a refresh does, and with the same requirements."""
+    before, kept = storage.state.tag if storage.state else None, refresh_tag(state.current_refresh_id)
+    return TableChange(
+        requires={
+            "main": storage.table.head,
+            **({before: storage.tagged} if before else {}),
+            **({kept: target} if kept in storage.table.refs else {}),
+        },
+        branches={"main": target},
+        tags={state.tag: target},
+        removes=(before,) if before in storage.table.refs else (),
+        properties={PROPERTY: property_text(state)},
+    )
+
+
+def _find(view: LoadedView, storage: LoadedStorage, refresh_id: str) -> tuple[StorageState, int]:
+    """Return the recorded history and the snapshot with the rows of one of its refreshes."""
+    state = storage.state
+    records = {record.refresh_id: record for record in state.refreshes} if state else {}
+    if state is None or refresh_id not in records:
+        raise RefreshNotFoundError(
+            f"view {view.identifier} has no refresh with id {refresh_id} ({len(records)} recorded; `airflow-mv history "
+            f"{view.identifier}` lists them; a view keeps more than the last one with --time-travel)"
+        )
+    record = records[refresh_id]
+    if record.version_id != view.metadata.current_version_id:
+        raise RefreshNotFoundError(
+            f"view {view.identifier}: refresh {refresh_id} is of version {record.version_id} of the view, which is at "
+            f"version {view.metadata.current_version_id} now: its rows answer another query"
+        )
+    current = refresh_id == state.current_refresh_id
+    snapshot_id = storage.rows_snapshot if current else _snapshot(storage.table, state, refresh_id)
+    if snapshot_id is None:
+        raise RefreshNotFoundError(f"view {view.identifier}: the rows of refresh {refresh_id} have expired")
+    return state, snapshot_id
+
+
+def _snapshot(table: TableMetadata, state: StorageState, refresh_id: str) -> int | None:
+    tag = table.refs.get(refresh_tag(refresh_id))
+    if tag is not None and table.find(tag.snapshot_id) is not None:
+        return tag.snapshot_id
+    number = state.find(refresh_id).sequence_number
+    return next((item.snapshot_id for item in table.snapshots if item.sequence_number == number), None)

@@ -1,7 +1,0 @@
-# SPDX-License-Identifier: Apache-2.0
-"""Plan a refresh with all that the catalog knows: look, choose, compile. The rules themselves are in ``plan/``."""
-
-from airflow_mv.planning.plan import Pins as Pins
-from airflow_mv.planning.plan import RefreshOptions as RefreshOptions
-from airflow_mv.planning.plan import plan_refresh as plan_refresh
-from airflow_mv.planning.plan import same_columns as same_columns

@@ -1,0 +1,198 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The pointed layout: the view names the storage table's metadata file, and its pointer is what is swapped.
+
+What is written before the swap counts for nothing. A swap whose base is gone can never land later, since
+names of metadata files are never used twice; only then its files are deleted.
+"""
+
+from __future__ import annotations
+
+import logging
+import socket
+import uuid
+from collections.abc import Collection
+from typing import Any
+
+from airflow_mv.catalog import LoadedStorage, LoadedView, MaterializedViewCatalog
+from airflow_mv.catalog.catalog import next_number
+from airflow_mv.catalog.files import check_location, discard, join
+from airflow_mv.catalog.places import lies_in
+from airflow_mv.errors import InvalidMetadataError
+from airflow_mv.publish.attempt import PlannedRefresh, Staged, dropped_tags, keeps_history, next_state
+from airflow_mv.spec.clock import corrected, goes_back, is_ahead, latest_ms
+from airflow_mv.spec.materialized_view import PROPERTY, property_text, refresh_tag
+from airflow_mv.spec.stored import decode, encode
+from airflow_mv.spec.table import TableMetadata, parse_table, with_properties
+from airflow_mv.spec.view import with_view_properties
+
+log = logging.getLogger(__name__)
+
+
+class PointedAttempt:
+    """One publication by the view's pointer.
+
+    Args:
+        catalog: Where the view is.
+        staged: What is to be published.
+    """
+
+    def __init__(self, catalog: MaterializedViewCatalog, staged: Staged) -> None:
+        self._catalog = catalog
+        self._staged = staged
+        self.storage_location: str | None = None
+        self.base: str | None = None
+        self.view_location: str | None = None
+
+    @property
+    def ours(self) -> tuple[str, ...]:
+        """The staged file, and the one that records the refresh."""
+        return tuple(item for item in (self._staged.where, self.storage_location) if item is not None)
+
+    def send(self, view: LoadedView, storage: LoadedStorage) -> str | None:
+        """Write what is missing, and swap the pointer."""
+        if self.storage_location is None:
+            self.storage_location = _write_storage(self._catalog, view, storage, self._staged)
+        return self.storage_location if swap(self._catalog, self, view) else None
+
+    def is_ours(self, storage: LoadedStorage) -> bool:
+        """Whether the file that only this publication has written is or was the storage table's."""
+        return self.storage_location in storage.published_files
+
+    def landed(self) -> None:
+        """Leave everything: what was written may be what is published."""
+
+    def clean_up(self) -> None:
+        """Delete what this publication wrote."""
+        for location in (self.view_location, self.storage_location):
+            if location is not None:
+                discard(self._catalog.files, location)
+
+
+def swap(catalog: MaterializedViewCatalog, attempt: PointedAttempt, view: LoadedView) -> bool:
+    """Swap the pointer from a view's base to metadata that names the new storage file; whether it matched."""
+    if attempt.base != view.metadata_location:
+        # A new base: the old swap can never match again, its file is ours to delete.
+        if attempt.view_location is not None:
+            discard(catalog.files, attempt.view_location)
+        settings = view.materialized.repointed(attempt.storage_location or "")
+        metadata = with_view_properties(view.metadata, {PROPERTY: property_text(settings)})
+        attempt.view_location = catalog.write_metadata(metadata, number=next_number(view.metadata_location))
+        attempt.base = view.metadata_location
+    new = attempt.view_location or ""
+    matched = catalog.swap(view.identifier, attempt.base, new)
+    names = [location.rsplit("/", 1)[-1] for location in (attempt.base, new)]
+    log.info("Swap of %s: %s -> %s: %s", view.identifier, *names, "done" if matched else "its base has moved")
+    return matched
+
+
+def _write_storage(catalog: MaterializedViewCatalog, view: LoadedView, storage: LoadedStorage, staged: Staged) -> str:
+    """Write the storage table's next metadata file: what was staged, and the refresh's record."""
+    plan, now_ms = staged.plan, staged.now_ms()
+    source = staged.where or plan.storage_table_location
+    what = f"view {plan.view}, staged storage table file"
+    if staged.where is not None:
+        _require_inside(staged.where, storage, what=what)
+    data = catalog.files.read(source, what=what)
+    table = parse_table(data, source=f"{what} {source}")
+    _check_staged(plan, storage, table, source)
+    catalog.flush(view, [item for item in table.snapshots if item.snapshot_id not in storage.table.by_id])
+    snapshot = table.find(table.head) if table.head is not None else None
+    state = next_state(staged, view, storage, snapshot, now_ms=now_ms)
+    keep = keeps_history(view)
+    return write_next(
+        catalog,
+        table.location,
+        decode(data, source=f"{what} {source}"),
+        previous_location=source,
+        updates={PROPERTY: property_text(state)},
+        tags={refresh_tag(plan.refresh_id): table.head} if keep and table.head is not None else {},
+        dropped=dropped_tags(view, storage.state, state),
+        now_ms=now_ms,
+    )
+
+
+def write_next(
+    catalog: MaterializedViewCatalog,
+    folder: str,
+    document: dict[str, Any],
+    *,
+    previous_location: str,
+    updates: dict[str, str],
+    tags: dict[str, int],
+    now_ms: int,
+    number: int | None = None,
+    dropped: Collection[str] = (),
+) -> str:
+    """Write a storage table's next metadata file, which counts for nothing until a view names it.
+
+    Args:
+        catalog: Where the view is.
+        folder: The table's location.
+        document: Its decoded metadata; for the others see :func:`airflow_mv.spec.table.with_properties`.
+        previous_location: The file that this one follows.
+        updates: Properties to set.
+        tags: Snapshot id by tag name to add.
+        now_ms: The clock.
+        number: The number in the file's name; by default the one after ``previous_location``'s.
+        dropped: Tags to remove.
+
+    No time in the file is further ahead of the store's clock than :mod:`airflow_mv.spec.clock` allows. The store
+    tells its time by the modification time of the file that was just written. If this host, or the driver that staged
+    the rows, has a clock that is ahead, its times are brought down and the file is written again.
+
+    Returns:
+        Its location.
+    """
+    number = number or next_number(previous_location)
+    written = with_properties(
+        document,
+        previous_location=previous_location,
+        updates=updates,
+        tags=tags,
+        now_ms=now_ms,
+        dropped_tags=dropped,
+    )
+    location = _write(catalog, folder, written, number)
+    store_ms = catalog.files.modified_ms(location)
+    if not is_ahead(written, store_ms) and not goes_back(document):
+        return location
+    log.warning(
+        "The storage table at %s has wrong times, up to %.0f s ahead of the store's clock: the clock of %s or of "
+        "Spark's driver is wrong. They are brought down to the store's time. Set that clock right",
+        folder,
+        max(0, latest_ms(written) - store_ms) / 1000,
+        socket.gethostname(),
+    )
+    discard(catalog.files, location)
+    return _write(catalog, folder, corrected(written, store_ms), number)
+
+
+def _write(catalog: MaterializedViewCatalog, folder: str, document: dict[str, Any], number: int) -> str:
+    name = f"{number:05d}-{uuid.uuid4()}.metadata.json"
+    location = join(folder, "metadata", name)
+    catalog.files.write(location, encode(document))
+    return location
+
+
+def _check_staged(plan: PlannedRefresh, storage: LoadedStorage, staged: TableMetadata, source: str) -> None:
+    """Refuse staged metadata that was not computed on the storage state that the plan names."""
+    if staged.table_uuid != storage.table.table_uuid:
+        raise InvalidMetadataError(
+            f"view {plan.view}: the staged file {source} is of another table than the storage table"
+        )
+    earlier = {entry.metadata_file for entry in staged.metadata_log} | {source}
+    if plan.storage_table_location not in earlier:
+        raise InvalidMetadataError(
+            f"view {plan.view}: the staged file {source} does not follow from {plan.storage_table_location}: "
+            "stage again"
+        )
+    _require_inside(staged.location, storage, what=f"view {plan.view}, staged file {source}, field 'location'")
+
+
+def _require_inside(location: str, storage: LoadedStorage, *, what: str) -> None:
+    """Refuse a place that is not the storage table's own: a job's word must not lead anywhere else."""
+    check_location(location, what=what)
+    if not lies_in(location, (storage.table.location,)):
+        raise InvalidMetadataError(
+            f"{what}: {location!r} is not in the storage table's folder {storage.table.location}"
+        )

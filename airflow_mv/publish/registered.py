@@ -1,0 +1,196 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The registered layout: the storage table is a table of the catalog, and one commit to it publishes.
+
+A refresh is staged on a branch of its own. The commit moves ``main`` to the branch's head, writes the record
+into the table's property, drops the branch and moves the *current tag*, all at once. It requires what it was
+planned on: ``main`` where it was, and the tag of the refresh that was current then. There is one such tag at a
+time, and no two refreshes share an id: so of all commits from one state at most one is done, those that move
+no branch too. It also requires the branch: once that is dropped, a copy of the commit that comes late is refused.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from airflow_mv.catalog import LoadedStorage, LoadedView, MaterializedViewCatalog, TableChange
+from airflow_mv.errors import InvalidMetadataError, JobError, MaterializedViewError, ViewNotFoundError
+from airflow_mv.publish.attempt import Staged, dropped_tags, keeps_history, next_state
+from airflow_mv.spec.clock import MAX_AHEAD_MS
+from airflow_mv.spec.materialized_view import (
+    PROPERTY,
+    REFRESH_ID_KEY,
+    STORAGE_TABLE_PROPERTY,
+    STORAGE_TABLE_UUID_PROPERTY,
+    current_tag,
+    property_text,
+    refresh_tag,
+    staging_branch,
+)
+from airflow_mv.spec.reasons import Mode
+from airflow_mv.spec.table import Snapshot, ancestors
+
+log = logging.getLogger(__name__)
+
+_MAIN = "main"
+
+
+class RegisteredAttempt:
+    """One publication by a commit to the storage table.
+
+    Args:
+        catalog: Where the view and its storage table are.
+        staged: What is to be published.
+
+    Raises:
+        InvalidMetadataError: The branch is none of this refresh's: neither published nor ever dropped.
+    """
+
+    def __init__(self, catalog: MaterializedViewCatalog, staged: Staged) -> None:
+        plan, branch = staged.plan, staged.where
+        if branch is not None and not branch.startswith(f"{staging_branch(plan.refresh_id)}_"):
+            raise InvalidMetadataError(f"view {plan.view}: the branch {branch!r} is not of refresh {plan.refresh_id}")
+        self._catalog = catalog
+        self._staged = staged
+        self._now_ms: int | None = None
+        self._checked = False
+        self._stamps: set[int | None] = set()
+        self._snapshot_id: int | None = None
+
+    @property
+    def base(self) -> str | None:
+        """None: a commit requires the storage table's state, and nothing of the view."""
+        return None
+
+    @property
+    def ours(self) -> tuple[str, ...]:
+        """None: the commit's metadata file is the catalog's."""
+        return ()
+
+    def send(self, view: LoadedView, storage: LoadedStorage) -> str | None:
+        """Commit to the storage table."""
+        table = self._staged.plan.storage_table or storage.name
+        if table is None:
+            raise InvalidMetadataError(f"view {view.identifier}: the plan names no storage table")
+        change = self._change(view, storage)
+        location = self._catalog.commit_table(table, storage.table.table_uuid or "", change)
+        log.info("Commit to %s: %s", table, "done" if location else "refused, it has moved")
+        return location if location is not None and self._is_read(view) else None
+
+    def _is_read(self, view: LoadedView) -> bool:
+        """Whether the view still names the storage table: a commit to a table cannot require that.
+
+        ``create --replace`` may have given it another one meanwhile. The refresh is in the old table then, where
+        nobody sees it; the next look has it planned again.
+        """
+        try:
+            now = self._catalog.load(view.identifier)
+        except ViewNotFoundError:
+            return False
+        names = (STORAGE_TABLE_PROPERTY, STORAGE_TABLE_UUID_PROPERTY)
+        return all(now.metadata.properties.get(key) == view.metadata.properties.get(key) for key in names)
+
+    def _change(self, view: LoadedView, storage: LoadedStorage) -> TableChange:
+        plan, branch = self._staged.plan, self._staged.where
+        snapshot = self._snapshot(view, storage)
+        if self._now_ms is None:
+            self._now_ms = self._time(storage)
+        state = next_state(self._staged, view, storage, snapshot, now_ms=self._now_ms)
+        self._stamps.add(state.current.refreshed_at_ms)
+        self._snapshot_id = snapshot.snapshot_id
+        before = storage.state.tag if storage.state else None
+        tags = [current_tag(plan.refresh_id), *([refresh_tag(plan.refresh_id)] if keeps_history(view) else [])]
+        needless = (before, branch, *_left_over(storage), *dropped_tags(view, storage.state, state))
+        return TableChange(
+            requires={
+                _MAIN: storage.table.head,
+                current_tag(plan.refresh_id): None,
+                **({before: storage.tagged} if before else {}),
+                **({branch: snapshot.snapshot_id} if branch else {}),
+            },
+            branches={_MAIN: snapshot.snapshot_id} if snapshot.snapshot_id != storage.table.head else {},
+            tags=dict.fromkeys(tags, snapshot.snapshot_id),
+            removes=tuple(name for name in needless if name in storage.table.refs),
+            properties={PROPERTY: property_text(state)},
+        )
+
+    def _time(self, storage: LoadedStorage) -> int:
+        """Return the time for the record: this host's, or the store's where this host's clock is ahead of it."""
+        now_ms = self._staged.now_ms()
+        if now_ms <= storage.table.last_updated_ms + MAX_AHEAD_MS:
+            return now_ms  # the table has just been changed, by the staging: there is nothing to ask
+        try:
+            store_ms = self._catalog.files.now_ms(storage.table.location)
+        except MaterializedViewError as error:
+            log.warning("The clock of the store of %s is not known: %s", storage.name, error)
+            return now_ms
+        return now_ms if now_ms <= store_ms + MAX_AHEAD_MS else store_ms
+
+    def _snapshot(self, view: LoadedView, storage: LoadedStorage) -> Snapshot:
+        """Return the snapshot with the refresh's rows: the staged one, or the one that is there."""
+        plan, branch = self._staged.plan, self._staged.where
+        ref = storage.table.refs.get(branch) if branch else None
+        found = ref.snapshot_id if ref else None if branch else storage.rows_snapshot
+        snapshot = storage.table.find(found) if found is not None else None
+        if snapshot is None:
+            raise JobError(
+                f"view {plan.view}: the storage table {storage.name} has no branch {branch or _MAIN!r} with the staged "
+                "rows any more: someone dropped it. Run the refresh again"
+            )
+        if branch:
+            self._check(view, storage, branch, snapshot)
+        return snapshot
+
+    def _check(self, view: LoadedView, storage: LoadedStorage, branch: str, snapshot: Snapshot) -> None:
+        plan = self._staged.plan
+        if plan.mode != Mode.FULL and snapshot.snapshot_id == storage.rows_snapshot:
+            return  # the work had nothing to write: no row of the view has changed
+        if snapshot.summary.get(REFRESH_ID_KEY) != plan.refresh_id:
+            raise InvalidMetadataError(
+                f"view {plan.view}: the branch {branch!r} of {storage.name} was not written by refresh "
+                f"{plan.refresh_id}: drop it, and run the refresh again"
+            )
+        if self._checked or snapshot.manifest_list is None or storage.name is None:
+            return
+        # Java's JdbcCatalog deletes the files of a commit whose answer was lost, landed or not.
+        if not self._catalog.tables.has_file(storage.name, snapshot.manifest_list):
+            self.clean_up()
+            raise JobError(
+                f"view {plan.view}: the staged snapshot {snapshot.snapshot_id} of {storage.name} has lost its files "
+                f"({snapshot.manifest_list}). Nothing was published; run the refresh again"
+            )
+        line = ancestors(storage.table, snapshot.snapshot_id)
+        own = [item for item in line if item.summary.get(REFRESH_ID_KEY) == plan.refresh_id]
+        self._catalog.flush(view, own)
+        self._checked = True
+
+    def is_ours(self, storage: LoadedStorage) -> bool:
+        """Whether what we have sent is recorded or, where the record is gone, our snapshot led to ``main``."""
+        refresh_id = self._staged.plan.refresh_id
+        recorded = storage.state.refreshes if storage.state else ()
+        for record in recorded:
+            if record.refresh_id == refresh_id:
+                # Another process may have published the very branch: its record has a time of its own.
+                return record.refreshed_at_ms in self._stamps
+        return any(item.snapshot_id == self._snapshot_id for item in ancestors(storage.table, storage.table.head))
+
+    def landed(self) -> None:
+        """Drop the branch of a run that came second; the commit that landed has dropped its own."""
+        self.clean_up()
+
+    def clean_up(self) -> None:
+        """Drop the branch. That also ends every copy of the commit that is still on its way."""
+        branch, table = self._staged.where, self._staged.plan.storage_table
+        if branch is None or table is None:
+            return
+        try:
+            self._catalog.tables.drop_branch(table, branch)
+        except MaterializedViewError as error:
+            log.warning("The needless branch %s could not be dropped: %s", branch, error)
+
+
+def _left_over(storage: LoadedStorage) -> list[str]:
+    """Return the branches of other runs of the current refresh: it has landed, nobody will publish them."""
+    if storage.state is None:
+        return []
+    prefix = f"{staging_branch(storage.state.current_refresh_id)}_"
+    return [name for name in storage.table.refs if name.startswith(prefix)]

@@ -1,0 +1,371 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Find the way to refresh a view from what changed: append, merge, replace the affected keys, or not at all.
+
+Each way is right wherever the algebra (:mod:`airflow_mv.ivm`) allows it; which one runs is a
+matter of cost. What is not taken is told with its reason.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from airflow_mv.freshness.changes import DIFFERABLE, Kind, Range, known_sum
+from airflow_mv.ivm import Appended, BaseRelation, Comparison, IncrementalQuery, Merged, Replaced, regenerated_sql
+from airflow_mv.quoting import quote
+from airflow_mv.refresh.cost import SMALL_STORAGE, BaseCost, Estimate, StoredCost, incremental_cost
+from airflow_mv.script import (
+    STAGING_CATALOG,
+    DeltaStep,
+    DeterminismStep,
+    MergeAdditiveStep,
+    ReplaceKeysStep,
+    SqlStep,
+    Step,
+    temporary,
+)
+from airflow_mv.spec.identifiers import Identifier
+from airflow_mv.spec.reasons import Code, Mode, Reason
+from airflow_mv.sql.query import NestedView
+
+#: A change that is broadcast to all tasks.
+_SMALL_ROWS, _SMALL_BYTES = 200_000, 32 * 1024 * 1024
+_KEEPS_ROWS = frozenset({Kind.UNCHANGED, Kind.REPLACED})
+
+
+@dataclass(frozen=True, slots=True)
+class BaseTableInput:
+    """A base table between the recorded refresh and the next one.
+
+    Args:
+        identifier: The table.
+        sql: How Spark names it, quoted.
+        columns: Name and Spark type of each column now.
+        recorded: The snapshot that the stored rows are of; ``None`` for no rows.
+        target: The snapshot to get to; ``None`` likewise.
+        range: What happened between the two.
+        total_bytes: Bytes of its files now; ``None``: not known.
+        kept: Columns that were there at the recorded snapshot too, by the same id and type.
+        not_null: Columns that are NOT NULL, at the recorded snapshot too.
+        schema_is_current: Whether the table's current columns are those of the target: a scan of appends has these.
+        added_may_match: Whether a row that was appended may pass one of several filters, by its file's statistics;
+            ``None`` where rows did not only come by appends, or columns have changed since.
+    """
+
+    identifier: Identifier
+    sql: str
+    columns: tuple[tuple[str, str], ...]
+    recorded: int | None
+    target: int | None
+    range: Range
+    total_bytes: int | None
+    kept: frozenset[str]
+    not_null: frozenset[str] = frozenset()
+    schema_is_current: bool = True
+    added_may_match: Callable[[Sequence[tuple[Comparison, ...]]], bool] | None = None
+
+    @property
+    def changed(self) -> bool:
+        """Whether rows may have changed."""
+        return self.range.kind not in _KEEPS_ROWS
+
+
+@dataclass(frozen=True, slots=True)
+class StorageInput:
+    """The storage table as an incremental refresh finds it.
+
+    Args:
+        tables: Quoted name that the script writes to, by mode.
+        columns: Its columns, in order.
+        cost: Its size.
+    """
+
+    tables: Mapping[Mode, str]
+    columns: tuple[str, ...]
+    cost: StoredCost
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A way to refresh from the changes.
+
+    Args:
+        mode: The way.
+        steps: What Spark does, after the storage table is registered.
+        reasons: Why this way, and why none that is cheaper.
+        estimate: What it is expected to take.
+    """
+
+    mode: Mode
+    steps: tuple[Step, ...]
+    reasons: tuple[Reason, ...]
+    estimate: Estimate
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """A view to be refreshed from changes.
+
+    Args:
+        view: For messages.
+        sql: Its query.
+        default_catalog: The catalog of names with one or two parts.
+        default_namespace: The namespace of names with one part.
+        views: The nested plain views.
+        output: Name and Spark type of each of the view's columns.
+        pinned: The query with every base table at its target snapshot, columns named as the view's.
+        bases: Its base tables.
+        stored: The storage table.
+    """
+
+    view: str
+    sql: str
+    default_catalog: str
+    default_namespace: tuple[str, ...]
+    views: Mapping[Identifier, NestedView]
+    output: tuple[tuple[str, str], ...]
+    pinned: str
+    bases: tuple[BaseTableInput, ...]
+    stored: StorageInput
+
+
+def candidate(question: Question) -> Candidate | tuple[Reason, ...]:
+    """Return the cheapest way to refresh a view from what changed, or the reasons why there is none."""
+    broken = tuple(reason for base in question.bases if (reason := _broken(base)) is not None)
+    if broken:
+        return broken
+    relations = {base.identifier: _relation(number, base) for number, base in enumerate(question.bases)}
+    query = IncrementalQuery.analyse(
+        question.sql,
+        tuple(relations.values()),
+        output=question.output,
+        default_catalog=question.default_catalog,
+        default_namespace=question.default_namespace,
+        views=question.views,
+    )
+    if isinstance(query, Reason):
+        return (query,)
+    changed_columns = _changed_columns(question.bases, query)
+    if changed_columns:
+        return changed_columns
+    unseen = _unseen(question.bases, query)
+    if unseen is not None:
+        return unseen
+    again = regenerated_sql(question.pinned)
+    if isinstance(again, Reason):
+        return (again,)
+    return _Candidates(question, query, relations, again).cheapest()
+
+
+@dataclass(frozen=True, slots=True)
+class _Candidates:
+    """The ways that one question allows."""
+
+    question: Question
+    query: IncrementalQuery
+    relations: Mapping[Identifier, BaseRelation]
+    #: The pinned query, written again.
+    again: str
+
+    def cheapest(self) -> Candidate | tuple[Reason, ...]:
+        refused: dict[Reason, list[Mode]] = {}
+        merge = self._merge if self.query.is_grouped else self._merge_rows
+        ways = {Mode.APPEND: self._append, Mode.MERGE: merge, Mode.REPLACE_KEYS: self._replace_keys}
+        for mode, way in ways.items():
+            found = way()
+            if isinstance(found, Candidate):
+                return Candidate(found.mode, found.steps, (*found.reasons, *_told(refused)), found.estimate)
+            refused.setdefault(found, []).append(mode)
+        return _told(refused)
+
+    def _append(self) -> Candidate | Reason:
+        one_by_one = all(_row_by_row(base) for base in self.question.bases if base.changed)
+        found = self.query.append(consolidated=not one_by_one, broadcast=self._small)
+        if not isinstance(found, Appended):
+            return found
+        statement = "\nUNION ALL\n".join(found.terms)
+        insert = SqlStep(f"INSERT INTO {self.question.stored.tables[Mode.APPEND]}\n{statement}")
+        text = "rows were only added, and each adds rows of its own to the view"
+        return self._candidate(Mode.APPEND, (*self._relations(statement, only_added=True), insert), text)
+
+    def _merge(self) -> Candidate | Reason:
+        text = "the new aggregates are made from the stored ones and the change alone"
+        return self._merged(self.query.merge(broadcast=self._small), text, weighted=False)
+
+    def _merge_rows(self) -> Candidate | Reason:
+        text = "of each row that came or went, the stored copies and the change tell how many there are now"
+        return self._merged(self.query.merge_rows(broadcast=self._small), text, weighted=True)
+
+    def _merged(self, found: Merged | Reason, text: str, *, weighted: bool) -> Candidate | Reason:
+        if not isinstance(found, Merged):
+            return found
+        step = MergeAdditiveStep(
+            table=self.question.stored.tables[Mode.MERGE],
+            columns=self.question.stored.columns,
+            keys=found.keys,
+            changes=found.signed,
+            combine=found.template,
+            not_null=_never_null(found),
+            how=self._how,
+            weighted=weighted,
+        )
+        only_added = all(relation.appended_only for relation in self.relations.values() if relation.changed)
+        relations = self._relations(found.signed, only_added=only_added)
+        return self._candidate(Mode.MERGE, (*relations, step), f"{text}; {self._told_how}")
+
+    def _replace_keys(self) -> Candidate | Reason:
+        found = self.query.replace_keys(broadcast=self._small)
+        if not isinstance(found, Replaced):
+            return found
+        unless = found.affected_unless_constants or ""
+        step = ReplaceKeysStep(
+            table=self.question.stored.tables[Mode.REPLACE_KEYS],
+            query=self.question.pinned,
+            columns=self.question.stored.columns,
+            affected=found.affected,
+            keys=found.keys,
+            not_null=_never_null(found),
+            how=self._how,
+            constants=found.constants,
+            affected_unless=unless,
+        )
+        text = f"the rows of the affected keys ({', '.join(found.keys)}) are recomputed and replaced; {self._told_how}"
+        if self.query.is_one_row:
+            text = "the one row is recomputed if the change reaches it"
+        elif found.constants:
+            text += "; all rows are recomputed if the value of a subquery has changed"
+        relations = self._relations("\n".join((found.affected, unless, *found.constants)))
+        return self._candidate(Mode.REPLACE_KEYS, (*relations, step), text)
+
+    @property
+    def _how(self) -> str:
+        return "overwrite" if self.question.stored.cost.bytes <= SMALL_STORAGE else "delete"
+
+    @property
+    def _told_how(self) -> str:
+        if self._how == "overwrite":
+            return "the stored rows are few, so that all are written again"
+        return "of the stored rows only those are deleted and inserted"
+
+    @property
+    def _small(self) -> bool:
+        """Whether the whole change fits into the memory of every task."""
+        changed = [cost for cost in base_costs(self.question.bases) if cost.range is not None]
+        rows = known_sum(cost.changed_rows for cost in changed)
+        size = known_sum(cost.changed_bytes for cost in changed)
+        return rows is not None and rows <= _SMALL_ROWS and size is not None and size <= _SMALL_BYTES
+
+    def _candidate(self, mode: Mode, steps: Sequence[Step], text: str) -> Candidate:
+        costs = base_costs(self.question.bases)
+        estimate = incremental_cost(str(mode), costs, self.question.stored.cost)
+        probe = DeterminismStep(self.question.pinned, self.again, pinned=True)
+        return Candidate(mode, (probe, *steps), (Reason(Code.INCREMENTAL, text),), estimate)
+
+    def _relations(self, statement: str, *, only_added: bool = False) -> tuple[Step, ...]:
+        """Make the relations that a statement reads, and no others."""
+        steps: list[Step] = []
+        for base in self.question.bases:
+            relation = self.relations[base.identifier]
+            columns = self.query.used_columns.get(base.identifier, ())
+            for version, snapshot in (("new", base.target), ("old", base.recorded)):
+                if f"{relation.name}__{version}`" in statement:
+                    steps.append(_pinned(relation, version, base, columns, snapshot))
+            uses = statement.count(f"{relation.name}__delta`")
+            if uses:
+                where = self.query.conditions.get(base.identifier, "")
+                delta = _delta(relation, base, columns, where, uses)
+                joined = self.query.joined_columns.get(base.identifier, ())
+                steps.append(replace(delta, only_added=only_added, joined=joined))
+        return tuple(steps)
+
+
+def _told(refused: Mapping[Reason, Sequence[Mode]]) -> tuple[Reason, ...]:
+    return tuple(Reason(why.code, f"no {' or '.join(modes)}: {why.message}") for why, modes in refused.items())
+
+
+def base_costs(bases: Sequence[BaseTableInput]) -> tuple[BaseCost, ...]:
+    """Return base tables as an estimate sees them."""
+    return tuple(BaseCost(base.range if base.changed else None, base.total_bytes) for base in bases)
+
+
+def _relation(number: int, base: BaseTableInput) -> BaseRelation:
+    return BaseRelation(
+        identifier=base.identifier,
+        name=f"{STAGING_CATALOG}-t{number}",
+        columns=base.columns,
+        changed=base.changed,
+        appended_only=base.range.kind == Kind.APPENDED,
+        not_null=base.not_null,
+    )
+
+
+def _pinned(
+    relation: BaseRelation, version: str, base: BaseTableInput, columns: Sequence[str], snapshot: int | None
+) -> SqlStep:
+    selected = ", ".join(quote(column) for column in columns) or "1 AS `__none`"
+    reference = snapshot if snapshot is not None else base.target if base.target is not None else base.recorded
+    pinned = base.sql if reference is None else f"{base.sql} VERSION AS OF {reference}"
+    nothing = " WHERE FALSE" if snapshot is None else ""
+    view = temporary(f"{relation.name.removeprefix(STAGING_CATALOG + '-')}__{version}")
+    return SqlStep(f"CREATE OR REPLACE TEMPORARY VIEW {view} AS\nSELECT {selected} FROM {pinned}{nothing}")
+
+
+def _delta(relation: BaseRelation, base: BaseTableInput, columns: Sequence[str], where: str, uses: int) -> DeltaStep:
+    return DeltaStep(
+        view=temporary(f"{relation.name.removeprefix(STAGING_CATALOG + '-')}__delta"),
+        table=base.sql,
+        start=base.recorded,
+        end=base.target,
+        columns=tuple(columns),
+        kind="append" if base.range.only_appends and base.schema_is_current else "diff",
+        where=where,
+        uses=uses,
+    )
+
+
+def _broken(base: BaseTableInput) -> Reason | None:
+    """Why the change of a table cannot be had."""
+    kind = base.range.kind
+    if not base.changed or kind in DIFFERABLE:
+        return None
+    if kind == Kind.EXPIRED:
+        text = f"{base.identifier}: the snapshot that the stored rows are of has expired; keep it with a tag, or longer"
+        return Reason(Code.SNAPSHOT_EXPIRED, text)
+    if kind == Kind.RECREATED:
+        return Reason(Code.BASE_RECREATED, f"{base.identifier} is another table than the one that was read")
+    return Reason(Code.BASE_CHANGED, f"{base.identifier}: how it changed cannot be told from its metadata")
+
+
+def _changed_columns(bases: Sequence[BaseTableInput], query: IncrementalQuery) -> tuple[Reason, ...]:
+    """Name the tables of which the query reads a column that was another one at the recorded snapshot."""
+    reasons = []
+    for base in bases:
+        changed = [column for column in query.used_columns.get(base.identifier, ()) if column not in base.kept]
+        if changed:
+            text = f"{base.identifier}: the query reads columns that changed since: {', '.join(changed)}"
+            reasons.append(Reason(Code.SCHEMA_CHANGED, text))
+    return tuple(reasons)
+
+
+def _row_by_row(base: BaseTableInput) -> bool:
+    """Whether each added row stands for itself: where rows have to be compared, equal ones may come as one."""
+    change = base.range
+    return change.only_appends and base.schema_is_current and "replace" not in dict(change.operations)
+
+
+def _never_null(found: Merged | Replaced) -> tuple[str, ...]:
+    return tuple(key for key, never in zip(found.keys, found.not_null, strict=True) if never)
+
+
+def _unseen(bases: Sequence[BaseTableInput], query: IncrementalQuery) -> Candidate | None:
+    """A change of which no row can pass the query's filters leaves the rows as they are: no Spark at all."""
+    filters = query.filters
+    reasons = []
+    for base in (item for item in bases if item.changed):
+        wanted = filters.get(base.identifier, [()])
+        if base.added_may_match is None or base.added_may_match(wanted):
+            return None
+        told = " or ".join(" and ".join(map(str, comparisons)) for comparisons in wanted)
+        text = f"{base.identifier}: by its files' statistics no added row passes {told}"
+        reasons.append(Reason(Code.FILTERED_OUT, text))
+    return Candidate(Mode.FAST_FORWARD, (), tuple(reasons), Estimate("fast-forward", 0.1, 0, 0))

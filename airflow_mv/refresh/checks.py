@@ -1,0 +1,157 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The checks of a refresh: which they are, and what follows from what came of them."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+
+from airflow_mv.catalog import MaterializedViewCatalog
+from airflow_mv.checks import Check, stored_checks
+from airflow_mv.errors import CheckFailedError, JobError
+from airflow_mv.freshness.observe import Observation
+from airflow_mv.freshness.state import State
+from airflow_mv.refresh.check_sql import Subject, compile_checks
+from airflow_mv.refresh.plan import RefreshPlan
+from airflow_mv.refresh.statements import STORAGE, staged, staged_storage
+from airflow_mv.refresh.view_sql import pinned_query
+from airflow_mv.script import CheckResult, Outcome, Script, StagedChecks
+from airflow_mv.sql.intervals import condition
+
+log = logging.getLogger(__name__)
+
+#: What the message of a failed refresh shows: of each check so many rows, and so many checks. The log has more.
+_ROWS_IN_MESSAGE = 5
+_CHECKS_IN_MESSAGE = 10
+
+
+def all_checks(observation: Observation, given: Sequence[Check]) -> tuple[Check, ...]:
+    """Return the view's own checks and those of a call.
+
+    Args:
+        observation: A look at the view.
+        given: The call's.
+
+    Raises:
+        ConfigurationError: The view's property is not what it must be.
+    """
+    loaded = observation.view
+    stored = stored_checks(loaded.metadata.properties, view=str(loaded.identifier))
+    return tuple(dict.fromkeys((*stored, *given)))
+
+
+def checks_to_run(
+    catalog: MaterializedViewCatalog, observation: Observation, checks: Sequence[Check], refresh_id: str
+) -> StagedChecks | None:
+    """Compile checks for a refresh; of an interval they see its rows only.
+
+    Args:
+        catalog: Where the view is.
+        observation: What the refresh is planned from.
+        checks: The checks.
+        refresh_id: The refresh.
+
+    Raises:
+        ConfigurationError: A check names a column that the view does not have.
+        InvalidQueryError: The SQL of a check is not what it must be.
+    """
+    loaded, storage, schema = observation.view, observation.storage, observation.view.metadata.schema_
+    interval, reads = observation.interval, observation.dependencies
+    before = ""
+    if storage.rows_snapshot is not None and _has_rows_to_compare(observation):
+        before = f"{storage.name.sql() if storage.name else staged(STORAGE)} VERSION AS OF {storage.rows_snapshot}"
+    subject = Subject(
+        view=str(loaded.identifier),
+        columns=schema.names,
+        table=staged_storage(storage.name, refresh_id),
+        before=before,
+        where=condition(interval, schema.fields) if interval else "",
+        reads={*reads.tables, *(view.identifier for view in reads.views)},
+        pin=lambda query, label: pinned_query(catalog, observation, query, label)[0],
+        default_catalog=loaded.default_catalog,
+        default_namespace=loaded.default_namespace,
+    )
+    return compile_checks(checks, subject)
+
+
+def require_fitting(properties: Mapping[str, str], *, view: str, columns: Sequence[str]) -> None:
+    """Refuse a view's own checks where they do not fit its columns; which tables they read is not looked at here.
+
+    Args:
+        properties: The view's, as they are to be.
+        view: For messages.
+        columns: The view's columns.
+
+    Raises:
+        ConfigurationError, InvalidQueryError: See :func:`checks_to_run`.
+    """
+    compile_checks(stored_checks(properties, view=view), Subject(view, columns, table=staged(STORAGE)))
+
+
+def reads_staged_views(observation: Observation, checks: Sequence[Check]) -> bool:
+    """Whether a query of a check may read a base table that the job has to register: a view in no catalog."""
+    staged_views = any(isinstance(place, str) for place in observation.nested_storages.values())
+    return staged_views and any(check.kind == "sql" for check in checks)
+
+
+def has_passed(script: Script | None, outcome: Outcome) -> bool:
+    """Whether what was staged has passed all checks of a script, these very ones."""
+    if script is None or script.checks is None:
+        return True
+    return outcome.checks_digest == script.checks.digest and not any(result.stops for result in outcome.checks)
+
+
+def judge(plan: RefreshPlan, outcome: Outcome) -> None:
+    """Log which checks of a staged refresh have failed, and end it if one of them forbids to publish.
+
+    Raises:
+        CheckFailedError, JobError: See :func:`require_passed`.
+    """
+    for result in outcome.checks if plan.script and plan.script.checks else ():
+        if not result.passed:
+            log.log(logging.ERROR if result.stops else logging.WARNING, "%s", "\n".join(result.lines()))
+    require_passed(plan, outcome)
+
+
+def require_passed(plan: RefreshPlan, outcome: Outcome) -> None:
+    """Refuse to publish what has not passed its checks. What was staged stays for a look.
+
+    Raises:
+        CheckFailedError: With some of the rows that broke the checks.
+        JobError: The job has not run these checks.
+    """
+    if plan.script is None or has_passed(plan.script, outcome):
+        return
+    if plan.script.checks is None or outcome.checks_digest != plan.script.checks.digest:
+        raise JobError(
+            f"view {plan.view}: the Spark job has not run the plan's checks, so nothing was published. Does its driver "
+            "run this version of airflow-mv, with the script of this plan?"
+        )
+    failed = [result for result in outcome.checks if result.stops]
+    told = [_shown(result) for result in failed[:_CHECKS_IN_MESSAGE]]
+    if len(failed) > _CHECKS_IN_MESSAGE:
+        told.append(f"and {len(failed) - _CHECKS_IN_MESSAGE} more checks, which the log shows")
+    message = "\n".join([
+        f"view {plan.view}: {len(failed)} of {len(outcome.checks)} checks failed, so nothing was published and readers "
+        "keep the rows that they have",
+        *told,
+        f"The rows that were checked are kept for a look: {_place(plan, outcome)}",
+    ])  # fmt: skip
+    raise CheckFailedError(message, results=tuple(failed))
+
+
+def _shown(result: CheckResult) -> str:
+    more = len(result.rows) - _ROWS_IN_MESSAGE
+    lines = result.lines(_ROWS_IN_MESSAGE)
+    return "\n".join([*lines, *([f"  and {more} more in the log"] if more > 0 else [])])
+
+
+def _place(plan: RefreshPlan, outcome: Outcome) -> str:
+    if outcome.branch is not None:
+        return f"branch {outcome.branch} of {plan.storage_table}"
+    return f"the Iceberg table with the metadata file {outcome.metadata_location}"
+
+
+def _has_rows_to_compare(observation: Observation) -> bool:
+    """Whether the stored rows are an older answer to the same question."""
+    return observation.freshness.state not in (State.NEVER_REFRESHED, State.DEFINITION_CHANGED)

@@ -1,0 +1,205 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a refresh will cost, estimated from metadata: enough to tell a cheap way from a dear one.
+
+The figures are of one class of machine; only their relation matters. What a view's last refreshes took against
+their estimates, once recorded, corrects the guess. ``python -m benchmarks incremental`` prints both side by side, and
+``benchmarks/README.md`` says how to set the figures anew by it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from airflow_mv.freshness.changes import Range, known_sum
+
+#: Bytes of Parquet, of which a query wants some columns, that two cores scan and filter in a second.
+_SCAN = 300e6
+#: Bytes that they scan, join, aggregate and write in a second: a full refresh of an ordinary query.
+_COMPUTE = 55e6
+#: Bytes of which they compare all rows with each other in a second.
+_COMPARE = 28e6
+#: Bytes of stored rows that they find again by value, and write anew, in a second.
+_REWRITE = 4e6
+#: Seconds that a statement takes on no data: planning, scheduling, the commit.
+_FIXED_FULL = 0.5
+_FIXED = {"append": 0.4, "merge": 0.9, "replace-keys": 1.6}
+#: Seconds to make ready the change of one table.
+_FIXED_DELTA = 0.15
+#: A factor outside of these is an accident, such as a cluster that had to start.
+_LEAST_FACTOR, _MOST_FACTOR = 0.1, 6.0
+#: Up to so many bytes a stored table is rewritten as fast as it is patched.
+SMALL_STORAGE = 8 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """What one way to refresh is expected to take.
+
+    Args:
+        mode: The way.
+        seconds: On the machine that the figures are from, in a warm session; ``None`` where the bytes are not known.
+        bytes_read: Bytes of base table files and of the storage table that are read; ``None``: not known.
+        rows_changed: Rows of base tables that changed; ``None``: not known.
+        factor: By how much the view's refreshes in this mode took longer than the bare estimate; in ``seconds``.
+    """
+
+    mode: str
+    seconds: float | None
+    bytes_read: int | None
+    rows_changed: int | None
+    factor: float = 1.0
+
+    def corrected(self, factors: Mapping[str, float]) -> Estimate:
+        """Return the estimate, corrected by what was seen before.
+
+        Args:
+            factors: By mode.
+        """
+        known = min(max(factors.get(self.mode, 1.0), _LEAST_FACTOR), _MOST_FACTOR)
+        return self if self.seconds is None else replace(self, seconds=round(self.seconds * known, 3), factor=known)
+
+    def factor_of(self, seconds: float) -> float | None:
+        """Return the factor that a refresh of so many seconds teaches; ``None`` where nothing was expected of it.
+
+        Halfway from what was known to what was seen; but all of it where a full refresh was faster: it may be slow by
+        accident, and is never fast by accident. An incremental one may be, as changes differ.
+        """
+        if self.seconds is None:
+            return None
+        seen = seconds / self.seconds
+        return round(self.factor * (seen if self.mode == "full" and seen < 1 else math.sqrt(seen)), 3)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the JSON form."""
+        return {
+            "mode": self.mode,
+            "seconds": self.seconds,
+            "bytes_read": self.bytes_read,
+            "rows_changed": self.rows_changed,
+            "factor": self.factor,
+        }
+
+    def __str__(self) -> str:
+        if self.seconds is None:
+            return f"{self.mode} unknown, as the size of a base table is"
+        return f"{self.mode} {self.seconds:.1f} s for {human(self.bytes_read)}"
+
+
+@dataclass(frozen=True, slots=True)
+class BaseCost:
+    """A base table as an estimate sees it.
+
+    Args:
+        range: What changed; ``None`` for one that did not.
+        total_bytes: Bytes of its files now; ``None``: not known.
+    """
+
+    range: Range | None
+    total_bytes: int | None
+
+    @property
+    def changed_bytes(self) -> int | None:
+        """Bytes that a difference of the two snapshots reads at most; ``None``: not known."""
+        if self.range is None:
+            return 0
+        size = self.range.size
+        if self.range.only_appends:
+            return self.total_bytes if size.bytes_added is None else size.bytes_added
+        return self._at_most_both((size.bytes_added, size.bytes_removed, size.bytes_touched))
+
+    @property
+    def compared_bytes(self) -> int | None:
+        """Bytes of the rows that are compared: all of files that only one snapshot has, the deleted ones of others."""
+        if self.range is None or self.range.only_appends:
+            return 0
+        size = self.range.size
+        deleted = size.bytes_touched
+        if deleted and None not in (size.rows_deleted, size.total_rows):
+            rows, total = size.rows_deleted or 0, size.total_rows or 0
+            deleted = deleted * min(rows, total) // max(total, 1)
+        return self._at_most_both((size.bytes_added, size.bytes_removed, deleted))
+
+    def _at_most_both(self, sizes: Iterable[int | None]) -> int | None:
+        """No more can be read than all of both snapshots, which are about as large as each other."""
+        known = known_sum(sizes)
+        if self.total_bytes is None:
+            return known
+        both = 2 * max(self.total_bytes, 1)
+        return both if known is None else min(known, both)
+
+    @property
+    def changed_rows(self) -> int | None:
+        """Rows that came or went; ``None``: not known."""
+        return known_sum((self.range.size.rows_added, self.range.size.rows_deleted)) if self.range else 0
+
+
+@dataclass(frozen=True, slots=True)
+class StoredCost:
+    """The storage table as an estimate sees it.
+
+    Args:
+        bytes: Bytes of its files.
+        rows: Rows in them.
+    """
+
+    bytes: int
+    rows: int
+
+
+def full_cost(total_bytes: int | None, *, rows_changed: int | None = 0) -> Estimate:
+    """Estimate a full refresh.
+
+    Args:
+        total_bytes: Bytes of the base tables' files; ``None``: not known.
+        rows_changed: For the plan.
+    """
+    seconds = None if total_bytes is None else _FIXED_FULL + total_bytes / _COMPUTE
+    return Estimate("full", seconds, total_bytes, rows_changed)
+
+
+def incremental_cost(mode: str, bases: Sequence[BaseCost], stored: StoredCost) -> Estimate:
+    """Estimate an incremental refresh.
+
+    Args:
+        mode: ``append``, ``merge`` or ``replace-keys``.
+        bases: All base tables.
+        stored: The rows of the view.
+    """
+    changed = [base for base in bases if base.range is not None]
+    rows = known_sum(base.changed_rows for base in changed)
+    delta = known_sum(base.changed_bytes for base in changed)
+    compared = known_sum(base.compared_bytes for base in changed)
+    others = known_sum(base.total_bytes for base in bases)
+    if delta is None or compared is None or others is None:
+        return Estimate(mode, None, None, rows)
+    # A change of one table is joined with the others, whole: once for each changed table.
+    read = delta + sum(others - (base.total_bytes or 0) for base in changed)
+    seconds = compared / _COMPARE
+    if mode == "replace-keys":
+        # The affected keys' rows are looked for in all of the base tables, and in the stored rows.
+        read += others + stored.bytes
+        # No more keys can be affected than rows changed; of a few large groups all are.
+        affected = 1.0 if rows is None else min(rows / max(stored.rows, 1), 1.0)
+        seconds += affected * (others / _COMPUTE + stored.bytes / _REWRITE)
+    elif mode == "merge":
+        read += stored.bytes
+        if not all(base.range.only_appends for base in changed if base.range):
+            # Rows deleted here and there are found in all files of the stored rows.
+            seconds += stored.bytes / _REWRITE
+    seconds += _FIXED[mode] + _FIXED_DELTA * len(changed) + read / _SCAN
+    return Estimate(mode, round(seconds, 3), read, rows)
+
+
+def human(count: int | None) -> str:
+    """Return a number of bytes for people."""
+    if count is None:
+        return "an unknown number of bytes"
+    size = float(count)
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if size < 1024:
+            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
+        size /= 1024
+    return f"{size:.1f} TiB"

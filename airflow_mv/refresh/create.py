@@ -1,0 +1,468 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Make, redefine and drop materialized views."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from airflow_mv.catalog import Layout, LoadedView, MaterializedViewCatalog
+from airflow_mv.catalog.files import join
+from airflow_mv.catalog.untrusted_input import check_confined
+from airflow_mv.checks import CHECKS_PROPERTY, Check, property_of, stored_checks
+from airflow_mv.errors import (
+    AlreadyExistsError,
+    CatalogUnavailableError,
+    ClockError,
+    CommitConflictError,
+    CommitStateUnknownError,
+    InvalidMetadataError,
+    InvalidQueryError,
+    JobError,
+    MaterializedViewError,
+    NotFoundError,
+    NotMaterializedError,
+    UnsupportedError,
+    ViewNotFoundError,
+)
+from airflow_mv.freshness.observe import load_plain_view, observe_tables, require_readable
+from airflow_mv.publish.attempt import history_limits
+from airflow_mv.publish.new_storage import NewStorage, discarded_on_failure, drop_storage
+from airflow_mv.publish.protocol import Effects
+from airflow_mv.refresh import same_columns
+from airflow_mv.refresh.checks import require_fitting
+from airflow_mv.refresh.statements import create_storage, pinned
+from airflow_mv.refresh.view_sql import expanded_dependencies, schemas_of
+from airflow_mv.script import Outcome, Script
+from airflow_mv.spec.clock import MAX_AHEAD_MS
+from airflow_mv.spec.identifiers import Identifier
+from airflow_mv.spec.materialized_view import (
+    PROPERTY,
+    TIME_TRAVEL_PROPERTY,
+    ViewSettings,
+    property_text,
+)
+from airflow_mv.spec.view import ViewMetadata, new_view, replace_version, with_view_properties
+from airflow_mv.sql.query import Dependencies, base_tables, partition_transform
+from airflow_mv.sql.star_expansion import expand_stars
+from airflow_mv.version import __version__
+
+log = logging.getLogger(__name__)
+
+SUMMARY = {"engine-name": "airflow-mv", "engine-version": __version__}
+_TRIES = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Definition:
+    """What a materialized view is to be.
+
+    Args:
+        sql: The query; ``None`` keeps the query of the plain view that is there.
+        refresh_strategy: The stored ``refresh-strategy``.
+        allow_stale_data: Whether stored rows may be read although base tables have moved on.
+        time_travel: Whether each refresh stays in the history, with its own tagged snapshot.
+        partition_by: Partition transforms of the storage table, e.g. ``days(ts)``.
+        properties: More view properties.
+        checks: What must hold of the rows of every refresh before they are published: the view's own checks.
+        layout: ``pointed``: the view names the storage table's metadata file. ``registered``: the storage table is
+            a table of the catalog, for any engine to read by its name. ``None`` takes what the catalog does best.
+    """
+
+    sql: str | None
+    refresh_strategy: Literal["full", "incremental"] = "full"
+    allow_stale_data: bool = False
+    time_travel: bool = False
+    partition_by: Sequence[str] = ()
+    properties: Mapping[str, str] = field(default_factory=dict)
+    layout: Layout | None = None
+    checks: Sequence[Check] = ()
+
+    def view_properties(self, storage: NewStorage, kept: ViewSettings | None = None) -> dict[str, str]:
+        """Return the properties that make a view a materialized one, with a storage table of its own."""
+        return {**self._settings(storage.location, kept), **storage.view_properties}
+
+    def properties_on(self, view: LoadedView) -> dict[str, str]:
+        """Return the properties of a view that is materialized already: it keeps its storage table."""
+        return self._settings(view.materialized.storage_table_location, view.settings)
+
+    def _settings(self, storage_table_location: str, kept: ViewSettings | None) -> dict[str, str]:
+        document = {
+            **(kept.document() if kept else {}),
+            "storage-table-location": storage_table_location,
+            "allow-stale-data": self.allow_stale_data,
+            "refresh-strategy": self.refresh_strategy,
+        }
+        settings = ViewSettings.read(document, source=PROPERTY)
+        travel = {TIME_TRAVEL_PROPERTY: "true" if self.time_travel else "false"}
+        return {**self.given_properties, PROPERTY: property_text(settings), **travel}
+
+    @property
+    def given_properties(self) -> dict[str, str]:
+        """The properties that are asked for, the checks among them."""
+        checks = (*stored_checks(self.properties, view="to be created"), *self.checks)
+        return {**self.properties, **({CHECKS_PROPERTY: property_of(checks)} if checks else {})}
+
+    def layout_for(self, catalog: MaterializedViewCatalog, existing: LoadedView | None) -> Layout:
+        """Return the layout that a view gets, or has.
+
+        Raises:
+            UnsupportedError: The catalog cannot have it, or the view has the other one.
+        """
+        has = existing.layout if existing and existing.settings else None
+        wanted = self.layout or has or catalog.layouts[0]
+        if wanted not in catalog.layouts:
+            raise UnsupportedError(
+                f"catalog {catalog.name!r} cannot compare and swap the pointer of a view, which the layout {wanted!r} "
+                f"needs: use the layout {catalog.layouts[0]!r}"
+            )
+        if has not in (None, wanted):
+            raise UnsupportedError(f"the view has the layout {has!r}: to change it, drop the view and create it again")
+        return wanted
+
+
+def create(
+    catalog: MaterializedViewCatalog,
+    view: str | Identifier,
+    definition: Definition,
+    *,
+    stager: Callable[[Script], Outcome],
+    replace: bool = False,
+    effects: Effects | None = None,
+) -> LoadedView:
+    """Create a materialized view with an empty storage table.
+
+    Spark analyses the query, so the view's columns are what Spark will write. A plain view of the name is
+    turned into a materialized one where no query is given. With ``replace`` an existing materialized view
+    gets a new version, unless its query and the types of its columns are the same; its rows stay, and are of
+    the old version, until the next refresh.
+
+    Raises:
+        AlreadyExistsError: The name is taken.
+        InvalidQueryError: Names the place in the SQL.
+        BaseTableNotFoundError: The query reads a table that does not exist.
+        UnsupportedError: The catalog or the view cannot have the layout.
+    """
+    identifier = catalog.identify(view)
+    history_limits({**definition.properties, TIME_TRAVEL_PROPERTY: "true"}, view=str(identifier))
+    existing = catalog.load(identifier) if catalog.exists(identifier) else None
+    effects = effects or Effects()
+    definition = dataclasses.replace(definition, layout=definition.layout_for(catalog, existing))
+    if existing is None:
+        return _create_new(catalog, identifier, definition, stager, effects)
+    catalog.folders_of(existing)
+    if definition.sql is None and existing.settings is None:
+        return _materialize(catalog, existing, definition, stager, effects)
+    if not replace:
+        raise AlreadyExistsError(
+            f"a view {identifier} exists already; replace it with --replace, or choose another name"
+        )
+    return _redefine(catalog, existing, definition, stager, effects)
+
+
+def _create_new(
+    catalog: MaterializedViewCatalog,
+    view: Identifier,
+    definition: Definition,
+    stager: Callable[[Script], Outcome],
+    effects: Effects,
+) -> LoadedView:
+    if definition.sql is None:
+        raise NotMaterializedError(
+            f"there is no view {view} to turn into a materialized one; give its query with --sql"
+        )
+    location = catalog.new_location(view)
+    storage = _new_storage(catalog, view, definition, definition.sql, None, location, stager, view)
+    metadata = new_view(
+        view_uuid=str(uuid.uuid4()),
+        location=location,
+        schema={"type": "struct", "fields": storage.fields},
+        sql=definition.sql.strip().rstrip(";"),
+        default_catalog=view.catalog,
+        default_namespace=view.namespace,
+        properties=definition.view_properties(storage),
+        summary=SUMMARY,
+        now_ms=_now_ms(catalog, location, effects),
+    )
+    with discarded_on_failure(catalog, storage):
+        return catalog.create(view, metadata)
+
+
+def _materialize(
+    catalog: MaterializedViewCatalog,
+    existing: LoadedView,
+    definition: Definition,
+    stager: Callable[[Script], Outcome],
+    effects: Effects,
+) -> LoadedView:
+    """Give a view a new storage table; its definition and columns stay."""
+    version = existing.metadata.current_version
+    sql = existing.metadata.sql(view=str(existing.identifier))
+    context = Identifier(
+        existing.default_catalog,
+        version.default_namespace or existing.identifier.namespace,
+        existing.identifier.name,
+    )
+    columns = existing.metadata.schema_.names
+    storage = _new_storage(
+        catalog, existing.identifier, definition, sql, columns, existing.metadata.location, stager, context
+    )
+    with discarded_on_failure(catalog, storage):
+        return _publish_properties(
+            catalog, existing, lambda loaded: definition.view_properties(storage, loaded.settings), effects
+        )
+
+
+def _redefine(
+    catalog: MaterializedViewCatalog,
+    existing: LoadedView,
+    definition: Definition,
+    stager: Callable[[Script], Outcome],
+    effects: Effects,
+) -> LoadedView:
+    view, settings = existing.identifier, existing.materialized
+    sql = (definition.sql or existing.metadata.sql(view=str(view))).strip().rstrip(";")
+    same = sql == existing.metadata.sql(view=str(view))
+    columns = existing.metadata.schema_.names if same else None
+    storage = _new_storage(catalog, view, definition, sql, columns, existing.metadata.location, stager, view)
+    if same and same_columns(existing.metadata.schema_.fields, storage.table):
+        storage.discard(catalog)
+        log.info("The query of %s is the same: its version stays %d", view, existing.metadata.current_version_id)
+        require_fitting(definition.given_properties, view=str(view), columns=existing.metadata.schema_.names)
+        if _storage_has(catalog, existing, existing.metadata.schema_.fields):
+            return _publish_properties(catalog, existing, definition.properties_on, effects)
+        return _retired(catalog, existing, _materialize(catalog, existing, definition, stager, effects))
+    if _storage_has(catalog, existing, storage.fields):
+        # Only its columns were wanted.
+        storage.discard(catalog)
+        return _replaced(catalog, existing, sql, storage, definition.properties_on, effects)
+    with discarded_on_failure(catalog, storage):
+        properties = definition.view_properties(storage, settings)
+        replaced = _replaced(catalog, existing, sql, storage, lambda _: properties, effects)
+    return _retired(catalog, existing, replaced)
+
+
+def _storage_has(catalog: MaterializedViewCatalog, view: LoadedView, fields: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether a view's storage table can be kept for these columns: one of no catalog changes with a refresh."""
+    try:
+        table = catalog.load_storage(view).table
+        return view.storage_table is None or same_columns(fields, table)
+    except (NotFoundError, InvalidMetadataError) as error:
+        log.warning("%s gets a new storage table: %s", view.identifier, error)
+        return False
+
+
+def _retired(catalog: MaterializedViewCatalog, old: LoadedView, new: LoadedView) -> LoadedView:
+    """Take the storage table that a view named before out of the catalog."""
+    if old.storage_table is not None and old.storage_table != new.storage_table:
+        drop_storage(catalog, old)
+    return new
+
+
+def _replaced(
+    catalog: MaterializedViewCatalog,
+    existing: LoadedView,
+    sql: str,
+    storage: NewStorage,
+    properties: Callable[[LoadedView], Mapping[str, str]],
+    effects: Effects,
+) -> LoadedView:
+    """Publish another query: the new version and the properties in one commit."""
+    view = existing.identifier
+
+    def change(current: LoadedView) -> ViewMetadata | None:
+        wanted, metadata = properties(current), current.metadata
+        done = metadata.sql(view=str(view)) == sql and list(metadata.schema_.fields) == storage.fields
+        if done and _has(current, wanted):
+            return None
+        return replace_version(
+            with_view_properties(metadata, wanted),
+            schema={"type": "struct", "fields": storage.fields},
+            sql=sql,
+            default_catalog=view.catalog,
+            default_namespace=view.namespace,
+            summary=SUMMARY,
+            now_ms=_now_ms(catalog, metadata.location, effects),
+        )
+
+    return _publish(catalog, existing, change, effects)
+
+
+def _publish_properties(
+    catalog: MaterializedViewCatalog,
+    existing: LoadedView,
+    properties: Callable[[LoadedView], Mapping[str, str]],
+    effects: Effects,
+) -> LoadedView:
+    def change(current: LoadedView) -> ViewMetadata | None:
+        wanted = properties(current)
+        return None if _has(current, wanted) else with_view_properties(current.metadata, wanted)
+
+    return _publish(catalog, existing, change, effects)
+
+
+def _has(view: LoadedView, properties: Mapping[str, str]) -> bool:
+    return all(view.metadata.properties.get(key) == value for key, value in properties.items())
+
+
+def _publish(
+    catalog: MaterializedViewCatalog,
+    existing: LoadedView,
+    change: Callable[[LoadedView], ViewMetadata | None],
+    effects: Effects,
+) -> LoadedView:
+    """Publish a change of a view. What became of a change whose answer was lost, the view itself tells.
+
+    Args:
+        catalog: Where the view is.
+        existing: The view as it was loaded last.
+        change: Makes the new metadata; ``None`` where the view is as it is wanted already.
+        effects: Clock, sleep and jitter.
+
+    Raises:
+        CommitConflictError: Others kept winning. Nothing was published.
+        CommitStateUnknownError: The catalog's answers stayed lost, or prove nothing.
+        ViewNotFoundError: The view was dropped, or dropped and created again.
+    """
+    view = existing.identifier
+    doubts: list[str] = []
+    refusal: MaterializedViewError | None = None
+    for number in range(1, _TRIES + 1):
+        try:
+            existing = existing if number == 1 else _same(catalog.load(view), existing)
+            changed = change(existing)
+            if changed is None:
+                return existing
+            if refusal is not None:
+                raise refusal  # the answer to the last try, and this look shows that it did not land
+            if catalog.replace(existing, changed):
+                return catalog.load(view)
+        except (CatalogUnavailableError, CommitStateUnknownError) as error:
+            doubts.append(str(error))
+            refusal = getattr(error, "refusal", refusal)
+            log.warning("Try %d of %d to change %s: %s", number, _TRIES, view, error)
+        if number < _TRIES:
+            effects.wait(number)
+    if doubts:
+        raise CommitStateUnknownError(
+            f"view {view}: after {_TRIES} tries the catalog still gave no answer to go by ({doubts[-1]}). The change "
+            "may or may not be published; nothing was deleted, run it again to settle it"
+        )
+    raise CommitConflictError(f"view {view} kept changing while it was changed; run it again")
+
+
+def _same(loaded: LoadedView, before: LoadedView) -> LoadedView:
+    if loaded.metadata.view_uuid != before.metadata.view_uuid:
+        raise ViewNotFoundError(f"view {loaded.identifier} was dropped and created again while it was changed")
+    return loaded
+
+
+def _new_storage(
+    catalog: MaterializedViewCatalog,
+    view: Identifier,
+    definition: Definition,
+    sql: str,
+    columns: Sequence[str] | None,
+    location: str,
+    stager: Callable[[Script], Outcome],
+    context: Identifier,
+) -> NewStorage:
+    """Have Spark make an empty storage table below a view's location; no view names it yet."""
+    token = uuid.uuid4().hex
+    query, nested = _resolved(catalog, sql, columns, context, view)
+    name = None
+    if definition.layout == "registered":
+        name = Identifier(view.catalog, view.namespace, f"{view.name[:200]}__storage_{token[:8]}")
+    script = create_storage(
+        view=str(view),
+        query=query,
+        columns=columns,
+        location=join(location, f"storage-{token[:12]}") if catalog.chooses_locations else None,
+        partition_by=[partition_transform(text) for text in definition.partition_by],
+        nested=nested,
+        token=token,
+        table=name,
+        owner=view.within_catalog,
+    )
+    outcome = stager(script)
+    if outcome.error is not None or outcome.metadata_location is None:
+        kind = InvalidQueryError if outcome.query_error else JobError
+        raise kind(f"view {view}: {outcome.error or 'the job ended without a storage table'}")
+    if catalog.chooses_locations:
+        # The job's word must not lead anywhere else: what it names is read, and deleted where the view is refused.
+        folder = join(location, f"storage-{token[:12]}")
+        check_confined(outcome.metadata_location, (folder,), what=f"view {view}, file of its new storage table")
+    table = catalog.load_table(name, location=outcome.metadata_location, what=f"view {view}, storage table")
+    storage = NewStorage(outcome.metadata_location, table, name, view)
+    try:
+        _require_clock(catalog, storage)
+        if catalog.chooses_locations:
+            catalog.flush_new(storage.location)
+        require_fitting(definition.given_properties, view=str(view), columns=columns or storage.columns)
+    except MaterializedViewError:
+        storage.discard(catalog)
+        raise
+    return storage
+
+
+def _require_clock(catalog: MaterializedViewCatalog, storage: NewStorage) -> None:
+    """Refuse a storage table whose time is ahead of the store's clock: it is the driver's, and becomes the view's.
+
+    Raises:
+        ClockError: It is.
+    """
+    if not catalog.chooses_locations:
+        return  # the server's clock counts
+    ahead_ms = storage.table.last_updated_ms - catalog.files.modified_ms(storage.location)
+    if ahead_ms > MAX_AHEAD_MS:
+        raise ClockError(
+            f"view {storage.owner}: the clock of Spark's driver is {ahead_ms / 1000:.0f} s ahead of the store's clock. "
+            "Nothing was created. Set it right, then try again"
+        )
+
+
+def _now_ms(catalog: MaterializedViewCatalog, folder: str, effects: Effects) -> int:
+    """Return the time for a view's new version: this host's, or the store's where this host's clock is ahead."""
+    now_ms = effects.now_ms()
+    store_ms = catalog.files.now_ms(folder) if catalog.chooses_locations else now_ms
+    return now_ms if now_ms <= store_ms + MAX_AHEAD_MS else store_ms
+
+
+def _resolved(
+    catalog: MaterializedViewCatalog, sql: str, columns: Sequence[str] | None, context: Identifier, view: Identifier
+) -> tuple[str, dict[str, str]]:
+    """Return the query with every name resolved and pinned, so that Spark sees what a refresh will see."""
+    dependencies: Dependencies = base_tables(
+        sql,
+        default_catalog=context.catalog,
+        default_namespace=context.namespace,
+        load_view=lambda identifier: load_plain_view(catalog, identifier),
+        view=str(view),
+    )
+    tables, storages = observe_tables(catalog, dependencies.tables, None)
+    require_readable(view, tables)
+    schemas = schemas_of(catalog, tables)
+    dependencies = expanded_dependencies(dependencies, schemas)
+    if columns is not None:
+        sql = expand_stars(
+            sql,
+            columns=columns,
+            default_catalog=context.catalog,
+            default_namespace=context.namespace,
+            views={item.identifier: item for item in dependencies.views},
+            schemas=schemas,
+            view=str(view),
+        )
+    return pinned(
+        sql,
+        default_catalog=context.catalog,
+        default_namespace=context.namespace,
+        dependencies=dependencies,
+        heads={identifier: table.head for identifier, table in zip(dependencies.tables, tables, strict=True)},
+        storages=storages,
+        view=str(view),
+    )

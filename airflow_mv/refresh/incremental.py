@@ -1,0 +1,171 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Ask the algebra how a stale view can be refreshed from what changed, with all that the catalog knows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from airflow_mv.catalog import LoadedStorage, MaterializedViewCatalog
+from airflow_mv.catalog.statistics import added_rows_may_match, unknown_type
+from airflow_mv.freshness.changes import DIFFERABLE, UNKNOWN, Kind, Range, known_sum
+from airflow_mv.freshness.observe import Observation
+from airflow_mv.freshness.state import BaseTableChange, ObservedTable
+from airflow_mv.ivm import Comparison
+from airflow_mv.refresh.candidates import BaseTableInput, Candidate, Question, StorageInput, base_costs, candidate
+from airflow_mv.refresh.choose import Alternatives
+from airflow_mv.refresh.cost import SMALL_STORAGE, Estimate, StoredCost, full_cost
+from airflow_mv.refresh.statements import read_as, staged_storage
+from airflow_mv.refresh.view_sql import metadata_of
+from airflow_mv.spec.identifiers import Identifier
+from airflow_mv.spec.materialized_view import RefreshRecord
+from airflow_mv.spec.reasons import Code, Mode, Reason
+from airflow_mv.spec.table import TableMetadata, snapshots_between
+from airflow_mv.sql.types import columns_of, rebound_columns
+
+_MODES = (Mode.APPEND, Mode.MERGE, Mode.REPLACE_KEYS)
+
+
+def alternatives(
+    catalog: MaterializedViewCatalog,
+    observation: Observation,
+    *,
+    pinned_query: str,
+    same_schema: bool,
+    refresh_id: Callable[[Mode], str],
+) -> Alternatives:
+    """Return the cheapest incremental way, or why there is none, and what a full refresh is expected to take.
+
+    Args:
+        catalog: Where the view is.
+        observation: A look at a stale view.
+        pinned_query: Its query with every base table at the snapshot to get to.
+        same_schema: Whether the storage table's columns are the view's.
+        refresh_id: Gives the refresh's id in a mode.
+    """
+    record = observation.record
+    bases = tuple(_base(catalog, observation, table, record) for table in observation.tables)
+    total = known_sum(base.total_bytes for base in bases)
+    changed = known_sum(cost.changed_rows for cost in base_costs(bases))
+    full = full_cost(total, rows_changed=changed).corrected(record.factors if record else {})
+    if record is None or not same_schema:
+        return Alternatives((Reason(Code.SCHEMA_CHANGED, "the storage table's columns are not the view's"),), full)
+    if not observation.storage.intact:
+        return Alternatives(observation.freshness.reasons, full)
+    if record.intervals or record.only_intervals:
+        text = "its rows are of several snapshots, as intervals were refreshed on their own: a full refresh ends that"
+        return Alternatives((Reason(Code.INTERVALS, text),), full)
+    loaded = observation.view
+    question = Question(
+        view=str(loaded.identifier),
+        sql=observation.sql,
+        default_catalog=loaded.default_catalog,
+        default_namespace=loaded.default_namespace,
+        views={view.identifier: view for view in observation.dependencies.views},
+        output=columns_of({"fields": loaded.metadata.schema_.fields}),
+        pinned=pinned_query,
+        bases=bases,
+        stored=_stored(observation.storage, refresh_id),
+    )
+    found = candidate(question)
+    if isinstance(found, Candidate) and found.mode in _MODES:
+        found = replace(found, estimate=found.estimate.corrected(record.factors))
+    return Alternatives(found, full)
+
+
+def full_estimate(observation: Observation) -> Estimate | None:
+    """Return what a full refresh is expected to take, or ``None`` where not all base tables were opened."""
+    tables = [(observed.table, observed.head) for observed in observation.tables]
+    if any(table is None for table, _ in tables):
+        return None
+    total = known_sum(table.bytes_at(head) for table, head in tables if table is not None)
+    factors = observation.record.factors if observation.record else {}
+    return full_cost(total).corrected(factors)
+
+
+def _stored(storage: LoadedStorage, refresh_id: Callable[[Mode], str]) -> StorageInput:
+    table = storage.table
+    size, rows = table.bytes_at(storage.rows_snapshot), table.rows_at(storage.rows_snapshot)
+    return StorageInput(
+        tables={mode: staged_storage(storage.name, refresh_id(mode)) for mode in _MODES},
+        columns=table.column_names,
+        # A refresh writes both; after another writer's commit they may be missing: then it is not taken for small.
+        cost=StoredCost(SMALL_STORAGE + 1 if size is None else size, rows or 0),
+    )
+
+
+def _base(
+    catalog: MaterializedViewCatalog, observation: Observation, observed: ObservedTable, record: RefreshRecord | None
+) -> BaseTableInput:
+    identifier = Identifier.parse(observed.identifier)
+    table = metadata_of(catalog, observed, observation.opened)
+    change = next(item for item in observation.freshness.base_tables if item.identifier == observed.identifier)
+    recorded, target = table.schema_at(change.recorded), table.schema_at(observed.head)
+    is_current = _fields(target) == _fields(table.current_schema)
+    return BaseTableInput(
+        identifier=identifier,
+        sql=read_as(observation.nested_storages).get(identifier, identifier.sql()),
+        columns=columns_of(target),
+        recorded=change.recorded,
+        target=observed.head,
+        range=_range(change, table) if record is not None else UNKNOWN,
+        total_bytes=table.bytes_at(observed.head),
+        kept=kept_columns(recorded, target) - _rebound(table, (change.recorded, observed.head)),
+        not_null=_required(recorded) & _required(target),
+        schema_is_current=is_current,
+        added_may_match=_statistics(catalog, identifier, observed, change, table) if is_current else None,
+    )
+
+
+def _statistics(
+    catalog: MaterializedViewCatalog,
+    identifier: Identifier,
+    observed: ObservedTable,
+    change: BaseTableChange,
+    table: TableMetadata,
+) -> Callable[[Sequence[tuple[Comparison, ...]]], bool] | None:
+    """Return how to ask the statistics of appended files, where all of the change was appended."""
+    location, files = observed.metadata_location, catalog.other(identifier.catalog).files
+    if not change.range.only_appends or location is None or unknown_type(table) is not None:
+        return None
+    between = snapshots_between(table, change.recorded, observed.head) or ()
+    appended = {snapshot.snapshot_id for snapshot in between if snapshot.operation == "append"}
+
+    def may_match(filters: Sequence[tuple[Comparison, ...]]) -> bool:
+        return not appended or added_rows_may_match(files, location, appended, filters)
+
+    return may_match
+
+
+def _range(change: BaseTableChange, table: TableMetadata) -> Range:
+    """Its line of snapshots may be whole although the recorded one, which has to be read, has just left it."""
+    gone = change.recorded is not None and table.find(change.recorded) is None
+    if gone and change.range.kind in DIFFERABLE:
+        return replace(change.range, kind=Kind.EXPIRED)
+    return change.range
+
+
+def _rebound(table: TableMetadata, snapshots: Iterable[int | None]) -> frozenset[str]:
+    """Return the columns that a scan of one of these snapshots would filter by another column's statistics."""
+    present = (snapshot for snapshot in snapshots if snapshot is not None)
+    return frozenset().union(*(rebound_columns(table.schema_at(item), table.current_schema) for item in present))
+
+
+def kept_columns(old: Mapping[str, Any], new: Mapping[str, Any]) -> frozenset[str]:
+    """Return the columns that are the same in two schemas: name, field id and type."""
+    before = {str(field["name"]): _identity(field) for field in _fields(old)}
+    return frozenset(str(field["name"]) for field in _fields(new) if before.get(str(field["name"])) == _identity(field))
+
+
+def _required(schema: Mapping[str, Any]) -> frozenset[str]:
+    return frozenset(str(field["name"]) for field in _fields(schema) if field.get("required"))
+
+
+def _fields(schema: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
+    fields: Sequence[Mapping[str, Any]] = schema.get("fields", ())
+    return fields
+
+
+def _identity(field: Mapping[str, Any]) -> tuple[Any, Any]:
+    return field.get("id"), field["type"]

@@ -1,0 +1,342 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One cut for several refreshes: base tables pinned once, as a small document that passes between processes.
+
+A materialized view that the same run refreshes is no base table here: it is read as its refresh has left it.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import replace
+from datetime import UTC, datetime
+
+from pydantic import ConfigDict, Field
+
+from airflow_mv.catalog import Located, MaterializedViewCatalog
+from airflow_mv.errors import (
+    CatalogNotFoundError,
+    InvalidMetadataError,
+    InvalidQueryError,
+    MetadataFileNotFoundError,
+    NotFoundError,
+    NotMaterializedError,
+    PinError,
+    UnsupportedError,
+)
+from airflow_mv.freshness.observe import dependencies_of, load_plain_view, observe_tables
+from airflow_mv.freshness.state import ObservedTable
+from airflow_mv.spec.identifiers import Identifier
+from airflow_mv.spec.stored import StoredModel
+from airflow_mv.spec.table import TableMetadata
+from airflow_mv.sql.order import Reads, all_read, in_order, levels
+from airflow_mv.sql.query import base_tables
+
+log = logging.getLogger(__name__)
+
+#: Base tables as a refresh takes them.
+Pins = dict[Identifier, ObservedTable]
+
+_FAULTS = (InvalidMetadataError, InvalidQueryError, NotFoundError, NotMaterializedError, UnsupportedError)
+_AGAIN = "Pin again: clear the task that pins, with those after it"
+
+
+class _Document(StoredModel):
+    """As :class:`StoredModel`, with the spelling of the other documents of tasks and command line."""
+
+    model_config = ConfigDict(alias_generator=None, extra="ignore")
+
+
+class Pin(_Document):
+    """One base table at one snapshot.
+
+    Args:
+        snapshot_id: The snapshot, as text (it exceeds JavaScript's numbers); ``None`` for a table without any.
+        metadata_location: The metadata file in which it was current, for people; ``None`` where a time chose it.
+        table_uuid: The table's uuid.
+        storage_table: Of a materialized view that the run does not refresh: its storage table's metadata file.
+    """
+
+    snapshot_id: str | None = None
+    metadata_location: str | None = None
+    table_uuid: str | None = None
+    storage_table: str | None = None
+
+    @property
+    def head(self) -> int | None:
+        """The snapshot's id as a number.
+
+        Raises:
+            InvalidMetadataError: It is none.
+        """
+        text = self.snapshot_id
+        try:
+            return None if text is None else int(text)
+        except ValueError:
+            raise InvalidMetadataError(f"pins: field 'snapshot_id' is {str(text)[:40]!r}, no number") from None
+
+
+class RunPins(_Document):
+    """The cut of one run: :meth:`document` is the JSON of XCom and command line, :meth:`read` takes it back.
+
+    Args:
+        pinned_at: When the base tables were looked at, ISO 8601.
+        as_of: The time whose state was pinned, where it was not that moment.
+        views: The views that the run refreshes, in order, and what each reads of them.
+        base_tables: All that they read besides.
+        faults: Views and tables that could not be pinned, and why. Only refreshes that need them fail.
+    """
+
+    pinned_at: str
+    as_of: str | None = None
+    views: dict[str, list[str]]
+    base_tables: dict[str, Pin]
+    faults: dict[str, str] = Field(default_factory=dict)
+
+    @property
+    def reads(self) -> dict[Identifier, tuple[Identifier, ...]]:
+        """The views in order, and what each reads of them."""
+        return {
+            Identifier.parse(view): tuple(Identifier.parse(name) for name in names)
+            for view, names in self.views.items()
+        }
+
+    def ready(self, level: int, refreshed: Collection[str]) -> tuple[list[str], dict[str, list[str]]]:
+        """Say which views of a level can be refreshed now.
+
+        Args:
+            level: From 0.
+            refreshed: The views whose refresh by this run has succeeded.
+
+        Returns:
+            The views, and those that are held up, with what they wait for in vain.
+        """
+        views = self.levels[level] if level < len(self.levels) else []
+        missing = {view: [name for name in self.views[view] if name not in refreshed] for view in views}
+        return [view for view in views if not missing[view]], {view: names for view, names in missing.items() if names}
+
+    @property
+    def levels(self) -> list[list[str]]:
+        """The views level by level: each reads views of earlier levels only."""
+        return [[str(view) for view in level] for level in levels(self.reads)]
+
+
+def materialized_views(catalog: MaterializedViewCatalog, namespace: str | tuple[str, ...] | None) -> list[Identifier]:
+    """List the materialized views of a namespace; one whose metadata is broken is among them, a plain one is not.
+
+    Args:
+        catalog: Where the namespace is.
+        namespace: The namespace, without its catalog; ``None`` for all of the catalog.
+
+    Raises:
+        NotFoundError: There is no such namespace.
+    """
+    found = []
+    for view in catalog.list(namespace):
+        try:
+            loaded = catalog.load(view)
+        except _FAULTS:
+            found.append(view)  # its own refresh tells why
+            continue
+        if loaded.settings is not None:
+            found.append(view)
+    return found
+
+
+def pin_base_tables(
+    catalog: MaterializedViewCatalog,
+    views: Iterable[str | Identifier],
+    *,
+    as_of: datetime | None = None,
+    definitions: Mapping[Identifier, str] | None = None,
+    order: Reads | None = None,
+) -> RunPins:
+    """Look at all base tables of some views, once.
+
+    What cannot be looked at is told in ``faults`` and holds nothing else up.
+
+    Args:
+        catalog: Where the views are.
+        views: The views that the run refreshes.
+        as_of: Pin the base tables as they were then, instead of as they are now.
+        definitions: Queries of views that need not exist yet, or not with this query.
+        order: What the run refreshes before each view. One that reads another of them without it gets a fault.
+
+    Raises:
+        InvalidQueryError: The views read each other in a circle.
+        CatalogUnavailableError: The catalog does not answer.
+    """
+    wanted = list(dict.fromkeys(catalog.identify(view) for view in views))
+    faults: dict[str, str] = {}
+    sources: dict[Identifier, tuple[Identifier, ...]] = {}
+    for view in wanted:
+        try:
+            sources[view] = _sources(catalog, view, (definitions or {}).get(view))
+        except _FAULTS as error:
+            faults[str(view)], sources[view] = str(error), ()
+    reads = {view: tuple(table for table in sources[view] if table in sources and table != view) for view in wanted}
+    faults |= _misplaced(reads, order)
+    tables = dict.fromkeys(table for view in wanted for table in sources[view] if table not in sources)
+    pinned_at = datetime.now(UTC)
+    pins = _pinned(catalog, [*tables], as_of, faults)
+    return RunPins(
+        pinned_at=pinned_at.isoformat(timespec="milliseconds"),
+        as_of=as_of.isoformat() if as_of else None,
+        views={str(view): [str(name) for name in reads[view]] for view in in_order(reads)},
+        base_tables=pins,
+        faults=faults,
+    )
+
+
+def restore(catalog: MaterializedViewCatalog, view: str | Identifier, run: RunPins) -> Pins:
+    """Return what a run has pinned for one of its views, as a refresh takes it.
+
+    Each snapshot is looked for, so that what has expired since is told before Spark starts.
+
+    Args:
+        catalog: Where the view is.
+        view: The view.
+        run: The run's pins.
+
+    Raises:
+        PinError: A snapshot has expired, a table is another one, or the view reads what was not pinned.
+    """
+    loaded = catalog.load(view)
+    name = loaded.identifier
+    if (fault := run.faults.get(str(name))) is not None:
+        raise PinError(f"view {name} was left out when the run pinned its base tables: {fault}. {_AGAIN}")
+    tables = dependencies_of(catalog, loaded, loaded.metadata.sql(view=str(name))).tables
+    given = {table: _given(run, name, table) for table in tables if str(table) not in run.views}
+    places = _places(catalog, given)
+    pins = {}
+    for table, pin in given.items():
+        try:
+            pins[table] = _restored(catalog, table, pin, places.get(table))
+        except (NotFoundError, NotMaterializedError) as error:
+            raise PinError(f"view {name}: {error}. {_AGAIN}") from None
+    for table in tables:
+        if str(table) in run.views:
+            _tell_if_ahead(catalog, name, table, run)
+    return pins
+
+
+def _sources(catalog: MaterializedViewCatalog, view: Identifier, definition: str | None) -> tuple[Identifier, ...]:
+    """Return the base tables of a view's query."""
+    if definition is None:
+        loaded = catalog.load(view)
+        _ = loaded.materialized  # a plain view is refused
+        return dependencies_of(catalog, loaded, loaded.metadata.sql(view=str(view))).tables
+    return base_tables(
+        definition,
+        default_catalog=view.catalog,
+        default_namespace=view.namespace,
+        load_view=lambda identifier: load_plain_view(catalog, identifier),
+        view=str(view),
+    ).tables
+
+
+def _misplaced(reads: Reads, order: Reads | None) -> dict[str, str]:
+    """Say which views read others that the run does not refresh before them."""
+    faults = {}
+    for view, names in reads.items() if order is not None else ():
+        before = all_read(view, order) if order is not None and view in order else set()
+        missing = ", ".join(str(name) for name in names if name not in before)
+        if missing:
+            faults[str(view)] = (
+                f"it reads {missing}, which the DAG refreshes without an order to it: name it in after= of this view"
+            )
+    return faults
+
+
+def _pinned(
+    catalog: MaterializedViewCatalog, tables: list[Identifier], as_of: datetime | None, faults: dict[str, str]
+) -> dict[str, Pin]:
+    """Look at tables, all at once; where that fails one by one, so that one holds up no other."""
+    try:
+        observed, storages = observe_tables(catalog, tables, None, as_of=as_of, pins={})
+    except _FAULTS as error:
+        if len(tables) == 1:
+            faults[str(tables[0])] = str(error)
+            return {}
+        return {name: pin for table in tables for name, pin in _pinned(catalog, [table], as_of, faults).items()}
+    faults |= {table.identifier: table.error for table in observed if table.error is not None}
+    return {
+        table.identifier: Pin(
+            snapshot_id=None if table.head is None else str(table.head),
+            metadata_location=table.metadata_location,
+            table_uuid=table.table_uuid,
+            storage_table=str(storages[name]) if name in storages else None,
+        )
+        for name, table in zip(tables, observed, strict=True)
+        if table.error is None
+    }
+
+
+def _given(run: RunPins, view: Identifier, table: Identifier) -> Pin:
+    pin = run.base_tables.get(str(table))
+    if pin is None:
+        why = run.faults.get(str(table), "the view has another query since then, or is none of the run's")
+        raise PinError(f"view {view} reads {table}, which the run has not pinned: {why}. {_AGAIN}")
+    return pin
+
+
+def _places(catalog: MaterializedViewCatalog, tables: Iterable[Identifier]) -> dict[Identifier, Located]:
+    try:
+        return catalog.locate(tuple(tables))
+    except CatalogNotFoundError as error:
+        raise PinError(str(error)) from None
+
+
+def _restored(catalog: MaterializedViewCatalog, name: Identifier, pin: Pin, place: Located | None) -> ObservedTable:
+    if place is None:
+        raise PinError(f"{name}, which the run has pinned, was dropped")
+    if pin.storage_table is not None:
+        return _restored_view(catalog.other(name.catalog), name, pin, place)
+    # The table as it is now: a snapshot that has expired since cannot be read, whatever the pinned file says.
+    table = catalog.table_metadata(name, place)
+    if pin.table_uuid is not None and table.table_uuid != pin.table_uuid:
+        raise PinError(f"{name} was dropped and created again since the run has pinned it")
+    if pin.head is not None and table.find(pin.head) is None:
+        raise PinError(
+            f"the run has pinned {name} at snapshot {pin.head}, which has expired since; keep snapshots for longer "
+            "than a run and its retries take"
+        )
+    return _observed(name, pin, place.metadata_location, table)
+
+
+def _restored_view(home: MaterializedViewCatalog, name: Identifier, pin: Pin, place: Located) -> ObservedTable:
+    """A materialized view outside of the run: its rows as they were, whoever has refreshed it since."""
+    loaded = home.open_view(name, place)
+    settings = loaded.materialized
+    if loaded.storage_table is None and pin.storage_table is not None:
+        settings = settings.repointed(pin.storage_table)
+    try:
+        storage = home.load_storage(replace(loaded, settings=settings))
+    except MetadataFileNotFoundError:
+        raise PinError(f"the rows of {name} that the run has pinned have expired") from None
+    if pin.head is not None and storage.table.find(pin.head) is None:
+        raise PinError(f"the rows of {name} that the run has pinned have expired")
+    return replace(_observed(name, pin, storage.location, storage.rows_table), storage=storage.place)
+
+
+def _observed(name: Identifier, pin: Pin, location: str, table: TableMetadata) -> ObservedTable:
+    # A recorded location stands for the snapshot that is current in it, and for no other one.
+    return ObservedTable(str(name), location if pin.head == table.head else None, pin.head, table, table.table_uuid)
+
+
+def _tell_if_ahead(catalog: MaterializedViewCatalog, view: Identifier, below: Identifier, run: RunPins) -> None:
+    """Say so where another refresh has taken a view of the run further than the run's cut."""
+    home = catalog.other(below.catalog)
+    record = home.load_storage(home.load(below)).record
+    for name, snapshot in record.snapshots.items() if record else ():
+        pin = run.base_tables.get(name)
+        if pin is not None and pin.head is not None and snapshot != pin.head:
+            log.warning(
+                "%s reads %s, which holds %s at %s, not at %s as this run does: another refresh has gone its own way. "
+                "The next run brings them together",
+                view,
+                below,
+                name,
+                snapshot,
+                pin.head,
+            )

@@ -1,0 +1,244 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Choose what a refresh does, and say why: a plan is data that explains itself and can be carried out."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from airflow_mv.documents import check_fields, json_objects, read
+from airflow_mv.errors import InvalidIdentifierError, InvalidMetadataError
+from airflow_mv.freshness.state import BaseTableChange, State
+from airflow_mv.refresh.cost import Estimate
+from airflow_mv.script import CheckResult, Script, StagedChecks
+from airflow_mv.spec.identifiers import Identifier
+from airflow_mv.spec.interval import Interval
+from airflow_mv.spec.materialized_view import BaseTable, NestedViewVersion
+from airflow_mv.spec.reasons import Code, Mode, Reason, fallback
+
+#: Namespace of refresh ids.
+_REFRESH_IDS = uuid.UUID("6f2c2f0e-6a43-5d3c-9d9b-6e0f3f3f7a10")
+
+
+@dataclass(frozen=True, slots=True)
+class RefreshPlan:
+    """A decision, its reasons, and all that carrying it out needs; as JSON it may cross processes.
+
+    Args:
+        view: The view.
+        view_uuid: Its uuid: a view that was dropped and created again is another one.
+        version_id: The version whose query is computed.
+        metadata_location: The view metadata file that the plan was made from: the base of the swap.
+        storage_table_location: The storage metadata file that the plan was made from.
+        storage_base: The storage state that the plan was made from; another refresh changes it, nothing else.
+        storage_table: The storage table's name in the registered layout.
+        mode: What to do.
+        reasons: Why, in order of weight.
+        refresh_id: Derived from the input; see :func:`refresh_id`.
+        records: What the refresh will record for each base table.
+        nested_views: The plain views that the query is expanded through.
+        changes: What happened to each base table since the last refresh.
+        state: The freshness that the plan found.
+        script: What Spark is asked, or ``None`` where no Spark job is needed.
+        estimates: What the ways that were compared are expected to take, the chosen one first.
+        skips: Whether the view stays as it is where the job finds that it cannot refresh incrementally.
+        interval: The rows that the refresh is for; ``None`` for the whole view.
+        behind_since_ms: When the first base commit was made that is not in the view, as far as that is known.
+    """
+
+    view: Identifier
+    view_uuid: str
+    version_id: int
+    metadata_location: str
+    storage_table_location: str
+    storage_base: str
+    storage_table: Identifier | None
+    mode: Mode
+    reasons: tuple[Reason, ...]
+    refresh_id: str
+    records: tuple[BaseTable, ...]
+    nested_views: tuple[NestedViewVersion, ...]
+    changes: tuple[BaseTableChange, ...]
+    state: State
+    script: Script | None = None
+    estimates: tuple[Estimate, ...] = ()
+    skips: bool = False
+    interval: Interval | None = None
+    behind_since_ms: int | None = None
+
+    @property
+    def statements(self) -> tuple[str, ...]:
+        """The Spark statements, exactly as they run; none for ``noop`` and ``fast-forward``."""
+        return self.script.statements if self.script else ()
+
+    def with_script(self, script: Script) -> RefreshPlan:
+        """Return the plan with what Spark is asked."""
+        return replace(self, script=script)
+
+    def with_checks(self, checks: StagedChecks | None) -> RefreshPlan:
+        """Return the plan with what must hold of the rows that its script stages."""
+        return self if self.script is None else replace(self, script=replace(self.script, checks=checks))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the JSON document; :meth:`from_dict` reads it back."""
+        return {
+            "view": str(self.view),
+            "mode": str(self.mode),
+            "state": str(self.state),
+            "reasons": [reason.to_dict() for reason in self.reasons],
+            "estimates": [estimate.to_dict() for estimate in self.estimates],
+            "refresh_id": self.refresh_id,
+            "base_tables": [change.to_dict() for change in self.changes],
+            "statements": list(self.statements),
+            "view_uuid": self.view_uuid,
+            "version_id": self.version_id,
+            "metadata_location": self.metadata_location,
+            "storage_table_location": self.storage_table_location,
+            "storage_base": self.storage_base,
+            "storage_table": str(self.storage_table) if self.storage_table else None,
+            "records": [record.document() for record in self.records],
+            "nested_views": [view.document() for view in self.nested_views],
+            "script": json.loads(self.script.to_json()) if self.script else None,
+            "skips": self.skips,
+            "interval": self.interval.to_dict() if self.interval else None,
+            "behind_since_ms": self.behind_since_ms,
+        }
+
+    @classmethod
+    def from_dict(cls, document: Mapping[str, Any]) -> RefreshPlan:
+        """Read what :meth:`to_dict` wrote.
+
+        Raises:
+            InvalidMetadataError: If it is no such document; the message names the field.
+        """
+        check_fields(document, _KINDS, "plan")
+        try:
+            script = document["script"]
+            items = {name: json_objects(document[name], "plan", name) for name in _LISTS}
+            for reason in items["reasons"]:
+                check_fields(reason, {"message": str}, "plan")
+            return cls(
+                view=Identifier.parse(document["view"]),
+                view_uuid=document["view_uuid"],
+                version_id=document["version_id"],
+                metadata_location=document["metadata_location"],
+                storage_table_location=document["storage_table_location"],
+                storage_base=document["storage_base"],
+                storage_table=Identifier.parse(name) if (name := document["storage_table"]) else None,
+                mode=Mode(document["mode"]),
+                reasons=tuple(Reason(Code(item["code"]), item["message"]) for item in items["reasons"]),
+                refresh_id=document["refresh_id"],
+                records=tuple(BaseTable.read(item, source="plan") for item in items["records"]),
+                nested_views=tuple(NestedViewVersion.read(item, source="plan") for item in items["nested_views"]),
+                changes=tuple(BaseTableChange.from_dict(item) for item in items["base_tables"]),
+                state=State(document["state"]),
+                script=Script.from_json(json.dumps(script)) if script else None,
+                estimates=tuple(read(Estimate, item, "plan") for item in items["estimates"]),
+                skips=document["skips"],
+                interval=Interval.from_dict(stretch) if (stretch := document.get("interval")) else None,
+                behind_since_ms=document.get("behind_since_ms"),
+            )
+        except (KeyError, TypeError, ValueError, AttributeError, InvalidIdentifierError) as error:
+            raise InvalidMetadataError(f"not a refresh plan: {type(error).__name__}: {str(error)[:300]}") from None
+
+
+#: Types of the fields of :meth:`RefreshPlan.to_dict` that are taken as they are, and the fields that are lists.
+_KINDS = {
+    **dict.fromkeys(("view_uuid", "metadata_location", "storage_table_location", "storage_base", "refresh_id"), str),
+    "version_id": int,
+    "skips": bool,
+}
+_LISTS = ("reasons", "records", "nested_views", "base_tables", "estimates")
+
+
+def refresh_id(
+    *,
+    view_uuid: str,
+    version_id: int,
+    records: Sequence[BaseTable],
+    nested_views: Sequence[NestedViewVersion],
+    scope: str,
+    storage_base: str,
+) -> str:
+    """Derive the id of a refresh from its input.
+
+    Two workers that do the same refresh from the same state get the same id, so a retry or a zombie
+    finds what the other has done. The storage state is part of it: an id occurs once in a history.
+
+    Args:
+        view_uuid: The view.
+        version_id: Its version.
+        records: Every base table with the snapshot that is read.
+        nested_views: Every nested view with its version.
+        scope: ``full`` or what else the refresh covers.
+        storage_base: The storage state that the refresh starts from.
+    """
+    tables = sorted((item.identifier, item.snapshot_reference, item.properties.get("table-uuid")) for item in records)
+    views = sorted((item.identifier, item.uuid, item.version_id) for item in nested_views)
+    parts = [view_uuid, version_id, tables, views, scope, storage_base]
+    return str(uuid.uuid5(_REFRESH_IDS, json.dumps(parts)))
+
+
+@dataclass(frozen=True, slots=True)
+class RefreshResult:
+    """What a refresh came to; :meth:`to_dict` is the document of command line and XCom.
+
+    Args:
+        view: The view.
+        outcome: ``refreshed``, ``fresh``, ``already-committed``, ``superseded`` or ``skipped``.
+        mode: The mode that ran.
+        reasons: Why that mode.
+        refresh_id: The refresh that the stored rows are of; ``None`` where there is none.
+        storage_table_location: The storage metadata file that the view names now.
+        rows_written: Rows that this refresh wrote.
+        seconds: Wall-clock time of all steps.
+        snapshots: Snapshot by base table that the refresh read; ``-1`` for an empty table.
+        interval: The rows that it was for; ``None`` for the whole view.
+        lag_seconds: From the first base commit that this refresh brought in to its publication, by the clocks of the
+            two who made them; ``None`` where that is not known.
+        checks: What came of the checks of the rows that it published.
+    """
+
+    view: Identifier
+    outcome: str
+    mode: Mode
+    reasons: tuple[Reason, ...]
+    refresh_id: str | None
+    storage_table_location: str
+    rows_written: int
+    seconds: float
+    snapshots: tuple[tuple[str, int], ...] = ()
+    interval: Interval | None = None
+    lag_seconds: float | None = None
+    checks: tuple[CheckResult, ...] = ()
+
+    @property
+    def published(self) -> bool:
+        """Whether it gave the view's readers something new."""
+        return self.outcome in ("refreshed", "already-committed")
+
+    @property
+    def fallback(self) -> str | None:
+        """Why an incremental view was recomputed in full, or left as it is, against expectation; else ``None``."""
+        return fallback(self.reasons)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the JSON document."""
+        return {
+            "view": str(self.view),
+            "outcome": self.outcome,
+            "mode": str(self.mode),
+            "reasons": [reason.to_dict() for reason in self.reasons],
+            "fallback": self.fallback,
+            "refresh_id": self.refresh_id,
+            "storage_table_location": self.storage_table_location,
+            "rows_written": self.rows_written,
+            "seconds": round(self.seconds, 3),
+            "base_tables": dict(self.snapshots),
+            "interval": self.interval.to_dict() if self.interval else None,
+            "lag_seconds": self.lag_seconds,
+            "checks": [result.summary() for result in self.checks],
+        }

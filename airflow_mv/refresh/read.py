@@ -1,0 +1,248 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Read a materialized view's stored rows, by the rules of ``allow-stale-data``."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from operator import itemgetter
+from typing import TYPE_CHECKING, Any
+
+from airflow_mv.catalog import LoadedStorage, LoadedView, MaterializedViewCatalog
+from airflow_mv.catalog.catalog import repairable
+from airflow_mv.catalog.damage import Sized, check_snapshots, store_of
+from airflow_mv.catalog.files import parsed
+from airflow_mv.errors import InvalidMetadataError, MetadataFileNotFoundError, RefreshNotFoundError, StaleViewError
+from airflow_mv.freshness.observe import observe
+from airflow_mv.freshness.state import State
+from airflow_mv.freshness.status import timestamp
+from airflow_mv.refresh.run import Stager, refresh
+from airflow_mv.spec.identifiers import Identifier
+from airflow_mv.spec.materialized_view import RefreshRecord
+from airflow_mv.spec.table import TableMetadata
+
+if TYPE_CHECKING:
+    import pyarrow
+    from pyspark.sql import DataFrame, SparkSession
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Readable:
+    """Stored rows that may be read.
+
+    Args:
+        view: The view.
+        storage: Its storage table.
+        record: The refresh that the rows are of.
+        snapshot_id: The storage snapshot that holds them; ``None`` for no rows at all.
+        state: The view's state when it was looked at.
+    """
+
+    view: LoadedView
+    storage: LoadedStorage
+    record: RefreshRecord
+    snapshot_id: int | None
+    state: State
+
+    @property
+    def refresh_id(self) -> str:
+        """The refresh that the rows are of."""
+        return self.record.refresh_id
+
+
+@dataclass(frozen=True, slots=True)
+class ReadResult:
+    """Rows on their way: read ``batches`` once.
+
+    Args:
+        readable: What is read, and of which refresh.
+        batches: The rows, streamed.
+    """
+
+    readable: Readable
+    batches: pyarrow.RecordBatchReader
+
+    @property
+    def columns(self) -> list[str]:
+        """Column names in order."""
+        return list(self.batches.schema.names)
+
+    def rows(self) -> Iterator[list[Any]]:
+        """Yield each row as a list of Python values.
+
+        Raises:
+            NotFoundError: A data file is gone.
+            InvalidMetadataError: A data file is cut, or cannot be read.
+            CatalogUnavailableError: The store did not answer.
+        """
+        view = self.readable.view.identifier
+        what = f"view {view}, refresh {self.readable.refresh_id}, data file"
+        with repairable(view), parsed(self.readable.storage.table.location, what):
+            try:
+                for batch in self.batches:
+                    yield from (list(row.values()) for row in batch.to_pylist())
+            except FileNotFoundError as error:
+                raise MetadataFileNotFoundError(
+                    f"view {view}: a data file of refresh {self.readable.refresh_id} is gone ({error}). Restore it, or "
+                    "compute the rows anew: a refresh with --full"
+                ) from None
+
+
+def readable(
+    catalog: MaterializedViewCatalog,
+    view: str | Identifier,
+    *,
+    as_of: datetime | None = None,
+    refresh_id: str | None = None,
+    stager: Stager | None = None,
+) -> Readable:
+    """Find the stored rows that a reader may have.
+
+    Stale rows are given only where the view allows it; else the view is refreshed first, or refused.
+    Rows of another definition are never given.
+
+    Args:
+        catalog: Where the view is.
+        view: The view.
+        as_of: The rows as the view had them then, from the recorded history.
+        refresh_id: The rows of this recorded refresh.
+        stager: Runs the refresh that may be needed; ``None`` refuses instead.
+
+    Raises:
+        StaleViewError: A refresh would be needed and there is no stager.
+        RefreshNotFoundError: The history holds no such refresh.
+    """
+    observation = observe(catalog, view)
+    if as_of is not None or refresh_id is not None:
+        return _recorded(observation.view, observation.storage, observation.freshness.state, as_of, refresh_id)
+    loaded, storage, state = observation.view, observation.storage, observation.freshness.state
+    servable = state == State.FRESH or (loaded.materialized.allow_stale_data and state in (State.STALE, State.UNKNOWN))
+    if not servable:
+        why = "; ".join(reason.message for reason in observation.freshness.reasons)
+        if stager is None:
+            raise StaleViewError(
+                f"view {loaded.identifier} is {state} ({why}) and may not be read like that. Refresh it first, or "
+                "create it with --allow-stale-data"
+            )
+        log.info("%s is %s: refreshing it before it is read (%s)", loaded.identifier, state, why)
+        refresh(catalog, [loaded.identifier], stager=stager)
+        loaded = catalog.load(loaded.identifier)
+        storage, state = catalog.load_storage(loaded), State.FRESH
+    return _recorded(loaded, storage, state, None, None)
+
+
+def read_arrow(catalog: MaterializedViewCatalog, found: Readable, *, limit: int | None = None) -> ReadResult:
+    """Stream stored rows as Arrow batches, through pyiceberg: no Spark.
+
+    Args:
+        catalog: Where the view is.
+        found: From :func:`readable`.
+        limit: At most this many rows.
+
+    Raises:
+        InvalidMetadataError: A file that lists the data files is lost or cut.
+    """
+    _say(found)
+    view, storage = found.view, found.storage
+    with repairable(view.identifier), parsed(storage.location, f"view {view.identifier}, storage table file"):
+        table = catalog.readable_table(storage)
+        only = () if found.snapshot_id is None else (found.snapshot_id,)
+        checked = check_snapshots(store_of(catalog, view, storage), storage.table, only=only, data=False)
+        for damage in checked.all:
+            what = f"view {view.identifier}, refresh {found.refresh_id}, {damage.role} {damage.location}"
+            raise InvalidMetadataError(f"{what}: {damage.why}")
+        table.io = Sized(table.io, checked.sizes)
+        return ReadResult(found, table.scan(snapshot_id=found.snapshot_id, limit=limit).to_arrow_batch_reader())
+
+
+def read(spark: SparkSession, view: str, *, catalog: MaterializedViewCatalog | None = None) -> DataFrame:
+    """Return a view's stored rows as a DataFrame, refreshed in this session first where that is needed.
+
+    Works in classic and in Spark Connect sessions.
+
+    Args:
+        spark: The session; it must have Iceberg's jars.
+        view: ``catalog.namespace.name``.
+        catalog: Where the view is; by default the configured catalog of that name.
+
+    Raises:
+        JobError: The refresh failed.
+    """
+    from airflow_mv.refresh.stagers import session_stager, stored_rows
+
+    home = catalog or MaterializedViewCatalog(Identifier.parse(view).catalog)
+    found = readable(home, view, stager=session_stager(home, spark))
+    _say(found)
+    return stored_rows(spark, found.storage, found.snapshot_id)
+
+
+def _recorded(
+    view: LoadedView, storage: LoadedStorage, state: State, as_of: datetime | None, refresh_id: str | None
+) -> Readable:
+    if storage.state is None:
+        raise StaleViewError(f"view {view.identifier} was never refreshed; refresh it first")
+    record = storage.state.current
+    if refresh_id is not None or as_of is not None:
+        record = _find(view, storage, storage.state.refreshes, as_of, refresh_id)
+    head = storage.rows_snapshot
+    if record.refresh_id != storage.state.current_refresh_id:
+        numbers = {item.sequence_number: item.snapshot_id for item in storage.table.snapshots}
+        head = numbers.get(record.sequence_number or -1)
+        if head is None:
+            raise RefreshNotFoundError(f"view {view.identifier}: the rows of refresh {record.refresh_id} have expired")
+    return Readable(view, storage, record, head, state)
+
+
+def _find(
+    view: LoadedView,
+    storage: LoadedStorage,
+    records: tuple[RefreshRecord, ...],
+    as_of: datetime | None,
+    refresh_id: str | None,
+) -> RefreshRecord:
+    if refresh_id is not None:
+        found = [record for record in records if record.refresh_id == refresh_id]
+    else:
+        limit = int(as_of.timestamp() * 1000) if as_of else 0
+        found = [record for moment, record in _shown(storage.table, records) if moment <= limit]
+    if found:
+        return found[-1]
+    asked = f"with id {refresh_id}" if refresh_id else f"as of {as_of}"
+    oldest = timestamp(records[0].refreshed_at_ms)
+    hint = f"{len(records)} recorded, the oldest of {oldest}; a view keeps more of them with --time-travel"
+    raise RefreshNotFoundError(f"view {view.identifier} has no refresh {asked} ({hint})")
+
+
+def _shown(table: TableMetadata, records: Sequence[RefreshRecord]) -> list[tuple[int, RefreshRecord]]:
+    """Return when the rows of which refresh came to be the current ones, oldest first.
+
+    A refresh has its own time. A rollback is in the storage table's log alone: there a snapshot became current at
+    another time than it was made.
+    """
+    shown = [(record.refreshed_at_ms or 0, record) for record in records]
+    for entry in table.snapshot_log:
+        snapshot = table.find(entry.snapshot_id)
+        if snapshot is None or snapshot.timestamp_ms == entry.timestamp_ms:
+            continue
+        of_rows = [
+            record
+            for record in records
+            if record.sequence_number == snapshot.sequence_number
+            and (record.refreshed_at_ms or 0) <= entry.timestamp_ms
+        ]
+        shown += [(entry.timestamp_ms, record) for record in of_rows[-1:]]
+    return sorted(shown, key=itemgetter(0))
+
+
+def _say(found: Readable) -> None:
+    log.info(
+        "Reading %s: refresh %s of %s (%s)",
+        found.view.identifier,
+        found.refresh_id,
+        timestamp(found.record.refreshed_at_ms) or "unknown time",
+        found.state,
+    )

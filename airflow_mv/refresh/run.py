@@ -1,0 +1,421 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Refresh a view in three steps: plan (metadata only), stage (Spark), publish (one swap).
+
+What passes between the steps is data that survives as JSON, so a task may stop between two of them.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
+
+from airflow_mv.catalog import LoadedStorage, MaterializedViewCatalog
+from airflow_mv.catalog.damage import check_snapshots, store_of
+from airflow_mv.catalog.untrusted_input import check_confined
+from airflow_mv.errors import (
+    CommitConflictError,
+    InvalidMetadataError,
+    InvalidQueryError,
+    JobError,
+    MaterializedViewError,
+    MetadataFileNotFoundError,
+    RefreshRefusedError,
+)
+from airflow_mv.freshness.observe import dependencies_of
+from airflow_mv.publish import RefreshMetrics
+from airflow_mv.publish.clock import clock_error, is_about_clocks
+from airflow_mv.publish.grace import oldest_lasting_ms
+from airflow_mv.publish.protocol import Effects, PublishOutcome
+from airflow_mv.publish.protocol import publish as publish_staged
+from airflow_mv.redaction import shortened
+from airflow_mv.refresh import Pins, RefreshOptions, plan_refresh
+from airflow_mv.refresh.checks import has_passed, judge, require_passed
+from airflow_mv.refresh.intervals import Kept
+from airflow_mv.refresh.plan import RefreshPlan, RefreshResult
+from airflow_mv.script import CLOCK, Delta, Outcome, Script
+from airflow_mv.spec.identifiers import Identifier
+from airflow_mv.spec.materialized_view import COMPLETE_KEY, FALLBACK_KEY, REFRESH_ID_KEY, staging_branch
+from airflow_mv.spec.reasons import FOUND_OUT, Code, Mode, Reason
+from airflow_mv.spec.table import Snapshot, ancestors
+from airflow_mv.sql.order import in_order
+
+log = logging.getLogger(__name__)
+
+#: Runs a script somewhere and says what it did.
+Stager = Callable[[Script], Outcome]
+
+#: What Spark and Iceberg say where a file is lost or cut.
+_ABOUT_FILES = re.compile(
+    r"NotFoundException|File does not exist: |FAILED_READ_FILE|not a Parquet file|Not an Avro data file|"
+    r"Failed to (open|read)"
+)
+_MAX_PLANS = 6
+#: Refreshes of other intervals move the storage table too, and each of them only once: a backfill runs many at a time.
+_MAX_INTERVAL_PLANS = 40
+
+
+def stage(catalog: MaterializedViewCatalog, plan: RefreshPlan, stager: Stager) -> Outcome | None:
+    """Run a plan's script, so that its rows exist and nobody sees them.
+
+    An outcome that an earlier try of the same refresh left is taken up instead of running Spark again.
+
+    Args:
+        catalog: Where the outcome is left.
+        plan: The plan.
+        stager: Runs the script.
+
+    Returns:
+        ``None`` where the plan needs no Spark job.
+
+    Raises:
+        InvalidQueryError: The fault lies in the view's SQL.
+        RefreshRefusedError: The job cannot go on incrementally, and may not recompute.
+        CheckFailedError: The staged rows have not passed the checks.
+        ClockError, FutureTimeError: The clock of Spark's driver is wrong, or the view holds times of a wrong clock.
+        JobError: Spark failed; a retry may succeed.
+    """
+    if plan.script is None:
+        return None
+    left = find_staged(catalog, plan)
+    if left is not None:
+        log.info(
+            "Refresh %s of %s was staged by an earlier try: publishing it, no Spark job", plan.refresh_id, plan.view
+        )
+        return left
+    outcome = stager(plan.script)
+    if outcome.fallback is not None and outcome.metadata_location is None:
+        return _refused(plan, outcome)
+    if outcome.error is not None or outcome.metadata_location is None:
+        raise _failure(catalog, plan, outcome)
+    location = plan.script.outcome_location
+    # A submitted driver has left it there already; a branch tells by itself, but not whether its rows are good.
+    telling = outcome.branch is not None and plan.script.checks is None
+    if location is not None and not telling and catalog.files.read_text(location) != outcome.to_json():
+        catalog.files.replace_text(location, outcome.to_json())
+    judge(plan, outcome)
+    return outcome
+
+
+def _failure(catalog: MaterializedViewCatalog, plan: RefreshPlan, outcome: Outcome) -> MaterializedViewError:
+    """Return the error of a job that has staged nothing."""
+    reason = outcome.error or "the job ended without a staged table"
+    if outcome.error_class == CLOCK or is_about_clocks(reason):
+        return clock_error(catalog, plan.view, reason)
+    _require_files(catalog, plan, reason)
+    kind = InvalidQueryError if outcome.query_error else JobError
+    return kind(f"view {plan.view}: the Spark job failed, nothing was published: {reason}")
+
+
+def _require_files(catalog: MaterializedViewCatalog, plan: RefreshPlan, reason: str) -> None:
+    """Say so if a job has failed because files of the stored rows are lost or cut: no retry helps then.
+
+    Raises:
+        InvalidMetadataError: They are.
+    """
+    if not _ABOUT_FILES.search(reason):
+        return
+    try:
+        view = catalog.load(plan.view)
+        storage = catalog.load_storage(view)
+        only = () if storage.rows_snapshot is None else (storage.rows_snapshot,)
+        found = check_snapshots(store_of(catalog, view, storage), storage.table, only=only, footers=False)
+    except MaterializedViewError as error:
+        log.warning("The files of %s could not be looked at: %s", plan.view, error)
+        return
+    for damage in found.all[:1]:
+        raise InvalidMetadataError(
+            f"view {plan.view}: the Spark job failed, nothing was published: the {damage.role} {damage.location} of "
+            f"the stored rows is damaged ({damage.why}). `airflow-mv repair {plan.view}` shows what can be done. The "
+            f"job said: {shortened(reason, 300)}"
+        )
+
+
+def _refused(plan: RefreshPlan, outcome: Outcome) -> Outcome:
+    """End a job that could not go on incrementally, and was not allowed to recompute."""
+    if plan.skips:
+        return outcome
+    raise RefreshRefusedError(
+        f"view {plan.view} would have to be recomputed in full, as the job found out, and that is not allowed: "
+        f"{outcome.fallback_reason}. Allow it with on_fallback='full', or force it once with --full"
+    )
+
+
+def find_staged(catalog: MaterializedViewCatalog, plan: RefreshPlan) -> Outcome | None:
+    """Return the outcome that an earlier try of this refresh left, if its staged file or branch is there."""
+    if plan.storage_table is not None:
+        return _staged_branch(catalog, plan)
+    location = plan.script.outcome_location if plan.script else None
+    # Its age is asked before what it says: a run that replaces it meanwhile must not lend an old one its age.
+    written_ms = _written_ms(catalog, location) if location else None
+    if location is None or written_ms is None:
+        return None
+    outcome = _staged_file(catalog, plan, location)
+    # Half of the grace is left for the rest of the refresh: files of the job are older than its outcome.
+    if outcome is not None and written_ms <= oldest_lasting_ms(catalog, location.rpartition("/")[0]):
+        log.info("What an earlier try of refresh %s staged is too old to be taken up: staging again", plan.refresh_id)
+        return None
+    return outcome
+
+
+def _staged_file(catalog: MaterializedViewCatalog, plan: RefreshPlan, location: str) -> Outcome | None:
+    """Return the outcome at a location, if it is good and the metadata file that it names is there."""
+    outcome = _left(catalog, plan)
+    if plan.script is None or outcome is None or outcome.metadata_location is None:
+        return None
+    what = f"view {plan.view}, staged storage table file"
+    try:
+        if not has_passed(plan.script, outcome):
+            return None
+        check_confined(outcome.metadata_location, (location.rpartition("/staged/")[0],), what=what)
+        catalog.files.read(outcome.metadata_location, what=what)
+    except (InvalidMetadataError, MetadataFileNotFoundError):
+        return None
+    return outcome
+
+
+def read_outcome(catalog: MaterializedViewCatalog, script: Script) -> Outcome | None:
+    """Read what a job has left; ``None`` where there is nothing, or nothing whole."""
+    text = catalog.files.read_text(script.outcome_location) if script.outcome_location else None
+    try:
+        return Outcome.from_json(text) if text else None
+    except InvalidMetadataError:
+        return None
+
+
+def _left(catalog: MaterializedViewCatalog, plan: RefreshPlan) -> Outcome | None:
+    """Return what an earlier try of this refresh has left, if it did not fail."""
+    outcome = read_outcome(catalog, plan.script) if plan.script else None
+    return outcome if outcome and outcome.refresh_id == plan.refresh_id and not outcome.error else None
+
+
+def _written_ms(catalog: MaterializedViewCatalog, location: str) -> int | None:
+    """Return when a file was written, by the store's clock; ``None`` where there is none."""
+    try:
+        return catalog.files.modified_ms(location)
+    except MetadataFileNotFoundError:
+        return None
+
+
+def _staged_branch(catalog: MaterializedViewCatalog, plan: RefreshPlan) -> Outcome | None:
+    """Find a branch that a run of this refresh has written whole: its snapshots say so."""
+    storage = catalog.load_storage(catalog.load(plan.view))
+    prefix = f"{staging_branch(plan.refresh_id)}_"
+    # What says which branch of this refresh was checked, and what came of it.
+    checked = _left(catalog, plan) if plan.script and plan.script.checks else None
+    for name, ref in storage.table.refs.items():
+        head = storage.table.find(ref.snapshot_id) if name.startswith(prefix) else None
+        if head is None or (head.summary.get(REFRESH_ID_KEY), head.summary.get(COMPLETE_KEY)) != (
+            plan.refresh_id,
+            "true",
+        ):
+            continue
+        found = _branch_outcome(storage, head, name)
+        if checked is not None and checked.branch == name:
+            found = replace(found, checks=checked.checks, checks_digest=checked.checks_digest)
+        if has_passed(plan.script, found):
+            return found
+    return None
+
+
+def _branch_outcome(storage: LoadedStorage, head: Snapshot, branch: str) -> Outcome:
+    """Return what a run has done, as far as its snapshots tell it."""
+    identity = head.summary[REFRESH_ID_KEY]
+    line = ancestors(storage.table, head.snapshot_id)
+    own = [item for item in line if item.summary.get(REFRESH_ID_KEY) == identity]
+    written, *deleted = (
+        sum(item.count(key) for item in own) for key in ("added-records", "deleted-records", "added-position-deletes")
+    )
+    fallback, _, reason = head.summary.get(FALLBACK_KEY, "").partition(": ")
+    return Outcome(
+        refresh_id=identity,
+        metadata_location=storage.location,
+        rows_written=written,
+        rows_deleted=sum(deleted),
+        fallback=fallback or None,
+        fallback_reason=reason or None,
+        branch=branch,
+    )
+
+
+def publish(
+    catalog: MaterializedViewCatalog, plan: RefreshPlan, outcome: Outcome | None, *, effects: Effects | None = None
+) -> RefreshResult | None:
+    """Publish a staged plan.
+
+    Returns:
+        ``None`` where the refresh has to be planned again; nothing of it was published then.
+
+    Raises:
+        CheckFailedError: What was staged has not passed the plan's checks.
+        CommitConflictError, CommitStateUnknownError: See :func:`airflow_mv.publish.protocol.publish`.
+    """
+    if outcome is not None:
+        plan = _as_it_ran(plan, outcome)
+    if plan.mode == Mode.NOOP:
+        return _unchanged(catalog, plan)
+    if outcome is not None:
+        require_passed(plan, outcome)
+    published = publish_staged(
+        catalog,
+        plan,
+        outcome.staged if outcome else None,
+        figures=_figures(plan, outcome) if outcome else None,
+        effects=effects,
+    )
+    if published.outcome == PublishOutcome.REPLAN:
+        log.info("%s changed while it was refreshed: planning again", plan.view)
+        return None
+    if published.outcome == PublishOutcome.SUPERSEDED:
+        # The rows are another refresh's: say which.
+        return replace(_unchanged(catalog, plan), outcome=str(published.outcome))
+    committed = published.outcome == PublishOutcome.COMMITTED
+    return RefreshResult(
+        view=plan.view,
+        outcome="refreshed" if committed else str(published.outcome),
+        mode=plan.mode,
+        reasons=plan.reasons,
+        refresh_id=plan.refresh_id,
+        storage_table_location=published.storage_table_location,
+        rows_written=outcome.rows_written if committed and outcome else 0,
+        seconds=0.0,
+        snapshots=tuple((item.identifier, item.snapshot_reference) for item in plan.records),
+        lag_seconds=_lag_seconds(plan) if committed else None,
+        interval=plan.interval,
+        checks=outcome.checks if outcome else (),
+    )
+
+
+def _lag_seconds(plan: RefreshPlan) -> float | None:
+    since = plan.behind_since_ms
+    return None if since is None else round(max(0.0, time.time() - since / 1000), 3)
+
+
+def _as_it_ran(plan: RefreshPlan, outcome: Outcome) -> RefreshPlan:
+    """What counts is the mode that ran, not the one that was planned."""
+    if outcome.fallback is None:
+        return replace(plan, reasons=(*plan.reasons, *_compared(outcome)))
+    code = Code.SKIPPED if outcome.metadata_location is None else Code.INCREMENTAL_UNAVAILABLE
+    why = Reason(code, f"{FOUND_OUT}: {outcome.fallback_reason}")
+    mode = Mode.NOOP if outcome.metadata_location is None else Mode.FULL
+    return replace(plan, mode=mode, reasons=(*plan.reasons, why))
+
+
+def _compared(outcome: Outcome) -> Iterator[Reason]:
+    """Say where all rows had to be read to know the change: no estimate has expected that."""
+    for delta in outcome.deltas:
+        if "values" in delta.ways:
+            text = "all of its rows at both snapshots were compared: over Spark Connect its files cannot be asked for"
+            yield Reason(Code.ROWS_COMPARED, f"{delta.table}: {text}")
+
+
+def _rows_read(deltas: Sequence[Delta]) -> int | None:
+    known = [delta.rows_read for delta in deltas if delta.rows_read is not None]
+    return sum(known) if deltas and len(known) == len(deltas) else None
+
+
+def _figures(plan: RefreshPlan, outcome: Outcome) -> RefreshMetrics:
+    deltas = outcome.deltas
+    taught = None
+    if plan.estimates and outcome.fallback is None and outcome.step_seconds:
+        factor = plan.estimates[0].factor_of(sum(outcome.step_seconds))
+        taught = None if factor is None else {str(plan.mode): factor}
+    return RefreshMetrics(
+        rows_written=outcome.rows_written,
+        rows_changed=sum(delta.rows or 0 for delta in deltas) if deltas else None,
+        rows_deleted=None if plan.mode == Mode.FULL else outcome.rows_deleted,
+        bytes_read=sum(delta.old_bytes + delta.new_bytes for delta in deltas) if deltas else None,
+        rows_read=_rows_read(deltas),
+        checks=tuple(result.record() for result in outcome.checks) or None,
+        factors=taught,
+    )
+
+
+def refresh(
+    catalog: MaterializedViewCatalog,
+    views: Iterable[str | Identifier],
+    *,
+    stager: Stager,
+    options: RefreshOptions | None = None,
+    pins: Pins | None = None,
+    on_plan: Callable[[RefreshPlan], None] | None = None,
+    effects: Effects | None = None,
+) -> list[RefreshResult]:
+    """Refresh views from one set of pinned base snapshots, a view after the views that it reads.
+
+    Args:
+        catalog: Where the views are.
+        views: Their names.
+        stager: Runs the scripts; an in-process session serves all views with one Spark application.
+        options: How to refresh.
+        pins: Base tables that were pinned before (:mod:`airflow_mv.refresh.pins`); by default several views pin
+            their own.
+        on_plan: Told each plan before it is carried out.
+        effects: Clock, sleep and jitter.
+
+    Raises:
+        CommitConflictError: A view kept changing while it was refreshed.
+    """
+    identifiers = [catalog.identify(view) for view in views]
+    ordered = in_dependency_order(catalog, identifiers) if len(identifiers) > 1 else identifiers
+    if pins is None and len(identifiers) > 1:
+        pins = {}
+    return [
+        _refresh_one(catalog, view, stager, options or RefreshOptions(), pins, on_plan, effects) for view in ordered
+    ]
+
+
+def in_dependency_order(catalog: MaterializedViewCatalog, views: Sequence[Identifier]) -> list[Identifier]:
+    """Sort views so that each comes after those of them that it reads; else the given order stays."""
+    reads: dict[Identifier, set[Identifier]] = {}
+    for view in dict.fromkeys(views):
+        loaded = catalog.load(view)
+        tables = dependencies_of(catalog, loaded, loaded.metadata.sql(view=str(view))).tables
+        reads[view] = set(tables) & set(views) - {view}
+    return in_order(reads)
+
+
+def _refresh_one(
+    catalog: MaterializedViewCatalog,
+    view: Identifier,
+    stager: Stager,
+    options: RefreshOptions,
+    pins: Pins | None,
+    on_plan: Callable[[RefreshPlan], None] | None,
+    effects: Effects | None,
+) -> RefreshResult:
+    started, kept = time.monotonic(), None
+    most = _MAX_PLANS if options.interval is None else _MAX_INTERVAL_PLANS
+    for number in range(1, most + 1):
+        plan = plan_refresh(catalog, view, options, pins=pins, kept=kept)
+        if on_plan:
+            on_plan(plan)
+        outcome = stage(catalog, plan, stager)
+        result = publish(catalog, plan, outcome, effects=effects)
+        if result is not None:
+            return replace(result, seconds=time.monotonic() - started)
+        log.info("Round %d of at most %d for %s ended without a publication", number, most, view)
+        if options.interval is not None:
+            kept = Kept(plan, outcome) if outcome is not None else kept
+            (effects or Effects()).wait(number)
+    raise CommitConflictError(f"view {view} changed {most} times while it was refreshed; nothing was published")
+
+
+def _unchanged(catalog: MaterializedViewCatalog, plan: RefreshPlan) -> RefreshResult:
+    skipped = any(reason.code == Code.SKIPPED for reason in plan.reasons)
+    storage = catalog.load_storage(catalog.load(plan.view))
+    record = storage.record
+    return RefreshResult(
+        view=plan.view,
+        outcome="skipped" if skipped else "fresh",
+        mode=plan.mode,
+        reasons=plan.reasons,
+        refresh_id=record.refresh_id if record else None,
+        storage_table_location=storage.location,
+        rows_written=0,
+        seconds=0.0,
+        snapshots=tuple(record.snapshots.items()) if record else (),
+        interval=plan.interval,
+    )

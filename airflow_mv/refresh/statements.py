@@ -1,0 +1,320 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Compile a refresh into the script that Spark runs."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from airflow_mv.quoting import quote
+from airflow_mv.script import STAGING_CATALOG, STAGING_NAMESPACE, CreateStorageStep, Script, SqlStep, Step
+from airflow_mv.spec.identifiers import Identifier
+from airflow_mv.spec.materialized_view import STORAGE_OF_PROPERTY, staging_branch
+from airflow_mv.spec.table import TableMetadata
+from airflow_mv.sql.query import Dependencies, PinnedTable, pin_query, string_literal
+
+#: The staged storage table's name in a script.
+STORAGE = "storage"
+_KEEP_METADATA = "write.metadata.delete-after-commit.enabled"
+#: A storage table's properties from the start. Old metadata files still belong to published versions.
+STORAGE_PROPERTIES = ((_KEEP_METADATA, "false"), ("format-version", "2"))
+#: One in the catalog is changed by several at once: by each refresh's branches, and by other engines.
+REGISTERED_PROPERTIES = (*STORAGE_PROPERTIES, ("commit.retry.num-retries", "10"))
+_BYTES_OF_A_PARTITION, _LEAST_PARTITIONS, _SPARKS_PARTITIONS = 16 * 1024 * 1024, 4, 200
+_SNAPSHOT_PROPERTY = "spark.sql.iceberg.snapshot-property."
+#: A refresh is a function of its snapshots, not of a session: INSERT OVERWRITE replaces the whole table,
+#: `${…}` in a quoted name is no variable of Spark's, time zones are the same wherever the job runs, and so is what a
+#: backslash in a literal means: keys are written as literals.
+_CONFS = (
+    ("spark.sql.sources.partitionOverwriteMode", "static"),
+    ("spark.sql.variable.substitute", "false"),
+    ("spark.sql.session.timeZone", "UTC"),
+    ("spark.sql.parser.escapedStringLiterals", "false"),
+)
+_ARGUMENT = re.compile(r"(bucket|truncate)\[(\d+)\]")
+_TIMES = {"year": "years", "month": "months", "day": "days", "hour": "hours"}
+
+
+def staged(name: str) -> str:
+    """Return the quoted Spark name of a table in the staging catalog."""
+    return ".".join(quote(part) for part in (STAGING_CATALOG, STAGING_NAMESPACE, name))
+
+
+def pinned(
+    sql: str,
+    *,
+    default_catalog: str,
+    default_namespace: tuple[str, ...],
+    dependencies: Dependencies,
+    heads: Mapping[Identifier, int | None],
+    storages: Mapping[Identifier, str | Identifier],
+    view: str,
+    unfiltered: Collection[Identifier] = (),
+) -> tuple[str, dict[str, str]]:
+    """Pin every base table of a query, and give those that are materialized views a staged name.
+
+    Args:
+        sql: The query.
+        default_catalog: The catalog of names with one or two parts.
+        default_namespace: The namespace of names with one part.
+        dependencies: What the query reads.
+        heads: The snapshot to read of each base table; ``None`` for one that was never written.
+        storages: Of each base table that is a materialized view the storage table: its metadata file, or its name
+            in the catalog.
+        view: For messages.
+        unfiltered: Base tables of which no filter may reach the scan.
+
+    Returns:
+        The pinned query, and the storage metadata file to register by staged name.
+    """
+    names = read_as(storages)
+    query = pin_query(
+        sql,
+        default_catalog=default_catalog,
+        default_namespace=default_namespace,
+        tables={
+            item: PinnedTable(item, heads[item], sql=names.get(item), unfiltered=item in unfiltered)
+            for item in dependencies.tables
+        },
+        views={item.identifier: item for item in dependencies.views},
+        view=view,
+    )
+    return query, {_staged_names(storages)[item]: place for item, place in storages.items() if isinstance(place, str)}
+
+
+def read_as(storages: Mapping[Identifier, str | Identifier]) -> dict[Identifier, str]:
+    """Return how a script names each base table that is a materialized view.
+
+    Args:
+        storages: As for :func:`pinned`.
+    """
+    named = {identifier: place.sql() for identifier, place in storages.items() if isinstance(place, Identifier)}
+    return named | {identifier: staged(name) for identifier, name in _staged_names(storages).items()}
+
+
+def _staged_names(storages: Mapping[Identifier, str | Identifier]) -> dict[Identifier, str]:
+    files = sorted(identifier for identifier, place in storages.items() if isinstance(place, str))
+    return {identifier: f"base_{number}" for number, identifier in enumerate(files)}
+
+
+def staged_storage(table: Identifier | None, refresh_id: str) -> str:
+    """Return the quoted name by which a refresh writes to the storage table.
+
+    Args:
+        table: Its name in the catalog, or ``None`` where it is in none.
+        refresh_id: The refresh.
+    """
+    if table is None:
+        return staged(STORAGE)
+    return f"{table.sql()}.{quote(f'branch_{staging_branch(refresh_id)}')}"
+
+
+@dataclass(frozen=True, slots=True)
+class PartialRefresh:
+    """What a refresh does instead of recomputing all rows.
+
+    Args:
+        steps: After the storage table is at hand.
+        may_recompute: Whether the job may recompute all rows where it finds that it cannot go on.
+        bytes_read: Bytes that the steps are expected to read.
+        incremental: Whether the job may find that it cannot go on, for reasons that are not the query's.
+    """
+
+    steps: tuple[Step, ...]
+    may_recompute: bool
+    bytes_read: int
+    incremental: bool = True
+
+    @property
+    def confs(self) -> tuple[tuple[str, str], ...]:
+        """Session settings for so much data: Spark's 200 shuffle partitions cost more than a small change itself."""
+        partitions = min(max(self.bytes_read // _BYTES_OF_A_PARTITION, _LEAST_PARTITIONS), _SPARKS_PARTITIONS)
+        return () if partitions == _SPARKS_PARTITIONS else (("spark.sql.shuffle.partitions", str(partitions)),)
+
+
+def pointed_refresh(
+    *,
+    view: str,
+    refresh_id: str,
+    query: str,
+    columns: Sequence[tuple[str, str]],
+    storage: TableMetadata,
+    storage_location: str,
+    same_schema: bool,
+    nested: Mapping[str, str],
+    outcome_location: str,
+    work: PartialRefresh | None = None,
+) -> Script:
+    """Return the script that recomputes the storage table's rows, or does less.
+
+    Args:
+        view: For messages.
+        refresh_id: The refresh.
+        query: The view's SQL with every base table pinned.
+        columns: Name and Spark type of each of the view's columns, in order.
+        storage: The storage table's metadata.
+        storage_location: Its current metadata file.
+        same_schema: Whether its columns are the view's; else the table's schema is replaced, too.
+        nested: Metadata file of each base table that is itself a materialized view, by staged name.
+        outcome_location: Where a submitted driver leaves its outcome.
+        work: What to do instead of recomputing; only where the columns are the same.
+    """
+    table = staged(STORAGE)
+    steps: list[Step] = [_register(STORAGE, storage_location)]
+    steps += [_register(name, location) for name, location in sorted(nested.items())]
+    if same_schema:
+        if storage.properties.get(_KEEP_METADATA) != "false":
+            steps.append(SqlStep(f"ALTER TABLE {table} SET TBLPROPERTIES ('{_KEEP_METADATA}' = 'false')"))
+        last = SqlStep(f"INSERT OVERWRITE {table}\n{query}", query)
+    else:
+        names = [name for name, _ in columns]
+        last = SqlStep(_replace_table(table, storage, renamed(query, names), names), query)
+    script = Script(view, refresh_id, table, tuple(steps), outcome_location, _CONFS, len(nested))
+    return _with_partial(replace(script, query=query, types=tuple(columns)), last, work)
+
+
+def _with_partial(script: Script, recompute: Step, work: PartialRefresh | None) -> Script:
+    if work is None:
+        return replace(script, steps=(*script.steps, recompute))
+    fallback = (recompute,) if work.may_recompute else ()
+    steps, confs = (*script.steps, *work.steps), (*script.confs, *work.confs)
+    return replace(script, steps=steps, confs=confs, incremental=work.incremental, fallback=fallback)
+
+
+def registered_refresh(
+    *,
+    view: str,
+    refresh_id: str,
+    query: str,
+    columns: Sequence[tuple[str, str]],
+    table: Identifier,
+    base_snapshot: int | None,
+    summary: Mapping[str, str],
+    nested: Mapping[str, str],
+    outcome_location: str,
+    work: PartialRefresh | None = None,
+) -> Script:
+    """Return the script that recomputes the rows on a branch of a storage table in the catalog, or does less.
+
+    Args:
+        view: For messages.
+        refresh_id: The refresh.
+        query: The view's SQL with every base table pinned.
+        columns: Name and Spark type of each of the view's columns, in order.
+        table: The storage table.
+        base_snapshot: The snapshot that the refresh starts from; ``None`` for a table that was never written.
+        summary: More for the summary of the snapshots that the job writes.
+        nested: Metadata file of each base table that is itself a materialized view, by staged name.
+        outcome_location: Where a submitted driver leaves its outcome.
+        work: What to do instead of recomputing.
+    """
+    branch = staging_branch(refresh_id)
+    start = f" AS OF VERSION {base_snapshot}" if base_snapshot is not None else ""
+    steps = (
+        *(_register(name, location) for name, location in sorted(nested.items())),
+        SqlStep(f"ALTER TABLE {table.sql()} CREATE BRANCH {quote(branch)}{start}"),
+    )
+    stamps = tuple((f"{_SNAPSHOT_PROPERTY}{key}", value) for key, value in summary.items())
+    confs = (*_CONFS, *stamps)
+    script = Script(view, refresh_id, table.sql(), steps, outcome_location, confs, len(nested), branch=branch)
+    script = replace(script, query=query, types=tuple(columns))
+    return _with_partial(script, SqlStep(f"INSERT OVERWRITE {staged_storage(table, refresh_id)}\n{query}", query), work)
+
+
+def interval_steps(table: str, *, query: str, columns: Sequence[str], where: str) -> tuple[Step, ...]:
+    """Return the steps that replace the rows of an interval.
+
+    Args:
+        table: The quoted name by which the refresh writes to the storage table.
+        query: A query with the view's columns by position.
+        columns: The view's column names, in order.
+        where: What just the rows of the interval pass.
+    """
+    rows = f"{renamed(query, columns)}\nWHERE {where}"
+    return SqlStep(f"DELETE FROM {table} WHERE {where}", query), SqlStep(f"INSERT INTO {table}\n{rows}")
+
+
+def all_rows(table: str, snapshot: int | None = None) -> str:
+    """Return the query for all rows of a table, at a snapshot or as it is.
+
+    Args:
+        table: Its quoted name.
+        snapshot: The snapshot.
+    """
+    return f"SELECT * FROM {table}" if snapshot is None else f"SELECT * FROM {table} VERSION AS OF {snapshot}"
+
+
+def create_storage(
+    *,
+    view: str,
+    query: str,
+    columns: Sequence[str] | None,
+    location: str | None,
+    partition_by: Sequence[str],
+    nested: Mapping[str, str],
+    token: str,
+    table: Identifier | None = None,
+    owner: str = "",
+) -> Script:
+    """Return the script that makes an empty storage table with the columns of a query.
+
+    Args:
+        view: For messages.
+        query: The view's SQL, with full names.
+        columns: Names to give the columns, where the view has its own.
+        location: The storage table's directory; ``None`` leaves it to the catalog.
+        partition_by: Checked and quoted partition transforms.
+        nested: Metadata file of each base table that is itself a materialized view, by staged name.
+        token: Stands in for a refresh id.
+        table: Its name in the catalog; by default it is in none.
+        owner: The view's namespace and name, for a table in the catalog.
+    """
+    source = renamed(query, columns) if columns else query
+    name = table.sql() if table else staged(STORAGE)
+    properties = (*REGISTERED_PROPERTIES, (STORAGE_OF_PROPERTY, owner)) if table else STORAGE_PROPERTIES
+    step = CreateStorageStep(name, source, location, tuple(partition_by), properties, pinned=True)
+    steps: tuple[Step, ...] = (*(_register(name, file) for name, file in sorted(nested.items())), step)
+    return Script(view, token, name, steps, None, _CONFS, len(nested))
+
+
+def renamed(query: str, columns: Sequence[str]) -> str:
+    """Return the query with its output columns renamed by position."""
+    names = ", ".join(quote(column) for column in columns)
+    return f"SELECT * FROM (\n{query}\n) AS `__view`({names})"
+
+
+def partition_transforms(storage: TableMetadata, columns: Sequence[str]) -> list[str]:
+    """Return a table's partitioning as Spark writes it, as far as the columns are still there."""
+    names = {field["id"]: str(field["name"]) for field in storage.current_schema.get("fields", []) if "id" in field}
+    spec = next((item for item in storage.partition_specs if item.get("spec-id") == storage.default_spec_id), {})
+    fields: list[dict[str, Any]] = spec.get("fields", [])
+    found = [_transform(str(field.get("transform")), names.get(field.get("source-id", -1))) for field in fields]
+    kept = {quote(column) for column in columns}
+    return [text for text, column in found if column in kept]
+
+
+def _transform(transform: str, name: str | None) -> tuple[str, str | None]:
+    if name is None:
+        return "", None
+    column = quote(name)
+    if argument := _ARGUMENT.fullmatch(transform):
+        return f"{argument[1]}({argument[2]}, {column})", column
+    if transform in _TIMES:
+        return f"{_TIMES[transform]}({column})", column
+    return (column, column) if transform == "identity" else ("", None)
+
+
+def _replace_table(table: str, storage: TableMetadata, query: str, columns: Sequence[str]) -> str:
+    transforms = partition_transforms(storage, columns)
+    partitioning = f"PARTITIONED BY ({', '.join(transforms)})\n" if transforms else ""
+    return (
+        f"CREATE OR REPLACE TABLE {table} USING iceberg\n{partitioning}LOCATION {string_literal(storage.location)}\n"
+        f"TBLPROPERTIES ('{_KEEP_METADATA}' = 'false')\nAS {query}"
+    )
+
+
+def _register(name: str, location: str) -> SqlStep:
+    table, file = string_literal(f"{STAGING_NAMESPACE}.{name}"), string_literal(location)
+    return SqlStep(f"CALL {quote(STAGING_CATALOG)}.system.register_table(table => {table}, metadata_file => {file})")

@@ -1,0 +1,206 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Prove a view's stored rows: recompute the query at the recorded base snapshots and compare."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from airflow_mv.catalog import MaterializedViewCatalog
+from airflow_mv.catalog.damage import Checked, Damage, check_snapshots, store_of
+from airflow_mv.errors import StaleViewError, UnsupportedError
+from airflow_mv.freshness.observe import Observation, observe
+from airflow_mv.freshness.state import State
+from airflow_mv.quoting import quote
+from airflow_mv.refresh.stagers import stored_rows
+from airflow_mv.refresh.statements import renamed
+from airflow_mv.refresh.view_sql import pinned_query, with_own_columns
+from airflow_mv.spec.identifiers import Identifier
+from airflow_mv.spec.interval_parts import parts_of
+from airflow_mv.spec.materialized_view import NO_SNAPSHOT, RefreshRecord
+from airflow_mv.sql.intervals import condition
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+log = logging.getLogger(__name__)
+
+#: Differing rows that are shown at most, on each side.
+MAX_ROWS = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Verification:
+    """What a comparison found.
+
+    Args:
+        view: The view.
+        refresh_id: The refresh whose rows were compared.
+        rows: How many rows are stored.
+        only_stored: Rows that are stored and not recomputed, at most :data:`MAX_ROWS`.
+        only_recomputed: Rows that are recomputed and not stored, at most :data:`MAX_ROWS`.
+    """
+
+    view: Identifier
+    refresh_id: str
+    rows: int
+    only_stored: tuple[tuple[Any, ...], ...]
+    only_recomputed: tuple[tuple[Any, ...], ...]
+
+    @property
+    def equal(self) -> bool:
+        """Whether both are the same multiset of rows."""
+        return not self.only_stored and not self.only_recomputed
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the JSON document."""
+        return {
+            "view": str(self.view),
+            "refresh_id": self.refresh_id,
+            "equal": self.equal,
+            "rows": self.rows,
+            "only_stored": [list(row) for row in self.only_stored],
+            "only_recomputed": [list(row) for row in self.only_recomputed],
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class FilesVerification:
+    """What a check of a view's files found.
+
+    Args:
+        view: The view.
+        snapshots: How many snapshots are retained.
+        current: The snapshot with the view's rows.
+        checked: What was looked at, and what is damaged.
+    """
+
+    view: Identifier
+    snapshots: int
+    current: int | None
+    checked: Checked
+
+    @property
+    def intact(self) -> bool:
+        """Whether every file is there as it was recorded."""
+        return not self.checked.damaged
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the JSON document."""
+        return {
+            "view": str(self.view),
+            "intact": self.intact,
+            "snapshots": self.snapshots,
+            "files": self.checked.files,
+            "bytes": self.checked.size_bytes,
+            "damaged": [self._damage(item) for item in self.checked.all],
+        }
+
+    def _damage(self, damage: Damage) -> dict[str, Any]:
+        of = sorted(number for number, items in self.checked.damaged.items() if damage in items)
+        found = {"file": damage.location, "role": damage.role, "why": damage.why}
+        return {**found, "snapshots": of, "current": self.current in of}
+
+
+def verify_files(
+    catalog: MaterializedViewCatalog, view: str | Identifier, *, report: Callable[[str], None] = log.info
+) -> FilesVerification:
+    """Check that all files that a view's retained snapshots name are there, with the recorded sizes and counts.
+
+    Manifest lists and manifests are read whole, of Parquet files the footer. The rows are not read.
+
+    Args:
+        catalog: Where the view is.
+        view: The view.
+        report: Told of the progress.
+
+    Raises:
+        InvalidMetadataError, MetadataFileNotFoundError: The metadata of the view or its storage table is broken.
+    """
+    loaded = catalog.load(view)
+    storage = catalog.load_storage(loaded)
+    checked = check_snapshots(store_of(catalog, loaded, storage), storage.table, report=report)
+    return FilesVerification(loaded.identifier, len(storage.table.snapshots), storage.rows_snapshot, checked)
+
+
+def verify(
+    catalog: MaterializedViewCatalog, view: str | Identifier, *, session: Callable[[], SparkSession]
+) -> Verification:
+    """Recompute a view at the snapshots that its current refresh recorded, and compare as multisets.
+
+    Floating point columns are compared to 11 significant digits: their sums depend on the order of rows.
+
+    Args:
+        catalog: Where the view is.
+        view: The view.
+        session: Opens a session that knows the base tables' catalogs; called when it is sure to be needed.
+
+    Raises:
+        StaleViewError: There is no refresh of the present definition to compare with.
+        UnsupportedError: A base table is itself a materialized view.
+    """
+    observation = observe(catalog, view)
+    record = observation.record
+    name = observation.view.identifier
+    if record is None or observation.freshness.state == State.DEFINITION_CHANGED:
+        raise StaleViewError(f"view {name} is {observation.freshness.state}: there are no rows to verify; refresh it")
+    if observation.nested_storages:
+        nested = ", ".join(str(identifier) for identifier in sorted(observation.nested_storages))
+        raise UnsupportedError(
+            f"view {name} reads the materialized view {nested}: verify that one, then this view's query"
+        )
+    query = _recomputed(catalog, with_own_columns(catalog, observation), record)
+    spark = session()
+    stored = _comparable(stored_rows(spark, observation.storage, observation.storage.rows_snapshot))
+    recomputed = _comparable(spark.sql(query))
+    return Verification(
+        view=name,
+        refresh_id=record.refresh_id,
+        rows=stored.count(),
+        only_stored=_first(stored.exceptAll(recomputed)),
+        only_recomputed=_first(recomputed.exceptAll(stored)),
+    )
+
+
+def _recomputed(catalog: MaterializedViewCatalog, observation: Observation, record: RefreshRecord) -> str:
+    """Return a query for what should be stored: each part of the rows at the snapshots that it was computed from."""
+    fields, rest = observation.view.metadata.schema_.fields, "TRUE"
+    by_origin: dict[tuple[tuple[str, int], ...], list[str]] = {}
+    for part in parts_of(record):
+        if part.interval is not None:
+            by_origin.setdefault(part.origin, []).append(f"({condition(part.interval, fields)})")
+    if by_origin:
+        within = " OR ".join(text for texts in by_origin.values() for text in texts)
+        rest = f"NOT coalesce({within}, FALSE)"
+    parts = [(dict(origin), " OR ".join(texts)) for origin, texts in by_origin.items()]
+    # Rows in no interval of a view that was only refreshed by intervals: there must be none.
+    whole = (record.snapshots, "FALSE" if record.only_intervals else rest)
+    names = observation.view.metadata.schema_.names
+    queries = [
+        f"{renamed(_pinned(catalog, observation, snapshots), names)}\nWHERE {where}"
+        for snapshots, where in [whole, *parts]
+    ]
+    return "\nUNION ALL\n".join(queries)
+
+
+def _pinned(catalog: MaterializedViewCatalog, observation: Observation, snapshots: dict[str, int]) -> str:
+    heads = {name: None if head == NO_SNAPSHOT else head for name, head in snapshots.items()}
+    tables = tuple(replace(table, head=heads.get(table.identifier)) for table in observation.tables)
+    then = replace(observation, tables=tables)
+    return pinned_query(catalog, then, then.sql, str(then.view.identifier))[0]
+
+
+def _comparable(frame: DataFrame) -> DataFrame:
+    def column(name: str, kind: str) -> str:
+        text = quote(name)
+        if kind not in ("double", "float"):
+            return text
+        return f"CASE WHEN {text} IS NOT NULL THEN CAST(printf('%.10e', {text}) AS DOUBLE) END AS {text}"
+
+    return frame.selectExpr(*(column(name, kind) for name, kind in frame.dtypes))
+
+
+def _first(frame: DataFrame) -> tuple[tuple[Any, ...], ...]:
+    return tuple(tuple(row) for row in frame.limit(MAX_ROWS).collect())

@@ -1,0 +1,144 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A view's query as it is run: base tables at snapshots, and the view's own columns where ``*`` would give more."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+
+from airflow_mv.catalog import Located, MaterializedViewCatalog
+from airflow_mv.freshness.observe import Observation
+from airflow_mv.freshness.state import ObservedTable
+from airflow_mv.refresh.statements import pinned
+from airflow_mv.spec.identifiers import Identifier
+from airflow_mv.spec.table import TableMetadata
+from airflow_mv.sql.query import Dependencies
+from airflow_mv.sql.star_expansion import expand_stars
+from airflow_mv.sql.types import rebound_columns
+
+Schemas = Callable[[Identifier], Sequence[tuple[str, ...]]]
+
+
+def pinned_query(
+    catalog: MaterializedViewCatalog, observation: Observation, query: str, label: str, *, filtered: bool = False
+) -> tuple[str, dict[str, str]]:
+    """Return a query with base tables at the snapshots that were observed, see :func:`~.statements.pinned`.
+
+    Args:
+        catalog: Where the view is.
+        observation: A look at a view.
+        query: The view's query, or another one of the same names.
+        label: What errors call it.
+        filtered: Whether filters may reach the scans of all tables: the query reads no column that was renamed since.
+    """
+    return pinned(
+        query,
+        default_catalog=observation.view.default_catalog,
+        default_namespace=observation.view.default_namespace,
+        dependencies=observation.dependencies,
+        heads={Identifier.parse(table.identifier): table.head for table in observation.tables},
+        storages=observation.nested_storages,
+        view=label,
+        unfiltered=() if filtered else tuple(_rebound(catalog, observation)),
+    )
+
+
+def _rebound(catalog: MaterializedViewCatalog, observation: Observation) -> Iterator[Identifier]:
+    """Yield the base tables in which a column's name has another meaning by now than at the snapshot to read."""
+    for observed in observation.tables:
+        if observed.head is not None:
+            table = metadata_of(catalog, observed, observation.opened)
+            if rebound_columns(table.schema_at(observed.head), table.current_schema):
+                yield Identifier.parse(observed.identifier)
+
+
+def with_own_columns(catalog: MaterializedViewCatalog, observation: Observation) -> Observation:
+    """Return a look at a view whose query, and the nested ones, give the views' own columns.
+
+    Args:
+        catalog: Where the view is.
+        observation: The look; base tables are opened only where a ``*`` stands for their columns.
+    """
+    schemas = schemas_of(catalog, observation.tables, observation.opened)
+    dependencies = expanded_dependencies(observation.dependencies, schemas)
+    loaded = observation.view
+    sql = expand_stars(
+        observation.sql,
+        columns=loaded.metadata.schema_.names,
+        default_catalog=loaded.default_catalog,
+        default_namespace=loaded.default_namespace,
+        views={view.identifier: view for view in dependencies.views},
+        schemas=schemas,
+        view=str(loaded.identifier),
+    )
+    return replace(observation, sql=sql, dependencies=dependencies)
+
+
+def expanded_dependencies(dependencies: Dependencies, schemas: Schemas) -> Dependencies:
+    """Return what a query reads, with the nested views' queries giving the nested views' own columns.
+
+    Args:
+        dependencies: What the query reads.
+        schemas: See :func:`schemas_of`.
+    """
+    views = {view.identifier: view for view in dependencies.views}
+    spelled = (
+        replace(
+            view,
+            sql=expand_stars(
+                view.sql,
+                columns=view.columns,
+                default_catalog=view.default_catalog,
+                default_namespace=view.default_namespace,
+                views=views,
+                schemas=schemas,
+                view=str(view.identifier),
+            ),
+        )
+        for view in dependencies.views
+    )
+    return replace(dependencies, views=tuple(spelled))
+
+
+def schemas_of(
+    catalog: MaterializedViewCatalog, tables: Sequence[ObservedTable], opened: dict[str, TableMetadata] | None = None
+) -> Schemas:
+    """Return what gives the columns that base tables have had: those at their snapshot first, then the newest.
+
+    Args:
+        catalog: Where the tables are.
+        tables: The tables.
+        opened: See :func:`metadata_of`.
+    """
+    known = {} if opened is None else opened
+    observed = {Identifier.parse(table.identifier): table for table in tables}
+
+    def schemas(identifier: Identifier) -> Sequence[tuple[str, ...]]:
+        table = metadata_of(catalog, observed[identifier], known)
+        present = table.schema_at(observed[identifier].head)
+        there = {(field["name"], field.get("id")) for field in present.get("fields", [])}
+        found = [
+            tuple(str(field["name"]) for field in schema.get("fields", []) if (field["name"], field.get("id")) in there)
+            for schema in (present, *reversed(table.schemas))
+        ]
+        return list(dict.fromkeys(found))
+
+    return schemas
+
+
+def metadata_of(
+    catalog: MaterializedViewCatalog, observed: ObservedTable, opened: dict[str, TableMetadata]
+) -> TableMetadata:
+    """Return a base table's metadata; freshness opens no file of a table whose pointer has not moved.
+
+    Args:
+        catalog: Where it is.
+        observed: The table, which can be read.
+        opened: Files that were opened before, by location; it gets those that are opened now.
+    """
+    if observed.table is not None:
+        return observed.table
+    location = observed.metadata_location or ""
+    if location not in opened:
+        opened[location] = catalog.table_metadata(Identifier.parse(observed.identifier), Located("table", location))
+    return opened[location]

@@ -1,0 +1,117 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which rows of a view are of which snapshots: those of a whole refresh, and intervals that came later.
+
+A partial refresh never claims to be a complete one. Its record keeps what the last whole refresh read, and
+beside it the intervals that were refreshed on their own: they do not overlap, the newest cuts the older ones,
+and neighbours of the same snapshots are one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from airflow_mv.spec.interval import Interval
+from airflow_mv.spec.materialized_view import BaseTable, RefreshRecord
+
+
+@dataclass(frozen=True, slots=True)
+class IntervalPart:
+    """Stored rows that are of one set of snapshots.
+
+    Args:
+        interval: Which rows; ``None`` for all that are in no recorded interval.
+        base_tables: What they were computed from.
+        refresh_id: The refresh that did.
+        refreshed_at_ms: When it was published, ms since the epoch.
+        computed: Whether they ever were computed.
+    """
+
+    interval: Interval | None
+    base_tables: tuple[BaseTable, ...]
+    refresh_id: str
+    refreshed_at_ms: int | None
+    computed: bool = True
+
+    @property
+    def origin(self) -> tuple[tuple[str, int], ...]:
+        """The snapshots; parts of one origin are as if one refresh had computed them."""
+        return tuple(sorted((table.identifier, table.snapshot_reference) for table in self.base_tables))
+
+
+def parts_of(record: RefreshRecord) -> tuple[IntervalPart, ...]:
+    """Return all parts of the stored rows; the one outside of all intervals first."""
+    rest = IntervalPart(
+        None, record.base_tables, record.refresh_id, record.refreshed_at_ms, computed=not record.only_intervals
+    )  # fmt: skip
+    return (rest, *_intervals(record))
+
+
+def parts_in(record: RefreshRecord, interval: Interval) -> tuple[IntervalPart, ...]:
+    """Return the parts that hold rows of an interval."""
+    rest, *recorded = parts_of(record)
+    left, within = [interval], []
+    for part in recorded:
+        other = part.interval
+        if other is None or other.column != interval.column:
+            return (rest, *recorded)  # each may hold rows of it
+        if other.overlaps(interval):
+            within.append(part)
+            left = [piece for item in left for piece in item.without(other)]
+    return (rest, *within) if left else tuple(within)
+
+
+def after(record: RefreshRecord | None, interval: Interval, new: IntervalPart) -> list[dict[str, Any]]:
+    """Return the recorded intervals, as documents, after one more was refreshed.
+
+    Args:
+        record: The current record before; ``None`` where there was none. Its intervals are of the same column.
+        interval: The one.
+        new: Its rows' origin.
+    """
+    pieces = [
+        (piece, part)
+        for part in (_intervals(record) if record else ())
+        if part.interval is not None
+        for piece in part.interval.without(interval)
+    ]
+    pieces = sorted([*pieces, (interval, new)], key=lambda item: item[0].start)
+    if record is not None and not record.only_intervals:
+        # What is of the whole refresh's snapshots needs no entry of its own.
+        whole = parts_of(record)[0].origin
+        pieces = [(piece, part) for piece, part in pieces if part.origin != whole]
+    return [_document(piece, part) for piece, part in _joined(pieces)]
+
+
+def bounds(interval: Interval) -> dict[str, Any]:
+    """Return an interval as a record stores it."""
+    return {"column": interval.column, "start-us": interval.start_us, "end-us": interval.end_us}
+
+
+def _joined(pieces: Sequence[tuple[Interval, IntervalPart]]) -> list[tuple[Interval, IntervalPart]]:
+    joined: list[tuple[Interval, IntervalPart]] = []
+    for interval, part in pieces:
+        if joined and joined[-1][0].end == interval.start and joined[-1][1].origin == part.origin:
+            last, before = joined[-1]
+            newest = max(before, part, key=lambda item: item.refreshed_at_ms or 0)
+            joined[-1] = (replace(last, end=interval.end), newest)
+        else:
+            joined.append((interval, part))
+    return joined
+
+
+def _intervals(record: RefreshRecord) -> tuple[IntervalPart, ...]:
+    return tuple(
+        IntervalPart(item.interval, item.base_tables, item.refresh_id, item.refreshed_at_ms)
+        for item in record.intervals
+    )
+
+
+def _document(interval: Interval, part: IntervalPart) -> dict[str, Any]:
+    return {
+        **bounds(interval),
+        "refresh-id": part.refresh_id,
+        **({} if part.refreshed_at_ms is None else {"refreshed-at-ms": part.refreshed_at_ms}),
+        "base-tables": [table.document() for table in part.base_tables],
+    }

@@ -1,0 +1,99 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Why a view is fresh or stale, is refreshed in this way, or cannot be in another: a code and a sentence."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Code(StrEnum):
+    """Why: the same word in plan, log, command line, XCom and history."""
+
+    FRESH = "FRESH"
+    ONLY_REPLACED = "ONLY_REPLACED"
+    BASE_CHANGED = "BASE_CHANGED"
+    ROLLED_BACK = "ROLLED_BACK"
+    SNAPSHOT_EXPIRED = "SNAPSHOT_EXPIRED"
+    BASE_RECREATED = "BASE_RECREATED"
+    BASE_UNREADABLE = "BASE_UNREADABLE"
+    VIEW_UNREADABLE = "VIEW_UNREADABLE"
+    NEVER_REFRESHED = "NEVER_REFRESHED"
+    DEFINITION_CHANGED = "DEFINITION_CHANGED"
+    NESTED_VIEW_CHANGED = "NESTED_VIEW_CHANGED"
+    STORAGE_CHANGED = "STORAGE_CHANGED"
+    ALREADY_NEWER = "ALREADY_NEWER"
+    FORCED = "FORCED"
+    STRATEGY_FULL = "STRATEGY_FULL"
+    FILTERED_OUT = "FILTERED_OUT"
+    INCREMENTAL = "INCREMENTAL"
+    INCREMENTAL_UNAVAILABLE = "INCREMENTAL_UNAVAILABLE"
+    ROWS_COMPARED = "ROWS_COMPARED"
+    SCHEMA_CHANGED = "SCHEMA_CHANGED"
+    COST = "COST"
+    SKIPPED = "SKIPPED"
+    INTERVAL = "INTERVAL"
+    INTERVALS = "INTERVALS"
+    REBASED = "REBASED"
+    BOUNDED = "BOUNDED"
+    # What the algebra refuses, see plan/incremental.
+    UNREADABLE = "UNREADABLE"
+    UNRESOLVED_NAME = "UNRESOLVED_NAME"
+    UNSUPPORTED_OPERATOR = "UNSUPPORTED_OPERATOR"
+    UNKNOWN_FUNCTION = "UNKNOWN_FUNCTION"
+    NOT_DETERMINISTIC = "NOT_DETERMINISTIC"
+    TOO_LARGE = "TOO_LARGE"
+    NO_KEYS = "NO_KEYS"
+    NOT_LINEAR = "NOT_LINEAR"
+    NOT_APPEND_ONLY = "NOT_APPEND_ONLY"
+    NOT_ADDITIVE = "NOT_ADDITIVE"
+    NO_VISIBLE_COUNT = "NO_VISIBLE_COUNT"
+    WHOLE_RESULT = "WHOLE_RESULT"
+
+
+#: What stands before the reasons that there is no incremental way.
+NOT_INCREMENTAL = "the strategy is incremental, but this change is not: see why"
+#: How the reason of a job begins that could not go on incrementally.
+FOUND_OUT = "the job found out"
+_UNEXPECTED = frozenset({Code.INCREMENTAL_UNAVAILABLE, Code.SKIPPED})
+
+
+@dataclass(frozen=True, slots=True)
+class Reason:
+    """One reason: a code for machines, a sentence for people."""
+
+    code: Code
+    message: str
+
+    def to_dict(self) -> dict[str, str]:
+        """Return the JSON form."""
+        return {"code": str(self.code), "message": self.message}
+
+
+def fallback(reasons: Sequence[Reason]) -> str | None:
+    """Say why an incremental view was recomputed in full, or left as it is, against expectation.
+
+    Args:
+        reasons: Of a plan, a result or a record.
+
+    Returns:
+        ``None`` where nothing unexpected was done: a first refresh is full, and a full one may be the cheaper one.
+    """
+    at = next((at for at, reason in enumerate(reasons) if reason.code in _UNEXPECTED), None)
+    if at is None:
+        return None
+    told = [reason for reason in reasons[at:] if reason.message != NOT_INCREMENTAL]
+    return "; ".join(reason.message for reason in told or reasons[:at])
+
+
+class Mode(StrEnum):
+    """What a refresh does, cheapest first."""
+
+    NOOP = "noop"
+    FAST_FORWARD = "fast-forward"
+    APPEND = "append"
+    MERGE = "merge"
+    REPLACE_KEYS = "replace-keys"
+    REPLACE_INTERVAL = "replace-interval"
+    FULL = "full"

@@ -1,0 +1,135 @@
+# SPDX-License-Identifier: Apache-2.0
+"""An interval of a view: the column that it is of, and the SQL condition that its rows pass."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from airflow_mv.errors import ConfigurationError, InvalidMetadataError
+from airflow_mv.quoting import quote
+from airflow_mv.spec.interval import Interval, Span, after_unit
+from airflow_mv.spec.table import TableMetadata
+
+#: View property: the column that an interval is of, where a call names none.
+COLUMN_PROPERTY = "airflow-mv.interval-column"
+#: Intervals that a record holds; more would make each of the view's metadata files large.
+MAX_INTERVALS = 1000
+
+#: Partition transforms, the finest first.
+_UNITS = ("hour", "day", "month", "year")
+#: How Spark writes a literal of an Iceberg type.
+_LITERALS = {"date": "DATE", "timestamp": "TIMESTAMP_NTZ", "timestamptz": "TIMESTAMP_LTZ"}
+
+
+def resolve(
+    span: Span,
+    fields: Sequence[Mapping[str, Any]],
+    properties: Mapping[str, str],
+    storage: TableMetadata,
+    *,
+    view: str,
+) -> Interval:
+    """Return the interval of a view that a stretch of time means.
+
+    A date column takes whole days, in the zone of the given times: ``2024-06-01T00:00+02:00`` is the first of June.
+    A day that is cut is refused and not widened: each of the 24 runs of an hourly DAG would recompute it.
+
+    Args:
+        span: The stretch of time.
+        fields: The view's columns, as its schema holds them.
+        properties: The view's, which may name the column.
+        storage: Its storage table, whose partitions say where an interval ends of which only the start is given.
+        view: For messages.
+
+    Raises:
+        ConfigurationError: No column, one that will not do, an empty stretch of time, or one that cuts a day.
+    """
+    kind, column = _column(span, fields, properties, view=view)
+    last = span.end or _partition_end(span, column, storage, view=view)
+    if span.start.tzinfo is None or last.tzinfo is None:
+        raise ConfigurationError(f"view {view}, interval {span}: its times need a zone")
+    if span.start >= last:
+        raise ConfigurationError(f"view {view}, interval {span}: it is empty; the end must come after the start")
+    start, end = (_day(item, span, view) if kind == "date" else item.astimezone(UTC) for item in (span.start, last))
+    return Interval(column, start, end)
+
+
+def condition(interval: Interval, fields: Sequence[Mapping[str, Any]]) -> str:
+    """Return the SQL condition that just the rows of an interval pass, with literals of the column's type.
+
+    Args:
+        interval: The interval.
+        fields: The view's columns, as its schema holds them.
+
+    Raises:
+        InvalidMetadataError: The view has no such column of a date or a time: someone else wrote the record.
+    """
+    kind, name = kind_of(interval.column, fields), quote(interval.column)
+    if kind not in _LITERALS:
+        raise InvalidMetadataError(f"a recorded interval is of {interval.column!r}: no date or time of the view")
+    return f"{name} >= {_literal(interval.start, kind)} AND {name} < {_literal(interval.end, kind)}"
+
+
+def kind_of(column: str, fields: Sequence[Mapping[str, Any]]) -> str:
+    """Return the type of a column as the schema names it; empty for a column that is not there, or nested."""
+    found = next((field["type"] for field in fields if field["name"] == column), "")
+    return found if isinstance(found, str) else ""
+
+
+def literal_text(moment: datetime, kind: str) -> str:
+    """Return a time as the text of a literal of a column type."""
+    if kind == "date":
+        return moment.date().isoformat()
+    text = moment.astimezone(UTC).replace(tzinfo=None).isoformat(" ", "microseconds").removesuffix(".000000")
+    return text if kind == "timestamp" else f"{text}+00:00"
+
+
+def _partition_end(span: Span, column: str, storage: TableMetadata, *, view: str) -> datetime:
+    """Return the end of the storage table's partition that begins with a stretch of time."""
+    names = {field["id"]: field["name"] for field in storage.current_schema.get("fields", []) if "id" in field}
+    spec = next((item for item in storage.partition_specs if item.get("spec-id") == storage.default_spec_id), {})
+    of_column = [field["transform"] for field in spec.get("fields", []) if names.get(field.get("source-id")) == column]
+    units = {"identity": "day"} if kind_of(column, storage.current_schema.get("fields", [])) == "date" else {}
+    found = [units.get(transform, transform) for transform in of_column]
+    unit = next((unit for unit in _UNITS if unit in found), None)
+    if unit is None:
+        raise ConfigurationError(
+            f"view {view}, interval {span}: only its start is known, and the storage table has no partitions by year, "
+            f"month, day or hour of {column!r} to tell the end: set interval_length"
+        )
+    return after_unit(span.start, unit)
+
+
+def _literal(moment: datetime, kind: str) -> str:
+    return f"{_LITERALS[kind]} '{literal_text(moment, kind)}'"
+
+
+def _column(
+    span: Span, fields: Sequence[Mapping[str, Any]], properties: Mapping[str, str], *, view: str
+) -> tuple[str, str]:
+    fit = [str(field["name"]) for field in fields if kind_of(field["name"], fields) in _LITERALS]
+    would = f"these columns would do: {', '.join(fit)}" if fit else "no column of it would do"
+    column = span.column or properties.get(COLUMN_PROPERTY)
+    if column is None:
+        raise ConfigurationError(
+            f"view {view}: which column is the interval of? Name it (--interval-column, interval_column=), or set the "
+            f"view's property {COLUMN_PROPERTY}; {would}"
+        )
+    if column not in fit:
+        known = kind_of(column, fields)
+        what = f"is of type {known}" if known else "is no column of it"
+        raise ConfigurationError(
+            f"view {view}: {column!r} {what}; an interval needs a date, timestamp or timestamptz: {would}"
+        )
+    return kind_of(column, fields), column
+
+
+def _day(moment: datetime, span: Span, view: str) -> datetime:
+    if moment.replace(tzinfo=None) != datetime(moment.year, moment.month, moment.day):  # noqa: DTZ001 (wall clock)
+        raise ConfigurationError(
+            f"view {view}, interval {span}: a date column takes whole days, and {moment.isoformat()} is within one. "
+            "Give days, or partition the view by a timestamp"
+        )
+    return datetime(moment.year, moment.month, moment.day, tzinfo=UTC)

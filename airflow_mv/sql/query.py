@@ -1,0 +1,738 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a view's query reads, and the query with each base table pinned to a snapshot.
+
+Views cannot be time-travelled, so nested plain views are put in as subqueries, with their own base
+tables pinned.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from sqlglot import ParseError, Token, TokenError, TokenType, exp
+from sqlglot.dialects.spark import Spark
+from sqlglot.parsers.spark import SparkParser
+
+from airflow_mv.errors import InvalidIdentifierError, InvalidQueryError
+from airflow_mv.quoting import quote
+from airflow_mv.spec.identifiers import Identifier
+
+MAX_VIEW_DEPTH = 64
+MAX_PINNED_CHARACTERS = 16 * 1024 * 1024
+
+_TRANSFORM = re.compile(
+    r"\s*(?:(?P<name>\w+)\s*\(\s*(?:(?P<width>[0-9]{1,10})\s*,\s*)?(?P<argument>\w+|`(?:[^`]|``)+`)\s*\)"
+    r"|(?P<column>\w+|`(?:[^`]|``)+`))\s*"
+)
+_TIME_TRANSFORMS = {word: f"{unit}s" for unit in ("year", "month", "day", "hour") for word in (unit, f"{unit}s")}
+_WIDTH_TRANSFORMS = ("bucket", "truncate")
+_MAX_WIDTH = 2**31 - 1
+_ESCAPED = re.compile(r"['\\\x00-\x1f\x7f]|\$(?=\{)")
+
+
+@dataclass(frozen=True, slots=True)
+class PinnedTable:
+    """A base table and the snapshot to read."""
+
+    identifier: Identifier
+    #: ``None``: the table has never been written to.
+    snapshot_id: int | None
+    #: The name to read it by, as SQL, where that is not its own.
+    sql: str | None = None
+    #: Whether no filter may reach the scan.
+    unfiltered: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class NestedView:
+    """A plain view that a query reads, at one version, which was made at a time in milliseconds since 1970."""
+
+    identifier: Identifier
+    sql: str
+    columns: tuple[str, ...]
+    default_catalog: str
+    default_namespace: tuple[str, ...]
+    version_id: int
+    uuid: str
+    version_ms: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Dependencies:
+    """All that a query reads, directly or through nested views: each once, sorted."""
+
+    tables: tuple[Identifier, ...]
+    views: tuple[NestedView, ...]
+
+
+def base_tables(
+    sql: str,
+    *,
+    default_catalog: str,
+    default_namespace: tuple[str, ...],
+    load_view: Callable[[Identifier], NestedView | None],
+    view: str,
+) -> Dependencies:
+    """Return the base tables and nested views of a query.
+
+    Args:
+        sql: The query.
+        default_catalog: The catalog of names with one or two parts.
+        default_namespace: The namespace of names with one part.
+        load_view: Gives the nested plain view of a name, ``None`` if the name is something else.
+            Called once per name.
+        view: Whose query it is, for messages.
+
+    Raises:
+        InvalidQueryError: A query is not readable, or views are nested in a cycle or too deeply.
+    """
+    collector = _Collector(load_view)
+    collector.visit(sql, default_catalog, default_namespace, (view,))
+    views = [found for found in collector.names.values() if found is not None]
+    return Dependencies(
+        tuple(sorted(name for name, found in collector.names.items() if found is None)),
+        tuple(sorted(views, key=lambda item: item.identifier)),
+    )
+
+
+def pin_query(
+    sql: str,
+    *,
+    default_catalog: str,
+    default_namespace: tuple[str, ...],
+    tables: Mapping[Identifier, PinnedTable],
+    views: Mapping[Identifier, NestedView],
+    view: str,
+) -> str:
+    """Return the query reading each base table at its snapshot; all else is the user's own text.
+
+    Args:
+        sql: The query.
+        default_catalog: The catalog of names with one or two parts.
+        default_namespace: The namespace of names with one part.
+        tables: The snapshot of each base table.
+        views: The nested plain views.
+        view: Whose query it is, for messages.
+
+    Raises:
+        InvalidQueryError: A query is not readable, names something that is in neither mapping, or
+            grows beyond bounds by its nested views.
+    """
+    return _Pinner(tables, views).visit(sql, default_catalog, default_namespace, (view,))
+
+
+def pinned_table(identifier: Identifier, snapshot_id: int | None) -> str:
+    """Return a table at a snapshot, as it is written after FROM; columns keep their qualified names.
+
+    Args:
+        identifier: The table.
+        snapshot_id: The snapshot, or ``None`` for a table that was never written to: no rows.
+    """
+    return _at_snapshot(identifier.sql(), snapshot_id, alias="")
+
+
+def expand_view(sql: str, columns: tuple[str, ...], name: str) -> str:
+    """Return a nested view as it is written after FROM, with or without an alias after it.
+
+    Args:
+        sql: The view's pinned query.
+        columns: Its column names, by position.
+        name: What columns call the view where the user gave no alias.
+    """
+    # A relation in parentheses lets TABLESAMPLE and an alias follow, and shows its inner name without one.
+    return f"((\n{sql}\n) AS {quote(name)}({', '.join(map(quote, columns))}))"
+
+
+def partition_transform(text: str, columns: Collection[str] | None = None) -> str:
+    """Check one partition field, such as ``days(ts)``, and return it with its column quoted.
+
+    Args:
+        text: A column, or ``years``, ``months``, ``days``, ``hours`` of a column, or ``bucket`` or
+            ``truncate`` of a width and a column.
+        columns: The columns there are, where they are known.
+
+    Raises:
+        InvalidQueryError: It is nothing of these.
+    """
+    match = _TRANSFORM.fullmatch(text)
+    if match is None:
+        raise _no_transform(text)
+    column = _known_column(match["argument"] or match["column"], columns, text)
+    if match["name"] is None:
+        return column
+    name, width = match["name"].lower(), match["width"]
+    if name in _TIME_TRANSFORMS and width is None:
+        return f"{_TIME_TRANSFORMS[name]}({column})"
+    if name in _WIDTH_TRANSFORMS and width is not None and 0 < int(width) <= _MAX_WIDTH:
+        return f"{name}({int(width)}, {column})"
+    raise _no_transform(text)
+
+
+def string_literal(text: str) -> str:
+    """Return a Spark string literal that means exactly the text.
+
+    Raises:
+        InvalidQueryError: The text holds half a surrogate pair, which Spark cannot store.
+    """
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise InvalidQueryError(f"{text!r} is no Unicode text") from error
+    return "'" + _ESCAPED.sub(_escaped, text) + "'"
+
+
+def _escaped(match: re.Match[str]) -> str:
+    character = match[0]
+    return f"\\{character}" if character in "'\\" else f"\\u{ord(character):04x}"
+
+
+# ------------------------------------------------------------------------------------------ walks
+@dataclass(slots=True)
+class _Collector:
+    """Walks nested views once each."""
+
+    load_view: Callable[[Identifier], NestedView | None]
+    names: dict[Identifier, NestedView | None] = field(default_factory=dict)
+    heights: dict[Identifier, int] = field(default_factory=dict)
+
+    def visit(self, sql: str, catalog: str, namespace: tuple[str, ...], path: tuple[str, ...]) -> int:
+        """Collect what a query reads; return how many views deep it is."""
+        query = parse_query(sql, view=_label(path))
+        height = 0
+        for reference in references(query, default_catalog=catalog, default_namespace=namespace):
+            name = reference.identifier
+            _check_path(query, reference, path)
+            if name not in self.names:
+                self.names[name] = self.load_view(name)
+            nested = self.names[name]
+            if nested is None:
+                continue
+            if name not in self.heights:
+                below = (*path, str(name))
+                self.heights[name] = self.visit(nested.sql, nested.default_catalog, nested.default_namespace, below)
+            height = max(height, self.heights[name] + 1)
+            if height > MAX_VIEW_DEPTH:
+                raise _too_deep(query, reference)
+        return height
+
+
+@dataclass(slots=True)
+class _Pinner:
+    """Pins nested views once each."""
+
+    tables: Mapping[Identifier, PinnedTable]
+    views: Mapping[Identifier, NestedView]
+    done: dict[Identifier, str] = field(default_factory=dict)
+
+    def visit(self, sql: str, catalog: str, namespace: tuple[str, ...], path: tuple[str, ...]) -> str:
+        """Return a query with its tables pinned."""
+        query = parse_query(sql, view=_label(path))
+        edits: dict[tuple[int, int], str] = {}
+        for reference in references(query, default_catalog=catalog, default_namespace=namespace):
+            text, renamed = self._replacement(query, reference, path)
+            edits[reference.span] = text
+            if renamed and not reference.aliased:
+                edits |= shorter_qualifiers(query, reference)
+        if len(query.text) + sum(map(len, edits.values())) > MAX_PINNED_CHARACTERS:
+            message = f"view {query.view}: its nested views make a query of over {MAX_PINNED_CHARACTERS} characters"
+            raise InvalidQueryError(message)
+        return splice(query.text, edits)
+
+    def _replacement(self, query: ParsedQuery, reference: Reference, path: tuple[str, ...]) -> tuple[str, bool]:
+        """Return what to read instead, and whether columns can call it by one part only."""
+        name = reference.identifier
+        if table := self.tables.get(name):
+            if table.unfiltered and table.snapshot_id is not None:
+                return _unfiltered(table), True
+            if table.sql is None:
+                return pinned_table(name, table.snapshot_id), False
+            return _at_snapshot(table.sql, table.snapshot_id, alias=f" AS {quote(name.name)}"), True
+        nested = self.views.get(name)
+        if nested is None:
+            raise query_error(query.text, reference.start, f"no snapshot of {name} is given", query.view)
+        _check_path(query, reference, path)
+        if name not in self.done:
+            below = (*path, str(name))
+            self.done[name] = self.visit(nested.sql, nested.default_catalog, nested.default_namespace, below)
+        return expand_view(self.done[name], nested.columns, name.name), True
+
+
+def _at_snapshot(name: str, snapshot_id: int | None, *, alias: str) -> str:
+    """Return a relation that, in parentheses where need be, lets TABLESAMPLE and an alias follow."""
+    if snapshot_id is None:
+        return f"({name} TABLESAMPLE (0 ROWS){alias})"
+    pinned = f"{name} VERSION AS OF {snapshot_id}{alias}"
+    return f"({pinned})" if alias else pinned
+
+
+def _unfiltered(table: PinnedTable) -> str:
+    """Return a table at a snapshot as a subquery through which Spark pushes no filter.
+
+    Iceberg binds the names in a filter to the table's current columns, also for a scan of an older snapshot: where a
+    name has come to mean another column, it would skip files by the statistics of that one. Spark keeps all filters
+    above one that is not deterministic.
+    """
+    pinned = _at_snapshot(table.sql or table.identifier.sql(), table.snapshot_id, alias="")
+    return f"((SELECT * FROM {pinned} WHERE spark_partition_id() >= 0) AS {quote(table.identifier.name)})"
+
+
+def _label(path: tuple[str, ...]) -> str:
+    return path[0] if len(path) == 1 else f"{path[0]}, nested view {path[-1]}"
+
+
+def _check_path(query: ParsedQuery, reference: Reference, path: tuple[str, ...]) -> None:
+    name = str(reference.identifier)
+    if name in path:
+        cycle = " -> ".join([*path[path.index(name) :], name])
+        raise query_error(query.text, reference.start, f"views read each other in a cycle: {cycle}", query.view)
+    if len(path) > MAX_VIEW_DEPTH + 1:
+        raise _too_deep(query, reference)
+
+
+def _too_deep(query: ParsedQuery, reference: Reference) -> InvalidQueryError:
+    message = f"views are nested more than {MAX_VIEW_DEPTH} deep here"
+    return query_error(query.text, reference.start, message, query.view)
+
+
+# ----------------------------------------------------------------------------- partition transforms
+def _known_column(written: str, columns: Collection[str] | None, text: str) -> str:
+    name = written[1:-1].replace("``", "`") if written.startswith("`") else written
+    if columns is None:
+        return quote(name)
+    if name in columns:
+        return quote(name)
+    for column in columns:
+        if column.lower() == name.lower():
+            return quote(column)
+    raise InvalidQueryError(f"partition field {text!r}: there is no column {name!r}; there are {', '.join(columns)}")
+
+
+def _no_transform(text: str) -> InvalidQueryError:
+    return InvalidQueryError(
+        f"partition field {text!r}: write a column, years(c), months(c), days(c), hours(c), "
+        f"bucket(number, c) or truncate(number, c)"
+    )
+
+
+MAX_QUERY_BYTES = 1024 * 1024
+
+#: Start and end (exclusive) of a piece of text, in characters.
+Span = tuple[int, int]
+
+_FIRST_WORDS = (TokenType.SELECT, TokenType.WITH, TokenType.FROM, TokenType.VALUES, TokenType.L_PAREN)
+_QUERIES = (exp.Query, exp.Values)
+_STATEMENTS = (exp.DDL, exp.DML, exp.Into, exp.Command, exp.MultitableInserts)
+_CALLS_JAVA = frozenset({"reflect", "try_reflect", "java_method"})
+#: What may stand behind ``window`` where that is a name, and AS behind it.
+_NEVER_NAMES = (TokenType.R_PAREN, TokenType.DOT, TokenType.COMMA)
+#: Functions that may read a file by its path, and how many arguments they have without that.
+_READS_FILES = {"from_protobuf": 0, "to_protobuf": 0, "from_avro": 2, "from_xml": 2, "schema_of_xml": 1}
+#: Functions of where a row is stored or read: compaction and the number of tasks change them.
+_TELL_PLACES = frozenset(
+    {
+        "input_file_name",
+        "input_file_block_start",
+        "input_file_block_length",
+        "spark_partition_id",
+        "monotonically_increasing_id",
+    }
+)
+#: Iceberg's columns of where a row is stored: compaction changes them, and no row is another.
+_PLACES = frozenset({"_file", "_pos", "_spec_id", "_partition", "_deleted"})
+_TABLE_FUNCTIONS = frozenset({"range", "explode", "posexplode", "inline", "stack", "json_tuple", "variant_explode"})
+_FILE_FORMATS = frozenset({"parquet", "orc", "csv", "json", "text", "xml", "avro", "binaryfile", "delta", "iceberg"})
+#: sqlglot's functions trip over some calls that Spark accepts, such as map() with one argument.
+_PARSER_FAULTS = (ArithmeticError, AssertionError, AttributeError, LookupError, TypeError, ValueError)
+#: A token as sqlglot prints it in a message; people want its text.
+_TOKEN = re.compile(r"<Token token_type: \S+, text: (.*?), line: \d+, col: \d+, start: \d+, end: \d+, comments: .*?>")
+#: Reading a token takes sqlglot one to two steps; 200,000 steps take about a second.
+_MAX_STEPS = 200_000
+_MAX_STEPS_PER_TOKEN = 20
+_PLAIN_PART = re.compile(r"\w+")
+_SUBSTITUTION = re.compile(r"\$\{[^}$\s]+\}")
+_LEXEMES = re.compile(
+    r"""'(?:[^'\\]|\\.)*+'|"(?:[^"\\]|\\.)*+"|`[^`]*+`|--[^\n]*|/\*.*?\*/|(?P<unclosed>['"`]|/\*)|.""", re.DOTALL
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ParsedQuery:
+    """One query: the text without a final semicolon, and how sqlglot reads it."""
+
+    text: str
+    tree: exp.Expr
+    view: str
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Reference:
+    """One place in a query's text that names a table or a view."""
+
+    start: int
+    end: int
+    identifier: Identifier
+    aliased: bool
+
+    @property
+    def span(self) -> Span:
+        """Where the name is."""
+        return (self.start, self.end)
+
+
+def parse_query(sql: str, *, view: str) -> ParsedQuery:
+    """Read one query in Spark's dialect.
+
+    Args:
+        sql: The text.
+        view: Whose query it is, for messages.
+
+    Raises:
+        InvalidQueryError: The text is no single query, or holds something whose result could not
+            be pinned. The message quotes the place.
+    """
+    _check_text(sql, view)
+    tokens = _tokens(sql, view)
+    text, tokens = _without_last_semicolons(sql, tokens)
+    _check_tokens(text, tokens, view)
+    tree = _tree(text, tokens, view)
+    if not isinstance(tree, _QUERIES) or tree.find(*_STATEMENTS):
+        raise query_error(text, tokens[0].start, "this is not a query: write a SELECT that changes nothing", view)
+    _check_relations(text, tree, view)
+    _check_functions(text, tree, view)
+    _check_columns(text, tree, view)
+    return ParsedQuery(text, tree, view)
+
+
+def references(
+    query: ParsedQuery, *, default_catalog: str, default_namespace: tuple[str, ...]
+) -> tuple[Reference, ...]:
+    """Return each place where the query names a table or a view, in the order of the text.
+
+    Names of CTEs and table functions are not among them.
+
+    Args:
+        query: The query.
+        default_catalog: The catalog of names with one or two parts.
+        default_namespace: The namespace of names with one part.
+
+    Raises:
+        InvalidQueryError: A name is not readable, has its own time travel or is a path.
+    """
+    found = []
+    for table in _tables(query.tree):
+        span = _span(query, table.parts)
+        if table.args.get("version") or table.args.get("when"):
+            message = "time travel in the query: a refresh itself chooses the snapshots; name the table only"
+            raise query_error(query.text, span[0], message, query.view)
+        parts = tuple(part.name for part in table.parts)
+        if len(parts) == 2 and parts[0].lower() in _FILE_FORMATS and "/" in parts[1]:
+            message = "this reads files by path, which have no snapshots: register them as an Iceberg table"
+            raise query_error(query.text, span[0], message, query.view)
+        try:
+            identifier = Identifier.of(parts, default_catalog=default_catalog, default_namespace=default_namespace)
+        except InvalidIdentifierError as error:
+            raise query_error(query.text, span[0], str(error), query.view) from error
+        found.append(Reference(*span, identifier, bool(table.alias)))
+    return tuple(sorted(found))
+
+
+def splice(text: str, edits: Mapping[Span, str]) -> str:
+    """Return the text with each span replaced."""
+    pieces, position = [], 0
+    for (start, end), new in sorted(edits.items()):
+        pieces += [text[position:start], new]
+        position = end
+    return "".join([*pieces, text[position:]])
+
+
+def shorter_qualifiers(query: ParsedQuery, reference: Reference) -> dict[Span, str]:
+    """Return edits that let columns say ``orders.x`` for ``lake.sales.orders.x``.
+
+    A subquery that stands in for a table can be named by one part only.
+
+    Args:
+        query: The query.
+        reference: A reference without an alias, which becomes a subquery named like its last part.
+
+    Raises:
+        InvalidQueryError: The short name means something else, too.
+    """
+    node = next(table for table in _tables(query.tree) if _span(query, table.parts) == reference.span)
+    scope = node.find_ancestor(exp.Select)
+    names = [_fold(part) for part in reference.identifier.parts]
+    edits: dict[Span, str] = {}
+    for column in scope.find_all(exp.Column) if scope else ():
+        chain = _chain(column)
+        for length in range(len(names), 1, -1):
+            if len(chain) > length and [_fold(part.name) for part in chain[:length]] == names[-length:]:
+                edits[_span(query, chain[:length])] = quote(reference.identifier.name)
+                break
+    if edits and not _is_unique(query.tree, node, names):
+        message = f"give {reference.identifier} an alias: other relations of the query have its short name, too"
+        raise query_error(query.text, reference.start, message, query.view)
+    return edits
+
+
+def query_error(text: str, offset: int, message: str, view: str) -> InvalidQueryError:
+    """Return an error that quotes a place in a query.
+
+    Args:
+        text: The query.
+        offset: Where in it, in characters.
+        message: What is wrong there.
+        view: Whose query it is.
+    """
+    start = text.rfind("\n", 0, offset) + 1
+    end = text.find("\n", offset)
+    line = text[start : len(text) if end < 0 else end].rstrip("\r")
+    first = max(0, offset - start - 80)
+    shown = line[first : first + 120]
+    before = re.sub(r"\S", " ", shown[: offset - start - first])
+    place = f"line {text.count(chr(10), 0, offset) + 1}, column {offset - start + 1}"
+    return InvalidQueryError(f"view {view}: {place}: {message}\n    {shown}\n    {before}^")
+
+
+# --------------------------------------------------------------------------------------- reading
+def _check_text(sql: str, view: str) -> None:
+    try:
+        size = len(sql.encode())
+    except UnicodeEncodeError as error:
+        raise InvalidQueryError(f"view {view}: character {error.start + 1} of the query is no Unicode text") from error
+    if size > MAX_QUERY_BYTES:
+        raise InvalidQueryError(f"view {view}: the query has {size} bytes: at most {MAX_QUERY_BYTES} are allowed")
+    if match := _SUBSTITUTION.search(sql):
+        message = f"Spark would put a setting of its session in place of {match[0]}: write the value itself"
+        raise query_error(sql, match.start(), message, view)
+
+
+def tokenized(sql: str) -> list[Token]:
+    """Return the tokens of a text, where sqlglot takes ``window`` for a keyword only where it begins a clause.
+
+    Raises:
+        TokenError: There are none.
+    """
+    tokens = Spark().tokenize(sql)
+    return [_as_name(token) if _is_named_window(tokens[at : at + 3]) else token for at, token in enumerate(tokens)]
+
+
+def _is_named_window(tokens: Sequence[Token]) -> bool:
+    """Whether the first token is the word ``window`` as the name of a function or a column."""
+    if tokens[0].token_type is not TokenType.WINDOW:
+        return False
+    return len(tokens) < 3 or tokens[2].token_type is not TokenType.ALIAS or tokens[1].token_type in _NEVER_NAMES
+
+
+def _as_name(token: Token) -> Token:
+    return Token(TokenType.VAR, token.text, token.line, token.col, token.start, token.end, token.comments)
+
+
+def _tokens(sql: str, view: str) -> list[Token]:
+    try:
+        tokens = tokenized(sql)
+    except TokenError as error:
+        unclosed = next((match for match in _LEXEMES.finditer(sql) if match["unclosed"]), None)
+        if unclosed:
+            raise query_error(sql, unclosed.start(), f"{unclosed[0]} is never closed", view) from error
+        raise query_error(sql, error.end or 0, "this is not readable", view) from error
+    if all(token.token_type is TokenType.SEMICOLON for token in tokens):
+        raise InvalidQueryError(f"view {view}: the query is empty")
+    return tokens
+
+
+def _without_last_semicolons(sql: str, tokens: list[Token]) -> tuple[str, list[Token]]:
+    count = len(tokens)
+    while tokens[count - 1].token_type is TokenType.SEMICOLON:
+        count -= 1
+    return (sql if count == len(tokens) else sql[: tokens[count].start]), tokens[:count]
+
+
+def _check_tokens(text: str, tokens: Sequence[Token], view: str) -> None:
+    """Refuse what sqlglot may read as something else than Spark does, wherever it stands."""
+    if tokens[0].token_type not in _FIRST_WORDS:
+        raise query_error(text, tokens[0].start, "this is not a query: it must begin with SELECT or WITH", view)
+    for index, token in enumerate(tokens):
+        before = tokens[index - 1].token_type if index else None
+        after = tokens[index + 1] if index + 1 < len(tokens) else None
+        if message := _refusal(token, before, after):
+            raise query_error(text, token.start, message, view)
+
+
+def _refusal(token: Token, before: TokenType | None, after: Token | None) -> str | None:
+    if any(comment.endswith("\\") or "/*+" in comment for comment in token.comments):
+        return "a comment near here ends with a backslash or holds a hint: Spark takes its end to be elsewhere"
+    kind, word = token.token_type, token.text.lower()
+    is_call = after is not None and after.token_type is TokenType.L_PAREN
+    if kind is TokenType.SEMICOLON:
+        return "there are several statements: a view has one query"
+    if is_call and word in _CALLS_JAVA and kind is not TokenType.STRING:
+        return f"{word}() calls any Java code: its result belongs to no snapshot"
+    if is_call and word in _TELL_PLACES and kind is not TokenType.STRING:
+        return f"{word}() tells where a row is stored or read, which changes while no row does: leave it out"
+    if is_call and word == "identifier" and kind is TokenType.VAR:
+        return "IDENTIFIER() hides which name is meant: write the name itself"
+    return _table_refusal(before, after) if kind is TokenType.TABLE and after is not None else None
+
+
+def _table_refusal(before: TokenType | None, after: Token) -> str | None:
+    if after.token_type is TokenType.L_PAREN:
+        return "functions of whole tables are not supported"
+    if before is TokenType.L_PAREN and (after.token_type is TokenType.IDENTIFIER or _PLAIN_PART.fullmatch(after.text)):
+        return "write SELECT * FROM instead of TABLE"
+    return None
+
+
+class _TooManyStepsError(Exception):
+    """Not an error of sqlglot's, which would catch it."""
+
+
+class _BoundedParser(SparkParser):
+    """Stops where sqlglot's tries double with each JOIN without ON, or each nested STRUCT."""
+
+    steps_left: int
+
+    def _advance(self, times: int = 1) -> None:
+        self.steps_left -= 1
+        if self.steps_left < 0:
+            raise _TooManyStepsError
+        super()._advance(times)
+
+
+def _tree(text: str, tokens: list[Token], view: str) -> exp.Expr:
+    parser = _BoundedParser(dialect=Spark(), error_message_context=len(text))
+    parser.steps_left = max(_MAX_STEPS, _MAX_STEPS_PER_TOKEN * len(tokens))
+    try:
+        trees = parser.parse(tokens, text)
+    except ParseError as error:
+        details = error.errors[0]
+        description = _TOKEN.sub(r"\1", details["description"])
+        message = f"sqlglot, which reads the query before Spark does, cannot: {description}"
+        raise query_error(text, len(details["start_context"] or ""), message, view) from error
+    except _TooManyStepsError as error:
+        message = "the query takes sqlglot too long to read: write CROSS JOIN for a JOIN without ON, nest STRUCT less"
+        raise InvalidQueryError(f"view {view}: {message}") from error
+    except RecursionError as error:
+        raise InvalidQueryError(f"view {view}: the query is nested too deeply for sqlglot to read") from error
+    except _PARSER_FAULTS as error:
+        message = f"view {view}: sqlglot, which reads the query before Spark does, cannot ({error!r})"
+        raise InvalidQueryError(message) from error
+    if len(trees) != 1 or trees[0] is None:
+        raise query_error(text, tokens[0].start, "this is not one query", view)
+    return trees[0]
+
+
+def _check_relations(text: str, tree: exp.Expr, view: str) -> None:
+    if script := tree.find(exp.QueryTransform):
+        message = "TRANSFORM … USING runs a program: its result belongs to no snapshot"
+        raise query_error(text, _start(script), message, view)
+    for node in tree.find_all(exp.Table, exp.Lateral):
+        function = node.this
+        if isinstance(node, exp.Lateral) and not isinstance(function, (exp.Func, exp.Subquery, exp.Values)):
+            raise query_error(
+                text,
+                _start(node),
+                "LATERAL stands before no subquery: leave it out, or put the name in backticks",
+                view,
+            )
+        if not isinstance(function, exp.Func):
+            continue
+        name = (function.name if isinstance(function, exp.Anonymous) else function.sql_name()).lower()
+        if name.removesuffix("_outer") not in _TABLE_FUNCTIONS or node.args.get("db"):
+            known = ", ".join(sorted(_TABLE_FUNCTIONS))
+            message = f"what the table function {name}() reads has no snapshots: only {known} are allowed"
+            raise query_error(text, _start(node), message, view)
+
+
+def _check_functions(text: str, tree: exp.Expr, view: str) -> None:
+    for call in tree.find_all(exp.Anonymous):
+        name = call.name.lower()
+        if len(call.expressions) > _READS_FILES.get(name, len(call.expressions)):
+            message = f"with these arguments {name}() may read a file by path, with the rights of Spark's driver"
+            raise query_error(text, _start(call), message, view)
+
+
+def _check_columns(text: str, tree: exp.Expr, view: str) -> None:
+    places = _PLACES - {_fold(alias.alias) for alias in tree.find_all(exp.Alias)}
+    for column in tree.find_all(exp.Column):
+        if _fold(column.name) in places:
+            message = f"{column.name} tells where Iceberg has stored a row, which maintenance changes: leave it out"
+            raise query_error(text, _start(column), message, view)
+
+
+def _start(node: exp.Expr) -> int:
+    """Return the first known place at or below a node, or the text's start."""
+    return min((int(item.meta["start"]) for item in node.walk() if "start" in item.meta), default=0)
+
+
+# ------------------------------------------------------------------------------------ references
+def _tables(tree: exp.Expr) -> Iterator[exp.Table]:
+    for table in tree.find_all(exp.Table):
+        names_nothing = isinstance(table.this, exp.Func | exp.Values) or isinstance(table.parent, exp.JoinHint)
+        if not names_nothing and cte_of(table) is None:
+            yield table
+
+
+def cte_of(table: exp.Table) -> exp.CTE | None:
+    """Return the CTE that a name means: of the innermost WITH that defines it before this place."""
+    if len(table.parts) > 1:
+        return None
+    name = _fold(table.name)
+    child: exp.Expr = table
+    definition: exp.Expr | None = None
+    while (parent := child.parent) is not None:
+        if isinstance(child, exp.CTE):
+            definition = child
+        with_ = parent.args.get("with_")
+        for cte in [] if with_ is None else _visible(with_, definition if child is with_ else None):
+            if _fold(cte.alias) == name:
+                return cte
+        child = parent
+    return None
+
+
+def _visible(with_: exp.Expr, definition: exp.Expr | None) -> Iterator[exp.CTE]:
+    """What a WITH offers: all to its query, to a definition those before (and itself if recursive)."""
+    for cte in with_.expressions:
+        if cte is not definition or with_.args.get("recursive"):
+            yield cte
+        if cte is definition:
+            return
+
+
+def _span(query: ParsedQuery, parts: Sequence[exp.Expr]) -> Span:
+    """Return where a name is written, having checked that sqlglot's places say what its names say."""
+    for part in parts:
+        start, end = part.meta.get("start"), part.meta.get("end")
+        written = query.text[start : end + 1] if start is not None and end is not None else ""
+        if written != quote(part.name) and not (written == part.name and _PLAIN_PART.fullmatch(written)):
+            message = f"the name part {part.name!r} is not readable here: put each part of the name in backticks"
+            raise query_error(query.text, start or 0, message, query.view)
+    return int(parts[0].meta["start"]), int(parts[-1].meta["end"]) + 1
+
+
+def _chain(column: exp.Column) -> list[exp.Expr]:
+    """Return all parts of a column's name, with struct fields, which sqlglot keeps outside of the column."""
+    chain, node = [*column.parts], column.parent
+    while isinstance(node, exp.Dot):
+        chain.append(node.expression)
+        node = node.parent
+    return chain
+
+
+def _is_unique(tree: exp.Expr, node: exp.Table, names: list[str]) -> bool:
+    """Whether a relation's short name means only that relation (or another of the same full name)."""
+    for alias in tree.find_all(exp.TableAlias):
+        if _fold(alias.name) == names[-1]:
+            return False
+    own = [_fold(part.name) for part in node.parts]
+    others = (table for table in tree.find_all(exp.Table) if not isinstance(table.parent, exp.JoinHint))
+    return all(
+        _fold(table.name) != names[-1] or bool(table.alias) or [_fold(part.name) for part in table.parts] == own
+        for table in others
+    )
+
+
+def _fold(name: str) -> str:
+    """Make names that Java's ``equalsIgnoreCase`` takes for the same the same: character by character."""
+    return "".join((upper if len(upper := char.upper()) == 1 else char).lower() for char in name)

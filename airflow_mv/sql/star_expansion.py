@@ -1,0 +1,229 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A view keeps the columns that it was made with: ``*`` is written out where a table has got more since.
+
+Which columns a table had is found, not stored: among the schemas that it has had, the newest with which the query
+gives the view's own columns. So views of other programs are read alike.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import islice, product
+
+from sqlglot import exp
+
+from airflow_mv.errors import InvalidIdentifierError
+from airflow_mv.quoting import quote
+from airflow_mv.spec.identifiers import Identifier
+from airflow_mv.sql.query import NestedView, ParsedQuery, Span, cte_of, parse_query, splice
+
+#: Gives the lists of columns that a base table has had, the present one first.
+Schemas = Callable[[Identifier], Sequence[tuple[str, ...]]]
+_MOST_TRIES = 200
+#: A column without a name of its own: any name may be the view's.
+_Names = tuple[str | None, ...]
+
+
+class _UnknownError(Exception):
+    """What a ``*`` stands for cannot be told; Spark will."""
+
+
+def expand_stars(
+    sql: str,
+    *,
+    columns: Sequence[str],
+    default_catalog: str,
+    default_namespace: tuple[str, ...],
+    views: Mapping[Identifier, NestedView],
+    schemas: Schemas,
+    view: str,
+) -> str:
+    """Return a view's query with each ``*`` written out that would give more than the view's columns.
+
+    The text stays as it is where no ``*`` gives more, and where it cannot be told what it gives.
+
+    Args:
+        sql: The query.
+        columns: The view's columns.
+        default_catalog: The catalog of names with one or two parts.
+        default_namespace: The namespace of names with one part.
+        views: The nested plain views.
+        schemas: The columns of base tables; asked only for those that a ``*`` stands for.
+        view: For messages.
+
+    Raises:
+        InvalidQueryError: The query is not readable.
+    """
+    if "*" not in sql:
+        return sql
+    query = parse_query(sql, view=view)
+    names = _Naming(default_catalog, default_namespace, views)
+    try:
+        starred = {item for select, star in _stars(query.tree) for item in names.behind(select, star)}
+        tables = sorted(starred)
+        every = [schemas(item) for item in tables]
+        for chosen in islice(product(*every), _MOST_TRIES):
+            names.columns = dict(zip(tables, chosen, strict=True))
+            if _agree(names.of_query(query.tree), columns):
+                older = {item for item, given, known in zip(tables, chosen, every, strict=True) if given != known[0]}
+                return splice(query.text, dict(names.edits(query, older))) if older else sql
+    except (_UnknownError, InvalidIdentifierError, RecursionError, KeyError):  # a key: a name that we read otherwise
+        return sql
+    return sql
+
+
+def _agree(found: _Names, wanted: Sequence[str]) -> bool:
+    pairs = zip(found, wanted, strict=False)
+    return len(found) == len(wanted) and all(name is None or name.lower() == want.lower() for name, want in pairs)
+
+
+def _stars(tree: exp.Expr) -> Iterator[tuple[exp.Select, exp.Expr]]:
+    """Yield each ``*`` and ``x.*`` among the columns of a SELECT, and the SELECT. EXISTS looks at none."""
+    for select in tree.find_all(exp.Select):
+        for item in [] if isinstance(select.parent, exp.Exists) else select.expressions:
+            if item.is_star and isinstance(item, exp.Star | exp.Column):
+                yield select, item
+
+
+@dataclass(frozen=True, slots=True)
+class _Relation:
+    """One relation of a FROM clause: what columns call it, what it is, and the names given to its columns."""
+
+    alias: str
+    node: exp.Expr
+    given: tuple[str, ...] = ()
+
+
+@dataclass(slots=True)
+class _Naming:
+    """The names of columns, by what tables are taken to have."""
+
+    catalog: str
+    namespace: tuple[str, ...]
+    views: Mapping[Identifier, NestedView]
+    columns: Mapping[Identifier, tuple[str, ...]] = field(default_factory=dict)
+
+    # -------------------------------------------------------------------------------- what stars say
+    def behind(self, select: exp.Select, star: exp.Expr) -> Iterator[Identifier]:
+        """Yield the base tables that a ``*`` stands for."""
+        for relation in self._covered(select, star):
+            if (identifier := self._base(relation)) is not None:
+                yield identifier
+
+    def edits(self, query: ParsedQuery, older: set[Identifier]) -> Iterator[tuple[Span, str]]:
+        """Yield what to write for each ``*`` that stands for one of some tables."""
+        for select, star in _stars(query.tree):
+            relations = self._covered(select, star)
+            bases = [self._base(item) for item in relations]
+            if not older.intersection(item for item in bases if item is not None):
+                continue
+            names = [item.alias.lower() for item in relations]
+            if "" in names or len(set(names)) < len(names):
+                raise _UnknownError  # a column of one of them could not be named
+            pieces = []
+            for relation, base in zip(relations, bases, strict=True):
+                listed = self.columns[base] if base is not None and base in older else ("*",)
+                marks = [item if item == "*" else quote(item) for item in listed]
+                pieces += [f"{quote(relation.alias)}.{item}" for item in marks]
+            yield _span_of(star), ", ".join(pieces)
+
+    def _covered(self, select: exp.Select, star: exp.Expr) -> list[_Relation]:
+        inner = star if isinstance(star, exp.Star) else star.this
+        if any(inner.args.values()):
+            raise _UnknownError  # EXCEPT, REPLACE and the like
+        relations = list(_relations(select))
+        if isinstance(star, exp.Star):
+            return relations
+        found = [item for item in relations if item.alias.lower() == _parts(star)[-2].name.lower()]
+        if len(found) != 1:
+            raise _UnknownError  # a struct's fields, a relation of an outer query, or one of two of a name
+        return found
+
+    # -------------------------------------------------------------------------------- names of columns
+    def of_query(self, node: exp.Expr) -> _Names:
+        """Return the names of a query's columns."""
+        if isinstance(node, exp.Subquery):
+            return self.of_query(node.this)
+        if isinstance(node, exp.SetOperation):
+            return self.of_query(node.this)
+        if not isinstance(node, exp.Select):
+            raise _UnknownError
+        names: list[str | None] = []
+        for item in node.expressions:
+            if item.is_star and isinstance(item, exp.Star | exp.Column):
+                for relation in self._covered(node, item):
+                    names += self._of_relation(relation)
+            else:
+                names.append(item.alias_or_name or None)
+        return tuple(names)
+
+    def _of_relation(self, relation: _Relation) -> _Names:
+        if relation.given:
+            return relation.given
+        node = relation.node
+        if isinstance(node, exp.Subquery):
+            return self.of_query(node)
+        if isinstance(node, exp.Table):
+            if (cte := cte_of(node)) is not None:
+                return tuple(item.name for item in cte.args["alias"].columns) or self.of_query(cte.this)
+            identifier = self._identifier(node)
+            if identifier in self.views:
+                return self.views[identifier].columns
+            return self.columns[identifier]
+        raise _UnknownError
+
+    def _base(self, relation: _Relation) -> Identifier | None:
+        """Return the base table that a relation is."""
+        node = relation.node
+        if not isinstance(node, exp.Table) or cte_of(node) is not None:
+            return None
+        identifier = self._identifier(node)
+        if identifier in self.views:
+            return None
+        if relation.given:
+            raise _UnknownError  # columns that have got other names by position
+        return identifier
+
+    def _identifier(self, node: exp.Table) -> Identifier:
+        parts = tuple(part.name for part in node.parts)
+        return Identifier.of(parts, default_catalog=self.catalog, default_namespace=self.namespace)
+
+
+def _relations(select: exp.Select) -> Iterator[_Relation]:
+    """Yield the relations that a ``*`` stands for, in order."""
+    if (from_ := select.args.get("from_")) is None:
+        raise _UnknownError
+    yield _relation(from_.this)
+    for join in select.args.get("joins") or ():
+        if join.args.get("using") or join.args.get("method"):
+            raise _UnknownError  # columns of both sides come first, and once
+        if join.kind.upper() not in ("SEMI", "ANTI"):
+            yield _relation(join.this)
+    for lateral in select.args.get("laterals") or ():
+        yield _relation(lateral)
+
+
+def _relation(node: exp.Expr) -> _Relation:
+    known = isinstance(node, exp.Table) and not isinstance(node.this, exp.Func)
+    known = known or (isinstance(node, exp.Subquery) and isinstance(node.this, exp.Query))
+    known = known or (isinstance(node, exp.Lateral) and bool(node.args.get("view")))
+    if not known or node.args.get("pivots") or node.args.get("joins"):
+        raise _UnknownError
+    alias = node.args.get("alias")
+    given = tuple(item.name for item in alias.columns) if alias is not None else ()
+    if isinstance(node, exp.Lateral) and not given:
+        raise _UnknownError
+    return _Relation(node.alias_or_name, node, given)
+
+
+def _parts(star: exp.Expr) -> Sequence[exp.Expr]:
+    return star.parts if isinstance(star, exp.Column) else [star]
+
+
+def _span_of(star: exp.Expr) -> Span:
+    last = star if isinstance(star, exp.Star) else star.this
+    first = last if isinstance(star, exp.Star) else _parts(star)[0]
+    if "start" not in first.meta or "end" not in last.meta:
+        raise _UnknownError
+    return int(first.meta["start"]), int(last.meta["end"]) + 1
