@@ -10,9 +10,10 @@ from collections.abc import Iterator, Mapping
 from pyiceberg.catalog import Catalog
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.io import FileIO
-from pyiceberg.manifest import ManifestEntryStatus, read_manifest_list
+from pyiceberg.manifest import ManifestEntryStatus
 from pyiceberg.table.metadata import TableMetadata as IcebergMetadata
 
+from airflow_mv.catalog.avro import read_entries, read_manifests
 from airflow_mv.catalog.durability import first_folder, flush, fsync, local_path
 from airflow_mv.catalog.places import lies_in
 
@@ -58,10 +59,10 @@ def flush_table_commits(catalog: Catalog) -> None:
 def _added(io: FileIO, manifest_lists: Mapping[int, str], folders: tuple[str, ...]) -> Iterator[str]:
     for place in (item for item in manifest_lists.values() if lies_in(item, folders)):
         yield place
-        for manifest in read_manifest_list(io.new_input(place)):
+        for manifest in read_manifests(io.new_input(place))[1]:
             if manifest.added_snapshot_id not in manifest_lists or not lies_in(manifest.manifest_path, folders):
                 continue
             yield manifest.manifest_path
-            for entry in manifest.fetch_manifest_entry(io):
+            for entry in read_entries(manifest, io):
                 if entry.status == ManifestEntryStatus.ADDED and lies_in(entry.data_file.file_path, folders):
                     yield entry.data_file.file_path

@@ -8,8 +8,9 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import Any
 
 from pyiceberg.io import FileIO
-from pyiceberg.manifest import ManifestFile, read_manifest_list
+from pyiceberg.manifest import ManifestFile
 
+from airflow_mv.catalog.avro import read_entries, read_manifests
 from airflow_mv.catalog.catalog import MaterializedViewCatalog
 from airflow_mv.catalog.files import parsed
 from airflow_mv.catalog.loaded import LoadedStorage
@@ -120,12 +121,12 @@ def _readable(read: Callable[[], list[Any]]) -> list[Any]:
 
 
 def _manifests(catalog: MaterializedViewCatalog, location: str) -> list[ManifestFile]:
-    return _read(catalog, location, "manifest list", lambda io, at: read_manifest_list(io.new_input(at)))
+    return _read(catalog, location, "manifest list", lambda io, at: read_manifests(io.new_input(at))[1])
 
 
 def _files_of(catalog: MaterializedViewCatalog, manifest: ManifestFile) -> list[str]:
     location = manifest.manifest_path
-    entries = _read(catalog, location, "manifest", lambda io, _: manifest.fetch_manifest_entry(io))
+    entries = _read(catalog, location, "manifest", lambda io, _: read_entries(manifest, io))
     added, existing = manifest.added_files_count, manifest.existing_files_count
     if added is not None and existing is not None and added + existing != len(entries):
         # A file that was cut between two of its blocks reads like a whole one.
