@@ -20,7 +20,7 @@ HOUR = 3600
 #: An incremental view whose query has no incremental way.
 UNEXPECTED = "cheapest_order"
 VIEWS = {
-    UNEXPECTED: "SELECT min_by(region, amount) AS region FROM lake.sales.orders",
+    UNEXPECTED: "SELECT min_by(region, amount) AS region FROM lake.sales.orders GROUP BY id",
     "daily_revenue": "SELECT region, sum(amount) AS revenue FROM lake.sales.orders GROUP BY region",
     "orders_by_region": "SELECT region, count(*) AS orders FROM lake.sales.orders GROUP BY region",
     "returns_by_region": "SELECT region, count(*) AS returned FROM lake.sales.returns GROUP BY region",
