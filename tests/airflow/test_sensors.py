@@ -76,7 +76,7 @@ def test_a_deferrable_sensor_waits_off_the_worker_until_another_run_has_refreshe
     """No worker slot while it waits: the trigger looks, and the task takes its event."""
     daily.append()
     looked = threading.Event()
-    refreshing = threading.Thread(target=_refresh_when_waited_for, args=(daily, looked, 6))
+    refreshing = threading.Thread(target=_refresh_when_waited_for, args=(daily, looked, 12))
     refreshing.start()
     looked.set()
     run = airflow.run(f"""
