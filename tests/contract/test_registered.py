@@ -404,7 +404,8 @@ def test_i09_a_refresh_of_a_storage_table_that_nobody_reads_any_more_is_planned_
         if not landed:
             landed.append(None)
             with monkeypatch.context() as patch:
-                patch.setattr("airflow_mv.publish.new_storage._drop_storage", lambda *_: None)
+                for module in ("refresh.create", "maintenance.drop"):
+                    patch.setattr(f"airflow_mv.{module}.drop_storage", lambda *_, **__: None)
                 if way == "replaced":
                     create(home.catalog, VIEW, wider, stager=home.stager, replace=True)
                 else:
