@@ -257,7 +257,9 @@ def collection_trusts_its_first_look(world: World, patch: Patch) -> None:
 
     patch.setattr(orphans, "_reach", reach)
     patch.setattr(orphans, "_state", lambda *_: reached[-1].state)
-    # Nobody takes up what is about to be collected: that alone makes such a publication rare.
+    # A file has to be known as unreachable for the grace, and nobody takes up what is about to be collected: each
+    # alone makes such a publication rare.
+    patch.setattr(orphans.Ledger, "since_ms", lambda *_, **__: 0)
     patch.setattr(run, "oldest_lasting_ms", lambda *_: -1)
 
 
