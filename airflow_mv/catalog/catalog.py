@@ -377,7 +377,14 @@ class MaterializedViewCatalog:
         return self._pointers is not None
 
     def swap_table(self, table: Identifier, base: str, new: str) -> bool:
-        """Move a table's pointer if it still is at ``base``; only to repair a storage table that cannot be loaded."""
+        """Have a table's row name another metadata file, if it names ``base`` now: one conditional UPDATE.
+
+        Only for repairs: a commit goes through :meth:`commit_table`.
+
+        Raises:
+            UnsupportedError: The catalog is no database: nobody but its server can do that.
+            CommitStateUnknownError: The database gave no answer; it may be done, even later.
+        """
         return self._views.swap(table, base, new, kind=TABLE)
 
     def neighbours(self, own: frozenset[str]) -> tuple[Neighbour, ...]:
@@ -453,15 +460,6 @@ class MaterializedViewCatalog:
     def commit_table(self, name: Identifier, uuid: str, change: TableChange) -> str | None:
         """Change a storage table in one commit, see :meth:`StorageTables.commit`."""
         return self.tables.commit(name, uuid, change)
-
-    def replace_table_file(self, name: Identifier, base: str, new: str) -> bool:
-        """Have a table's row name another metadata file, if it names ``base`` now: one conditional UPDATE.
-
-        Raises:
-            UnsupportedError: The catalog is no database: nobody but its server can do that.
-            CommitStateUnknownError: The database gave no answer; it may be done, even later.
-        """
-        return self._views.swap(name, base, new, kind="TABLE")
 
     def flush_new(self, location: str) -> None:
         """Flush a local file that Spark has written, and the folders from there up to the warehouse."""

@@ -153,7 +153,7 @@ def _repair_registered(catalog: MaterializedViewCatalog, view: LoadedView, effec
             now_ms=min(effects.now_ms(), found.store_ms),
         )
         try:
-            if catalog.replace_table_file(storage.name, storage.location, location):
+            if catalog.swap_table(storage.name, storage.location, location):
                 return True
             discard(catalog.files, location)
         except CommitStateUnknownError as error:
