@@ -9,7 +9,7 @@ import subprocess
 import sys
 import textwrap
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -81,14 +81,14 @@ class Airflow:
             os.environ.pop(f"AIRFLOW_CONN_{conn_id.upper()}", None)
         self.connections.clear()
 
-    def run(self, tasks: str, **arguments: Any) -> Run:
-        """Run a DAG of these tasks."""
+    def run(self, tasks: str, meanwhile: tuple[str, Callable[[], object]] | None = None, **arguments: Any) -> Run:
+        """Run a DAG of these tasks; ``meanwhile`` is called once, when the log first has its text."""
         file = self.folder / f"dag_{uuid.uuid4().hex[:8]}.py"
         body = textwrap.indent(textwrap.dedent(tasks), "    ")
         file.write_text(f'{_HEADER}\nwith DAG("{file.stem}", schedule=None):\n{body}\n')
-        return self.run_file(file, **arguments)
+        return self.run_file(file, meanwhile, **arguments)
 
-    def run_file(self, file: Path, **arguments: Any) -> Run:
+    def run_file(self, file: Path, meanwhile: tuple[str, Callable[[], object]] | None = None, **arguments: Any) -> Run:
         """Run the DAG of a file."""
         process = self._started()
         connections = {f"AIRFLOW_CONN_{key.upper()}": json.dumps(value) for key, value in self.connections.items()}
@@ -101,8 +101,12 @@ class Airflow:
         lines: list[str] = []
         for line in process.stdout:
             if line.startswith(ANSWER):
+                print("".join(lines))  # pytest shows it where the test fails
                 return Run("".join(lines), **json.loads(line.removeprefix(ANSWER)))
             lines.append(line)
+            if meanwhile and meanwhile[0] in line:
+                meanwhile[1]()
+                meanwhile = None
         pytest.fail(f"Airflow's process ended: {''.join(lines[-40:])}")
 
     def _started(self) -> subprocess.Popen[str]:

@@ -9,7 +9,6 @@ import json
 import os
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
@@ -34,12 +33,6 @@ from tests.airflow.conftest import VIEW, Airflow
 from tests.builders import Lake
 from tests.intervals.support import days_lake
 from tests.services import http_server
-
-
-def _refresh_when_waited_for(lake: Lake, looked: threading.Event, seconds: float) -> None:
-    looked.wait(60)
-    time.sleep(seconds)
-    lake.refresh()
 
 
 def test_a_sensor_waits_and_says_once_why(airflow: Airflow, daily: Lake) -> None:
@@ -75,21 +68,18 @@ def test_a_deferrable_sensor_waits_off_the_worker_until_another_run_has_refreshe
 ) -> None:
     """No worker slot while it waits: the trigger looks, and the task takes its event."""
     daily.append()
-    looked = threading.Event()
-    refreshing = threading.Thread(target=_refresh_when_waited_for, args=(daily, looked, 12))
-    refreshing.start()
-    looked.set()
-    run = airflow.run(f"""
-        MaterializedViewFreshSensor(task_id="wait", view="{VIEW}", deferrable=True, poke_interval=0.3, timeout=60)
-    """)
-    refreshing.join()
+    deferred = "If no triggerer runs, nobody looks meanwhile: start one (`airflow triggerer`), or set deferrable=False"
+    run = airflow.run(
+        f"""
+        MaterializedViewFreshSensor(task_id="wait", view="{VIEW}", deferrable=True, poke_interval=0.3, timeout=300)
+        """,
+        meanwhile=(deferred, daily.refresh),
+    )
 
     assert run.state == "success"
     assert run.values["wait"]["state"] == "fresh"
     assert "lake.sales.daily is fresh" in run.log
-    assert "If no triggerer runs, nobody looks meanwhile: start one (`airflow triggerer`), or set deferrable=False" in (
-        run.log
-    )
+    assert deferred in run.log
 
 
 def test_the_trigger_survives_a_restart_with_all_that_it_was_given() -> None:
