@@ -137,6 +137,10 @@ class CheckFailedError(MaterializedViewError):
         self.results = results
 
 
+class UnexpectedError(MaterializedViewError):
+    """An error that this package does not know: a bug, of this package or of a library. The log has its trace."""
+
+
 class AlertError(MaterializedViewError):
     """An alert could not be delivered, or that could not be noted. It is tried again."""
 

@@ -189,12 +189,8 @@ def open_named(name: str, conn_id: str | None) -> MaterializedViewCatalog:
         return MaterializedViewHook(conn_id).catalog_named(name)
 
 
-#: A catalog, and one of its namespaces or ``None`` for all of them.
-Scope = tuple[MaterializedViewCatalog, tuple[str, ...] | None]
-
-
-def open_namespace(namespace: str, conn_id: str | None) -> list[Scope]:
-    """Open the catalog that a namespace is in; its name may be left out where only one is configured.
+def split_namespace(namespace: str, conn_id: str | None) -> tuple[str, tuple[str, ...]]:
+    """Return the catalog's name and the namespace; the name may be left out where only one catalog is configured.
 
     Raises:
         InvalidIdentifierError: It is not clear which catalog is meant.
@@ -205,24 +201,23 @@ def open_namespace(namespace: str, conn_id: str | None) -> list[Scope]:
         parts = (names[0], *parts)
     if len(parts) == 1:
         raise InvalidIdentifierError(f"{namespace!r} is no namespace with its catalog: write catalog.namespace")
-    return [(open_named(parts[0], conn_id), parts[1:])]
+    return parts[0], parts[1:]
 
 
-def open_whole(name: str, conn_id: str | None) -> list[Scope]:
-    """Open a catalog, or without a name every configured one that can hold views.
+def catalog_names(name: str, conn_id: str | None) -> list[str]:
+    """Return the name that was given, or without one those of all configured catalogs.
 
     Raises:
         ConfigurationError: Nothing is configured, or a connection is given without a name.
     """
     if name:
-        return [(open_named(name, conn_id), None)]
+        return [name]
     if conn_id is not None:
         raise ConfigurationError("with --conn-id, say under which name its catalog is known: --all CATALOG")
     names = _configured()
     if not names:
         raise ConfigurationError("no catalog is configured; set PYICEBERG_CATALOG__<NAME>__TYPE and its properties")
-    catalogs = [open_named(item, None) for item in names]
-    return [(catalog, None) for catalog in catalogs if catalog.holds_views]
+    return names
 
 
 def _configured() -> list[str]:
@@ -309,7 +304,8 @@ def pin(
     if bool(views) == (namespace is not None):
         raise click.UsageError("name views, or --namespace CATALOG.NAMESPACE")
     if namespace is not None:
-        ((catalog, space),) = open_namespace(namespace, conn_id)
+        name, space = split_namespace(namespace, conn_id)
+        catalog = open_named(name, conn_id)
         identifiers = materialized_views(catalog, space)
     else:
         catalog, identifiers = open_catalog(views, conn_id)

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import sys
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,12 +12,12 @@ import click
 
 from airflow_mv.cli import show as render
 from airflow_mv.cli.context import (
+    catalog_names,
     common,
     guarded,
     how,
     open_catalog,
-    open_namespace,
-    open_whole,
+    open_named,
     out,
     parse_time,
     pin,
@@ -24,6 +25,7 @@ from airflow_mv.cli.context import (
     print_json,
     progress,
     sparked,
+    split_namespace,
     stager_for,
     with_checks,
     with_interval,
@@ -132,23 +134,29 @@ def status(
     as_json: bool,
     conn_id: str | None,
 ) -> None:
-    """Say whether views are fresh, and why not. Reads metadata only."""
-    from airflow_mv.freshness.status import statuses
+    """Say whether views are fresh, and why not. Reads metadata only.
+
+    Views that cannot be read are shown as unknown. Ends with 1 if a catalog did not answer; the views of the others
+    are shown, and it is named on stderr.
+    """
+    from airflow_mv.freshness.status import CatalogStatuses, statuses, statuses_of_catalogs
 
     if sum((bool(views), namespace is not None, whole is not None)) != 1:
         raise click.UsageError("name views, or --namespace CATALOG.NAMESPACE, or --all [CATALOG]")
     if interval is not None and not views:
         raise click.UsageError("--interval is asked of views that are named")
     if views:
-        documents = statuses(*open_catalog(views, conn_id), interval=interval)
+        found = CatalogStatuses(statuses(*open_catalog(views, conn_id), interval=interval), [])
     else:
-        scopes = open_namespace(namespace, conn_id) if namespace is not None else open_whole(whole or "", conn_id)
-        documents = [item for catalog, space in scopes for item in statuses(catalog, catalog.list(space), listed=True)]
+        name, space = (whole or "", None) if namespace is None else split_namespace(namespace, conn_id)
+        openers = {item: partial(open_named, item, conn_id) for item in catalog_names(name, conn_id)}
+        found = statuses_of_catalogs(openers, space)
     if as_json:
-        print_json(documents)
+        print_json(found.documents)
     else:
-        render.statuses(documents)
-    if check and any(document["state"] != "fresh" for document in documents):
+        render.statuses(found.documents)
+    found.require_complete()
+    if check and any(document["state"] != "fresh" for document in found.documents):
         sys.exit(_STALE)
 
 

@@ -32,6 +32,8 @@ def statuses(documents: Sequence[Mapping[str, Any]]) -> None:
     if not documents:
         out.print("no materialized views")
     for document in documents:
+        if document["view"] is None:
+            continue  # a catalog that cannot be read: its error is printed on stderr
         when = f"  refreshed {document['refreshed_at'][:19]}Z" if document["refreshed_at"] else ""
         out.print(f"{_escape(document['view'])}  {_coloured(document['state'])}[dim]{when}[/dim]{_scope(document)}")
         for reason in document["reasons"]:

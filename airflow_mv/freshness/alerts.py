@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
-from airflow_mv.errors import ConfigurationError, MaterializedViewError
+from airflow_mv.errors import ConfigurationError
 from airflow_mv.freshness.lag import (
     MAX_STALENESS_PROPERTY,
     Readiness,
@@ -28,7 +28,6 @@ from airflow_mv.spec.identifiers import Identifier
 if TYPE_CHECKING:
     from airflow_mv.catalog import MaterializedViewCatalog
     from airflow_mv.freshness.observe import Observation
-    from airflow_mv.freshness.state import ObservedTable
 
 #: How keys in the memory begin.
 _KEY = "airflow_mv_breach."
@@ -163,22 +162,22 @@ def freshness_slos(
     Raises:
         MaterializedViewError: A catalog does not answer; after all views that can be looked at.
     """
-    from airflow_mv.freshness.observe import observe
+    from airflow_mv.freshness.observe import observe_each
 
-    pins: dict[Identifier, ObservedTable] = {}
+    def judge(seen: Observation) -> FreshnessSlo | None:
+        slo = _slo_of(seen, max_staleness, now or datetime.now(UTC))
+        return slo if listed else _require_promise(slo)
+
     unanswered = None
-    for view in views:
-        try:
-            loaded = catalog.load(view)
-            if not (listed and loaded.settings is None):
-                promise = _slo_of(observe(catalog, loaded, pins=pins), max_staleness, now or datetime.now(UTC))
-                yield promise if listed else _require_promise(promise)
-        except MaterializedViewError as error:
-            if error.retryable:
-                unanswered = unanswered or error
-                continue
+    for result in observe_each(catalog, views, judge, plain=(lambda _: None) if listed else None):
+        error = result.error
+        if error is not None and error.retryable:
+            unanswered = unanswered or error
+        elif error is not None:
             reasons = (f"{type(error).__name__}: {error}",)
-            yield FreshnessSlo(view, Readiness.UNKNOWN, max_staleness, breached=True, reasons=reasons)
+            yield FreshnessSlo(result.item, Readiness.UNKNOWN, max_staleness, breached=True, reasons=reasons)
+        elif result.value is not None:
+            yield result.value
     if unanswered is not None:
         raise unanswered
 

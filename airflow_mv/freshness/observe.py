@@ -3,13 +3,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+import logging
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
+from typing import Generic, TypeVar, cast
 
 from airflow_mv.catalog import LoadedStorage, LoadedView, Located, MaterializedViewCatalog
 from airflow_mv.catalog.manifests import have_same_files
-from airflow_mv.errors import BaseTableNotFoundError, CatalogNotFoundError, MetadataFileNotFoundError
+from airflow_mv.errors import (
+    BaseTableNotFoundError,
+    CatalogNotFoundError,
+    MaterializedViewError,
+    MetadataFileNotFoundError,
+    UnexpectedError,
+)
 from airflow_mv.freshness.changes import may_have_same_rows
 from airflow_mv.freshness.state import Freshness, ObservedTable, State, assess
 from airflow_mv.spec.identifiers import Identifier
@@ -27,6 +35,11 @@ from airflow_mv.spec.reasons import Code, Reason
 from airflow_mv.spec.table import Snapshot, TableMetadata, ancestors, snapshot_as_of
 from airflow_mv.sql.intervals import resolve
 from airflow_mv.sql.query import Dependencies, NestedView, base_tables
+
+log = logging.getLogger(__name__)
+
+K = TypeVar("K")
+T = TypeVar("T")
 
 #: More commits than this are not looked at: the older ones count as changes of rows.
 _MOST_LOOKS = 100
@@ -115,6 +128,86 @@ def observe(
     interval = None if span is None else _interval(loaded, storage, span)
     observation = Observation(loaded, storage, sql, dependencies, tables, nested, unjudged, interval)
     return replace(observation, freshness=freshness_of(observation))
+
+
+@dataclass(frozen=True, slots=True)
+class ItemResult(Generic[K, T]):
+    """What came of one item of several: of a view, or of a catalog.
+
+    Args:
+        item: Its name.
+        value: What was computed; ``None`` after an error.
+        error: The error that it met; an :class:`UnexpectedError` has the original one as its cause.
+    """
+
+    item: K
+    value: T | None = None
+    error: MaterializedViewError | None = None
+
+    def get(self) -> T:
+        """Return the value.
+
+        Raises:
+            MaterializedViewError: The error, as it was met.
+        """
+        if self.error is not None:
+            unexpected = isinstance(self.error, UnexpectedError)
+            raise (self.error.__cause__ if unexpected else None) or self.error
+        return cast("T", self.value)
+
+
+def for_each(items: Iterable[K], compute: Callable[[K], T]) -> Iterator[ItemResult[K, T]]:
+    """Compute something of each view, or of each catalog. One that fails, for whatever reason, hides no other.
+
+    All code that reads several views goes through here. It alone decides which errors belong to one item. The caller
+    decides by the error's class what it means, and stops the iteration where the next items would fail, too.
+
+    Args:
+        items: Their names.
+        compute: Takes one of them.
+    """
+    for item in items:
+        yield _computed(item, compute)
+
+
+def _computed(item: K, compute: Callable[[K], T]) -> ItemResult[K, T]:
+    try:
+        return ItemResult(item, compute(item))
+    except MaterializedViewError as error:
+        return ItemResult(item, error=error)
+    except Exception as error:
+        log.exception("%s: unexpected error", item)
+        unexpected = UnexpectedError(f"{item}: unexpected {type(error).__name__}; the log has its trace")
+        unexpected.__cause__ = error
+        return ItemResult(item, error=unexpected)
+
+
+def observe_each(
+    catalog: MaterializedViewCatalog,
+    views: Iterable[Identifier],
+    compute: Callable[[Observation], T],
+    *,
+    plain: Callable[[LoadedView], T] | None = None,
+    span: Span | None = None,
+) -> Iterator[ItemResult[Identifier, T]]:
+    """Observe several views of a catalog and compute something of each. A base table that they share is read once.
+
+    Args:
+        catalog: Where they are.
+        views: Their names.
+        compute: Takes the observation of a view.
+        plain: Takes a plain view, where nobody has named the views. Without it a plain view is an error.
+        span: Judge nothing but the rows of this stretch of time.
+    """
+    pins: dict[Identifier, ObservedTable] = {}
+
+    def observed(view: Identifier) -> T:
+        loaded = catalog.load(view)
+        if plain is not None and loaded.settings is None:
+            return plain(loaded)
+        return compute(observe(catalog, loaded, pins=pins, span=span))
+
+    return for_each(views, observed)
 
 
 def _with_proof(

@@ -4,21 +4,24 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
 from airflow_mv.catalog import LoadedStorage, MaterializedViewCatalog
-from airflow_mv.errors import InvalidMetadataError, InvalidQueryError, NotFoundError, UnsupportedError
-from airflow_mv.freshness.observe import Observation, observe
-from airflow_mv.freshness.state import ObservedTable, State
+from airflow_mv.errors import CatalogUnavailableError, InvalidMetadataError, MaterializedViewError
+from airflow_mv.freshness.observe import Observation, for_each, observe, observe_each
+from airflow_mv.freshness.state import State
 from airflow_mv.spec.identifiers import Identifier
 from airflow_mv.spec.interval import Span
 from airflow_mv.spec.reasons import Code, Reason
 from airflow_mv.spec.refresh_state import REFRESH_STATE_KEY, parse
 
 log = logging.getLogger(__name__)
+
+#: Opens a catalog.
+Opener = Callable[[], MaterializedViewCatalog]
 
 
 def status(catalog: MaterializedViewCatalog, view: str | Identifier, *, interval: Span | None = None) -> ViewStatus:
@@ -39,7 +42,6 @@ def statuses(
     catalog: MaterializedViewCatalog,
     views: Iterable[Identifier],
     *,
-    listed: bool = False,
     interval: Span | None = None,
 ) -> list[dict[str, Any]]:
     """Return the freshness documents of several views; a base table that they share is looked at once.
@@ -47,34 +49,104 @@ def statuses(
     Args:
         catalog: Where they are.
         views: Their names.
-        listed: Nobody named them: leave plain views out instead of refusing them, and report a view whose
-            metadata is broken as ``unknown``, so that it does not hide the others.
         interval: Only the rows of this stretch of time are asked about.
+
+    Raises:
+        MaterializedViewError: One of them cannot be read.
     """
-    pins: dict[Identifier, ObservedTable] = {}
-    documents = []
-    for view in views:
-        try:
-            loaded = catalog.load(view)
-            if listed and loaded.settings is None:
-                continue
-            documents.append(ViewStatus(observe(catalog, loaded, pins=pins, span=interval)).to_dict())
-        except (InvalidMetadataError, InvalidQueryError, NotFoundError, UnsupportedError) as error:
-            if not listed:
-                raise
-            documents.append(_unreadable(view, str(error)))
-    return documents
+    results = observe_each(catalog, views, lambda seen: ViewStatus(seen).to_dict(), span=interval)
+    return [result.get() for result in results]
 
 
-def _unreadable(view: Identifier, why: str) -> dict[str, Any]:
+@dataclass(frozen=True, slots=True)
+class CatalogStatuses:
+    """The freshness of all views of catalogs.
+
+    Args:
+        documents: One for each materialized view. One that cannot be read is ``unknown``, and so is a catalog that
+            cannot be read: there ``view`` is ``None``.
+        errors: The errors of catalogs that did not answer.
+    """
+
+    documents: list[dict[str, Any]]
+    errors: list[MaterializedViewError]
+
+    def require_complete(self) -> None:
+        """Raise where catalogs did not answer.
+
+        Raises:
+            MaterializedViewError: The error, or one that tells them all.
+        """
+        messages = dict.fromkeys(str(error) for error in self.errors)
+        if len(messages) == 1:
+            raise self.errors[0]
+        if messages:
+            raise CatalogUnavailableError("; ".join(messages))
+
+
+def statuses_of_catalogs(catalogs: Mapping[str, Opener], namespace: tuple[str, ...] | None = None) -> CatalogStatuses:
+    """Return the freshness of all materialized views in several catalogs. One catalog that is away hides no other.
+
+    Args:
+        catalogs: What opens each of them, by name. Of several, those that cannot hold views are left out.
+        namespace: Only the views of this namespace.
+
+    Raises:
+        MaterializedViewError: There is one catalog only, and it cannot be read.
+    """
+    found = CatalogStatuses([], [])
+
+    def listed(name: str) -> tuple[MaterializedViewCatalog, list[Identifier]]:
+        catalog = catalogs[name]()
+        return catalog, catalog.list(namespace) if catalog.holds_views or len(catalogs) == 1 else []
+
+    for result in for_each(catalogs, listed):
+        if result.error is not None and len(catalogs) > 1:
+            _note_catalog(found, result.item, result.error)
+        else:
+            _observe_all(found, *result.get())
+    return found
+
+
+def _observe_all(found: CatalogStatuses, catalog: MaterializedViewCatalog, views: list[Identifier]) -> None:
+    for result in observe_each(catalog, views, _document, plain=lambda _: None):
+        if isinstance(result.error, CatalogUnavailableError):
+            away = _own_error(catalog, result.item)
+            if away is not None:
+                _note_catalog(found, catalog.name, away)
+                return
+            found.errors.append(result.error)
+        if result.error is not None:
+            found.documents.append(_unreadable(result.item, catalog.name, Code.VIEW_UNREADABLE, result.error))
+        elif result.value is not None:
+            found.documents.append(result.value)
+
+
+def _document(seen: Observation) -> dict[str, Any] | None:
+    return ViewStatus(seen).to_dict()
+
+
+def _own_error(catalog: MaterializedViewCatalog, view: Identifier) -> CatalogUnavailableError | None:
+    """Return the error of the view's own catalog; ``None`` where it answers, and that of a base table does not."""
+    (result,) = for_each([view], catalog.load)
+    return result.error if isinstance(result.error, CatalogUnavailableError) else None
+
+
+def _note_catalog(found: CatalogStatuses, catalog: str, error: MaterializedViewError) -> None:
+    found.errors.append(error)
+    found.documents.append(_unreadable(None, catalog, Code.CATALOG_UNREADABLE, error))
+
+
+def _unreadable(view: Identifier | None, catalog: str, code: Code, why: MaterializedViewError) -> dict[str, Any]:
     return {
-        "view": str(view),
+        "view": None if view is None else str(view),
+        "catalog": catalog,
         "state": str(State.UNKNOWN),
         "refresh_id": None,
         "refreshed_at": None,
         "version_id": None,
         "base_tables": [],
-        "reasons": [Reason(Code.VIEW_UNREADABLE, why).to_dict()],
+        "reasons": [Reason(code, str(why)).to_dict()],
         "interval": None,
         "intervals": [],
     }
@@ -164,6 +236,7 @@ class ViewStatus:
         record = self.observation.record
         return {
             "view": str(self.observation.view.identifier),
+            "catalog": self.observation.view.identifier.catalog,
             "state": str(self.state),
             "refresh_id": record.refresh_id if record else None,
             "refreshed_at": timestamp(record.refreshed_at_ms) if record else None,

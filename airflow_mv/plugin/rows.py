@@ -3,24 +3,21 @@
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
 from airflow_mv.catalog import LoadedView, MaterializedViewCatalog
-from airflow_mv.errors import CatalogUnavailableError, MaterializedViewError
+from airflow_mv.errors import CatalogUnavailableError
 from airflow_mv.freshness.lag import Lag, lag
-from airflow_mv.freshness.observe import Observation, observe
-from airflow_mv.freshness.state import ObservedTable, State
+from airflow_mv.freshness.observe import Observation, observe_each
+from airflow_mv.freshness.state import State
 from airflow_mv.freshness.status import timestamp
 from airflow_mv.plugin.texts import harmless, said
 from airflow_mv.spec.identifiers import Identifier
 from airflow_mv.spec.materialized_view import RefreshRecord
 from airflow_mv.spec.reasons import Code, Reason
-
-log = logging.getLogger(__name__)
 
 #: The state of a view that is listed, but not looked at yet.
 PENDING = "pending"
@@ -98,31 +95,24 @@ class ViewRow:
         }
 
 
-def look_at(
-    catalog: MaterializedViewCatalog, view: Identifier, pins: dict[Identifier, ObservedTable] | None = None
-) -> ViewRow:
-    """Look at a listed view. What is wrong with it is in its row, so that it does not hide the others.
+def rows_of(catalog: MaterializedViewCatalog, views: Iterable[Identifier]) -> Iterator[ViewRow]:
+    """Return the row of each view. What is wrong with a view is in its row.
 
     Args:
-        catalog: Where it is.
-        view: Its name.
-        pins: Base tables that the same look at the catalog has seen.
+        catalog: Where they are.
+        views: Their names.
 
     Raises:
-        CatalogUnavailableError: The catalog does not answer: the next view would fare no better.
+        CatalogUnavailableError: The catalog does not answer: the next views would fail, too.
     """
-    try:
-        loaded = catalog.load(view)
-        if loaded.settings is None:
-            return ViewRow(view, PLAIN, pointers={view: loaded.metadata_location})
-        return row_of(observe(catalog, loaded, pins=pins))
-    except CatalogUnavailableError:
-        raise
-    except MaterializedViewError as error:
-        return _unreadable(view, str(error))
-    except Exception as error:
-        log.exception("The page cannot show view %s", view)
-        return _unreadable(view, f"unexpected {type(error).__name__}; the api-server's log says more")
+    for result in observe_each(catalog, views, row_of, plain=_plain):
+        if isinstance(result.error, CatalogUnavailableError):
+            raise result.error
+        yield result.value or _unreadable(result.item, str(result.error))
+
+
+def _plain(view: LoadedView) -> ViewRow:
+    return ViewRow(view.identifier, PLAIN, pointers={view.identifier: view.metadata_location})
 
 
 def row_of(observation: Observation) -> ViewRow:

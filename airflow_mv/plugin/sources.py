@@ -13,7 +13,8 @@ from typing import Any
 from airflow.configuration import conf
 
 from airflow_mv.catalog import MaterializedViewCatalog
-from airflow_mv.errors import ConfigurationError, MaterializedViewError
+from airflow_mv.errors import ConfigurationError
+from airflow_mv.freshness.observe import for_each
 from airflow_mv.hooks import DEFAULT_ICEBERG_CONN_ID, MaterializedViewHook
 from airflow_mv.hooks.iceberg import CATALOG_NAME, completed
 from airflow_mv.plugin.survey import Survey
@@ -99,11 +100,10 @@ class Sources:
         """
         found: list[Source] = []
         wrong: list[tuple[str, dict[str, Any]]] = []
-        for entry in self.entries:
-            try:
-                found += [self._source(address) for address in _addresses(entry, seen)]
-            except MaterializedViewError as error:
-                wrong.append((entry, problem(error)))
+        for result in for_each(self.entries, lambda entry: _addresses(entry, seen)):
+            found += [self._source(address) for address in result.value or ()]
+            if result.error is not None:
+                wrong.append((result.item, problem(result.error)))
         return found, wrong
 
     def _source(self, address: Address) -> Source:

@@ -13,8 +13,7 @@ from typing import Any
 
 from airflow_mv.catalog import MaterializedViewCatalog
 from airflow_mv.errors import MaterializedViewError
-from airflow_mv.freshness.state import ObservedTable
-from airflow_mv.plugin.rows import PENDING, PLAIN, ViewRow, look_at
+from airflow_mv.plugin.rows import PENDING, PLAIN, ViewRow, rows_of
 from airflow_mv.plugin.texts import problem
 from airflow_mv.spec.identifiers import Identifier
 
@@ -116,11 +115,9 @@ class Survey:
             chunk = views[start : start + _CHUNK]
             known = {view: row for view in chunk if (row := self._rows[view]).pointers}
             moved = [view for view in chunk if view not in known] + _moved(catalog, known)
-            pins: dict[Identifier, ObservedTable] = {}
-            for view in moved:
-                row = look_at(catalog, view, pins)
+            for row in rows_of(catalog, moved):
                 with self._lock:
-                    self._rows[view] = row
+                    self._rows[row.view] = row
 
 
 def _moved(catalog: MaterializedViewCatalog, known: Mapping[Identifier, ViewRow]) -> list[Identifier]:

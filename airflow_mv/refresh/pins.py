@@ -17,14 +17,13 @@ from airflow_mv.catalog import Located, MaterializedViewCatalog
 from airflow_mv.errors import (
     CatalogNotFoundError,
     InvalidMetadataError,
-    InvalidQueryError,
+    MaterializedViewError,
     MetadataFileNotFoundError,
     NotFoundError,
     NotMaterializedError,
     PinError,
-    UnsupportedError,
 )
-from airflow_mv.freshness.observe import dependencies_of, load_plain_view, observe_tables
+from airflow_mv.freshness.observe import dependencies_of, for_each, load_plain_view, observe_tables
 from airflow_mv.freshness.state import ObservedTable
 from airflow_mv.spec.identifiers import Identifier
 from airflow_mv.spec.stored import StoredModel
@@ -37,7 +36,6 @@ log = logging.getLogger(__name__)
 #: Base tables as a refresh takes them.
 Pins = dict[Identifier, ObservedTable]
 
-_FAULTS = (InvalidMetadataError, InvalidQueryError, NotFoundError, NotMaterializedError, UnsupportedError)
 _AGAIN = "Pin again: clear the task that pins, with those after it"
 
 
@@ -130,16 +128,14 @@ def materialized_views(catalog: MaterializedViewCatalog, namespace: str | tuple[
 
     Raises:
         NotFoundError: There is no such namespace.
+        CatalogUnavailableError: The catalog does not answer.
     """
     found = []
-    for view in catalog.list(namespace):
-        try:
-            loaded = catalog.load(view)
-        except _FAULTS:
-            found.append(view)  # its own refresh tells why
-            continue
-        if loaded.settings is not None:
-            found.append(view)
+    for result in for_each(catalog.list(namespace), catalog.load):
+        _raise_if_retryable(result.error)
+        # Where it cannot be read its own refresh tells why.
+        if result.value is None or result.value.settings is not None:
+            found.append(result.item)
     return found
 
 
@@ -169,11 +165,11 @@ def pin_base_tables(
     wanted = list(dict.fromkeys(catalog.identify(view) for view in views))
     faults: dict[str, str] = {}
     sources: dict[Identifier, tuple[Identifier, ...]] = {}
-    for view in wanted:
-        try:
-            sources[view] = _sources(catalog, view, (definitions or {}).get(view))
-        except _FAULTS as error:
-            faults[str(view)], sources[view] = str(error), ()
+    for result in for_each(wanted, lambda view: _sources(catalog, view, (definitions or {}).get(view))):
+        _raise_if_retryable(result.error)
+        if result.error is not None:
+            faults[str(result.item)] = str(result.error)
+        sources[result.item] = result.value or ()
     reads = {view: tuple(table for table in sources[view] if table in sources and table != view) for view in wanted}
     faults |= _misplaced(reads, order)
     tables = dict.fromkeys(table for view in wanted for table in sources[view] if table not in sources)
@@ -252,13 +248,14 @@ def _pinned(
     catalog: MaterializedViewCatalog, tables: list[Identifier], as_of: datetime | None, faults: dict[str, str]
 ) -> dict[str, Pin]:
     """Look at tables, all at once; where that fails one by one, so that one holds up no other."""
-    try:
-        observed, storages = observe_tables(catalog, tables, None, as_of=as_of, pins={})
-    except _FAULTS as error:
+    (result,) = for_each([tuple(tables)], lambda names: observe_tables(catalog, names, None, as_of=as_of, pins={}))
+    _raise_if_retryable(result.error)
+    if result.value is None:
         if len(tables) == 1:
-            faults[str(tables[0])] = str(error)
+            faults[str(tables[0])] = str(result.error)
             return {}
         return {name: pin for table in tables for name, pin in _pinned(catalog, [table], as_of, faults).items()}
+    observed, storages = result.value
     faults |= {table.identifier: table.error for table in observed if table.error is not None}
     return {
         table.identifier: Pin(
@@ -270,6 +267,12 @@ def _pinned(
         for name, table in zip(tables, observed, strict=True)
         if table.error is None
     }
+
+
+def _raise_if_retryable(error: MaterializedViewError | None) -> None:
+    """Raise what a retry of the whole run may mend, such as a catalog that does not answer: it is no view's fault."""
+    if error is not None and error.retryable:
+        raise error
 
 
 def _given(run: RunPins, view: Identifier, table: Identifier) -> Pin:

@@ -90,6 +90,7 @@ def find_pending(connected: Connected, views: Sequence[str], wanted: PendingCrit
         views: Their names.
         wanted: Which news count.
     """
+    from airflow_mv.freshness.observe import for_each
     from airflow_mv.freshness.pending_changes import find_pending_changes
 
     found: dict[str, PendingChanges] = {}
@@ -97,18 +98,21 @@ def find_pending(connected: Connected, views: Sequence[str], wanted: PendingCrit
     met: list[MaterializedViewError] = []
     fatal: tuple[str, str] | None = None
     pins: dict[Identifier, ObservedTable] = {}
-    for view in views:
-        try:
-            hook = connected.hook
-            item = find_pending_changes(hook.catalog_for(view), hook.identify(view), wanted, pins=pins)
-            if item is not None:
-                found[view] = item
-        except MaterializedViewError as error:
+
+    def pending(view: str) -> PendingChanges | None:
+        hook = connected.hook
+        return find_pending_changes(hook.catalog_for(view), hook.identify(view), wanted, pins=pins)
+
+    for result in for_each(views, pending):
+        view, error = result.item, result.error
+        if error is not None:
             failed[view] = (type(error).__name__, str(error))
             # A table that is dropped and made again is away for a moment.
             if not (error.retryable or isinstance(error, BaseTableNotFoundError)):
                 fatal = fatal or failed[view]
             met.append(error)
+        elif result.value is not None:
+            found[view] = result.value
     connected.after(*met)
     return PendingReport(found, failed, fatal)
 

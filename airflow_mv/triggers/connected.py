@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from queue import SimpleQueue
 from typing import Any, TypeVar, cast
 
-from airflow_mv.errors import CatalogUnavailableError, ConfigurationError, MaterializedViewError
+from airflow_mv.errors import CatalogUnavailableError, ConfigurationError, MaterializedViewError, UnexpectedError
 from airflow_mv.hooks import MaterializedViewHook
 
 #: Where triggers are found by their names, whichever module they are in: waiting tasks outlive an upgrade.
@@ -123,7 +123,7 @@ class Connected:
         Args:
             met: What a look met. A fault of a view, which may last, says nothing against the catalog.
         """
-        faults = (CatalogUnavailableError, ConfigurationError)
+        faults = (CatalogUnavailableError, ConfigurationError, UnexpectedError)
         found = [error for error in met if isinstance(error, faults) or not isinstance(error, MaterializedViewError)]
         if not found:
             return

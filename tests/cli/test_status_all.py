@@ -1,0 +1,114 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`status --all` over several catalogs: what cannot be read is named, and hides nothing else. No Spark."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from airflow_mv.errors import CatalogUnavailableError
+from tests.builders import QUERY, Lake, lake
+from tests.cli.support import call
+from tests.engine.support import configure, reload_configuration
+
+DOWN = "postgresql+psycopg://nobody:s3cr3t@127.0.0.1:1/nothing"
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Lake]:
+    """The catalog ``lake`` with a fresh and a stale view, and ``west``, whose database does not answer."""
+    for name, value in configure(tmp_path, "lake").items():
+        monkeypatch.setenv(name, value)
+    for key, value in {"TYPE": "sql", "URI": DOWN, "WAREHOUSE": "file:///nowhere"}.items():
+        monkeypatch.setenv(f"PYICEBERG_CATALOG__WEST__{key}", value)
+    reload_configuration()
+    with lake(f"sqlite:///{tmp_path}/lake.db", tmp_path / "lake") as found:
+        found.table()
+        for view in (found.view("behind"), found.view("daily")):
+            found.refresh(view)
+            if view.name == "behind":
+                found.append()
+        yield found
+    monkeypatch.undo()
+    reload_configuration()
+
+
+def states(documents: list[dict[str, Any]]) -> dict[str, str]:
+    return {document["view"]: document["state"] for document in documents if document["view"]}
+
+
+def test_a_catalog_that_is_away_hides_no_view_of_the_others(home: Lake) -> None:
+    """It is named with its error, without its password, and the exit code says that the answer is not whole."""
+    ended = call("status", "--all")
+    assert ended.code == 1
+    assert "lake.sales.behind  stale" in ended.stdout
+    assert "lake.sales.daily  fresh" in ended.stdout
+    last = ended.stderr.strip().splitlines()[-1]
+    assert last.startswith("error: catalog 'west' does not answer: ")
+    assert "s3cr3t" not in ended.stdout + ended.stderr
+    assert call("status", "--all", "--check").code == 1
+    assert call("status", "--all=lake", "--check").code == 3
+
+
+def test_the_json_of_a_catalog_that_is_away_has_the_fields_of_any_view(home: Lake) -> None:
+    """A program that filters by state finds it."""
+    ended = call("status", "--all", "--json")
+    assert ended.code == 1
+    assert states(ended.json) == {"lake.sales.behind": "stale", "lake.sales.daily": "fresh"}
+    (away,) = (document for document in ended.json if document["view"] is None)
+    assert (away["catalog"], away["state"], away["reasons"][0]["code"]) == ("west", "unknown", "CATALOG_UNREADABLE")
+    assert away["reasons"][0]["message"].startswith("catalog 'west' does not answer")
+    assert {frozenset(document) for document in ended.json} == {frozenset(away)}
+    assert {document["catalog"] for document in ended.json} == {"lake", "west"}
+
+
+def test_a_base_table_in_a_catalog_that_is_away_hides_no_other_view(
+    home: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The view's own catalog answers: the next views can be read."""
+    home.table("far")
+    home.view("across", sql=QUERY.replace("lake.sales.orders", "lake.sales.far"))
+    real = home.catalog.__class__.locate
+
+    def locate(catalog: Any, identifiers: Any) -> Any:
+        if any(item.name == "far" for item in identifiers):
+            raise CatalogUnavailableError("catalog 'west' does not answer")
+        return real(catalog, identifiers)
+
+    monkeypatch.setattr(home.catalog.__class__, "locate", locate)
+    ended = call("status", "--all=lake", "--json")
+    assert ended.code == 1
+    assert states(ended.json) == {
+        "lake.sales.across": "unknown",
+        "lake.sales.behind": "stale",
+        "lake.sales.daily": "fresh",
+    }
+    assert ended.stderr.strip().endswith("error: catalog 'west' does not answer")
+
+
+def test_a_named_catalog_that_is_away_is_an_error(home: Lake) -> None:
+    """Nothing else was asked for, so there is nothing to show."""
+    ended = call("status", "--all=west")
+    assert (ended.code, ended.stdout) == (1, "")
+    assert "catalog 'west' does not answer" in ended.stderr
+
+
+def test_a_fault_that_nobody_expected_hides_no_other_view(home: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A bug of ours, met on one view: its trace is in the log, and the others are shown."""
+    real = home.catalog.__class__.load_storage
+
+    def load_storage(catalog: Any, view: Any) -> Any:
+        if view.identifier.name == "behind":
+            raise ZeroDivisionError("a bug")
+        return real(catalog, view)
+
+    monkeypatch.setattr(home.catalog.__class__, "load_storage", load_storage)
+    ended = call("status", "--all=lake", "--json")
+    assert states(ended.json) == {"lake.sales.behind": "unknown", "lake.sales.daily": "fresh"}
+    assert "unexpected ZeroDivisionError" in ended.json[0]["reasons"][0]["message"]
+    assert "a bug" in ended.stderr
+    with pytest.raises(ZeroDivisionError, match="a bug"):
+        call("status", "lake.sales.behind")
