@@ -1,15 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """Check that a view's query reads its base tables at their snapshots, and nothing else.
 
-A refresh records the snapshots of the tables that the query's text names. A SQL function may read another table,
-or a session variable. Spark expands functions when it analyses the query, so the analysed plan has all that is read.
+A refresh records the snapshots of the tables that the query's text names. A SQL function (``CREATE FUNCTION …
+RETURN …``) may read another table, and may be created again with another definition: no snapshot tells. So views
+call none.
+Spark expands functions when it analyses the query, and the analysed plan has all that is read.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from typing import Any
 
 from pyspark.sql import DataFrame
@@ -31,9 +33,11 @@ _ANALYSED = re.compile(r"(?s)== Analyzed Logical Plan ==\n(.*?)\n== Optimized Lo
 _TABLE_IN_TEXT = re.compile(r"(?m)^[ :+-]*RelationV2\[.*\] (.+)$")
 _OTHER_IN_TEXT = re.compile(r"(?m)^[ :+-]*(Relation(?!V2)|HiveTableRelation|LogicalRDD|InMemoryRelation)\b.*$")
 _VARIABLE = re.compile(r"variablereference\(([^=)]+)=")
-_CALL = re.compile(rf"(?<![\w`.])(?:(?:system\s*\.\s*)?session\s*\.\s*)?({_PART}|\w+)\s*\(", re.IGNORECASE)
+#: What may be the call of a function, by its name in full.
+_CALL = re.compile(rf"(?<![\w`.])((?:(?:{_PART}|\w+)\s*\.\s*)*(?:{_PART}|\w+))\s*\(")
+_FUNCTION_NODE = re.compile(r"(?m)^[ :+-]*SQLFunctionNode ")
 _SQL_FUNCTION = "sqlFunction."
-_CURE = "write what it does into the query itself, so that a refresh reads each table at a snapshot and records it"
+_CURE = "a refresh reads the tables that the query names at the snapshots that it records, and nothing else"
 
 #: A table's quoted name, and the snapshot that is read.
 _Read = tuple[str, str | None]
@@ -50,14 +54,18 @@ def check_reads(work: JobContext, sql: str) -> DataFrame:
         The query as a frame; it has not run.
 
     Raises:
-        InvalidQueryError: It reads a session variable, or something that is not one of these tables at its snapshot.
+        InvalidQueryError: It calls a SQL function, or reads a session variable or something that is not one of these
+            tables at its snapshot.
     """
     frame = work.query(sql)
     if work.jvm is None:
         _check_text(work, sql)
         return frame
     plan: Any = frame._jdf.queryExecution().analyzed()
-    if plan.containsPattern(work.jvm.org.apache.spark.sql.catalyst.trees.TreePattern.VARIABLE_REFERENCE()):
+    patterns = work.jvm.org.apache.spark.sql.catalyst.trees.TreePattern
+    if plan.containsPattern(patterns.SQL_SCALAR_FUNCTION()) or _has_function_node(work, plan):
+        raise _function(next(_sql_functions(work, sql), "(its name is not known)"))
+    if plan.containsPattern(patterns.VARIABLE_REFERENCE()):
         with whole_text(work):
             raise _variable(str(plan.toString()))
     allowed = set(_pinned(sql))
@@ -70,30 +78,6 @@ def check_reads(work: JobContext, sql: str) -> DataFrame:
         elif kind not in _CONSTANT:
             raise _foreign(" ".join(str(leaf.simpleString(25)).split()), set())
     return frame
-
-
-def check_functions(work: JobContext, sql: str) -> None:
-    """Check that a query calls no temporary SQL function, which no other session has.
-
-    Args:
-        work: The run's.
-        sql: The query.
-
-    Raises:
-        InvalidQueryError: It calls one.
-    """
-    if work.jvm is None:
-        return  # a server does not tell which functions are SQL
-    functions = work.spark._jsparkSession.sessionState().catalog()
-    for name in sorted({_unquoted(found[1]) or found[1] for found in _CALL.finditer(sql)}):
-        identifier = work.jvm.org.apache.spark.sql.catalyst.FunctionIdentifier(name)
-        if not functions.isTemporaryFunction(identifier):
-            continue
-        if str(functions.lookupFunctionInfo(identifier).getClassName()) == _SQL_FUNCTION:
-            raise InvalidQueryError(
-                f"{name}() is a temporary SQL function, which the session of a refresh does not have: "
-                "write what it does into the query itself, or create a permanent function"
-            )
 
 
 @contextmanager
@@ -126,13 +110,32 @@ def _table(leaf: Any) -> _Read:
     return ".".join(quote(str(part)) for part in parts), version[1] if version else None
 
 
+def _has_function_node(work: JobContext, plan: Any) -> bool:
+    """Whether a SQL function that gives a table is called: it leaves a node of the plan, and no pattern."""
+    with whole_text(work):
+        return _FUNCTION_NODE.search(str(plan.toString())) is not None
+
+
+def _sql_functions(work: JobContext, sql: str) -> Iterator[str]:
+    """Yield the SQL functions that a query calls, temporary ones too."""
+    for call in dict.fromkeys(found[1] for found in _CALL.finditer(sql)):
+        name = ".".join(re.findall(rf"{_PART}|\w+", call))
+        with suppress(Exception):  # a word before a parenthesis, or a function of a catalog that lists none
+            if str(work.spark.catalog.getFunction(name).className) == _SQL_FUNCTION:
+                yield f"{name.replace('`', '')}()"
+
+
 def _check_text(work: JobContext, sql: str) -> None:
     """Check the text of the analysed plan: over Connect there is no more of it."""
+    for function in _sql_functions(work, sql):
+        raise _function(function)
     with whole_text(work):
         explained = str(work.query(f"EXPLAIN EXTENDED {sql}").collect()[0][0])
     work.sql = sql
     found = _ANALYSED.search(explained)
     text = found[1] if found else explained
+    if _FUNCTION_NODE.search(text):
+        raise _function("(its name is not known)")
     if _VARIABLE.search(text):
         raise _variable(text)
     allowed = {(_unquoted(name), snapshot) for name, snapshot in _pinned(sql)}
@@ -156,7 +159,14 @@ def _unquoted(name: str) -> str:
 def _foreign(name: str, tables: set[str]) -> InvalidQueryError:
     shown = _unquoted(name) if name.startswith("`") else name
     how = "at another snapshot than the refresh does" if name in tables else "which is none of its base tables"
-    return InvalidQueryError(f"a function that the query calls reads {shown}, {how}: {_CURE}")
+    return InvalidQueryError(f"the query reads {shown}, {how}: {_CURE}")
+
+
+def _function(name: str) -> InvalidQueryError:
+    return InvalidQueryError(
+        f"the query calls the SQL function {name}, which may be created again with another definition without any "
+        "sign that the view is stale. Write its definition into the query itself"
+    )
 
 
 def _variable(plan: str) -> InvalidQueryError:

@@ -25,7 +25,7 @@ from airflow_mv.errors import IncrementalRefusedError
 from airflow_mv.job.apply import merge_additive, replace_keys
 from airflow_mv.job.column_types import check_types
 from airflow_mv.job.delta import check_deterministic, check_snapshots, make_delta
-from airflow_mv.job.reads import check_functions, check_reads
+from airflow_mv.job.reads import check_reads
 from airflow_mv.job.storage import create_table
 from airflow_mv.job.work import JobContext, cause
 from airflow_mv.script import (
@@ -155,10 +155,7 @@ def _run_step(work: JobContext, step: Step) -> None:
 
 
 def _analysed(work: JobContext, step: CreateStorageStep) -> DataFrame:
-    if not step.pinned:
-        return work.query(step.query)
-    check_functions(work, step.query)
-    return check_reads(work, step.query)
+    return check_reads(work, step.query) if step.pinned else work.query(step.query)
 
 
 def _step_here(work: JobContext, step: Step, here: Callable[[str], str]) -> Step:
