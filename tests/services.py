@@ -28,8 +28,8 @@ from tests.rest.java import ServiceUnavailableError as ServiceUnavailableError
 #: Names a running server (any database of it) whose user may create databases.
 POSTGRES_URL_VARIABLE = "AIRFLOW_MV_TEST_POSTGRES_URL"
 
-_START_SECONDS = 60
-_STOP_SECONDS = 20
+_START_SECONDS = 240
+_STOP_SECONDS = 60
 
 
 def free_port() -> int:

@@ -41,7 +41,7 @@ def test_k18_a_lost_event_that_base_tables_have_changed_costs_a_look_and_no_seco
                 super().execute_complete(context, event)
                 raise RuntimeError("the worker dies")
 
-        wait = Dies(task_id="wait", views="{VIEW}", deferrable=True, poke_interval=0.2, timeout=60, retries=1,
+        wait = Dies(task_id="wait", views="{VIEW}", deferrable=True, poke_interval=0.2, timeout=600, retries=1,
                     retry_delay=timedelta(0))
         chain(wait, RefreshMaterializedViewOperator(task_id="refresh", view="{VIEW}", spark_binary="/nowhere"))
     """)

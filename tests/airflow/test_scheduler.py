@@ -190,9 +190,9 @@ def test_a_task_that_is_marked_failed_or_runs_too_long_leaves_no_driver(deployme
     until(lambda: _at_work(deployment, "marked"))
     path = "/api/v2/dags/endless/dagRuns/stopped/taskInstances/marked"
     deployment.airflow.call("PATCH", path, {"new_state": "failed"})
-    until(lambda: not _drivers_of(deployment, "marked"), seconds=30)
+    until(lambda: not _drivers_of(deployment, "marked"), seconds=180)
     states = deployment.ended("endless", "stopped")
-    until(lambda: not deployment.drivers(), seconds=10)
+    until(lambda: not deployment.drivers(), seconds=180)
 
     assert states == dict.fromkeys(["marked", "late", "wrong"], "failed"), deployment.said()
     assert _try(deployment, "wrong") <= 3, "four tries hide a misspelt name"

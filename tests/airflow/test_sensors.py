@@ -7,10 +7,12 @@ import asyncio
 import contextlib
 import json
 import os
+import sqlite3
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
@@ -26,8 +28,9 @@ from airflow.sdk.exceptions import (
     TaskDeferred,
 )
 
-from airflow_mv.errors import ConfigurationError, ViewNotFoundError
-from airflow_mv.sensors import MaterializedViewFreshSensor
+from airflow_mv.errors import CatalogUnavailableError, ConfigurationError, ViewNotFoundError
+from airflow_mv.hooks import MaterializedViewHook
+from airflow_mv.sensors import BaseTablesChangedSensor, MaterializedViewFreshSensor
 from airflow_mv.triggers import Look, MaterializedViewFreshTrigger
 from tests.airflow.conftest import VIEW, Airflow
 from tests.builders import Lake
@@ -111,6 +114,25 @@ def test_the_trigger_waits_through_an_outage_and_ends_where_waiting_cannot_help(
     airflow.connect("down", conn_type="iceberg", extra={"type": "sql", "uri": url, "warehouse": "file:///nowhere"})
     seen = MaterializedViewFreshTrigger(view=VIEW, iceberg_conn_id="down")._look()
     assert (seen.ready, seen.error_class) == (False, "CatalogUnavailableError")
+
+
+def test_the_first_look_waits_through_a_locked_catalog(airflow: Airflow, daily: Lake, tmp_path: Path) -> None:
+    """Another process holds the SQLite file: sensor and trigger look again, an operator's task may be retried."""
+    extra = {**daily.iceberg.properties, "uri": f"sqlite:///{tmp_path}/catalog.db?timeout=0.1"}
+    airflow.connect("locked", conn_type="iceberg", extra=extra)
+    fresh = MaterializedViewFreshSensor(task_id="fresh", view=VIEW, iceberg_conn_id="locked")
+    changed = BaseTablesChangedSensor(task_id="changed", views=VIEW, iceberg_conn_id="locked")
+    trigger = MaterializedViewFreshTrigger(view=VIEW, iceberg_conn_id="locked")
+    with closing(sqlite3.connect(tmp_path / "catalog.db", isolation_level=None)) as other:
+        other.execute("BEGIN EXCLUSIVE")
+        assert not fresh.poke({}).is_done
+        assert not changed.poke({}).is_done
+        seen = trigger._look()
+        assert (seen.ready, seen.error_class) == (False, "CatalogUnavailableError")
+        with pytest.raises(CatalogUnavailableError, match="database is locked"):
+            MaterializedViewHook("locked").status(VIEW)
+    assert fresh.poke({}).is_done
+    assert trigger._look().ready
 
 
 def test_a_stale_view_passes_while_it_lacks_only_young_commits(airflow: Airflow, daily: Lake) -> None:

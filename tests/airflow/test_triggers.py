@@ -31,12 +31,14 @@ class Store:
     def __init__(self) -> None:
         self.values: dict[str, Any] = {}
         self.shared = False
+        self.written = 0
 
     async def aget(self, key: str) -> Any:
         self._check()
         return self.values.get(key)
 
     async def aset(self, key: str, value: Any) -> None:
+        self.written += 1
         self._check()
         self.values[key] = json.loads(json.dumps(value))
 
@@ -56,6 +58,8 @@ def watch(store: Store | None, story: Story, **arguments: Any) -> None:
     trigger = BaseTablesChangedTrigger(**json.loads(json.dumps(serialized)))
     trigger.asset_state_store = store  # type: ignore[assignment]
 
+    noted = store.written if store else 0
+
     async def run() -> None:
         events: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
 
@@ -64,8 +68,11 @@ def watch(store: Store | None, story: Story, **arguments: Any) -> None:
                 events.put_nowait(json.loads(json.dumps(event.payload)))
 
         async def event() -> dict[str, Any]:
-            found = await asyncio.wait_for(events.get(), 60)
-            await asyncio.sleep(0.2)  # it is noted
+            nonlocal noted
+            found = await asyncio.wait_for(events.get(), 300)
+            noted += 1
+            while store and store.written < noted and base_tables._HANDED_OVER < 1:
+                await asyncio.sleep(0.02)
             return found
 
         async def nothing() -> None:

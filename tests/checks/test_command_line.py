@@ -48,7 +48,7 @@ def test_a_refresh_over_connect_is_held_by_its_checks_and_by_the_views_own(tmp_p
 
     def run(*words: str) -> subprocess.CompletedProcess[str]:
         command = [AIRFLOW_MV, *words, "--remote", remote]
-        return subprocess.run(command, cwd=ROOT, env=variables, capture_output=True, text=True, timeout=280)
+        return subprocess.run(command, cwd=ROOT, env=variables, capture_output=True, text=True, timeout=500)
 
     with connect_server(tmp_path, lake.settings.session_confs()) as remote:
         own = ["--check", "amount < 1000", "--check", '{"unique": "day"}']

@@ -69,7 +69,7 @@ def execute(*arguments: str, folder: Path, variables: Mapping[str, str] | None =
         env=environment,
         capture_output=True,
         text=True,
-        timeout=240,
+        timeout=500,
         check=False,
     )
     return Ended(done.returncode, done.stdout, done.stderr)

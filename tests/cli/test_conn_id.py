@@ -25,7 +25,7 @@ def test_a_command_takes_its_catalog_from_an_airflow_connection(sqlite_uri: str,
 
         def status(conn_id: str) -> subprocess.CompletedProcess[str]:
             command = [AIRFLOW_MV, "status", "lake.sales.daily", "--conn-id", conn_id, "--json"]
-            return subprocess.run(command, env=variables, capture_output=True, text=True, timeout=120)
+            return subprocess.run(command, env=variables, capture_output=True, text=True, timeout=500)
 
         found = status("my_lake")
         assert found.returncode == 0, found.stderr

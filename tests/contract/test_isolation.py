@@ -14,6 +14,7 @@ from threading import Barrier
 
 import pytest
 from sqlalchemy import create_engine, make_url, text
+from sqlalchemy.exc import OperationalError
 
 from airflow_mv.catalog import MaterializedViewCatalog
 from airflow_mv.errors import CommitStateUnknownError
@@ -61,7 +62,7 @@ def compete(home: Lake, uri: str, warehouse: Path) -> None:
     catalogs, together = [MaterializedViewCatalog(iceberg) for iceberg in racers], Barrier(RACERS)
 
     def swap(number: int, base: str) -> bool | None:
-        together.wait(60)
+        together.wait(300)
         try:
             return catalogs[number].swap(view, base, f"{base}.{number}")
         except CommitStateUnknownError:
@@ -106,15 +107,16 @@ def pooled(uri: str, folder: Path) -> Iterator[str]:
         yield there.render_as_string(hide_password=False)
     finally:
         process.terminate()
-        process.wait(30)
+        process.wait(120)
 
 
 def wait_for(uri: str) -> None:
-    engine = create_engine(uri)
-    for _ in range(100):
+    engine, deadline = create_engine(uri), time.monotonic() + 120
+    while True:
         try:
             with engine.connect():
                 break
-        except Exception:  # noqa: BLE001 (not there yet)
+        except OperationalError:
+            assert time.monotonic() < deadline, "pgbouncer does not answer"
             time.sleep(0.1)
     engine.dispose()

@@ -27,7 +27,7 @@ def build(target: Path, config: Path = ROOT / ".ci" / "mkdocs.yml") -> subproces
         [sys.executable, "-m", "mkdocs", "build", "--config-file", config, "--site-dir", target],
         capture_output=True,
         text=True,
-        timeout=240,
+        timeout=500,
         check=False,
         env={**os.environ, "NO_MKDOCS_2_WARNING": "1"},
     )

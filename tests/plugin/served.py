@@ -34,7 +34,7 @@ _FLAGS = (
     "--disable-component-update",
     "--disable-sync",
 )
-_SECONDS = 180
+_SECONDS = 400
 
 
 @dataclass(frozen=True)
@@ -105,7 +105,7 @@ def served(
     finally:
         os.killpg(server.pid, signal.SIGTERM)
         try:
-            server.wait(20)
+            server.wait(60)
         except subprocess.TimeoutExpired:
             os.killpg(server.pid, signal.SIGKILL)
             server.wait()

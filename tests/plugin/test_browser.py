@@ -34,7 +34,7 @@ BACKFILLED = {
     "reasons": [{"code": "INTERVAL", "message": "the rows of that day are recomputed"}],
     "checks": {"passed": 2, "of": 3, "warned": ["not too few"]},
 }
-_MS = 60_000
+_MS = 180_000
 
 
 @pytest.fixture(scope="module")

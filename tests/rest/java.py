@@ -21,7 +21,7 @@ _HERE = Path(__file__).parent
 _POM = _HERE / "pom.xml"
 _SOURCES = sorted((_HERE / "src").glob("*.java"))
 _MAVEN_SECONDS = 600
-_STOP_SECONDS = 20
+_STOP_SECONDS = 60
 #: Iceberg's and Hadoop's chatter is no use in a test's output.
 _QUIET = ("-Dorg.slf4j.simpleLogger.defaultLogLevel=warn", "-Dorg.slf4j.simpleLogger.logFile=System.err")
 

@@ -41,7 +41,7 @@ def test_the_compatibility_kit_passes_on_our_views(
                 f"-Djava.io.tmpdir={tmp_path}",
             ),
         )
-        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=280, check=False)
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=500, check=False)
     counts = {word: int(number) for number, word in re.findall(r"\[\s*(\d+) tests (\w+)\s*\]", done.stdout)}
     print({word: counts.get(word) for word in EXPECTED})
     assert {word: counts.get(word) for word in EXPECTED} == EXPECTED, done.stdout + done.stderr

@@ -57,7 +57,7 @@ def starting(home: Path, secret: str) -> Iterator[subprocess.Popen[bytes]]:
         start_new_session=True,
     )  # fmt: skip
     try:
-        deadline = time.monotonic() + 120
+        deadline = time.monotonic() + 300
         while not list((home / "tmp").glob("*/spark.properties")):
             assert running.poll() is None
             assert time.monotonic() < deadline
@@ -83,7 +83,7 @@ def test_i20_a_command_that_is_asked_to_end_while_spark_starts_leaves_no_secret(
     with starting(home, secret.text) as running:
         assert found([secret], files(home / "tmp"))  # it is there to be left
         running.send_signal(number)
-        assert running.wait(30) != 0
+        assert running.wait(240) != 0
         assert found([secret], files(home / "tmp")) == []
         assert list((home / "tmp").glob("airflow-mv-*")) == []
 

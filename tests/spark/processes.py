@@ -65,7 +65,7 @@ def serving(command: Sequence[str], log: Path, ready: str, **env: str) -> Iterat
         )
     stopper = threading.Event()
     try:
-        deadline = time.monotonic() + 90
+        deadline = time.monotonic() + 300
         while not (found := re.search(ready, log.read_text())):
             assert process.poll() is None, log.read_text()[-2000:]
             assert time.monotonic() < deadline, log.read_text()[-2000:]
@@ -112,7 +112,7 @@ def over_connect(remote: str, confs: Mapping[str, str], *scripts: Script) -> tup
         env=environment(),
         capture_output=True,
         text=True,
-        timeout=240,
+        timeout=500,
     )
     assert client.returncode == 0, client.stderr[-3000:]
     lines = client.stdout.splitlines()

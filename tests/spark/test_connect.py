@@ -42,7 +42,7 @@ def test_a_stale_view_is_refreshed_before_a_connect_session_reads_it(tmp_path: P
     view = f"{lake.name}.sales.daily"
 
     def run(*command: str) -> subprocess.CompletedProcess[str]:
-        done = subprocess.run(command, cwd=ROOT, env=variables, capture_output=True, text=True, timeout=180)
+        done = subprocess.run(command, cwd=ROOT, env=variables, capture_output=True, text=True, timeout=500)
         assert done.returncode == 0, done.stderr[-3000:]
         return done
 
