@@ -1,10 +1,36 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The two ways to publish what was staged: by the view's pointer, or by a commit to a table of the catalog."""
+"""Publish changes of views: one protocol for all of them, and two layouts in which a refresh is sent."""
 
 from __future__ import annotations
 
-from airflow_mv.publish.attempt import Attempt as Attempt
-from airflow_mv.publish.attempt import RefreshMetrics as RefreshMetrics
-from airflow_mv.publish.attempt import Staged as Staged
+from airflow_mv.catalog import MaterializedViewCatalog
 from airflow_mv.publish.pointed import PointedAttempt as PointedAttempt
+from airflow_mv.publish.protocol import Effects as Effects
+from airflow_mv.publish.refresh import Attempt, PlannedRefresh, RefreshChange, Staged
+from airflow_mv.publish.refresh import Published as Published
+from airflow_mv.publish.refresh import PublishOutcome as PublishOutcome
+from airflow_mv.publish.refresh import RefreshMetrics as RefreshMetrics
 from airflow_mv.publish.registered import RegisteredAttempt as RegisteredAttempt
+
+
+def publish(
+    catalog: MaterializedViewCatalog,
+    plan: PlannedRefresh,
+    staged: str | None,
+    *,
+    figures: RefreshMetrics | None = None,
+    effects: Effects | None = None,
+) -> Published:
+    """Publish a staged refresh, see :meth:`airflow_mv.publish.refresh.RefreshChange.publish`.
+
+    Args:
+        catalog: Where the view is.
+        plan: What was planned, and from which state.
+        staged: The staged storage metadata file, or in the registered layout the branch with the staged rows;
+            ``None`` for a fast-forward.
+        figures: What the refresh did, for its record.
+        effects: Clock, sleep and jitter.
+    """
+    change = Staged(plan, staged, figures or RefreshMetrics(), effects or Effects())
+    attempt: Attempt = (PointedAttempt if plan.storage_table is None else RegisteredAttempt)(catalog, change)
+    return RefreshChange(catalog, change, attempt).publish()

@@ -24,7 +24,8 @@ from airflow_mv.errors import (
     ViewNotFoundError,
 )
 from airflow_mv.publish.pointed import write_next
-from airflow_mv.publish.protocol import Effects, has_landed
+from airflow_mv.publish.protocol import Effects
+from airflow_mv.publish.refresh import has_landed
 from airflow_mv.spec.identifiers import Identifier
 from airflow_mv.spec.materialized_view import PROPERTY, property_text
 from airflow_mv.spec.stored import decode

@@ -18,7 +18,7 @@ from airflow_mv.catalog.catalog import next_number
 from airflow_mv.catalog.files import check_location, discard, join
 from airflow_mv.catalog.places import lies_in
 from airflow_mv.errors import InvalidMetadataError
-from airflow_mv.publish.attempt import PlannedRefresh, Staged, dropped_tags, keeps_history, next_state
+from airflow_mv.publish.refresh import PlannedRefresh, Staged, dropped_tags, keeps_history, next_state
 from airflow_mv.spec.clock import corrected, goes_back, is_ahead, latest_ms
 from airflow_mv.spec.materialized_view import PROPERTY, property_text, refresh_tag
 from airflow_mv.spec.stored import decode, encode
@@ -87,7 +87,7 @@ def swap(catalog: MaterializedViewCatalog, attempt: PointedAttempt, view: Loaded
 
 def _write_storage(catalog: MaterializedViewCatalog, view: LoadedView, storage: LoadedStorage, staged: Staged) -> str:
     """Write the storage table's next metadata file: what was staged, and the refresh's record."""
-    plan, now_ms = staged.plan, staged.now_ms()
+    plan, now_ms = staged.plan, staged.effects.now_ms()
     source = staged.where or plan.storage_table_location
     what = f"view {plan.view}, staged storage table file"
     if staged.where is not None:

@@ -14,7 +14,7 @@ import logging
 
 from airflow_mv.catalog import LoadedStorage, LoadedView, MaterializedViewCatalog, TableChange
 from airflow_mv.errors import InvalidMetadataError, JobError, MaterializedViewError, ViewNotFoundError
-from airflow_mv.publish.attempt import Staged, dropped_tags, keeps_history, next_state
+from airflow_mv.publish.refresh import Staged, dropped_tags, keeps_history, next_state
 from airflow_mv.spec.clock import MAX_AHEAD_MS
 from airflow_mv.spec.materialized_view import (
     PROPERTY,
@@ -115,7 +115,7 @@ class RegisteredAttempt:
 
     def _time(self, storage: LoadedStorage) -> int:
         """Return the time for the record: this host's, or the store's where this host's clock is ahead of it."""
-        now_ms = self._staged.now_ms()
+        now_ms = self._staged.effects.now_ms()
         if now_ms <= storage.table.last_updated_ms + MAX_AHEAD_MS:
             return now_ms  # the table has just been changed, by the staging: there is nothing to ask
         try:

@@ -30,9 +30,9 @@ from airflow_mv.errors import (
     ViewNotFoundError,
 )
 from airflow_mv.freshness.observe import load_plain_view, observe_tables, require_readable
-from airflow_mv.publish.attempt import history_limits
 from airflow_mv.publish.new_storage import NewStorage, discarded_on_failure, drop_storage
 from airflow_mv.publish.protocol import Effects
+from airflow_mv.publish.refresh import history_limits
 from airflow_mv.refresh import same_columns
 from airflow_mv.refresh.checks import require_fitting
 from airflow_mv.refresh.statements import create_storage, pinned

@@ -25,11 +25,10 @@ from airflow_mv.errors import (
     RefreshRefusedError,
 )
 from airflow_mv.freshness.observe import dependencies_of
-from airflow_mv.publish import RefreshMetrics
+from airflow_mv.publish import Effects, PublishOutcome, RefreshMetrics
+from airflow_mv.publish import publish as publish_staged
 from airflow_mv.publish.clock import clock_error, is_about_clocks
 from airflow_mv.publish.grace import oldest_lasting_ms
-from airflow_mv.publish.protocol import Effects, PublishOutcome
-from airflow_mv.publish.protocol import publish as publish_staged
 from airflow_mv.redaction import shortened
 from airflow_mv.refresh import Pins, RefreshOptions, plan_refresh
 from airflow_mv.refresh.checks import has_passed, judge, require_passed
@@ -250,7 +249,7 @@ def publish(
 
     Raises:
         CheckFailedError: What was staged has not passed the plan's checks.
-        CommitConflictError, CommitStateUnknownError: See :func:`airflow_mv.publish.protocol.publish`.
+        CommitConflictError, CommitStateUnknownError: See :func:`airflow_mv.publish.protocol.commit`.
     """
     if outcome is not None:
         plan = _as_it_ran(plan, outcome)

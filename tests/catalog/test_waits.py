@@ -32,7 +32,7 @@ from airflow_mv.catalog.files import MetadataFiles
 from airflow_mv.catalog.limits import ANSWER, CLIENT_LIMITS, CONNECTIONS, SERVER_LIMITS, with_store_limits
 from airflow_mv.errors import CatalogUnavailableError, CommitStateUnknownError
 from airflow_mv.freshness.status import status
-from airflow_mv.publish.protocol import publish
+from airflow_mv.publish import publish
 from airflow_mv.refresh import plan_refresh
 from airflow_mv.refresh.run import stage
 from airflow_mv.spec.identifiers import Identifier

@@ -11,7 +11,7 @@ from airflow_mv.errors import AlreadyExistsError, NotFoundError, StaleViewError,
 from airflow_mv.freshness.state import State
 from airflow_mv.freshness.status import history, status, stored_metadata
 from airflow_mv.maintenance.drop import drop
-from airflow_mv.publish.protocol import PublishOutcome, publish
+from airflow_mv.publish import PublishOutcome, publish
 from airflow_mv.quoting import quote
 from airflow_mv.refresh.create import Definition, create
 from airflow_mv.refresh.read import read_arrow, readable

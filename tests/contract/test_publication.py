@@ -14,7 +14,7 @@ from airflow_mv.errors import CommitStateUnknownError, ViewNotFoundError
 from airflow_mv.freshness.state import State
 from airflow_mv.freshness.status import status
 from airflow_mv.maintenance.drop import drop
-from airflow_mv.publish.protocol import PublishOutcome, publish
+from airflow_mv.publish import PublishOutcome, publish
 from airflow_mv.refresh import plan_refresh
 from airflow_mv.refresh.create import Definition, create
 from airflow_mv.refresh.plan import RefreshPlan

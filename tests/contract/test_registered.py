@@ -27,7 +27,7 @@ from airflow_mv.freshness.status import status, stored_metadata
 from airflow_mv.maintenance.drop import drop
 from airflow_mv.maintenance.orphans import expire
 from airflow_mv.maintenance.rollback import rollback
-from airflow_mv.publish.protocol import PublishOutcome, publish
+from airflow_mv.publish import PublishOutcome, publish
 from airflow_mv.refresh import plan_refresh
 from airflow_mv.refresh.create import Definition, create
 from airflow_mv.refresh.read import read_arrow, readable

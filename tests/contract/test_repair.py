@@ -31,7 +31,7 @@ from airflow_mv.freshness.status import history
 from airflow_mv.maintenance import repair as repairs
 from airflow_mv.maintenance.orphans import expire, maintain
 from airflow_mv.maintenance.repair import Repaired, repair
-from airflow_mv.publish.protocol import publish
+from airflow_mv.publish import publish
 from airflow_mv.refresh import RefreshOptions
 from airflow_mv.refresh.read import read_arrow, readable
 from airflow_mv.refresh.run import refresh

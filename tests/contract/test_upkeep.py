@@ -13,7 +13,7 @@ from airflow_mv.errors import CommitStateUnknownError, RefreshNotFoundError
 from airflow_mv.freshness.status import history, status
 from airflow_mv.maintenance.orphans import expire
 from airflow_mv.maintenance.rollback import rollback
-from airflow_mv.publish.protocol import publish
+from airflow_mv.publish import publish
 from airflow_mv.refresh.read import read_arrow, readable
 from airflow_mv.spec.identifiers import Identifier
 from tests.builders import FIRST, Lake, exists

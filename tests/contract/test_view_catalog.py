@@ -25,7 +25,7 @@ from airflow_mv.errors import (
     NotMaterializedError,
     ViewNotFoundError,
 )
-from airflow_mv.publish.protocol import PublishOutcome, publish
+from airflow_mv.publish import PublishOutcome, publish
 from airflow_mv.refresh import plan_refresh
 from airflow_mv.refresh.run import stage
 from airflow_mv.spec.identifiers import Identifier

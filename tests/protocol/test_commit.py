@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from airflow_mv.publish.protocol import PublishOutcome, publish
+from airflow_mv.publish import PublishOutcome, publish
 from airflow_mv.refresh import RefreshOptions, plan_refresh
 from airflow_mv.refresh.plan import RefreshPlan
 from airflow_mv.refresh.run import stage

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from airflow_mv.errors import CommitConflictError, CommitStateUnknownError, InvalidMetadataError, JobError
-from airflow_mv.publish.protocol import PublishOutcome, publish
+from airflow_mv.publish import PublishOutcome, publish
 from airflow_mv.refresh import plan_refresh
 from airflow_mv.refresh.run import find_staged, stage
 from airflow_mv.script import Outcome

@@ -16,7 +16,7 @@ from airflow_mv.freshness.status import status
 from airflow_mv.maintenance.drop import purge
 from airflow_mv.maintenance.orphans import collect_orphans, expire, maintain
 from airflow_mv.maintenance.rollback import rollback
-from airflow_mv.publish.protocol import publish
+from airflow_mv.publish import publish
 from airflow_mv.refresh import plan_refresh
 from airflow_mv.refresh.create import Definition, create
 from airflow_mv.refresh.run import stage

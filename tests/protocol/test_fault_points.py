@@ -14,7 +14,7 @@ import pytest
 from airflow_mv.catalog import Layout
 from airflow_mv.errors import MaterializedViewError
 from airflow_mv.maintenance.orphans import collect_orphans
-from airflow_mv.publish.protocol import PublishOutcome, publish
+from airflow_mv.publish import PublishOutcome, publish
 from airflow_mv.refresh import RefreshOptions, plan_refresh
 from airflow_mv.refresh.plan import RefreshPlan
 from airflow_mv.refresh.run import find_staged, stage

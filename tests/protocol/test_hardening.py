@@ -17,7 +17,7 @@ from airflow_mv.errors import CommitStateUnknownError, InvalidMetadataError
 from airflow_mv.maintenance.drop import drop
 from airflow_mv.maintenance.orphans import DEFAULT_GRACE, collect_orphans, expire
 from airflow_mv.operators.handover import ship
-from airflow_mv.publish.protocol import PublishOutcome, publish
+from airflow_mv.publish import PublishOutcome, publish
 from airflow_mv.refresh import plan_refresh
 from airflow_mv.refresh.create import Definition, create
 from airflow_mv.refresh.run import find_staged, stage

@@ -13,7 +13,7 @@ import pytest
 from airflow_mv.freshness.status import status
 from airflow_mv.maintenance.orphans import expire, maintain
 from airflow_mv.maintenance.rollback import rollback
-from airflow_mv.publish.protocol import publish
+from airflow_mv.publish import publish
 from airflow_mv.refresh import plan_refresh
 from airflow_mv.refresh.plan import RefreshPlan
 from airflow_mv.refresh.run import stage

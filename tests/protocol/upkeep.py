@@ -14,7 +14,7 @@ import pytest
 from pyiceberg.table import StaticTable
 
 from airflow_mv.maintenance.orphans import DEFAULT_GRACE, collect_orphans
-from airflow_mv.publish.protocol import publish
+from airflow_mv.publish import publish
 from airflow_mv.refresh import plan_refresh
 from airflow_mv.refresh.create import Definition, create
 from airflow_mv.refresh.run import refresh, stage

@@ -18,8 +18,8 @@ import pytest
 from airflow_mv.errors import InvalidMetadataError, JobError, MaterializedViewError, StaleViewError
 from airflow_mv.freshness.state import State
 from airflow_mv.freshness.status import status
-from airflow_mv.publish.protocol import PublishOutcome
-from airflow_mv.publish.protocol import publish as publish_staged
+from airflow_mv.publish import PublishOutcome
+from airflow_mv.publish import publish as publish_staged
 from airflow_mv.refresh import plan_refresh
 from airflow_mv.refresh.read import readable
 from airflow_mv.refresh.run import publish, stage

@@ -18,7 +18,7 @@ import psutil
 from pyiceberg.table import StaticTable
 
 from airflow_mv.maintenance.orphans import collect_orphans
-from airflow_mv.publish.protocol import has_landed
+from airflow_mv.publish.refresh import has_landed
 from tests.builders import QUERY, Lake
 from tests.torture.history import State, check_content, checked, moves, published, row_of, states_of
 from tests.torture.points import Point

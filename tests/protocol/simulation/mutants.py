@@ -18,7 +18,8 @@ from airflow_mv.catalog.catalog import next_number
 from airflow_mv.catalog.files import join
 from airflow_mv.errors import CommitConflictError, CommitStateUnknownError
 from airflow_mv.maintenance import expire, orphans
-from airflow_mv.publish import pointed, protocol
+from airflow_mv.publish import pointed
+from airflow_mv.publish import refresh as publishing
 from airflow_mv.publish.protocol import Verdict
 from airflow_mv.refresh import planner as planning
 from airflow_mv.refresh import run
@@ -153,7 +154,7 @@ def refresh_id_per_try(world: World, patch: Patch) -> None:
 
 def nobody_looks_whether_it_landed(world: World, patch: Patch) -> None:
     """An earlier try that landed is not seen."""
-    patch.setattr(protocol, "has_landed", lambda *_: False)
+    patch.setattr(publishing, "has_landed", lambda *_: False)
 
 
 def any_storage_state_will_do(world: World, patch: Patch) -> None:
@@ -173,7 +174,7 @@ def a_new_definition_does_not_matter(world: World, patch: Patch) -> None:
 
 def superseded_by_whoever_was_later(world: World, patch: Patch) -> None:
     """Another refresh was published later than ours was planned: so its rows are newer."""
-    patch.setattr(protocol, "_covers", lambda *_: True)
+    patch.setattr(publishing, "_covers", lambda *_: True)
 
 
 def superseded_by_rows_that_were_rolled_back(world: World, patch: Patch) -> None:
@@ -182,7 +183,7 @@ def superseded_by_rows_that_were_rolled_back(world: World, patch: Patch) -> None
     def at_or_after(catalog: Any, theirs: Any, ours: Any) -> bool:
         return bool(theirs.snapshot_reference >= ours.snapshot_reference)
 
-    patch.setattr(protocol, "_at_or_after", at_or_after)
+    patch.setattr(publishing, "_at_or_after", at_or_after)
 
 
 # -- what is recorded ------------------------------------------------------------------------------------
@@ -311,12 +312,12 @@ def _swap(world: World) -> Swap:
 
 
 def _judge(patch: Patch, change: Callable[..., Verdict]) -> None:
-    original = protocol.judge
+    original = publishing.judge
 
     def judge(plan: Any, view: Any, storage: Any, ours: Any, **more: Any) -> Verdict:
         return change(original(plan, view, storage, ours, **more), plan, view, storage)
 
-    patch.setattr(protocol, "judge", judge)
+    patch.setattr(publishing, "judge", judge)
 
 
 def _named(world: World, view_location: str) -> tuple[ViewMetadata, str]:

@@ -7,7 +7,6 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
-from functools import partial
 from typing import Any
 
 import pytest
@@ -15,7 +14,6 @@ import pytest
 from airflow_mv.catalog import files, untrusted_input
 from airflow_mv.maintenance import orphans
 from airflow_mv.publish import protocol
-from airflow_mv.refresh import run
 from airflow_mv.spec import materialized_view, table, view
 from airflow_mv.sql import query
 from tests.protocol.simulation.world import GRACE
@@ -33,7 +31,7 @@ _PURE: tuple[Callable[..., Any], ...] = (
 )
 
 
-#: How often a publication looks: to give up has to happen, too.
+#: How often a change looks at the catalog: to give up has to happen, too.
 TRIES = 3
 
 
@@ -41,7 +39,7 @@ TRIES = 3
 def simulating() -> Iterator[None]:
     """While this is open, every module of the product parses the same bytes only once, and gives up early."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(run, "publish_staged", partial(protocol.publish, tries=TRIES))
+        patch.setattr(protocol, "TRIES", TRIES)
         patch.setattr(orphans, "DEFAULT_GRACE", timedelta(milliseconds=GRACE))
         for original in _PURE:
             remembered = _remembering(original)

@@ -1,22 +1,33 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What both layouts do to publish: send a change again and again, and record the refresh in it."""
+"""Publish a staged refresh: how it is judged, what is recorded, and the interface of a layout's attempt.
+
+A refresh was planned from one state of the view and its storage table and staged: its rows exist, nobody sees them.
+To publish is to change one thing that everyone looks at: in the pointed layout the view's pointer, by one conditional
+UPDATE; in the registered layout the storage table, by one commit that requires its ``main`` branch and its current
+tag. A refresh has landed if its refresh id is recorded, if its staged file is the current storage metadata or in its
+metadata log, or if ``main`` has come from its snapshot.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import asdict, dataclass
 from datetime import timedelta
-from typing import Any, Protocol
+from enum import StrEnum
+from typing import Any, NamedTuple, Protocol
 
-from airflow_mv.catalog import LoadedStorage, LoadedView
-from airflow_mv.errors import ConfigurationError
+from airflow_mv.catalog import LoadedStorage, LoadedView, MaterializedViewCatalog
+from airflow_mv.errors import ConfigurationError, ViewNotFoundError
+from airflow_mv.publish.protocol import Change, Effects, Verdict, commit
 from airflow_mv.spec.duration import duration
 from airflow_mv.spec.identifiers import Identifier
 from airflow_mv.spec.interval import Interval
-from airflow_mv.spec.interval_parts import IntervalPart, after, bounds
+from airflow_mv.spec.interval_parts import IntervalPart, after, bounds, parts_in, parts_of
 from airflow_mv.spec.materialized_view import (
     METADATA_LOCATION,
     NO_SNAPSHOT,
+    REFRESH_ID_KEY,
+    TABLE_UUID,
     TIME_TRAVEL_PROPERTY,
     BaseTable,
     NestedViewVersion,
@@ -24,9 +35,9 @@ from airflow_mv.spec.materialized_view import (
     StorageState,
     refresh_tag,
 )
-from airflow_mv.spec.reasons import Mode, Reason
+from airflow_mv.spec.reasons import Code, Mode, Reason
 from airflow_mv.spec.stored import whole_number
-from airflow_mv.spec.table import Snapshot
+from airflow_mv.spec.table import Snapshot, ancestors
 
 #: View properties: how many refresh records are kept with time travel, and how old they may be, like ``30 days``.
 MAX_COUNT_PROPERTY = "airflow-mv.history.max-count"
@@ -128,13 +139,13 @@ class Staged:
         where: The staged storage metadata file (pointed layout) or the branch with the staged rows (registered);
             ``None`` for a fast-forward.
         figures: For the record.
-        now_ms: The clock.
+        effects: The clock, and how to wait.
     """
 
     plan: PlannedRefresh
     where: str | None
     figures: RefreshMetrics
-    now_ms: Callable[[], int]
+    effects: Effects
 
 
 class Attempt(Protocol):
@@ -174,6 +185,208 @@ class Attempt(Protocol):
 
     def clean_up(self) -> None:
         """Take away what was written and cannot be published any more; what stays is only waste."""
+
+
+class PublishOutcome(StrEnum):
+    """How publishing ended. A failure that proves nothing landed, or one that proves nothing, raises."""
+
+    COMMITTED = "committed"
+    ALREADY_COMMITTED = "already-committed"
+    SUPERSEDED = "superseded"
+    REPLAN = "replan"
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """The end of a publication.
+
+    Args:
+        outcome: How it ended.
+        storage_table_location: The storage metadata file that the view names now.
+        tries: How many times the catalog was looked at.
+    """
+
+    outcome: PublishOutcome
+    storage_table_location: str
+    tries: int
+
+
+class Current(NamedTuple):
+    """A view and its storage table, as they are published now."""
+
+    view: LoadedView
+    storage: LoadedStorage
+
+
+def load_current(catalog: MaterializedViewCatalog, view: Identifier, uuid: str | None) -> Current:
+    """Load a view and its storage table.
+
+    Args:
+        catalog: Where the view is.
+        view: The view.
+        uuid: The uuid that it must have; ``None`` for any.
+
+    Raises:
+        ViewNotFoundError: The view was dropped, or dropped and created again.
+    """
+    loaded = catalog.load(view)
+    if uuid is not None and loaded.metadata.view_uuid != uuid:
+        raise ViewNotFoundError(f"view {view} was dropped and created again in the meantime; run it again")
+    return Current(loaded, catalog.load_storage(loaded))
+
+
+class RefreshChange(Change[Current]):
+    """The publication of a staged refresh.
+
+    Args:
+        catalog: Where the view is.
+        staged: What is to be published.
+        attempt: Sends it, as the layout does.
+    """
+
+    def __init__(self, catalog: MaterializedViewCatalog, staged: Staged, attempt: Attempt) -> None:
+        super().__init__(f"view {staged.plan.view}", f"the refresh {staged.plan.refresh_id}", staged.effects)
+        self._catalog, self._plan, self._attempt = catalog, staged.plan, attempt
+        self._location: str | None = None
+
+    def look(self) -> Current:
+        """Load the view and its storage table; another view of the name is none of ours."""
+        return load_current(self._catalog, self._plan.view, self._plan.view_uuid)
+
+    def judge(self, state: Current) -> Verdict:
+        """See :func:`judge`."""
+        return judge(
+            self._plan,
+            state.view,
+            state.storage,
+            self._attempt.ours,
+            covers=lambda record: _covers(self._catalog, self._plan, record),
+        )
+
+    def send(self, state: Current) -> bool:
+        """Send the change as the layout does."""
+        self._location = self._attempt.send(state.view, state.storage)
+        return self._location is not None
+
+    def may_land(self, state: Current) -> bool:
+        """Whether the view is where the change was sent from, or does not matter; the storage table is."""
+        return self._attempt.base in (None, state.view.metadata_location)
+
+    def clean_up(self) -> None:
+        """Delete what the layout has written."""
+        self._attempt.clean_up()
+
+    def publish(self) -> Published:
+        """Run the protocol.
+
+        Returns:
+            ``REPLAN`` where the refresh must be planned again; nothing of it was published then.
+
+        Raises:
+            CommitConflictError, CommitStateUnknownError, ConfigurationError, UnsupportedError, ViewNotFoundError: See
+                :func:`airflow_mv.publish.protocol.commit`.
+        """
+        ended = commit(self)
+        if ended.confirmed and self._location is not None:
+            return Published(PublishOutcome.COMMITTED, self._location, ended.tries)
+        storage = ended.state.storage
+        return Published(self._outcome(ended.verdict, storage), storage.location, ended.tries)
+
+    def _outcome(self, verdict: Verdict, storage: LoadedStorage) -> PublishOutcome:
+        if verdict != Verdict.LANDED:
+            return PublishOutcome.SUPERSEDED if verdict == Verdict.SUPERSEDED else PublishOutcome.REPLAN
+        self._attempt.landed()
+        # To have sent something proves nothing: another process may have published the same refresh.
+        return PublishOutcome.COMMITTED if self._attempt.is_ours(storage) else PublishOutcome.ALREADY_COMMITTED
+
+
+def judge(
+    plan: PlannedRefresh,
+    view: LoadedView,
+    storage: LoadedStorage,
+    ours: Collection[str],
+    *,
+    covers: Callable[[RefreshRecord], bool],
+) -> Verdict:
+    """Decide what the present state means for a staged refresh.
+
+    ===================================================  ==========================
+    what changed since the plan                          then
+    ===================================================  ==========================
+    nothing                                              ``READY``
+    only the view's other properties or comment          ``READY``: rebase, no recompute
+    this very refresh is there                           ``LANDED``
+    another refresh: our rows at or after our snapshots  ``SUPERSEDED``
+    another one, older or of other rows; the definition  ``REPLAN``
+    ===================================================  ==========================
+
+    Args:
+        plan: What was planned.
+        view: The view now.
+        storage: Its storage table now.
+        ours: The storage metadata files that only this refresh writes.
+        covers: Whether another refresh's record makes ours needless.
+    """
+    if has_landed(storage, plan.refresh_id, ours):
+        return Verdict.LANDED
+    if view.metadata.current_version_id != plan.version_id:
+        return Verdict.REPLAN
+    if storage.base == plan.storage_base:
+        return Verdict.READY
+    if storage.state is not None and covers(storage.state.current):
+        return Verdict.SUPERSEDED
+    return Verdict.REPLAN
+
+
+def has_landed(storage: LoadedStorage, refresh_id: str, ours: Collection[str]) -> bool:
+    """Whether a refresh is part of the storage table's published history."""
+    if storage.state is not None and any(item.refresh_id == refresh_id for item in storage.state.refreshes):
+        return True
+    if storage.name is not None:
+        history = ancestors(storage.table, storage.table.head)
+        return any(snapshot.summary.get(REFRESH_ID_KEY) == refresh_id for snapshot in history)
+    return not storage.published_files.isdisjoint(ours)
+
+
+def _covers(catalog: MaterializedViewCatalog, plan: PlannedRefresh, record: RefreshRecord) -> bool:
+    """Whether all rows that our refresh is for are of our base snapshots or of later ones."""
+    if record.version_id != plan.version_id or any(reason.code == Code.FORCED for reason in plan.reasons):
+        return False
+    if _versions(record.nested_views) != _versions(plan.nested_views):
+        return False
+    parts = parts_of(record) if plan.interval is None else parts_in(record, plan.interval)
+    return all(part.computed and _part_covers(catalog, plan, part) for part in parts)
+
+
+def _part_covers(catalog: MaterializedViewCatalog, plan: PlannedRefresh, part: IntervalPart) -> bool:
+    theirs = {table.identifier: table for table in part.base_tables}
+    return all(
+        ours.identifier in theirs and _at_or_after(catalog, theirs[ours.identifier], ours) for ours in plan.records
+    )
+
+
+def _at_or_after(catalog: MaterializedViewCatalog, theirs: BaseTable, ours: BaseTable) -> bool:
+    """Whether another refresh read a base table at our snapshot, or at a later one that still counts."""
+    uuids = (theirs.properties.get(TABLE_UUID), ours.properties.get(TABLE_UUID))
+    if all(uuids) and uuids[0] != uuids[1]:
+        return False
+    if theirs.snapshot_reference == ours.snapshot_reference:
+        return True
+    identifier = Identifier.parse(ours.identifier)
+    located = catalog.locate([identifier]).get(identifier)
+    if located is None or located.kind != "table":
+        return False
+    table = catalog.table_metadata(identifier, located)
+    # A snapshot that the table was rolled back from is not on this line: rows of it are no later ones.
+    line = [snapshot.snapshot_id for snapshot in ancestors(table, table.head)]
+    if theirs.snapshot_reference not in line:
+        return False
+    older = line[line.index(theirs.snapshot_reference) :]
+    return ours.snapshot_reference == NO_SNAPSHOT or ours.snapshot_reference in older
+
+
+def _versions(views: Iterable[NestedViewVersion]) -> set[tuple[str, str, int]]:
+    return {(view.identifier, view.uuid, view.version_id) for view in views}
 
 
 def keeps_history(view: LoadedView) -> bool:
