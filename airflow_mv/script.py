@@ -3,13 +3,20 @@
 
 A :class:`Script` is a list of steps. A :class:`SqlStep` is a statement that any session runs; the
 named steps are the few things plain SQL cannot say. No secret is ever part of a script.
+
+Two names are a run's own: its staging catalog and its branch. In the SQL of a script :data:`STAGING` and
+:data:`BRANCH` stand for them; :meth:`Script.bound` puts the run's names in. Both are random and of this process only,
+so no SQL of a view's owner contains one. In JSON a text that names one is a list of parts.
 """
 
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
-from typing import Any
+import re
+import secrets
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, fields, is_dataclass, replace
+from typing import Any, TypeVar
 
 from airflow_mv.documents import json_object, json_objects, read
 from airflow_mv.errors import InvalidMetadataError
@@ -147,8 +154,15 @@ class CheckResult:
         return [f"check {self.name!r}: wanted {self.expected}; {found}", *(f"  row {line}" for line in shown)]
 
 
-#: Spark catalog that holds a storage table while a job works on it; nobody else sees it.
+#: What people read for the Spark catalog that holds a storage table while a job works on it; nobody else sees it.
 STAGING_CATALOG = "airflow_mv_staging"
+#: Stands for that catalog's name in SQL.
+STAGING = f"{STAGING_CATALOG}_{secrets.token_hex(16)}"
+#: Stands for the name of the branch that a run writes to.
+BRANCH = f"airflow_mv_branch_{secrets.token_hex(16)}"
+_NAMES = {STAGING: "staging", BRANCH: "branch"}
+_PLACEHOLDERS = {name: placeholder for placeholder, name in _NAMES.items()}
+_PLACEHOLDER = re.compile(f"({STAGING}|{BRANCH})")
 STAGING_NAMESPACE = "staged"
 #: The :attr:`Outcome.error_class` of a driver whose clock is wrong.
 CLOCK = "AIRFLOW_MV.CLOCK"
@@ -163,10 +177,12 @@ class SqlStep:
     Args:
         sql: The statement.
         query: A view's query that is a part of it, which may read nothing but its pinned tables; may be empty.
+        view: Quoted name of the temporary view that it creates, from :func:`temporary`; empty for none.
     """
 
     sql: str
     query: str = ""
+    view: str = ""
 
     def describe(self) -> str:
         """Return the statement itself."""
@@ -355,14 +371,15 @@ class Script:
     Args:
         view: The view, for messages.
         refresh_id: Stamped on every snapshot the job writes (summary key ``airflow-mv.refresh-id``).
-        table: Quoted Spark name of the storage table: in :data:`STAGING_CATALOG`, or where the catalog has it.
+        table: Quoted Spark name of the storage table: in :data:`STAGING`, or where the catalog has it.
         steps: Run in order; the first failure ends the job.
         outcome_location: Where a submitted driver leaves its :class:`Outcome`, or ``None``.
         confs: Session settings (never catalog credentials) the statements rely on.
         nested: How many base tables are materialized views; they are staged as ``base_0``, ``base_1``, …
         incremental: Whether ``steps`` bring the stored rows from the recorded snapshots to the new ones.
         fallback: Steps to run instead when one of ``steps`` finds that it cannot go on; without any the run ends.
-        branch: The branch of a storage table that the statements write to; each run puts its own suffix behind it.
+        branch: The branch of a storage table that the statements write to. They name it :data:`BRANCH`, since each run
+            has a branch of its own, with this name and a suffix.
         checks: What is asked of the rows when all is staged.
         query: The query whose rows are stored, where their types must be those of the view.
         types: The types of the view's columns, as Spark writes them, in order.
@@ -384,21 +401,33 @@ class Script:
 
     @property
     def is_staged(self) -> bool:
-        """Whether the storage table is in the staging catalog, which is the run's own."""
-        return self.table.startswith(f"{quote(STAGING_CATALOG)}.")
+        """Whether the storage table is in the staging catalog, which is the run's own; asked before :meth:`bound`."""
+        return self.table.startswith(f"{quote(STAGING)}.")
 
     @property
     def statements(self) -> tuple[str, ...]:
-        """The steps as text, as they run; a run gives the staging catalog a name of its own behind this one."""
-        asked = (self.checks.describe(),) if self.checks else ()
-        return (*(step.describe() for step in self.steps), *asked)
+        """The steps as text, as they run; a run adds a suffix to the names of the staging catalog and of the branch."""
+        shown = self.bound(STAGING_CATALOG, self.branch)
+        asked = (shown.checks.describe(),) if shown.checks else ()
+        return (*(step.describe() for step in shown.steps), *asked)
+
+    def bound(self, staging: str, branch: str | None) -> Script:
+        """Return the script with the names of one run.
+
+        Args:
+            staging: The run's staging catalog.
+            branch: The run's branch, if it has one.
+        """
+        names = {STAGING: staging, BRANCH: branch or ""}
+        bound = _in_all_texts(self, lambda text: _PLACEHOLDER.sub(lambda found: names[found[0]], text))
+        return replace(bound, branch=branch)
 
     def to_json(self) -> str:
         """Serialise; :meth:`from_json` reads it back equal."""
         document = asdict(self)
         for name in ("steps", "fallback"):
             document[name] = [{"step": _KINDS[type(step)], **asdict(step)} for step in getattr(self, name)]
-        return json.dumps(document)
+        return json.dumps(_to_parts(document))
 
     @classmethod
     def from_json(cls, text: str) -> Script:
@@ -407,7 +436,7 @@ class Script:
         Raises:
             InvalidMetadataError: The text is not such a document.
         """
-        document = json_object(text, "script")
+        document = _from_parts(json_object(text, "script"))
         for name in ("steps", "fallback"):
             document[name] = [_step(raw) for raw in json_objects(document.get(name, []), "script", name)]
         document["checks"] = StagedChecks.read(document.get("checks"))
@@ -517,5 +546,60 @@ def _step(raw: dict[str, Any]) -> Step:
 
 
 def temporary(name: str) -> str:
-    """Return the quoted name of a temporary view in a script; a run makes it its own, as the staging catalog's."""
-    return quote(f"{STAGING_CATALOG}-{name}")
+    """Return the quoted name of a temporary view in a script; each run has views of its own."""
+    return quote(f"{STAGING}-{name}")
+
+
+_Value = TypeVar("_Value")
+
+
+def _in_all_texts(value: _Value, change: Callable[[str], str]) -> _Value:
+    """Return a document of dataclasses and tuples with every text changed."""
+    found: Any = value
+    if isinstance(value, str):
+        found = change(value)
+    elif isinstance(value, tuple):
+        found = tuple(_in_all_texts(item, change) for item in value)
+    elif is_dataclass(value) and not isinstance(value, type):
+        found = replace(
+            value, **{item.name: _in_all_texts(getattr(value, item.name), change) for item in fields(value)}
+        )
+    return found  # type: ignore[no-any-return]
+
+
+def _to_parts(value: Any) -> Any:
+    """Return a JSON value in which each text with a placeholder is a list of texts and names."""
+    if isinstance(value, dict):
+        return {key: _to_parts(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_to_parts(item) for item in value]
+    if isinstance(value, str) and _PLACEHOLDER.search(value):
+        parts = filter(None, _PLACEHOLDER.split(value))
+        return {"parts": [{"name": _NAMES[part]} if part in _NAMES else part for part in parts]}
+    return value
+
+
+def _from_parts(value: Any) -> Any:
+    """Return what :func:`_to_parts` was given.
+
+    Raises:
+        InvalidMetadataError: A list of parts has something else in it.
+    """
+    try:
+        if isinstance(value, dict):
+            if value.keys() == {"parts"}:
+                return "".join(map(_part, _listed(value["parts"])))
+            return {key: _from_parts(item) for key, item in value.items()}
+        return [_from_parts(item) for item in value] if isinstance(value, list) else value
+    except (KeyError, TypeError, RecursionError):
+        raise InvalidMetadataError("not a script document: field 'parts' of a text") from None
+
+
+def _listed(value: Any) -> list[Any]:
+    if not isinstance(value, list):
+        raise TypeError
+    return value
+
+
+def _part(part: Any) -> str:
+    return part if isinstance(part, str) else _PLACEHOLDERS[part["name"]]

@@ -9,7 +9,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -301,7 +301,8 @@ class DuckStager:
         self.calls.append(script)
         if script.branch is not None:
             own = f"{script.branch}_{uuid.uuid4().hex[:8]}"
-            script = Script.from_json(script.to_json().replace(script.branch, own))
+            script = replace(script, branch=own)
+        script = script.bound(STAGING_CATALOG, script.branch)
         scratch = scratch_catalog(self.iceberg)
         try:
             if script.incremental and not script.fallback:

@@ -41,7 +41,7 @@ def run_checks(work: JobContext, checks: StagedChecks, report: Callable[[str], N
 
     Args:
         work: The run's.
-        checks: What to check, with the run's own names.
+        checks: What to check, of the script that is bound to the run.
         report: Told a line for each check.
 
     Returns:
@@ -59,20 +59,6 @@ def run_checks(work: JobContext, checks: StagedChecks, report: Callable[[str], N
     return tuple(results)
 
 
-def checks_here(checks: StagedChecks, here: Callable[[str], str]) -> StagedChecks:
-    """Return the checks with the names that the run has given to what the script names.
-
-    Args:
-        checks: The script's.
-        here: Gives a text of the script the run's own names.
-    """
-    own = [
-        replace(check, observed=here(check.observed), passes=here(check.passes), offending=here(check.offending))
-        for check in checks.checks
-    ]
-    return replace(checks, rows=here(checks.rows), checks=tuple(own))
-
-
 def _computed(work: JobContext, checks: StagedChecks, asked: Sequence[StagedCheck]) -> list[CheckResult]:
     """Compute checks in one aggregation, or where that fails each on its own: the others have a verdict, too."""
     if not asked:
@@ -81,7 +67,7 @@ def _computed(work: JobContext, checks: StagedChecks, asked: Sequence[StagedChec
         (row,) = work.query(checks.statement(tuple(asked))).collect()
     except _OF_SQL as error:
         if len(asked) == 1:
-            return [_result(asked[0], passed=False, problem=_reason(error))]
+            return [_result(asked[0], passed=False, problem=_reason(work, error))]
         return [result for check in asked for result in _computed(work, checks, [check])]
     return [
         _result(
@@ -109,7 +95,7 @@ def _called(work: JobContext, checks: StagedChecks, check: StagedCheck) -> Check
             return replace(broken, passed=count == 0, observed=f"rows that break it: {count}{more}")
         raise TypeError(f"it returned {type(found).__name__}; it must return a truth value or a DataFrame")
     except _OF_FUNCTION as error:
-        return _result(check, passed=False, problem=f"{type(error).__name__}: {_reason(error)}")
+        return _result(check, passed=False, problem=f"{type(error).__name__}: {_reason(work, error)}")
 
 
 def _with_rows(result: CheckResult, frame: DataFrame) -> CheckResult:
@@ -136,5 +122,5 @@ def _cut(text: str | None) -> str | None:
     return text if text is None or len(text) <= LONGEST_VALUE else f"{text[: LONGEST_VALUE - 1]}…"
 
 
-def _reason(error: Exception) -> str:
-    return shortened(" ".join(str(error).partition("JVM stacktrace:")[0].split()), 500)
+def _reason(work: JobContext, error: Exception) -> str:
+    return shortened(work.public(" ".join(str(error).partition("JVM stacktrace:")[0].split())), 500)

@@ -18,21 +18,20 @@ _LINES = (
 )
 
 
-def check_types(work: JobContext, query: str, script: Script) -> None:
+def check_types(work: JobContext, script: Script) -> None:
     """Refuse a query whose columns have come to be of types that the view's columns do not hold.
 
     Spark would convert the values, and lose digits or fail on the first value that is too large.
 
     Args:
         work: The run's.
-        query: The script's query, with the run's own names.
-        script: Holds the types.
+        script: Holds the query and the types, bound to the run's names.
 
     Raises:
         InvalidQueryError: Names the columns and the types.
     """
     wanted = work.query("SELECT " + ", ".join(f"CAST(NULL AS {kind}) AS `c`" for _, kind in script.types)).schema
-    found = work.query(query).schema
+    found = work.query(script.query).schema
     changed = [
         f"the query's type of column {name} changed from {want.simpleString()} to {have.simpleString()}"
         for (name, _), want, have in zip(script.types, _kinds(wanted), _kinds(found), strict=False)

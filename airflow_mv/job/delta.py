@@ -23,7 +23,7 @@ from airflow_mv.job.pruning import within
 from airflow_mv.job.reads import check_reads
 from airflow_mv.job.work import JobContext, cause, incomparable
 from airflow_mv.quoting import quote
-from airflow_mv.script import STAGING_CATALOG, WEIGHT, Delta, DeltaStep, DeterminismStep, Step
+from airflow_mv.script import WEIGHT, Delta, DeltaStep, DeterminismStep, Step
 
 _ROW_ID, _ROW_VERSION = "_row_id", "_last_updated_sequence_number"
 #: Types of which equal values may still be told apart.
@@ -120,7 +120,7 @@ def check_snapshots(work: JobContext, steps: Iterable[Step]) -> None:
     """
     for step in steps:
         # The tables of nested views are staged by the steps themselves, from files that nobody changes.
-        if isinstance(step, DeltaStep) and not step.table.startswith(quote(STAGING_CATALOG)[:-1]):
+        if isinstance(step, DeltaStep) and not work.is_staged(step.table):
             wanted = {snapshot for snapshot in (step.start, step.end) if snapshot is not None}
             missing = wanted - _known(work, step.table, wanted)
             if missing:

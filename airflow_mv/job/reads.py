@@ -19,7 +19,6 @@ from pyspark.sql import DataFrame
 from airflow_mv.errors import InvalidQueryError
 from airflow_mv.job.work import JobContext
 from airflow_mv.quoting import quote
-from airflow_mv.script import STAGING_CATALOG
 
 #: Settings with which a plan's text leaves nothing out.
 _WHOLE_TEXT = {"spark.sql.debug.maxToStringFields": str(2**31 - 1), "spark.sql.maxPlanStringLength": str(2**31 - 16)}
@@ -73,7 +72,7 @@ def check_reads(work: JobContext, sql: str) -> DataFrame:
         kind = str(leaf.getClass().getSimpleName())
         if kind == _TABLE and leaf.identifier().isDefined() and leaf.catalog().isDefined():
             found = _table(leaf)
-            if found not in allowed and not _is_staged(_unquoted(found[0])):
+            if found not in allowed and not work.is_staged(found[0]):
                 raise _foreign(found[0], {name for name, _ in allowed})
         elif kind not in _CONSTANT:
             raise _foreign(" ".join(str(leaf.simpleString(25)).split()), set())
@@ -141,15 +140,10 @@ def _check_text(work: JobContext, sql: str) -> None:
     allowed = {(_unquoted(name), snapshot) for name, snapshot in _pinned(sql)}
     for read in _TABLE_IN_TEXT.findall(text):
         name, _, snapshot = str(read).partition(" VERSION AS OF ")
-        if (name, snapshot.strip("'") or None) not in allowed and not _is_staged(name):
+        if (name, snapshot.strip("'") or None) not in allowed and not name.startswith(f"{work.staging}."):
             raise _foreign(name, {name for name, _ in allowed})
     if other := _OTHER_IN_TEXT.search(text):
         raise _foreign(" ".join(other[0].split())[:100], set())
-
-
-def _is_staged(name: str) -> bool:
-    """Whether a table is in the job's own staging catalog, which holds only what the script has registered there."""
-    return name.startswith(STAGING_CATALOG)
 
 
 def _unquoted(name: str) -> str:

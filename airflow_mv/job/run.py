@@ -8,6 +8,7 @@ import re
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
+from dataclasses import replace
 from typing import Any
 
 from pyspark.errors import AnalysisException
@@ -15,7 +16,7 @@ from pyspark.logger import PySparkLogger
 from pyspark.sql import SparkSession
 
 from airflow_mv.errors import ClockError, InvalidQueryError
-from airflow_mv.job.checks import checks_here, run_checks
+from airflow_mv.job.checks import run_checks
 from airflow_mv.job.clock import require_clock
 from airflow_mv.job.session import CATALOG, made_active, settings_below
 from airflow_mv.job.steps import COMPLETE, brief, run_steps
@@ -66,15 +67,16 @@ def run(
         What was staged, or the reason why not; a failing statement never raises.
     """
     seconds: list[float] = []
-    script = _on_own_branch(script)
+    script = replace(script, branch=_own_branch(script))
     name = f"{STAGING_CATALOG}_{uuid.uuid4().hex[:12]}"
-    work = JobContext(spark)
+    work = JobContext(spark, name)
     try:
         if script.branch is not None and store_ms is not None:
             require_clock(spark, store_ms, script.view)
         access = _file_access(spark, script.view)
         idle = _take_idle(spark, access) if _stages(script) else None
-        name = idle or name
+        name = work.staging = idle or name
+        bound = script.bound(name, script.branch)
         with (
             _quiet(),
             made_active(spark),
@@ -84,8 +86,8 @@ def run(
         ):
             if _stages(script):
                 _open_staging(spark, name, access)
-            refused = run_steps(work, script, lambda text: _here(text, name), seconds, report)
-            checks = _check(work, script, name, report)
+            refused = run_steps(work, bound, seconds, report)
+            checks = _check(work, bound, report)
             return Outcome(
                 refresh_id=script.refresh_id,
                 step_seconds=tuple(seconds),
@@ -94,7 +96,7 @@ def run(
                 mode="full" if refused or not script.incremental else "incremental",
                 checks=checks,
                 checks_digest=script.checks.digest if script.checks else "",
-                **written(work, _here(script.table, name), script),
+                **written(work, bound),
                 **work.found(refused),
             )
     except Exception as error:  # noqa: BLE001 (Spark's, py4j's and gRPC's errors have no common base)
@@ -103,7 +105,7 @@ def run(
             refresh_id=script.refresh_id,
             metadata_location=None,
             step_seconds=tuple(seconds),
-            error=reason(error, work.sql).replace(name, STAGING_CATALOG),
+            error=work.public(reason(error, work.sql)),
             error_class=_condition(error),
             query_error=isinstance(error, AnalysisException | InvalidQueryError),
             application_id=_application_id(spark),
@@ -160,12 +162,9 @@ def _drop_branch(spark: SparkSession, script: Script) -> None:
             spark.sql(f"ALTER TABLE {script.table} DROP BRANCH IF EXISTS {quote(script.branch)}").collect()
 
 
-def _on_own_branch(script: Script) -> Script:
-    """Give the branch a name of this run's own: two runs of one refresh must not write to one branch."""
-    if script.branch is None:
-        return script
-    own = f"{script.branch}_{uuid.uuid4().hex[:8]}"
-    return Script.from_json(script.to_json().replace(script.branch, own))
+def _own_branch(script: Script) -> str | None:
+    """Return a branch of this run's own: two runs of one refresh must not write to one branch."""
+    return None if script.branch is None else f"{script.branch}_{uuid.uuid4().hex[:8]}"
 
 
 def _file_access(spark: SparkSession, view: str) -> dict[str, str]:
@@ -214,15 +213,15 @@ def _tables(spark: SparkSession, script: Script, name: str, access: Mapping[str,
     if (jvm := getattr(spark, "_jvm", None)) is not None:
         jvm.java.lang.System.setProperty("derby.stream.error.file", "/dev/null")  # else ./derby.log
     # A storage table in the catalog is nobody's to drop.
-    staged = [script.table] if script.is_staged else []
-    staged += [f"`{STAGING_CATALOG}`.`{STAGING_NAMESPACE}`.`base_{number}`" for number in range(script.nested)]
+    staged = [script.bound(name, script.branch).table] if script.is_staged else []
+    staged += [f"`{name}`.`{STAGING_NAMESPACE}`.`base_{number}`" for number in range(script.nested)]
     try:
         yield
     finally:
         clean = False
         with suppress(Exception):  # a failure here must not hide what the run has to say
             for table in staged:
-                spark.sql(f"DROP TABLE IF EXISTS {_here(table, name)}").collect()
+                spark.sql(f"DROP TABLE IF EXISTS {table}").collect()
             clean = True
         if clean and staged and jvm is not None:
             _give_back(access, name)
@@ -263,10 +262,6 @@ def _quiet() -> Iterator[None]:
             logger.setLevel(level)
 
 
-def _here(text: str, name: str) -> str:
-    return re.sub(rf"\b{STAGING_CATALOG}\b", name, text)
-
-
 def _application_id(spark: SparkSession) -> str | None:
     try:
         return spark.conf.get("spark.app.id", None)
@@ -277,11 +272,11 @@ def _application_id(spark: SparkSession) -> str | None:
 # -------------------------------------------------------------------------------------- the steps
 
 
-def _check(work: JobContext, script: Script, name: str, report: Callable[[str], None]) -> tuple[CheckResult, ...]:
+def _check(work: JobContext, script: Script, report: Callable[[str], None]) -> tuple[CheckResult, ...]:
     """Check what was staged, if anything was: rows that stay as they are have readers already."""
     if script.checks is None or work.way == "none":
         return ()
-    return run_checks(work, checks_here(script.checks, lambda text: _here(text, name)), report)
+    return run_checks(work, script.checks, report)
 
 
 # ------------------------------------------------------------------------------------- the reason

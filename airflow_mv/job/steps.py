@@ -7,9 +7,7 @@ import re
 import time
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from dataclasses import fields, replace
 from functools import partial
-from typing import Any
 
 from pyspark.errors import (
     AnalysisException,
@@ -56,7 +54,7 @@ FALLBACK = "spark.sql.iceberg.snapshot-property.airflow-mv.fallback"
 
 
 def run_steps(
-    work: JobContext, script: Script, here: Callable[[str], str], seconds: list[float], report: Callable[[str], None]
+    work: JobContext, script: Script, seconds: list[float], report: Callable[[str], None]
 ) -> IncrementalRefusedError | None:
     """Run the steps, or the fallback's when one of them refuses.
 
@@ -64,8 +62,7 @@ def run_steps(
 
     Args:
         work: The run's.
-        script: What to run.
-        here: Gives a text of the script the run's own names.
+        script: What to run, bound to the run's names.
         seconds: Gets the wall-clock seconds of each step.
         report: Told a line before and after each step.
 
@@ -77,27 +74,25 @@ def run_steps(
     """
     work.has_fallback = bool(script.fallback)
     try:
-        _run_incremental(work, script, here, seconds, report)
+        _run_incremental(work, script, seconds, report)
     except IncrementalRefusedError as error:
         if not script.fallback:
             raise
-        report(f"full refresh instead: {error}")
+        report(f"full refresh instead: {work.public(str(error))}")
         work.close()
         work.way = "statement"
         if script.branch is not None:
             work.spark.conf.set(COMPLETE, "false")
         told = f"{error.code}: {work.found(error)['fallback_reason']}"
         with work.setting(FALLBACK, told) if script.branch is not None else nullcontext():
-            _run_each(work, script, script.fallback, here, seconds, report)
+            _run_each(work, script, script.fallback, seconds, report)
         return error
     return None
 
 
-def _run_incremental(
-    work: JobContext, script: Script, here: Callable[[str], str], seconds: list[float], report: Callable[[str], None]
-) -> None:
+def _run_incremental(work: JobContext, script: Script, seconds: list[float], report: Callable[[str], None]) -> None:
     try:
-        _run_each(work, script, script.steps, here, seconds, report)
+        _run_each(work, script, script.steps, seconds, report)
     except AnalysisException as error:
         if not script.incremental:
             raise
@@ -116,21 +111,20 @@ def _run_each(
     work: JobContext,
     script: Script,
     steps: Sequence[Step],
-    here: Callable[[str], str],
     seconds: list[float],
     report: Callable[[str], None],
 ) -> None:
     for number, step in enumerate(steps, 1):
-        report(f"statement {number}/{len(steps)}: {brief(step.describe())}")
+        report(f"statement {number}/{len(steps)}: {brief(work.public(step.describe()))}")
         started = time.monotonic()
         if script.types and number == len(steps):
-            check_types(work, here(script.query), script)
+            check_types(work, script)
         if script.branch is not None and number == len(steps):
             work.before_last = partial(work.spark.conf.set, COMPLETE, "true")
         try:
             if isinstance(step, DeterminismStep):  # it stands before all that is incremental
                 check_snapshots(work, steps)
-            _run_step(work, _step_here(work, step, here))
+            _run_step(work, step)
         finally:
             seconds.append(round(time.monotonic() - started, 3))
         report(f"statement {number}/{len(steps)}: {seconds[-1]:.1f} s")
@@ -139,11 +133,9 @@ def _run_each(
 def _run_step(work: JobContext, step: Step) -> None:
     match step:
         case SqlStep():
-            if step.query:
-                check_reads(work, step.query)
-            work.write(step.sql)
+            _run_sql(work, step)
         case CreateStorageStep():
-            work.write(create_table(step, _analysed(work, step).schema))
+            work.write(create_table(work, step, _analysed(work, step).schema))
         case DeterminismStep():
             check_deterministic(work, step)
         case DeltaStep():
@@ -154,21 +146,16 @@ def _run_step(work: JobContext, step: Step) -> None:
             merge_additive(work, step)
 
 
+def _run_sql(work: JobContext, step: SqlStep) -> None:
+    if step.query:
+        check_reads(work, step.query)
+    if step.view:
+        work.forget_later(step.view)
+    work.write(step.sql)
+
+
 def _analysed(work: JobContext, step: CreateStorageStep) -> DataFrame:
     return check_reads(work, step.query) if step.pinned else work.query(step.query)
-
-
-def _step_here(work: JobContext, step: Step, here: Callable[[str], str]) -> Step:
-    own = replace(step, **{field.name: _value_here(getattr(step, field.name), here) for field in fields(step)})
-    for field in fields(own):
-        work.names_views(getattr(own, field.name))
-    return own
-
-
-def _value_here(value: Any, here: Callable[[str], str]) -> Any:
-    if isinstance(value, tuple):
-        return tuple(_value_here(item, here) for item in value)
-    return here(value) if isinstance(value, str) else value
 
 
 def brief(sql: str) -> str:

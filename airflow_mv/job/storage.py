@@ -12,14 +12,19 @@ from pyspark.sql.types import ArrayType, DataType, MapType, NullType, StructFiel
 from airflow_mv.errors import InvalidQueryError
 from airflow_mv.job.work import JobContext, incomparable
 from airflow_mv.quoting import quote
-from airflow_mv.script import STAGING_CATALOG, CreateStorageStep, Script
+from airflow_mv.script import CreateStorageStep, Script
 
 _SINCE_VERSION_3 = ("variant", "geometry", "geography")
 KEEP_METADATA = {"write.metadata.delete-after-commit.enabled": "false"}
 
 
-def create_table(step: CreateStorageStep, schema: StructType) -> str:
+def create_table(work: JobContext, step: CreateStorageStep, schema: StructType) -> str:
     """Return the CREATE TABLE of a storage table with the columns of a query.
+
+    Args:
+        work: The run's.
+        step: What to create.
+        schema: The query's columns.
 
     Raises:
         InvalidQueryError: A column has no type, or two have one name.
@@ -33,7 +38,7 @@ def create_table(step: CreateStorageStep, schema: StructType) -> str:
                 f"the column {field.name!r} is always NULL and has no type: give it one with CAST(NULL AS …)"
             )
     given = {**dict(step.properties), **KEEP_METADATA}
-    if any(_since_version_3(field, step) for field in schema.fields):
+    if any(_since_version_3(field, staged=work.is_staged(step.table)) for field in schema.fields):
         given["format-version"] = "3"
     properties = ", ".join(f"{literal(key)} = {literal(value)}" for key, value in given.items())
     partitioning = f" PARTITIONED BY ({', '.join(step.partition_by)})" if step.partition_by else ""
@@ -51,14 +56,14 @@ def _column(field: StructField, separator: str) -> str:
     return f"{quote(field.name)}{separator}{_type(field.dataType)}{text}"
 
 
-def _since_version_3(field: StructField, step: CreateStorageStep) -> bool:
+def _since_version_3(field: StructField, *, staged: bool) -> bool:
     """Whether a column's type, or one within it, is only in tables of Iceberg's format version 3.
 
     Raises:
         InvalidQueryError: It is, and the table is to be one of the catalog, where pyiceberg has to read it.
     """
     kind = incomparable(field.dataType, _SINCE_VERSION_3)
-    if kind is not None and not step.table.startswith(quote(STAGING_CATALOG)[:-1]):
+    if kind is not None and not staged:
         raise InvalidQueryError(
             f"the column {field.name!r} has the type {kind}, with which pyiceberg cannot read a table of the catalog: "
             "use the layout 'pointed', or show the value as another type"
@@ -87,18 +92,17 @@ STAMP = "airflow-mv.refresh-id"
 _FIGURES = ("added-records", "deleted-records", "added-position-deletes")
 
 
-def written(work: JobContext, table: str, script: Script) -> dict[str, Any]:
+def written(work: JobContext, script: Script) -> dict[str, Any]:
     """Return ``metadata_location``, ``rows_written`` and ``rows_deleted`` of an outcome.
 
     Args:
         work: The run's.
-        table: The quoted name by which the session knows the table.
-        script: What was run.
+        script: What was run, bound to the run.
     """
     if work.jvm is None:
-        location, summaries = _by_statements(work, table, script)
+        location, summaries = _by_statements(work, script)
     else:
-        location, summaries = _by_metadata(work.table(table), script)
+        location, summaries = _by_metadata(work.table(script.table), script)
     added, *removed = (sum(int(summary.get(key) or 0) for summary in summaries) for key in _FIGURES)
     return {"metadata_location": location, "rows_written": added, "rows_deleted": sum(removed)}
 
@@ -122,7 +126,8 @@ def _own(table: Any, script: Script) -> Iterator[Mapping[str, str]]:
         snapshot = None if snapshot.parentId() is None else table.snapshot(snapshot.parentId())
 
 
-def _by_statements(work: JobContext, table: str, script: Script) -> tuple[str, list[Mapping[str, str]]]:
+def _by_statements(work: JobContext, script: Script) -> tuple[str, list[Mapping[str, str]]]:
+    table = script.table
     # In the log's order the current file is last. By timestamp it need not be: writers' clocks differ.
     location = str(work.query(f"SELECT file FROM {table}.metadata_log_entries").collect()[-1][0])
     rows = work.query(f"SELECT snapshot_id, parent_id, summary FROM {table}.snapshots").collect()

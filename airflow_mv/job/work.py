@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import pkgutil
-import re
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
@@ -23,7 +22,6 @@ from airflow_mv.script import STAGING_CATALOG, Delta
 
 #: A result of at most so many rows is held by the driver, as a relation whose size the optimizer knows.
 AT_HAND = 20_000
-_TEMPORARY = re.compile(rf"`{STAGING_CATALOG}_[0-9a-f]{{12}}-(?:[^`]|``)+`")
 _PARTITIONS = "spark.sql.shuffle.partitions"
 _ADAPTIVE = "spark.sql.adaptive.enabled"
 _PARTITION_BYTES = 16 * 2**20
@@ -35,10 +33,12 @@ class JobContext:
 
     Args:
         spark: The run's session, classic or Connect.
+        staging: The name of the run's staging catalog.
     """
 
-    def __init__(self, spark: SparkSession) -> None:
+    def __init__(self, spark: SparkSession, staging: str) -> None:
         self.spark = spark
+        self.staging = staging
         self.jvm: Any = getattr(spark, "_jvm", None)
         self.sql = ""
         self.deltas: list[Delta] = []
@@ -73,10 +73,27 @@ class JobContext:
         frame.createOrReplaceTempView(name)
         self._views.add(name)
 
-    def names_views(self, value: Any) -> None:
-        """Remember the temporary views that a text of the script names: statements make some, too."""
-        for text in value if isinstance(value, tuple) else (value,):
-            self._views.update(_TEMPORARY.findall(text) if isinstance(text, str) else ())
+    def forget_later(self, name: str) -> None:
+        """Drop a temporary view that a statement creates when the run ends.
+
+        Args:
+            name: Its quoted name.
+        """
+        self._views.add(name)
+
+    # ----------------------------------------------------------------------------------------- names
+
+    def is_staged(self, table: str) -> bool:
+        """Whether a table is in the run's staging catalog, which holds only what the script has registered there.
+
+        Args:
+            table: Its quoted name.
+        """
+        return table.startswith(f"{quote(self.staging)}.")
+
+    def public(self, text: str) -> str:
+        """Return a text of Spark's with the staging catalog named as in the script's statements."""
+        return text.replace(self.staging, STAGING_CATALOG)
 
     # --------------------------------------------------------------------------------------- results
 
@@ -223,9 +240,9 @@ class JobContext:
         return {
             "way": self.way,
             "fallback": refused.code if refused else None,
-            "fallback_reason": _as_in_the_script(str(refused)) if refused else None,
+            "fallback_reason": self.public(str(refused)) if refused else None,
             "keys": self.keys,
-            "deltas": tuple(replace(delta, table=_as_in_the_script(delta.table)) for delta in self.deltas),
+            "deltas": tuple(replace(delta, table=self.public(delta.table)) for delta in self.deltas),
         }
 
     def close(self) -> None:
@@ -294,7 +311,3 @@ def cause(error: Exception) -> str:
 def columns_of(names: Sequence[str]) -> str:
     """Return a list of quoted names."""
     return ", ".join(quote(name) for name in names)
-
-
-def _as_in_the_script(text: str) -> str:
-    return re.sub(rf"\b{STAGING_CATALOG}_[0-9a-f]{{12}}\b", STAGING_CATALOG, text)

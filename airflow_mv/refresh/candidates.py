@@ -15,7 +15,7 @@ from airflow_mv.ivm import Appended, BaseRelation, Comparison, IncrementalQuery,
 from airflow_mv.quoting import quote
 from airflow_mv.refresh.cost import SMALL_STORAGE, BaseCost, Estimate, StoredCost, incremental_cost
 from airflow_mv.script import (
-    STAGING_CATALOG,
+    STAGING,
     DeltaStep,
     DeterminismStep,
     MergeAdditiveStep,
@@ -75,12 +75,12 @@ class StorageInput:
     """The storage table as an incremental refresh finds it.
 
     Args:
-        tables: Quoted name that the script writes to, by mode.
+        table: Quoted name that the script writes to.
         columns: Its columns, in order.
         cost: Its size.
     """
 
-    tables: Mapping[Mode, str]
+    table: str
     columns: tuple[str, ...]
     cost: StoredCost
 
@@ -184,7 +184,7 @@ class _Candidates:
         if not isinstance(found, Appended):
             return found
         statement = "\nUNION ALL\n".join(found.terms)
-        insert = SqlStep(f"INSERT INTO {self.question.stored.tables[Mode.APPEND]}\n{statement}")
+        insert = SqlStep(f"INSERT INTO {self.question.stored.table}\n{statement}")
         text = "rows were only added, and each adds rows of its own to the view"
         return self._candidate(Mode.APPEND, (*self._relations(statement, only_added=True), insert), text)
 
@@ -200,7 +200,7 @@ class _Candidates:
         if not isinstance(found, Merged):
             return found
         step = MergeAdditiveStep(
-            table=self.question.stored.tables[Mode.MERGE],
+            table=self.question.stored.table,
             columns=self.question.stored.columns,
             keys=found.keys,
             changes=found.signed,
@@ -219,7 +219,7 @@ class _Candidates:
             return found
         unless = found.affected_unless_constants or ""
         step = ReplaceKeysStep(
-            table=self.question.stored.tables[Mode.REPLACE_KEYS],
+            table=self.question.stored.table,
             query=self.question.pinned,
             columns=self.question.stored.columns,
             affected=found.affected,
@@ -291,7 +291,7 @@ def base_costs(bases: Sequence[BaseTableInput]) -> tuple[BaseCost, ...]:
 def _relation(number: int, base: BaseTableInput) -> BaseRelation:
     return BaseRelation(
         identifier=base.identifier,
-        name=f"{STAGING_CATALOG}-t{number}",
+        name=f"{STAGING}-t{number}",
         columns=base.columns,
         changed=base.changed,
         appended_only=base.range.kind == Kind.APPENDED,
@@ -306,13 +306,13 @@ def _pinned(
     reference = snapshot if snapshot is not None else base.target if base.target is not None else base.recorded
     pinned = base.sql if reference is None else f"{base.sql} VERSION AS OF {reference}"
     nothing = " WHERE FALSE" if snapshot is None else ""
-    view = temporary(f"{relation.name.removeprefix(STAGING_CATALOG + '-')}__{version}")
-    return SqlStep(f"CREATE OR REPLACE TEMPORARY VIEW {view} AS\nSELECT {selected} FROM {pinned}{nothing}")
+    view = temporary(f"{relation.name.removeprefix(STAGING + '-')}__{version}")
+    return SqlStep(f"CREATE OR REPLACE TEMPORARY VIEW {view} AS\nSELECT {selected} FROM {pinned}{nothing}", view=view)
 
 
 def _delta(relation: BaseRelation, base: BaseTableInput, columns: Sequence[str], where: str, uses: int) -> DeltaStep:
     return DeltaStep(
-        view=temporary(f"{relation.name.removeprefix(STAGING_CATALOG + '-')}__delta"),
+        view=temporary(f"{relation.name.removeprefix(STAGING + '-')}__delta"),
         table=base.sql,
         start=base.recorded,
         end=base.target,

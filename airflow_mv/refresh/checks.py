@@ -41,7 +41,7 @@ def all_checks(observation: Observation, given: Sequence[Check]) -> tuple[Check,
 
 
 def checks_to_run(
-    catalog: MaterializedViewCatalog, observation: Observation, checks: Sequence[Check], refresh_id: str
+    catalog: MaterializedViewCatalog, observation: Observation, checks: Sequence[Check]
 ) -> StagedChecks | None:
     """Compile checks for a refresh; of an interval they see its rows only.
 
@@ -49,7 +49,6 @@ def checks_to_run(
         catalog: Where the view is.
         observation: What the refresh is planned from.
         checks: The checks.
-        refresh_id: The refresh.
 
     Raises:
         ConfigurationError: A check names a column that the view does not have.
@@ -63,7 +62,7 @@ def checks_to_run(
     subject = Subject(
         view=str(loaded.identifier),
         columns=schema.names,
-        table=staged_storage(storage.name, refresh_id),
+        table=staged_storage(storage.name),
         before=before,
         where=condition(interval, schema.fields) if interval else "",
         reads={*reads.tables, *(view.identifier for view in reads.views)},

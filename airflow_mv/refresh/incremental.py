@@ -33,7 +33,6 @@ def alternatives(
     *,
     pinned_query: str,
     same_schema: bool,
-    refresh_id: Callable[[Mode], str],
 ) -> Alternatives:
     """Return the cheapest incremental way, or why there is none, and what a full refresh is expected to take.
 
@@ -42,7 +41,6 @@ def alternatives(
         observation: A look at a stale view.
         pinned_query: Its query with every base table at the snapshot to get to.
         same_schema: Whether the storage table's columns are the view's.
-        refresh_id: Gives the refresh's id in a mode.
     """
     record = observation.record
     bases = tuple(_base(catalog, observation, table, record) for table in observation.tables)
@@ -66,7 +64,7 @@ def alternatives(
         output=columns_of({"fields": loaded.metadata.schema_.fields}),
         pinned=pinned_query,
         bases=bases,
-        stored=_stored(observation.storage, refresh_id),
+        stored=_stored(observation.storage),
     )
     found = candidate(question)
     if isinstance(found, Candidate) and found.mode in _MODES:
@@ -84,11 +82,11 @@ def full_estimate(observation: Observation) -> Estimate | None:
     return full_cost(total).corrected(factors)
 
 
-def _stored(storage: LoadedStorage, refresh_id: Callable[[Mode], str]) -> StorageInput:
+def _stored(storage: LoadedStorage) -> StorageInput:
     table = storage.table
     size, rows = table.bytes_at(storage.rows_snapshot), table.rows_at(storage.rows_snapshot)
     return StorageInput(
-        tables={mode: staged_storage(storage.name, refresh_id(mode)) for mode in _MODES},
+        table=staged_storage(storage.name),
         columns=table.column_names,
         # A refresh writes both; after another writer's commit they may be missing: then it is not taken for small.
         cost=StoredCost(SMALL_STORAGE + 1 if size is None else size, rows or 0),

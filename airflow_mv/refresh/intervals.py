@@ -68,21 +68,18 @@ def choose_interval(
     return Choice(Mode.REPLACE_INTERVAL, (*freshness.reasons, what))
 
 
-def interval_work(
-    observation: Observation, interval: Interval, query: str, refresh_id: str, bytes_read: int | None
-) -> PartialRefresh:
+def interval_work(observation: Observation, interval: Interval, query: str, bytes_read: int | None) -> PartialRefresh:
     """Return what the job does for a refresh of an interval.
 
     Args:
         observation: A look at the view.
         interval: The interval.
         query: The query for its rows, with the view's columns by position.
-        refresh_id: The refresh.
         bytes_read: Bytes that the query reads at most; ``None`` where nothing is known of it.
     """
     schema = observation.view.metadata.schema_
     steps = interval_steps(
-        staged_storage(observation.storage.name, refresh_id),
+        staged_storage(observation.storage.name),
         query=query,
         columns=schema.names,
         where=condition(interval, schema.fields),

@@ -124,7 +124,7 @@ def plan_refresh(
         choice = Choice(Mode.NOOP, (why,))
     plan = replace(_plan(observation, choice), skips=policy.on_fallback == "skip")
     checks = all_checks(observation, options.checks)
-    asked = checks_to_run(catalog, observation, checks, plan.refresh_id)
+    asked = checks_to_run(catalog, observation, checks)
     if plan.mode in (Mode.NOOP, Mode.FAST_FORWARD):
         return plan
     if plan.interval is not None:
@@ -216,7 +216,7 @@ def _of_interval(
         plan = replace(plan, reasons=(*plan.reasons, why))
     query = found or queries()
     full = full_estimate(observation)
-    work = interval_work(observation, interval, query[0], plan.refresh_id, full.bytes_read if full else None)
+    work = interval_work(observation, interval, query[0], full.bytes_read if full else None)
     return plan.with_script(_script(observation, query, plan.refresh_id, work))
 
 
@@ -230,11 +230,10 @@ def _work(choice: Choice, policy: Policy) -> PartialRefresh | None:
 
 
 def _ways(catalog: MaterializedViewCatalog, observation: Observation) -> Alternatives:
-    identity = partial(_identity, observation)
     same = _same_schema(observation)
     # There is no incremental way where the query reads a column whose name has another meaning by now.
     query, _ = _pinned(catalog, observation, filtered=True)
-    return alternatives(catalog, observation, pinned_query=query, same_schema=same, refresh_id=identity)
+    return alternatives(catalog, observation, pinned_query=query, same_schema=same)
 
 
 def _identity(observation: Observation, mode: Mode) -> str:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from airflow_mv.quoting import quote
-from airflow_mv.script import STAGING_CATALOG, STAGING_NAMESPACE, CreateStorageStep, Script, SqlStep, Step
+from airflow_mv.script import BRANCH, STAGING, STAGING_NAMESPACE, CreateStorageStep, Script, SqlStep, Step
 from airflow_mv.spec.identifiers import Identifier
 from airflow_mv.spec.materialized_view import STORAGE_OF_PROPERTY, staging_branch
 from airflow_mv.spec.table import TableMetadata
@@ -39,7 +39,7 @@ _TIMES = {"year": "years", "month": "months", "day": "days", "hour": "hours"}
 
 def staged(name: str) -> str:
     """Return the quoted Spark name of a table in the staging catalog."""
-    return ".".join(quote(part) for part in (STAGING_CATALOG, STAGING_NAMESPACE, name))
+    return ".".join(quote(part) for part in (STAGING, STAGING_NAMESPACE, name))
 
 
 def pinned(
@@ -99,16 +99,13 @@ def _staged_names(storages: Mapping[Identifier, str | Identifier]) -> dict[Ident
     return {identifier: f"base_{number}" for number, identifier in enumerate(files)}
 
 
-def staged_storage(table: Identifier | None, refresh_id: str) -> str:
+def staged_storage(table: Identifier | None) -> str:
     """Return the quoted name by which a refresh writes to the storage table.
 
     Args:
         table: Its name in the catalog, or ``None`` where it is in none.
-        refresh_id: The refresh.
     """
-    if table is None:
-        return staged(STORAGE)
-    return f"{table.sql()}.{quote(f'branch_{staging_branch(refresh_id)}')}"
+    return staged(STORAGE) if table is None else f"{table.sql()}.{quote(f'branch_{BRANCH}')}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,17 +207,18 @@ def registered_refresh(
         outcome_location: Where a submitted driver leaves its outcome.
         work: What to do instead of recomputing.
     """
-    branch = staging_branch(refresh_id)
     start = f" AS OF VERSION {base_snapshot}" if base_snapshot is not None else ""
     steps = (
         *(_register(name, location) for name, location in sorted(nested.items())),
-        SqlStep(f"ALTER TABLE {table.sql()} CREATE BRANCH {quote(branch)}{start}"),
+        SqlStep(f"ALTER TABLE {table.sql()} CREATE BRANCH {quote(BRANCH)}{start}"),
     )
     stamps = tuple((f"{_SNAPSHOT_PROPERTY}{key}", value) for key, value in summary.items())
     confs = (*_CONFS, *stamps)
-    script = Script(view, refresh_id, table.sql(), steps, outcome_location, confs, len(nested), branch=branch)
+    script = Script(
+        view, refresh_id, table.sql(), steps, outcome_location, confs, len(nested), branch=staging_branch(refresh_id)
+    )
     script = replace(script, query=query, types=tuple(columns))
-    return _with_partial(script, SqlStep(f"INSERT OVERWRITE {staged_storage(table, refresh_id)}\n{query}", query), work)
+    return _with_partial(script, SqlStep(f"INSERT OVERWRITE {staged_storage(table)}\n{query}", query), work)
 
 
 def interval_steps(table: str, *, query: str, columns: Sequence[str], where: str) -> tuple[Step, ...]:
@@ -317,4 +315,4 @@ def _replace_table(table: str, storage: TableMetadata, query: str, columns: Sequ
 
 def _register(name: str, location: str) -> SqlStep:
     table, file = string_literal(f"{STAGING_NAMESPACE}.{name}"), string_literal(location)
-    return SqlStep(f"CALL {quote(STAGING_CATALOG)}.system.register_table(table => {table}, metadata_file => {file})")
+    return SqlStep(f"CALL {quote(STAGING)}.system.register_table(table => {table}, metadata_file => {file})")

@@ -18,7 +18,7 @@ from airflow_mv.freshness.state import BaseTableChange, State
 from airflow_mv.refresh.cost import Estimate
 from airflow_mv.refresh.plan import RefreshPlan, refresh_id
 from airflow_mv.refresh.statements import partition_transforms, pointed_refresh
-from airflow_mv.script import CreateStorageStep, Script, SqlStep
+from airflow_mv.script import BRANCH, STAGING, CreateStorageStep, Script, SqlStep, StagedCheck, StagedChecks
 from airflow_mv.spec.identifiers import Identifier
 from airflow_mv.spec.materialized_view import BaseTable, NestedViewVersion
 from airflow_mv.spec.reasons import Code, Mode, Reason
@@ -278,3 +278,32 @@ def test_a_changed_definition_replaces_the_schema_and_keeps_partitioning_that_st
 
 def test_partition_transforms_are_written_as_spark_reads_them() -> None:
     assert partition_transforms(STORAGE, ["day`s", "key"]) == ["months(`day``s`)", "bucket(16, `key`)", "`key`"]
+
+
+TEXTS = st.lists(st.sampled_from([STAGING, BRANCH, "airflow_mv_staging", "b1", "`", "parts", "name", " "])).map("".join)
+
+
+@given(TEXTS, TEXTS, TEXTS)
+def test_the_names_of_a_run_are_parts_of_a_script_and_no_texts(sql: str, rows: str, view: str) -> None:
+    """No process knows another's placeholders: in JSON there are none. What a view's owner wrote stays as it is."""
+    checks = StagedChecks(rows, (StagedCheck("c", "warn", "e", passes=sql),), "d")
+    script = Script(view, "b1", rows, (SqlStep(sql),), confs=(("k", sql),), branch="b1", checks=checks)
+    text = script.to_json()
+    assert STAGING not in text
+    assert BRANCH not in text
+    assert Script.from_json(text) == script
+
+    bound = script.bound("S", "b1_2")
+    wanted = [text.replace(STAGING, "S").replace(BRANCH, "b1_2") for text in (sql, rows, view)]
+    assert bound.checks is not None
+    assert [bound.steps[0].sql, bound.table, bound.view] == wanted  # type: ignore[union-attr]
+    assert [bound.confs[0][1], bound.checks.rows, bound.checks.checks[0].passes] == [wanted[0], wanted[1], wanted[0]]
+    assert bound.branch == "b1_2"
+
+
+@pytest.mark.parametrize("parts", [[1], [{"name": "other"}], [{"name": []}], [["x"]], 7, None, {"name": "staging"}])
+def test_a_text_of_other_parts_is_no_script(parts: Any) -> None:
+    document = json.loads(Script("v", "r", "`t`", (SqlStep("SELECT 1"),)).to_json())
+    document["steps"][0]["sql"] = {"parts": parts}
+    with pytest.raises(InvalidMetadataError):
+        Script.from_json(json.dumps(document))

@@ -21,7 +21,16 @@ from airflow_mv.errors import MaterializedViewError
 from airflow_mv.freshness.state import BaseTableChange
 from airflow_mv.refresh.cost import Estimate
 from airflow_mv.refresh.plan import RefreshPlan
-from airflow_mv.script import CheckResult, CreateStorageStep, Outcome, Script, SqlStep, StagedCheck, StagedChecks
+from airflow_mv.script import (
+    STAGING,
+    CheckResult,
+    CreateStorageStep,
+    Outcome,
+    Script,
+    SqlStep,
+    StagedCheck,
+    StagedChecks,
+)
 from airflow_mv.spec.identifiers import Identifier
 from airflow_mv.spec.materialized_view import PROPERTY, parse_settings, parse_storage_state, property_text
 from airflow_mv.spec.stored import MAX_BYTES, MAX_DOCUMENT_BYTES, MAX_DOCUMENT_MARKS, MAX_VIEW_BYTES, MAX_VIEW_MARKS
@@ -40,7 +49,7 @@ FORBIDDEN = ("socket.", "subprocess.", "os.system", "os.exec", "os.posix_spawn",
 SCRIPT = Script(
     "lake.sales.daily",
     "6f1c",
-    "`airflow_mv_staging`.`staged`.`storage`",
+    f"`{STAGING}`.`staged`.`storage`",
     (
         CreateStorageStep("`a`.`b`", "SELECT 1", "file:///w/s", ("days(`d`)",), (("format-version", "2"),)),
         SqlStep("INSERT OVERWRITE t\nSELECT '{{ 7*7 }}'"),

@@ -69,7 +69,7 @@ class Table:
         self, start: int | None, end: int | None, columns: Sequence[str] = ("id", "k"), kind: str = "diff", **more: Any
     ) -> tuple[dict[str, int], Delta]:
         """The change as a delta step gives it, and its facts."""
-        work = JobContext(self.spark)
+        work = JobContext(self.spark, "none")
         try:
             make_delta(work, DeltaStep(VIEW, self.name, start, end, tuple(columns), kind, **more))
             found: Counter[str] = Counter()

@@ -19,11 +19,11 @@ from pyspark.sql import SparkSession
 
 from airflow_mv.catalog.spark import POSTGRESQL, SparkSettings, spark_settings
 from airflow_mv.job.session import open_session
-from airflow_mv.script import STAGING_CATALOG, CreateStorageStep, Outcome, Script, SqlStep
+from airflow_mv.script import STAGING, CreateStorageStep, Outcome, Script, SqlStep
 
 #: Java compiles quickly instead of well: on small data the second compiler is half of what a test costs.
 QUICK_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-TABLE = f"`{STAGING_CATALOG}`.`staged`.`storage`"
+TABLE = f"`{STAGING}`.`staged`.`storage`"
 CANARY = "canary-6f1c-password"
 
 
@@ -54,8 +54,7 @@ class Lake:
 
     def refresh(self, metadata_location: str, query: str, **options: Any) -> Script:
         register = (
-            f"CALL `{STAGING_CATALOG}`.system.register_table("
-            f"table => 'staged.storage', metadata_file => '{metadata_location}')"
+            f"CALL `{STAGING}`.system.register_table(table => 'staged.storage', metadata_file => '{metadata_location}')"
         )
         steps = (SqlStep(register), SqlStep(f"INSERT OVERWRITE {TABLE}\n{query}"))
         return Script(f"{self.name}.sales.daily", str(uuid.uuid4()), TABLE, steps, **options)

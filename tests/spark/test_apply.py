@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 
 from airflow_mv.job.run import run
 from airflow_mv.script import (
-    STAGING_CATALOG,
+    STAGING,
     DeltaStep,
     MergeAdditiveStep,
     Outcome,
@@ -84,8 +84,7 @@ class Home:
     def run(self, *steps: Step, incremental: bool = True, fallback: tuple[Step, ...] = ()) -> Outcome:
         """Run steps on the stored rows; they are the stored rows from now on."""
         register = SqlStep(
-            f"CALL `{STAGING_CATALOG}`.system.register_table("
-            f"table => 'staged.storage', metadata_file => '{self.stored}')"
+            f"CALL `{STAGING}`.system.register_table(table => 'staged.storage', metadata_file => '{self.stored}')"
         )
         name = f"{self.lake.name}.sales.daily"
         script = Script(name, str(uuid.uuid4()), TABLE, (register, *steps), incremental=incremental, fallback=fallback)

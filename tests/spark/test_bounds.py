@@ -108,7 +108,7 @@ def test_the_other_side_of_a_join_is_asked_what_the_added_files_hold(spark: Spar
     """Its files and row groups outside of these bounds are not read; a column of which nothing is told asks nothing."""
     table, other = table_of_keys(spark, lake, "k"), table_of_keys(spark, lake, "other")
     table.run(f"INSERT INTO {{t}} {ROWS.format(40, 60)}")
-    work = JobContext(spark)
+    work = JobContext(spark, "none")
     step = DeltaStep(VIEW, table.name, table.snapshots[0], table.head, tuple(KEYS), "append")
     try:
         for joined, wanted in [

@@ -18,7 +18,7 @@ from airflow_mv.job.delta import check_deterministic
 from airflow_mv.job.run import run
 from airflow_mv.job.work import JobContext
 from airflow_mv.script import (
-    STAGING_CATALOG,
+    STAGING,
     DeltaStep,
     DeterminismStep,
     ReplaceKeysStep,
@@ -225,9 +225,9 @@ def test_a_script_reads_its_delta_by_name_and_leaves_nothing_in_the_session(spar
         spark, whole_run(lake, f"INSERT INTO {TABLE} SELECT raise_error('no'), 1, 1", start=head[0]), report=silent
     )
     assert (failed.mode, failed.metadata_location) == ("none", None)
-    work = JobContext(spark)
+    work = JobContext(spark, "none")
     assert work._table_cache().size() == 0
-    assert [view.name for view in spark.catalog.listTables() if STAGING_CATALOG in view.name] == []
+    assert [view.name for view in spark.catalog.listTables() if STAGING in view.name] == []
 
 
 def test_a_change_that_must_not_take_rows_away_is_looked_at(spark: SparkSession, lake: Lake) -> None:
@@ -271,9 +271,9 @@ def test_a_query_that_gives_other_rows_each_time_is_refused(spark: SparkSession,
     """Half of the stored rows would be of one time and half of another."""
     query = f"SELECT day, count(*) FROM {lake.name}.sales.orders WHERE {word} IS NOT NULL GROUP BY day"
     with pytest.raises(IncrementalRefusedError) as refused:
-        check_deterministic(JobContext(spark), DeterminismStep(query))
+        check_deterministic(JobContext(spark, "none"), DeterminismStep(query))
     assert refused.value.code == "not-deterministic"
-    check_deterministic(JobContext(spark), DeterminismStep(lake.query()))
+    check_deterministic(JobContext(spark, "none"), DeterminismStep(lake.query()))
 
 
 def test_a_refusal_runs_the_fallback_in_the_same_job_or_ends_it(spark: SparkSession, lake: Lake) -> None:
@@ -292,7 +292,7 @@ def test_a_refusal_runs_the_fallback_in_the_same_job_or_ends_it(spark: SparkSess
 
 def test_rows_that_are_few_and_large_stay_with_the_executors(spark: SparkSession) -> None:
     """What the driver may hold is set for a session in bytes: a change of long texts is no reason to fail."""
-    work = JobContext(spark)
+    work = JobContext(spark, "none")
     frame = spark.sql("SELECT repeat(sha2(string(id), 512), 20) AS text FROM range(0, 4000, 1, 2)")
     conf = spark.sparkContext._jsc.sc().conf()  # type: ignore[attr-defined]
     assert (work.at_hand(frame) or (None, 0))[1] == 4000
@@ -307,7 +307,7 @@ def test_rows_that_are_few_and_large_stay_with_the_executors(spark: SparkSession
 
 def test_temporary_names_are_a_runs_own() -> None:
     """The run gives the staging catalog a name of its own, and these with it."""
-    assert temporary("a `b") == f"`{STAGING_CATALOG}-a ``b`"
+    assert temporary("a `b") == f"`{STAGING}-a ``b`"
 
 
 @pytest.mark.cluster

@@ -225,7 +225,7 @@ def alike(spark: SparkSession, sql: str, again: str | None = None, *, by_text: b
     """
     written = again or regenerated_sql(sql)
     assert isinstance(written, str), written
-    work = JobContext(spark)
+    work = JobContext(spark, "none")
     work.jvm = None if by_text else work.jvm
     try:
         check_equivalent(work, DeterminismStep(sql, written), work.query(sql))
