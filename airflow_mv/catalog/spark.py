@@ -22,8 +22,8 @@ EXTENSIONS = "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions"
 SPARK_CATALOG = "org.apache.iceberg.spark.SparkCatalog"
 
 _SECRET = re.compile(
-    r"(?i)secret|password|passwd|credential|token|access[.-]?key|account[.-]?key|shared-key|private-?key"
-    r"|sas[.-]|cryption-key|connection-string|(^|\.)header\.|sse\.key|signature"
+    r"(?i)secret|password|passwd|credential|token|(?:access|api)[.-]?key|account[.-]?key|shared-key|private-?key"
+    r"|sas[.-]|cryption-key|connection-string|(^|\.)headers?\.|sse\.key|signature"
 )
 #: Spark shows a setting as ``*********(redacted)`` if this is found in its key or in its value (``user:pw@``).
 REDACTION = _SECRET.pattern + r"|uri$|//[^/\s]*:[^/\s]*@"

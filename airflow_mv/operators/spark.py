@@ -10,11 +10,11 @@ import shutil
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
-from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
 from airflow.sdk import Context, RetryPolicy
 from airflow.sdk._shared.secrets_masker import redact
 from airflow.sdk.exceptions import AirflowException
@@ -24,6 +24,7 @@ from airflow_mv.hooks import DEFAULT_ICEBERG_CONN_ID, DEFAULT_SPARK_CONN_ID, Spa
 from airflow_mv.hooks.iceberg import mask
 from airflow_mv.links import MaterializedViewLink, SparkApplicationLink
 from airflow_mv.operators.handover import answerable, write_script
+from airflow_mv.operators.spark_provider import LocalSparkSubmitHook, SubmittingOperator
 from airflow_mv.operators.submission import SubmitOptions, submission
 from airflow_mv.redaction import shortened
 from airflow_mv.retries import DEFAULT_RETRY_POLICY
@@ -42,7 +43,7 @@ _PLAIN = re.compile(r"(?i)true|false|none|\d{1,9}|")
 _CONNECT_VARIABLES = ("SPARK_CONNECT_MODE_ENABLED", "SPARK_REMOTE", "SPARK_LOCAL_REMOTE")
 
 
-class MaterializedViewSparkOperator(SparkSubmitOperator):
+class MaterializedViewSparkOperator(SubmittingOperator):
     """A ``SparkSubmitOperator`` whose application is the script of a view.
 
     All its options are kept; what the view needs (job package, Maven packages, catalog settings) is added. Settings
@@ -63,7 +64,7 @@ class MaterializedViewSparkOperator(SparkSubmitOperator):
     """
 
     template_fields: Sequence[str] = (
-        *(name for name in SparkSubmitOperator.template_fields if name not in _OWN),
+        *(name for name in SubmittingOperator.template_fields if name not in _OWN),
         "view",
         "iceberg_conn_id",
         "spark_conn_id",
@@ -101,6 +102,7 @@ class MaterializedViewSparkOperator(SparkSubmitOperator):
         #: The Spark application that ran for the view, once it has.
         self.application_id: str | None = None
         self._target: SparkTarget | None = None
+        self._submission: _Submission | None = None
         self._session: InProcessStager | None = None
         self._scratch: Path | None = None
 
@@ -137,8 +139,7 @@ class MaterializedViewSparkOperator(SparkSubmitOperator):
             stopping = threading.Thread(target=session.close, daemon=True)
             stopping.start()
             stopping.join(_KILL_SECONDS)
-        if self._hook is not None:
-            super().on_kill()
+        super().on_kill()
         if self._scratch is not None:  # it holds credentials, and nobody comes back to clear it
             shutil.rmtree(self._scratch, ignore_errors=True)
 
@@ -165,38 +166,43 @@ class MaterializedViewSparkOperator(SparkSubmitOperator):
     def _submit(
         self, catalog: MaterializedViewCatalog, context: Context, target: SparkTarget, script: Script
     ) -> Outcome:
+        from airflow_mv.job.submit import main_file
         from airflow_mv.refresh.run import read_outcome
 
         location = write_script(catalog, script)
-        with self._prepared(catalog, context, target, script, location):
-            self.log.info("::group::Spark's own log, on master %s", target.master)
-            try:
-                SparkSubmitOperator.execute(self, context)
-            except (AirflowException, RuntimeError, OSError) as error:
-                self.log.info("::endgroup::")
-                outcome = read_outcome(catalog, script)
-                if outcome is not None and outcome.error is not None:
-                    return outcome
-                raise JobError(f"view {script.view}: spark-submit failed: {_tail(error)}") from None
+        self._submission = _Submission(catalog, target, location)
+        run = context["dag_run"].clear_number
+        # A job that succeeded under other checks has not answered these.
+        checks = f":{script.checks.digest[:8]}" if script.checks else ""
+        self.log.info("::group::Spark's own log, on master %s", target.master)
+        try:
+            with _no_connect_variables():
+                # Airflow keeps task state over a clear, and calls a finished job of before "already succeeded".
+                self.submit(context, str(main_file()), f"{run}:{script.refresh_id}{checks}")
+        except (AirflowException, RuntimeError, OSError) as error:
             self.log.info("::endgroup::")
+            outcome = read_outcome(catalog, script)
+            if outcome is not None and outcome.error is not None:
+                return outcome
+            raise JobError(f"view {script.view}: spark-submit failed: {_tail(error)}") from None
+        self.log.info("::endgroup::")
         outcome = read_outcome(catalog, script)
         if outcome is None:
             # A job id that Airflow kept for a reattach would say "already succeeded" again.
-            if (store := context.get("task_state_store")) is not None:
-                store.delete(self.external_id_key)
+            self.forget(context)
             raise JobError(
                 f"view {script.view}: the Spark job ended well, but there is no outcome at {script.outcome_location}; "
                 "the driver must be able to write there"
             )
         return outcome
 
-    @contextmanager
-    def _prepared(
-        self, catalog: MaterializedViewCatalog, context: Context, target: SparkTarget, script: Script, location: str
-    ) -> Iterator[None]:
-        """Set the parent's attributes for one submission, and put the user's back afterwards."""
+    def new_hook(self) -> SparkSubmitHook:
+        """Return the hook of the next submission: the user's options, and what the view needs."""
         from airflow_mv.refresh.stagers import settings_of
 
+        if self._submission is None:
+            raise ConfigurationError(f"{type(self).__name__} submits nothing but the script of a view")
+        target, options = self._submission.target, self.options()
         given = SubmitOptions(
             conf={str(key): str(value) for key, value in (self.conf or {}).items()},
             packages=self.packages,
@@ -204,42 +210,37 @@ class MaterializedViewSparkOperator(SparkSubmitOperator):
             py_files=self.py_files,
             properties_file=self.properties_file,
             environment={**os.environ, **{str(key): str(value) for key, value in (self.env_vars or {}).items()}},
-            spark_binary=self._spark_binary,
-            cluster=(self._deploy_mode or target.deploy_mode) == "cluster",
+            spark_binary=options["spark_binary"],
+            cluster=(options["deploy_mode"] or target.deploy_mode) == "cluster",
         )
-        run = context["dag_run"].clear_number
-        # A job that succeeded under other checks has not answered these.
-        identity = f"{script.refresh_id}:{script.checks.digest[:8]}" if script.checks else script.refresh_id
-        wanted: dict[str, Any] = {
-            **submission(given, settings_of(catalog), target, self._scratch or Path()),
-            "application_args": [location],
-            "_conn_id": self.spark_conn_id,
-            "_hook": None,
-            # Airflow keeps task state over a clear, and calls a finished job of before "already succeeded".
-            "external_id_key": f"spark_job_id:{run}:{identity}",
-            "_K8S_DRIVER_STATUS_KEY": f"k8s_driver_status:{run}:{identity}",
-        }
-        before = {key: getattr(self, key) for key in wanted if key not in ("_hook", "external_id_key")}
-        variables = {name: os.environ.pop(name) for name in _CONNECT_VARIABLES if name in os.environ}
-        for key, value in wanted.items():
-            setattr(self, key, value)
-        try:
-            yield
-        finally:
-            os.environ.update(variables)
-            for key, value in before.items():
-                setattr(self, key, value)
+        needed = submission(given, settings_of(self._submission.catalog), target, self._scratch or Path())
+        own = {"application_args": [self._submission.location], "conn_id": self.spark_conn_id}
+        kind = LocalSparkSubmitHook if target.missing else SparkSubmitHook
+        return kind(**{**options, **needed, **own})
 
-    def _get_hook(self) -> SparkSubmitHook:
-        """Have the parent find ``local[*]`` where the default connection is missing: by itself it takes YARN."""
-        if self._target is None or not self._target.missing:
-            return super()._get_hook()
-        variable = f"AIRFLOW_CONN_{self._target.conn_id.upper()}"
-        os.environ[variable] = '{"conn_type": "spark", "host": "local[*]"}'
-        try:
-            return super()._get_hook()
-        finally:
-            del os.environ[variable]
+
+@dataclass(frozen=True, slots=True)
+class _Submission:
+    """What one script is submitted with.
+
+    Args:
+        catalog: The view's catalog; its properties become Spark's settings.
+        target: The Spark connection.
+        location: The script.
+    """
+
+    catalog: MaterializedViewCatalog
+    target: SparkTarget
+    location: str
+
+
+@contextmanager
+def _no_connect_variables() -> Iterator[None]:
+    variables = {name: os.environ.pop(name) for name in _CONNECT_VARIABLES if name in os.environ}
+    try:
+        yield
+    finally:
+        os.environ.update(variables)
 
 
 class _Closer:

@@ -61,7 +61,7 @@ class SubmitOptions:
 
 
 def submission(given: SubmitOptions, settings: SparkSettings, target: SparkTarget, folder: Path) -> dict[str, Any]:
-    """Return the parent operator's attributes for one submission.
+    """Return the arguments of a ``SparkSubmitHook`` that the view needs in one submission, merged with the user's.
 
     Args:
         given: What the user has set.
@@ -73,7 +73,7 @@ def submission(given: SubmitOptions, settings: SparkSettings, target: SparkTarge
         ConfigurationError: There is no spark-submit, or the user's properties file is missing.
     """
     from airflow_mv.catalog.spark import is_secret
-    from airflow_mv.job.submit import build_package, main_file, write_properties
+    from airflow_mv.job.submit import build_package, write_properties
 
     binary = spark_submit(given, target)
     secret = {key: value for key, value in given.conf.items() if is_secret(key, value)}
@@ -84,12 +84,11 @@ def submission(given: SubmitOptions, settings: SparkSettings, target: SparkTarge
     file = write_properties(folder, ours, {**settings.secrets, **secret})
     _add_users_file(file, given, binary)
     return {
-        "application": str(main_file()),
         "conf": plain,
         **_jars(given, settings.packages),
         "py_files": _joined([str(build_package(folder)), given.py_files or ""]),
         "properties_file": str(file),
-        "_spark_binary": binary,
+        "spark_binary": binary,
     }
 
 

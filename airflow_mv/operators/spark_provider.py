@@ -1,0 +1,75 @@
+# SPDX-License-Identifier: Apache-2.0
+"""All that is used of the Spark provider although it is not public, in one place.
+
+The provider's operator tracks a driver in a cluster, resumes it after a worker has died, and kills it, all through the
+:class:`SparkSubmitHook` that it holds. Here that hook is made for each submission, with arguments of its own. No option
+of the operator is overwritten.
+"""
+
+from __future__ import annotations
+
+import inspect
+from abc import abstractmethod
+from typing import Any
+
+from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
+from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
+from airflow.sdk import Connection, Context
+
+
+class SubmittingOperator(SparkSubmitOperator):
+    """A ``SparkSubmitOperator`` that submits with a hook which is made for each submission."""
+
+    @property
+    def hook(self) -> SparkSubmitHook | None:
+        """The hook of the current or last submission."""
+        return self._hook
+
+    @abstractmethod
+    def new_hook(self) -> SparkSubmitHook:
+        """Return the hook of the next submission."""
+
+    def options(self) -> dict[str, Any]:
+        """Return the arguments of a :class:`SparkSubmitHook` as the user has set them, rendered where templated."""
+        names = [name for name in inspect.signature(SparkSubmitHook.__init__).parameters if name != "self"]
+        return {name: getattr(self, name) if hasattr(self, name) else getattr(self, f"_{name}") for name in names}
+
+    def submit(self, context: Context, application: str, identity: str) -> None:
+        """Submit an application and wait for its end, or take up the one that an earlier try has submitted.
+
+        Args:
+            context: The task's context.
+            application: The file to submit.
+            identity: Equal for submissions of which one is enough.
+        """
+        conf = self.conf
+        self._hook = None
+        self.application = application
+        self.external_id_key = f"spark_job_id:{identity}"
+        self._K8S_DRIVER_STATUS_KEY = f"k8s_driver_status:{identity}"
+        try:
+            SparkSubmitOperator.execute(self, context)
+        finally:
+            self.conf = conf  # the provider adds OpenLineage's settings
+
+    def forget(self, context: Context) -> None:
+        """Have the next :meth:`submit` submit again."""
+        if (store := context.get("task_state_store")) is not None:
+            store.delete(self.external_id_key)
+
+    def on_kill(self) -> None:
+        """Kill what was submitted."""
+        if self._hook is not None:
+            super().on_kill()
+
+    def _get_hook(self) -> SparkSubmitHook:
+        return self.new_hook()
+
+
+class LocalSparkSubmitHook(SparkSubmitHook):
+    """A hook for ``local[*]``, where there is no connection: the provider would take YARN."""
+
+    @classmethod
+    def get_connection(cls, conn_id: str) -> Connection:
+        """Return a connection to this host."""
+        return Connection(conn_id=conn_id, conn_type="spark", host="local[*]")

@@ -1,0 +1,90 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The parts of the Spark provider that are used although they are not public. A release that moved one fails here."""
+
+from __future__ import annotations
+
+import inspect
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
+from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
+
+from airflow_mv.operators import RefreshMaterializedViewOperator
+from airflow_mv.operators.spark_provider import LocalSparkSubmitHook, SubmittingOperator
+
+#: Arguments of the hook, of which the operator has each by the same name.
+NAMES = [name for name in inspect.signature(SparkSubmitHook.__init__).parameters if name != "self"]
+FLAGS = {"verbose", "use_krb5ccache", "track_driver_via_k8s_api", "yarn_track_via_rm_api"}
+
+
+def _distinct(name: str) -> Any:
+    return True if name in FLAGS else f"value of {name}"
+
+
+class Submits(SubmittingOperator):
+    """An operator whose hook notes what it submits."""
+
+    failing = False
+
+    def new_hook(self) -> SparkSubmitHook:
+        class Notes(LocalSparkSubmitHook):
+            def submit(hook, application: str = "", **kwargs: Any) -> None:
+                self.submitted = (application, hook, dict(self.conf))
+                if self.failing:
+                    raise RuntimeError("it fails")
+
+        return Notes(**{**self.options(), "application_args": ["script"]})
+
+
+def test_every_option_reaches_the_hook() -> None:
+    """The operator keeps them in attributes with and without an underscore; a new option comes along by itself."""
+    given = {name: _distinct(name) for name in NAMES}
+    operator = Submits(task_id="submit", application="", **given)
+    assert operator.options() == given
+    assert set(NAMES) <= set(inspect.signature(SparkSubmitOperator.__init__).parameters)
+
+
+def test_default_args_reach_the_hook() -> None:
+    """Also those that only the provider's class names."""
+    operator = RefreshMaterializedViewOperator(
+        task_id="refresh", view="lake.sales.daily", default_args={"executor_memory": "7g", "deploy_mode": "cluster"}
+    )
+    assert (operator.options()["executor_memory"], operator.options()["deploy_mode"]) == ("7g", "cluster")
+
+
+@pytest.mark.parametrize("failing", [False, True])
+def test_each_submission_has_a_hook_of_its_own_and_leaves_the_options_alone(failing: bool) -> None:
+    """A second script of the same try must not be submitted with the arguments of the first one."""
+    operator = Submits(task_id="submit", conf={"a": "b"}, openlineage_inject_parent_job_info=False)
+    operator.failing = failing
+    before = operator.options()
+    hooks = []
+    for number in (1, 2):
+        context = {"dag_run": SimpleNamespace(clear_number=0)}
+        if failing:
+            with pytest.raises(RuntimeError, match="it fails"):
+                operator.submit(context, f"main{number}.py", str(number))
+        else:
+            operator.submit(context, f"main{number}.py", str(number))
+        application, hook, _ = operator.submitted
+        assert (application, operator.hook) == (f"main{number}.py", hook)
+        assert hook._connection["master"] == "local[*]"
+        assert operator.external_id_key == f"spark_job_id:{number}"
+        hooks.append(hook)
+    assert hooks[0] is not hooks[1]
+    assert operator.options() == before
+
+
+def test_a_kill_before_anything_was_submitted_starts_nothing() -> None:
+    """The provider's operator would make a hook, and ask for a connection, only to kill nothing."""
+    Submits(task_id="submit", conn_id="nowhere").on_kill()
+
+
+def test_the_key_of_the_state_of_a_driver_in_kubernetes_is_where_it_is_set() -> None:
+    """It holds the submission's identity: else a cleared task would take the state of an old driver for its own."""
+    assert SparkSubmitOperator._K8S_DRIVER_STATUS_KEY == "k8s_driver_status"
+    operator = Submits(task_id="submit")
+    operator.submit({}, "main.py", "1:abc")
+    assert operator._K8S_DRIVER_STATUS_KEY == "k8s_driver_status:1:abc"
