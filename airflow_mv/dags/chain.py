@@ -112,14 +112,8 @@ def _reads(view: Identifier, chained: ChainedView, views: Mapping[Identifier, Ch
         if name not in views:
             raise ConfigurationError(f"view {view}: after names {name}, which is none of the chain's views")
     if chained.sql is not None and not any(mark in chained.sql for mark in _TEMPLATE):
-        from airflow_mv.sql.query import base_tables
+        from airflow_mv.sql.query import base_tables, parse_query
 
-        found = base_tables(
-            chained.sql,
-            default_catalog=view.catalog,
-            default_namespace=view.namespace,
-            load_view=lambda _: None,
-            view=str(view),
-        )
-        before += [table for table in found.tables if table in views and table != view]
+        query = parse_query(chained.sql, view=str(view), default_catalog=view.catalog, default_namespace=view.namespace)
+        before += [table for table in base_tables(query, {}).tables if table in views and table != view]
     return tuple(dict.fromkeys(before))

@@ -34,7 +34,7 @@ from airflow_mv.spec.materialized_view import (
 from airflow_mv.spec.reasons import Code, Reason
 from airflow_mv.spec.table import Snapshot, TableMetadata, ancestors, snapshot_as_of
 from airflow_mv.sql.intervals import resolve
-from airflow_mv.sql.query import Dependencies, NestedView, base_tables
+from airflow_mv.sql.query import Dependencies, NestedView, ParsedQuery, base_tables, names_to_load, parse_query
 
 log = logging.getLogger(__name__)
 
@@ -61,7 +61,7 @@ class Observation:
     Args:
         view: The view.
         storage: Its storage table.
-        sql: The current version's query.
+        query: The current version's query.
         dependencies: The base tables and nested views of the query.
         tables: The base tables as they are now, or were at ``as_of``.
         nested_storages: Of each base table that is a materialized view the storage table: its metadata file, or its
@@ -73,7 +73,7 @@ class Observation:
 
     view: LoadedView
     storage: LoadedStorage
-    sql: str
+    query: ParsedQuery
     dependencies: Dependencies
     tables: tuple[ObservedTable, ...]
     nested_storages: dict[Identifier, str | Identifier]
@@ -117,16 +117,16 @@ def observe(
     """
     loaded = view if isinstance(view, LoadedView) else catalog.load(view)
     storage = catalog.load_storage(loaded)
-    sql = loaded.metadata.sql(view=str(loaded.identifier))
+    query = query_of(loaded)
     located: dict[Identifier, Located] = {}
-    dependencies = dependencies_of(catalog, loaded, sql, pins=pins, located=located)
+    dependencies = load_dependencies(catalog, query, pins=pins, located=located)
     tables, nested = observe_tables(
         catalog, dependencies.tables, storage.record, as_of=as_of, pins=pins, located=located
     )
     tables = tuple(_with_proof(catalog, table, storage.record) for table in tables)
     unjudged = Freshness(State.UNKNOWN, (), ())
     interval = None if span is None else _interval(loaded, storage, span)
-    observation = Observation(loaded, storage, sql, dependencies, tables, nested, unjudged, interval)
+    observation = Observation(loaded, storage, query, dependencies, tables, nested, unjudged, interval)
     return replace(observation, freshness=freshness_of(observation))
 
 
@@ -272,46 +272,48 @@ def _without_rows_of_its_own(freshness: Freshness, storage: LoadedStorage) -> Fr
     return replace(freshness, state=State.STALE, reasons=(why, *freshness.reasons))
 
 
-def dependencies_of(
+def query_of(view: LoadedView) -> ParsedQuery:
+    """Parse the query of a view's current version.
+
+    Raises:
+        InvalidQueryError: It is not readable.
+    """
+    return parse_query(
+        view.metadata.sql(view=str(view.identifier)),
+        view=str(view.identifier),
+        default_catalog=view.default_catalog,
+        default_namespace=view.default_namespace,
+    )
+
+
+def load_dependencies(
     catalog: MaterializedViewCatalog,
-    view: LoadedView,
-    sql: str,
+    query: ParsedQuery,
     *,
     pins: Mapping[Identifier, ObservedTable] | None = None,
     located: dict[Identifier, Located] | None = None,
 ) -> Dependencies:
-    """Return the base tables and nested plain views of a view's query.
+    """Return the base tables and nested plain views of a query.
 
     Args:
-        catalog: Where it is.
-        view: The view.
-        sql: Its query.
+        catalog: Where the lookup begins.
+        query: The query of a view.
         pins: Names that are known to be base tables.
-        located: Gets where the names of base tables lead, so that nobody has to ask again.
+        located: Receives where the names of base tables lead, so that no name is located twice.
+
+    Raises:
+        InvalidQueryError: A nested view is not readable, or views are nested in a cycle or too deeply.
     """
-
-    def load(identifier: Identifier) -> NestedView | None:
-        return None if pins and identifier in pins else load_plain_view(catalog, identifier, located)
-
-    return base_tables(
-        sql,
-        default_catalog=view.default_catalog,
-        default_namespace=view.default_namespace,
-        load_view=load,
-        view=str(view.identifier),
-    )
+    known: dict[Identifier, NestedView | None] = dict.fromkeys(pins or ())
+    while names := names_to_load(query, known):
+        known |= {name: _load_plain_view(catalog, name, query.view, located) for name in names}
+    return base_tables(query, known)
 
 
-def load_plain_view(
-    catalog: MaterializedViewCatalog, identifier: Identifier, located: dict[Identifier, Located] | None = None
+def _load_plain_view(
+    catalog: MaterializedViewCatalog, identifier: Identifier, reader: str, located: dict[Identifier, Located] | None
 ) -> NestedView | None:
-    """Return a nested plain view, or ``None`` for a name that is a table, a materialized view or nothing.
-
-    Args:
-        catalog: Where the look begins.
-        identifier: The name.
-        located: Gets where a name leads that is of no plain view.
-    """
+    """Return a nested plain view, or ``None`` for a name that is a table, a materialized view or nothing."""
     try:
         home = catalog.other(identifier.catalog)
         place = home.locate([identifier]).get(identifier)
@@ -323,12 +325,16 @@ def load_plain_view(
             located[identifier] = place
         return None
     version = loaded.metadata.current_version
-    return NestedView(
-        identifier=identifier,
-        sql=loaded.metadata.sql(view=str(identifier)),
-        columns=loaded.metadata.schema_.names,
+    query = parse_query(
+        loaded.metadata.sql(view=str(identifier)),
+        view=f"{reader}, nested view {identifier}",
         default_catalog=loaded.default_catalog,
         default_namespace=version.default_namespace,
+    )
+    return NestedView(
+        identifier=identifier,
+        query=query,
+        columns=loaded.metadata.schema_.names,
         version_id=version.version_id,
         uuid=loaded.metadata.view_uuid,
         version_ms=version.timestamp_ms,

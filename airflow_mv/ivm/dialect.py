@@ -1,109 +1,26 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Spark's SQL as sqlglot reads and writes it, but for what sqlglot would write with another meaning.
-
-Whether all of a query is written as it was read, Spark itself is asked before an incremental refresh begins
-(:class:`airflow_mv.script.DeterminismStep`). What is known here to come out otherwise is kept as it was.
-"""
+"""A parsed query as the algebra takes it, and queries of the algebra as text."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import ClassVar
 
 from sqlglot import ErrorLevel, Token, TokenType, UnsupportedError, exp
-from sqlglot.dialects.spark import Spark
-from sqlglot.generators.spark import SparkGenerator
-from sqlglot.parsers.spark import SparkParser
 
-from airflow_mv.errors import InvalidQueryError
 from airflow_mv.ivm.model import RefusedError
 from airflow_mv.spec.reasons import Code
-from airflow_mv.sql.query import parse_query, tokenized
+from airflow_mv.sql.dialect import AsWritten, AsWrittenParser, tokenized
+from airflow_mv.sql.query import ParsedQuery
 
-#: Functions whose name and arguments are kept: sqlglot has another form for them, or another idea of a format.
-KEPT = frozenset(
-    """
-    date_format date_sub date_trunc from_unixtime instr levenshtein locate log log10 log2 regexp_replace space
-    to_char to_date to_number to_timestamp to_unix_timestamp trunc unix_date unix_timestamp
-    """.split()  # noqa: SIM905
-)
 #: Other names of bool_or() and bool_and(), which sqlglot does not know.
 _BOOLEAN = {"some": exp.LogicalOr, "every": exp.LogicalAnd}
-_TYPED = {exp.DType.DATE: "DATE", exp.DType.TIMESTAMPTZ: "TIMESTAMP"}
-
-
-class _Parser(SparkParser):
-    #: Else a comma would be read as CROSS JOIN, which Spark's analysis tells from it.
-    JOINS_HAVE_EQUAL_PRECEDENCE = False
-    FUNCTIONS: ClassVar = {name: build for name, build in SparkParser.FUNCTIONS.items() if name.lower() not in KEPT}
-
-    def _parse_interval(self, require_interval: bool = True, parse_function_unit: bool = True) -> exp.Expr | None:  # type: ignore[override]  # noqa: FBT001, FBT002 (sqlglot's)
-        found = super()._parse_interval(require_interval, parse_function_unit)
-        # An interval of several units is read as a sum: without parentheses a minus before it is for the first only.
-        return exp.Paren(this=found) if isinstance(found, exp.Add) else found
-
-
-class _Generator(SparkGenerator):
-    TRANSFORMS: ClassVar = {
-        **{kind: write for kind, write in SparkGenerator.TRANSFORMS.items() if kind is not exp.WithinGroup},
-        exp.GroupConcat: lambda self, expression: self.function_of_texts(expression),
-    }
-
-    def not_sql(self, expression: exp.Not) -> str:
-        """Write ``IS NOT NULL`` as people do: to Spark's analysis it is no ``NOT``."""
-        inner = expression.this
-        if type(inner) is exp.Is and isinstance(inner.expression, exp.Null):
-            return f"{self.sql(inner, 'this')} IS NOT NULL"
-        return super().not_sql(expression)
-
-    def cast_sql(self, expression: exp.Cast, safe_prefix: str | None = None) -> str:
-        """Write a typed literal as one: sqlglot takes only that for a cast that may fail."""
-        value, name = expression.this, _TYPED.get(expression.to.this)
-        if type(expression) is exp.Cast and name and isinstance(value, exp.Literal) and value.is_string:
-            return f"{name} {self.sql(value)}"
-        return super().cast_sql(expression, safe_prefix)
-
-    def function_of_texts(self, expression: exp.GroupConcat) -> str:
-        """Write LISTAGG without a separator where none was given."""
-        if expression.args.get("separator") is not None:
-            return str(SparkGenerator.TRANSFORMS[exp.GroupConcat](self, expression))
-        value = expression.this
-        order = value if isinstance(value, exp.Order) else None
-        call = f"LISTAGG({self.sql(order.this if order else value)})"
-        if order is None:
-            return call
-        written = ", ".join(self.sql(item) for item in order.expressions)
-        return f"{call} WITHIN GROUP (ORDER BY {written})"
-
-
-class AsWritten(Spark):
-    """Spark's dialect, of which more is written as it was read."""
-
-    Parser = _Parser
-    Generator = _Generator
-
-
-def parse(text: str, tokens: Sequence[Token]) -> exp.Expr:
-    """Read a query that has been found readable, see :func:`airflow_mv.sql.query.parse_query`.
-
-    Args:
-        text: The query.
-        tokens: Its tokens, without a semicolon.
-
-    Raises:
-        RefusedError: There is none.
-    """
-    (tree,) = _Parser(dialect=AsWritten()).parse(list(tokens), text)
-    if tree is None:
-        raise RefusedError(Code.UNREADABLE, "the query is empty")
-    return tree.transform(_written_out)
 
 
 def write(tree: exp.Expr, *, identify: bool = True, pretty: bool = False) -> str:
     """Return a query or an expression as Spark SQL.
 
     Args:
-        tree: What :func:`parse` read, or made of parts of that.
+        tree: What :func:`read` returned, or made of parts of that.
         identify: Whether to quote all names.
         pretty: Whether people read it, so that it has a line for each part.
 
@@ -127,7 +44,10 @@ def regenerate(sql: str) -> str:
     Raises:
         RefusedError: It cannot be written.
     """
-    return write(parse(sql, tokenized(sql)), identify=False)
+    (tree,) = AsWrittenParser(dialect=AsWritten()).parse(tokenized(sql), sql)
+    if tree is None:
+        raise RefusedError(Code.UNREADABLE, "the query is empty")
+    return write(tree.transform(_written_out), identify=False)
 
 
 def _written_out(node: exp.Expr) -> exp.Expr:
@@ -151,26 +71,21 @@ _UNITS = {"date_trunc": 0, "trunc": 1}
 _ARGUMENTS = {"percentile": 2, "array_size": 0}
 
 
-def read(sql: str, view: str) -> exp.Expr:
-    """Read a query.
+def read(query: ParsedQuery) -> exp.Expr:
+    """Return a query's tree as the algebra takes it: a copy, with the aggregates that sqlglot does not see.
 
     Args:
-        sql: The text.
-        view: Whose query it is, for messages.
+        query: The query.
 
     Raises:
-        RefusedError: It is not readable, or holds a call that would not be written as it was read.
+        RefusedError: It holds a call that would not be written as it was read.
     """
-    try:
-        text = parse_query(sql, view=view).text
-    except InvalidQueryError as error:
-        raise RefusedError(Code.UNREADABLE, str(error)) from error
-    tokens = tokenized(text)
+    tokens = query.tokens
     for index, token in enumerate(tokens[:-1]):
         name = token.text.lower()
         if tokens[index + 1].token_type is TokenType.L_PAREN and (name in _UNITS or name in _ARGUMENTS):
             _check(name, list(_arguments(tokens, index + 2)))
-    return parse(text, tokens)
+    return query.tree.transform(_written_out)
 
 
 def _check(name: str, arguments: Sequence[Sequence[Token]]) -> None:

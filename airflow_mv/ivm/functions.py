@@ -11,9 +11,9 @@ from collections.abc import Iterator
 
 from sqlglot import exp
 
-from airflow_mv.ivm.dialect import KEPT
 from airflow_mv.ivm.model import RefusedError
 from airflow_mv.spec.reasons import Code
+from airflow_mv.sql.dialect import KEPT
 
 _AGGREGATES = frozenset(
     """

@@ -23,7 +23,7 @@ from airflow_mv.ivm.rows import merged_rows
 from airflow_mv.ivm.subqueries import aggregated
 from airflow_mv.spec.identifiers import Identifier
 from airflow_mv.spec.reasons import Code, Reason
-from airflow_mv.sql.query import NestedView
+from airflow_mv.sql.query import NestedView, ParsedQuery
 
 _Plan = TypeVar("_Plan")
 #: sqlglot trips over some calls that Spark accepts, when it reads them or only when it writes them.
@@ -48,29 +48,25 @@ class IncrementalQuery:
     @classmethod
     def analyse(
         cls,
-        sql: str,
+        query: ParsedQuery,
         relations: Sequence[BaseRelation],
         *,
         output: Sequence[tuple[str, str]],
-        default_catalog: str,
-        default_namespace: tuple[str, ...],
         views: Mapping[Identifier, NestedView],
     ) -> IncrementalQuery | Reason:
-        """Read a query.
+        """Put a query into the normal form of the algebra.
 
         Args:
-            sql: The view's own text.
+            query: The view's own query.
             relations: Its base tables, those of nested views too.
             output: Name and Spark type of each column of the view.
-            default_catalog: The catalog of names with one or two parts.
-            default_namespace: The namespace of names with one part.
             views: The nested plain views, as :func:`airflow_mv.sql.query.base_tables` finds them.
         """
 
         def build() -> IncrementalQuery:
             resolver = Resolver(relations, views)
-            environment = Environment(default_catalog, default_namespace, {})
-            tree, written = resolver.query(read(sql, "of this refresh"), environment, None)
+            environment = Environment(query.default_catalog, query.default_namespace, {})
+            tree, written = resolver.query(read(query), environment, None)
             if len(written) != len(output):
                 message = f"the query has {len(written)} columns, the view {len(output)}"
                 raise RefusedError(Code.UNREADABLE, message)

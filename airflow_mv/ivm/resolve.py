@@ -662,10 +662,9 @@ class FromClause:
     def _view(self, node: exp.Table, view: NestedView) -> tuple[ir.Relation, Visible]:
         if view.identifier in self.environment.views:
             raise RefusedError(Code.UNREADABLE, f"views read each other in a cycle: {view.identifier}")
-        query = read(view.sql, str(view.identifier))
         path = (*self.environment.views, view.identifier)
-        environment = Environment(view.default_catalog, view.default_namespace, {}, path)
-        tree, written = self.resolver.query(query, environment, None)
+        environment = Environment(view.query.default_catalog, view.query.default_namespace, {}, path)
+        tree, written = self.resolver.query(read(view.query), environment, None)
         renamed = _replaced(written, view.columns)
         return self._derived(node, tree, renamed, default=view.identifier.parts)
 

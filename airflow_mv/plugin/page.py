@@ -173,7 +173,7 @@ def _facts(source: Source, view: Identifier) -> dict[str, Any]:
         **row_of(observation).to_dict(),
         "conn_id": source.address.conn_id,
         "looked_at": datetime.now(UTC).isoformat(),
-        "sql": observation.sql,
+        "sql": observation.query.text,
         "version_id": loaded.metadata.current_version_id,
         "layout": loaded.layout,
         "allow_stale_data": loaded.settings.allow_stale_data,

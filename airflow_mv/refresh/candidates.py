@@ -26,7 +26,7 @@ from airflow_mv.script import (
 )
 from airflow_mv.spec.identifiers import Identifier
 from airflow_mv.spec.reasons import Code, Mode, Reason
-from airflow_mv.sql.query import NestedView
+from airflow_mv.sql.query import NestedView, ParsedQuery
 
 #: A change that is broadcast to all tasks.
 _SMALL_ROWS, _SMALL_BYTES = 200_000, 32 * 1024 * 1024
@@ -108,9 +108,7 @@ class Question:
 
     Args:
         view: For messages.
-        sql: Its query.
-        default_catalog: The catalog of names with one or two parts.
-        default_namespace: The namespace of names with one part.
+        query: Its query.
         views: The nested plain views.
         output: Name and Spark type of each of the view's columns.
         pinned: The query with every base table at its target snapshot, columns named as the view's.
@@ -119,9 +117,7 @@ class Question:
     """
 
     view: str
-    sql: str
-    default_catalog: str
-    default_namespace: tuple[str, ...]
+    query: ParsedQuery
     views: Mapping[Identifier, NestedView]
     output: tuple[tuple[str, str], ...]
     pinned: str
@@ -136,12 +132,7 @@ def candidate(question: Question) -> Candidate | tuple[Reason, ...]:
         return broken
     relations = {base.identifier: _relation(number, base) for number, base in enumerate(question.bases)}
     query = IncrementalQuery.analyse(
-        question.sql,
-        tuple(relations.values()),
-        output=question.output,
-        default_catalog=question.default_catalog,
-        default_namespace=question.default_namespace,
-        views=question.views,
+        question.query, tuple(relations.values()), output=question.output, views=question.views
     )
     if isinstance(query, Reason):
         return (query,)

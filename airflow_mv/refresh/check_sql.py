@@ -21,11 +21,9 @@ from airflow_mv.ivm.functions import is_aggregate
 from airflow_mv.quoting import quote
 from airflow_mv.script import ROWS, StagedCheck, StagedChecks
 from airflow_mv.spec.identifiers import Identifier
-from airflow_mv.sql.query import parse_query, references, string_literal
+from airflow_mv.sql.query import ParsedQuery, parse_query, parse_tree, string_literal
 
 _SIGNS = {"geq_to": (">=",), "greater_than": (">",), "leq_to": ("<=",), "less_than": ("<",), "equal_to": (">=", "<=")}
-#: The query of a check stands between these, so that the staged rows are a name that it may use.
-_BEFORE, _AFTER = f"WITH {ROWS} AS (SELECT 1)\nSELECT * FROM (\n", "\n)"
 #: Limits that a single row can break.
 _LOWER, _UPPER = ("geq_to", "greater_than", "equal_to"), ("leq_to", "less_than", "equal_to")
 
@@ -41,7 +39,7 @@ class Subject:
         before: The storage table with the rows of the last refresh; empty where there are none of this definition.
         where: The condition that the rows of an interval pass; empty for all rows.
         reads: What the view reads; ``None`` where that does not matter yet.
-        pin: Pins a query to the snapshots that the refresh reads. Gets the query, and what errors call it.
+        pin: Pins a query to the snapshots that the refresh reads.
         default_catalog: As the view's query has it.
         default_namespace: As the view's query has it.
     """
@@ -52,7 +50,7 @@ class Subject:
     before: str = ""
     where: str = ""
     reads: Collection[Identifier] | None = None
-    pin: Callable[[str, str], str] = lambda query, _: query
+    pin: Callable[[ParsedQuery], str] = lambda query: query.text
     default_catalog: str = ""
     default_namespace: tuple[str, ...] = ()
 
@@ -60,31 +58,33 @@ class Subject:
         """Return a query for the rows of a table that are checked."""
         return f"SELECT * FROM {table}{f' WHERE {self.where}' if self.where else ''}"
 
-    def pinned(self, query: str, label: str) -> str:
+    def pinned(self, text: str, label: str) -> str:
         """Return the query of a check with the view's base tables pinned.
 
         Args:
-            query: It reads the staged rows as :data:`~airflow_mv.script.ROWS`.
+            text: It reads the staged rows as :data:`~airflow_mv.script.ROWS`.
             label: What errors call it.
 
         Raises:
-            InvalidQueryError: It reads something else.
+            InvalidQueryError: It is not one query, or reads something else.
         """
         if self.reads is None:
-            return query
-        text = f"{_BEFORE}{query}{_AFTER}"
-        found = references(
-            parse_query(text, view=label),
+            parse_tree(text, view=label)
+            return text
+        query = parse_query(
+            text,
+            view=label,
             default_catalog=self.default_catalog,
             default_namespace=self.default_namespace,
+            given=(ROWS.strip("`"),),
         )
-        for reference in found:
+        for reference in query.references:
             if reference.identifier not in self.reads:
                 raise InvalidQueryError(
                     f"{label}: it reads {reference.identifier}; a check may read {{rows}} and what the view itself "
                     f"reads: {', '.join(sorted(map(str, self.reads)))}"
                 )
-        return self.pin(text, label).removeprefix(_BEFORE).removesuffix(_AFTER)
+        return self.pin(query)
 
 
 def compile_checks(checks: Sequence[Check], subject: Subject) -> StagedChecks | None:
@@ -196,8 +196,7 @@ class _Compiler:
         text = self._check.text
         if "{rows}" not in text:
             raise InvalidQueryError(f"{self._label}: its query must read the staged rows as {{rows}}: {_brief(text)}")
-        query = parse_query(text.replace("{rows}", ROWS), view=self._label).text
-        verdict = f"(\n{self._subject.pinned(query, self._label)}\n)"
+        verdict = f"(\n{self._subject.pinned(text.replace('{rows}', ROWS), self._label)}\n)"
         return self._staged(
             f"a true value from {_brief(text)}",
             observed=verdict,
@@ -311,7 +310,7 @@ def _comparisons(limits: Mapping[str, Value]) -> dict[str, list[str]]:
 def _condition(text: str, columns: Sequence[str], label: str, *, aggregates: bool) -> exp.Expr:
     """Read a condition on rows: one expression, over the view's columns alone."""
     # On lines of its own: a comment at its end hides nothing of ours.
-    tree = parse_query(f"SELECT (\n{text}\n) FROM {ROWS}", view=label).tree
+    tree = parse_tree(f"SELECT (\n{text}\n) FROM {ROWS}", view=label)
     found = tree.expressions[0] if isinstance(tree, exp.Select) and len(tree.expressions) == 1 else None
     plain = {key for key, value in tree.args.items() if value} <= {"expressions", "from_", "kind"}
     if not isinstance(found, exp.Paren) or not plain:

@@ -66,7 +66,7 @@ def checks_to_run(
         before=before,
         where=condition(interval, schema.fields) if interval else "",
         reads={*reads.tables, *(view.identifier for view in reads.views)},
-        pin=lambda query, label: pinned_query(catalog, observation, query, label)[0],
+        pin=lambda query: pinned_query(catalog, observation, query)[0],
         default_catalog=loaded.default_catalog,
         default_namespace=loaded.default_namespace,
     )

@@ -29,7 +29,7 @@ from airflow_mv.errors import (
     UnsupportedError,
     ViewNotFoundError,
 )
-from airflow_mv.freshness.observe import load_plain_view, observe_tables, require_readable
+from airflow_mv.freshness.observe import load_dependencies, observe_tables, require_readable
 from airflow_mv.publish.new_storage import NewStorage, discarded_on_failure, drop_storage
 from airflow_mv.publish.protocol import Effects
 from airflow_mv.publish.refresh import history_limits
@@ -47,7 +47,7 @@ from airflow_mv.spec.materialized_view import (
     property_text,
 )
 from airflow_mv.spec.view import ViewMetadata, new_view, replace_version, with_view_properties
-from airflow_mv.sql.query import Dependencies, base_tables, partition_transform
+from airflow_mv.sql.query import parse_query, partition_transform
 from airflow_mv.sql.star_expansion import expand_stars
 from airflow_mv.version import __version__
 
@@ -436,33 +436,17 @@ def _resolved(
     catalog: MaterializedViewCatalog, sql: str, columns: Sequence[str] | None, context: Identifier, view: Identifier
 ) -> tuple[str, dict[str, str]]:
     """Return the query with every name resolved and pinned, so that Spark sees what a refresh will see."""
-    dependencies: Dependencies = base_tables(
-        sql,
-        default_catalog=context.catalog,
-        default_namespace=context.namespace,
-        load_view=lambda identifier: load_plain_view(catalog, identifier),
-        view=str(view),
-    )
+    query = parse_query(sql, view=str(view), default_catalog=context.catalog, default_namespace=context.namespace)
+    dependencies = load_dependencies(catalog, query)
     tables, storages = observe_tables(catalog, dependencies.tables, None)
     require_readable(view, tables)
     schemas = schemas_of(catalog, tables)
     dependencies = expanded_dependencies(dependencies, schemas)
     if columns is not None:
-        sql = expand_stars(
-            sql,
-            columns=columns,
-            default_catalog=context.catalog,
-            default_namespace=context.namespace,
-            views={item.identifier: item for item in dependencies.views},
-            schemas=schemas,
-            view=str(view),
-        )
+        query = expand_stars(query, columns=columns, views=dependencies.nested, schemas=schemas)
     return pinned(
-        sql,
-        default_catalog=context.catalog,
-        default_namespace=context.namespace,
+        query,
         dependencies=dependencies,
         heads={identifier: table.head for identifier, table in zip(dependencies.tables, tables, strict=True)},
         storages=storages,
-        view=str(view),
     )

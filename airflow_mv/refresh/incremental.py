@@ -57,10 +57,8 @@ def alternatives(
     loaded = observation.view
     question = Question(
         view=str(loaded.identifier),
-        sql=observation.sql,
-        default_catalog=loaded.default_catalog,
-        default_namespace=loaded.default_namespace,
-        views={view.identifier: view for view in observation.dependencies.views},
+        query=observation.query,
+        views=observation.dependencies.nested,
         output=columns_of({"fields": loaded.metadata.schema_.fields}),
         pinned=pinned_query,
         bases=bases,

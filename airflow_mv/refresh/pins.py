@@ -23,13 +23,13 @@ from airflow_mv.errors import (
     NotMaterializedError,
     PinError,
 )
-from airflow_mv.freshness.observe import dependencies_of, for_each, load_plain_view, observe_tables
+from airflow_mv.freshness.observe import for_each, load_dependencies, observe_tables, query_of
 from airflow_mv.freshness.state import ObservedTable
 from airflow_mv.spec.identifiers import Identifier
 from airflow_mv.spec.stored import StoredModel
 from airflow_mv.spec.table import TableMetadata
 from airflow_mv.sql.order import Reads, all_read, in_order, levels
-from airflow_mv.sql.query import base_tables
+from airflow_mv.sql.query import parse_query
 
 log = logging.getLogger(__name__)
 
@@ -201,7 +201,7 @@ def restore(catalog: MaterializedViewCatalog, view: str | Identifier, run: RunPi
     name = loaded.identifier
     if (fault := run.faults.get(str(name))) is not None:
         raise PinError(f"view {name} was left out when the run pinned its base tables: {fault}. {_AGAIN}")
-    tables = dependencies_of(catalog, loaded, loaded.metadata.sql(view=str(name))).tables
+    tables = load_dependencies(catalog, query_of(loaded)).tables
     given = {table: _given(run, name, table) for table in tables if str(table) not in run.views}
     places = _places(catalog, given)
     pins = {}
@@ -221,14 +221,9 @@ def _sources(catalog: MaterializedViewCatalog, view: Identifier, definition: str
     if definition is None:
         loaded = catalog.load(view)
         _ = loaded.materialized  # a plain view is refused
-        return dependencies_of(catalog, loaded, loaded.metadata.sql(view=str(view))).tables
-    return base_tables(
-        definition,
-        default_catalog=view.catalog,
-        default_namespace=view.namespace,
-        load_view=lambda identifier: load_plain_view(catalog, identifier),
-        view=str(view),
-    ).tables
+        return load_dependencies(catalog, query_of(loaded)).tables
+    query = parse_query(definition, view=str(view), default_catalog=view.catalog, default_namespace=view.namespace)
+    return load_dependencies(catalog, query).tables
 
 
 def _misplaced(reads: Reads, order: Reads | None) -> dict[str, str]:

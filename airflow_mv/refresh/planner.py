@@ -278,7 +278,7 @@ def _estimates(observation: Observation, choice: Choice) -> tuple[Estimate, ...]
 
 
 def _pinned(catalog: MaterializedViewCatalog, observation: Observation, *, filtered: bool = False) -> _Pinned:
-    return pinned_query(catalog, observation, observation.sql, str(observation.view.identifier), filtered=filtered)
+    return pinned_query(catalog, observation, observation.query, filtered=filtered)
 
 
 def _script(observation: Observation, queries: _Pinned, identity: str, work: PartialRefresh | None) -> Script:

@@ -24,7 +24,7 @@ from airflow_mv.errors import (
     MetadataFileNotFoundError,
     RefreshRefusedError,
 )
-from airflow_mv.freshness.observe import dependencies_of
+from airflow_mv.freshness.observe import load_dependencies, query_of
 from airflow_mv.publish import Effects, PublishOutcome, RefreshMetrics
 from airflow_mv.publish import publish as publish_staged
 from airflow_mv.publish.clock import clock_error, is_about_clocks
@@ -371,7 +371,7 @@ def in_dependency_order(catalog: MaterializedViewCatalog, views: Sequence[Identi
     reads: dict[Identifier, set[Identifier]] = {}
     for view in dict.fromkeys(views):
         loaded = catalog.load(view)
-        tables = dependencies_of(catalog, loaded, loaded.metadata.sql(view=str(view))).tables
+        tables = load_dependencies(catalog, query_of(loaded)).tables
         reads[view] = set(tables) & set(views) - {view}
     return in_order(reads)
 

@@ -13,7 +13,7 @@ from airflow_mv.script import BRANCH, STAGING, STAGING_NAMESPACE, CreateStorageS
 from airflow_mv.spec.identifiers import Identifier
 from airflow_mv.spec.materialized_view import STORAGE_OF_PROPERTY, staging_branch
 from airflow_mv.spec.table import TableMetadata
-from airflow_mv.sql.query import Dependencies, PinnedTable, pin_query, string_literal
+from airflow_mv.sql.query import Dependencies, ParsedQuery, PinnedTable, pin_query, string_literal
 
 #: The staged storage table's name in a script.
 STORAGE = "storage"
@@ -43,45 +43,36 @@ def staged(name: str) -> str:
 
 
 def pinned(
-    sql: str,
+    query: ParsedQuery,
     *,
-    default_catalog: str,
-    default_namespace: tuple[str, ...],
     dependencies: Dependencies,
     heads: Mapping[Identifier, int | None],
     storages: Mapping[Identifier, str | Identifier],
-    view: str,
     unfiltered: Collection[Identifier] = (),
 ) -> tuple[str, dict[str, str]]:
     """Pin every base table of a query, and give those that are materialized views a staged name.
 
     Args:
-        sql: The query.
-        default_catalog: The catalog of names with one or two parts.
-        default_namespace: The namespace of names with one part.
+        query: The query.
         dependencies: What the query reads.
         heads: The snapshot to read of each base table; ``None`` for one that was never written.
         storages: Of each base table that is a materialized view the storage table: its metadata file, or its name
             in the catalog.
-        view: For messages.
         unfiltered: Base tables of which no filter may reach the scan.
 
     Returns:
         The pinned query, and the storage metadata file to register by staged name.
     """
     names = read_as(storages)
-    query = pin_query(
-        sql,
-        default_catalog=default_catalog,
-        default_namespace=default_namespace,
+    text = pin_query(
+        query,
         tables={
             item: PinnedTable(item, heads[item], sql=names.get(item), unfiltered=item in unfiltered)
             for item in dependencies.tables
         },
-        views={item.identifier: item for item in dependencies.views},
-        view=view,
+        views=dependencies.nested,
     )
-    return query, {_staged_names(storages)[item]: place for item, place in storages.items() if isinstance(place, str)}
+    return text, {_staged_names(storages)[item]: place for item, place in storages.items() if isinstance(place, str)}
 
 
 def read_as(storages: Mapping[Identifier, str | Identifier]) -> dict[Identifier, str]:

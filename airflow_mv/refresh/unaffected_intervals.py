@@ -66,12 +66,10 @@ def _filters(catalog: MaterializedViewCatalog, observation: Observation, interva
         relations.append(BaseRelation(Identifier.parse(observed.identifier), f"t{number}", columns, changed=True))
     fields = view.metadata.schema_.fields
     query = IncrementalQuery.analyse(
-        observation.sql,
+        observation.query,
         relations,
         output=columns_of({"fields": fields}),
-        default_catalog=view.default_catalog,
-        default_namespace=view.default_namespace,
-        views={item.identifier: item for item in observation.dependencies.views},
+        views=observation.dependencies.nested,
     )
     if isinstance(query, Reason):
         return None

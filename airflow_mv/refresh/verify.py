@@ -189,7 +189,7 @@ def _pinned(catalog: MaterializedViewCatalog, observation: Observation, snapshot
     heads = {name: None if head == NO_SNAPSHOT else head for name, head in snapshots.items()}
     tables = tuple(replace(table, head=heads.get(table.identifier)) for table in observation.tables)
     then = replace(observation, tables=tables)
-    return pinned_query(catalog, then, then.sql, str(then.view.identifier))[0]
+    return pinned_query(catalog, then, then.query)[0]
 
 
 def _comparable(frame: DataFrame) -> DataFrame:

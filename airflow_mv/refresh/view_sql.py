@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from airflow_mv.catalog import Located, MaterializedViewCatalog
@@ -12,15 +12,13 @@ from airflow_mv.freshness.state import ObservedTable
 from airflow_mv.refresh.statements import pinned
 from airflow_mv.spec.identifiers import Identifier
 from airflow_mv.spec.table import TableMetadata
-from airflow_mv.sql.query import Dependencies
-from airflow_mv.sql.star_expansion import expand_stars
+from airflow_mv.sql.query import Dependencies, ParsedQuery
+from airflow_mv.sql.star_expansion import Schemas, expand_stars
 from airflow_mv.sql.types import rebound_columns
-
-Schemas = Callable[[Identifier], Sequence[tuple[str, ...]]]
 
 
 def pinned_query(
-    catalog: MaterializedViewCatalog, observation: Observation, query: str, label: str, *, filtered: bool = False
+    catalog: MaterializedViewCatalog, observation: Observation, query: ParsedQuery, *, filtered: bool = False
 ) -> tuple[str, dict[str, str]]:
     """Return a query with base tables at the snapshots that were observed, see :func:`~.statements.pinned`.
 
@@ -28,17 +26,13 @@ def pinned_query(
         catalog: Where the view is.
         observation: A look at a view.
         query: The view's query, or another one of the same names.
-        label: What errors call it.
         filtered: Whether filters may reach the scans of all tables: the query reads no column that was renamed since.
     """
     return pinned(
         query,
-        default_catalog=observation.view.default_catalog,
-        default_namespace=observation.view.default_namespace,
         dependencies=observation.dependencies,
         heads={Identifier.parse(table.identifier): table.head for table in observation.tables},
         storages=observation.nested_storages,
-        view=label,
         unfiltered=() if filtered else tuple(_rebound(catalog, observation)),
     )
 
@@ -59,19 +53,14 @@ def with_own_columns(catalog: MaterializedViewCatalog, observation: Observation)
         catalog: Where the view is.
         observation: The look; base tables are opened only where a ``*`` stands for their columns.
     """
+    query, dependencies = observation.query, observation.dependencies
+    if not any("*" in item.text for item in (query, *(view.query for view in dependencies.views))):
+        return observation
     schemas = schemas_of(catalog, observation.tables, observation.opened)
-    dependencies = expanded_dependencies(observation.dependencies, schemas)
-    loaded = observation.view
-    sql = expand_stars(
-        observation.sql,
-        columns=loaded.metadata.schema_.names,
-        default_catalog=loaded.default_catalog,
-        default_namespace=loaded.default_namespace,
-        views={view.identifier: view for view in dependencies.views},
-        schemas=schemas,
-        view=str(loaded.identifier),
-    )
-    return replace(observation, sql=sql, dependencies=dependencies)
+    dependencies = expanded_dependencies(dependencies, schemas)
+    columns = observation.view.metadata.schema_.names
+    query = expand_stars(query, columns=columns, views=dependencies.nested, schemas=schemas)
+    return replace(observation, query=query, dependencies=dependencies)
 
 
 def expanded_dependencies(dependencies: Dependencies, schemas: Schemas) -> Dependencies:
@@ -81,29 +70,18 @@ def expanded_dependencies(dependencies: Dependencies, schemas: Schemas) -> Depen
         dependencies: What the query reads.
         schemas: See :func:`schemas_of`.
     """
-    views = {view.identifier: view for view in dependencies.views}
-    spelled = (
-        replace(
-            view,
-            sql=expand_stars(
-                view.sql,
-                columns=view.columns,
-                default_catalog=view.default_catalog,
-                default_namespace=view.default_namespace,
-                views=views,
-                schemas=schemas,
-                view=str(view.identifier),
-            ),
-        )
+    views = dependencies.nested
+    expanded = (
+        replace(view, query=expand_stars(view.query, columns=view.columns, views=views, schemas=schemas))
         for view in dependencies.views
     )
-    return replace(dependencies, views=tuple(spelled))
+    return replace(dependencies, views=tuple(expanded))
 
 
 def schemas_of(
     catalog: MaterializedViewCatalog, tables: Sequence[ObservedTable], opened: dict[str, TableMetadata] | None = None
 ) -> Schemas:
-    """Return what gives the columns that base tables have had: those at their snapshot first, then the newest.
+    """Return the columns that base tables have had: those at their snapshot first, then the newest.
 
     Args:
         catalog: Where the tables are.
@@ -111,19 +89,20 @@ def schemas_of(
         opened: See :func:`metadata_of`.
     """
     known = {} if opened is None else opened
-    observed = {Identifier.parse(table.identifier): table for table in tables}
+    return {
+        Identifier.parse(observed.identifier): _columns_had(metadata_of(catalog, observed, known), observed.head)
+        for observed in tables
+    }
 
-    def schemas(identifier: Identifier) -> Sequence[tuple[str, ...]]:
-        table = metadata_of(catalog, observed[identifier], known)
-        present = table.schema_at(observed[identifier].head)
-        there = {(field["name"], field.get("id")) for field in present.get("fields", [])}
-        found = [
-            tuple(str(field["name"]) for field in schema.get("fields", []) if (field["name"], field.get("id")) in there)
-            for schema in (present, *reversed(table.schemas))
-        ]
-        return list(dict.fromkeys(found))
 
-    return schemas
+def _columns_had(table: TableMetadata, head: int | None) -> Sequence[tuple[str, ...]]:
+    present = table.schema_at(head)
+    there = {(field["name"], field.get("id")) for field in present.get("fields", [])}
+    found = [
+        tuple(str(field["name"]) for field in schema.get("fields", []) if (field["name"], field.get("id")) in there)
+        for schema in (present, *reversed(table.schemas))
+    ]
+    return list(dict.fromkeys(found))
 
 
 def metadata_of(

@@ -8,16 +8,15 @@ tables pinned.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from sqlglot import ParseError, Token, TokenError, TokenType, exp
-from sqlglot.dialects.spark import Spark
-from sqlglot.parsers.spark import SparkParser
 
 from airflow_mv.errors import InvalidIdentifierError, InvalidQueryError
 from airflow_mv.quoting import quote
 from airflow_mv.spec.identifiers import Identifier
+from airflow_mv.sql.dialect import AsWritten, AsWrittenParser, tokenized
 
 MAX_VIEW_DEPTH = 64
 MAX_PINNED_CHARACTERS = 16 * 1024 * 1024
@@ -45,15 +44,60 @@ class PinnedTable:
     unfiltered: bool = False
 
 
+@dataclass(frozen=True, slots=True, order=True)
+class Reference:
+    """One place in a query's text that names a table or a view."""
+
+    start: int
+    end: int
+    identifier: Identifier
+    aliased: bool
+
+    @property
+    def span(self) -> Span:
+        """Where the name is."""
+        return (self.start, self.end)
+
+
+@dataclass(frozen=True, slots=True)
+class ParsedQuery:
+    """One query, parsed once. It is handed on from the dependencies to the statements of a refresh.
+
+    Args:
+        text: The text without a final semicolon.
+        view: Whose query it is, for messages.
+        default_catalog: The catalog of names with one or two parts.
+        default_namespace: The namespace of names with one part.
+        references: Each place where it names a table or a view, in the order of the text. Names of CTEs and table
+            functions are not among them.
+        tree: How sqlglot reads it. Whoever changes a tree copies it first.
+        tokens: The tokens of the text.
+    """
+
+    text: str
+    view: str
+    default_catalog: str
+    default_namespace: tuple[str, ...]
+    references: tuple[Reference, ...]
+    tree: exp.Expr = field(repr=False, compare=False)
+    tokens: tuple[Token, ...] = field(repr=False, compare=False)
+
+    def identifier(self, table: exp.Table) -> Identifier:
+        """Return what a table of the tree is called in full.
+
+        Raises:
+            InvalidIdentifierError: It has no readable name.
+        """
+        return _identifier(table, self.default_catalog, self.default_namespace)
+
+
 @dataclass(frozen=True, slots=True)
 class NestedView:
     """A plain view that a query reads, at one version, which was made at a time in milliseconds since 1970."""
 
     identifier: Identifier
-    sql: str
+    query: ParsedQuery
     columns: tuple[str, ...]
-    default_catalog: str
-    default_namespace: tuple[str, ...]
     version_id: int
     uuid: str
     version_ms: int = 0
@@ -66,30 +110,40 @@ class Dependencies:
     tables: tuple[Identifier, ...]
     views: tuple[NestedView, ...]
 
+    @property
+    def nested(self) -> dict[Identifier, NestedView]:
+        """The nested views by name."""
+        return {view.identifier: view for view in self.views}
 
-def base_tables(
-    sql: str,
-    *,
-    default_catalog: str,
-    default_namespace: tuple[str, ...],
-    load_view: Callable[[Identifier], NestedView | None],
-    view: str,
-) -> Dependencies:
+
+def names_to_load(query: ParsedQuery, known: Mapping[Identifier, NestedView | None]) -> tuple[Identifier, ...]:
+    """Return the names that a query reads of which it is not known yet whether they are nested views.
+
+    Args:
+        query: The query.
+        known: What was loaded before: the nested plain view of a name, ``None`` for anything else.
+    """
+    found: dict[Identifier, None] = {}
+    level = [query]
+    for _ in range(MAX_VIEW_DEPTH + 2):
+        names = [reference.identifier for item in level for reference in item.references]
+        level = [view.query for name in dict.fromkeys(names) if name not in found and (view := known.get(name))]
+        found |= dict.fromkeys(names)
+    return tuple(name for name in found if name not in known)
+
+
+def base_tables(query: ParsedQuery, known: Mapping[Identifier, NestedView | None]) -> Dependencies:
     """Return the base tables and nested views of a query.
 
     Args:
-        sql: The query.
-        default_catalog: The catalog of names with one or two parts.
-        default_namespace: The namespace of names with one part.
-        load_view: Gives the nested plain view of a name, ``None`` if the name is something else.
-            Called once per name.
-        view: Whose query it is, for messages.
+        query: The query.
+        known: The nested plain view of a name; any other name is a base table. See :func:`names_to_load`.
 
     Raises:
-        InvalidQueryError: A query is not readable, or views are nested in a cycle or too deeply.
+        InvalidQueryError: Views are nested in a cycle or too deeply.
     """
-    collector = _Collector(load_view)
-    collector.visit(sql, default_catalog, default_namespace, (view,))
+    collector = _Collector(known)
+    collector.visit(query, (query.view,))
     views = [found for found in collector.names.values() if found is not None]
     return Dependencies(
         tuple(sorted(name for name, found in collector.names.items() if found is None)),
@@ -98,29 +152,20 @@ def base_tables(
 
 
 def pin_query(
-    sql: str,
-    *,
-    default_catalog: str,
-    default_namespace: tuple[str, ...],
-    tables: Mapping[Identifier, PinnedTable],
-    views: Mapping[Identifier, NestedView],
-    view: str,
+    query: ParsedQuery, *, tables: Mapping[Identifier, PinnedTable], views: Mapping[Identifier, NestedView]
 ) -> str:
     """Return the query reading each base table at its snapshot; all else is the user's own text.
 
     Args:
-        sql: The query.
-        default_catalog: The catalog of names with one or two parts.
-        default_namespace: The namespace of names with one part.
+        query: The query.
         tables: The snapshot of each base table.
         views: The nested plain views.
-        view: Whose query it is, for messages.
 
     Raises:
-        InvalidQueryError: A query is not readable, names something that is in neither mapping, or
-            grows beyond bounds by its nested views.
+        InvalidQueryError: The query names something that is in neither mapping, or grows beyond bounds by its nested
+            views.
     """
-    return _Pinner(tables, views).visit(sql, default_catalog, default_namespace, (view,))
+    return _Pinner(tables, views).visit(query, (query.view,))
 
 
 def pinned_table(identifier: Identifier, snapshot_id: int | None) -> str:
@@ -193,25 +238,21 @@ def _escaped(match: re.Match[str]) -> str:
 class _Collector:
     """Walks nested views once each."""
 
-    load_view: Callable[[Identifier], NestedView | None]
+    known: Mapping[Identifier, NestedView | None]
     names: dict[Identifier, NestedView | None] = field(default_factory=dict)
     heights: dict[Identifier, int] = field(default_factory=dict)
 
-    def visit(self, sql: str, catalog: str, namespace: tuple[str, ...], path: tuple[str, ...]) -> int:
+    def visit(self, query: ParsedQuery, path: tuple[str, ...]) -> int:
         """Collect what a query reads; return how many views deep it is."""
-        query = parse_query(sql, view=_label(path))
         height = 0
-        for reference in references(query, default_catalog=catalog, default_namespace=namespace):
+        for reference in query.references:
             name = reference.identifier
             _check_path(query, reference, path)
-            if name not in self.names:
-                self.names[name] = self.load_view(name)
-            nested = self.names[name]
+            nested = self.names.setdefault(name, self.known.get(name))
             if nested is None:
                 continue
             if name not in self.heights:
-                below = (*path, str(name))
-                self.heights[name] = self.visit(nested.sql, nested.default_catalog, nested.default_namespace, below)
+                self.heights[name] = self.visit(nested.query, (*path, str(name)))
             height = max(height, self.heights[name] + 1)
             if height > MAX_VIEW_DEPTH:
                 raise _too_deep(query, reference)
@@ -226,11 +267,10 @@ class _Pinner:
     views: Mapping[Identifier, NestedView]
     done: dict[Identifier, str] = field(default_factory=dict)
 
-    def visit(self, sql: str, catalog: str, namespace: tuple[str, ...], path: tuple[str, ...]) -> str:
+    def visit(self, query: ParsedQuery, path: tuple[str, ...]) -> str:
         """Return a query with its tables pinned."""
-        query = parse_query(sql, view=_label(path))
         edits: dict[tuple[int, int], str] = {}
-        for reference in references(query, default_catalog=catalog, default_namespace=namespace):
+        for reference in query.references:
             text, renamed = self._replacement(query, reference, path)
             edits[reference.span] = text
             if renamed and not reference.aliased:
@@ -254,8 +294,7 @@ class _Pinner:
             raise query_error(query.text, reference.start, f"no snapshot of {name} is given", query.view)
         _check_path(query, reference, path)
         if name not in self.done:
-            below = (*path, str(name))
-            self.done[name] = self.visit(nested.sql, nested.default_catalog, nested.default_namespace, below)
+            self.done[name] = self.visit(nested.query, (*path, str(name)))
         return expand_view(self.done[name], nested.columns, name.name), True
 
 
@@ -276,10 +315,6 @@ def _unfiltered(table: PinnedTable) -> str:
     """
     pinned = _at_snapshot(table.sql or table.identifier.sql(), table.snapshot_id, alias="")
     return f"((SELECT * FROM {pinned} WHERE spark_partition_id() >= 0) AS {quote(table.identifier.name)})"
-
-
-def _label(path: tuple[str, ...]) -> str:
-    return path[0] if len(path) == 1 else f"{path[0]}, nested view {path[-1]}"
 
 
 def _check_path(query: ParsedQuery, reference: Reference, path: tuple[str, ...]) -> None:
@@ -325,8 +360,6 @@ _FIRST_WORDS = (TokenType.SELECT, TokenType.WITH, TokenType.FROM, TokenType.VALU
 _QUERIES = (exp.Query, exp.Values)
 _STATEMENTS = (exp.DDL, exp.DML, exp.Into, exp.Command, exp.MultitableInserts)
 _CALLS_JAVA = frozenset({"reflect", "try_reflect", "java_method"})
-#: What may stand behind ``window`` where that is a name, and AS behind it.
-_NEVER_NAMES = (TokenType.R_PAREN, TokenType.DOT, TokenType.COMMA)
 #: Functions that may read a file by its path, and how many arguments they have without that.
 _READS_FILES = {"from_protobuf": 0, "to_protobuf": 0, "from_avro": 2, "from_xml": 2, "schema_of_xml": 1}
 #: Functions of where a row is stored or read: compaction and the number of tasks change them.
@@ -357,41 +390,46 @@ _LEXEMES = re.compile(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class ParsedQuery:
-    """One query: the text without a final semicolon, and how sqlglot reads it."""
-
-    text: str
-    tree: exp.Expr
-    view: str
-
-
-@dataclass(frozen=True, slots=True, order=True)
-class Reference:
-    """One place in a query's text that names a table or a view."""
-
-    start: int
-    end: int
-    identifier: Identifier
-    aliased: bool
-
-    @property
-    def span(self) -> Span:
-        """Where the name is."""
-        return (self.start, self.end)
-
-
-def parse_query(sql: str, *, view: str) -> ParsedQuery:
+def parse_query(
+    sql: str,
+    *,
+    view: str,
+    default_catalog: str,
+    default_namespace: tuple[str, ...],
+    given: Collection[str] = (),
+) -> ParsedQuery:
     """Read one query in Spark's dialect.
+
+    Args:
+        sql: The text.
+        view: Whose query it is, for messages.
+        default_catalog: The catalog of names with one or two parts.
+        default_namespace: The namespace of names with one part.
+        given: Names of one part that are no tables: the statement around the query says what they are.
+
+    Raises:
+        InvalidQueryError: The text is no single query, or holds something whose result could not
+            be pinned. The message quotes the place.
+    """
+    text, tokens, tree = _parsed(sql, view)
+    found = _references(text, tree, view, default_catalog, default_namespace, frozenset(map(_fold, given)))
+    return ParsedQuery(text, view, default_catalog, default_namespace, found, tree, tuple(tokens))
+
+
+def parse_tree(sql: str, *, view: str) -> exp.Expr:
+    """Read one query in Spark's dialect whose tables do not matter.
 
     Args:
         sql: The text.
         view: Whose query it is, for messages.
 
     Raises:
-        InvalidQueryError: The text is no single query, or holds something whose result could not
-            be pinned. The message quotes the place.
+        InvalidQueryError: As :func:`parse_query`.
     """
+    return _parsed(sql, view)[2]
+
+
+def _parsed(sql: str, view: str) -> tuple[str, list[Token], exp.Expr]:
     _check_text(sql, view)
     tokens = _tokens(sql, view)
     text, tokens = _without_last_semicolons(sql, tokens)
@@ -402,40 +440,41 @@ def parse_query(sql: str, *, view: str) -> ParsedQuery:
     _check_relations(text, tree, view)
     _check_functions(text, tree, view)
     _check_columns(text, tree, view)
-    return ParsedQuery(text, tree, view)
+    return text, tokens, tree
 
 
-def references(
-    query: ParsedQuery, *, default_catalog: str, default_namespace: tuple[str, ...]
+def _references(
+    text: str,
+    tree: exp.Expr,
+    view: str,
+    default_catalog: str,
+    default_namespace: tuple[str, ...],
+    given: Collection[str],
 ) -> tuple[Reference, ...]:
-    """Return each place where the query names a table or a view, in the order of the text.
-
-    Names of CTEs and table functions are not among them.
-
-    Args:
-        query: The query.
-        default_catalog: The catalog of names with one or two parts.
-        default_namespace: The namespace of names with one part.
-
-    Raises:
-        InvalidQueryError: A name is not readable, has its own time travel or is a path.
-    """
+    """Return each place that names a table or a view; refuse names that are unreadable, paths and time travel."""
     found = []
-    for table in _tables(query.tree):
-        span = _span(query, table.parts)
+    for table in _tables(tree):
+        if len(table.parts) == 1 and _fold(table.name) in given:
+            continue
+        span = _span(text, table.parts, view)
         if table.args.get("version") or table.args.get("when"):
             message = "time travel in the query: a refresh itself chooses the snapshots; name the table only"
-            raise query_error(query.text, span[0], message, query.view)
+            raise query_error(text, span[0], message, view)
         parts = tuple(part.name for part in table.parts)
         if len(parts) == 2 and parts[0].lower() in _FILE_FORMATS and "/" in parts[1]:
             message = "this reads files by path, which have no snapshots: register them as an Iceberg table"
-            raise query_error(query.text, span[0], message, query.view)
+            raise query_error(text, span[0], message, view)
         try:
-            identifier = Identifier.of(parts, default_catalog=default_catalog, default_namespace=default_namespace)
+            identifier = _identifier(table, default_catalog, default_namespace)
         except InvalidIdentifierError as error:
-            raise query_error(query.text, span[0], str(error), query.view) from error
+            raise query_error(text, span[0], str(error), view) from error
         found.append(Reference(*span, identifier, bool(table.alias)))
     return tuple(sorted(found))
+
+
+def _identifier(table: exp.Table, default_catalog: str, default_namespace: tuple[str, ...]) -> Identifier:
+    parts = tuple(part.name for part in table.parts)
+    return Identifier.of(parts, default_catalog=default_catalog, default_namespace=default_namespace)
 
 
 def splice(text: str, edits: Mapping[Span, str]) -> str:
@@ -459,7 +498,7 @@ def shorter_qualifiers(query: ParsedQuery, reference: Reference) -> dict[Span, s
     Raises:
         InvalidQueryError: The short name means something else, too.
     """
-    node = next(table for table in _tables(query.tree) if _span(query, table.parts) == reference.span)
+    node = next(table for table in _tables(query.tree) if _span(query.text, table.parts, query.view) == reference.span)
     scope = node.find_ancestor(exp.Select)
     names = [_fold(part) for part in reference.identifier.parts]
     edits: dict[Span, str] = {}
@@ -467,7 +506,7 @@ def shorter_qualifiers(query: ParsedQuery, reference: Reference) -> dict[Span, s
         chain = _chain(column)
         for length in range(len(names), 1, -1):
             if len(chain) > length and [_fold(part.name) for part in chain[:length]] == names[-length:]:
-                edits[_span(query, chain[:length])] = quote(reference.identifier.name)
+                edits[_span(query.text, chain[:length], query.view)] = quote(reference.identifier.name)
                 break
     if edits and not _is_unique(query.tree, node, names):
         message = f"give {reference.identifier} an alias: other relations of the query have its short name, too"
@@ -505,27 +544,6 @@ def _check_text(sql: str, view: str) -> None:
     if match := _SUBSTITUTION.search(sql):
         message = f"Spark would put a setting of its session in place of {match[0]}: write the value itself"
         raise query_error(sql, match.start(), message, view)
-
-
-def tokenized(sql: str) -> list[Token]:
-    """Return the tokens of a text, where sqlglot takes ``window`` for a keyword only where it begins a clause.
-
-    Raises:
-        TokenError: There are none.
-    """
-    tokens = Spark().tokenize(sql)
-    return [_as_name(token) if _is_named_window(tokens[at : at + 3]) else token for at, token in enumerate(tokens)]
-
-
-def _is_named_window(tokens: Sequence[Token]) -> bool:
-    """Whether the first token is the word ``window`` as the name of a function or a column."""
-    if tokens[0].token_type is not TokenType.WINDOW:
-        return False
-    return len(tokens) < 3 or tokens[2].token_type is not TokenType.ALIAS or tokens[1].token_type in _NEVER_NAMES
-
-
-def _as_name(token: Token) -> Token:
-    return Token(TokenType.VAR, token.text, token.line, token.col, token.start, token.end, token.comments)
 
 
 def _tokens(sql: str, view: str) -> list[Token]:
@@ -587,7 +605,7 @@ class _TooManyStepsError(Exception):
     """Not an error of sqlglot's, which would catch it."""
 
 
-class _BoundedParser(SparkParser):
+class _BoundedParser(AsWrittenParser):
     """Stops where sqlglot's tries double with each JOIN without ON, or each nested STRUCT."""
 
     steps_left: int
@@ -600,7 +618,7 @@ class _BoundedParser(SparkParser):
 
 
 def _tree(text: str, tokens: list[Token], view: str) -> exp.Expr:
-    parser = _BoundedParser(dialect=Spark(), error_message_context=len(text))
+    parser = _BoundedParser(dialect=AsWritten(), error_message_context=len(text))
     parser.steps_left = max(_MAX_STEPS, _MAX_STEPS_PER_TOKEN * len(tokens))
     try:
         trees = parser.parse(tokens, text)
@@ -700,14 +718,14 @@ def _visible(with_: exp.Expr, definition: exp.Expr | None) -> Iterator[exp.CTE]:
             return
 
 
-def _span(query: ParsedQuery, parts: Sequence[exp.Expr]) -> Span:
+def _span(text: str, parts: Sequence[exp.Expr], view: str) -> Span:
     """Return where a name is written, having checked that sqlglot's places say what its names say."""
     for part in parts:
         start, end = part.meta.get("start"), part.meta.get("end")
-        written = query.text[start : end + 1] if start is not None and end is not None else ""
+        written = text[start : end + 1] if start is not None and end is not None else ""
         if written != quote(part.name) and not (written == part.name and _PLAIN_PART.fullmatch(written)):
             message = f"the name part {part.name!r} is not readable here: put each part of the name in backticks"
-            raise query_error(query.text, start or 0, message, query.view)
+            raise query_error(text, start or 0, message, view)
     return int(parts[0].meta["start"]), int(parts[-1].meta["end"]) + 1
 
 

@@ -7,7 +7,7 @@ gives the view's own columns. So views of other programs are read alike.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice, product
 
@@ -18,8 +18,8 @@ from airflow_mv.quoting import quote
 from airflow_mv.spec.identifiers import Identifier
 from airflow_mv.sql.query import NestedView, ParsedQuery, Span, cte_of, parse_query, splice
 
-#: Gives the lists of columns that a base table has had, the present one first.
-Schemas = Callable[[Identifier], Sequence[tuple[str, ...]]]
+#: The lists of columns that each base table has had, the present one first.
+Schemas = Mapping[Identifier, Sequence[tuple[str, ...]]]
 _MOST_TRIES = 200
 #: A column without a name of its own: any name may be the view's.
 _Names = tuple[str | None, ...]
@@ -30,47 +30,46 @@ class _UnknownError(Exception):
 
 
 def expand_stars(
-    sql: str,
+    query: ParsedQuery,
     *,
     columns: Sequence[str],
-    default_catalog: str,
-    default_namespace: tuple[str, ...],
     views: Mapping[Identifier, NestedView],
     schemas: Schemas,
-    view: str,
-) -> str:
+) -> ParsedQuery:
     """Return a view's query with each ``*`` written out that would give more than the view's columns.
 
-    The text stays as it is where no ``*`` gives more, and where it cannot be told what it gives.
+    The query stays as it is where no ``*`` gives more, and where it cannot be told what it gives.
 
     Args:
-        sql: The query.
+        query: The query.
         columns: The view's columns.
-        default_catalog: The catalog of names with one or two parts.
-        default_namespace: The namespace of names with one part.
         views: The nested plain views.
-        schemas: The columns of base tables; asked only for those that a ``*`` stands for.
-        view: For messages.
-
-    Raises:
-        InvalidQueryError: The query is not readable.
+        schemas: The columns of base tables; those that a ``*`` stands for must be there.
     """
-    if "*" not in sql:
-        return sql
-    query = parse_query(sql, view=view)
-    names = _Naming(default_catalog, default_namespace, views)
+    if "*" not in query.text:
+        return query
+    names = _Naming(query, views)
     try:
         starred = {item for select, star in _stars(query.tree) for item in names.behind(select, star)}
         tables = sorted(starred)
-        every = [schemas(item) for item in tables]
+        every = [schemas[item] for item in tables]
         for chosen in islice(product(*every), _MOST_TRIES):
             names.columns = dict(zip(tables, chosen, strict=True))
             if _agree(names.of_query(query.tree), columns):
                 older = {item for item, given, known in zip(tables, chosen, every, strict=True) if given != known[0]}
-                return splice(query.text, dict(names.edits(query, older))) if older else sql
+                return _edited(query, dict(names.edits(older))) if older else query
     except (_UnknownError, InvalidIdentifierError, RecursionError, KeyError):  # a key: a name that we read otherwise
-        return sql
-    return sql
+        return query
+    return query
+
+
+def _edited(query: ParsedQuery, edits: Mapping[Span, str]) -> ParsedQuery:
+    return parse_query(
+        splice(query.text, edits),
+        view=query.view,
+        default_catalog=query.default_catalog,
+        default_namespace=query.default_namespace,
+    )
 
 
 def _agree(found: _Names, wanted: Sequence[str]) -> bool:
@@ -99,8 +98,7 @@ class _Relation:
 class _Naming:
     """The names of columns, by what tables are taken to have."""
 
-    catalog: str
-    namespace: tuple[str, ...]
+    query: ParsedQuery
     views: Mapping[Identifier, NestedView]
     columns: Mapping[Identifier, tuple[str, ...]] = field(default_factory=dict)
 
@@ -111,9 +109,9 @@ class _Naming:
             if (identifier := self._base(relation)) is not None:
                 yield identifier
 
-    def edits(self, query: ParsedQuery, older: set[Identifier]) -> Iterator[tuple[Span, str]]:
+    def edits(self, older: set[Identifier]) -> Iterator[tuple[Span, str]]:
         """Yield what to write for each ``*`` that stands for one of some tables."""
-        for select, star in _stars(query.tree):
+        for select, star in _stars(self.query.tree):
             relations = self._covered(select, star)
             bases = [self._base(item) for item in relations]
             if not older.intersection(item for item in bases if item is not None):
@@ -167,7 +165,7 @@ class _Naming:
         if isinstance(node, exp.Table):
             if (cte := cte_of(node)) is not None:
                 return tuple(item.name for item in cte.args["alias"].columns) or self.of_query(cte.this)
-            identifier = self._identifier(node)
+            identifier = self.query.identifier(node)
             if identifier in self.views:
                 return self.views[identifier].columns
             return self.columns[identifier]
@@ -178,16 +176,12 @@ class _Naming:
         node = relation.node
         if not isinstance(node, exp.Table) or cte_of(node) is not None:
             return None
-        identifier = self._identifier(node)
+        identifier = self.query.identifier(node)
         if identifier in self.views:
             return None
         if relation.given:
             raise _UnknownError  # columns that have got other names by position
         return identifier
-
-    def _identifier(self, node: exp.Table) -> Identifier:
-        parts = tuple(part.name for part in node.parts)
-        return Identifier.of(parts, default_catalog=self.catalog, default_namespace=self.namespace)
 
 
 def _relations(select: exp.Select) -> Iterator[_Relation]:

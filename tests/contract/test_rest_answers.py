@@ -28,10 +28,11 @@ from airflow_mv.errors import (
     UnsupportedError,
     ViewNotFoundError,
 )
-from airflow_mv.freshness.observe import dependencies_of, observe_tables
+from airflow_mv.freshness.observe import load_dependencies, observe_tables
 from airflow_mv.refresh.create import Definition, create
 from airflow_mv.spec.identifiers import Identifier
 from airflow_mv.spec.view import ViewMetadata, new_view, replace_version, with_view_properties
+from airflow_mv.sql.query import parse_query
 from tests.services import http_server
 
 CANARY = "canary-91c2-token"
@@ -128,7 +129,13 @@ def test_each_base_table_of_a_look_is_asked_for_once(server: Server) -> None:
     server.asked.clear()
     places: dict[Identifier, Located] = {}
 
-    named = dependencies_of(catalog, view, "SELECT one.n FROM one JOIN two USING (n)", located=places).tables
+    query = parse_query(
+        "SELECT one.n FROM one JOIN two USING (n)",
+        view="v",
+        default_catalog=view.default_catalog,
+        default_namespace=view.default_namespace,
+    )
+    named = load_dependencies(catalog, query, located=places).tables
     tables, _ = observe_tables(catalog, named, None, located=places)
 
     assert [(table.error, table.metadata_location) for table in tables] == [(None, "s3://b/t/metadata/1.json")] * 2

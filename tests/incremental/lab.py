@@ -18,6 +18,7 @@ from sqlglot import exp
 from airflow_mv.ivm import Appended, BaseRelation, IncrementalQuery, Merged, Replaced, Signed
 from airflow_mv.spec.identifiers import Identifier
 from airflow_mv.spec.reasons import Reason
+from airflow_mv.sql.query import ParsedQuery, parse_query
 
 Row = tuple[Any, ...]
 Bag = Counter[Row]
@@ -26,6 +27,11 @@ Bag = Counter[Row]
 STRATEGIES = ("append", "signed", "merge", "rows", "replace")
 #: Spark type -> DuckDB type, where they differ.
 TYPES = {"string": "varchar"}
+
+
+def parsed(sql: str) -> ParsedQuery:
+    """Parse a query over the tables of the laboratory."""
+    return parse_query(sql, view="v", default_catalog="lake", default_namespace=("db",))
 
 
 @dataclass(frozen=True)
@@ -127,9 +133,7 @@ class Lab:
     def _analyse(
         self, sql: str, relations: Sequence[BaseRelation], output: Sequence[tuple[str, str]]
     ) -> IncrementalQuery | Reason:
-        return IncrementalQuery.analyse(
-            sql, relations, output=output, default_catalog="lake", default_namespace=("db",), views={}
-        )
+        return IncrementalQuery.analyse(parsed(sql), relations, output=output, views={})
 
     # ------------------------------------------------------------------------------- strategies
     def refresh(self, query: IncrementalQuery, stored: Mapping[str, Bag]) -> tuple[Bag, dict[str, Bag | Reason | str]]:

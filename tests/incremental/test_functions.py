@@ -11,6 +11,7 @@ from airflow_mv.ivm.dialect import write
 from airflow_mv.ivm.model import RefusedError
 from airflow_mv.spec.identifiers import Identifier
 from airflow_mv.spec.reasons import Code, Reason
+from tests.incremental.lab import parsed
 
 #: Spark 4.1's aggregates, as its function registry groups them; ``any`` is refused.
 AGGREGATES = """
@@ -58,12 +59,7 @@ def test_a_call_that_sqlglot_trips_over_is_a_reason_and_no_error() -> None:
     """It reads the call and fails to write it: a plan ended with the library's TypeError."""
     table = BaseRelation(Identifier("lake", ("db",), "r"), "t0", (("k", "string"),), changed=True, appended_only=True)
     found = IncrementalQuery.analyse(
-        "SELECT j_s_o_n_object(k) AS x FROM r",
-        [table],
-        output=[("x", "string")],
-        default_catalog="lake",
-        default_namespace=("db",),
-        views={},
+        parsed("SELECT j_s_o_n_object(k) AS x FROM r"), [table], output=[("x", "string")], views={}
     )
     assert isinstance(found, Reason)
     assert found.code == Code.UNREADABLE

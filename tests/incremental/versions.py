@@ -10,7 +10,7 @@ from typing import Any
 
 from airflow_mv.ivm import BaseRelation, IncrementalQuery
 from airflow_mv.spec.reasons import Reason
-from tests.incremental.lab import Bag, Lab, Table, spark_type, to_duckdb
+from tests.incremental.lab import Bag, Lab, Table, parsed, spark_type, to_duckdb
 
 
 def execute(lab: Lab, statements: Iterable[str]) -> None:
@@ -39,9 +39,7 @@ def analysed(lab: Lab, relations: Sequence[BaseRelation], sql: str) -> Increment
     """Analyse a query that must be readable."""
 
     def analyse(output: list[tuple[str, str]]) -> IncrementalQuery:
-        found = IncrementalQuery.analyse(
-            sql, relations, output=output, default_catalog="lake", default_namespace=("db",), views={}
-        )
+        found = IncrementalQuery.analyse(parsed(sql), relations, output=output, views={})
         assert not isinstance(found, Reason), found
         return found
 

@@ -14,13 +14,13 @@ from airflow_mv.spec.identifiers import Identifier
 from airflow_mv.sql.query import (
     MAX_VIEW_DEPTH,
     NestedView,
+    ParsedQuery,
     PinnedTable,
     base_tables,
     parse_query,
     partition_transform,
     pin_query,
     pinned_table,
-    references,
     splice,
     string_literal,
 )
@@ -28,19 +28,25 @@ from airflow_mv.sql.query import (
 VIEW = "lake.sales.daily"
 
 
+def parsed(sql: str, *, view: str = VIEW, namespace: tuple[str, ...] = ("s",), catalog: str = "lake") -> ParsedQuery:
+    """Parse a query with short names."""
+    return parse_query(sql, view=view, default_catalog=catalog, default_namespace=namespace)
+
+
 def names(sql: str) -> list[str]:
     """Return what each reference means, in the order of the text."""
-    query = parse_query(sql, view=VIEW)
-    return [str(item.identifier) for item in references(query, default_catalog="lake", default_namespace=("s",))]
+    return [str(item.identifier) for item in parsed(sql).references]
 
 
 def nested(name: str, sql: str, columns: tuple[str, ...] = ("x",)) -> NestedView:
-    return NestedView(Identifier.parse(name), sql, columns, "lake", ("s",), 1, f"uuid of {name}")
+    return NestedView(
+        Identifier.parse(name), parsed(sql, view=f"{VIEW}, nested view {name}"), columns, 1, f"uuid of {name}"
+    )
 
 
 def collect(sql: str, *views: NestedView) -> tuple[list[str], list[str]]:
     known = {view.identifier: view for view in views}
-    found = base_tables(sql, default_catalog="lake", default_namespace=("s",), load_view=known.get, view=VIEW)
+    found = base_tables(parsed(sql), known)
     return [str(item) for item in found.tables], [str(item.identifier) for item in found.views]
 
 
@@ -49,14 +55,7 @@ def pinned(sql: str, snapshots: Mapping[str, int | PinnedTable | None], *views: 
         Identifier.parse(name): item if isinstance(item, PinnedTable) else PinnedTable(Identifier.parse(name), item)
         for name, item in snapshots.items()
     }
-    return pin_query(
-        sql,
-        default_catalog="lake",
-        default_namespace=("s",),
-        tables=tables,
-        views={view.identifier: view for view in views},
-        view=VIEW,
-    )
+    return pin_query(parsed(sql), tables=tables, views={view.identifier: view for view in views})
 
 
 # ------------------------------------------------------------------------------------ references
@@ -137,7 +136,7 @@ def test_a_name_means_a_cte_exactly_where_it_does_in_spark(sql: str, expected: l
 def test_a_reference_says_where_it_is_and_whether_it_has_an_alias() -> None:
     """Places count characters of the user's text, whatever stands before them."""
     sql = "SELECT '😀é' -- lake.s.t\nFROM `lake`.s.`t😀` AS x, u"
-    first, second = references(parse_query(sql, view=VIEW), default_catalog="lake", default_namespace=("s",))
+    first, second = parsed(sql).references
     assert (sql[first.start : first.end], first.aliased) == ("`lake`.s.`t😀`", True)
     assert (sql[second.start : second.end], second.aliased) == ("u", False)
 
@@ -288,22 +287,20 @@ QUERIES = [
 def test_pinning_each_reference_to_itself_leaves_the_query_equal(sql: str, comment: str) -> None:
     """The places are right, whatever characters stand before them."""
     sql = f"/*{comment}*/ {sql} /*{comment}*/"
-    query = parse_query(sql, view=VIEW)
-    found = references(query, default_catalog="lake", default_namespace=("s",))
+    query = parsed(sql)
+    found = query.references
     same = splice(query.text, {item.span: sql[item.start : item.end] for item in found})
     full = splice(query.text, {item.span: item.identifier.sql() for item in found})
     assert same == sql
-    again = references(parse_query(full, view=VIEW), default_catalog="no", default_namespace=("no",))
-    assert [item.identifier for item in again] == [item.identifier for item in found]
-    assert parse_query(same, view=VIEW).tree == query.tree
+    again = parsed(full, catalog="no", namespace=("no",))
+    assert [item.identifier for item in again.references] == [item.identifier for item in found]
+    assert parsed(same).tree == query.tree
 
 
 @given(st.sampled_from(QUERIES))
 def test_every_table_of_a_pinned_query_has_a_version(sql: str) -> None:
     """Read again by the same parser, there is no reference left to pin."""
-    tables = base_tables(
-        sql, default_catalog="lake", default_namespace=("s",), load_view=lambda _: None, view=VIEW
-    ).tables
+    tables = base_tables(parsed(sql), {}).tables
     text = pinned(sql, dict.fromkeys(map(str, tables), 7))
     assert text.count(" VERSION AS OF 7") == len(names(sql))
     with pytest.raises(InvalidQueryError, match="time travel"):
@@ -327,7 +324,8 @@ def test_dependencies_are_found_through_nested_views_each_once_and_sorted() -> N
 
 def test_a_nested_views_names_are_completed_by_its_own_defaults() -> None:
     """A view was written in another catalog and namespace than the one that reads it."""
-    view = NestedView(Identifier.parse("ice.x.v"), "SELECT * FROM t", ("a",), "ice", ("y", "z"), 1, "u")
+    query = parsed("SELECT * FROM t", catalog="ice", namespace=("y", "z"))
+    view = NestedView(Identifier.parse("ice.x.v"), query, ("a",), 1, "u")
     assert collect("SELECT * FROM ice.x.v JOIN t", view) == (["ice.y.z.t", "lake.s.t"], ["ice.x.v"])
 
 
@@ -480,6 +478,6 @@ def test_half_a_surrogate_pair_is_no_string_literal() -> None:
 def test_an_error_of_the_parser_names_the_word_and_not_its_own_token() -> None:
     """``<Token token_type: …>`` means nothing to the author of a query."""
     with pytest.raises(InvalidQueryError) as raised:
-        parse_query("SELECT FROM WHERE", view="v")
+        parsed("SELECT FROM WHERE")
     assert "Expected table name but got WHERE" in str(raised.value)
     assert "Token" not in str(raised.value)

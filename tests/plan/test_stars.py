@@ -8,26 +8,26 @@ from collections.abc import Sequence
 import pytest
 
 from airflow_mv.spec.identifiers import Identifier
-from airflow_mv.sql.query import NestedView
+from airflow_mv.sql.query import NestedView, ParsedQuery, parse_query
 from airflow_mv.sql.star_expansion import expand_stars
 
 #: The columns that each table has had, those of now first.
 SCHEMAS = {"r": [("a", "b", "more"), ("a", "b")], "s": [("x", "y", "z"), ("x", "y"), ("x",)]}
 NESTED = Identifier("lake", ("db",), "nested")
-VIEWS = {NESTED: NestedView(NESTED, "SELECT a, b FROM r", ("p", "q"), "lake", ("db",), 1, "u")}
+
+
+def parsed(sql: str) -> ParsedQuery:
+    """Parse a query with short names."""
+    return parse_query(sql, view="lake.db.v", default_catalog="lake", default_namespace=("db",))
+
+
+VIEWS = {NESTED: NestedView(NESTED, parsed("SELECT a, b FROM r"), ("p", "q"), 1, "u")}
 
 
 def written(sql: str, columns: Sequence[str]) -> str:
     """Write out a view's query."""
-    return expand_stars(
-        sql,
-        columns=columns,
-        default_catalog="lake",
-        default_namespace=("db",),
-        views=VIEWS,
-        schemas=lambda identifier: SCHEMAS[identifier.name],
-        view="lake.db.v",
-    )
+    query, schemas = parsed(sql), {Identifier("lake", ("db",), name): lists for name, lists in SCHEMAS.items()}
+    return expand_stars(query, columns=columns, views=VIEWS, schemas=schemas).text
 
 
 @pytest.mark.parametrize(
@@ -105,18 +105,9 @@ def test_many_tables_and_schemas_are_given_up_in_time() -> None:
     assert written(sql, ["x"]) == sql
     joined = "SELECT * FROM " + " JOIN ".join(f"db.t{number}" for number in range(12))
     many = {
-        f"t{number}": [tuple(f"c{index}" for index in range(width)) for width in range(40, 0, -1)]
+        Identifier("lake", ("db",), f"t{number}"): [
+            tuple(f"c{index}" for index in range(width)) for width in range(40, 0, -1)
+        ]
         for number in range(12)
     }
-    assert (
-        expand_stars(
-            joined,
-            columns=["no"],
-            default_catalog="lake",
-            default_namespace=("db",),
-            views={},
-            schemas=lambda identifier: many[identifier.name],
-            view="v",
-        )
-        == joined
-    )
+    assert expand_stars(parsed(joined), columns=["no"], views={}, schemas=many).text == joined

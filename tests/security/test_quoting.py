@@ -17,7 +17,16 @@ from airflow_mv.quoting import quote as script_quote
 from airflow_mv.refresh.statements import create_storage, renamed
 from airflow_mv.script import CreateStorageStep
 from airflow_mv.spec.identifiers import Identifier
-from airflow_mv.sql.query import NestedView, PinnedTable, base_tables, expand_view, pin_query, string_literal
+from airflow_mv.sql.query import (
+    NestedView,
+    ParsedQuery,
+    PinnedTable,
+    base_tables,
+    expand_view,
+    parse_query,
+    pin_query,
+    string_literal,
+)
 from tests.engine.fixtures import lake, lake_folder, spark
 from tests.security.mutations import ODD_TEXTS
 
@@ -29,6 +38,10 @@ names = parts | odd
 identifiers = st.builds(Identifier, names, st.lists(names, min_size=1, max_size=3).map(tuple), names)
 #: Plain words around them: an odd name of a table must leave the rest of the statement what it is.
 QUERY = "SELECT a.x, 'it''s' AS y FROM {} AS a WHERE a.z > 1"
+
+
+def parsed(sql: str, namespace: tuple[str, ...] = ("n",)) -> ParsedQuery:
+    return parse_query(sql, view="v", default_catalog="c", default_namespace=namespace)
 
 
 def _tables(sql: str) -> list[tuple[str, ...]]:
@@ -43,10 +56,10 @@ def test_i23_a_pinned_query_reads_exactly_the_table_that_was_named(name: Identif
     sql = QUERY.format(name.sql())
     if "${" in sql:
         return  # refused, since Spark would put a setting there
-    found = base_tables(sql, default_catalog="c", default_namespace=("n",), load_view=lambda _: None, view="v")
+    found = base_tables(parsed(sql), {})
     assert found.tables == (name,)
     tables = {name: PinnedTable(name, snapshot_id)}
-    pinned = pin_query(sql, default_catalog="c", default_namespace=("n",), tables=tables, views={}, view="v")
+    pinned = pin_query(parsed(sql), tables=tables, views={})
     assert _tables(pinned) == [name.parts]
     assert pinned.endswith("AS a WHERE a.z > 1")
     assert pinned.count(name.sql()) == 1
@@ -75,9 +88,7 @@ def test_i23_a_default_namespace_of_any_name_is_quoted() -> None:
     """It comes from the view's metadata, never through the check of the query's text."""
     name = Identifier("c", ("${env:HOME}", "a`; DROP TABLE t--"), "orders")
     tables = {name: PinnedTable(name, 7)}
-    pinned = pin_query(
-        "SELECT * FROM orders", default_catalog="c", default_namespace=name.namespace, tables=tables, views={}, view="v"
-    )
+    pinned = pin_query(parsed("SELECT * FROM orders", name.namespace), tables=tables, views={})
     assert pinned == "SELECT * FROM `c`.`${env:HOME}`.`a``; DROP TABLE t--`.`orders` VERSION AS OF 7"
     script = create_storage(
         view="v", query=pinned, columns=None, location="file:///w", partition_by=[], nested={}, token="t"
@@ -117,13 +128,6 @@ def test_i23_a_name_cannot_end_itself(name: str) -> None:
     """Spelled out: the ways in which one would try."""
     identifier = Identifier("c", ("n",), name)
     assert _tables(f"SELECT * FROM {identifier.sql()}") == [("c", "n", name)]
-    nested = NestedView(identifier, "SELECT 1 AS a", (name,), "c", ("n",), 1, "u")
-    sql = pin_query(
-        f"SELECT * FROM {identifier.sql()}",
-        default_catalog="c",
-        default_namespace=("n",),
-        tables={},
-        views={identifier: nested},
-        view="v",
-    )
+    nested = NestedView(identifier, parsed("SELECT 1 AS a"), (name,), 1, "u")
+    sql = pin_query(parsed(f"SELECT * FROM {identifier.sql()}"), tables={}, views={identifier: nested})
     assert _tables(sql) == []

@@ -16,7 +16,16 @@ from pyspark.sql import SparkSession
 from airflow_mv.catalog.spark import spark_settings
 from airflow_mv.job.session import open_session
 from airflow_mv.spec.identifiers import Identifier
-from airflow_mv.sql.query import NestedView, PinnedTable, base_tables, partition_transform, pin_query, string_literal
+from airflow_mv.sql.query import (
+    NestedView,
+    ParsedQuery,
+    PinnedTable,
+    base_tables,
+    parse_query,
+    partition_transform,
+    pin_query,
+    string_literal,
+)
 
 #: PySpark leaves the socket of each collect() to the garbage collector.
 pytestmark = pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")
@@ -25,22 +34,26 @@ CATALOG = "pinned_lake"
 HOME = f"{CATALOG}.sales"
 CUSTOMERS = Identifier(CATALOG, ("sales",), "customers")
 ODD = Identifier(CATALOG, ("odd ns; é",), "t'a\"b``le. ü😀; -- /* DROP")
+
+
+def parsed(sql: str, namespace: str = "sales") -> ParsedQuery:
+    return parse_query(sql, view="v", default_catalog=CATALOG, default_namespace=(namespace,))
+
+
 VIEWS = [
     NestedView(
         Identifier(CATALOG, ("sales",), "big"),
-        "WITH orders AS (SELECT * FROM orders WHERE amount >= 20) -- orders\nSELECT id, amount FROM orders -- end",
+        parsed(
+            "WITH orders AS (SELECT * FROM orders WHERE amount >= 20) -- orders\nSELECT id, amount FROM orders -- end"
+        ),
         ("big id", "worth"),
-        CATALOG,
-        ("sales",),
         1,
         "big",
     ),
     NestedView(
         Identifier(CATALOG, ("odd ns; é",), "biggest"),
-        "SELECT max(b.worth) FROM sales.big AS b, sales.customers HAVING count(*) > 1;",
+        parsed("SELECT max(b.worth) FROM sales.big AS b, sales.customers HAVING count(*) > 1;", "odd ns; é"),
         ("top",),
-        CATALOG,
-        ("odd ns; é",),
         1,
         "biggest",
     ),
@@ -149,15 +162,13 @@ def pin_all(spark: SparkSession) -> dict[str, str]:
     tables: dict[Identifier, PinnedTable] = {}
     pinned = {}
     for name, sql in QUERIES.items():
-        found = base_tables(sql, default_catalog=CATALOG, default_namespace=("sales",), load_view=views.get, view="v")
+        found = base_tables(parsed(sql), views)
         for table in found.tables:
             if table not in tables:
                 history = spark.sql(f"SELECT snapshot_id FROM {table.sql()}.snapshots ORDER BY committed_at DESC")
                 head = history.first()
                 tables[table] = PinnedTable(table, head[0] if head else None)
-        pinned[name] = pin_query(
-            sql, default_catalog=CATALOG, default_namespace=("sales",), tables=tables, views=views, view="v"
-        )
+        pinned[name] = pin_query(parsed(sql), tables=tables, views=views)
     return pinned
 
 
@@ -217,7 +228,7 @@ def test_a_table_read_by_another_name_is_called_by_its_own(runs: Runs) -> None:
 
     def pinned(sql: str, snapshot_id: int | None) -> list[str]:
         tables = {member: PinnedTable(member, snapshot_id, sql=CUSTOMERS.sql())}
-        text = pin_query(sql, default_catalog=CATALOG, default_namespace=("sales",), tables=tables, views={}, view="v")
+        text = pin_query(parsed(sql), tables=tables, views={})
         return rows(runs.spark, text)
 
     sql = f"SELECT member.id, sales.member.name, {HOME}.member.name AS n FROM member TABLESAMPLE (100 PERCENT)"

@@ -1,0 +1,65 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A plan reads each text once: the view's query, the nested views', those of checks, and the pinned query."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyiceberg.types import StringType
+from sqlglot.parser import Parser
+
+from airflow_mv import checks
+from airflow_mv.refresh.planner import RefreshOptions, plan_refresh
+from tests.builders import Lake, lake
+
+NESTED = "SELECT * FROM lake.sales.orders WHERE amount > 0"
+SQL = "SELECT p.*, amount + 1 AS more FROM lake.sales.positive AS p"
+CHECKS = (
+    checks.sql("SELECT count(*) > 0 FROM {rows} AS r JOIN lake.sales.positive AS p ON p.id = r.id"),
+    checks.condition("amount > 0"),
+)
+
+
+@pytest.fixture
+def home(sqlite_uri: str, warehouse: Path) -> Iterator[Lake]:
+    """A stale view that reads a base table through a plain view; the base table has got a column since."""
+    with lake(sqlite_uri, warehouse) as found:
+        found.table()
+        found.plain_view("positive", NESTED)
+        found.view(sql=SQL, refresh_strategy="incremental")
+        found.refresh()
+        with found.load().update_schema() as update:
+            update.add_column("added", StringType())
+        found.append((4, "east", 7))
+        yield found
+
+
+@pytest.fixture
+def parsed(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
+    """How often sqlglot has parsed each text that is a query."""
+    found: Counter[str] = Counter()
+    original = Parser.parse
+
+    def parse(self: Parser, raw_tokens: Any, sql: str | None = None) -> Any:
+        if sql is not None and "SELECT" in sql:
+            found[sql] += 1
+        return original(self, raw_tokens, sql)
+
+    monkeypatch.setattr(Parser, "parse", parse)
+    return found
+
+
+@pytest.mark.parametrize("full", [False, True])
+def test_a_plan_parses_each_text_once(home: Lake, parsed: Counter[str], full: bool) -> None:
+    """Dependencies, star expansion, pins, the incremental analysis and the checks share what was parsed."""
+    parsed.clear()
+    plan = plan_refresh(home.catalog, "sales.daily", RefreshOptions(full=full, checks=CHECKS, on_fallback="fail"))
+    assert plan.mode == ("full" if full else "append")
+    assert plan.script is not None
+    assert plan.script.checks is not None
+    assert parsed[SQL] == parsed[NESTED] == 1
+    assert {text: count for text, count in parsed.items() if count > 1} == {}
