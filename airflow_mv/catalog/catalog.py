@@ -27,6 +27,7 @@ from airflow_mv.catalog.listing import is_local
 from airflow_mv.catalog.loaded import Layout, LoadedStorage, LoadedView, Located
 from airflow_mv.catalog.neighbours import Neighbour, from_files, from_server
 from airflow_mv.catalog.places import check_regular, lies_in
+from airflow_mv.catalog.pyiceberg_compat import session_of
 from airflow_mv.catalog.rest import CHOSEN_BY_THE_CATALOG, RestViews
 from airflow_mv.catalog.secrets import hide_secrets, quiet_warnings, without_secrets
 from airflow_mv.catalog.sql import TABLE, VIEW, Row, SqlPointers
@@ -132,7 +133,7 @@ class MaterializedViewCatalog:
             if isinstance(catalog._catalog, SqlCatalog):
                 catalog._catalog.engine.dispose()
             elif isinstance(catalog._catalog, RestCatalog):
-                catalog._catalog._session.close()
+                session_of(catalog._catalog).close()
 
     def identify(self, view: str | Identifier) -> Identifier:
         """Parse a view's name; the catalog's name may be left out of ``catalog.namespace.name``."""

@@ -16,6 +16,7 @@ from pyiceberg.table.metadata import TableMetadata as IcebergMetadata
 from airflow_mv.catalog.avro import read_entries, read_manifests
 from airflow_mv.catalog.durability import first_folder, flush, fsync, local_path
 from airflow_mv.catalog.places import lies_in
+from airflow_mv.catalog.pyiceberg_compat import WriteMetadata, wrap_metadata_writer
 
 log = logging.getLogger(__name__)
 
@@ -46,14 +47,16 @@ def flush_table_commits(catalog: Catalog) -> None:
     """Have pyiceberg flush the metadata file of a commit before it moves the table's pointer in a SQL database."""
     if not isinstance(catalog, SqlCatalog):
         return
-    inner = catalog._write_metadata
 
-    def write(metadata: IcebergMetadata, io: FileIO, metadata_path: str) -> None:
-        folder = first_folder(metadata_path)
-        inner(metadata, io, metadata_path)
-        flush(metadata_path, folder)
+    def flushed(inner: WriteMetadata) -> WriteMetadata:
+        def write(metadata: IcebergMetadata, io: FileIO, metadata_path: str) -> None:
+            folder = first_folder(metadata_path)
+            inner(metadata, io, metadata_path)
+            flush(metadata_path, folder)
 
-    catalog._write_metadata = write  # type: ignore[method-assign]
+        return write
+
+    wrap_metadata_writer(catalog, flushed)
 
 
 def _added(io: FileIO, manifest_lists: Mapping[int, str], folders: tuple[str, ...]) -> Iterator[str]:

@@ -24,11 +24,12 @@ from contextlib import ExitStack, contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import partial
+from io import BytesIO
 from typing import Any
 
 from pyiceberg.catalog import AVAILABLE_CATALOGS, Catalog, CatalogType
-from pyiceberg.catalog.rest import RestCatalog
-from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.catalog.sql import DEFAULT_POOL_PRE_PING_VALUE
+from pyiceberg.types import strtobool
 from requests import PreparedRequest, Request, RequestException, Response, Session
 from requests.exceptions import ConnectionError as RequestsConnectionError
 from requests.exceptions import ReadTimeout
@@ -36,6 +37,7 @@ from sqlalchemy import Connection, Engine, ExceptionContext, create_engine, even
 from sqlalchemy.pool import QueuePool
 from urllib3.exceptions import HTTPError
 
+from airflow_mv.catalog.pyiceberg_compat import PreparedRestCatalog, PreparedSqlCatalog
 from airflow_mv.errors import ConfigurationError
 from airflow_mv.spec.stored import MAX_BYTES
 
@@ -194,11 +196,12 @@ def with_store_limits(properties: Mapping[str, str]) -> dict[str, str]:
     return {**STORE_LIMITS, **properties}
 
 
-def bounded_engine(engine: Engine) -> Engine:
+def bounded_engine(engine: Engine, *, pre_ping: bool) -> Engine:
     """Return an engine for the same database with few connections, which are closed when nobody uses them.
 
     Args:
         engine: As pyiceberg has made it; an engine whose database is in memory is returned as it is.
+        pre_ping: Whether a connection is tested each time before it is used.
     """
     if _in_memory(engine) or not isinstance(engine.pool, QueuePool):
         return engine
@@ -207,7 +210,7 @@ def bounded_engine(engine: Engine) -> Engine:
     few = create_engine(
         engine.url,
         echo=engine.echo,
-        pool_pre_ping=engine.pool._pre_ping,
+        pool_pre_ping=pre_ping,
         pool_size=CONNECTIONS,
         max_overflow=0,
         pool_timeout=ANSWER_SECONDS,
@@ -361,24 +364,24 @@ _PIECE = 1024 * 1024
 _BOUNDED = "airflow_mv_bounded"
 
 
-class BoundedSqlCatalog(SqlCatalog):
+class BoundedSqlCatalog(PreparedSqlCatalog):
     """A SQL catalog with few connections, whose calls end when there is no answer."""
 
-    def _init_catalog(self) -> None:
-        self.engine = bounded_engine(self.engine)
+    def prepare(self) -> None:
+        """Limit connections and waits."""
+        ping = strtobool(self.properties.get("pool_pre_ping", DEFAULT_POOL_PRE_PING_VALUE))
+        self.engine = bounded_engine(self.engine, pre_ping=ping)
         guard(self.engine, answer_seconds(self.properties))
         # What follows takes a lost connection for tables that are not there, and tries to create them.
         self.engine.connect().close()
-        super()._init_catalog()
 
 
-class BoundedRestCatalog(RestCatalog):
+class BoundedRestCatalog(PreparedRestCatalog):
     """A REST catalog whose calls end when there is no answer."""
 
-    def _config_headers(self, session: Session) -> None:
-        # The first that is done with a new session; what follows may ask for a token already.
+    def prepare(self, session: Session) -> None:
+        """Limit waits and sizes."""
         bound_session(session, answer_seconds(self.properties))
-        super()._config_headers(session)
 
 
 @contextmanager
@@ -410,7 +413,7 @@ def _send(send: Any, seconds: float, request: PreparedRequest | Request, **optio
     try:
         response: Response = send(request, stream=True, **options)
         if not streamed:
-            response._content = _read(response, until)
+            response.raw = BytesIO(_read(response, until))
     except RequestException as error:
         # What interrupts the reading of an answer is no Timeout.
         if time.monotonic() >= until or isinstance(error, ReadTimeout):

@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlparse, urlsplit
+from urllib.parse import urlsplit
 
+from airflow_mv.catalog.pyiceberg_compat import file_system_of, path_in
 from airflow_mv.errors import UnsupportedError
 
 if TYPE_CHECKING:
@@ -149,7 +150,7 @@ def _arrow_time(io: Any, location: str) -> int:
 
 def _below_fsspec(io: Any, base: str) -> Iterator[tuple[str, int, int]]:
     system = _fsspec(io, base)
-    root = str(system._strip_protocol(base))
+    root = path_in(system, base)
     for path, found in system.find(base, detail=True).items():
         yield _relative(path, root), found.get("size") or 0, _fsspec_time(system, path, found)
 
@@ -162,7 +163,7 @@ def _relative(path: str, root: str) -> str:
 
 
 def _fsspec(io: Any, location: str) -> Any:
-    system = io._get_fs_from_uri(urlparse(location), location)
+    system = file_system_of(io, location)
     system.invalidate_cache()
     return system
 

@@ -19,6 +19,7 @@ from requests import Response
 from airflow_mv.catalog.answers import NO_ANSWER, UNPROVEN, answered, brief
 from airflow_mv.catalog.limits import answer_seconds, bound_session
 from airflow_mv.catalog.loaded import LoadedView
+from airflow_mv.catalog.pyiceberg_compat import encoded_namespace, endpoints_of, session_of
 from airflow_mv.errors import (
     AlreadyExistsError,
     CatalogUnavailableError,
@@ -50,12 +51,12 @@ class RestViews:
 
     def __init__(self, catalog: RestCatalog) -> None:
         self._catalog = catalog
-        bound_session(catalog._session, answer_seconds(catalog.properties))
+        bound_session(session_of(catalog), answer_seconds(catalog.properties))
 
     @property
     def supported(self) -> bool:
         """Whether the server says that it has views."""
-        return all(endpoint in self._catalog._supported_endpoints for endpoint in _NEEDED)
+        return all(endpoint in endpoints_of(self._catalog) for endpoint in _NEEDED)
 
     def load(self, view: Identifier) -> LoadedView | None:
         """Load a view, or return ``None`` where there is none of this name.
@@ -206,11 +207,11 @@ class RestViews:
         self, method: str, view: Identifier, what: str, *, body: dict[str, Any] | None = None, create: bool = False
     ) -> Response:
         self._require_views()
-        namespace = self._catalog._encode_namespace_path(view.namespace)
+        namespace = encoded_namespace(self._catalog, view.namespace)
         path = "namespaces/{namespace}/views" if create else "namespaces/{namespace}/views/{view}"
         url = self._catalog.url(path, namespace=namespace, view=_encoded(view.name))
         try:
-            return self._catalog._session.request(method, url, json=body)
+            return session_of(self._catalog).request(method, url, json=body)
         except NO_ANSWER as error:
             raise CatalogUnavailableError(
                 f"catalog {self._catalog.name!r} did not answer to {what}: {brief(error)}"

@@ -17,7 +17,6 @@ from pyiceberg.expressions import (
     LessThan,
     LessThanOrEqual,
 )
-from pyiceberg.expressions.visitors import _InclusiveMetricsEvaluator
 from pyiceberg.manifest import ManifestContent, ManifestEntryStatus
 from pyiceberg.schema import Schema
 from pyiceberg.table import StaticTable
@@ -34,6 +33,7 @@ from pyiceberg.types import (
 
 from airflow_mv.catalog.avro import read_entries, read_manifests
 from airflow_mv.catalog.files import MetadataFiles, parsed
+from airflow_mv.catalog.pyiceberg_compat import may_match
 from airflow_mv.catalog.untrusted_input import static_table
 from airflow_mv.spec.table import TableMetadata
 
@@ -121,7 +121,7 @@ def _may_match(table: StaticTable, snapshots: Collection[int], filters: Sequence
     expressions = [_expression(comparisons, schema) for comparisons in filters]
     if None in expressions:
         return True
-    tests = [_InclusiveMetricsEvaluator(schema, item) for item in expressions if item is not None]
+    tests = [may_match(schema, item) for item in expressions if item is not None]
     manifests = [
         manifest
         for snapshot in table.snapshots()
@@ -137,7 +137,7 @@ def _may_match(table: StaticTable, snapshots: Collection[int], filters: Sequence
         for entry in read_entries(manifest, io)
         if entry.status == ManifestEntryStatus.ADDED
     )
-    return any(test.eval(file) for file in added for test in tests)
+    return any(test(file) for file in added for test in tests)
 
 
 def _expression(comparisons: Sequence[ColumnBound], schema: Schema) -> BooleanExpression | None:

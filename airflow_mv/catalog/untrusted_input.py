@@ -23,6 +23,7 @@ from pyiceberg.table import StaticTable, Table, TableProperties
 from airflow_mv.catalog.files import MetadataFiles, check_location
 from airflow_mv.catalog.limits import STORE_LIMITS
 from airflow_mv.catalog.places import check_regular, exact_form, lies_in
+from airflow_mv.catalog.pyiceberg_compat import LoadFileIO, wrap_file_io
 from airflow_mv.errors import InvalidMetadataError
 from airflow_mv.spec.table import TableMetadata
 
@@ -142,15 +143,17 @@ def restrain(catalog: Catalog) -> None:
     A REST server's answer mixes the table's properties with the server's own (credentials for this table), so there
     only those that name a class are left out.
     """
-    inner, mixed = catalog._load_file_io, isinstance(catalog, RestCatalog)
+    mixed = isinstance(catalog, RestCatalog)
     missing = {key: value for key, value in STORE_LIMITS.items() if key not in catalog.properties}
 
-    def load(properties: Mapping[str, str] | None = None, location: str | None = None) -> FileIO:
-        given = properties or {}
-        kept = {key: value for key, value in given.items() if mixed and not _NAMES_A_CLASS.search(key)}
-        return inner({**missing, **kept}, location)
+    def restrained(inner: LoadFileIO) -> LoadFileIO:
+        def load(properties: Mapping[str, str], location: str | None) -> FileIO:
+            kept = {key: value for key, value in properties.items() if mixed and not _NAMES_A_CLASS.search(key)}
+            return inner({**missing, **kept}, location)
 
-    catalog._load_file_io = load  # type: ignore[method-assign]
+        return load
+
+    wrap_file_io(catalog, restrained)
 
 
 def require_no_writer(table: Table, name: object) -> None:

@@ -1,0 +1,109 @@
+# SPDX-License-Identifier: Apache-2.0
+"""All that is used of pyiceberg although it is not public, in one place."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Mapping
+from typing import Any, cast
+from urllib.parse import urlparse
+
+from pyiceberg.catalog import Catalog, MetastoreCatalog
+from pyiceberg.catalog.rest import Endpoint, RestCatalog
+from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.expressions import BooleanExpression
+from pyiceberg.expressions.visitors import _InclusiveMetricsEvaluator
+from pyiceberg.io import FileIO
+from pyiceberg.manifest import DataFile
+from pyiceberg.schema import Schema
+from pyiceberg.table.metadata import TableMetadata
+from requests import Session
+
+#: Makes the ``FileIO`` of a table from its properties and location.
+LoadFileIO = Callable[[Mapping[str, str], str | None], FileIO]
+#: Writes a table's metadata file.
+WriteMetadata = Callable[[TableMetadata, FileIO, str], None]
+
+
+class PreparedSqlCatalog(SqlCatalog):
+    """A SQL catalog that is prepared before its first question to the database."""
+
+    @abstractmethod
+    def prepare(self) -> None:
+        """Prepare it. Its engine is there."""
+
+    def _init_catalog(self) -> None:
+        self.prepare()
+        super()._init_catalog()
+
+
+class PreparedRestCatalog(RestCatalog):
+    """A REST catalog whose session is prepared before its first request, which may ask for a token."""
+
+    @abstractmethod
+    def prepare(self, session: Session) -> None:
+        """Prepare a new session."""
+
+    def _config_headers(self, session: Session) -> None:
+        self.prepare(session)
+        super()._config_headers(session)
+
+
+def session_of(catalog: RestCatalog) -> Session:
+    """Return the session that a REST catalog sends its requests through; it keeps the credentials."""
+    return catalog._session
+
+
+def endpoints_of(catalog: RestCatalog) -> set[Endpoint]:
+    """Return the endpoints that the server says it has."""
+    return catalog._supported_endpoints
+
+
+def encoded_namespace(catalog: RestCatalog, namespace: tuple[str, ...]) -> str:
+    """Return a namespace as it stands in a URL, joined by the server's separator."""
+    return catalog._encode_namespace_path(namespace)
+
+
+def wrap_file_io(catalog: Catalog, wrap: Callable[[LoadFileIO], LoadFileIO]) -> None:
+    """Replace what makes the ``FileIO`` of a catalog's tables.
+
+    Args:
+        catalog: The catalog.
+        wrap: Takes the present function, and returns the new one.
+    """
+    load = wrap(cast("LoadFileIO", catalog._load_file_io))
+
+    def load_file_io(properties: Mapping[str, str] | None = None, location: str | None = None) -> FileIO:
+        return load(properties or {}, location)
+
+    catalog._load_file_io = load_file_io  # type: ignore[method-assign]
+
+
+def wrap_metadata_writer(catalog: MetastoreCatalog, wrap: Callable[[WriteMetadata], WriteMetadata]) -> None:
+    """Replace what writes the metadata files of a catalog's tables.
+
+    Args:
+        catalog: The catalog.
+        wrap: Takes the present function, and returns the new one.
+    """
+    write = wrap(catalog._write_metadata)
+
+    def write_metadata(metadata: TableMetadata, io: FileIO, metadata_path: str) -> None:
+        write(metadata, io, metadata_path)
+
+    catalog._write_metadata = write_metadata  # type: ignore[method-assign]
+
+
+def may_match(schema: Schema, expression: BooleanExpression) -> Callable[[DataFile], bool]:
+    """Return a test by a data file's statistics: whether a row of it may satisfy the expression."""
+    return _InclusiveMetricsEvaluator(schema, expression).eval
+
+
+def file_system_of(io: Any, location: str) -> Any:
+    """Return the fsspec file system by which a ``FsspecFileIO`` reads a location."""
+    return io._get_fs_from_uri(urlparse(location), location)
+
+
+def path_in(system: Any, location: str) -> str:
+    """Return the path by which an fsspec file system names a location."""
+    return str(system._strip_protocol(location))
