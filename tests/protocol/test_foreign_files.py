@@ -45,18 +45,18 @@ def figures(found: Attack, started: float) -> str:
 def test_i11_no_file_of_others_is_touched_in_any_layout(tmp_path: Path) -> None:
     """I11: other tables, views and loose files in every position, by every spelling of a local folder."""
     started = time.monotonic()
-    found = attack(Attack(LocalStore(tmp_path / "root"), tmp_path), range(60))
+    found = attack(Attack(LocalStore(tmp_path / "root"), tmp_path), range(30))
     print(figures(found, started))
-    assert found.benign > 5
-    assert found.refused > 5
+    assert found.benign > 2
+    assert found.refused > 2
 
 
 def test_i11_no_object_of_others_is_touched_in_any_layout(tmp_path: Path, s3_server: str) -> None:
     """I11: the same in a bucket."""
     started = time.monotonic()
-    found = attack(Attack(BucketStore(s3_server), tmp_path), range(6))
+    found = attack(Attack(BucketStore(s3_server), tmp_path), range(3))
     print(figures(found, started))
-    assert found.foreign > 50
+    assert found.foreign > 25
 
 
 @pytest.mark.slow

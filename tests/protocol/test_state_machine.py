@@ -199,7 +199,7 @@ def _run(machine: type[Lake], examples: int, **how: Any) -> None:
     run_state_machine_as_test(machine, settings=chosen)
 
 
-@pytest.mark.parametrize(("machine", "examples"), [(Lake, 100), (RegisteredLake, 50)])
+@pytest.mark.parametrize(("machine", "examples"), [(Lake, 60), (RegisteredLake, 30)])
 def test_no_course_of_events_breaks_an_invariant(machine: type[Lake], examples: int) -> None:
     """The same search on each run: what it finds does not depend on luck."""
     _run(machine, examples, derandomize=True)
