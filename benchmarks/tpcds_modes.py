@@ -16,7 +16,7 @@ from airflow_mv.freshness.changes import UNCHANGED, Kind, Range, Size
 from airflow_mv.refresh.candidates import BaseTableInput, Candidate, Question, StorageInput, candidate
 from airflow_mv.refresh.cost import StoredCost
 from airflow_mv.spec.identifiers import Identifier
-from airflow_mv.spec.reasons import Mode
+from airflow_mv.sql.query import parse_query
 from tests.incremental import tpcds
 from tests.incremental.lab import spark_type, to_duckdb
 
@@ -103,17 +103,14 @@ def _planned(
         return Planned(number, change, "", ())
     happened = _APPENDED if only_appends else _UPDATED
     bases = tuple(_base(table, columns[table], happened if table in changed else UNCHANGED) for table in read)
-    names = dict.fromkeys((Mode.APPEND, Mode.MERGE, Mode.REPLACE_KEYS), "`stored`")
     question = Question(
         view=f"q{number}",
-        sql=sql,
-        default_catalog="lake",
-        default_namespace=("tpcds",),
+        query=parse_query(sql, view=f"q{number}", default_catalog="lake", default_namespace=("tpcds",)),
         views={},
         output=output,
         pinned=sql,
         bases=bases,
-        stored=StorageInput(names, tuple(name for name, _ in output), StoredCost(1_000_000, 1_000)),
+        stored=StorageInput("`stored`", tuple(name for name, _ in output), StoredCost(1_000_000, 1_000)),
     )
     found = candidate(question)
     if not isinstance(found, Candidate):

@@ -13,7 +13,7 @@ from airflow_mv.ivm.affected_keys import no_rows
 from airflow_mv.ivm.delta_terms import Context, check_linear, relation_terms
 from airflow_mv.ivm.determinism import check_certain
 from airflow_mv.ivm.model import WEIGHT, Appended, BaseRelation, RefusedError, Signed
-from airflow_mv.ivm.render import sql
+from airflow_mv.ivm.render import reads_of, sql, statement
 from airflow_mv.ivm.subqueries import aggregated, has_windows
 from airflow_mv.spec.reasons import Code
 
@@ -35,7 +35,8 @@ def appended(tree: ir.Tree, relations: Sequence[BaseRelation], *, consolidated: 
     check_appended(relations)
     if consolidated:
         found = [one_by_one(term, context) for term in found]
-    return Appended(tuple(sql(replace(term, outputs=term.outputs[:-1]), broadcast=broadcast) for term in found))
+    terms = [statement(replace(term, outputs=term.outputs[:-1]), broadcast=broadcast) for term in found]
+    return Appended(tuple(term.sql for term in terms), reads_of(*terms))
 
 
 def signed(tree: ir.Tree, output: Sequence[tuple[str, str]], *, broadcast: bool) -> Signed:

@@ -19,7 +19,7 @@ from airflow_mv.ivm.delta_terms import Context
 from airflow_mv.ivm.determinism import DIGITS_OF_DOUBLES, is_nondeterministic
 from airflow_mv.ivm.keys import has_value, is_not_null
 from airflow_mv.ivm.model import BaseRelation, Merged, RefusedError
-from airflow_mv.ivm.render import sql
+from airflow_mv.ivm.render import sql, statement
 from airflow_mv.ivm.replace_keys import is_comparable
 from airflow_mv.ivm.subqueries import aggregated, has_windows
 from airflow_mv.spec.reasons import Code
@@ -50,7 +50,7 @@ def merged(
     appended_only = _only_appended(relations)
     not_null = {relation.name: relation.not_null for relation in relations}
     columns = _Columns.of(tree, output, not_null, appended_only=appended_only)
-    statement = _signed(tree, columns)
+    signed = statement(_signed(tree, columns), broadcast=broadcast)
     for index in columns.derived:
         if not isinstance(columns.values[index], exp.Avg):
             _derived(columns, index)  # what cannot be derived is told before counts that would not help
@@ -58,9 +58,10 @@ def merged(
     combined = _combined(columns, appended_only=appended_only)
     return Merged(
         keys=tuple(output[index][0] for index in columns.keys),
-        signed=sql(statement, broadcast=broadcast),
+        signed=signed.sql,
         template=sql(combined),
         not_null=tuple(is_not_null(tree, index) for index in columns.keys),
+        reads=signed.reads,
     )
 
 

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from airflow_mv.spec.identifiers import Identifier
@@ -38,6 +39,8 @@ class Appended:
     """Strategy A: the UNION ALL of these SELECTs is inserted. Columns are in the view's order."""
 
     terms: tuple[str, ...]
+    #: How often the terms name each relation.
+    reads: Mapping[str, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +70,8 @@ class Merged:
     template: str
     #: For each key whether it is provably never NULL, so that ``=`` may stand for ``<=>``.
     not_null: tuple[bool, ...]
+    #: How often ``signed`` names each relation.
+    reads: Mapping[str, int]
 
     def combine(self, stored: str, delta: str) -> str:
         """Return the SELECT of the new rows of the changed groups, columns in the view's order.
@@ -93,6 +98,8 @@ class Replaced:
     affected: str
     #: For each key whether it is provably never NULL, so that ``=`` may stand for ``<=>``.
     not_null: tuple[bool, ...]
+    #: How often the statements together name each relation.
+    reads: Mapping[str, int]
     constants: tuple[str, ...] = ()
     affected_unless_constants: str | None = field(default=None)
 

@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 
 from sqlglot import exp
 
@@ -15,7 +17,30 @@ from airflow_mv.spec.reasons import Code
 MAX_BLOCKS = 3000
 
 
+@dataclass(frozen=True, slots=True)
+class Statement:
+    """A query as text, and the relations that it reads.
+
+    Args:
+        sql: The text.
+        reads: How often it names each relation.
+    """
+
+    sql: str
+    reads: Mapping[str, int]
+
+
+def reads_of(*statements: Statement | None) -> Mapping[str, int]:
+    """Return how often some statements together name each relation."""
+    return sum((Counter(item.reads) for item in statements if item is not None), Counter())
+
+
 def sql(tree: ir.Tree, *, broadcast: bool = False, pretty: bool = True) -> str:
+    """Return the text of :func:`statement`."""
+    return statement(tree, broadcast=broadcast, pretty=pretty).sql
+
+
+def statement(tree: ir.Tree, *, broadcast: bool = False, pretty: bool = True) -> Statement:
     """Return a query as Spark SQL. Tables without a version are read at the new one.
 
     Args:
@@ -31,7 +56,7 @@ def sql(tree: ir.Tree, *, broadcast: bool = False, pretty: bool = True) -> str:
     query = render(tree)
     for hint in [] if broadcast else list(query.find_all(exp.Hint)):
         hint.pop()
-    return write(query, pretty=pretty)
+    return Statement(write(query, pretty=pretty), Counter(table.name for table in query.find_all(exp.Table)))
 
 
 def _size(source: ir.Source, known: dict[int, int]) -> int:

@@ -15,7 +15,7 @@ from airflow_mv.ivm.delta_terms import Context
 from airflow_mv.ivm.determinism import is_certain, nondeterminism
 from airflow_mv.ivm.keys import is_not_null, visible_keys
 from airflow_mv.ivm.model import RefusedError, Replaced
-from airflow_mv.ivm.render import sql
+from airflow_mv.ivm.render import reads_of, statement
 from airflow_mv.ivm.subqueries import aggregated
 from airflow_mv.spec.reasons import Code
 
@@ -35,16 +35,18 @@ def replaced(tree: ir.Tree, output: Sequence[tuple[str, str]], *, broadcast: boo
     """
     positions = keys(tree, output)
     context = Context()
-    affected = sql(_select(tree, positions, context), broadcast=broadcast)
-    constants = tuple(sql(block) for block in context.constants)
-    cheaper = _select(tree, positions, Context(skip_constants=True)) if constants else None
-
+    affected = statement(_select(tree, positions, context), broadcast=broadcast)
+    constants = [statement(block) for block in context.constants]
+    cheaper = None
+    if constants:
+        cheaper = statement(_select(tree, positions, Context(skip_constants=True)), broadcast=broadcast)
     return Replaced(
         keys=tuple(output[index][0] for index in positions),
-        affected=affected,
+        affected=affected.sql,
         not_null=tuple(isinstance(tree, ir.Block) and is_not_null(tree, index) for index in positions),
-        constants=constants,
-        affected_unless_constants=sql(cheaper, broadcast=broadcast) if cheaper else None,
+        reads=reads_of(affected, cheaper, *constants),
+        constants=tuple(item.sql for item in constants),
+        affected_unless_constants=cheaper.sql if cheaper else None,
     )
 
 

@@ -17,7 +17,7 @@ from airflow_mv.ivm.delta_terms import Context
 from airflow_mv.ivm.determinism import check_certain
 from airflow_mv.ivm.keys import is_not_null
 from airflow_mv.ivm.model import WEIGHT, Merged, RefusedError
-from airflow_mv.ivm.render import sql
+from airflow_mv.ivm.render import sql, statement
 from airflow_mv.ivm.replace_keys import is_comparable
 from airflow_mv.spec.reasons import Code
 
@@ -43,11 +43,13 @@ def merged_rows(tree: ir.Tree, output: Sequence[tuple[str, str]], *, broadcast: 
         raise RefusedError(Code.NOT_LINEAR, "no base table has changed")
     names = [name for name, _ in output]
     changes = ir.union(terms, [*names, WEIGHT])
+    signed = statement(_summed(changes, output, context.fresh("change"), exp.NEQ), broadcast=broadcast)
     return Merged(
         keys=tuple(names),
-        signed=sql(_summed(changes, output, context.fresh("change"), exp.NEQ), broadcast=broadcast),
+        signed=signed.sql,
         template=sql(_combined(output, context)),
         not_null=tuple(isinstance(tree, ir.Block) and is_not_null(tree, index) for index in range(len(names))),
+        reads=signed.reads,
     )
 
 

@@ -177,7 +177,7 @@ class _Candidates:
         statement = "\nUNION ALL\n".join(found.terms)
         insert = SqlStep(f"INSERT INTO {self.question.stored.table}\n{statement}")
         text = "rows were only added, and each adds rows of its own to the view"
-        return self._candidate(Mode.APPEND, (*self._relations(statement, only_added=True), insert), text)
+        return self._candidate(Mode.APPEND, (*self._relations(found.reads, only_added=True), insert), text)
 
     def _merge(self) -> Candidate | Reason:
         text = "the new aggregates are made from the stored ones and the change alone"
@@ -201,7 +201,7 @@ class _Candidates:
             weighted=weighted,
         )
         only_added = all(relation.appended_only for relation in self.relations.values() if relation.changed)
-        relations = self._relations(found.signed, only_added=only_added)
+        relations = self._relations(found.reads, only_added=only_added)
         return self._candidate(Mode.MERGE, (*relations, step), f"{text}; {self._told_how}")
 
     def _replace_keys(self) -> Candidate | Reason:
@@ -225,7 +225,7 @@ class _Candidates:
             text = "the one row is recomputed if the change reaches it"
         elif found.constants:
             text += "; all rows are recomputed if the value of a subquery has changed"
-        relations = self._relations("\n".join((found.affected, unless, *found.constants)))
+        relations = self._relations(found.reads)
         return self._candidate(Mode.REPLACE_KEYS, (*relations, step), text)
 
     @property
@@ -252,17 +252,16 @@ class _Candidates:
         probe = DeterminismStep(self.question.pinned, self.again, pinned=True)
         return Candidate(mode, (probe, *steps), (Reason(Code.INCREMENTAL, text),), estimate)
 
-    def _relations(self, statement: str, *, only_added: bool = False) -> tuple[Step, ...]:
-        """Make the relations that a statement reads, and no others."""
+    def _relations(self, reads: Mapping[str, int], *, only_added: bool = False) -> tuple[Step, ...]:
+        """Make the relations that the statements read, and no others."""
         steps: list[Step] = []
         for base in self.question.bases:
             relation = self.relations[base.identifier]
             columns = self.query.used_columns.get(base.identifier, ())
             for version, snapshot in (("new", base.target), ("old", base.recorded)):
-                if f"{relation.name}__{version}`" in statement:
+                if reads.get(f"{relation.name}__{version}"):
                     steps.append(_pinned(relation, version, base, columns, snapshot))
-            uses = statement.count(f"{relation.name}__delta`")
-            if uses:
+            if uses := reads.get(f"{relation.name}__delta", 0):
                 where = self.query.conditions.get(base.identifier, "")
                 delta = _delta(relation, base, columns, where, uses)
                 joined = self.query.joined_columns.get(base.identifier, ())

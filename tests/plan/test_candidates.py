@@ -1,0 +1,63 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The candidates of a refresh from values alone: no catalog, no files."""
+
+from __future__ import annotations
+
+import pytest
+
+from airflow_mv.freshness.changes import Kind, Range, Size
+from airflow_mv.quoting import quote
+from airflow_mv.refresh.candidates import BaseTableInput, Candidate, Question, StorageInput, candidate
+from airflow_mv.refresh.cost import StoredCost
+from airflow_mv.script import STAGING, DeltaStep, SqlStep
+from airflow_mv.spec.identifiers import Identifier
+from airflow_mv.spec.reasons import Mode
+from airflow_mv.sql.query import parse_query
+
+TABLE = Identifier("lake", ("db",), "r")
+APPENDED = Range(Kind.APPENDED, (("append", 1),), Size(10, 0, 100), only_appends=True)
+UPDATED = Range(Kind.POSITION_DELETES, (("overwrite", 1),), Size(10, 10, 100, 100))
+
+
+def planned(sql: str, *output: str, change: Range = APPENDED) -> Candidate:
+    """Return the candidate of a view of one table with the columns ``a`` and ``b``, both integers but for texts."""
+    base = BaseTableInput(TABLE, TABLE.sql(), (("a", "int"), ("b", "int")), 1, 2, change, 1_000, frozenset("ab"))
+    question = Question(
+        view="lake.db.v",
+        query=parse_query(sql, view="lake.db.v", default_catalog="lake", default_namespace=("db",)),
+        views={},
+        output=tuple((name, "string" if name == "text" else "int") for name in output),
+        pinned=sql,
+        bases=(base,),
+        stored=StorageInput("`stored`", output, StoredCost(1_000, 10)),
+    )
+    found = candidate(question)
+    assert isinstance(found, Candidate), found
+    return found
+
+
+@pytest.mark.parametrize("version", ["new", "old", "delta"])
+def test_a_text_with_the_name_of_a_relation_is_no_relation(version: str) -> None:
+    """Which relations a statement reads is known from its tree: one more would be made, or a read counted twice."""
+    name = quote(f"{STAGING}-t0__{version}").strip("`")
+    found = planned(f"SELECT a, 'x{name}`' AS text FROM r", "a", "text")
+    assert found.mode == Mode.APPEND
+    assert [step for step in found.steps if isinstance(step, SqlStep) and step.view] == []
+    (delta,) = [step for step in found.steps if isinstance(step, DeltaStep)]
+    assert delta.uses == 1
+
+
+def test_the_relations_of_all_statements_are_made_and_counted() -> None:
+    """The affected keys of a changed group are looked for in both versions; the change is read once for each term."""
+    found = planned("SELECT a, max(b) AS b FROM r GROUP BY a", "a", "b", change=UPDATED)
+    assert found.mode == Mode.REPLACE_KEYS
+    (delta,) = [step for step in found.steps if isinstance(step, DeltaStep)]
+    assert delta.uses == 1
+    joined = planned("SELECT x.a, y.b FROM r AS x JOIN r AS y ON x.a = y.b", "a", "b")
+    views = [step.view.strip("`") for step in joined.steps if isinstance(step, SqlStep) and step.view]
+    (delta,) = [step for step in joined.steps if isinstance(step, DeltaStep)]
+    assert (joined.mode, sorted(views), delta.uses) == (
+        Mode.APPEND,
+        [f"{STAGING}-t0__new", f"{STAGING}-t0__old"],
+        2,
+    )
