@@ -28,7 +28,7 @@ from pyiceberg.table.update import (
 )
 from sqlalchemy import select, update
 
-from airflow_mv.catalog import Layout, LoadedStorage, LoadedView, MaterializedViewCatalog
+from airflow_mv.catalog import STORED_LAYOUTS, Layout, LoadedStorage, LoadedView, MaterializedViewCatalog
 from airflow_mv.refresh.create import Definition, create
 from airflow_mv.refresh.plan import RefreshResult
 from airflow_mv.refresh.run import refresh
@@ -38,6 +38,8 @@ from airflow_mv.spec.materialized_view import COMPLETE_KEY, REFRESH_ID_KEY
 from airflow_mv.spec.view import new_view, replace_version
 from tests.branches import create_branch, overwrite_branch
 
+#: All layouts, by name.
+LAYOUTS = sorted(STORED_LAYOUTS)
 ORDERS = pa.schema([("id", pa.int64()), ("region", pa.string()), ("amount", pa.int64())])
 FIRST = ((1, "north", 10), (2, "south", 20), (3, "north", 5))
 QUERY = "SELECT region, count(*) AS orders, sum(amount) AS amount FROM lake.sales.orders GROUP BY region"

@@ -19,7 +19,7 @@ from airflow_mv.refresh.pins import RunPins, pin_base_tables, restore
 from airflow_mv.refresh.plan import RefreshResult
 from airflow_mv.spec.identifiers import Identifier
 from airflow_mv.spec.reasons import Code, Mode
-from tests.builders import Lake, lake
+from tests.builders import LAYOUTS, Lake, lake
 from tests.cli.support import call
 from tests.engine.support import reload_configuration
 from tests.intervals.support import VIEW as DAYS
@@ -29,7 +29,7 @@ COUNT = "SELECT count(*) AS n FROM lake.sales.orders"
 TOTAL = "SELECT sum(d.orders) AS n FROM lake.sales.daily d"
 
 
-BOTH = pytest.mark.parametrize("layout", ["pointed", "registered"])
+BOTH = pytest.mark.parametrize("layout", LAYOUTS)
 
 
 @pytest.fixture

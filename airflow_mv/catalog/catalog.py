@@ -22,23 +22,22 @@ from airflow_mv.catalog.answers import AWAY, answered
 from airflow_mv.catalog.durability import flush, local_path
 from airflow_mv.catalog.files import MetadataFiles, discard, join, path_segment
 from airflow_mv.catalog.flushing import flush_snapshots, flush_table_commits
+from airflow_mv.catalog.layout import Layout
+from airflow_mv.catalog.layouts import STORED_LAYOUTS, stored_layout
 from airflow_mv.catalog.limits import opening
 from airflow_mv.catalog.listing import is_local
-from airflow_mv.catalog.loaded import Layout, LoadedStorage, LoadedView, Located
+from airflow_mv.catalog.loaded import LoadedStorage, LoadedView, Located
 from airflow_mv.catalog.neighbours import Neighbour, from_files, from_server
 from airflow_mv.catalog.places import check_regular, lies_in
 from airflow_mv.catalog.pyiceberg_compat import session_of
 from airflow_mv.catalog.rest import CHOSEN_BY_THE_CATALOG, RestViews
 from airflow_mv.catalog.secrets import hide_secrets, quiet_warnings, without_secrets
 from airflow_mv.catalog.sql import TABLE, VIEW, Row, SqlPointers
-from airflow_mv.catalog.tables import StorageTables, TableChange, require_own
+from airflow_mv.catalog.tables import StorageTables, TableChange
 from airflow_mv.catalog.untrusted_input import (
     allowed_folders,
-    beside_first,
     check_confined,
     check_own_file,
-    check_places,
-    metadata_folders,
     restrain,
     static_table,
 )
@@ -56,7 +55,7 @@ from airflow_mv.errors import (
     ViewNotFoundError,
 )
 from airflow_mv.spec.identifiers import Identifier
-from airflow_mv.spec.materialized_view import parse_settings, parse_storage_state
+from airflow_mv.spec.materialized_view import parse_settings
 from airflow_mv.spec.stored import decode, whole_number
 from airflow_mv.spec.table import Snapshot, TableMetadata, parse_table
 from airflow_mv.spec.view import ViewMetadata, parse_view
@@ -111,7 +110,8 @@ class MaterializedViewCatalog:
     def layouts(self) -> tuple[Layout, ...]:
         """The layouts that views of this catalog can have; the first is what they get where nothing is asked."""
         # Only in a database can a view's pointer be compared and swapped.
-        return ("pointed", "registered") if self._rest is None else ("registered",)
+        found = [layout for layout in STORED_LAYOUTS.values() if self._rest is None or not layout.swaps_pointers]
+        return tuple(layout.name for layout in sorted(found, key=lambda item: not item.swaps_pointers))
 
     @property
     def chooses_locations(self) -> bool:
@@ -214,30 +214,29 @@ class MaterializedViewCatalog:
             NotFoundError: The table that it names was dropped, renamed or replaced by another.
         """
         with repairable(view.identifier):
-            if (name := view.storage_table) is not None:
-                return self._load_named(view, name, self.folders_of(view))
-            return self._load_pointed(view, view.materialized.storage_table_location, self.folders_of(view))
+            layout, folders = stored_layout(view), self.folders_of(view)
+            place = layout.place(view)
+            if isinstance(place, Identifier):
+                location, table = self._named_table(place)
+                folders += () if self.chooses_locations else layout.beside(view, location)
+                what = f"view {view.identifier}, storage table {place}"
+            else:
+                what = f"view {view.identifier}, storage table file {place}"
+                location, table = place, self._table_in(view, place, folders)
+            return layout.opened(view, location, table, folders, what=what)
 
-    def _load_pointed(self, view: LoadedView, location: str, folders: tuple[str, ...]) -> LoadedStorage:
+    def _named_table(self, name: Identifier) -> tuple[str, TableMetadata | None]:
+        """Return a table's metadata file and its content; an empty name and ``None`` where there is no such table."""
+        located = self.locate([name]).get(name)
+        found = self.table_metadata(name, located, unique=True) if located and located.kind == "table" else None
+        return located.metadata_location if located else "", found
+
+    def _table_in(self, view: LoadedView, location: str, folders: tuple[str, ...]) -> TableMetadata:
         what = f"view {view.identifier}, storage table file"
         check_confined(location, folders, what=what)
         check_regular(location, what=what)
         data = self.files.read(location, what=what)
-        table = parse_table(data, source=f"{what} {location}", unique=True)
-        check_places(table, folders, what=f"{what} {location}")
-        check_own_file(location, view.metadata.location, metadata_folders(table), what=what)
-        state = parse_storage_state(table.properties, view=str(view.identifier), location=location)
-        return LoadedStorage(location, table, state)
-
-    def _load_named(self, view: LoadedView, name: Identifier, folders: tuple[str, ...]) -> LoadedStorage:
-        located = self.locate([name]).get(name)
-        found = self.table_metadata(name, located, unique=True) if located and located.kind == "table" else None
-        table, location = require_own(view, name, found), located.metadata_location if located else ""
-        if self._rest is not None:
-            folders += beside_first(view.materialized.storage_table_location, location)
-        check_places(table, folders, what=f"view {view.identifier}, storage table {name}")
-        state = parse_storage_state(table.properties, view=str(view.identifier), location=location)
-        return LoadedStorage(location, table, state, name)
+        return parse_table(data, source=f"{what} {location}", unique=True)
 
     def list(self, namespace: str | tuple[str, ...] | None = None) -> list[Identifier]:
         """List the views of a namespace, or of the whole catalog, plain ones included.
@@ -477,9 +476,15 @@ class MaterializedViewCatalog:
 
     def readable_table(self, storage: LoadedStorage) -> Table:
         """Return a storage table for pyiceberg to read."""
-        if storage.name is None:
-            return static_table(self.files, storage.location, what="storage table file")
-        return self.tables.open(storage.name)
+        return storage.open(self)
+
+    def open_file(self, location: str) -> Table:
+        """Return the storage table of a metadata file, for pyiceberg to read."""
+        return static_table(self.files, location, what="storage table file")
+
+    def open_table(self, name: Identifier) -> Table:
+        """Return a storage table of the catalog, for pyiceberg to read."""
+        return self.tables.open(name)
 
     def stored_view(self, view: LoadedView) -> dict[str, Any]:
         """Return a view's metadata as stored, or as a REST catalog tells it."""
@@ -491,8 +496,8 @@ class MaterializedViewCatalog:
     def stored_table(self, view: LoadedView, storage: LoadedStorage) -> dict[str, Any]:
         """Return a storage table's metadata as stored, or as a REST catalog tells it."""
         what = f"view {view.identifier}, storage table file"
-        if self._rest is not None and storage.name is not None:
-            text = self.tables.open(storage.name).metadata.model_dump_json()
+        if self._rest is not None:
+            text = storage.open(self).metadata.model_dump_json()
             return decode(text.encode(), source=what)
         return decode(self.files.read(storage.location, what=what), source=what)
 

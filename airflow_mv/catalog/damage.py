@@ -145,8 +145,8 @@ class Store:
 def store_of(catalog: MaterializedViewCatalog, view: LoadedView, storage: LoadedStorage) -> Store:
     """Return how the files of a view's storage table are reached."""
     folders = (*allowed_folders(catalog.properties, view.metadata_location), storage.table.location)
-    if storage.name is not None and not catalog.has_rows:
-        return Store(catalog.tables.open(storage.name).io, folders)
+    if not catalog.has_rows:
+        return Store(storage.open(catalog).io, folders)
     return Store(catalog.files.io(storage.table.location, what="storage table"), folders)
 
 

@@ -8,16 +8,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from airflow_mv.catalog.catalog import MaterializedViewCatalog, next_number
+from airflow_mv.catalog.layouts import stored_layout
 from airflow_mv.catalog.loaded import LoadedStorage, LoadedView
 from airflow_mv.catalog.sql import TABLE, VIEW, Row
-from airflow_mv.catalog.tables import require_own
 from airflow_mv.catalog.untrusted_input import (
     allowed_folders,
-    beside_first,
     check_confined,
     check_own_file,
-    check_places,
-    metadata_folders,
 )
 from airflow_mv.errors import (
     InvalidMetadataError,
@@ -27,7 +24,7 @@ from airflow_mv.errors import (
     ViewNotFoundError,
 )
 from airflow_mv.spec.identifiers import Identifier
-from airflow_mv.spec.materialized_view import STORAGE_TABLE_UUID_PROPERTY, StorageState, parse_storage_state
+from airflow_mv.spec.materialized_view import STORAGE_TABLE_UUID_PROPERTY, StorageState
 from airflow_mv.spec.stored import decode
 from airflow_mv.spec.table import TableMetadata, parse_table
 
@@ -204,31 +201,26 @@ class Evidence:
         return self._tables[location]
 
     def _table_file(self, location: str, view: LoadedView) -> TableFile:
-        what, name = f"view {self.view}, storage table file", view.storage_table
+        what, layout = f"view {self.view}, storage table file", stored_layout(view)
         try:
             folders = self._folders(view, location)
             check_confined(location, folders, what=what)
             data = self.catalog.files.read(location, what=what)
             document = decode(data, source=f"{what} {location}")
             table = parse_table(data, source=f"{what} {location}")
-            if name is not None:
-                require_own(view, name, table)
-            check_places(table, folders, what=f"{what} {location}")
-            if name is None:
-                check_own_file(location, view.metadata.location, metadata_folders(table), what=what)
-            state = parse_storage_state(table.properties, view=str(self.view), location=location)
+            storage = layout.opened(view, location, table, folders, what=f"{what} {location}")
         except (InvalidMetadataError, NotFoundError) as error:
             return TableFile(location, why=_why(error, location))
-        return TableFile(location, document, LoadedStorage(location, table, state, name))
+        return TableFile(location, document, storage)
 
     def _folders(self, view: LoadedView, location: str) -> tuple[str, ...]:
-        beside = () if view.storage_table is None else beside_first(view.materialized.storage_table_location, location)
+        beside = stored_layout(view).beside(view, location)
         return (*allowed_folders(self.catalog.properties, view.metadata_location), *beside)
 
     def table_row(self, view: LoadedView) -> Row | None:
         """Return the row of a storage table in a SQL catalog."""
-        name = view.storage_table
-        row = self.catalog.row(name) if name is not None and self.catalog.has_rows else None
+        place = stored_layout(view).place(view)
+        row = self.catalog.row(place) if isinstance(place, Identifier) and self.catalog.has_rows else None
         return row if row is not None and row.kind == TABLE else None
 
     def table_files(self, folder: str, view: LoadedView) -> list[TableFile]:

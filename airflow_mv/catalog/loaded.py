@@ -3,51 +3,39 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
+from collections.abc import Collection
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal, Protocol
 
 import msgspec
+from pyiceberg.table import Table
 
 from airflow_mv.errors import InvalidIdentifierError, InvalidMetadataError, NotMaterializedError
 from airflow_mv.spec.identifiers import Identifier, split
 from airflow_mv.spec.materialized_view import STORAGE_TABLE_PROPERTY, RefreshRecord, StorageState, ViewSettings
-from airflow_mv.spec.table import TableMetadata, snapshots_between
+from airflow_mv.spec.table import TableMetadata
 from airflow_mv.spec.view import ViewMetadata
-
-#: ``pointed``: the view names the storage table's metadata file. ``registered``: the catalog holds the storage table.
-Layout = Literal["pointed", "registered"]
 
 
 @dataclass(frozen=True, slots=True)
-class LoadedStorage:
-    """A storage table as one metadata file tells it.
+class LoadedStorage(ABC):
+    """A storage table as one metadata file tells it. Each layout has a class of its own.
 
     Args:
         location: That metadata file.
         table: Its content, cut down to what is used.
         state: The refresh history, or ``None`` where it was never refreshed.
-        name: Its name in the catalog, in the registered layout.
     """
 
     location: str
     table: TableMetadata
     state: StorageState | None
-    name: Identifier | None = None
 
     @property
     def record(self) -> RefreshRecord | None:
         """The current refresh, if there is one."""
         return self.state.current if self.state else None
-
-    @property
-    def base(self) -> str:
-        """What a refresh is planned on: it changes with every refresh, and in no other way that matters."""
-        if self.name is None:
-            return self.location
-        # Branches and unrelated properties of a table in the catalog change its metadata file, too.
-        state = self.state
-        current = (state.rollback_id or state.current_refresh_id) if state else None
-        return f"{self.table.table_uuid}@{self.table.head}#{current}"
 
     @property
     def published_files(self) -> frozenset[str]:
@@ -56,24 +44,9 @@ class LoadedStorage:
 
     @property
     def tagged(self) -> int | None:
-        """The snapshot under the current refresh's tag (registered layout)."""
+        """The snapshot under the current refresh's tag."""
         ref = self.table.refs.get(self.state.tag) if self.state else None
         return ref.snapshot_id if ref else None
-
-    @property
-    def intact(self) -> bool:
-        """Whether nobody but a refresh, or compaction, has changed the stored rows."""
-        if self.name is None or self.state is None:
-            return True
-        if self.tagged is None:
-            return False
-        later = snapshots_between(self.table, self.tagged, self.table.head)
-        return later is not None and all(snapshot.operation == "replace" for snapshot in later)
-
-    @property
-    def rows_snapshot(self) -> int | None:
-        """The snapshot with the current refresh's rows; ``None`` for no rows at all."""
-        return self.table.head if self.intact else self.tagged
 
     @property
     def rows_table(self) -> TableMetadata:
@@ -81,9 +54,77 @@ class LoadedStorage:
         return msgspec.structs.replace(self.table, current_snapshot_id=self.rows_snapshot)
 
     @property
+    @abstractmethod
+    def name(self) -> Identifier | None:
+        """Its name in the catalog, where it has one, to be shown."""
+
+    @property
+    @abstractmethod
     def place(self) -> str | Identifier:
         """What a query reads it by: its name in the catalog, or its metadata file where it has none."""
-        return self.name or self.location
+
+    @property
+    @abstractmethod
+    def pointers(self) -> dict[Identifier, str]:
+        """The catalog's own entries for the table, each with the metadata file that it names."""
+
+    @property
+    @abstractmethod
+    def base(self) -> str:
+        """What a refresh is planned on: it changes with every refresh, and in no other way that matters."""
+
+    @property
+    @abstractmethod
+    def intact(self) -> bool:
+        """Whether nobody but a refresh, or compaction, has changed the stored rows."""
+
+    @property
+    @abstractmethod
+    def rows_snapshot(self) -> int | None:
+        """The snapshot with the current refresh's rows; ``None`` for no rows at all."""
+
+    @abstractmethod
+    def has_landed(self, refresh_id: str, ours: Collection[str]) -> bool:
+        """Whether a refresh that its record does not name is part of the published history.
+
+        Args:
+            refresh_id: The refresh.
+            ours: The storage metadata files that only this refresh writes.
+        """
+
+    @abstractmethod
+    def clock_folder(self, view: LoadedView) -> str:
+        """Return the folder whose store tells the time that limits are held against."""
+
+    @abstractmethod
+    def folders(self, view: LoadedView) -> tuple[str, ...]:
+        """Return the folders of the files that the view and the storage table have, the view's first."""
+
+    @abstractmethod
+    def dead_branches(self, limit_ms: int) -> list[str]:
+        """Return the branches of refreshes that ended without being published, and cannot be any more.
+
+        Args:
+            limit_ms: Those that were left before, by the times in the metadata.
+        """
+
+    @abstractmethod
+    def open(self, catalog: OpensTables) -> Table:
+        """Return the table for pyiceberg to read."""
+
+    @abstractmethod
+    def frame(self, reader: Any) -> Any:
+        """Return the rows through a ``DataFrameReader`` of Spark's."""
+
+
+class OpensTables(Protocol):
+    """What a catalog offers to open a storage table by."""
+
+    def open_file(self, location: str) -> Table:
+        """Return the table of a metadata file."""
+
+    def open_table(self, name: Identifier) -> Table:
+        """Return a table of the catalog."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,11 +166,6 @@ class LoadedView:
                 f"`airflow-mv create {self.identifier}` (without --sql) turns it into one"
             )
         return self.settings
-
-    @property
-    def layout(self) -> Layout:
-        """How the view names its storage table."""
-        return "registered" if STORAGE_TABLE_PROPERTY in self.metadata.properties else "pointed"
 
     @property
     def storage_table(self) -> Identifier | None:

@@ -64,7 +64,7 @@ def main() -> None:
 @click.option("--partition-by", multiple=True, help="Partition transform of the storage table, e.g. 'days(ts)'.")
 @click.option(
     "--layout",
-    type=click.Choice(["pointed", "registered"]),
+    metavar="NAME",
     help="Where the storage table is: named by the view alone, or a table of the catalog that any engine reads by its "
     "name. By default pointed; registered in a REST catalog.",
 )

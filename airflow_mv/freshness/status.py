@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from airflow_mv.catalog import LoadedStorage, MaterializedViewCatalog
+from airflow_mv.catalog import LoadedStorage, MaterializedViewCatalog, stored_layout
 from airflow_mv.errors import CatalogUnavailableError, InvalidMetadataError, MaterializedViewError
 from airflow_mv.freshness.observe import Observation, for_each, observe, observe_each
 from airflow_mv.freshness.state import State
@@ -192,7 +192,7 @@ def stored_metadata(catalog: MaterializedViewCatalog, view: str | Identifier) ->
     storage = catalog.load_storage(loaded)
     return {
         "view": str(loaded.identifier),
-        "layout": loaded.layout,
+        "layout": stored_layout(loaded).name,
         "metadata_location": loaded.metadata_location,
         "metadata": catalog.stored_view(loaded),
         "storage_table": str(storage.name) if storage.name else None,

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 
 from airflow_mv.catalog import LoadedStorage, LoadedView, MaterializedViewCatalog
 from airflow_mv.catalog.neighbours import Neighbour
-from airflow_mv.catalog.places import Places, lies_in
+from airflow_mv.catalog.places import Places
+from airflow_mv.catalog.pointed import PointedStorage
 from airflow_mv.catalog.reach import FilesOf
 from airflow_mv.errors import UnsupportedError
 from airflow_mv.spec.identifiers import Identifier
@@ -47,8 +48,7 @@ def own_folders(catalog: MaterializedViewCatalog, view: LoadedView, storage: Loa
     Raises:
         UnsupportedError: One of them holds the warehouse, the folder of a namespace, or the view's own folder.
     """
-    base, beside, compare = view.metadata.location, storage.table.location, Places()
-    bases = (base,) if storage.name is None or lies_in(beside, (base,)) else (base, beside)
+    base, bases, compare = view.metadata.location, storage.folders(view), Places()
     shared = catalog.shared_folders(view.identifier)
     for folder in bases:
         for place in (*shared, *((base,) if folder != base else ())):
@@ -91,7 +91,7 @@ def others_in(
         if other.uuid is not None and other.uuid == storage.table.table_uuid:
             raise not_alone(view.identifier, bases[-1], f"{other.name}, which has the storage table's uuid")
         if touching and other.is_table and other.uuid is not None and other in listed:
-            files = files_of(catalog, LoadedStorage(other.metadata_location, storage.table, None))
+            files = files_of(catalog, PointedStorage(other.metadata_location, storage.table, None))
             reached.update(form for file in files for form in compare.forms(file))
     return Others(compare, tuple(inside), frozenset(reached))
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from sqlalchemy.orm import Session
 
-from airflow_mv.catalog import MaterializedViewCatalog
+from airflow_mv.catalog import MaterializedViewCatalog, stored_layout
 from airflow_mv.errors import NotMaterializedError, ViewNotFoundError
 from airflow_mv.freshness.lag import MAX_STALENESS_PROPERTY
 from airflow_mv.freshness.observe import Observation, observe
@@ -175,7 +175,7 @@ def _facts(source: Source, view: Identifier) -> dict[str, Any]:
         "looked_at": datetime.now(UTC).isoformat(),
         "sql": observation.query.text,
         "version_id": loaded.metadata.current_version_id,
-        "layout": loaded.layout,
+        "layout": stored_layout(loaded).name,
         "allow_stale_data": loaded.settings.allow_stale_data,
         "max_staleness": loaded.metadata.properties.get(MAX_STALENESS_PROPERTY),
         "storage_table": str(observation.storage.name) if observation.storage.name else None,

@@ -145,9 +145,7 @@ def _pointers(observation: Observation) -> dict[Identifier, str] | None:
     if observation.nested_views or observation.nested_storages:
         return None
     view: LoadedView = observation.view
-    found: dict[Identifier, str] = {view.identifier: view.metadata_location}
-    if observation.storage.name is not None:
-        found[observation.storage.name] = observation.storage.location
+    found: dict[Identifier, str] = {view.identifier: view.metadata_location, **observation.storage.pointers}
     for table in observation.tables:
         if table.metadata_location is None:
             return None

@@ -26,7 +26,6 @@ from airflow_mv.spec.interval_parts import IntervalPart, after, bounds, parts_in
 from airflow_mv.spec.materialized_view import (
     METADATA_LOCATION,
     NO_SNAPSHOT,
-    REFRESH_ID_KEY,
     TABLE_UUID,
     TIME_TRAVEL_PROPERTY,
     BaseTable,
@@ -342,10 +341,7 @@ def has_landed(storage: LoadedStorage, refresh_id: str, ours: Collection[str]) -
     """Whether a refresh is part of the storage table's published history."""
     if storage.state is not None and any(item.refresh_id == refresh_id for item in storage.state.refreshes):
         return True
-    if storage.name is not None:
-        history = ancestors(storage.table, storage.table.head)
-        return any(snapshot.summary.get(REFRESH_ID_KEY) == refresh_id for snapshot in history)
-    return not storage.published_files.isdisjoint(ours)
+    return storage.has_landed(refresh_id, ours)
 
 
 def _covers(catalog: MaterializedViewCatalog, plan: PlannedRefresh, record: RefreshRecord) -> bool:

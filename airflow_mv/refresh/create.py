@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from airflow_mv.catalog import Layout, LoadedView, MaterializedViewCatalog
+from airflow_mv.catalog import STORED_LAYOUTS, Layout, LoadedView, MaterializedViewCatalog, stored_layout
 from airflow_mv.catalog.files import join
 from airflow_mv.catalog.untrusted_input import check_confined
 from airflow_mv.checks import CHECKS_PROPERTY, Check, property_of, stored_checks
@@ -20,6 +20,7 @@ from airflow_mv.errors import (
     ClockError,
     CommitConflictError,
     CommitStateUnknownError,
+    ConfigurationError,
     InvalidMetadataError,
     InvalidQueryError,
     JobError,
@@ -111,10 +112,13 @@ class Definition:
         """Return the layout that a view gets, or has.
 
         Raises:
-            UnsupportedError: The catalog cannot have it, or the view has the other one.
+            ConfigurationError: There is no such layout.
+            UnsupportedError: The catalog cannot have it, or the view has another one.
         """
-        has = existing.layout if existing and existing.settings else None
+        has = stored_layout(existing).name if existing and existing.settings else None
         wanted = self.layout or has or catalog.layouts[0]
+        if wanted not in STORED_LAYOUTS:
+            raise ConfigurationError(f"there is no layout {wanted!r}; there are: {', '.join(sorted(STORED_LAYOUTS))}")
         if wanted not in catalog.layouts:
             raise UnsupportedError(
                 f"catalog {catalog.name!r} cannot compare and swap the pointer of a view, which the layout {wanted!r} "

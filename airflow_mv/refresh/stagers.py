@@ -67,7 +67,8 @@ def stored_rows(spark: SparkSession, storage: LoadedStorage, snapshot_id: int | 
         reader = spark.read.format("iceberg")
         if snapshot_id is not None:
             reader = reader.option("versionAsOf", str(snapshot_id))
-        return reader.load(storage.location) if storage.name is None else reader.table(storage.name.sql())
+        frame: DataFrame = storage.frame(reader)
+        return frame
 
 
 class InProcessStager:

@@ -16,7 +16,7 @@ from airflow_mv.freshness.state import State
 from airflow_mv.freshness.status import status
 from airflow_mv.hooks import MaterializedViewHook
 from tests.airflow.conftest import VIEW, Airflow
-from tests.builders import Lake
+from tests.builders import LAYOUTS, Lake
 
 
 def test_k18_a_lost_event_that_base_tables_have_changed_costs_a_look_and_no_second_refresh(
@@ -55,7 +55,7 @@ def test_k18_a_lost_event_that_base_tables_have_changed_costs_a_look_and_no_seco
     assert [event[2]["refresh_id"] for event in run.events] == [plan.refresh_id]
 
 
-@pytest.mark.parametrize("layout", ["pointed", "registered"])
+@pytest.mark.parametrize("layout", LAYOUTS)
 def test_k18_a_lost_event_that_spark_has_finished_costs_a_second_job_and_no_second_refresh(
     airflow: Airflow, sales: Lake, tmp_path: Path, layout: Layout
 ) -> None:

@@ -37,7 +37,7 @@ from airflow_mv.refresh import plan_refresh
 from airflow_mv.refresh.run import stage
 from airflow_mv.spec.identifiers import Identifier
 from airflow_mv.spec.view import with_view_properties
-from tests.builders import Lake, lake
+from tests.builders import LAYOUTS, Lake, lake
 from tests.faults import Clock
 from tests.services import Quiet, http_server
 
@@ -140,7 +140,7 @@ def test_a_locked_sqlite_file_ends_in_a_typed_unknown(sqlite_uri: str, warehouse
         assert home.refresh().outcome == "refreshed"
 
 
-@pytest.mark.parametrize("layout", ["pointed", "registered"])
+@pytest.mark.parametrize("layout", LAYOUTS)
 def test_a_commit_that_fails_is_not_seen_as_done(sqlite_uri: str, warehouse: Path, layout: Layout) -> None:
     """Somebody reads: SQLite takes the UPDATE, refuses the COMMIT and leaves the transaction open."""
     with lake(f"{sqlite_uri}?timeout=0.1", warehouse, layout=layout) as home:

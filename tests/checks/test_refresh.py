@@ -19,6 +19,7 @@ from airflow_mv.refresh.plan import RefreshResult
 from airflow_mv.refresh.run import publish, stage
 from airflow_mv.script import Outcome, Script
 from airflow_mv.spec.interval import Span
+from tests.builders import LAYOUTS
 from tests.engine.support import Lake, no_spark
 
 DAILY = "SELECT day, region, amount FROM {ns}.orders"
@@ -34,7 +35,7 @@ def refreshed(lake: Lake, layout: Literal["pointed", "registered"], **definition
     return lake
 
 
-@pytest.fixture(params=["pointed", "registered"])
+@pytest.fixture(params=LAYOUTS)
 def home(request: pytest.FixtureRequest, lake: Lake) -> Lake:
     """The view in one of the layouts, where they may differ."""
     return refreshed(lake, request.param)

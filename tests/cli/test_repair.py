@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.builders import Lake, lake
+from tests.builders import LAYOUTS, Lake, lake
 from tests.cli.support import call
 from tests.contract.test_repair import commented, parts
 from tests.engine.support import reload_configuration
@@ -19,7 +19,7 @@ VIEW = "lake.sales.daily"
 FINDING = {"what", "file", "known", "repair", "lost", "repairable"}
 
 
-@pytest.fixture(params=["pointed", "registered"])
+@pytest.fixture(params=LAYOUTS)
 def home(
     request: pytest.FixtureRequest, sqlite_uri: str, warehouse: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Lake]:

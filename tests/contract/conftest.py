@@ -9,15 +9,15 @@ from pathlib import Path
 import pytest
 from _pytest.mark import ParameterSet
 
+from airflow_mv.catalog import STORED_LAYOUTS
 from tests.builders import Lake, lake
 
-#: Fixture of the address, and layout, of each home of views.
+#: Fixture of the address, and layout, of each home of views: every layout in each catalog that can have it.
 HOMES = {
-    "sqlite-pointed": ("sqlite_uri", "pointed"),
-    "sqlite-registered": ("sqlite_uri", "registered"),
-    "postgres-pointed": ("postgres_uri", "pointed"),
-    "postgres-registered": ("postgres_uri", "registered"),
-    "rest": ("rest_uri", "registered"),
+    f"{home}-{layout.name}": (f"{home}_uri", layout.name)
+    for home in ("sqlite", "postgres", "rest")
+    for layout in STORED_LAYOUTS.values()
+    if home != "rest" or not layout.swaps_pointers
 }
 _MARKS = {"postgres_uri": [pytest.mark.postgres], "rest_uri": [pytest.mark.rest]}
 #: Each catalog and each layout is among the others; where the two meet in another way adds little.
@@ -32,7 +32,7 @@ def _parameter(name: str) -> ParameterSet:
 def every_home(request: pytest.FixtureRequest, warehouse: Path) -> Iterator[Lake]:
     """An empty lake in each catalog and layout."""
     fixture, layout = HOMES[request.param]
-    with lake(str(request.getfixturevalue(fixture)), warehouse, layout=layout) as found:  # type: ignore[arg-type]
+    with lake(str(request.getfixturevalue(fixture)), warehouse, layout=layout) as found:
         yield found
 
 

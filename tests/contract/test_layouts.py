@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 
 import pytest
 
+from airflow_mv.catalog import stored_layout
 from airflow_mv.errors import AlreadyExistsError, NotFoundError, StaleViewError, ViewNotFoundError
 from airflow_mv.freshness.state import State
 from airflow_mv.freshness.status import history, status, stored_metadata
@@ -38,7 +39,7 @@ def test_a_view_is_created_found_listed_and_dropped(every_home: Lake) -> None:
     view = every_home.view()
     assert every_home.catalog.exists(VIEW)
     loaded = every_home.catalog.load(VIEW)
-    assert (loaded.layout, loaded.metadata.sql(view=VIEW)) == (every_home.layout, QUERY)
+    assert (stored_layout(loaded).name, loaded.metadata.sql(view=VIEW)) == (every_home.layout, QUERY)
     assert loaded.metadata.schema_.names == ("region", "orders", "amount")
     assert every_home.catalog.list("sales") == every_home.catalog.list() == [view]
     drop(every_home.catalog, VIEW)

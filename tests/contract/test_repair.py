@@ -38,7 +38,7 @@ from airflow_mv.refresh.run import refresh
 from airflow_mv.refresh.verify import verify_files
 from airflow_mv.spec.identifiers import Identifier
 from airflow_mv.spec.view import with_view_properties
-from tests.builders import Lake, lake
+from tests.builders import LAYOUTS, Lake, lake
 from tests.contract.support import VIEW, staged, where
 from tests.faults import Clock, FaultyCatalog, StoppedError, refuse
 from tests.protocol.upkeep import files, folder_of, grow_old, local
@@ -46,7 +46,7 @@ from tests.protocol.upkeep import files, folder_of, grow_old, local
 OTHER = "sales.other"
 
 
-@pytest.fixture(params=["pointed", "registered"])
+@pytest.fixture(params=LAYOUTS)
 def home(request: pytest.FixtureRequest, sqlite_uri: str, warehouse: Path) -> Iterator[Lake]:
     """A view that was refreshed three times, and another one whose files are mistaken for its own."""
     with lake(sqlite_uri, warehouse, layout=request.param) as found:

@@ -10,18 +10,20 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from airflow_mv.catalog import stored_layout
 from airflow_mv.errors import ClockError, FutureTimeError
 from airflow_mv.job.run import run
 from airflow_mv.publish.clock import repair_clock
 from airflow_mv.refresh.stagers import session_stager
 from airflow_mv.spec.clock import latest_ms
+from tests.builders import LAYOUTS
 from tests.engine.support import Lake
 
 DAILY = "SELECT day, sum(amount) AS amount FROM {ns}.orders GROUP BY day"
 HOURS = 7_200_000
 
 
-@pytest.fixture(params=["pointed", "registered"])
+@pytest.fixture(params=LAYOUTS)
 def home(request: pytest.FixtureRequest, lake: Lake) -> Lake:
     lake.table("orders", "day integer, amount bigint", "(1, 10), (1, 20)", "(2, 30)")
     lake.create("daily", DAILY, layout=request.param)
@@ -48,7 +50,7 @@ def document(home: Lake) -> dict[str, Any]:
 
 def test_i15_spark_refuses_times_of_the_future_and_the_error_says_what_to_run(home: Lake) -> None:
     shift(home, HOURS)
-    if home.view("daily").layout == "registered":
+    if stored_layout(home.view("daily")).name == "registered":
         home.sql(f"REFRESH TABLE {home.view('daily').storage_table.sql()}")  # type: ignore[union-attr]
     with pytest.raises((FutureTimeError, ClockError), match="airflow-mv repair") as caught:
         home.refresh("daily")
@@ -63,7 +65,7 @@ def test_i15_spark_refuses_times_of_the_future_and_the_error_says_what_to_run(ho
 
 def test_i15_a_driver_that_is_ahead_commits_nothing_to_a_table_of_the_catalog(home: Lake) -> None:
     """The session's clock is right; the store is made to say that it is two hours earlier."""
-    if home.view("daily").layout == "pointed":
+    if stored_layout(home.view("daily")).name == "pointed":
         pytest.skip("there nobody sees the driver's times before they are brought down")
     before = document(home)
     early = latest_ms(before) - HOURS

@@ -17,6 +17,7 @@ from airflow_mv.refresh.planner import plan_refresh
 from airflow_mv.refresh.read import read_arrow, readable
 from airflow_mv.script import STAGING_CATALOG, Outcome, Script
 from airflow_mv.spec.materialized_view import staging_branch
+from tests.builders import LAYOUTS
 from tests.engine.support import Lake
 
 #: As people read it in statements and errors.
@@ -31,7 +32,7 @@ INCREMENTAL: dict[str, Any] = {
     "refresh_strategy": "incremental",
     "properties": {"airflow-mv.incremental-up-to": "1000"},
 }
-LAYOUTS = pytest.mark.parametrize("layout", ["pointed", "registered"])
+BOTH = pytest.mark.parametrize("layout", LAYOUTS)
 
 
 @pytest.fixture
@@ -45,7 +46,7 @@ def stored(base: Lake) -> list[tuple[Any, ...]]:
     return sorted(tuple(row) for row in found.rows())
 
 
-@LAYOUTS
+@BOTH
 @pytest.mark.parametrize(("query", "mode"), [(GROUPED, "merge"), (ROWS, "append")])
 def test_the_name_of_the_staging_catalog_is_text_like_any_other(base: Lake, layout: str, query: str, mode: str) -> None:
     """As a literal, a column and a base table: stored as it was written, by a full and an incremental refresh."""
@@ -58,7 +59,7 @@ def test_the_name_of_the_staging_catalog_is_text_like_any_other(base: Lake, layo
     assert stored(base) == [(STAGING, STORED, 1), ("new", STORED, 7), ("other", STORED, 2)]
 
 
-@LAYOUTS
+@BOTH
 def test_the_keys_of_replaced_rows_may_have_the_name_of_the_staging_catalog(base: Lake, layout: str) -> None:
     query = f"SELECT {COLUMN}, array({TEXTS}) AS src, max(v) AS v FROM {TABLE} GROUP BY {COLUMN}"
     base.create("v", query, layout=layout, **INCREMENTAL)
@@ -77,7 +78,7 @@ def test_the_name_of_the_branch_is_text_like_any_other(base: Lake) -> None:
     assert stored(base) == [(STAGING, STORED, 1), ("other", STORED, 2)]
 
 
-@LAYOUTS
+@BOTH
 def test_errors_and_verdicts_name_the_staging_catalog_and_no_name_of_a_run(base: Lake, layout: str) -> None:
     """A name that no other session has helps nobody, and two messages of one failure would differ."""
     base.create("v", GROUPED, layout=layout, **INCREMENTAL)
@@ -97,7 +98,7 @@ def test_errors_and_verdicts_name_the_staging_catalog_and_no_name_of_a_run(base:
     _assert_public(str(found.value), outcomes[-1].to_json(), *scripts[-1].statements)
 
 
-@LAYOUTS
+@BOTH
 @pytest.mark.parametrize("tamper", [lambda text: text.replace("storage", "nothing"), lambda text: f"{text} +"])
 def test_the_error_of_a_statement_is_in_public_names(base: Lake, layout: str, tamper: Callable[[str], str]) -> None:
     base.create("v", GROUPED, layout=layout)

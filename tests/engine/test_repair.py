@@ -13,12 +13,13 @@ from airflow_mv.errors import InvalidMetadataError
 from airflow_mv.maintenance.repair import repair
 from airflow_mv.refresh.read import read_arrow, readable
 from airflow_mv.refresh.verify import verify_files
+from tests.builders import LAYOUTS
 from tests.engine.support import Lake
 
 SUMS = "SELECT day, sum(amount) AS amount, count(*) AS orders FROM {ns}.orders GROUP BY day"
 
 
-@pytest.mark.parametrize("layout", ["pointed", "registered"])
+@pytest.mark.parametrize("layout", LAYOUTS)
 def test_a_refresh_over_lost_files_names_the_repair_and_works_after_it(
     lake: Lake, layout: Literal["pointed", "registered"]
 ) -> None:

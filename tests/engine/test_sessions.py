@@ -12,12 +12,13 @@ from airflow_mv.refresh.read import read
 from airflow_mv.refresh.run import refresh
 from airflow_mv.refresh.stagers import session_stager
 from airflow_mv.refresh.verify import verify
+from tests.builders import LAYOUTS
 from tests.engine.support import Lake
 
 SQL = "SELECT k, count(*) AS n, sum(v) AS v FROM {ns}.t GROUP BY k"
 
 
-@pytest.mark.parametrize("layout", ["pointed", "registered"])
+@pytest.mark.parametrize("layout", LAYOUTS)
 def test_two_threads_with_sessions_of_their_own_refresh_two_views_at_once(lake: Lake, layout: str) -> None:
     lake.table("t", "k INT, v INT", "(1, 1), (1, 2), (2, 5)")
     views = ("one", "two")

@@ -21,12 +21,13 @@ from airflow_mv.refresh.plan import RefreshPlan
 from airflow_mv.refresh.run import refresh
 from airflow_mv.script import Outcome, Script
 from airflow_mv.spec.reasons import Code
+from tests.builders import LAYOUTS
 from tests.intervals.support import VIEW, Days, days, days_lake
 
 _AT_ONCE = Effects(sleep=lambda seconds: None)
 
 
-@pytest.fixture(params=["pointed", "registered"])
+@pytest.fixture(params=LAYOUTS)
 def lake(request: pytest.FixtureRequest, sqlite_uri: str, warehouse: Path) -> Iterator[Days]:
     """A view by days, in each layout."""
     with days_lake(sqlite_uri, warehouse, cast("Layout", request.param)) as made:

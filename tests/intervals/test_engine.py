@@ -18,11 +18,12 @@ from airflow_mv.refresh.read import readable
 from airflow_mv.refresh.verify import verify
 from airflow_mv.script import Outcome, Script
 from airflow_mv.spec.interval import Span
+from tests.builders import LAYOUTS
 from tests.cli.support import call
 from tests.engine.support import Lake, no_spark
 
 BY_DAY = "SELECT day, sum(amount) AS amount FROM {ns}.sold GROUP BY day"
-BOTH: Any = pytest.mark.parametrize("layout", ["pointed", "registered"])
+BOTH: Any = pytest.mark.parametrize("layout", LAYOUTS)
 
 
 def span(start: str, end: str, column: str | None = None) -> Span:

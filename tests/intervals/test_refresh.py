@@ -20,6 +20,7 @@ from airflow_mv.refresh.create import Definition, create
 from airflow_mv.spec.interval import Span
 from airflow_mv.spec.materialized_view import RefreshRecord
 from airflow_mv.spec.reasons import Code
+from tests.builders import LAYOUTS
 from tests.intervals.support import BY_DAY, VIEW, Days, days, days_lake
 
 
@@ -31,7 +32,7 @@ def lake(request: pytest.FixtureRequest, sqlite_uri: str, warehouse: Path) -> It
 
 
 #: The layout matters to how rows are staged and published; what is recorded is the same in both.
-BOTH: Any = pytest.mark.parametrize("lake", ["pointed", "registered"], indirect=True)
+BOTH: Any = pytest.mark.parametrize("lake", LAYOUTS, indirect=True)
 
 
 def record(lake: Days) -> RefreshRecord:

@@ -18,13 +18,13 @@ from airflow_mv.publish import PublishOutcome, publish
 from airflow_mv.refresh import RefreshOptions, plan_refresh
 from airflow_mv.refresh.plan import RefreshPlan
 from airflow_mv.refresh.run import find_staged, stage
-from tests.builders import Lake, lake
+from tests.builders import LAYOUTS, Lake, lake
 from tests.faults import Clock, FaultyCatalog, count_unknown, cut_short, forbidden, lose_answer_after
 
 VIEW = "sales.daily"
 
 
-@pytest.fixture(params=["pointed", "registered"])
+@pytest.fixture(params=LAYOUTS)
 def home(request: pytest.FixtureRequest, sqlite_uri: str, warehouse: Path) -> Iterator[Lake]:
     layout: Layout = request.param
     with lake(sqlite_uri, warehouse, layout=layout) as found:

@@ -24,12 +24,12 @@ from airflow_mv.refresh.run import find_staged, stage
 from airflow_mv.refresh.run import publish as publish_plan
 from airflow_mv.script import Outcome
 from airflow_mv.spec.view import with_view_properties
-from tests.builders import QUERY, Lake, exists, lake
+from tests.builders import LAYOUTS, QUERY, Lake, exists, lake
 from tests.faults import Clock, FaultyCatalog, after, lose_answer_after
 from tests.protocol.upkeep import NOW, VIEW, files, folder_of, grow_old, local
 
 
-@pytest.fixture(params=["pointed", "registered"])
+@pytest.fixture(params=LAYOUTS)
 def either(request: pytest.FixtureRequest, sqlite_uri: str, warehouse: Path) -> Iterator[Lake]:
     with lake(sqlite_uri, warehouse, layout=request.param) as found:
         found.table()

@@ -12,7 +12,7 @@ from random import Random
 
 import pytest
 
-from airflow_mv.catalog.loaded import Layout
+from airflow_mv.catalog import Layout
 from airflow_mv.spec.materialized_view import TIME_TRAVEL_PROPERTY
 from tests.protocol.simulation.actors import ACTORS, append, comment, compact, rolling_back, turn_time_travel
 from tests.protocol.simulation.mutants import MUTANTS, Patch, metadata_named_by_version_number

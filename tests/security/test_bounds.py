@@ -29,7 +29,7 @@ from airflow_mv.refresh.read import read_arrow, readable
 from airflow_mv.spec.view import new_view, replace_version, with_view_properties
 from airflow_mv.triggers import MaterializedViewFreshTrigger
 from tests.airflow.conftest import Airflow, _airflow, airflow, lake_behind
-from tests.builders import Lake, lake
+from tests.builders import LAYOUTS, Lake, lake
 from tests.services import Quiet
 
 __all__ = ["_airflow", "airflow"]
@@ -165,7 +165,7 @@ def test_i25_a_history_is_as_long_as_the_view_allows(travelling: Lake) -> None:
     assert travelling.refresh().outcome == "refreshed"
 
 
-@pytest.mark.parametrize("layout", ["pointed", "registered"])
+@pytest.mark.parametrize("layout", LAYOUTS)
 def test_i25_a_history_is_as_old_as_the_view_allows(tmp_path: Path, layout: Layout) -> None:
     (tmp_path / "w").mkdir()
     with lake(f"sqlite:///{tmp_path}/c.db", tmp_path / "w", layout=layout) as home:

@@ -15,6 +15,7 @@ from pyiceberg.utils.config import Config
 
 from airflow_mv.catalog.untrusted_input import ALLOWED, allowed_folders, check_confined
 from airflow_mv.errors import InvalidMetadataError, UnsupportedError
+from tests.builders import LAYOUTS
 from tests.cli.support import call
 from tests.security.conftest import VIEW, Shop, error_of, refused_or_works
 
@@ -161,7 +162,7 @@ PLACES = ("write.data.path", "write.metadata.path", "write.folder-storage.path",
 
 
 @pytest.mark.parametrize("key", PLACES)
-@pytest.mark.parametrize("layout", ["pointed", "registered"])
+@pytest.mark.parametrize("layout", LAYOUTS)
 def test_i19_a_storage_table_whose_properties_send_new_files_elsewhere_is_refused(
     request: pytest.FixtureRequest, layout: str, key: str
 ) -> None:

@@ -12,8 +12,8 @@ import pyarrow as pa
 from pyiceberg.table import StaticTable
 from sqlalchemy import Engine, text
 
-from airflow_mv.catalog import LoadedStorage, LoadedView
-from airflow_mv.spec.materialized_view import RefreshRecord, parse_storage_state
+from airflow_mv.catalog import LoadedStorage, LoadedView, stored_layout
+from airflow_mv.spec.materialized_view import RefreshRecord
 from airflow_mv.spec.table import ancestors, parse_table
 from tests.builders import Lake
 
@@ -127,8 +127,8 @@ def _pointed_state(lake: Lake, name: str, location: str) -> State:
 def _registered_state(lake: Lake, name: str, location: str) -> State:
     view = lake.catalog.load(f"sales.{name}")
     table = parse_table(lake.catalog.files.read(location, what="storage table file"), source=location)
-    state = parse_storage_state(table.properties, view=name, location=location)
-    return State(view, LoadedStorage(location, table, state, view.storage_table))
+    folders = lake.catalog.folders_of(view)
+    return State(view, stored_layout(view).opened(view, location, table, folders, what=location))
 
 
 def published(states: list[State]) -> list[State]:

@@ -16,6 +16,7 @@ from airflow_mv.refresh.run import stage
 from airflow_mv.script import MergeAdditiveStep, Outcome, ReplaceKeysStep, Script
 from airflow_mv.spec.materialized_view import FALLBACK_KEY
 from airflow_mv.spec.reasons import Reason
+from tests.builders import LAYOUTS
 from tests.engine.incremental.checking import check, recorded, stored
 from tests.engine.incremental.playing import ALWAYS
 from tests.engine.incremental.test_edges import mode_after, table, view
@@ -199,7 +200,7 @@ def test_a_storage_table_that_others_write_to_is_computed_anew(lake: Lake) -> No
     assert mode_after(lake, COUNTS, "DELETE FROM {ns}.r WHERE n = 5") == "merge"
 
 
-@pytest.mark.parametrize("layout", ["pointed", "registered"])
+@pytest.mark.parametrize("layout", LAYOUTS)
 def test_a_materialized_view_over_another_is_incremental_over_incremental(lake: Lake, layout: str) -> None:
     """The storage table of the lower one is a base table as any other, also where it was rewritten whole."""
     table(lake, "r", "k int, n int", "(1, 1), (1, 2), (2, 3)")

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from random import Random
 
-from airflow_mv.catalog.loaded import Layout
+from airflow_mv.catalog import Layout
 from airflow_mv.refresh import plan_refresh
 from airflow_mv.spec.reasons import Mode
 from tests.protocol.simulation.actors import ACTORS, Actor, collecting, create_view

@@ -1,0 +1,18 @@
+# SPDX-License-Identifier: Apache-2.0
+"""All layouts. A new one gets a line here and one in :mod:`airflow_mv.publish.layouts`."""
+
+from __future__ import annotations
+
+from airflow_mv.catalog.layout import Layout, StoredLayout
+from airflow_mv.catalog.loaded import LoadedView
+from airflow_mv.catalog.pointed import PointedLayout
+from airflow_mv.catalog.registered import RegisteredLayout
+
+#: By name. A view has the first layout that claims it; the last one claims all.
+STORED_LAYOUTS: dict[Layout, StoredLayout] = {layout.name: layout for layout in (RegisteredLayout(), PointedLayout())}
+
+
+def stored_layout(view: LoadedView) -> StoredLayout:
+    """Return the layout that a view has."""
+    properties = view.metadata.properties
+    return next(layout for layout in STORED_LAYOUTS.values() if layout.claims(properties))

@@ -1,0 +1,108 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The layout ``pointed``, as it is stored: the view names the storage table's metadata file."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from pyiceberg.table import Table
+
+from airflow_mv.catalog.layout import StoredLayout
+from airflow_mv.catalog.loaded import LoadedStorage, LoadedView, OpensTables
+from airflow_mv.catalog.untrusted_input import check_own_file, check_places, metadata_folders
+from airflow_mv.errors import NotFoundError
+from airflow_mv.spec.identifiers import Identifier
+from airflow_mv.spec.materialized_view import parse_storage_state
+from airflow_mv.spec.table import TableMetadata
+
+
+@dataclass(frozen=True, slots=True)
+class PointedStorage(LoadedStorage):
+    """A storage table in no catalog. Nobody but a refresh finds it, so its current snapshot has the rows."""
+
+    @property
+    def name(self) -> Identifier | None:
+        """It has none."""
+        return None
+
+    @property
+    def place(self) -> str | Identifier:
+        """Its metadata file."""
+        return self.location
+
+    @property
+    def pointers(self) -> dict[Identifier, str]:
+        """None: the view names it."""
+        return {}
+
+    @property
+    def base(self) -> str:
+        """Its metadata file."""
+        return self.location
+
+    @property
+    def intact(self) -> bool:
+        """Always."""
+        return True
+
+    @property
+    def rows_snapshot(self) -> int | None:
+        """The current one."""
+        return self.table.head
+
+    def has_landed(self, refresh_id: str, ours: Collection[str]) -> bool:
+        """Whether one of the refresh's own files was published."""
+        return not self.published_files.isdisjoint(ours)
+
+    def clock_folder(self, view: LoadedView) -> str:
+        """Return the view's folder, which the table is in."""
+        return view.metadata.location
+
+    def folders(self, view: LoadedView) -> tuple[str, ...]:
+        """Return the view's folder, which the table is in."""
+        return (view.metadata.location,)
+
+    def dead_branches(self, limit_ms: int) -> list[str]:
+        """Return none: a refresh is staged in files."""
+        return []
+
+    def open(self, catalog: OpensTables) -> Table:
+        """Open the metadata file."""
+        return catalog.open_file(self.location)
+
+    def frame(self, reader: Any) -> Any:
+        """Read by the metadata file."""
+        return reader.load(self.location)
+
+
+class PointedLayout(StoredLayout):
+    """The view names the storage table's metadata file."""
+
+    name = "pointed"
+    swaps_pointers = True
+
+    def claims(self, properties: Mapping[str, str]) -> bool:
+        """Whether no other layout does."""
+        return True
+
+    def place(self, view: LoadedView) -> str | Identifier:
+        """Return the metadata file that the view names."""
+        return view.materialized.storage_table_location
+
+    def opened(
+        self, view: LoadedView, location: str, table: TableMetadata | None, folders: tuple[str, ...], *, what: str
+    ) -> LoadedStorage:
+        """Check that the file is no copy of another view's or table's."""
+        if table is None:
+            raise NotFoundError(f"{what}: there is no such file")
+        check_places(table, folders, what=what)
+        own = f"view {view.identifier}, storage table file"
+        check_own_file(location, view.metadata.location, metadata_folders(table), what=own)
+        state = parse_storage_state(table.properties, view=str(view.identifier), location=location)
+        return PointedStorage(location, table, state)
+
+    def beside(self, view: LoadedView, location: str) -> tuple[str, ...]:
+        """Return none."""
+        return ()

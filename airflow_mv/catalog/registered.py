@@ -1,0 +1,130 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The layout ``registered``, as it is stored: the storage table is a table of the view's catalog."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from pyiceberg.table import Table
+
+from airflow_mv.catalog.layout import StoredLayout
+from airflow_mv.catalog.loaded import LoadedStorage, LoadedView, OpensTables
+from airflow_mv.catalog.places import lies_in
+from airflow_mv.catalog.tables import require_own
+from airflow_mv.catalog.untrusted_input import beside_first, check_places
+from airflow_mv.errors import InvalidMetadataError
+from airflow_mv.spec.identifiers import Identifier
+from airflow_mv.spec.materialized_view import REFRESH_ID_KEY, STORAGE_TABLE_PROPERTY, parse_storage_state
+from airflow_mv.spec.snapshots import dead_branches
+from airflow_mv.spec.table import TableMetadata, ancestors, snapshots_between
+
+
+@dataclass(frozen=True, slots=True)
+class RegisteredStorage(LoadedStorage):
+    """A storage table in the catalog. Others may write to it: the current refresh's rows are under its tag.
+
+    Args:
+        identifier: Its name in the catalog.
+    """
+
+    identifier: Identifier
+
+    @property
+    def name(self) -> Identifier | None:
+        """Its name in the catalog."""
+        return self.identifier
+
+    @property
+    def place(self) -> str | Identifier:
+        """Its name in the catalog."""
+        return self.identifier
+
+    @property
+    def pointers(self) -> dict[Identifier, str]:
+        """The table's own."""
+        return {self.identifier: self.location}
+
+    @property
+    def base(self) -> str:
+        """Table, snapshot and refresh: branches and unrelated properties change the metadata file, too."""
+        state = self.state
+        current = (state.rollback_id or state.current_refresh_id) if state else None
+        return f"{self.table.table_uuid}@{self.table.head}#{current}"
+
+    @property
+    def intact(self) -> bool:
+        """Whether only compactions came after the tagged snapshot."""
+        if self.state is None:
+            return True
+        if self.tagged is None:
+            return False
+        later = snapshots_between(self.table, self.tagged, self.table.head)
+        return later is not None and all(snapshot.operation == "replace" for snapshot in later)
+
+    @property
+    def rows_snapshot(self) -> int | None:
+        """The current one, or the tagged one where others have written since."""
+        return self.table.head if self.intact else self.tagged
+
+    def has_landed(self, refresh_id: str, ours: Collection[str]) -> bool:
+        """Whether ``main`` has come from a snapshot of the refresh."""
+        history = ancestors(self.table, self.table.head)
+        return any(snapshot.summary.get(REFRESH_ID_KEY) == refresh_id for snapshot in history)
+
+    def clock_folder(self, view: LoadedView) -> str:
+        """Return the table's folder: a REST server may have chosen it."""
+        return self.table.location
+
+    def folders(self, view: LoadedView) -> tuple[str, ...]:
+        """Return the view's folder, and the table's where it is beside that."""
+        base, beside = view.metadata.location, self.table.location
+        return (base,) if lies_in(beside, (base,)) else (base, beside)
+
+    def dead_branches(self, limit_ms: int) -> list[str]:
+        """Return the branches of dead refreshes."""
+        return dead_branches(self.table, current=(self.table.head, self.tagged), not_current_since_ms=limit_ms)
+
+    def open(self, catalog: OpensTables) -> Table:
+        """Open the catalog's table."""
+        return catalog.open_table(self.identifier)
+
+    def frame(self, reader: Any) -> Any:
+        """Read by name."""
+        return reader.table(self.identifier.sql())
+
+
+class RegisteredLayout(StoredLayout):
+    """The catalog holds the storage table, and the view names it."""
+
+    name = "registered"
+    swaps_pointers = False
+
+    def claims(self, properties: Mapping[str, str]) -> bool:
+        """Whether the view names a table of the catalog."""
+        return STORAGE_TABLE_PROPERTY in properties
+
+    def place(self, view: LoadedView) -> str | Identifier:
+        """Return the name that the view gives."""
+        return _named(view)
+
+    def opened(
+        self, view: LoadedView, location: str, table: TableMetadata | None, folders: tuple[str, ...], *, what: str
+    ) -> LoadedStorage:
+        """Check that the table is the one that the view names, and that it names the view."""
+        name = _named(view)
+        own = require_own(view, name, table)
+        check_places(own, folders, what=what)
+        state = parse_storage_state(own.properties, view=str(view.identifier), location=location)
+        return RegisteredStorage(location, own, state, name)
+
+    def beside(self, view: LoadedView, location: str) -> tuple[str, ...]:
+        """Return the folder that a REST server put the table into first."""
+        return beside_first(view.materialized.storage_table_location, location)
+
+
+def _named(view: LoadedView) -> Identifier:
+    if view.storage_table is None:
+        raise InvalidMetadataError(f"view {view.identifier} names no storage table")
+    return view.storage_table
