@@ -24,7 +24,6 @@ _PURE: tuple[Callable[..., Any], ...] = (
     materialized_view.parse_settings,
     materialized_view.parse_storage_state,
     query.parse_query,
-    query.references,
     files.check_location,
     untrusted_input.allowed_folders,
     untrusted_input.check_confined,
