@@ -16,14 +16,15 @@ neither (asset-triggered, manual)         refused, says what to give            
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta, tzinfo
 from typing import Any, Literal
 
 from airflow_mv.errors import ConfigurationError
-from airflow_mv.spec.interval import Span, after_unit, moved, read_moment
+from airflow_mv.spec.interval import Span
+from airflow_mv.spec.times import next_unit, parse_key, parse_time, shift
 
 ScopeName = Literal["whole", "as_of", "interval"]
 
@@ -32,14 +33,6 @@ FULL_PARAM = "refresh_full"
 AS_OF_PARAM = "refresh_as_of"
 START_PARAM = "refresh_interval_start"
 END_PARAM = "refresh_interval_end"
-
-#: How exact a partition's key is tells how long the partition is.
-_KEYS = (
-    (re.compile(r"\d{4}"), "%Y", "year"),
-    (re.compile(r"\d{4}-\d\d"), "%Y-%m", "month"),
-    (re.compile(r"\d{4}-\d\d-\d\d"), "%Y-%m-%d", "day"),
-    (re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d"), "%Y-%m-%dT%H", "hour"),
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +120,7 @@ def _interval(facts: RunFacts, length: timedelta | None) -> tuple[tuple[datetime
     moment, end = end, _aligned(facts, end)
     if length is not None:
         said = "the run's moment" if end == moment else "the schedule's moment before the run's own"
-        return (moved(end, -length), end), f"{length} up to {said}, which interval_length says"
+        return (shift(end, -length), end), f"{length} up to {said}, which interval_length says"
     before = facts.tick(end, -1)
     if before is None:
         raise ConfigurationError(
@@ -149,8 +142,9 @@ def _aligned(facts: RunFacts, moment: datetime) -> datetime:
 def _partition(facts: RunFacts, length: timedelta | None) -> tuple[datetime, datetime | None]:
     start, unit = facts.partition_date, ""
     if facts.partition_key is not None:
-        read, unit = _read_key(facts)
-        start = start or read
+        with suppress(ValueError):
+            read, unit = parse_key(str(facts.partition_key), facts.zone)
+            start = start or read
     if start is None:
         raise ConfigurationError(
             f"the run's partition key {facts.partition_key!r} is no time: write keys like 2024-06-01, or give the run "
@@ -158,28 +152,12 @@ def _partition(facts: RunFacts, length: timedelta | None) -> tuple[datetime, dat
         )
     start = start.astimezone(facts.zone)
     if length is not None:
-        return start, moved(start, length)
+        return start, shift(start, length)
     if unit:
-        return start, after_unit(start, unit)
+        return start, next_unit(start, unit)
     end = facts.tick(start, 1)
     # Without any of these the storage table's own partitioning says how long it is.
     return start, end.astimezone(facts.zone) if end else None
-
-
-def _read_key(facts: RunFacts) -> tuple[datetime | None, str]:
-    """Return when a partition begins, and how long its key says it is: a unit, or nothing."""
-    key = str(facts.partition_key)
-    for form, pattern, unit in _KEYS:
-        if form.fullmatch(key):
-            try:
-                return datetime.strptime(key.replace(" ", "T"), pattern).replace(tzinfo=facts.zone), unit
-            except ValueError:
-                return None, ""
-    try:
-        read = datetime.fromisoformat(key)
-    except ValueError:
-        return None, ""
-    return read if read.tzinfo else read.replace(tzinfo=facts.zone), ""
 
 
 def _end(facts: RunFacts, length: timedelta | None) -> tuple[datetime, str]:
@@ -206,7 +184,7 @@ def _moment(facts: RunFacts, name: str) -> datetime | None:
     if value in (None, ""):
         return None
     try:
-        return read_moment(value, facts.zone)
+        return parse_time(value, facts.zone)
     except ValueError:
         raise ConfigurationError(
             f"the run's conf has {name} = {value!r}, which is no point in time; write it like 2024-06-01T00:00:00+00:00"

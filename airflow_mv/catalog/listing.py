@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 
 from airflow_mv.catalog.pyiceberg_compat import file_system_of, path_in
 from airflow_mv.errors import UnsupportedError
+from airflow_mv.spec.times import parse_timestamp
 
 if TYPE_CHECKING:
     from pyiceberg.io import FileIO
@@ -172,5 +173,5 @@ def _fsspec_time(system: Any, path: str, found: Any) -> int:
     """Read the time of a listing's entry; each store gives it another name and shape."""
     stamp = next((found[key] for key in _FSSPEC_TIMES if found.get(key)), None) or system.modified(path)
     if isinstance(stamp, str):
-        stamp = datetime.fromisoformat(stamp)
+        stamp = parse_timestamp(stamp)
     return int((stamp.timestamp() if isinstance(stamp, datetime) else float(stamp)) * 1000)

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from datetime import date, datetime, timedelta
+from datetime import datetime, timedelta
 from decimal import Decimal, InvalidOperation
 from typing import Any, Protocol
 
@@ -36,6 +36,7 @@ from airflow_mv.catalog.files import MetadataFiles, parsed
 from airflow_mv.catalog.pyiceberg_compat import may_match
 from airflow_mv.catalog.untrusted_input import static_table
 from airflow_mv.spec.table import TableMetadata
+from airflow_mv.spec.times import parse_date, parse_timestamp
 
 _EXPRESSIONS: Mapping[str, Callable[..., BooleanExpression]] = {
     "=": EqualTo,
@@ -172,8 +173,8 @@ def _value(comparison: ColumnBound, schema: Schema) -> Any:
 
 def _time(comparison: ColumnBound, kind: IcebergType) -> Any:
     if isinstance(kind, DateType) and comparison.kind == "date":
-        return date.fromisoformat(comparison.value)
+        return parse_date(comparison.value)
     if isinstance(kind, TimestampType | TimestamptzType) and comparison.kind == "timestamp":
-        moment = datetime.fromisoformat(comparison.value)
+        moment = parse_timestamp(comparison.value)
         return None if moment.tzinfo else (moment - _EPOCH) // timedelta(microseconds=1)
     return None

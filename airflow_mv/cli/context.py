@@ -26,7 +26,8 @@ from airflow_mv.checks import read_checks
 from airflow_mv.errors import ConfigurationError, InvalidIdentifierError, InvalidMetadataError, MaterializedViewError
 from airflow_mv.refresh.stagers import InProcessStager
 from airflow_mv.spec.identifiers import Identifier, split
-from airflow_mv.spec.interval import Span, read_moment
+from airflow_mv.spec.interval import Span
+from airflow_mv.spec.times import parse_time as parse_iso
 
 if TYPE_CHECKING:
     from airflow_mv.catalog import MaterializedViewCatalog
@@ -277,7 +278,7 @@ def parse_time(text: str | None) -> datetime | None:
     if text is None:
         return None
     try:
-        return read_moment(text)
+        return parse_iso(text)
     except ValueError:
         raise InvalidIdentifierError(f"{text!r} is no point in time; write it like 2013-06-30T00:00:00+00:00") from None
 

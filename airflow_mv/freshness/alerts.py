@@ -20,10 +20,10 @@ from airflow_mv.freshness.lag import (
     TableLag,
     lag,
     max_staleness_of,
-    moment,
     readiness,
 )
 from airflow_mv.spec.identifiers import Identifier
+from airflow_mv.spec.times import from_ms
 
 if TYPE_CHECKING:
     from airflow_mv.catalog import MaterializedViewCatalog
@@ -199,7 +199,7 @@ def _slo_of(seen: Observation, max_staleness: timedelta | None, now: datetime) -
     behind = lag(seen)
     found, since = readiness(seen, allowed, behind=behind, now=now), behind.since
     if found in (Readiness.NEVER, Readiness.INVALID):
-        since = moment(_defined_ms(seen))
+        since = from_ms(_defined_ms(seen))
     # Rows that do not answer the question are late once the view has had them for too long; what is unknown is late.
     waits = found in (Readiness.NEVER, Readiness.INVALID)
     late = allowed is not None and found not in _ON_TIME and not (waits and since and now - since <= allowed)

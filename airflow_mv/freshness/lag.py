@@ -16,15 +16,14 @@ from typing import Protocol
 from airflow_mv.errors import ConfigurationError
 from airflow_mv.freshness.changes import Kind, changes_rows
 from airflow_mv.freshness.state import BaseTableChange, Freshness, ObservedTable, State
-from airflow_mv.spec.duration import duration
 from airflow_mv.spec.reasons import Code
 from airflow_mv.spec.table import Snapshot, TableMetadata, ancestors, snapshots_between
+from airflow_mv.spec.times import duration, from_ms
 
 #: View property: how far the view may be behind, like ``2 h``.
 MAX_STALENESS_PROPERTY = "airflow-mv.max-staleness"
 
 #: The last moment that can be written as a date: stored times may be anything.
-_LAST_MS = 253_402_300_799_000
 
 
 class Readiness(StrEnum):
@@ -217,13 +216,13 @@ def _table_lag(change: BaseTableChange, observed: ObservedTable) -> TableLag:
     old = None if change.range.kind == Kind.RECREATED else change.recorded
     missing = snapshots_between(table, old, change.current)
     if missing:
-        return TableLag(change.identifier, moment(_first(missing, observed.same_rows)), exact=True)
+        return TableLag(change.identifier, from_ms(_first(missing, observed.same_rows)), exact=True)
     left = _left(table, old)
     if left is not None:
-        return TableLag(change.identifier, moment(left), exact=True)
+        return TableLag(change.identifier, from_ms(left), exact=True)
     # What came first has expired. The oldest that is left is not in the view either.
     known = [item.timestamp_ms for item in ancestors(table, change.current)]
-    return TableLag(change.identifier, moment(min(known, default=table.last_updated_ms)), exact=False)
+    return TableLag(change.identifier, from_ms(min(known, default=table.last_updated_ms)), exact=False)
 
 
 def _first(missing: Sequence[Snapshot], same_rows: Collection[int]) -> int:
@@ -240,8 +239,3 @@ def _left(table: TableMetadata, snapshot_id: int | None) -> int | None:
     places = [place for place, entry in enumerate(log) if entry.snapshot_id == snapshot_id]
     after = log[places[-1] + 1 :] if places else []
     return after[0].timestamp_ms if after else None
-
-
-def moment(milliseconds: int) -> datetime:
-    """Return a stored time; one that is no date becomes the nearest that is."""
-    return datetime.fromtimestamp(min(max(milliseconds, 0), _LAST_MS) / 1000, UTC)

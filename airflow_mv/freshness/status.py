@@ -6,7 +6,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import Any
 
 from airflow_mv.catalog import LoadedStorage, MaterializedViewCatalog, stored_layout
@@ -17,6 +16,7 @@ from airflow_mv.spec.identifiers import Identifier
 from airflow_mv.spec.interval import Span
 from airflow_mv.spec.reasons import Code, Reason
 from airflow_mv.spec.refresh_state import REFRESH_STATE_KEY, parse
+from airflow_mv.spec.times import from_ms
 
 log = logging.getLogger(__name__)
 
@@ -259,4 +259,4 @@ class ViewStatus:
 
 def timestamp(milliseconds: int | None) -> str | None:
     """Return ms since the epoch as ISO 8601 in UTC."""
-    return None if milliseconds is None else datetime.fromtimestamp(milliseconds / 1000, UTC).isoformat()
+    return None if milliseconds is None else from_ms(milliseconds).isoformat()

@@ -15,7 +15,7 @@ from airflow_mv.errors import ConfigurationError
 from airflow_mv.hooks.run_facts import run_facts
 from airflow_mv.operators.task import given_document
 from airflow_mv.scope import RefreshScope, scope_of
-from airflow_mv.spec.interval import read_moment
+from airflow_mv.spec.times import parse_time
 
 if TYPE_CHECKING:
     from airflow_mv.catalog import MaterializedViewCatalog
@@ -141,7 +141,7 @@ class RefreshingOperator(BaseOperator):
         )
 
     def _scope_of(self, context: Context) -> RefreshScope:
-        from airflow_mv.spec.duration import duration
+        from airflow_mv.spec.times import duration
 
         found = scope_of(
             run_facts(context),
@@ -191,7 +191,7 @@ def moment(value: Any, *, field: str) -> datetime | None:
     if value is None or value == "":
         return None  # not "None": that is a template of something which this kind of run does not have
     try:
-        return read_moment(value)
+        return parse_time(value)
     except ValueError:
         raise ConfigurationError(
             f"{field} is {value!r}, which is no point in time. Write it like 2013-06-30T00:00:00+00:00, or as a "

@@ -6,7 +6,6 @@ from __future__ import annotations
 import logging
 import re
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import Any
 
 from airflow_mv.catalog import LoadedStorage, LoadedView, MaterializedViewCatalog, TableChange
@@ -24,6 +23,7 @@ from airflow_mv.publish.pointed import write_next
 from airflow_mv.publish.protocol import Effects
 from airflow_mv.spec.clock import corrected, is_false, latest_ms
 from airflow_mv.spec.identifiers import Identifier
+from airflow_mv.spec.times import from_ms
 
 log = logging.getLogger(__name__)
 
@@ -194,4 +194,4 @@ def clock_error(catalog: MaterializedViewCatalog, view: Identifier, reason: str)
 
 
 def _text(milliseconds: int) -> str:
-    return datetime.fromtimestamp(milliseconds / 1000, UTC).isoformat(timespec="seconds")
+    return from_ms(milliseconds).isoformat(timespec="seconds")

@@ -19,7 +19,6 @@ from typing import Any, NamedTuple, Protocol
 from airflow_mv.catalog import LoadedStorage, LoadedView, MaterializedViewCatalog
 from airflow_mv.errors import ConfigurationError, ViewNotFoundError
 from airflow_mv.publish.protocol import Change, Effects, Verdict, commit
-from airflow_mv.spec.duration import duration
 from airflow_mv.spec.identifiers import Identifier
 from airflow_mv.spec.interval import Interval
 from airflow_mv.spec.interval_parts import IntervalPart, after, bounds, parts_in, parts_of
@@ -37,6 +36,7 @@ from airflow_mv.spec.materialized_view import (
 from airflow_mv.spec.reasons import Code, Mode, Reason
 from airflow_mv.spec.stored import whole_number
 from airflow_mv.spec.table import Snapshot, ancestors
+from airflow_mv.spec.times import duration
 
 #: View properties: how many refresh records are kept with time travel, and how old they may be, like ``30 days``.
 MAX_COUNT_PROPERTY = "airflow-mv.history.max-count"

@@ -18,8 +18,8 @@ from airflow_mv.hooks.run_facts import run_facts
 from airflow_mv.links import MaterializedViewLink
 from airflow_mv.scope import scope_of
 from airflow_mv.sensors.waiting import WaitingSensor
-from airflow_mv.spec.duration import duration
 from airflow_mv.spec.interval import Span
+from airflow_mv.spec.times import duration
 from airflow_mv.triggers import Look, MaterializedViewFreshTrigger, look, span_of
 
 

@@ -4,7 +4,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime, timedelta, tzinfo
+from datetime import UTC, datetime, timedelta
+
+from airflow_mv.spec.times import parse_timestamp
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
@@ -87,48 +89,13 @@ class Interval:
         Raises:
             KeyError, TypeError, ValueError: It is no such document.
         """
-        start, end = (datetime.fromisoformat(document[key]).astimezone(UTC) for key in ("start", "end"))
+        start, end = (parse_timestamp(document[key]).astimezone(UTC) for key in ("start", "end"))
         if start >= end:
             raise ValueError("an interval is empty")
         return cls(str(document["column"]), start, end)
 
     def __str__(self) -> str:
         return f"{self.column} in [{_shown(self.start)}, {_shown(self.end)})"
-
-
-def read_moment(value: object, zone: tzinfo = UTC) -> datetime:
-    """Read a point in time.
-
-    Args:
-        value: A time, or its text in ISO 8601.
-        zone: The time zone of one that tells none.
-
-    Raises:
-        ValueError: It is none.
-    """
-    read = value if isinstance(value, datetime) else datetime.fromisoformat(str(value))
-    return read if read.tzinfo else read.replace(tzinfo=zone)
-
-
-def moved(moment: datetime, length: timedelta) -> datetime:
-    """Return a moment later or earlier: by the calendar for whole days, by the clock for anything else."""
-    if length % timedelta(days=1):
-        return (moment.astimezone(UTC) + length).astimezone(moment.tzinfo)
-    return moment + length
-
-
-def after_unit(moment: datetime, unit: str) -> datetime:
-    """Return the beginning of the next year, month, day or hour.
-
-    Args:
-        moment: A moment, usually the beginning of one.
-        unit: Which.
-    """
-    if unit == "year":
-        return datetime(moment.year + 1, 1, 1, tzinfo=moment.tzinfo)
-    if unit == "month":
-        return datetime(moment.year + moment.month // 12, moment.month % 12 + 1, 1, tzinfo=moment.tzinfo)
-    return moved(moment, timedelta(days=1) if unit == "day" else timedelta(hours=1))
 
 
 def _shown(moment: datetime) -> str:

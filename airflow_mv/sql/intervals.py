@@ -9,8 +9,9 @@ from typing import Any
 
 from airflow_mv.errors import ConfigurationError, InvalidMetadataError
 from airflow_mv.quoting import quote
-from airflow_mv.spec.interval import Interval, Span, after_unit
+from airflow_mv.spec.interval import Interval, Span
 from airflow_mv.spec.table import TableMetadata
+from airflow_mv.spec.times import next_unit
 
 #: View property: the column that an interval is of, where a call names none.
 COLUMN_PROPERTY = "airflow-mv.interval-column"
@@ -99,7 +100,7 @@ def _partition_end(span: Span, column: str, storage: TableMetadata, *, view: str
             f"view {view}, interval {span}: only its start is known, and the storage table has no partitions by year, "
             f"month, day or hour of {column!r} to tell the end: set interval_length"
         )
-    return after_unit(span.start, unit)
+    return next_unit(span.start, unit)
 
 
 def _literal(moment: datetime, kind: str) -> str:

@@ -16,7 +16,7 @@ from airflow_mv import errors
 from airflow_mv.errors import BaseTableNotFoundError, CatalogUnavailableError, ConfigurationError, MaterializedViewError
 from airflow_mv.freshness.pending import Announcements, PendingCriteria, Require
 from airflow_mv.hooks import DEFAULT_ICEBERG_CONN_ID
-from airflow_mv.spec.duration import duration
+from airflow_mv.spec.times import duration
 from airflow_mv.triggers.connected import PUBLIC_MODULE, Connected, connected
 
 if TYPE_CHECKING:

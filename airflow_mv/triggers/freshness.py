@@ -15,7 +15,8 @@ from airflow_mv import errors
 from airflow_mv.errors import ConfigurationError, MaterializedViewError
 from airflow_mv.freshness.lag import Readiness, lag, readiness
 from airflow_mv.hooks import DEFAULT_ICEBERG_CONN_ID, MaterializedViewHook
-from airflow_mv.spec.interval import Interval, Span, read_moment
+from airflow_mv.spec.interval import Interval, Span
+from airflow_mv.spec.times import parse_time
 from airflow_mv.triggers.connected import PUBLIC_MODULE, connected
 
 
@@ -128,7 +129,7 @@ def span_of(start: object, end: object = None, column: str | None = None) -> Spa
 
 def _moment(value: object, field: str) -> datetime:
     try:
-        return read_moment(value)
+        return parse_time(value)
     except ValueError:
         raise ConfigurationError(
             f"{field} is {value!r}, which is no point in time. Write it like 2013-06-30T00:00:00+00:00, or as a "

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from airflow_mv.errors import InvalidMetadataError
-from airflow_mv.spec.interval import Interval, after_unit, moved
+from airflow_mv.spec.interval import Interval
 from airflow_mv.spec.interval_parts import IntervalPart, after, parts_in, parts_of
 from airflow_mv.spec.materialized_view import BaseTable, RefreshRecord
 from airflow_mv.sql.intervals import condition
@@ -118,11 +118,3 @@ def test_an_interval_of_a_column_that_is_none_makes_no_sql() -> None:
     for column in ("n", "nowhere"):
         with pytest.raises(InvalidMetadataError, match="no date or time"):
             condition(replace(interval(0, 24), column=column), fields)
-
-
-def test_units_follow_the_calendar() -> None:
-    """The end of a month's partition is the next month's beginning."""
-    assert after_unit(datetime(2024, 12, 1, tzinfo=UTC), "month") == datetime(2025, 1, 1, tzinfo=UTC)
-    assert after_unit(datetime(2024, 2, 1, tzinfo=UTC), "year") == datetime(2025, 1, 1, tzinfo=UTC)
-    assert after_unit(datetime(2024, 2, 28, tzinfo=UTC), "day") == datetime(2024, 2, 29, tzinfo=UTC)
-    assert moved(datetime(2024, 2, 28, tzinfo=UTC), timedelta(hours=-1)) == datetime(2024, 2, 27, 23, tzinfo=UTC)

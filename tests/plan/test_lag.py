@@ -11,10 +11,10 @@ import pytest
 from airflow_mv.errors import ConfigurationError
 from airflow_mv.freshness.lag import Lag, Readiness, lag, max_staleness_of, readiness
 from airflow_mv.freshness.state import Freshness, ObservedTable, State, assess
-from airflow_mv.spec.duration import duration
 from airflow_mv.spec.materialized_view import RefreshRecord
 from airflow_mv.spec.reasons import Code, Reason
 from airflow_mv.spec.table import LogEntry, Snapshot, TableMetadata
+from airflow_mv.spec.times import duration
 
 MINUTE = 60_000
 START = 1_700_000_000_000

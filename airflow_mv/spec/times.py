@@ -1,0 +1,145 @@
+# SPDX-License-Identifier: Apache-2.0
+"""All times are read and computed here: ISO 8601, milliseconds since the epoch, calendars of time zones, lengths."""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, date, datetime, timedelta, tzinfo
+
+import pendulum
+
+from airflow_mv.errors import ConfigurationError
+
+_LAST_MS = 253_402_300_799_000
+#: How exact the key of a partition is tells how long the partition is.
+_KEYS = (
+    (re.compile(r"\d{4}", re.ASCII), "%Y", "year"),
+    (re.compile(r"\d{4}-\d\d", re.ASCII), "%Y-%m", "month"),
+    (re.compile(r"\d{4}-\d\d-\d\d", re.ASCII), "%Y-%m-%d", "day"),
+    (re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d", re.ASCII), "%Y-%m-%dT%H", "hour"),
+)
+
+_LENGTH = re.compile(r"(?P<number>\d{1,9}(?:\.\d{1,6})?)\s*(?P<unit>[a-z]*)", re.ASCII)
+_SECONDS = {
+    **dict.fromkeys(("", "s", "sec", "second", "seconds"), 1),
+    **dict.fromkeys(("m", "min", "minute", "minutes"), 60),
+    **dict.fromkeys(("h", "hour", "hours"), 3600),
+    **dict.fromkeys(("d", "day", "days"), 86_400),
+    **dict.fromkeys(("w", "week", "weeks"), 604_800),
+}
+
+
+def parse_time(value: object, zone: tzinfo = UTC) -> datetime:
+    """Read a point in time.
+
+    Args:
+        value: A time, or its text in ISO 8601. (pendulum's parser would also take ``now``, and ``12:00`` as of today.)
+        zone: The time zone of one without its own.
+
+    Raises:
+        ValueError: It is not a point in time.
+    """
+    read = value if isinstance(value, datetime) else parse_timestamp(str(value))
+    return read if read.tzinfo else read.replace(tzinfo=zone)
+
+
+def parse_timestamp(text: str) -> datetime:
+    """Read a timestamp in ISO 8601, with a time zone or without one, as it is written.
+
+    Raises:
+        ValueError: It is none.
+    """
+    return datetime.fromisoformat(text)
+
+
+def parse_date(text: str) -> date:
+    """Read a date in ISO 8601.
+
+    Raises:
+        ValueError: It is none.
+    """
+    return date.fromisoformat(text)
+
+
+def parse_key(key: str, zone: tzinfo) -> tuple[datetime, str]:
+    """Read the key of a partition: when it begins, and how long it is: a unit, or the empty text where it is exact.
+
+    Args:
+        key: A year, month, day, hour, or a time in ISO 8601.
+        zone: The time zone of one without its own.
+
+    Raises:
+        ValueError: It is not a time.
+    """
+    for form, pattern, unit in _KEYS:
+        if form.fullmatch(key):
+            return datetime.strptime(key.replace(" ", "T"), pattern).replace(tzinfo=zone), unit
+    return parse_time(key, zone), ""
+
+
+def from_ms(milliseconds: int) -> datetime:
+    """Return a stored time. One that is not between the years 1970 and 9999 becomes the nearest that is."""
+    return pendulum.from_timestamp(min(max(milliseconds, 0), _LAST_MS) / 1000)
+
+
+def shift(moment: datetime, length: timedelta) -> datetime:
+    """Return a moment later or earlier: by the calendar for whole days, by the clock for anything else.
+
+    Raises:
+        ConfigurationError: It is not between the years 1 and 9999.
+    """
+    if length % timedelta(days=1):
+        return _added(moment, seconds=length.days * 86_400 + length.seconds, microseconds=length.microseconds)
+    return _added(moment, days=length.days)
+
+
+def next_unit(moment: datetime, unit: str) -> datetime:
+    """Return the beginning of the next year, month, day or hour.
+
+    Args:
+        moment: The beginning of one; of a year or month any moment.
+        unit: Which.
+
+    Raises:
+        ConfigurationError: It is after the year 9999.
+    """
+    if unit in ("year", "month"):
+        moment = pendulum.instance(moment).start_of(unit)
+    return _added(moment, **{f"{unit}s": 1})
+
+
+def _added(moment: datetime, **units: int) -> datetime:
+    try:
+        return pendulum.instance(moment).add(**units)
+    except (OverflowError, ValueError):
+        amount = ", ".join(f"{count} {unit}" for unit, count in units.items() if count)
+        raise ConfigurationError(f"{moment.isoformat()} and {amount} is not between the years 1 and 9999") from None
+
+
+def duration(value: object, *, what: str) -> timedelta | None:
+    """Read a length of time.
+
+    Args:
+        value: A ``timedelta``, a number of seconds, a text like ``90``, ``30 m``, ``2 h`` or ``1 day``, or nothing.
+        what: For the message.
+
+    Raises:
+        ConfigurationError: It is none.
+    """
+    if isinstance(value, timedelta) or value is None or value in ("", "None"):
+        found = value if isinstance(value, timedelta) else None
+    else:
+        found = _read(str(value).strip().lower(), what)
+    if found is not None and found < timedelta(0):
+        raise ConfigurationError(f"{what} is {value!r}; it must not be negative")
+    return found
+
+
+def _read(text: str, what: str) -> timedelta:
+    match = _LENGTH.fullmatch(text)
+    if match is None or match["unit"] not in _SECONDS:
+        raise ConfigurationError(f"{what} is {text!r}, which is no length of time; write it like 30 m, 2 h or 1 d")
+    try:
+        return timedelta(seconds=float(match["number"]) * _SECONDS[match["unit"]])
+    except OverflowError:
+        raise ConfigurationError(f"{what} is {text!r}, which is too long") from None

@@ -1,0 +1,118 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Times: texts as they are written, the calendar of a time zone, and what is out of range."""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, date, datetime, timedelta, timezone
+from pathlib import Path
+from zoneinfo import ZoneInfo
+
+import pendulum
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from airflow_mv.errors import ConfigurationError
+from airflow_mv.spec.times import from_ms, next_unit, parse_date, parse_key, parse_time, parse_timestamp, shift
+
+BERLIN = ZoneInfo("Europe/Berlin")
+PACKAGE = Path(__file__).parents[2] / "airflow_mv"
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("2013-06-30", datetime(2013, 6, 30, tzinfo=BERLIN)),
+        ("2013-06-30 12", datetime(2013, 6, 30, 12, tzinfo=BERLIN)),
+        ("20130630T0102", datetime(2013, 6, 30, 1, 2, tzinfo=BERLIN)),
+        ("2013-W26-7", datetime(2013, 6, 30, tzinfo=BERLIN)),
+        ("2013-06-30T00:00:00Z", datetime(2013, 6, 30, tzinfo=UTC)),
+        ("2013-06-30T00:00:00.123456+05:30", datetime(2013, 6, 29, 18, 30, 0, 123456, tzinfo=UTC)),
+        ("2013-06-30T00:00:00,5-0200", datetime(2013, 6, 30, 2, 0, 0, 500000, tzinfo=UTC)),
+    ],
+)
+def test_iso_8601_is_read_in_the_zone_that_is_given_where_it_names_none(text: str, expected: datetime) -> None:
+    assert parse_time(text, BERLIN) == expected
+    assert parse_time(expected) is expected
+
+
+@pytest.mark.parametrize("text", ["now", "12:00", "2013", "P1D", "2013-06-30/P1D", "2013-13-01", "", "10000-01-01"])
+def test_what_is_not_one_point_in_time_is_refused(text: str) -> None:
+    """pendulum's own parser takes `now`, and `12:00` as of today: a refresh of another interval each day."""
+    with pytest.raises(ValueError, match=r".+"):
+        parse_time(text)
+
+
+def test_a_timestamp_and_a_date_stay_as_they_are_written() -> None:
+    """A literal without a zone is not one in UTC."""
+    assert parse_timestamp("2013-06-30 01:02:03").tzinfo is None
+    assert parse_date("2013-06-30") == date(2013, 6, 30)
+
+
+def test_a_key_of_a_partition_says_how_long_it_is() -> None:
+    found = [parse_key(key, BERLIN) for key in ("2024", "2024-06", "2024-06-01", "2024-06-01 07", "2024-06-01T07:15Z")]
+    assert [unit for _, unit in found] == ["year", "month", "day", "hour", ""]
+    assert [moment.utcoffset() for moment, _ in found][:2] == [timedelta(hours=1), timedelta(hours=2)]
+    assert found[4][0] == datetime(2024, 6, 1, 7, 15, tzinfo=UTC)
+    with pytest.raises(ValueError, match="unconverted"):
+        parse_key("2024-13", BERLIN)
+
+
+@pytest.mark.parametrize("zone", [BERLIN, pendulum.timezone("Europe/Berlin")])
+def test_a_day_of_a_zone_has_23_or_25_hours_when_its_clocks_change(zone: ZoneInfo) -> None:
+    """Whole days go by the calendar, hours by the clock; the kind of time zone does not matter."""
+    for day, hours in ((datetime(2024, 3, 31, tzinfo=zone), 23), (datetime(2024, 10, 27, tzinfo=zone), 25)):
+        for moment in (day, pendulum.instance(day)):
+            assert shift(moment, timedelta(days=1)) - moment.astimezone(UTC) == timedelta(hours=hours)
+            assert next_unit(moment, "day") - moment.astimezone(UTC) == timedelta(hours=hours)
+            assert shift(moment, timedelta(hours=26)) - moment.astimezone(UTC) == timedelta(hours=26)
+            assert next_unit(moment, "hour") - moment.astimezone(UTC) == timedelta(hours=1)
+
+
+def test_a_time_that_the_clocks_leave_out_becomes_one_that_they_show() -> None:
+    """2:30 did not exist on that day."""
+    assert (
+        shift(datetime(2024, 3, 30, 2, 30, tzinfo=BERLIN), timedelta(days=1)).isoformat() == "2024-03-31T03:30:00+02:00"
+    )
+
+
+def test_the_next_unit_of_the_calendar() -> None:
+    assert next_unit(datetime(2024, 12, 1, tzinfo=UTC), "month") == datetime(2025, 1, 1, tzinfo=UTC)
+    assert next_unit(datetime(2024, 2, 29, 5, tzinfo=UTC), "year") == datetime(2025, 1, 1, tzinfo=UTC)
+    assert next_unit(datetime(2024, 2, 28, tzinfo=UTC), "day") == datetime(2024, 2, 29, tzinfo=UTC)
+    assert next_unit(datetime(2024, 2, 28, 23, tzinfo=UTC), "hour") == datetime(2024, 2, 29, tzinfo=UTC)
+
+
+@given(
+    st.integers(-(2**51), 2**51),
+    st.timedeltas(timedelta(days=-400), timedelta(days=400)),
+    st.integers(-14 * 60, 14 * 60),
+)
+def test_in_a_zone_without_clock_changes_it_is_plain_arithmetic(micros: int, length: timedelta, minutes: int) -> None:
+    """To the microsecond, as the standard library computes it."""
+    aware = datetime(1970, 1, 1, tzinfo=timezone(timedelta(minutes=minutes))) + timedelta(microseconds=micros)
+    assert shift(aware, length) == aware + length
+
+
+@pytest.mark.parametrize("length", [timedelta(days=1), timedelta(microseconds=1), timedelta(days=9_000_000)])
+def test_what_no_calendar_holds_is_an_error_of_ours(length: timedelta) -> None:
+    last = datetime(9999, 12, 31, 23, 59, 59, 999999, tzinfo=UTC)
+    with pytest.raises(ConfigurationError, match="is not between the years 1 and 9999"):
+        shift(last, length)
+    with pytest.raises(ConfigurationError, match="is not between the years 1 and 9999"):
+        next_unit(last, "year")
+
+
+def test_stored_milliseconds_out_of_range_become_the_nearest_time() -> None:
+    """Metadata is untrusted: a status must not fail for a time."""
+    assert from_ms(1372550400123).isoformat() == "2013-06-30T00:00:00.123000+00:00"
+    assert from_ms(-(10**30)) == datetime(1970, 1, 1, tzinfo=UTC)
+    assert from_ms(10**30) == datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC)
+
+
+def test_no_other_module_reads_times() -> None:
+    """The Spark driver has no pendulum: `job/` is left out."""
+    parses = re.compile(r"fromisoformat|strptime|fromtimestamp")
+    found = [path for path in PACKAGE.rglob("*.py") if parses.search(path.read_text(encoding="utf-8"))]
+    assert [path.relative_to(PACKAGE).as_posix() for path in found if "job" not in path.parts] == ["spec/times.py"]
