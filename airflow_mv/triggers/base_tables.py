@@ -114,6 +114,8 @@ def find_pending(connected: Connected, views: Sequence[str], wanted: PendingCrit
         elif result.value is not None:
             found[view] = result.value
     connected.after(*met)
+    if fatal is not None and connected.was_edited():
+        return find_pending(connected, views, wanted)
     return PendingReport(found, failed, fatal)
 
 

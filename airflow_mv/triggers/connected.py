@@ -133,6 +133,15 @@ class Connected:
             if not mistaken and time.monotonic() - self._opened > _YOUNG_SECONDS:
                 self.close()
 
+    def was_edited(self) -> bool:
+        """Read the connection again. Return whether it has changed, so that another look may find something else."""
+        with self._opening:
+            before, self._read = self._content, -REREAD_SECONDS
+        try:
+            return self.hook is not None and self._content != before
+        except MaterializedViewError:
+            return False
+
     def close(self) -> None:
         """Close the connections that no look uses now."""
         hook, self._hook = self._hook, None

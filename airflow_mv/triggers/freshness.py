@@ -17,7 +17,7 @@ from airflow_mv.freshness.lag import Readiness, lag, readiness
 from airflow_mv.hooks import DEFAULT_ICEBERG_CONN_ID, MaterializedViewHook
 from airflow_mv.spec.interval import Interval, Span
 from airflow_mv.spec.times import parse_time
-from airflow_mv.triggers.connected import PUBLIC_MODULE, connected
+from airflow_mv.triggers.connected import PUBLIC_MODULE, Connected, connected
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,6 +207,13 @@ class MaterializedViewFreshTrigger(BaseTrigger):
 
     def _look(self) -> Look:
         shared = connected(self.iceberg_conn_id)
+        seen = self._look_once(shared)
+        # An error that ends the wait may come from the connection as it was before someone corrected it.
+        if seen.error_class and seen.ready and shared.was_edited():
+            return self._look_once(shared)
+        return seen
+
+    def _look_once(self, shared: Connected) -> Look:
         try:
             return look(
                 shared.hook,

@@ -23,6 +23,8 @@ def main() -> None:
     from airflow.utils.db import initdb
     from airflow.utils.session import create_session
 
+    from airflow_mv.triggers.connected import forget
+
     initdb()
     with create_session() as session:
         session.merge(DagBundleModel(name="tests"))
@@ -31,7 +33,9 @@ def main() -> None:
         before = dict(os.environ)
         os.environ.update(request["environment"])
         answer = _run(Path(request["file"]), request["arguments"])
-        # In Airflow each task has a process of its own: what one leaves in its environment, none inherits.
+        # In Airflow each task has a process of its own, and so has the triggerer: the next run inherits neither this
+        # run's environment nor the catalogs that its triggers have opened.
+        forget()
         os.environ.clear()
         os.environ.update(before)
         print(f"\n{ANSWER}{json.dumps(answer, default=str)}", flush=True)

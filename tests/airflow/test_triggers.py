@@ -17,8 +17,14 @@ from airflow.triggers.base import TriggerEvent
 from airflow_mv.errors import ConfigurationError
 from airflow_mv.freshness.pending import PendingCriteria
 from airflow_mv.sensors import BaseTablesChangedSensor
-from airflow_mv.triggers import BaseTablesChangedOnceTrigger, BaseTablesChangedTrigger, base_tables, find_pending
-from airflow_mv.triggers.connected import connected
+from airflow_mv.triggers import (
+    BaseTablesChangedOnceTrigger,
+    BaseTablesChangedTrigger,
+    MaterializedViewFreshTrigger,
+    base_tables,
+    find_pending,
+)
+from airflow_mv.triggers.connected import connected, forget
 from tests.airflow.conftest import VIEW, Airflow
 from tests.builders import Lake
 
@@ -213,6 +219,24 @@ def test_a_lasting_fault_of_one_view_costs_no_new_catalog(airflow: Airflow, dail
     assert find_pending(away, [VIEW], wanted).errors[VIEW][0] == "CatalogUnavailableError"
     os.environ["AIRFLOW_CONN_MOVED"] = json.dumps(good)
     assert list(find_pending(away, [VIEW], wanted).views) == [VIEW]
+
+
+def test_a_connection_that_was_corrected_ends_no_wait_with_the_error_of_before(airflow: Airflow, daily: Lake) -> None:
+    """It is read again every 30 s only; a task that is cleared at once after the correction must not fail."""
+    good = airflow.connections["iceberg_default"]
+    extra = {**good["extra"], "uri": f"{good['extra']['uri']}.other"}
+    airflow.connect("edited", conn_type="iceberg", extra=extra)
+    daily.append()
+    trigger = MaterializedViewFreshTrigger(view=VIEW, iceberg_conn_id="edited")
+    assert trigger._look().error_class == "ViewNotFoundError"
+    os.environ["AIRFLOW_CONN_EDITED"] = json.dumps(good)
+    assert trigger._look().document()["state"] == "stale"
+    os.environ["AIRFLOW_CONN_EDITED"] = json.dumps({"conn_type": "iceberg", "extra": extra})
+    forget()
+    shared = connected("edited")
+    assert find_pending(shared, [VIEW], PendingCriteria()).fatal
+    os.environ["AIRFLOW_CONN_EDITED"] = json.dumps(good)
+    assert list(find_pending(shared, [VIEW], PendingCriteria()).views) == [VIEW]
 
 
 @pytest.mark.parametrize(

@@ -43,8 +43,8 @@ DATA = Path(__file__).parent.parent / "spec" / "data"
 LONGEST_MESSAGE = 2500
 #: Beyond this only the reading is timed, not the writing and reading again.
 LARGE = 1024 * 1024
-#: CPU time for one input. A tenth of it is usual for the largest; what is not linear takes minutes.
-MOST_SECONDS = 5.0
+#: CPU time for one input: the second that is promised, on a machine whose cores are shared with other processes.
+MOST_SECONDS = 2.5
 #: What no parser does. ``open`` is among them: a parser is given bytes.
 FORBIDDEN = ("socket.", "subprocess.", "os.system", "os.exec", "os.posix_spawn", "import", "open", "urllib.")
 
