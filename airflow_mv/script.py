@@ -164,6 +164,8 @@ _NAMES = {STAGING: "staging", BRANCH: "branch"}
 _PLACEHOLDERS = {name: placeholder for placeholder, name in _NAMES.items()}
 _PLACEHOLDER = re.compile(f"({STAGING}|{BRANCH})")
 STAGING_NAMESPACE = "staged"
+#: The storage table's name there.
+STORAGE = "storage"
 #: The :attr:`Outcome.error_class` of a driver whose clock is wrong.
 CLOCK = "AIRFLOW_MV.CLOCK"
 #: A delta view's column beside the table's: how many rows came (positive) or went (negative).
@@ -548,6 +550,31 @@ def _step(raw: dict[str, Any]) -> Step:
 def temporary(name: str) -> str:
     """Return the quoted name of a temporary view in a script; each run has views of its own."""
     return quote(f"{STAGING}-{name}")
+
+
+def staged(name: str) -> str:
+    """Return the quoted Spark name of a table in the staging catalog."""
+    return ".".join(quote(part) for part in (STAGING, STAGING_NAMESPACE, name))
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """The storage table as the statements of a refresh name it.
+
+    Args:
+        table: Quoted name of the stored rows.
+        written: Quoted name that the statements write to.
+        registers: The metadata file that the job registers first, in the staging catalog; empty for a table that the
+            session finds in its catalog.
+        branch: Whether the statements write to a branch, which the job creates first.
+        start: The snapshot that the branch starts from; ``None`` for a table that was never written.
+    """
+
+    table: str
+    written: str
+    registers: str = ""
+    branch: bool = False
+    start: int | None = None
 
 
 _Value = TypeVar("_Value")

@@ -12,6 +12,7 @@ import msgspec
 from pyiceberg.table import Table
 
 from airflow_mv.errors import InvalidIdentifierError, InvalidMetadataError, NotMaterializedError
+from airflow_mv.script import Target
 from airflow_mv.spec.identifiers import Identifier, split
 from airflow_mv.spec.materialized_view import STORAGE_TABLE_PROPERTY, RefreshRecord, StorageState, ViewSettings
 from airflow_mv.spec.table import TableMetadata
@@ -82,6 +83,25 @@ class LoadedStorage(ABC):
     @abstractmethod
     def rows_snapshot(self) -> int | None:
         """The snapshot with the current refresh's rows; ``None`` for no rows at all."""
+
+    @property
+    @abstractmethod
+    def target(self) -> Target:
+        """How the statements of a refresh name it."""
+
+    @property
+    @abstractmethod
+    def keeps_columns(self) -> bool:
+        """Whether a refresh cannot give it other columns, since others read it by its name."""
+
+    @abstractmethod
+    def staged_rows(self, refresh_id: str, metadata_location: str | None) -> tuple[str | Identifier, int | None] | None:
+        """Return where the rows are that a refresh has staged, and at which snapshot; ``None`` where they are gone.
+
+        Args:
+            refresh_id: The refresh.
+            metadata_location: The metadata file that its job has left.
+        """
 
     @abstractmethod
     def has_landed(self, refresh_id: str, ours: Collection[str]) -> bool:

@@ -11,8 +11,10 @@ from pyiceberg.table import Table
 
 from airflow_mv.catalog.layout import StoredLayout
 from airflow_mv.catalog.loaded import LoadedStorage, LoadedView, OpensTables
+from airflow_mv.catalog.places import lies_in
 from airflow_mv.catalog.untrusted_input import check_own_file, check_places, metadata_folders
 from airflow_mv.errors import NotFoundError
+from airflow_mv.script import STORAGE, Target, staged
 from airflow_mv.spec.identifiers import Identifier
 from airflow_mv.spec.materialized_view import parse_storage_state
 from airflow_mv.spec.table import TableMetadata
@@ -51,6 +53,23 @@ class PointedStorage(LoadedStorage):
     def rows_snapshot(self) -> int | None:
         """The current one."""
         return self.table.head
+
+    @property
+    def target(self) -> Target:
+        """Registered in the staging catalog."""
+        table = staged(STORAGE)
+        return Target(table, table, registers=self.location)
+
+    @property
+    def keeps_columns(self) -> bool:
+        """No: nobody finds it."""
+        return False
+
+    def staged_rows(self, refresh_id: str, metadata_location: str | None) -> tuple[str | Identifier, int | None] | None:
+        """Return the metadata file that the job has left, if it is in the table's folder."""
+        if metadata_location is None or not lies_in(metadata_location, (self.table.location,)):
+            return None
+        return metadata_location, None
 
     def has_landed(self, refresh_id: str, ours: Collection[str]) -> bool:
         """Whether one of the refresh's own files was published."""

@@ -15,8 +15,10 @@ from airflow_mv.catalog.places import lies_in
 from airflow_mv.catalog.tables import require_own
 from airflow_mv.catalog.untrusted_input import beside_first, check_places
 from airflow_mv.errors import InvalidMetadataError
+from airflow_mv.quoting import quote
+from airflow_mv.script import BRANCH, Target
 from airflow_mv.spec.identifiers import Identifier
-from airflow_mv.spec.materialized_view import REFRESH_ID_KEY, STORAGE_TABLE_PROPERTY, parse_storage_state
+from airflow_mv.spec.materialized_view import COMPLETE_KEY, REFRESH_ID_KEY, STORAGE_TABLE_PROPERTY, parse_storage_state
 from airflow_mv.spec.snapshots import dead_branches
 from airflow_mv.spec.table import TableMetadata, ancestors, snapshots_between
 
@@ -67,6 +69,25 @@ class RegisteredStorage(LoadedStorage):
     def rows_snapshot(self) -> int | None:
         """The current one, or the tagged one where others have written since."""
         return self.table.head if self.intact else self.tagged
+
+    @property
+    def target(self) -> Target:
+        """A branch of it."""
+        name = self.identifier.sql()
+        return Target(name, f"{name}.{quote(f'branch_{BRANCH}')}", branch=True, start=self.rows_snapshot)
+
+    @property
+    def keeps_columns(self) -> bool:
+        """Yes."""
+        return True
+
+    def staged_rows(self, refresh_id: str, metadata_location: str | None) -> tuple[str | Identifier, int | None] | None:
+        """Return the newest snapshot that a whole run of the refresh has written."""
+        done = {REFRESH_ID_KEY: refresh_id, COMPLETE_KEY: "true"}.items()
+        whole = [snapshot for snapshot in self.table.snapshots if done <= snapshot.summary.items()]
+        if not whole:
+            return None
+        return self.identifier, max(whole, key=lambda item: item.sequence_number).snapshot_id
 
     def has_landed(self, refresh_id: str, ours: Collection[str]) -> bool:
         """Whether ``main`` has come from a snapshot of the refresh."""

@@ -13,9 +13,8 @@ from airflow_mv.freshness.observe import Observation
 from airflow_mv.freshness.state import State
 from airflow_mv.refresh.check_sql import Subject, compile_checks
 from airflow_mv.refresh.plan import RefreshPlan
-from airflow_mv.refresh.statements import STORAGE, staged, staged_storage
 from airflow_mv.refresh.view_sql import pinned_query
-from airflow_mv.script import CheckResult, Outcome, Script, StagedChecks
+from airflow_mv.script import STORAGE, CheckResult, Outcome, Script, StagedChecks, staged
 from airflow_mv.sql.intervals import condition
 
 log = logging.getLogger(__name__)
@@ -58,11 +57,11 @@ def checks_to_run(
     interval, reads = observation.interval, observation.dependencies
     before = ""
     if storage.rows_snapshot is not None and _has_rows_to_compare(observation):
-        before = f"{storage.name.sql() if storage.name else staged(STORAGE)} VERSION AS OF {storage.rows_snapshot}"
+        before = f"{storage.target.table} VERSION AS OF {storage.rows_snapshot}"
     subject = Subject(
         view=str(loaded.identifier),
         columns=schema.names,
-        table=staged_storage(storage.name),
+        table=storage.target.written,
         before=before,
         where=condition(interval, schema.fields) if interval else "",
         reads={*reads.tables, *(view.identifier for view in reads.views)},

@@ -16,7 +16,7 @@ from airflow_mv.ivm import Comparison
 from airflow_mv.refresh.candidates import BaseTableInput, Candidate, Question, StorageInput, base_costs, candidate
 from airflow_mv.refresh.choose import Alternatives
 from airflow_mv.refresh.cost import SMALL_STORAGE, Estimate, StoredCost, full_cost
-from airflow_mv.refresh.statements import read_as, staged_storage
+from airflow_mv.refresh.statements import read_as
 from airflow_mv.refresh.view_sql import metadata_of
 from airflow_mv.spec.identifiers import Identifier
 from airflow_mv.spec.materialized_view import RefreshRecord
@@ -84,7 +84,7 @@ def _stored(storage: LoadedStorage) -> StorageInput:
     table = storage.table
     size, rows = table.bytes_at(storage.rows_snapshot), table.rows_at(storage.rows_snapshot)
     return StorageInput(
-        table=staged_storage(storage.name),
+        table=storage.target.written,
         columns=table.column_names,
         # A refresh writes both; after another writer's commit they may be missing: then it is not taken for small.
         cost=StoredCost(SMALL_STORAGE + 1 if size is None else size, rows or 0),

@@ -6,16 +6,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from airflow_mv.catalog.places import lies_in
 from airflow_mv.errors import RefreshRefusedError
 from airflow_mv.freshness.observe import Observation
 from airflow_mv.freshness.state import State
 from airflow_mv.refresh.choose import Choice
 from airflow_mv.refresh.plan import RefreshPlan
-from airflow_mv.refresh.statements import PartialRefresh, all_rows, interval_steps, staged, staged_storage
-from airflow_mv.script import Outcome
+from airflow_mv.refresh.statements import PartialRefresh, all_rows, interval_steps
+from airflow_mv.script import Outcome, staged
+from airflow_mv.spec.identifiers import Identifier
 from airflow_mv.spec.interval import Interval
-from airflow_mv.spec.materialized_view import COMPLETE_KEY, REFRESH_ID_KEY
 from airflow_mv.spec.reasons import Code, Mode, Reason
 from airflow_mv.sql.intervals import MAX_INTERVALS, condition
 
@@ -79,7 +78,7 @@ def interval_work(observation: Observation, interval: Interval, query: str, byte
     """
     schema = observation.view.metadata.schema_
     steps = interval_steps(
-        staged_storage(observation.storage.name),
+        observation.storage.target.written,
         query=query,
         columns=schema.names,
         where=condition(interval, schema.fields),
@@ -104,17 +103,13 @@ def kept_rows(observation: Observation, plan: RefreshPlan, kept: Kept | None) ->
     """
     if kept is None or not _same_rows(plan, kept.plan):
         return None
-    storage = observation.storage
-    if storage.name is None:
-        location = kept.outcome.metadata_location
-        if location is None or not lies_in(location, (storage.table.location,)):
-            return None
-        return all_rows(staged("base_0")), {"base_0": location}
-    done = {REFRESH_ID_KEY: kept.plan.refresh_id, COMPLETE_KEY: "true"}.items()
-    whole = [snapshot for snapshot in storage.table.snapshots if done <= snapshot.summary.items()]
-    if not whole:
+    found = observation.storage.staged_rows(kept.plan.refresh_id, kept.outcome.metadata_location)
+    if found is None:
         return None
-    return all_rows(storage.name.sql(), max(whole, key=lambda item: item.sequence_number).snapshot_id), {}
+    place, snapshot = found
+    if isinstance(place, Identifier):
+        return all_rows(place.sql(), snapshot), {}
+    return all_rows(staged("base_0"), snapshot), {"base_0": place}
 
 
 def _same_rows(plan: RefreshPlan, other: RefreshPlan) -> bool:

@@ -24,7 +24,7 @@ from airflow_mv.refresh.cost import Estimate
 from airflow_mv.refresh.incremental import alternatives, full_estimate
 from airflow_mv.refresh.intervals import ANY_SIZE, Kept, choose_interval, interval_work, kept_rows
 from airflow_mv.refresh.plan import RefreshPlan, refresh_id
-from airflow_mv.refresh.statements import PartialRefresh, pointed_refresh, registered_refresh
+from airflow_mv.refresh.statements import PartialRefresh, refresh_script
 from airflow_mv.refresh.unaffected_intervals import is_unaffected
 from airflow_mv.refresh.view_sql import pinned_query, with_own_columns
 from airflow_mv.script import Script
@@ -283,31 +283,19 @@ def _pinned(catalog: MaterializedViewCatalog, observation: Observation, *, filte
 
 def _script(observation: Observation, queries: _Pinned, identity: str, work: PartialRefresh | None) -> Script:
     loaded, storage = observation.view, observation.storage
-    query, nested = queries
     outcome_location = join(storage.table.location, "staged", f"{identity}.json")
-    if storage.name is not None:
+    if storage.keeps_columns:
         _require_same_schema(observation)
-        return registered_refresh(
-            view=str(loaded.identifier),
-            refresh_id=identity,
-            query=query,
-            columns=columns_of({"fields": loaded.metadata.schema_.fields}),
-            table=storage.name,
-            base_snapshot=storage.rows_snapshot,
-            summary=_refresh_state(observation),
-            nested=nested,
-            outcome_location=outcome_location,
-            work=work,
-        )
-    return pointed_refresh(
+    return refresh_script(
         view=str(loaded.identifier),
         refresh_id=identity,
-        query=query,
+        pinned=queries,
         columns=columns_of({"fields": loaded.metadata.schema_.fields}),
         storage=storage.table,
-        storage_location=storage.location,
+        target=storage.target,
         same_schema=_same_schema(observation),
-        nested=nested,
+        # Only engines that find the table by its name look for it.
+        summary=_refresh_state(observation) if storage.pointers else {},
         outcome_location=outcome_location,
         work=work,
     )

@@ -9,14 +9,23 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from airflow_mv.quoting import quote
-from airflow_mv.script import BRANCH, STAGING, STAGING_NAMESPACE, CreateStorageStep, Script, SqlStep, Step
+from airflow_mv.script import (
+    BRANCH,
+    STAGING,
+    STAGING_NAMESPACE,
+    STORAGE,
+    CreateStorageStep,
+    Script,
+    SqlStep,
+    Step,
+    Target,
+    staged,
+)
 from airflow_mv.spec.identifiers import Identifier
 from airflow_mv.spec.materialized_view import STORAGE_OF_PROPERTY, staging_branch
 from airflow_mv.spec.table import TableMetadata
 from airflow_mv.sql.query import Dependencies, ParsedQuery, PinnedTable, pin_query, string_literal
 
-#: The staged storage table's name in a script.
-STORAGE = "storage"
 _KEEP_METADATA = "write.metadata.delete-after-commit.enabled"
 #: A storage table's properties from the start. Old metadata files still belong to published versions.
 STORAGE_PROPERTIES = ((_KEEP_METADATA, "false"), ("format-version", "2"))
@@ -35,11 +44,6 @@ _CONFS = (
 )
 _ARGUMENT = re.compile(r"(bucket|truncate)\[(\d+)\]")
 _TIMES = {"year": "years", "month": "months", "day": "days", "hour": "hours"}
-
-
-def staged(name: str) -> str:
-    """Return the quoted Spark name of a table in the staging catalog."""
-    return ".".join(quote(part) for part in (STAGING, STAGING_NAMESPACE, name))
 
 
 def pinned(
@@ -90,15 +94,6 @@ def _staged_names(storages: Mapping[Identifier, str | Identifier]) -> dict[Ident
     return {identifier: f"base_{number}" for number, identifier in enumerate(files)}
 
 
-def staged_storage(table: Identifier | None) -> str:
-    """Return the quoted name by which a refresh writes to the storage table.
-
-    Args:
-        table: Its name in the catalog, or ``None`` where it is in none.
-    """
-    return staged(STORAGE) if table is None else f"{table.sql()}.{quote(f'branch_{BRANCH}')}"
-
-
 @dataclass(frozen=True, slots=True)
 class PartialRefresh:
     """What a refresh does instead of recomputing all rows.
@@ -122,16 +117,16 @@ class PartialRefresh:
         return () if partitions == _SPARKS_PARTITIONS else (("spark.sql.shuffle.partitions", str(partitions)),)
 
 
-def pointed_refresh(
+def refresh_script(
     *,
     view: str,
     refresh_id: str,
-    query: str,
+    pinned: tuple[str, Mapping[str, str]],
     columns: Sequence[tuple[str, str]],
     storage: TableMetadata,
-    storage_location: str,
+    target: Target,
     same_schema: bool,
-    nested: Mapping[str, str],
+    summary: Mapping[str, str],
     outcome_location: str,
     work: PartialRefresh | None = None,
 ) -> Script:
@@ -140,27 +135,43 @@ def pointed_refresh(
     Args:
         view: For messages.
         refresh_id: The refresh.
-        query: The view's SQL with every base table pinned.
+        pinned: The view's SQL with every base table pinned, and the metadata file of each base table that is itself a
+            materialized view, by staged name.
         columns: Name and Spark type of each of the view's columns, in order.
         storage: The storage table's metadata.
-        storage_location: Its current metadata file.
+        target: How the statements name the storage table.
         same_schema: Whether its columns are the view's; else the table's schema is replaced, too.
-        nested: Metadata file of each base table that is itself a materialized view, by staged name.
+        summary: More for the summary of the snapshots that the job writes.
         outcome_location: Where a submitted driver leaves its outcome.
         work: What to do instead of recomputing; only where the columns are the same.
     """
-    table = staged(STORAGE)
-    steps: list[Step] = [_register(STORAGE, storage_location)]
+    query, nested = pinned
+    steps = [_register(STORAGE, target.registers)] if target.registers else []
     steps += [_register(name, location) for name, location in sorted(nested.items())]
+    if target.branch:
+        start = f" AS OF VERSION {target.start}" if target.start is not None else ""
+        steps.append(SqlStep(f"ALTER TABLE {target.table} CREATE BRANCH {quote(BRANCH)}{start}"))
     if same_schema:
-        if storage.properties.get(_KEEP_METADATA) != "false":
-            steps.append(SqlStep(f"ALTER TABLE {table} SET TBLPROPERTIES ('{_KEEP_METADATA}' = 'false')"))
-        last = SqlStep(f"INSERT OVERWRITE {table}\n{query}", query)
+        if target.registers and storage.properties.get(_KEEP_METADATA) != "false":
+            steps.append(SqlStep(f"ALTER TABLE {target.table} SET TBLPROPERTIES ('{_KEEP_METADATA}' = 'false')"))
+        last = SqlStep(f"INSERT OVERWRITE {target.written}\n{query}", query)
     else:
         names = [name for name, _ in columns]
-        last = SqlStep(_replace_table(table, storage, renamed(query, names), names), query)
-    script = Script(view, refresh_id, table, tuple(steps), outcome_location, _CONFS, len(nested))
-    return _with_partial(replace(script, query=query, types=tuple(columns)), last, work)
+        last = SqlStep(_replace_table(target.table, storage, renamed(query, names), names), query)
+    stamps = tuple((f"{_SNAPSHOT_PROPERTY}{key}", value) for key, value in summary.items())
+    script = Script(
+        view,
+        refresh_id,
+        target.table,
+        tuple(steps),
+        outcome_location,
+        (*_CONFS, *stamps),
+        len(nested),
+        branch=staging_branch(refresh_id) if target.branch else None,
+        query=query,
+        types=tuple(columns),
+    )
+    return _with_partial(script, last, work)
 
 
 def _with_partial(script: Script, recompute: Step, work: PartialRefresh | None) -> Script:
@@ -169,47 +180,6 @@ def _with_partial(script: Script, recompute: Step, work: PartialRefresh | None) 
     fallback = (recompute,) if work.may_recompute else ()
     steps, confs = (*script.steps, *work.steps), (*script.confs, *work.confs)
     return replace(script, steps=steps, confs=confs, incremental=work.incremental, fallback=fallback)
-
-
-def registered_refresh(
-    *,
-    view: str,
-    refresh_id: str,
-    query: str,
-    columns: Sequence[tuple[str, str]],
-    table: Identifier,
-    base_snapshot: int | None,
-    summary: Mapping[str, str],
-    nested: Mapping[str, str],
-    outcome_location: str,
-    work: PartialRefresh | None = None,
-) -> Script:
-    """Return the script that recomputes the rows on a branch of a storage table in the catalog, or does less.
-
-    Args:
-        view: For messages.
-        refresh_id: The refresh.
-        query: The view's SQL with every base table pinned.
-        columns: Name and Spark type of each of the view's columns, in order.
-        table: The storage table.
-        base_snapshot: The snapshot that the refresh starts from; ``None`` for a table that was never written.
-        summary: More for the summary of the snapshots that the job writes.
-        nested: Metadata file of each base table that is itself a materialized view, by staged name.
-        outcome_location: Where a submitted driver leaves its outcome.
-        work: What to do instead of recomputing.
-    """
-    start = f" AS OF VERSION {base_snapshot}" if base_snapshot is not None else ""
-    steps = (
-        *(_register(name, location) for name, location in sorted(nested.items())),
-        SqlStep(f"ALTER TABLE {table.sql()} CREATE BRANCH {quote(BRANCH)}{start}"),
-    )
-    stamps = tuple((f"{_SNAPSHOT_PROPERTY}{key}", value) for key, value in summary.items())
-    confs = (*_CONFS, *stamps)
-    script = Script(
-        view, refresh_id, table.sql(), steps, outcome_location, confs, len(nested), branch=staging_branch(refresh_id)
-    )
-    script = replace(script, query=query, types=tuple(columns))
-    return _with_partial(script, SqlStep(f"INSERT OVERWRITE {staged_storage(table)}\n{query}", query), work)
 
 
 def interval_steps(table: str, *, query: str, columns: Sequence[str], where: str) -> tuple[Step, ...]:

@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from airflow_mv.refresh import RefreshOptions, plan_refresh
-from airflow_mv.refresh.statements import staged
-from airflow_mv.script import SqlStep
+from airflow_mv.script import SqlStep, staged
 from airflow_mv.spec.materialized_view import PROPERTY, property_text
 from airflow_mv.spec.view import with_view_properties
 from tests.cli.support import call

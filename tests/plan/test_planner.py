@@ -17,8 +17,18 @@ from airflow_mv.freshness.changes import Kind, Range, Size
 from airflow_mv.freshness.state import BaseTableChange, State
 from airflow_mv.refresh.cost import Estimate
 from airflow_mv.refresh.plan import RefreshPlan, refresh_id
-from airflow_mv.refresh.statements import partition_transforms, pointed_refresh
-from airflow_mv.script import BRANCH, STAGING, CreateStorageStep, Script, SqlStep, StagedCheck, StagedChecks
+from airflow_mv.refresh.statements import partition_transforms, refresh_script
+from airflow_mv.script import (
+    BRANCH,
+    STAGING,
+    CreateStorageStep,
+    Script,
+    SqlStep,
+    StagedCheck,
+    StagedChecks,
+    Target,
+    staged,
+)
 from airflow_mv.spec.identifiers import Identifier
 from airflow_mv.spec.materialized_view import BaseTable, NestedViewVersion
 from airflow_mv.spec.reasons import Code, Mode, Reason
@@ -240,15 +250,15 @@ STORAGE = TableMetadata(
 
 
 def statements(*, same_schema: bool, storage: TableMetadata = STORAGE) -> tuple[str, ...]:
-    return pointed_refresh(
+    return refresh_script(
         view="v",
         refresh_id="r",
-        query="SELECT 1",
+        pinned=("SELECT 1", {"base_0": "file:///n.json"}),
         columns=[("key", "int")],
         storage=storage,
-        storage_location="file:///lake/it's here/1.json",
+        target=Target(staged("storage"), staged("storage"), registers="file:///lake/it's here/1.json"),
+        summary={},
         same_schema=same_schema,
-        nested={"base_0": "file:///n.json"},
         outcome_location="file:///o.json",
     ).statements
 

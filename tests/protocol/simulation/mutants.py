@@ -202,9 +202,9 @@ def recorded_snapshots_are_not_those_that_were_read(world: World, patch: Patch) 
 
 def staged_rows_of_another_state_are_published(world: World, patch: Patch) -> None:
     """The outcome of a job is left at a place that every refresh of the view shares."""
-    original = planning.pointed_refresh
+    original = planning.refresh_script
 
-    def pointed_refresh(**arguments: Any) -> Script:
+    def refresh_script(**arguments: Any) -> Script:
         folder = arguments["storage"].location
         return original(**{**arguments, "outcome_location": join(folder, "staged", "latest.json")})
 
@@ -212,7 +212,7 @@ def staged_rows_of_another_state_are_published(world: World, patch: Patch) -> No
         text = catalog.files.read_text(plan.script.outcome_location)
         return Outcome.from_json(text) if text else None
 
-    patch.setattr(planning, "pointed_refresh", pointed_refresh)
+    patch.setattr(planning, "refresh_script", refresh_script)
     patch.setattr(run, "find_staged", find_staged)
     patch.setattr(pointed, "_check_staged", lambda *_: None)
 
