@@ -11,19 +11,25 @@ import duckdb
 import pytest
 
 from tests.engine.fixtures import new_lake
-from tests.engine.incremental.tpcds import ROUNDS, Play, Played, tables
+from tests.engine.incremental.tpcds import HEAVY, RECOMPUTED, ROUNDS, Play, Played, lessen, tables
 from tests.incremental import tpcds
 
-VARIANTS = ("v2-merge-on-read", "v2-copy-on-write", "v3-merge-on-read")
-#: The queries of one test: each ninth.
-GROUPS = range(9)
+VARIANTS = ("v3-merge-on-read", "v2-copy-on-write", "v2-merge-on-read")
+#: The queries of one test: each third of those that are quick to refresh, and the others.
+GROUPS = (
+    *(tuple(n for n in tpcds.NUMBERS if n % 3 == part and n not in HEAVY | RECOMPUTED) for part in range(3)),
+    tuple(sorted(HEAVY)),
+)
 _GIVEN_ROUNDS = os.environ.get("TPCDS_ROUNDS")
+#: Each query is refreshed after one of so many rounds, and after the last round.
+_OFTEN = int(os.environ.get("TPCDS_OFTEN", "1"))
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     made = tmp_path_factory.mktemp("tpcds")
     tpcds.generate(made)
+    lessen(made)
     return made
 
 
@@ -34,7 +40,7 @@ def _played(lake_folder: Path, folder: Path, variant: str, numbers: Iterable[int
     texts = tpcds.queries(folder)
     try:
         with duckdb.connect() as connection:
-            found = Play(lake, {number: texts[number] for number in numbers}, connection).run(rounds)
+            found = Play(lake, {number: texts[number] for number in numbers}, connection, _OFTEN).run(rounds)
     finally:
         lake.spark.catalog.setCurrentCatalog("spark_catalog")
     print(found)
@@ -43,7 +49,7 @@ def _played(lake_folder: Path, folder: Path, variant: str, numbers: Iterable[int
 
 def _cases() -> list[tuple[str, int]]:
     part, parts = (int(item) for item in (os.environ.get("TORTURE_SLICE") or "1/1").split("/"))
-    return [(variant, group) for variant in VARIANTS for group in GROUPS][part - 1 :: parts]
+    return [(variant, group) for group in range(len(GROUPS)) for variant in VARIANTS][part - 1 :: parts]
 
 
 @pytest.mark.slow
@@ -52,9 +58,10 @@ def _cases() -> list[tuple[str, int]]:
 def test_queries_equal_their_recompute_after_each_round(
     lake_folder: Path, folder: Path, variant: str, group: int
 ) -> None:
-    """Every query of a group after every round, by Spark and by DuckDB."""
-    numbers = [number for number in tpcds.NUMBERS if number % len(GROUPS) == group]
+    """Every query of a group after the rounds, by Spark; after the first and the last by DuckDB too."""
+    numbers = GROUPS[group]
     rounds = _GIVEN_ROUNDS.split(",") if _GIVEN_ROUNDS else list(ROUNDS)
     found = _played(lake_folder, folder, variant, numbers, rounds)
     assert not found.wrong, "\n".join(found.wrong)
-    assert found.refreshes == len(numbers) * len(rounds)
+    assert found.refreshes >= len(numbers) * len(rounds) // _OFTEN
+    assert found.by_duckdb >= len(numbers)

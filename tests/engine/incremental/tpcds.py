@@ -40,6 +40,13 @@ _NUMBERS = {
 }
 #: DuckDB makes averages and quotients of decimals in doubles, Spark in decimals, which are rounded.
 _NEAR, _NEARLY = 2e-4, 1e-5
+#: How far numbers of a query may be from DuckDB's. Q78 rounds a quotient of doubles: Spark rounds its decimal text, so
+#: 23 / 40 = 0.575 becomes 0.58; DuckDB rounds the binary number, which is a little below, to 0.57.
+_ROUNDED = {78: 0.0101}
+#: No incremental refresh is for these, see docs/incremental-tpcds.md: a recompute would be compared with itself.
+RECOMPUTED = frozenset({9, 44, 49, 51})
+#: A refresh of one of these takes as long as those of five others.
+HEAVY = frozenset({4, 5, 11, 14, 23, 24, 31, 64, 70, 74, 75, 77, 78, 80})
 
 
 def append(table: str, turn: int) -> str:
@@ -52,6 +59,15 @@ def append(table: str, turn: int) -> str:
         f"CAST({number} + {added} AS {'INT' if table == 'inventory' else 'BIGINT'}) AS {number} "
         f"FROM {table} WHERE ({chosen}"
     )
+
+
+#: Dimensions of thousands of rows: the key, how the columns end that refer to it, and what is left in any case.
+_LARGE = {
+    "date_dim": ("d_date_sk", "_date_sk", "d_year BETWEEN 1998 AND 2002"),
+    "time_dim": ("t_time_sk", "_time_sk", "false"),
+    "customer_demographics": ("cd_demo_sk", "_cdemo_sk", "cd_demo_sk % 50 = 1"),
+    "household_demographics": ("hd_demo_sk", "_hdemo_sk", "hd_demo_sk % 50 = 1"),
+}
 
 
 ROUNDS: Mapping[str, tuple[str, ...]] = {
@@ -163,11 +179,19 @@ class Played:
 
 @dataclass
 class Play:
-    """One run over some of the queries."""
+    """One run over some of the queries.
+
+    Args:
+        lake: Where the tables are.
+        texts: The queries by number.
+        duckdb: Computes the rows too, when a query is refreshed for the first time and after the last round.
+        often: Each query is refreshed after one of so many rounds, and after the last round.
+    """
 
     lake: Lake
     texts: Mapping[int, str]
     duckdb: duckdb.DuckDBPyConnection
+    often: int = 1
     played: Played = field(default_factory=Played)
     _snapshots: dict[str, int | None] = field(default_factory=dict)
 
@@ -176,13 +200,16 @@ class Play:
         for number, sql in self.texts.items():
             self.lake.create(f"q{number}", sql, refresh_strategy="incremental", properties=ALWAYS)
             self.lake.refresh(f"q{number}")
-        self._read_again()
-        for change in rounds:
+        names = list(rounds)
+        for turn, change in enumerate(names):
             for statement in ROUNDS[change]:
                 self._execute(statement)
-            self._read_again()
-            for number in self.texts:
-                self._refresh(number, change)
+            last = turn == len(names) - 1
+            if in_duckdb := last or turn < self.often:
+                self._read_again()
+            for index, number in enumerate(self.texts):
+                if last or (index + turn) % self.often == 0:
+                    self._refresh(number, change, in_duckdb=in_duckdb)
         return self.played
 
     def _execute(self, statement: str) -> None:
@@ -208,7 +235,7 @@ class Play:
                 self.duckdb.execute(f"CREATE OR REPLACE TABLE {table} AS FROM rows")
                 self._snapshots[table] = head
 
-    def _refresh(self, number: int, change: str) -> None:
+    def _refresh(self, number: int, change: str, *, in_duckdb: bool) -> None:
         started = time.monotonic()
         try:
             result = self.lake.refresh(f"q{number}", on_fallback="full")
@@ -222,7 +249,7 @@ class Play:
         self.played.refreshes += 1
         refreshed = time.monotonic() - started
         found = stored(self.lake, f"q{number}")
-        for told in self._differences(number, found):
+        for told in self._differences(number, found, in_duckdb=in_duckdb):
             self.played.wrong.append(f"Q{number} after {change} ({mode}): {told}")
         self.played.rows += found.num_rows
         spent = time.monotonic() - started - refreshed
@@ -233,19 +260,35 @@ class Play:
             flush=True,
         )
 
-    def _differences(self, number: int, found: pyarrow.Table) -> Iterator[str]:
+    def _differences(self, number: int, found: pyarrow.Table, *, in_duckdb: bool) -> Iterator[str]:
         got = _sorted(found)
         expected = _sorted(self.lake.spark.sql(self.texts[number]).toArrow())
         if told := differ(expected, got, near=1e-9, nearly=1e-9):
             yield f"Spark says otherwise: {told}"
+        if not in_duckdb:
+            return
         try:
             rows = self.duckdb.sql(to_duckdb(self.texts[number])).to_arrow_table()
         except duckdb.Error as error:
             yield f"DuckDB cannot: {str(error)[:200]}"
             return
         self.played.by_duckdb += 1
-        if told := differ(_sorted(rows), got, near=_NEAR, nearly=_NEARLY):
+        if told := differ(_sorted(rows), got, near=_ROUNDED.get(number, _NEAR), nearly=_NEARLY):
             yield f"DuckDB says otherwise: {told}"
+
+
+def lessen(folder: Path) -> None:
+    """Leave out the rows of large dimensions that nothing refers to; a refresh reads each dimension several times."""
+    with duckdb.connect() as connection:
+        tpcds.load(connection, folder)
+        columns = connection.execute("SELECT table_name, column_name FROM duckdb_columns()").fetchall()
+        for table, (key, ending, kept) in _LARGE.items():
+            uses = [f"SELECT {name} FROM {used}" for used, name in columns if name.endswith(ending) and used != table]
+            used = " UNION ".join(uses)
+            connection.execute(
+                f"DELETE FROM {table} WHERE NOT ({kept}) AND {key} NOT IN (FROM ({used}) AS used(k) WHERE k > 0)"
+            )
+            connection.execute(f"COPY {table} TO '{folder}/{table}.parquet'")
 
 
 def tables(lake: Lake, folder: Path, variant: str) -> None:
