@@ -84,6 +84,11 @@ def _loaded_or_proven(catalog: MaterializedViewCatalog, view: Identifier, *, for
     """Return a view; where its file cannot be read, as an earlier file tells it, or ``None`` where none has to."""
     try:
         return catalog.load(view)
+    except ViewNotFoundError as error:
+        if catalog.has_rows or view not in catalog.list(view.namespace):
+            raise
+        _require_force(view, error, force=force)
+        return None
     except (InvalidMetadataError, MetadataFileNotFoundError) as error:
         proven = Evidence.of(catalog, view).earlier_view() if catalog.has_rows else None
         if proven is not None and proven.settings is not None:
@@ -101,3 +106,17 @@ def _loaded_or_proven(catalog: MaterializedViewCatalog, view: Identifier, *, for
         # A REST server may fail to tell what it cannot read, and drop it all the same.
         log.warning("Dropping %s although the server cannot tell what it is: %s", view, error)
         return None
+
+
+def _require_force(view: Identifier, error: ViewNotFoundError, *, force: bool) -> None:
+    """Let a view be dropped that a REST server lists and does not find: its metadata file is gone.
+
+    Raises:
+        ViewNotFoundError: Without ``force``, as nothing tells that it is a materialized view.
+    """
+    if not force:
+        raise ViewNotFoundError(
+            f"{error}, but the server lists it: its metadata file is gone. `airflow-mv drop {view} --force` drops it, "
+            "and leaves its files and its storage table"
+        )
+    log.warning("Dropping %s, which the server lists and does not find; its storage table stays", view)

@@ -1,0 +1,52 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``drop --force`` through a REST server that cannot find the files of a view any more."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from airflow_mv.catalog import MaterializedViewCatalog
+from airflow_mv.errors import ViewNotFoundError
+from airflow_mv.maintenance.drop import drop
+from tests.builders import Lake, lake
+from tests.contract.support import VIEW
+from tests.protocol.upkeep import local
+
+pytestmark = pytest.mark.rest
+
+
+@pytest.fixture
+def home(rest_uri: str, warehouse: Path) -> Iterator[Lake]:
+    """A view and its neighbour."""
+    with lake(rest_uri, warehouse, layout="registered") as found:
+        found.table()
+        for name in ("daily", "other"):
+            found.view(name)
+            found.refresh(f"sales.{name}")
+        yield found
+
+
+@pytest.mark.parametrize("lost", ["view", "storage", "both"])
+def test_a_view_whose_files_are_lost_is_dropped_by_force(home: Lake, lost: str) -> None:
+    """The server lists the view, but answers that there is none where its metadata file is gone."""
+    loaded = home.catalog.load(VIEW)
+    places = {"view": loaded.metadata_location, "storage": home.catalog.load_storage(loaded).location}
+    for location in places.values() if lost == "both" else [places[lost]]:
+        shutil.rmtree(_path(location).parent)
+    catalog = MaterializedViewCatalog(home.iceberg)
+    if lost != "storage":
+        with pytest.raises(ViewNotFoundError, match="--force"):
+            drop(catalog, VIEW)
+    drop(catalog, VIEW, force=True)
+    assert [str(view) for view in catalog.list("sales")] == ["lake.sales.other"]
+    assert home.read("sales.other")
+    with pytest.raises(ViewNotFoundError):
+        drop(catalog, VIEW, force=True)
+
+
+def _path(location: str) -> Path:
+    return local(location if location.startswith("file://") else location.replace("file:", "file://", 1))
