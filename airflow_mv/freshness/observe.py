@@ -69,6 +69,7 @@ class Observation:
         freshness: The verdict.
         interval: The rows that the verdict is on; ``None`` for all.
         opened: Base tables' metadata files that were opened after the look, by location.
+        newest: Base tables as they are now, where an earlier look of the run has pinned what is read of them.
     """
 
     view: LoadedView
@@ -80,6 +81,7 @@ class Observation:
     freshness: Freshness
     interval: Interval | None = None
     opened: dict[str, TableMetadata] = field(default_factory=dict)
+    newest: Mapping[str, TableMetadata] = field(default_factory=dict)
 
     @property
     def record(self) -> RefreshRecord | None:

@@ -120,6 +120,7 @@ def _same_rows(plan: RefreshPlan, other: RefreshPlan) -> bool:
         and {(item.identifier, item.snapshot_reference) for item in plan.records}
         == {(item.identifier, item.snapshot_reference) for item in other.records}
         and plan.nested_views == other.nested_views
+        and plan.renamed == other.renamed
     )
 
 

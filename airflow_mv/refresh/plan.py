@@ -47,6 +47,7 @@ class RefreshPlan:
         skips: Whether the view stays as it is where the job finds that it cannot refresh incrementally.
         interval: The rows that the refresh is for; ``None`` for the whole view.
         behind_since_ms: When the first base commit was made that is not in the view, as far as that is known.
+        renamed: By base table, the columns whose names meant another column at the snapshot to read.
     """
 
     view: Identifier
@@ -68,6 +69,7 @@ class RefreshPlan:
     skips: bool = False
     interval: Interval | None = None
     behind_since_ms: int | None = None
+    renamed: tuple[tuple[str, tuple[str, ...]], ...] = ()
 
     @property
     def statements(self) -> tuple[str, ...]:
@@ -105,6 +107,7 @@ class RefreshPlan:
             "skips": self.skips,
             "interval": self.interval.to_dict() if self.interval else None,
             "behind_since_ms": self.behind_since_ms,
+            "renamed": {name: list(columns) for name, columns in self.renamed},
         }
 
     @classmethod
@@ -140,6 +143,7 @@ class RefreshPlan:
                 skips=document["skips"],
                 interval=Interval.from_dict(stretch) if (stretch := document.get("interval")) else None,
                 behind_since_ms=document.get("behind_since_ms"),
+                renamed=tuple((name, tuple(columns)) for name, columns in document.get("renamed", {}).items()),
             )
         except (KeyError, TypeError, ValueError, AttributeError, InvalidIdentifierError) as error:
             raise InvalidMetadataError(f"not a refresh plan: {type(error).__name__}: {str(error)[:300]}") from None

@@ -26,7 +26,7 @@ from airflow_mv.refresh.intervals import ANY_SIZE, Kept, choose_interval, interv
 from airflow_mv.refresh.plan import RefreshPlan, refresh_id
 from airflow_mv.refresh.statements import PartialRefresh, refresh_script
 from airflow_mv.refresh.unaffected_intervals import is_unaffected
-from airflow_mv.refresh.view_sql import pinned_query, with_own_columns
+from airflow_mv.refresh.view_sql import pinned_query, renamed_columns, with_newest, with_own_columns
 from airflow_mv.script import Script
 from airflow_mv.spec.identifiers import Identifier
 from airflow_mv.spec.interval import Interval, Span
@@ -111,7 +111,7 @@ def plan_refresh(
     loaded = observation.view
     require_readable(loaded.identifier, observation.tables)
     if options.full or options.interval is not None or observation.freshness.state != State.FRESH:
-        observation = with_own_columns(catalog, observation)
+        observation = with_own_columns(catalog, observation if pins is None else with_newest(catalog, observation))
     policy = Policy.of(
         loaded.metadata.properties,
         view=str(loaded.identifier),
@@ -122,7 +122,7 @@ def plan_refresh(
     chosen_in_the_past = options.as_of is not None or pins is not None
     if chosen_in_the_past and (why := _older_than_recorded(catalog, observation)) is not None:
         choice = Choice(Mode.NOOP, (why,))
-    plan = replace(_plan(observation, choice), skips=policy.on_fallback == "skip")
+    plan = replace(_plan(catalog, observation, choice), skips=policy.on_fallback == "skip")
     checks = all_checks(observation, options.checks)
     asked = checks_to_run(catalog, observation, checks)
     if plan.mode in (Mode.NOOP, Mode.FAST_FORWARD):
@@ -236,19 +236,22 @@ def _ways(catalog: MaterializedViewCatalog, observation: Observation) -> Alterna
     return alternatives(catalog, observation, pinned_query=query, same_schema=same)
 
 
-def _identity(observation: Observation, mode: Mode) -> str:
+def _identity(observation: Observation, mode: Mode, renamed: Mapping[str, tuple[str, ...]]) -> str:
+    scope = f"{mode} {observation.interval}" if observation.interval else str(mode)
     return refresh_id(
         view_uuid=observation.view.metadata.view_uuid,
         version_id=observation.view.metadata.current_version_id,
         records=tuple(table.record() for table in observation.tables),
         nested_views=observation.nested_views,
-        scope=f"{mode} {observation.interval}" if observation.interval else str(mode),
+        # What was staged before a column was renamed is another refresh's.
+        scope=f"{scope} renamed {sorted(renamed.items())}" if renamed else scope,
         storage_base=observation.storage.base,
     )
 
 
-def _plan(observation: Observation, choice: Choice) -> RefreshPlan:
+def _plan(catalog: MaterializedViewCatalog, observation: Observation, choice: Choice) -> RefreshPlan:
     loaded, since = observation.view, lag(observation).since
+    renamed = {} if choice.mode in (Mode.NOOP, Mode.FAST_FORWARD) else renamed_columns(catalog, observation)
     return RefreshPlan(
         view=loaded.identifier,
         view_uuid=loaded.metadata.view_uuid,
@@ -259,7 +262,7 @@ def _plan(observation: Observation, choice: Choice) -> RefreshPlan:
         storage_table=observation.storage.name,
         mode=choice.mode,
         reasons=choice.reasons,
-        refresh_id=_identity(observation, choice.mode),
+        refresh_id=_identity(observation, choice.mode, renamed),
         records=tuple(table.record() for table in observation.tables),
         nested_views=observation.nested_views,
         changes=observation.freshness.base_tables,
@@ -267,6 +270,7 @@ def _plan(observation: Observation, choice: Choice) -> RefreshPlan:
         estimates=_estimates(observation, choice),
         interval=observation.interval,
         behind_since_ms=None if since is None else int(since.timestamp() * 1000),
+        renamed=tuple(renamed.items()),
     )
 
 

@@ -34,6 +34,7 @@ from airflow_mv.refresh import Pins, RefreshOptions, plan_refresh
 from airflow_mv.refresh.checks import has_passed, judge, require_passed
 from airflow_mv.refresh.intervals import Kept
 from airflow_mv.refresh.plan import RefreshPlan, RefreshResult
+from airflow_mv.refresh.view_sql import renamed_by_now
 from airflow_mv.script import CLOCK, Delta, Outcome, Script
 from airflow_mv.spec.identifiers import Identifier
 from airflow_mv.spec.materialized_view import COMPLETE_KEY, FALLBACK_KEY, REFRESH_ID_KEY, staging_branch
@@ -245,7 +246,8 @@ def publish(
     """Publish a staged plan.
 
     Returns:
-        ``None`` where the refresh has to be planned again; nothing of it was published then.
+        ``None`` where the refresh has to be planned again; nothing of it was published then. That is so, too, where a
+            column of a base table was renamed meanwhile: the job's filters may have met another column.
 
     Raises:
         CheckFailedError: What was staged has not passed the plan's checks.
@@ -257,6 +259,9 @@ def publish(
         return _unchanged(catalog, plan)
     if outcome is not None:
         require_passed(plan, outcome)
+        if (renamed := renamed_by_now(catalog, plan.records)) != dict(plan.renamed):
+            log.info("Columns of base tables of %s were renamed meanwhile (%s): planning again", plan.view, renamed)
+            return None
     published = publish_staged(
         catalog,
         plan,

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 from airflow_mv.catalog import Located, MaterializedViewCatalog
@@ -11,6 +11,7 @@ from airflow_mv.freshness.observe import Observation
 from airflow_mv.freshness.state import ObservedTable
 from airflow_mv.refresh.statements import pinned
 from airflow_mv.spec.identifiers import Identifier
+from airflow_mv.spec.materialized_view import BaseTable
 from airflow_mv.spec.table import TableMetadata
 from airflow_mv.sql.query import Dependencies, ParsedQuery
 from airflow_mv.sql.star_expansion import Schemas, expand_stars
@@ -33,17 +34,58 @@ def pinned_query(
         dependencies=observation.dependencies,
         heads={Identifier.parse(table.identifier): table.head for table in observation.tables},
         storages=observation.nested_storages,
-        unfiltered=() if filtered else tuple(_rebound(catalog, observation)),
+        unfiltered=() if filtered else [Identifier.parse(name) for name in renamed_columns(catalog, observation)],
     )
 
 
-def _rebound(catalog: MaterializedViewCatalog, observation: Observation) -> Iterator[Identifier]:
-    """Yield the base tables in which a column's name has another meaning by now than at the snapshot to read."""
+def with_newest(catalog: MaterializedViewCatalog, observation: Observation) -> Observation:
+    """Return a look at a view that knows its base tables as they are now, not only as they were pinned."""
+    found = _tables_now(catalog, [Identifier.parse(table.identifier) for table in observation.tables])
+    return replace(observation, newest=found)
+
+
+def renamed_columns(catalog: MaterializedViewCatalog, observation: Observation) -> dict[str, tuple[str, ...]]:
+    """Return by base table the columns whose names meant another column, or none, at the snapshot to read.
+
+    Iceberg binds a filter to the names that a table has when the job runs, whatever snapshot it reads.
+
+    Args:
+        catalog: Where the view is.
+        observation: A look at it.
+    """
+    found = {}
     for observed in observation.tables:
         if observed.head is not None:
             table = metadata_of(catalog, observed, observation.opened)
-            if rebound_columns(table.schema_at(observed.head), table.current_schema):
-                yield Identifier.parse(observed.identifier)
+            found[observed.identifier] = _renamed(
+                table, observation.newest.get(observed.identifier, table), observed.head
+            )
+    return {name: columns for name, columns in sorted(found.items()) if columns}
+
+
+def renamed_by_now(catalog: MaterializedViewCatalog, records: Sequence[BaseTable]) -> dict[str, tuple[str, ...]]:
+    """Return what :func:`renamed_columns` would return for recorded snapshots, from the catalog as it is now.
+
+    Args:
+        catalog: Where the tables are.
+        records: The tables with the snapshots that were read. One that has expired since is left out: a job reads all
+            of a snapshot, or fails.
+    """
+    read = {record.identifier: record.snapshot_reference for record in records}
+    found = {}
+    for name, table in _tables_now(catalog, [Identifier.parse(name) for name in read]).items():
+        if table.find(read[name]) is not None:
+            found[name] = _renamed(table, table, read[name])
+    return {name: columns for name, columns in sorted(found.items()) if columns}
+
+
+def _tables_now(catalog: MaterializedViewCatalog, wanted: Sequence[Identifier]) -> dict[str, TableMetadata]:
+    places = catalog.locate(wanted)
+    return {str(name): catalog.table_metadata(name, at) for name, at in places.items() if at.kind == "table"}
+
+
+def _renamed(table: TableMetadata, now: TableMetadata, snapshot: int) -> tuple[str, ...]:
+    return tuple(sorted(rebound_columns(table.schema_at(snapshot), now.current_schema)))
 
 
 def with_own_columns(catalog: MaterializedViewCatalog, observation: Observation) -> Observation:

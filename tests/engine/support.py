@@ -23,7 +23,7 @@ from airflow_mv.catalog import LoadedView, MaterializedViewCatalog
 from airflow_mv.catalog.spark import POSTGRESQL
 from airflow_mv.freshness.status import ViewStatus, status
 from airflow_mv.job.session import open_session
-from airflow_mv.refresh import RefreshOptions
+from airflow_mv.refresh import Pins, RefreshOptions
 from airflow_mv.refresh.create import Definition, create
 from airflow_mv.refresh.plan import RefreshPlan, RefreshResult
 from airflow_mv.refresh.read import readable
@@ -151,12 +151,15 @@ class Lake:
         *names: str,
         stager: Callable[[Script], Outcome] | None = None,
         on_plan: Callable[[RefreshPlan], None] | None = None,
+        pins: Pins | None = None,
         **options: Any,
     ) -> RefreshResult:
         """Refresh views; returns the last one's result."""
         wanted = RefreshOptions(**options)
         views = [self(name) for name in names]
-        return refresh(self.catalog, views, stager=stager or self.stager, options=wanted, on_plan=on_plan)[-1]
+        return refresh(self.catalog, views, stager=stager or self.stager, options=wanted, on_plan=on_plan, pins=pins)[
+            -1
+        ]
 
     def status(self, name: str) -> ViewStatus:
         """Say how a view stands."""

@@ -6,10 +6,14 @@ A refresh reads snapshots, with the names of that time. Iceberg binds the filter
 
 from __future__ import annotations
 
+import json
 from datetime import UTC, datetime
 
 import pytest
 
+from airflow_mv.refresh import plan_refresh
+from airflow_mv.refresh.plan import RefreshPlan
+from airflow_mv.refresh.run import publish, stage
 from airflow_mv.refresh.verify import verify
 from airflow_mv.spec.reasons import Code, Mode
 from tests.engine.support import Lake, multiset, recomputed
@@ -78,3 +82,41 @@ def test_a_rename_of_a_column_that_the_query_does_not_read_is_none_of_its_busine
     lake.run("INSERT INTO {ns}.t VALUES (3, 1, 700, 7, struct(1, 70))", "ALTER TABLE {ns}.t RENAME COLUMN c TO seven")
     assert lake.refresh("grouped").mode in (Mode.MERGE, Mode.REPLACE_KEYS)
     assert multiset(lake.stored("grouped")) == recomputed(lake, "grouped", GROUPED.replace("{ns}.", ""))
+
+
+@pytest.mark.parametrize("way", ["full", "incremental", "pinned"])
+def test_a_swap_between_the_plan_and_the_job_is_noticed(lake: Lake, way: str) -> None:
+    """The plan saw the names of before, and Spark binds filters to those of now: such rows are never published."""
+    prepare(lake)
+    properties = {"airflow-mv.incremental-up-to": "1000"}
+    lake.create("rows", ROWS, refresh_strategy="incremental", properties=properties)
+    if way == "incremental":
+        lake.refresh("rows")
+    lake.run("INSERT INTO {ns}.t VALUES (3, 1, 700, 7, struct(1, 70)), (4, 5, 1, 7, struct(1, 1))")
+    plans: list[RefreshPlan] = []
+
+    def swap(plan: RefreshPlan) -> None:
+        plans.append(plan)
+        if len(plans) == 1:
+            lake.run(*(f"ALTER TABLE {{ns}}.t {change}" for change in SWAP))
+
+    lake.refresh("rows", on_plan=swap, pins={} if way == "pinned" else None)
+    assert len({plan.refresh_id for plan in plans}) == 2
+    assert multiset(lake.stored("rows")) == recomputed(lake, "rows", ROWS.replace("{ns}.", ""))
+    assert len(lake.rows("rows")) == 2
+    staged = RefreshPlan.from_dict(json.loads(json.dumps(plans[-1].to_dict())))
+    assert dict(staged.renamed) == {lake("t"): ("a", "b")}
+
+
+def test_what_was_staged_before_a_swap_is_not_taken_up_after_it(lake: Lake) -> None:
+    """By the next try, when the first one's worker died between the job and the publication."""
+    prepare(lake)
+    lake.create("rows", ROWS)
+    plan = plan_refresh(lake.catalog, lake("rows"))
+    lake.run(*(f"ALTER TABLE {{ns}}.t {change}" for change in SWAP))
+    outcome = stage(lake.catalog, plan, lake.stager)
+    assert publish(lake.catalog, plan, outcome) is None
+    jobs = len(lake.scripts)
+    assert lake.refresh("rows").outcome == "refreshed"
+    assert len(lake.scripts) == jobs + 1
+    assert multiset(lake.stored("rows")) == recomputed(lake, "rows", ROWS.replace("{ns}.", ""))
