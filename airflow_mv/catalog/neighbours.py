@@ -40,6 +40,7 @@ class Neighbour:
         places: The folders that it has files in, or writes new ones to.
         uuid: Its uuid; ``None`` where its metadata could not be read.
         is_table: Whether it is a table.
+        write_paths: Those of the places that only its properties name.
     """
 
     name: str
@@ -47,6 +48,7 @@ class Neighbour:
     places: tuple[str, ...]
     uuid: str | None
     is_table: bool = True
+    write_paths: frozenset[str] = frozenset()
 
 
 class Places(msgspec.Struct, rename="kebab"):
@@ -60,7 +62,12 @@ class Places(msgspec.Struct, rename="kebab"):
     @property
     def folders(self) -> tuple[str, ...]:
         """The folder of the table or view, and those that its properties send new files to."""
-        return (self.location, *(str(self.properties[key]) for key in sorted(PLACES & self.properties.keys())))
+        return (self.location, *self.write_paths)
+
+    @property
+    def write_paths(self) -> tuple[str, ...]:
+        """The folders that its properties send new files to."""
+        return tuple(str(self.properties[key]) for key in sorted(PLACES & self.properties.keys()))
 
 
 def from_files(files: MetadataFiles, rows: Iterable[tuple[str, str]]) -> list[Neighbour]:
@@ -89,7 +96,8 @@ def _from_file(files: MetadataFiles, name: str, location: str) -> Neighbour:
         log.warning("Only the folder of %s is known: %s", name, error)
         return Neighbour(name, location, (own,), None)
     uuid = found.table_uuid or found.view_uuid
-    return Neighbour(name, location, tuple(dict.fromkeys((own, *found.folders))), uuid, found.view_uuid is None)
+    paths = frozenset(found.write_paths) - {own, found.location}
+    return Neighbour(name, location, tuple(dict.fromkeys((own, *found.folders))), uuid, found.view_uuid is None, paths)
 
 
 def read_places(files: MetadataFiles, location: str, *, what: str) -> Places:
@@ -162,5 +170,7 @@ def _tables(catalog: Catalog, space: tuple[str, ...], own: frozenset[str]) -> It
             log.warning("The places of %s are not known: %s", full, error)
             continue
         found = Places(location=table.location(), properties=dict(table.properties))
-        places = (_folder(table.metadata_location), *found.folders)
-        yield Neighbour(full, table.metadata_location, tuple(dict.fromkeys(places)), str(table.metadata.table_uuid))
+        own, uuid = _folder(table.metadata_location), str(table.metadata.table_uuid)
+        paths = frozenset(found.write_paths) - {own, found.location}
+        places = tuple(dict.fromkeys((own, *found.folders)))
+        yield Neighbour(full, table.metadata_location, places, uuid, write_paths=paths)

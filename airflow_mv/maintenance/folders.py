@@ -86,14 +86,29 @@ def others_in(
     reached: set[str] = set()
     listed = catalog.neighbours(own)
     for other in (*listed, *found):
-        touching = [place for place in other.places if _touches(compare, view.identifier, bases, other, place)]
+        wide = _wide(compare, bases, other) if other in listed else frozenset()
+        inner = [place for place in other.places if place not in wide]
+        touching = [place for place in inner if _touches(compare, view.identifier, bases, other, place)]
         inside += [(other.name, place) for place in touching]
         if other.uuid is not None and other.uuid == storage.table.table_uuid:
             raise not_alone(view.identifier, bases[-1], f"{other.name}, which has the storage table's uuid")
-        if touching and other.is_table and other.uuid is not None and other in listed:
+        if (touching or wide) and other.is_table and other.uuid is not None and other in listed:
             files = files_of(catalog, PointedStorage(other.metadata_location, storage.table, None))
             reached.update(form for file in files for form in compare.forms(file))
     return Others(compare, tuple(inside), frozenset(reached))
+
+
+def _wide(compare: Places, bases: tuple[str, ...], other: Neighbour) -> frozenset[str]:
+    """Return the write paths of another table or view that are above the view's folders, such as a bucket's root.
+
+    They say where it may write, not that all files there are its own: those that it reaches are known one by one.
+    """
+    return frozenset(
+        place
+        for place in other.write_paths
+        if any(compare.may_lie_in(base, place) for base in bases)
+        and not any(compare.may_lie_in(place, base) for base in bases)
+    )
 
 
 def _touches(compare: Places, view: Identifier, bases: tuple[str, ...], other: Neighbour, place: str) -> bool:

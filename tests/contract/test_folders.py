@@ -146,6 +146,42 @@ def test_i11_a_folder_that_holds_another_table_keeps_it(every_home: Lake, remove
 
 
 @REMOVALS
+@pytest.mark.parametrize("place", ["", "/sales"])
+def test_i11_a_write_path_around_all_views_stops_no_maintenance(
+    every_home: Lake, warehouse: Path, remove: Removal, place: str
+) -> None:
+    """One table that writes its data to the bucket's root: what it has below a view's folder stays, the rest goes."""
+    home = every_home
+    home.table()
+    home.view()
+    home.refresh()
+    folder = local(home.catalog.load(VIEW).metadata.location).relative_to(warehouse)
+    root = f"file://{warehouse}{place}"
+    wide = home.iceberg.create_table(
+        "sales.wide",
+        home.load().schema(),
+        location=f"file://{warehouse}/elsewhere/wide",
+        properties={"write.data.path": root},
+    )
+    wide.append(home.load().scan().to_arrow())
+    # Its own file, below the view's folder: as one of a partition may be.
+    theirs = local(next(iter(wide.scan().plan_files())).file.file_path)
+    assert theirs.exists()
+    stray = warehouse / folder / "data" / "theirs.parquet"
+    stray.parent.mkdir(exist_ok=True)
+    stray.write_bytes(theirs.read_bytes())
+    home.append((9, "east", 7))
+    home.refresh()
+    gone = files(warehouse)
+    remove(home)
+    assert len(gone - files(warehouse)) > 0
+    assert len(wide.scan().to_arrow()) == 3
+    assert stray.exists()
+    if remove is maintained:
+        assert len(home.read()) == 3
+
+
+@REMOVALS
 def test_i11_a_table_that_no_catalog_lists_keeps_its_files(every_home: Lake, remove: Removal, tmp_path: Path) -> None:
     """Its metadata files in the folder tell of it; files that nothing tells of are not proven the view's."""
     home = every_home
