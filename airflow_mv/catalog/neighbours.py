@@ -170,7 +170,7 @@ def _tables(catalog: Catalog, space: tuple[str, ...], own: frozenset[str]) -> It
             log.warning("The places of %s are not known: %s", full, error)
             continue
         found = Places(location=table.location(), properties=dict(table.properties))
-        own, uuid = _folder(table.metadata_location), str(table.metadata.table_uuid)
-        paths = frozenset(found.write_paths) - {own, found.location}
-        places = tuple(dict.fromkeys((own, *found.folders)))
+        folder, uuid = _folder(table.metadata_location), str(table.metadata.table_uuid)
+        paths = frozenset(found.write_paths) - {folder, found.location}
+        places = tuple(dict.fromkeys((folder, *found.folders)))
         yield Neighbour(full, table.metadata_location, places, uuid, write_paths=paths)

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import time
 from abc import abstractmethod
 from collections.abc import Callable, Mapping
 from typing import Any, cast
@@ -10,6 +11,7 @@ from urllib.parse import urlparse
 
 from pyiceberg.catalog import Catalog, MetastoreCatalog
 from pyiceberg.catalog.rest import Endpoint, RestCatalog
+from pyiceberg.catalog.rest.auth import OAuth2AuthManager, OAuth2TokenProvider
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.expressions import BooleanExpression
 from pyiceberg.expressions.visitors import _InclusiveMetricsEvaluator
@@ -47,6 +49,33 @@ class PreparedRestCatalog(RestCatalog):
     def _config_headers(self, session: Session) -> None:
         self.prepare(session)
         super()._config_headers(session)
+
+    def _create_session(self) -> Session:
+        session = super()._create_session()
+        if isinstance(self._auth_manager, OAuth2AuthManager):
+            # pyiceberg asks for this token by no session, and would wait for ever.
+            self._auth_manager.token_provider.__class__ = _tokens_by(self.prepare)
+        return session
+
+
+def _tokens_by(prepare: Callable[[Session], None]) -> type[OAuth2TokenProvider]:
+    """Return a class of token providers that ask by a session of their own, which ``prepare`` has prepared."""
+
+    class Tokens(OAuth2TokenProvider):
+        def _refresh_token(self) -> None:
+            form = {"grant_type": "client_credentials", **({"scope": self.scope} if self.scope else {})}
+            with Session() as session:
+                prepare(session)
+                answer = session.post(self.token_url, form, headers={"Authorization": self._client_secret_header})
+            answer.raise_for_status()
+            document = answer.json()
+            seconds = document.get("expires_in", self.expires_in)
+            if seconds is None:
+                raise ValueError("the answer with the token has no expires_in, and auth.oauth2 has none either")
+            self._token = document["access_token"]
+            self._expires_at = time.monotonic() + seconds - self.refresh_margin
+
+    return Tokens
 
 
 def session_of(catalog: RestCatalog) -> Session:

@@ -14,7 +14,7 @@ from contextlib import ExitStack, closing, suppress
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 from urllib.parse import urlsplit
 
 import psutil
@@ -288,12 +288,55 @@ def test_calls_that_ended_leave_no_thread_and_no_descriptor(
 
 
 def test_a_rest_server_that_is_silent_ends_in_an_error(quiet: Callable[..., Quiet]) -> None:
-    given = {"type": "rest", "uri": f"http://127.0.0.1:{quiet().port}", "token": "t", ANSWER: "0.3"}
-    with (
-        pytest.raises(CatalogUnavailableError, match=r"does not answer.*no answer within 0\.3 s"),
-        catalog_errors("catalog 'lake'", given),
-    ):
-        load_catalog("lake", **given)
+    """The one that has the tables, and the one that gives out tokens, in both ways that pyiceberg has."""
+    silent = f"http://127.0.0.1:{quiet().port}"
+    own = {"client_id": "me", "client_secret": "s", "token_url": f"{silent}/token"}
+    ways: list[dict[str, Any]] = [
+        {"token": "t"},
+        {"credential": "me:s", "oauth2-server-uri": f"{silent}/token"},
+        {"auth": {"type": "oauth2", "oauth2": own}},
+    ]
+    for way in ways:
+        given = {"type": "rest", "uri": silent, **way, ANSWER: "0.3"}
+        started = time.monotonic()
+        with (
+            pytest.raises(CatalogUnavailableError, match=r"does not answer.*no answer within 0\.3 s"),
+            catalog_errors("catalog 'lake'", given),
+        ):
+            load_catalog("lake", **given)
+        assert time.monotonic() - started < 5
+
+
+def test_a_token_is_asked_for_and_used() -> None:
+    """pyiceberg makes two sessions: one for the server's configuration, one with it."""
+    asked: list[str] = []
+
+    class Server(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            form = self.rfile.read(int(self.headers["Content-Length"])).decode()
+            asked.append(f"{self.headers['Authorization']} {form}")
+            self._answer('{"access_token": "abc", "expires_in": 3600}')
+
+        def do_GET(self) -> None:
+            asked.append(f"{self.path.partition('?')[0]} {self.headers['Authorization']}")
+            self._answer('{"defaults": {}, "overrides": {}}' if "config" in self.path else '{"namespaces": []}')
+
+        def _answer(self, text: str) -> None:
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(text.encode())
+
+        def log_message(self, *arguments: object) -> None:
+            """Say nothing."""
+
+    with http_server(Server) as port:
+        uri = f"http://127.0.0.1:{port}"
+        own = {"client_id": "me", "client_secret": "s", "token_url": f"{uri}/token", "scope": "all"}
+        given: dict[str, Any] = {"type": "rest", "uri": uri, "auth": {"type": "oauth2", "oauth2": own}}
+        with catalog_errors("catalog 'lake'", given):
+            assert load_catalog("lake", **given).list_namespaces() == []
+    token = "Basic bWU6cw== grant_type=client_credentials&scope=all"
+    assert asked == [token, "/v1/config Bearer abc", token, "/v1/namespaces Bearer abc"]
 
 
 def test_a_silence_of_a_rest_server_after_a_commit_was_sent_is_an_unknown_outcome(
