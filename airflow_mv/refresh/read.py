@@ -14,7 +14,13 @@ from airflow_mv.catalog import LoadedStorage, LoadedView, MaterializedViewCatalo
 from airflow_mv.catalog.catalog import repairable
 from airflow_mv.catalog.damage import Sized, check_snapshots, store_of
 from airflow_mv.catalog.files import parsed
-from airflow_mv.errors import InvalidMetadataError, MetadataFileNotFoundError, RefreshNotFoundError, StaleViewError
+from airflow_mv.errors import (
+    InvalidMetadataError,
+    MetadataFileNotFoundError,
+    RefreshNotFoundError,
+    StaleViewError,
+    UnsupportedError,
+)
 from airflow_mv.freshness.observe import observe
 from airflow_mv.freshness.state import State
 from airflow_mv.freshness.status import timestamp
@@ -145,9 +151,16 @@ def read_arrow(catalog: MaterializedViewCatalog, found: Readable, *, limit: int 
 
     Raises:
         InvalidMetadataError: A file that lists the data files is lost or cut.
+        UnsupportedError: A column has a type that pyiceberg does not know.
     """
     _say(found)
     view, storage = found.view, found.storage
+    for field in view.metadata.schema_.fields:
+        if _has_variant(field["type"]):
+            raise UnsupportedError(
+                f"view {view.identifier}: pyiceberg cannot read the column {field['name']!r} of type variant: read "
+                "the view in Spark (airflow_mv.read), or show the value as another type"
+            )
     with repairable(view.identifier), parsed(storage.location, f"view {view.identifier}, storage table file"):
         table = catalog.readable_table(storage)
         only = () if found.snapshot_id is None else (found.snapshot_id,)
@@ -178,6 +191,14 @@ def read(spark: SparkSession, view: str, *, catalog: MaterializedViewCatalog | N
     found = readable(home, view, stager=session_stager(home, spark))
     _say(found)
     return stored_rows(spark, found.storage, found.snapshot_id)
+
+
+def _has_variant(kind: Any) -> bool:
+    """Whether a stored type is variant, or has it within."""
+    if not isinstance(kind, dict):
+        return bool(kind == "variant")
+    parts = [field["type"] for field in kind.get("fields", [])]
+    return any(_has_variant(part) for part in (*parts, *(kind.get(name) for name in ("element", "key", "value"))))
 
 
 def _recorded(

@@ -195,6 +195,8 @@ def _pinned(catalog: MaterializedViewCatalog, observation: Observation, snapshot
 def _comparable(frame: DataFrame) -> DataFrame:
     def column(name: str, kind: str) -> str:
         text = quote(name)
+        if "variant" in kind:  # Spark compares none
+            return f"to_json(named_struct('v', {text})) AS {text}"
         if kind not in ("double", "float"):
             return text
         return f"CASE WHEN {text} IS NOT NULL THEN CAST(printf('%.10e', {text}) AS DOUBLE) END AS {text}"

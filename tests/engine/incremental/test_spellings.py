@@ -3,11 +3,16 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
+
 import pytest
 from pyspark.sql import Row
 
-from airflow_mv.errors import InvalidQueryError
+from airflow_mv.errors import InvalidQueryError, UnsupportedError
+from airflow_mv.maintenance.orphans import maintain
+from airflow_mv.refresh.read import read_arrow, readable
 from airflow_mv.refresh.stagers import stored_rows
+from airflow_mv.refresh.verify import verify, verify_files
 from tests.engine.incremental.checking import check
 from tests.engine.incremental.playing import ALWAYS
 from tests.engine.incremental.test_edges import table, view
@@ -93,3 +98,9 @@ def test_a_view_may_have_a_variant_column(lake: Lake) -> None:
     frame = stored_rows(lake.spark, lake.catalog.load_storage(lake.view("v")), None)
     rows = frame.selectExpr("k", "to_json(v) AS v", "size(a) AS a").orderBy("k").collect()
     assert rows == [Row(k=1, v="[1,2]", a=1), Row(k=2, v="{}", a=1)]
+    assert verify(lake.catalog, lake("v"), session=lambda: lake.spark).equal
+    assert verify_files(lake.catalog, lake("v")).intact
+    assert maintain(lake.catalog, lake("v"), older_than=timedelta(0)).collected.files
+    assert verify(lake.catalog, lake("v"), session=lambda: lake.spark).equal
+    with pytest.raises(UnsupportedError, match="pyiceberg cannot read the column 'v' of type variant"):
+        read_arrow(lake.catalog, readable(lake.catalog, lake("v")))
