@@ -10,6 +10,7 @@ from zoneinfo import ZoneInfo
 
 from airflow.sdk import Context, Param
 
+from airflow_mv.hooks.airflow_compat import timetable_field
 from airflow_mv.scope import AS_OF_PARAM, END_PARAM, FULL_PARAM, START_PARAM, RunFacts
 
 if TYPE_CHECKING:
@@ -55,7 +56,7 @@ def _zone(dag: DAG | None) -> Any:
     """Return the schedule's time zone, else the DAG's."""
     if dag is None:
         return UTC
-    named = (_field(timetable, "timezone") for timetable in _timetables(dag))
+    named = (timetable_field(timetable, "timezone") for timetable in _timetables(dag))
     zone = next(filter(None, named), None) or dag.timezone or UTC
     return ZoneInfo(zone) if isinstance(zone, str) else zone
 
@@ -68,7 +69,7 @@ def _tick(dag: DAG | None, moment: datetime, direction: int) -> datetime | None:
         return None
     found: list[datetime] = []
     for timetable in _timetables(dag):
-        expression = _field(timetable, "expression")
+        expression = timetable_field(timetable, "expression")
         if not isinstance(expression, str):
             return None
         ticks = croniter(expression, moment.astimezone(_zone(dag)))
@@ -78,10 +79,5 @@ def _tick(dag: DAG | None, moment: datetime, direction: int) -> datetime | None:
 
 def _timetables(dag: DAG) -> Sequence[Any]:
     """Return what a DAG's time follows from: inside of one with assets beside it, or several crons in one."""
-    timetable = _field(dag.timetable, "timetable") or dag.timetable
-    return _field(timetable, "timetables") or [timetable]
-
-
-def _field(timetable: Any, name: str) -> Any:
-    """Return a timetable's field: those of the task SDK show it, those of ``airflow.timetables`` keep it inside."""
-    return getattr(timetable, name, None) or getattr(timetable, f"_{name}", None)
+    timetable = timetable_field(dag.timetable, "timetable") or dag.timetable
+    return timetable_field(timetable, "timetables") or [timetable]

@@ -12,9 +12,10 @@ from airflow_mv.ivm import ir
 from airflow_mv.ivm.affected_keys import no_rows
 from airflow_mv.ivm.delta_terms import Context, check_linear, relation_terms
 from airflow_mv.ivm.determinism import check_certain
-from airflow_mv.ivm.model import WEIGHT, Appended, BaseRelation, RefusedError, Signed
+from airflow_mv.ivm.model import Appended, BaseRelation, RefusedError, Signed
 from airflow_mv.ivm.render import reads_of, sql, statement
 from airflow_mv.ivm.subqueries import aggregated, has_windows
+from airflow_mv.script import WEIGHT
 from airflow_mv.spec.reasons import Code
 
 

@@ -14,7 +14,7 @@ from typing import Literal, TypeAlias
 
 from sqlglot import exp
 
-from airflow_mv.ivm.model import WEIGHT
+from airflow_mv.script import WEIGHT
 
 Version = Literal["old", "new", "delta"]
 SetOperator = Literal["UNION", "INTERSECT", "EXCEPT"]

@@ -9,9 +9,6 @@ from dataclasses import dataclass, field
 from airflow_mv.spec.identifiers import Identifier
 from airflow_mv.spec.reasons import Code, Reason
 
-#: The column of a change table that holds how many copies of a row came (+) or went (-).
-WEIGHT = "__w"
-
 
 @dataclass(frozen=True, slots=True)
 class BaseRelation:

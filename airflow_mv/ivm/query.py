@@ -13,7 +13,7 @@ from airflow_mv.ivm import dialect, ir
 from airflow_mv.ivm.append import appended, signed
 from airflow_mv.ivm.dialect import read
 from airflow_mv.ivm.merge import merged
-from airflow_mv.ivm.model import WEIGHT, Appended, BaseRelation, Merged, RefusedError, Replaced, Signed
+from airflow_mv.ivm.model import Appended, BaseRelation, Merged, RefusedError, Replaced, Signed
 from airflow_mv.ivm.names import fold
 from airflow_mv.ivm.pushdown import Comparison, conditions, filters, pruned, within
 from airflow_mv.ivm.render import sql as to_sql
@@ -21,6 +21,7 @@ from airflow_mv.ivm.replace_keys import replaced
 from airflow_mv.ivm.resolve import Environment, Resolver
 from airflow_mv.ivm.rows import merged_rows
 from airflow_mv.ivm.subqueries import aggregated
+from airflow_mv.script import WEIGHT
 from airflow_mv.spec.identifiers import Identifier
 from airflow_mv.spec.reasons import Code, Reason
 from airflow_mv.sql.query import NestedView, ParsedQuery

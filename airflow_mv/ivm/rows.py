@@ -16,9 +16,10 @@ from airflow_mv.ivm.append import copies, weighted
 from airflow_mv.ivm.delta_terms import Context
 from airflow_mv.ivm.determinism import check_certain
 from airflow_mv.ivm.keys import is_not_null
-from airflow_mv.ivm.model import WEIGHT, Merged, RefusedError
+from airflow_mv.ivm.model import Merged, RefusedError
 from airflow_mv.ivm.render import sql, statement
 from airflow_mv.ivm.replace_keys import is_comparable
+from airflow_mv.script import WEIGHT
 from airflow_mv.spec.reasons import Code
 
 

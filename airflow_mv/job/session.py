@@ -19,22 +19,12 @@ from pyspark.sql import SparkSession
 
 from airflow_mv.errors import ConfigurationError, JobError
 from airflow_mv.job.scratch import scratch_folder
-from airflow_mv.job.submit import JARS_VARIABLE, jar_confs, write_properties
+from airflow_mv.job.submit import JARS_VARIABLE, jar_confs, log4j_properties, write_properties
 from airflow_mv.redaction import hide, shortened
 
 #: Settings of catalogs begin so.
 CATALOG = "spark.sql.catalog."
 _OLDEST_JAVA = 17
-_LOG4J = """\
-status = error
-rootLogger.level = error
-rootLogger.appenderRef.stderr.ref = console
-appender.console.type = Console
-appender.console.name = console
-appender.console.target = SYSTEM_ERR
-appender.console.layout.type = PatternLayout
-appender.console.layout.pattern = %d{HH:mm:ss} %p %c{1}: %m%n%ex{0}
-"""
 
 
 def open_session(
@@ -242,7 +232,7 @@ def _submit_arguments(folder: Path, settings: dict[str, str]) -> Iterator[None]:
     """PySpark makes every setting an argument of Java, for all to see in the process list: give it a file."""
     if "spark.driver.extraJavaOptions" not in settings:
         log4j = folder / "log4j2.properties"
-        log4j.write_text(_LOG4J)
+        log4j.write_text(log4j_properties("%d{HH:mm:ss} %p %c{1}: %m%n%ex{0}"))
         options = f"-Dlog4j2.configurationFile={log4j} -Dderby.stream.error.file=/dev/null"
         settings = {**settings, "spark.driver.extraJavaOptions": options}
     before = os.environ.get("PYSPARK_SUBMIT_ARGS")

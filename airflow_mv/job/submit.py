@@ -133,3 +133,21 @@ def _jar(coordinates: str, folders: Sequence[Path]) -> Path | None:
             if zipfile.is_zipfile(folder / name):  # Ivy may be writing it just now
                 return folder / name
     return None
+
+
+def log4j_properties(pattern: str) -> str:
+    """Return a configuration of Log4j that writes errors alone, to stderr.
+
+    Args:
+        pattern: The form of a line.
+    """
+    return f"""\
+status = error
+rootLogger.level = error
+rootLogger.appenderRef.stderr.ref = console
+appender.console.type = Console
+appender.console.name = console
+appender.console.target = SYSTEM_ERR
+appender.console.layout.type = PatternLayout
+appender.console.layout.pattern = {pattern}
+"""

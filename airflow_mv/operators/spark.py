@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
 from airflow.sdk import Context, RetryPolicy
-from airflow.sdk._shared.secrets_masker import redact
 from airflow.sdk.exceptions import AirflowException
 
 from airflow_mv.errors import ConfigurationError, JobError
 from airflow_mv.hooks import DEFAULT_ICEBERG_CONN_ID, DEFAULT_SPARK_CONN_ID, SparkTarget, spark_target
+from airflow_mv.hooks.airflow_compat import MaskingOperator, redacted
 from airflow_mv.hooks.iceberg import mask
 from airflow_mv.links import MaterializedViewLink, SparkApplicationLink
 from airflow_mv.operators.handover import answerable, write_script
@@ -43,7 +43,7 @@ _PLAIN = re.compile(r"(?i)true|false|none|\d{1,9}|")
 _CONNECT_VARIABLES = ("SPARK_CONNECT_MODE_ENABLED", "SPARK_REMOTE", "SPARK_LOCAL_REMOTE")
 
 
-class MaterializedViewSparkOperator(SubmittingOperator):
+class MaterializedViewSparkOperator(MaskingOperator, SubmittingOperator):
     """A ``SparkSubmitOperator`` whose application is the script of a view.
 
     All its options are kept; what the view needs (job package, Maven packages, catalog settings) is added. Settings
@@ -120,13 +120,8 @@ class MaterializedViewSparkOperator(SubmittingOperator):
             self._scratch = folder
             yield functools.partial(self._stage, catalog, context)
 
-    def _do_render_template_fields(self, *args: Any, **kwargs: Any) -> None:
-        """Render, also for a mapped task, and have the secrets masked before the rendered fields are stored."""
-        self._mask()  # what stands in the DAG file: an error of rendering quotes it
-        super()._do_render_template_fields(*args, **kwargs)
-        self._mask()
-
-    def _mask(self) -> None:
+    def mask_fields(self) -> None:
+        """Mask the secrets among the settings."""
         for settings in (self.conf, self.env_vars):
             if isinstance(settings, Mapping):
                 mask({str(key): value for key, value in settings.items() if not _PLAIN.fullmatch(str(value))})
@@ -261,4 +256,4 @@ def _tail(error: BaseException) -> str:
     lines = [line.strip() for line in (output if found else head).splitlines()]
     kept = [line for line in lines if line and not line.startswith(("at ", "\tat "))]
     # Airflow knows more secrets than we do, and none of them by its first half.
-    return shortened(str(redact(" ".join(kept[-5:]))), 1500) or type(error).__name__
+    return shortened(redacted(" ".join(kept[-5:])), 1500) or type(error).__name__

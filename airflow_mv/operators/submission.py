@@ -20,16 +20,6 @@ if TYPE_CHECKING:
 #: A task's log is read by people. Any of these may be set in ``conf``.
 _QUIET = {"spark.log.level": "ERROR", "spark.ui.showConsoleProgress": "false"}
 _JAVA_OPTIONS = "spark.driver.extraJavaOptions"
-#: Until `spark.log.level` counts, Spark logs by its own file, in the same form as here.
-_LOG4J = """\
-rootLogger.level = error
-rootLogger.appenderRef.stderr.ref = console
-appender.console.type = Console
-appender.console.name = console
-appender.console.target = SYSTEM_ERR
-appender.console.layout.type = PatternLayout
-appender.console.layout.pattern = %d{yy/MM/dd HH:mm:ss} %p %c{1}: %m%n%ex
-"""
 _EXTENSIONS = "spark.sql.extensions"
 _PACKAGES = "spark.jars.packages"
 _OWN_JARS = "spark.jars"
@@ -159,13 +149,16 @@ def _python(given: SubmitOptions) -> dict[str, str]:
 
 def _java(given: SubmitOptions, folder: Path, binary: str) -> dict[str, str]:
     """Keep Derby's log file out of the working folder, and Spark's first lines out of the task's log."""
+    from airflow_mv.job.submit import log4j_properties
+
     if _JAVA_OPTIONS in given.conf:
         return {}
     options = ["-Dderby.stream.error.file=/dev/null"]
     theirs = any(path.suffix != ".template" for path in _spark_conf_folder(given, binary).glob("log4j2.*"))
     if not given.cluster and not theirs and not set(str(folder)) & set(" \t\"'\\"):
         file = folder / "log4j2.properties"
-        file.write_text(_LOG4J, encoding="ascii")
+        # Until `spark.log.level` counts, Spark logs by its own file, in the same form as here.
+        file.write_text(log4j_properties("%d{yy/MM/dd HH:mm:ss} %p %c{1}: %m%n%ex"), encoding="ascii")
         options.append(f"-Dlog4j2.configurationFile={file.as_uri()}")
     return {_JAVA_OPTIONS: " ".join(options)}
 

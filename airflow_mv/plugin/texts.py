@@ -6,9 +6,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from airflow.sdk._shared.secrets_masker import redact
-
 from airflow_mv.errors import CatalogUnavailableError, ConfigurationError, MaterializedViewError, ViewNotFoundError
+from airflow_mv.hooks.airflow_compat import redacted
 from airflow_mv.spec.interval import Interval
 from airflow_mv.spec.reasons import Code, Reason, fallback
 
@@ -22,7 +21,7 @@ _ADVICE: tuple[tuple[type[MaterializedViewError], str], ...] = (
 
 def harmless(text: str) -> str:
     """Return a message without any secret that Airflow knows of, and of bounded length."""
-    masked = str(redact(text))
+    masked = redacted(text)
     return masked if len(masked) <= _LONGEST else f"{masked[:_LONGEST]} …"
 
 

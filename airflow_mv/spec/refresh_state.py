@@ -17,7 +17,7 @@ from pydantic import Field
 
 from airflow_mv.errors import ConfigurationError, InvalidIdentifierError, InvalidMetadataError
 from airflow_mv.spec.identifiers import Identifier
-from airflow_mv.spec.materialized_view import BaseTable, NestedViewVersion, NonEmpty
+from airflow_mv.spec.materialized_view import NO_SNAPSHOT, BaseTable, NestedViewVersion, NonEmpty
 from airflow_mv.spec.stored import Int, Long, StoredModel, decode_text
 
 #: Key in the summary of a storage table's snapshot.
@@ -27,7 +27,6 @@ REFRESH_STATE_PROPERTY = "airflow-mv.refresh-state"
 DIALECTS = ("2026-06",)
 DEFAULT_DIALECT = DIALECTS[-1]
 _NONE = "none"
-_NO_SNAPSHOT = -1
 
 
 class SourceTable(StoredModel):
@@ -84,7 +83,7 @@ def refresh_state(
     states: list[dict[str, Any]] = []
     for table in tables:
         uuid = table.properties.get("table-uuid")
-        if uuid is not None and table.snapshot_reference != _NO_SNAPSHOT:
+        if uuid is not None and table.snapshot_reference != NO_SNAPSHOT:
             named = _named(table.identifier, catalog)
             states.append({"type": "table", **named, "uuid": uuid, "snapshot-id": table.snapshot_reference})
     states += [

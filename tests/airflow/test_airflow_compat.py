@@ -1,0 +1,77 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The parts of Airflow that are used although they are not public. A release that moved one fails here."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from airflow.sdk import CronDataIntervalTimetable, CronTriggerTimetable
+from airflow.sdk.log import mask_secret
+from airflow.timetables.interval import CronDataIntervalTimetable as ServerTimetable
+
+from airflow_mv.hooks.airflow_compat import MaskingOperator, redacted, timetable_field
+
+PACKAGE = Path(__file__).parents[2] / "airflow_mv"
+
+
+def test_a_secret_that_airflow_knows_is_masked() -> None:
+    mask_secret("hidden-7731-compat")
+    assert redacted("password hidden-7731-compat") == "password ***"
+
+
+@pytest.mark.parametrize("kind", [CronDataIntervalTimetable, CronTriggerTimetable, ServerTimetable])
+def test_the_expression_and_the_zone_of_a_schedule_are_found(kind: type) -> None:
+    """For the schedule's moment before or after another one, and for what a day is."""
+    timetable = kind("0 4 * * *", timezone="Europe/Berlin")
+    assert timetable_field(timetable, "expression") == "0 4 * * *"
+    zone = timetable_field(timetable, "timezone")
+    assert getattr(zone, "name", zone) == "Europe/Berlin"
+    assert timetable_field(timetable, "nothing") is None
+
+
+def test_fields_are_masked_before_and_after_they_are_rendered() -> None:
+    """Airflow stores rendered fields right after it has rendered them."""
+    seen: list[str] = []
+
+    class Operator(MaskingOperator):
+        template_fields = ("value",)
+
+        def __init__(self, value: str, **kwargs: object) -> None:
+            super().__init__(**kwargs)
+            self.value = value
+
+        def mask_fields(self) -> None:
+            seen.append(self.value)
+
+    Operator(task_id="task", value="{{ 40 + 2 }}").render_template_fields({})
+    assert seen == ["{{ 40 + 2 }}", "42"]
+
+
+#: Modules in which private names of a library may be used.
+COMPATIBILITY = {"hooks/airflow_compat.py", "operators/spark_provider.py", "catalog/pyiceberg_compat.py"}
+
+
+def test_private_names_of_these_libraries_are_used_in_three_modules_only() -> None:
+    """A new one belongs there, with a test."""
+    private = re.compile(
+        r"(from|import) (airflow|pyiceberg)\.[\w.]*\b_[a-z]|from (airflow|pyiceberg)\b.* import _[A-Za-z]"
+    )
+    found = {
+        path.relative_to(PACKAGE).as_posix()
+        for path in PACKAGE.rglob("*.py")
+        if private.search(path.read_text(encoding="utf-8"))
+    }
+    assert found <= COMPATIBILITY
+    reached = re.compile(r"(catalog|io|hook|engine|response|operator|pool|system)\._[a-z]\w*")
+    ours = {
+        "catalog/catalog.py": {"catalog._catalog", "operator._session"},
+        "operators/spark.py": {"operator._session"},
+    }
+    for path in PACKAGE.rglob("*.py"):
+        name = path.relative_to(PACKAGE).as_posix()
+        if name not in COMPATIBILITY and "job" not in path.parts:
+            text = re.sub(r"self\._(catalog|io|operator)\b", "self.own", path.read_text(encoding="utf-8"))
+            used = {match[0] for match in reached.finditer(text)} - ours.get(name, set())
+            assert not used, (name, used)
