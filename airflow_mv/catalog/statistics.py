@@ -3,7 +3,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from decimal import Decimal, InvalidOperation
 from typing import Any, Protocol
@@ -32,10 +33,11 @@ from pyiceberg.types import (
 )
 
 from airflow_mv.catalog.avro import read_entries, read_manifests
+from airflow_mv.catalog.catalog import MaterializedViewCatalog
 from airflow_mv.catalog.files import MetadataFiles, parsed
 from airflow_mv.catalog.pyiceberg_compat import may_match
 from airflow_mv.catalog.untrusted_input import static_table
-from airflow_mv.spec.table import TableMetadata
+from airflow_mv.spec.identifiers import Identifier
 from airflow_mv.spec.times import parse_date, parse_timestamp
 
 _EXPRESSIONS: Mapping[str, Callable[..., BooleanExpression]] = {
@@ -45,8 +47,6 @@ _EXPRESSIONS: Mapping[str, Callable[..., BooleanExpression]] = {
     ">": GreaterThan,
     ">=": GreaterThanOrEqual,
 }
-#: Types of the format's version 3 that pyiceberg 0.12 does not know.
-_UNKNOWN_TYPES = ("variant", "geometry", "geography")
 _EPOCH = datetime(1970, 1, 1)  # noqa: DTZ001 (as the format counts)
 #: More manifests than this are not looked through: a Spark job costs less.
 _MOST_MANIFESTS = 50
@@ -72,23 +72,33 @@ class ColumnBound(Protocol):
         """``number``, ``text``, ``date`` or ``timestamp`` (without a zone, in UTC)."""
 
 
-def unknown_type(table: TableMetadata) -> str | None:
-    """Return the first type among a table's columns with which pyiceberg cannot read its metadata.
+@dataclass(frozen=True, slots=True)
+class FileStatistics:
+    """The statistics of base tables' files, read when they are asked for.
 
     Args:
-        table: The table; pyiceberg reads the schemas that it has had, too.
+        catalog: Where the lookup begins.
     """
-    types = (kind for schema in (table.current_schema, *table.schemas) for kind in _types(schema))
-    return next((kind for kind in types if kind.startswith(_UNKNOWN_TYPES)), None)
 
+    catalog: MaterializedViewCatalog
 
-def _types(kind: Any) -> Iterator[str]:
-    if isinstance(kind, str):
-        yield kind.lower()
-    elif isinstance(kind, Mapping):
-        inner = [field.get("type") for field in kind.get("fields", ()) if isinstance(field, Mapping)]
-        for item in (*inner, *(kind.get(name) for name in ("element", "key", "value"))):
-            yield from _types(item)
+    def added_rows_may_match(
+        self,
+        table: Identifier,
+        metadata_location: str,
+        snapshots: Collection[int],
+        filters: Sequence[Sequence[ColumnBound]],
+    ) -> bool:
+        """Whether a row that was appended to a table may pass one of several filters; see the function.
+
+        Args:
+            table: The table.
+            metadata_location: A metadata file of the table that knows the snapshots.
+            snapshots: The appending snapshots.
+            filters: Filters; a row that passes one of them matters.
+        """
+        files = self.catalog.other(table.catalog).files
+        return added_rows_may_match(files, metadata_location, snapshots, filters)
 
 
 def added_rows_may_match(

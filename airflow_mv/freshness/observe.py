@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Generic, TypeVar, cast
 
@@ -68,8 +68,6 @@ class Observation:
             name in the catalog.
         freshness: The verdict.
         interval: The rows that the verdict is on; ``None`` for all.
-        opened: Base tables' metadata files that were opened after the look, by location.
-        newest: Base tables as they are now, where an earlier look of the run has pinned what is read of them.
     """
 
     view: LoadedView
@@ -80,8 +78,6 @@ class Observation:
     nested_storages: dict[Identifier, str | Identifier]
     freshness: Freshness
     interval: Interval | None = None
-    opened: dict[str, TableMetadata] = field(default_factory=dict)
-    newest: Mapping[str, TableMetadata] = field(default_factory=dict)
 
     @property
     def record(self) -> RefreshRecord | None:

@@ -7,8 +7,9 @@ matter of cost. What is not taken is told with its reason.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Protocol
 
 from airflow_mv.freshness.changes import DIFFERABLE, Kind, Range, known_sum
 from airflow_mv.ivm import Appended, BaseRelation, Comparison, IncrementalQuery, Merged, Replaced, regenerated_sql
@@ -34,6 +35,40 @@ _KEEPS_ROWS = frozenset({Kind.UNCHANGED, Kind.REPLACED})
 
 
 @dataclass(frozen=True, slots=True)
+class AppendedFiles:
+    """Commits that appended rows to a table, whose files' statistics tell of its current columns.
+
+    Args:
+        table: The table.
+        metadata_location: A metadata file of the table that knows the snapshots.
+        snapshots: The appending snapshots.
+    """
+
+    table: Identifier
+    metadata_location: str
+    snapshots: frozenset[int]
+
+    def may_match(self, statistics: Statistics, filters: Sequence[tuple[Comparison, ...]]) -> bool:
+        """Whether one of their rows may pass one of several filters."""
+        if not self.snapshots:
+            return False
+        return statistics.added_rows_may_match(self.table, self.metadata_location, self.snapshots, filters)
+
+
+class Statistics(Protocol):
+    """The statistics of base tables' data files. The only thing that a decision reads, and only where it asks."""
+
+    def added_rows_may_match(
+        self,
+        table: Identifier,
+        metadata_location: str,
+        snapshots: Collection[int],
+        filters: Sequence[tuple[Comparison, ...]],
+    ) -> bool:
+        """Whether a row that these snapshots of a table appended may pass one of several filters."""
+
+
+@dataclass(frozen=True, slots=True)
 class BaseTableInput:
     """A base table between the recorded refresh and the next one.
 
@@ -48,8 +83,8 @@ class BaseTableInput:
         kept: Columns that were there at the recorded snapshot too, by the same id and type.
         not_null: Columns that are NOT NULL, at the recorded snapshot too.
         schema_is_current: Whether the table's current columns are those of the target: a scan of appends has these.
-        added_may_match: Whether a row that was appended may pass one of several filters, by its file's statistics;
-            ``None`` where rows did not only come by appends, or columns have changed since.
+        appended: The commits since the recorded snapshot; ``None`` where rows did not only come by appends, or
+            columns have changed since.
     """
 
     identifier: Identifier
@@ -62,7 +97,7 @@ class BaseTableInput:
     kept: frozenset[str]
     not_null: frozenset[str] = frozenset()
     schema_is_current: bool = True
-    added_may_match: Callable[[Sequence[tuple[Comparison, ...]]], bool] | None = None
+    appended: AppendedFiles | None = None
 
     @property
     def changed(self) -> bool:
@@ -125,8 +160,13 @@ class Question:
     stored: StorageInput
 
 
-def candidate(question: Question) -> Candidate | tuple[Reason, ...]:
-    """Return the cheapest way to refresh a view from what changed, or the reasons why there is none."""
+def candidate(question: Question, statistics: Statistics) -> Candidate | tuple[Reason, ...]:
+    """Return the cheapest way to refresh a view from what changed, or the reasons why there is none.
+
+    Args:
+        question: The view.
+        statistics: Of its base tables.
+    """
     broken = tuple(reason for base in question.bases if (reason := _broken(base)) is not None)
     if broken:
         return broken
@@ -139,7 +179,7 @@ def candidate(question: Question) -> Candidate | tuple[Reason, ...]:
     changed_columns = _changed_columns(question.bases, query)
     if changed_columns:
         return changed_columns
-    unseen = _unseen(question.bases, query)
+    unseen = _unseen(question.bases, query, statistics)
     if unseen is not None:
         return unseen
     again = regenerated_sql(question.pinned)
@@ -347,13 +387,13 @@ def _never_null(found: Merged | Replaced) -> tuple[str, ...]:
     return tuple(key for key, never in zip(found.keys, found.not_null, strict=True) if never)
 
 
-def _unseen(bases: Sequence[BaseTableInput], query: IncrementalQuery) -> Candidate | None:
+def _unseen(bases: Sequence[BaseTableInput], query: IncrementalQuery, statistics: Statistics) -> Candidate | None:
     """A change of which no row can pass the query's filters leaves the rows as they are: no Spark at all."""
     filters = query.filters
     reasons = []
     for base in (item for item in bases if item.changed):
         wanted = filters.get(base.identifier, [()])
-        if base.added_may_match is None or base.added_may_match(wanted):
+        if base.appended is None or base.appended.may_match(statistics, wanted):
             return None
         told = " or ".join(" and ".join(map(str, comparisons)) for comparisons in wanted)
         text = f"{base.identifier}: by its files' statistics no added row passes {told}"

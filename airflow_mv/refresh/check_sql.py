@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from decimal import Decimal
 
 from sqlglot import exp
@@ -21,7 +21,7 @@ from airflow_mv.ivm.functions import is_aggregate
 from airflow_mv.quoting import quote
 from airflow_mv.script import ROWS, StagedCheck, StagedChecks
 from airflow_mv.spec.identifiers import Identifier
-from airflow_mv.sql.query import ParsedQuery, parse_query, parse_tree, string_literal
+from airflow_mv.sql.query import NestedView, PinnedTable, parse_query, parse_tree, pin_query, string_literal
 
 _SIGNS = {"geq_to": (">=",), "greater_than": (">",), "leq_to": ("<=",), "less_than": ("<",), "equal_to": (">=", "<=")}
 #: Limits that a single row can break.
@@ -38,8 +38,8 @@ class Subject:
         table: Quoted Spark name by which the refresh writes to the storage table.
         before: The storage table with the rows of the last refresh; empty where there are none of this definition.
         where: The condition that the rows of an interval pass; empty for all rows.
-        reads: What the view reads; ``None`` where that does not matter yet.
-        pin: Pins a query to the snapshots that the refresh reads.
+        tables: The snapshots that the refresh reads of the view's base tables; ``None`` where they do not matter yet.
+        views: The nested plain views that the view reads.
         default_catalog: As the view's query has it.
         default_namespace: As the view's query has it.
     """
@@ -49,8 +49,8 @@ class Subject:
     table: str
     before: str = ""
     where: str = ""
-    reads: Collection[Identifier] | None = None
-    pin: Callable[[ParsedQuery], str] = lambda query: query.text
+    tables: Mapping[Identifier, PinnedTable] | None = None
+    views: Mapping[Identifier, NestedView] = field(default_factory=dict)
     default_catalog: str = ""
     default_namespace: tuple[str, ...] = ()
 
@@ -68,7 +68,7 @@ class Subject:
         Raises:
             InvalidQueryError: It is not one query, or reads something else.
         """
-        if self.reads is None:
+        if self.tables is None:
             parse_tree(text, view=label)
             return text
         query = parse_query(
@@ -79,12 +79,12 @@ class Subject:
             given=(ROWS.strip("`"),),
         )
         for reference in query.references:
-            if reference.identifier not in self.reads:
+            if reference.identifier not in self.tables and reference.identifier not in self.views:
                 raise InvalidQueryError(
                     f"{label}: it reads {reference.identifier}; a check may read {{rows}} and what the view itself "
-                    f"reads: {', '.join(sorted(map(str, self.reads)))}"
+                    f"reads: {', '.join(sorted(map(str, (*self.tables, *self.views))))}"
                 )
-        return self.pin(query)
+        return pin_query(query, tables=self.tables, views=self.views)
 
 
 def compile_checks(checks: Sequence[Check], subject: Subject) -> StagedChecks | None:

@@ -6,14 +6,13 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 
-from airflow_mv.catalog import MaterializedViewCatalog
 from airflow_mv.checks import Check, stored_checks
 from airflow_mv.errors import CheckFailedError, JobError
 from airflow_mv.freshness.observe import Observation
 from airflow_mv.freshness.state import State
 from airflow_mv.refresh.check_sql import Subject, compile_checks
+from airflow_mv.refresh.inputs import RefreshInputs
 from airflow_mv.refresh.plan import RefreshPlan
-from airflow_mv.refresh.view_sql import pinned_query
 from airflow_mv.script import STORAGE, CheckResult, Outcome, Script, StagedChecks, staged
 from airflow_mv.sql.intervals import condition
 
@@ -39,22 +38,20 @@ def all_checks(observation: Observation, given: Sequence[Check]) -> tuple[Check,
     return tuple(dict.fromkeys((*stored, *given)))
 
 
-def checks_to_run(
-    catalog: MaterializedViewCatalog, observation: Observation, checks: Sequence[Check]
-) -> StagedChecks | None:
+def checks_to_run(inputs: RefreshInputs, checks: Sequence[Check]) -> StagedChecks | None:
     """Compile checks for a refresh; of an interval they see its rows only.
 
     Args:
-        catalog: Where the view is.
-        observation: What the refresh is planned from.
+        inputs: What the refresh is planned from.
         checks: The checks.
 
     Raises:
         ConfigurationError: A check names a column that the view does not have.
         InvalidQueryError: The SQL of a check is not what it must be.
     """
+    observation = inputs.observation
     loaded, storage, schema = observation.view, observation.storage, observation.view.metadata.schema_
-    interval, reads = observation.interval, observation.dependencies
+    interval = observation.interval
     before = ""
     if storage.rows_snapshot is not None and _has_rows_to_compare(observation):
         before = f"{storage.target.table} VERSION AS OF {storage.rows_snapshot}"
@@ -64,8 +61,8 @@ def checks_to_run(
         table=storage.target.written,
         before=before,
         where=condition(interval, schema.fields) if interval else "",
-        reads={*reads.tables, *(view.identifier for view in reads.views)},
-        pin=lambda query: pinned_query(catalog, observation, query)[0],
+        tables=inputs.pinned_tables(),
+        views=observation.dependencies.nested,
         default_catalog=loaded.default_catalog,
         default_namespace=loaded.default_namespace,
     )

@@ -4,16 +4,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, TypeVar
 
 from airflow_mv.errors import ConfigurationError, RefreshRefusedError
+from airflow_mv.freshness.observe import Observation
 from airflow_mv.freshness.state import Freshness, State
 from airflow_mv.refresh.candidates import Candidate
+from airflow_mv.refresh.catch_up import Bound, up_to
 from airflow_mv.refresh.cost import Estimate, human
+from airflow_mv.refresh.incremental import Alternatives, alternatives
+from airflow_mv.refresh.inputs import FallbackPolicy, RefreshInputs, recorded_snapshots
+from airflow_mv.refresh.unaffected_intervals import is_unaffected
+from airflow_mv.spec.identifiers import Identifier
+from airflow_mv.spec.interval import Interval
 from airflow_mv.spec.reasons import NOT_INCREMENTAL, Code, Mode, Reason
+from airflow_mv.spec.table import is_ancestor, snapshots_between
+from airflow_mv.sql.intervals import MAX_INTERVALS
 
-FallbackPolicy = Literal["full", "fail", "skip"]
 #: View properties: the policy of a view, where a call names none.
 ON_FALLBACK_PROPERTY = "airflow-mv.on-fallback"
 MAX_FULL_BYTES_PROPERTY = "airflow-mv.max-full-bytes"
@@ -93,19 +101,6 @@ class Policy:
 
 
 @dataclass(frozen=True, slots=True)
-class Alternatives:
-    """The two ways to make an incremental view fresh.
-
-    Args:
-        incremental: The cheapest incremental one, or why there is none.
-        full: What the other one is expected to take.
-    """
-
-    incremental: Candidate | tuple[Reason, ...]
-    full: Estimate
-
-
-@dataclass(frozen=True, slots=True)
 class Choice:
     """The mode that a view's state calls for.
 
@@ -122,27 +117,86 @@ class Choice:
     estimates: tuple[Estimate, ...] = ()
 
 
-def choose(
-    freshness: Freshness,
-    *,
-    strategy: Literal["full", "incremental"],
-    forced: bool,
-    policy: Policy,
-    view: str,
-    ways: Callable[[], Alternatives],
-) -> Choice:
-    """Choose the cheapest mode that makes the view fresh.
+def choose(inputs: RefreshInputs, policy: Policy) -> tuple[Choice, RefreshInputs]:
+    """Choose the cheapest mode that makes the view fresh. A function of its arguments.
+
+    Args:
+        inputs: The view, which can be read.
+        policy: What an incremental view may fall back to.
+
+    Returns:
+        The choice, and what it is about: the inputs, or these with a bounded part of the new base commits.
+
+    Raises:
+        ConfigurationError: The options do not go together.
+        RefreshRefusedError: The policy forbids what would be needed.
+    """
+    choice, chosen = _bounded(inputs, policy) or (_unbounded(inputs, policy), inputs)
+    in_the_past = inputs.options.as_of is not None or inputs.pinned
+    if in_the_past and (why := _older_than_recorded(chosen)) is not None:
+        return Choice(Mode.NOOP, (why,)), chosen
+    return choice, chosen
+
+
+def _bounded(inputs: RefreshInputs, policy: Policy) -> tuple[Choice, RefreshInputs] | None:
+    """Choose how to catch up by a part of the new base commits; ``None`` where nothing bounds the refresh."""
+    options, observation = inputs.options, inputs.observation
+    if not options.bounds:
+        return None
+    _check_bounds(inputs)
+    if options.full or options.interval is not None or observation.view.materialized.refresh_strategy == "full":
+        return None
+    bounded = up_to(observation, Bound(options.max_snapshots, options.max_bytes))
+    if bounded is None:
+        return None
+    part = replace(inputs, observation=bounded[0])
+    choice = _of_all_rows(part, policy)
+    if choice.mode == Mode.FULL:
+        return None
+    return replace(choice, reasons=(*choice.reasons, bounded[1])), part
+
+
+def _check_bounds(inputs: RefreshInputs) -> None:
+    bounds = inputs.options.bounds
+    for name, value in bounds.items():
+        if value < 1:
+            raise ConfigurationError(f"{name} is {value}; it must be at least 1")
+    if inputs.pinned:
+        raise ConfigurationError(
+            f"view {inputs.observation.view.identifier}: {' and '.join(bounds)} can bound a refresh of one view at a "
+            "time: base tables that several views are pinned to are read at these snapshots"
+        )
+
+
+def _unbounded(inputs: RefreshInputs, policy: Policy) -> Choice:
+    options = inputs.options
+    if inputs.observation.interval is not None:
+        return _of_interval(inputs, inputs.observation.interval)
+    choice = _of_all_rows(inputs, policy)
+    if options.bounds and choice.mode == Mode.FULL and not options.full:
+        # To recompute everything, and then be stale, would be the whole cost for half of the use.
+        names = " and no ".join(options.bounds)
+        why = Reason(Code.BOUNDED, f"a full refresh knows no {names}: it reads the base tables as they are")
+        return replace(choice, reasons=(*choice.reasons, why))
+    return choice
+
+
+def _of_all_rows(inputs: RefreshInputs, policy: Policy) -> Choice:
+    freshness, view = inputs.observation.freshness, inputs.observation.view
+    choice = by_state(freshness, strategy=view.materialized.refresh_strategy, forced=inputs.options.full)
+    return choice or by_cost(freshness, alternatives(inputs), policy, view=str(view.identifier))
+
+
+def by_state(freshness: Freshness, *, strategy: Literal["full", "incremental"], forced: bool) -> Choice | None:
+    """Choose the mode where the view's state alone decides.
 
     Args:
         freshness: The verdict; not ``unknown``.
         strategy: The view's ``refresh-strategy``.
         forced: Recompute although nothing may have changed.
-        policy: What an incremental view may fall back to.
-        view: For messages.
-        ways: Looks for the incremental way; asked only where there may be one.
 
-    Raises:
-        RefreshRefusedError: The policy forbids what would be needed.
+    Returns:
+        ``None`` where an incremental refresh may be possible.
     """
     if forced:
         return Choice(Mode.FULL, (Reason(Code.FORCED, "a full refresh was asked for"), *_news(freshness)))
@@ -153,7 +207,21 @@ def choose(
         return Choice(Mode.FULL, (*freshness.reasons, why))
     if freshness.state in (State.NEVER_REFRESHED, State.DEFINITION_CHANGED):
         return Choice(Mode.FULL, freshness.reasons)
-    found = ways()
+    return None
+
+
+def by_cost(freshness: Freshness, found: Alternatives, policy: Policy, *, view: str) -> Choice:
+    """Choose between an incremental and a full refresh of a stale view.
+
+    Args:
+        freshness: The verdict.
+        found: The two.
+        policy: What an incremental view may fall back to.
+        view: For messages.
+
+    Raises:
+        RefreshRefusedError: The policy forbids what would be needed.
+    """
     if isinstance(found.incremental, Candidate):
         return _cheaper(freshness, found.incremental, found.full, policy)
     return _fallback(freshness, found.incremental, found.full, policy, view)
@@ -205,3 +273,57 @@ def _fallback(freshness: Freshness, refused: tuple[Reason, ...], full: Estimate,
 
 def _news(freshness: Freshness) -> tuple[Reason, ...]:
     return tuple(reason for reason in freshness.reasons if reason.code != Code.FRESH)
+
+
+# --------------------------------------------------------------------------------- an interval
+def _of_interval(inputs: RefreshInputs, interval: Interval) -> Choice:
+    """Choose what a refresh of an interval does."""
+    observation = inputs.observation
+    freshness = observation.freshness
+    _require_possible(observation, interval, same_schema=inputs.same_schema)
+    what = Reason(Code.INTERVAL, f"the rows with {interval} are recomputed and replaced, and no others")
+    if inputs.options.full:
+        return Choice(Mode.REPLACE_INTERVAL, (Reason(Code.FORCED, "a recomputation was asked for"), what))
+    if freshness.state == State.FRESH:
+        return Choice(Mode.NOOP, freshness.reasons)
+    if (proof := is_unaffected(inputs, interval)) is not None:
+        return Choice(Mode.FAST_FORWARD, (*freshness.reasons, *proof))
+    return Choice(Mode.REPLACE_INTERVAL, (*freshness.reasons, what))
+
+
+def _require_possible(observation: Observation, interval: Interval, *, same_schema: bool) -> None:
+    """Refuse to put an interval beside rows that it does not fit to."""
+    record, view = observation.record, observation.view.identifier
+    why = ""
+    if observation.freshness.state == State.DEFINITION_CHANGED:
+        why = "its stored rows are of another definition: " + "; ".join(
+            reason.message for reason in observation.freshness.reasons
+        )
+    elif not same_schema:
+        why = "its storage table has other columns"
+    elif record is not None and any(item.column != interval.column for item in record.intervals):
+        why = f"intervals of another column, {record.intervals[0].column}, have been refreshed on their own"
+    elif record is not None and len(record.intervals) >= MAX_INTERVALS:
+        why = f"{len(record.intervals)} intervals are of snapshots of their own, which is as many as a record holds"
+    if why:
+        raise RefreshRefusedError(
+            f"view {view} cannot be refreshed for {interval} alone: {why}. Refresh the whole view first: airflow-mv "
+            f"refresh {view}"
+        )
+
+
+# ------------------------------------------------------------------------------ older snapshots
+def _older_than_recorded(inputs: RefreshInputs) -> Reason | None:
+    """Say so where the stored rows already hold later snapshots than the requested ones: never go back unasked."""
+    for observed in inputs.observation.tables:
+        for recorded in recorded_snapshots(inputs.observation, observed):
+            table = observed.table
+            if table is not None and table.find(recorded) is None:
+                table = inputs.current.get(Identifier.parse(observed.identifier))
+            # A table that was rolled back has left the recorded snapshot: that is no later state, but another.
+            if table is None or not is_ancestor(table, recorded, table.head):
+                continue
+            if snapshots_between(table, observed.head, recorded):
+                text = f"the stored rows hold {observed.identifier} at {recorded} already, later than {observed.head}"
+                return Reason(Code.ALREADY_NEWER, text)
+    return None

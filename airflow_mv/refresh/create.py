@@ -34,10 +34,9 @@ from airflow_mv.freshness.observe import load_dependencies, observe_tables, requ
 from airflow_mv.publish.new_storage import NewStorage, discarded_on_failure, drop_storage
 from airflow_mv.publish.protocol import Effects
 from airflow_mv.publish.refresh import history_limits
-from airflow_mv.refresh import same_columns
 from airflow_mv.refresh.checks import require_fitting
-from airflow_mv.refresh.statements import create_storage, pinned
-from airflow_mv.refresh.view_sql import expanded_dependencies, schemas_of
+from airflow_mv.refresh.inputs import expanded_dependencies, load_tables, same_columns, schemas_of
+from airflow_mv.refresh.statements import create_storage, pin, pinned_tables
 from airflow_mv.script import Outcome, Script
 from airflow_mv.spec.clock import MAX_AHEAD_MS
 from airflow_mv.spec.identifiers import Identifier
@@ -444,13 +443,9 @@ def _resolved(
     dependencies = load_dependencies(catalog, query)
     tables, storages = observe_tables(catalog, dependencies.tables, None)
     require_readable(view, tables)
-    schemas = schemas_of(catalog, tables)
+    schemas = schemas_of(tables, load_tables(catalog, tables))
     dependencies = expanded_dependencies(dependencies, schemas)
     if columns is not None:
         query = expand_stars(query, columns=columns, views=dependencies.nested, schemas=schemas)
-    return pinned(
-        query,
-        dependencies=dependencies,
-        heads={identifier: table.head for identifier, table in zip(dependencies.tables, tables, strict=True)},
-        storages=storages,
-    )
+    heads = {identifier: table.head for identifier, table in zip(dependencies.tables, tables, strict=True)}
+    return pin(query, dependencies, pinned_tables(dependencies.tables, heads=heads, storages=storages), storages)

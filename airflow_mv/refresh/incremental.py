@@ -3,51 +3,60 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
-from airflow_mv.catalog import LoadedStorage, MaterializedViewCatalog
-from airflow_mv.catalog.statistics import added_rows_may_match, unknown_type
+from airflow_mv.catalog.loaded import LoadedStorage
 from airflow_mv.freshness.changes import DIFFERABLE, UNKNOWN, Kind, Range, known_sum
-from airflow_mv.freshness.observe import Observation
 from airflow_mv.freshness.state import BaseTableChange, ObservedTable
-from airflow_mv.ivm import Comparison
-from airflow_mv.refresh.candidates import BaseTableInput, Candidate, Question, StorageInput, base_costs, candidate
-from airflow_mv.refresh.choose import Alternatives
+from airflow_mv.refresh.candidates import (
+    AppendedFiles,
+    BaseTableInput,
+    Candidate,
+    Question,
+    StorageInput,
+    base_costs,
+    candidate,
+)
 from airflow_mv.refresh.cost import SMALL_STORAGE, Estimate, StoredCost, full_cost
+from airflow_mv.refresh.inputs import RefreshInputs
 from airflow_mv.refresh.statements import read_as
-from airflow_mv.refresh.view_sql import metadata_of
 from airflow_mv.spec.identifiers import Identifier
 from airflow_mv.spec.materialized_view import RefreshRecord
 from airflow_mv.spec.reasons import Code, Mode, Reason
 from airflow_mv.spec.table import TableMetadata, snapshots_between
-from airflow_mv.sql.types import columns_of, rebound_columns
+from airflow_mv.sql.types import columns_of, rebound_columns, unknown_type
 
 _MODES = (Mode.APPEND, Mode.MERGE, Mode.REPLACE_KEYS)
 
 
-def alternatives(
-    catalog: MaterializedViewCatalog,
-    observation: Observation,
-    *,
-    pinned_query: str,
-    same_schema: bool,
-) -> Alternatives:
+@dataclass(frozen=True, slots=True)
+class Alternatives:
+    """The two ways to make an incremental view fresh.
+
+    Args:
+        incremental: The cheapest incremental one, or why there is none.
+        full: What the other one is expected to take.
+    """
+
+    incremental: Candidate | tuple[Reason, ...]
+    full: Estimate
+
+
+def alternatives(inputs: RefreshInputs) -> Alternatives:
     """Return the cheapest incremental way, or why there is none, and what a full refresh is expected to take.
 
     Args:
-        catalog: Where the view is.
-        observation: A look at a stale view.
-        pinned_query: Its query with every base table at the snapshot to get to.
-        same_schema: Whether the storage table's columns are the view's.
+        inputs: A stale view.
     """
+    observation = inputs.observation
     record = observation.record
-    bases = tuple(_base(catalog, observation, table, record) for table in observation.tables)
+    bases = tuple(_base(inputs, table, record) for table in observation.tables)
     total = known_sum(base.total_bytes for base in bases)
     changed = known_sum(cost.changed_rows for cost in base_costs(bases))
     full = full_cost(total, rows_changed=changed).corrected(record.factors if record else {})
-    if record is None or not same_schema:
+    if record is None or not inputs.same_schema:
         return Alternatives((Reason(Code.SCHEMA_CHANGED, "the storage table's columns are not the view's"),), full)
     if not observation.storage.intact:
         return Alternatives(observation.freshness.reasons, full)
@@ -60,22 +69,21 @@ def alternatives(
         query=observation.query,
         views=observation.dependencies.nested,
         output=columns_of({"fields": loaded.metadata.schema_.fields}),
-        pinned=pinned_query,
+        # There is no incremental way where the query reads a column whose name has another meaning by now.
+        pinned=inputs.pinned_query(filtered=True)[0],
         bases=bases,
         stored=_stored(observation.storage),
     )
-    found = candidate(question)
+    found = candidate(question, inputs.statistics)
     if isinstance(found, Candidate) and found.mode in _MODES:
         found = replace(found, estimate=found.estimate.corrected(record.factors))
     return Alternatives(found, full)
 
 
-def full_estimate(observation: Observation) -> Estimate | None:
-    """Return what a full refresh is expected to take, or ``None`` where not all base tables were opened."""
-    tables = [(observed.table, observed.head) for observed in observation.tables]
-    if any(table is None for table, _ in tables):
-        return None
-    total = known_sum(table.bytes_at(head) for table, head in tables if table is not None)
+def full_estimate(inputs: RefreshInputs) -> Estimate:
+    """Return what a full refresh is expected to take."""
+    observation = inputs.observation
+    total = known_sum(inputs.metadata(observed).bytes_at(observed.head) for observed in observation.tables)
     factors = observation.record.factors if observation.record else {}
     return full_cost(total).corrected(factors)
 
@@ -91,11 +99,9 @@ def _stored(storage: LoadedStorage) -> StorageInput:
     )
 
 
-def _base(
-    catalog: MaterializedViewCatalog, observation: Observation, observed: ObservedTable, record: RefreshRecord | None
-) -> BaseTableInput:
+def _base(inputs: RefreshInputs, observed: ObservedTable, record: RefreshRecord | None) -> BaseTableInput:
+    observation, table = inputs.observation, inputs.metadata(observed)
     identifier = Identifier.parse(observed.identifier)
-    table = metadata_of(catalog, observed, observation.opened)
     change = next(item for item in observation.freshness.base_tables if item.identifier == observed.identifier)
     recorded, target = table.schema_at(change.recorded), table.schema_at(observed.head)
     is_current = _fields(target) == _fields(table.current_schema)
@@ -110,28 +116,24 @@ def _base(
         kept=kept_columns(recorded, target) - _rebound(table, (change.recorded, observed.head)),
         not_null=_required(recorded) & _required(target),
         schema_is_current=is_current,
-        added_may_match=_statistics(catalog, identifier, observed, change, table) if is_current else None,
+        appended=appended_files(observed, table, change) if is_current and change.range.only_appends else None,
     )
 
 
-def _statistics(
-    catalog: MaterializedViewCatalog,
-    identifier: Identifier,
-    observed: ObservedTable,
-    change: BaseTableChange,
-    table: TableMetadata,
-) -> Callable[[Sequence[tuple[Comparison, ...]]], bool] | None:
-    """Return how to ask the statistics of appended files, where all of the change was appended."""
-    location, files = observed.metadata_location, catalog.other(identifier.catalog).files
-    if not change.range.only_appends or location is None or unknown_type(table) is not None:
+def appended_files(observed: ObservedTable, table: TableMetadata, change: BaseTableChange) -> AppendedFiles | None:
+    """Return the commits that appended rows since the recorded snapshot; ``None`` where they are not known.
+
+    Args:
+        observed: The base table.
+        table: Its metadata.
+        change: What happened to it, which is appends alone.
+    """
+    location = observed.metadata_location
+    between = snapshots_between(table, change.recorded, observed.head)
+    if location is None or between is None or unknown_type(table) is not None:
         return None
-    between = snapshots_between(table, change.recorded, observed.head) or ()
-    appended = {snapshot.snapshot_id for snapshot in between if snapshot.operation == "append"}
-
-    def may_match(filters: Sequence[tuple[Comparison, ...]]) -> bool:
-        return not appended or added_rows_may_match(files, location, appended, filters)
-
-    return may_match
+    appended = frozenset(snapshot.snapshot_id for snapshot in between if snapshot.operation == "append")
+    return AppendedFiles(Identifier.parse(observed.identifier), location, appended)
 
 
 def _range(change: BaseTableChange, table: TableMetadata) -> Range:

@@ -1,22 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Refresh one interval of a view: what is asked for, whether it is needed, and the statements that do it."""
+"""The statements that refresh one interval of a view, and rows of it that an earlier round has staged."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
-from airflow_mv.errors import RefreshRefusedError
 from airflow_mv.freshness.observe import Observation
-from airflow_mv.freshness.state import State
-from airflow_mv.refresh.choose import Choice
 from airflow_mv.refresh.plan import RefreshPlan
 from airflow_mv.refresh.statements import PartialRefresh, all_rows, interval_steps
 from airflow_mv.script import Outcome, staged
 from airflow_mv.spec.identifiers import Identifier
 from airflow_mv.spec.interval import Interval
-from airflow_mv.spec.reasons import Code, Mode, Reason
-from airflow_mv.sql.intervals import MAX_INTERVALS, condition
+from airflow_mv.spec.reasons import Mode
+from airflow_mv.sql.intervals import condition
 
 #: Bytes for which Spark's own number of partitions is left alone.
 ANY_SIZE = 2**40
@@ -33,38 +29,6 @@ class Kept:
 
     plan: RefreshPlan
     outcome: Outcome
-
-
-def choose_interval(
-    observation: Observation,
-    interval: Interval,
-    *,
-    forced: bool,
-    same_schema: bool,
-    untouched: Callable[[], tuple[Reason, ...] | None],
-) -> Choice:
-    """Choose what a refresh of an interval does.
-
-    Args:
-        observation: A look at the interval.
-        interval: It.
-        forced: Recompute although nothing may have changed.
-        same_schema: Whether the storage table's columns are the view's.
-        untouched: Looks for a proof that what changed did not change the interval; asked only where something did.
-
-    Raises:
-        RefreshRefusedError: The whole view has to be refreshed first.
-    """
-    freshness = observation.freshness
-    _require_possible(observation, interval, same_schema=same_schema)
-    what = Reason(Code.INTERVAL, f"the rows with {interval} are recomputed and replaced, and no others")
-    if forced:
-        return Choice(Mode.REPLACE_INTERVAL, (Reason(Code.FORCED, "a recomputation was asked for"), what))
-    if freshness.state == State.FRESH:
-        return Choice(Mode.NOOP, freshness.reasons)
-    if (proof := untouched()) is not None:
-        return Choice(Mode.FAST_FORWARD, (*freshness.reasons, *proof))
-    return Choice(Mode.REPLACE_INTERVAL, (*freshness.reasons, what))
 
 
 def interval_work(observation: Observation, interval: Interval, query: str, bytes_read: int | None) -> PartialRefresh:
@@ -122,24 +86,3 @@ def _same_rows(plan: RefreshPlan, other: RefreshPlan) -> bool:
         and plan.nested_views == other.nested_views
         and plan.renamed == other.renamed
     )
-
-
-def _require_possible(observation: Observation, interval: Interval, *, same_schema: bool) -> None:
-    """Refuse to put an interval beside rows that it does not fit to."""
-    record, view = observation.record, observation.view.identifier
-    why = ""
-    if observation.freshness.state == State.DEFINITION_CHANGED:
-        why = "its stored rows are of another definition: " + "; ".join(
-            reason.message for reason in observation.freshness.reasons
-        )
-    elif not same_schema:
-        why = "its storage table has other columns"
-    elif record is not None and any(item.column != interval.column for item in record.intervals):
-        why = f"intervals of another column, {record.intervals[0].column}, have been refreshed on their own"
-    elif record is not None and len(record.intervals) >= MAX_INTERVALS:
-        why = f"{len(record.intervals)} intervals are of snapshots of their own, which is as many as a record holds"
-    if why:
-        raise RefreshRefusedError(
-            f"view {view} cannot be refreshed for {interval} alone: {why}. Refresh the whole view first: airflow-mv "
-            f"refresh {view}"
-        )

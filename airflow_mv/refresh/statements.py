@@ -46,36 +46,44 @@ _ARGUMENT = re.compile(r"(bucket|truncate)\[(\d+)\]")
 _TIMES = {"year": "years", "month": "months", "day": "days", "hour": "hours"}
 
 
-def pinned(
-    query: ParsedQuery,
+def pinned_tables(
+    tables: Collection[Identifier],
     *,
-    dependencies: Dependencies,
     heads: Mapping[Identifier, int | None],
     storages: Mapping[Identifier, str | Identifier],
     unfiltered: Collection[Identifier] = (),
-) -> tuple[str, dict[str, str]]:
-    """Pin every base table of a query, and give those that are materialized views a staged name.
+) -> dict[Identifier, PinnedTable]:
+    """Return the snapshot of each base table, and a staged name of each that is a materialized view.
 
     Args:
-        query: The query.
-        dependencies: What the query reads.
+        tables: The base tables.
         heads: The snapshot to read of each base table; ``None`` for one that was never written.
         storages: Of each base table that is a materialized view the storage table: its metadata file, or its name
             in the catalog.
         unfiltered: Base tables of which no filter may reach the scan.
+    """
+    names = read_as(storages)
+    return {item: PinnedTable(item, heads[item], sql=names.get(item), unfiltered=item in unfiltered) for item in tables}
+
+
+def pin(
+    query: ParsedQuery,
+    dependencies: Dependencies,
+    tables: Mapping[Identifier, PinnedTable],
+    storages: Mapping[Identifier, str | Identifier],
+) -> tuple[str, dict[str, str]]:
+    """Pin every base table of a query.
+
+    Args:
+        query: The query.
+        dependencies: What the query reads.
+        tables: From :func:`pinned_tables`.
+        storages: As for :func:`pinned_tables`.
 
     Returns:
         The pinned query, and the storage metadata file to register by staged name.
     """
-    names = read_as(storages)
-    text = pin_query(
-        query,
-        tables={
-            item: PinnedTable(item, heads[item], sql=names.get(item), unfiltered=item in unfiltered)
-            for item in dependencies.tables
-        },
-        views=dependencies.nested,
-    )
+    text = pin_query(query, tables=tables, views=dependencies.nested)
     return text, {_staged_names(storages)[item]: place for item, place in storages.items() if isinstance(place, str)}
 
 
@@ -83,7 +91,7 @@ def read_as(storages: Mapping[Identifier, str | Identifier]) -> dict[Identifier,
     """Return how a script names each base table that is a materialized view.
 
     Args:
-        storages: As for :func:`pinned`.
+        storages: As for :func:`pinned_tables`.
     """
     named = {identifier: place.sql() for identifier, place in storages.items() if isinstance(place, Identifier)}
     return named | {identifier: staged(name) for identifier, name in _staged_names(storages).items()}

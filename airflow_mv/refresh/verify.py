@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -14,13 +14,15 @@ from airflow_mv.errors import StaleViewError, UnsupportedError
 from airflow_mv.freshness.observe import Observation, observe
 from airflow_mv.freshness.state import State
 from airflow_mv.quoting import quote
+from airflow_mv.refresh.inputs import load_tables, renamed_columns, tables_at_snapshots, with_own_columns
 from airflow_mv.refresh.stagers import stored_rows
 from airflow_mv.refresh.statements import renamed
-from airflow_mv.refresh.view_sql import pinned_query, with_own_columns
 from airflow_mv.spec.identifiers import Identifier
 from airflow_mv.spec.interval_parts import parts_of
 from airflow_mv.spec.materialized_view import NO_SNAPSHOT, RefreshRecord
+from airflow_mv.spec.table import TableMetadata
 from airflow_mv.sql.intervals import condition
+from airflow_mv.sql.query import pin_query
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -151,7 +153,7 @@ def verify(
         raise UnsupportedError(
             f"view {name} reads the materialized view {nested}: verify that one, then this view's query"
         )
-    query = _recomputed(catalog, with_own_columns(catalog, observation), record)
+    query = _recomputed(observation, load_tables(catalog, observation.tables), record)
     spark = session()
     stored = _comparable(stored_rows(spark, observation.storage, observation.storage.rows_snapshot))
     recomputed = _comparable(spark.sql(query))
@@ -164,8 +166,9 @@ def verify(
     )
 
 
-def _recomputed(catalog: MaterializedViewCatalog, observation: Observation, record: RefreshRecord) -> str:
+def _recomputed(observation: Observation, tables: Mapping[Identifier, TableMetadata], record: RefreshRecord) -> str:
     """Return a query for what should be stored: each part of the rows at the snapshots that it was computed from."""
+    observation = with_own_columns(observation, tables)
     fields, rest = observation.view.metadata.schema_.fields, "TRUE"
     by_origin: dict[tuple[tuple[str, int], ...], list[str]] = {}
     for part in parts_of(record):
@@ -179,17 +182,17 @@ def _recomputed(catalog: MaterializedViewCatalog, observation: Observation, reco
     whole = (record.snapshots, "FALSE" if record.only_intervals else rest)
     names = observation.view.metadata.schema_.names
     queries = [
-        f"{renamed(_pinned(catalog, observation, snapshots), names)}\nWHERE {where}"
+        f"{renamed(_pinned(observation, tables, snapshots), names)}\nWHERE {where}"
         for snapshots, where in [whole, *parts]
     ]
     return "\nUNION ALL\n".join(queries)
 
 
-def _pinned(catalog: MaterializedViewCatalog, observation: Observation, snapshots: dict[str, int]) -> str:
+def _pinned(observation: Observation, tables: Mapping[Identifier, TableMetadata], snapshots: dict[str, int]) -> str:
     heads = {name: None if head == NO_SNAPSHOT else head for name, head in snapshots.items()}
-    tables = tuple(replace(table, head=heads.get(table.identifier)) for table in observation.tables)
-    then = replace(observation, tables=tables)
-    return pinned_query(catalog, then, then.query)[0]
+    then = tuple(replace(table, head=heads.get(table.identifier)) for table in observation.tables)
+    pinned = tables_at_snapshots(replace(observation, tables=then), renamed_columns(then, tables))
+    return pin_query(observation.query, tables=pinned, views=observation.dependencies.nested)
 
 
 def _comparable(frame: DataFrame) -> DataFrame:

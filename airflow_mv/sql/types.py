@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from airflow_mv.quoting import quote
+from airflow_mv.spec.table import TableMetadata
 
 _NAMES = {
     "long": "bigint",
@@ -19,6 +20,8 @@ _NAMES = {
     "timestamptz_ns": "timestamp",
     "uuid": "string",
 }
+#: Types of the format's version 3 that pyiceberg 0.12 does not know.
+_UNKNOWN_TYPES = ("variant", "geometry", "geography")
 
 
 def spark_type(stored: str | Mapping[str, Any]) -> str:
@@ -73,3 +76,22 @@ def _within(stored: str | Mapping[str, Any], path: tuple[str, ...]) -> Iterator[
 def columns_of(schema: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
     """Return name and Spark type of each top-level column of a stored schema, in order."""
     return tuple((str(field["name"]), spark_type(field["type"])) for field in schema.get("fields", []))
+
+
+def unknown_type(table: TableMetadata) -> str | None:
+    """Return the first type among a table's columns with which pyiceberg cannot read its metadata.
+
+    Args:
+        table: The table; pyiceberg reads the schemas that it has had, too.
+    """
+    types = (kind for schema in (table.current_schema, *table.schemas) for kind in _type_names(schema))
+    return next((kind for kind in types if kind.startswith(_UNKNOWN_TYPES)), None)
+
+
+def _type_names(kind: Any) -> Iterator[str]:
+    if isinstance(kind, str):
+        yield kind.lower()
+    elif isinstance(kind, Mapping):
+        inner = [field.get("type") for field in kind.get("fields", ()) if isinstance(field, Mapping)]
+        for item in (*inner, *(kind.get(name) for name in ("element", "key", "value"))):
+            yield from _type_names(item)

@@ -3,11 +3,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
+
 import pytest
 
 from airflow_mv.freshness.changes import Kind, Range, Size
+from airflow_mv.ivm import Comparison
 from airflow_mv.quoting import quote
-from airflow_mv.refresh.candidates import BaseTableInput, Candidate, Question, StorageInput, candidate
+from airflow_mv.refresh.candidates import AppendedFiles, BaseTableInput, Candidate, Question, StorageInput, candidate
 from airflow_mv.refresh.cost import StoredCost
 from airflow_mv.script import STAGING, DeltaStep, SqlStep
 from airflow_mv.spec.identifiers import Identifier
@@ -19,9 +23,29 @@ APPENDED = Range(Kind.APPENDED, (("append", 1),), Size(10, 0, 100), only_appends
 UPDATED = Range(Kind.POSITION_DELETES, (("overwrite", 1),), Size(10, 10, 100, 100))
 
 
-def planned(sql: str, *output: str, change: Range = APPENDED) -> Candidate:
+@dataclass
+class Known:
+    """Statistics that are known beforehand, and which questions they were asked."""
+
+    matches: bool = True
+    asked: list[Sequence[tuple[Comparison, ...]]] = field(default_factory=list)
+
+    def added_rows_may_match(
+        self,
+        table: Identifier,
+        metadata_location: str,
+        snapshots: Collection[int],
+        filters: Sequence[tuple[Comparison, ...]],
+    ) -> bool:
+        assert (table, metadata_location, set(snapshots)) == (TABLE, "r.json", {2})
+        self.asked.append(filters)
+        return self.matches
+
+
+def planned(sql: str, *output: str, change: Range = APPENDED, matches: bool = True) -> Candidate:
     """Return the candidate of a view of one table with the columns ``a`` and ``b``, both integers but for texts."""
-    base = BaseTableInput(TABLE, TABLE.sql(), (("a", "int"), ("b", "int")), 1, 2, change, 1_000, frozenset("ab"))
+    columns, appended = (("a", "int"), ("b", "int")), AppendedFiles(TABLE, "r.json", frozenset({2}))
+    base = BaseTableInput(TABLE, TABLE.sql(), columns, 1, 2, change, 1_000, frozenset("ab"), appended=appended)
     question = Question(
         view="lake.db.v",
         query=parse_query(sql, view="lake.db.v", default_catalog="lake", default_namespace=("db",)),
@@ -31,7 +55,7 @@ def planned(sql: str, *output: str, change: Range = APPENDED) -> Candidate:
         bases=(base,),
         stored=StorageInput("`stored`", output, StoredCost(1_000, 10)),
     )
-    found = candidate(question)
+    found = candidate(question, Known(matches))
     assert isinstance(found, Candidate), found
     return found
 
@@ -61,3 +85,10 @@ def test_the_relations_of_all_statements_are_made_and_counted() -> None:
         [f"{STAGING}-t0__new", f"{STAGING}-t0__old"],
         2,
     )
+
+
+def test_appended_rows_that_no_filter_lets_through_need_no_spark() -> None:
+    """Statistics are the only thing that is read while a refresh is decided, and only of rows that were appended."""
+    sql = "SELECT a, b FROM r WHERE b > 7"
+    assert planned(sql, "a", "b", matches=False).mode == Mode.FAST_FORWARD
+    assert planned(sql, "a", "b", matches=True).mode == Mode.APPEND

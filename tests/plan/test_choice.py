@@ -10,8 +10,10 @@ import pytest
 from airflow_mv.errors import RefreshRefusedError
 from airflow_mv.freshness.state import BaseTableChange, Freshness, State
 from airflow_mv.refresh.candidates import Candidate
-from airflow_mv.refresh.choose import Alternatives, Choice, FallbackPolicy, Policy, choose
+from airflow_mv.refresh.choose import Choice, Policy, by_cost, by_state
 from airflow_mv.refresh.cost import Estimate
+from airflow_mv.refresh.incremental import Alternatives
+from airflow_mv.refresh.inputs import FallbackPolicy
 from airflow_mv.script import MergeAdditiveStep, SqlStep
 from airflow_mv.spec.reasons import Code, Mode, Reason, fallback
 
@@ -39,14 +41,9 @@ def chosen(
     max_full_bytes: int | None = None,
     incremental: Candidate | None = None,
 ) -> Choice:
-    return choose(
-        freshness(state, moved=moved),
-        strategy=strategy,
-        forced=forced,
-        policy=Policy(on_fallback, max_full_bytes),
-        view="lake.s.v",
-        ways=lambda: Alternatives(incremental or (DEPENDENT,), FULL),
-    )
+    found, policy = freshness(state, moved=moved), Policy(on_fallback, max_full_bytes)
+    alternatives = Alternatives(incremental or (DEPENDENT,), FULL)
+    return by_state(found, strategy=strategy, forced=forced) or by_cost(found, alternatives, policy, view="lake.s.v")
 
 
 DEPENDENT = Reason(Code.NOT_LINEAR, "rows depend on each other")
@@ -138,14 +135,8 @@ def test_the_plan_says_which_way_is_cheaper_and_what_was_asked_for(
     up_to: float, seconds: float, mode: Mode, told: str
 ) -> None:
     """With a property that tunes the choice the dearer way may run: that it is the cheaper one is never said."""
-    choice = choose(
-        freshness(State.STALE),
-        strategy="incremental",
-        forced=False,
-        policy=Policy(up_to=up_to),
-        view="lake.s.v",
-        ways=lambda: Alternatives(merge(seconds), FULL),
-    )
+    found = Alternatives(merge(seconds), FULL)
+    choice = by_cost(freshness(State.STALE), found, Policy(up_to=up_to), view="lake.s.v")
     (why,) = [reason.message for reason in choice.reasons if reason.code == Code.COST]
     assert choice.mode == mode
     assert told in why
@@ -181,18 +172,13 @@ def test_a_view_whose_storage_others_have_written_to_is_recomputed_only_as_the_p
 ) -> None:
     """Nobody expects that recompute, so it is a fallback like any other."""
     written = (Reason(Code.STORAGE_CHANGED, "others write to it"),)
-    arguments = {
-        "strategy": "incremental",
-        "forced": False,
-        "view": "lake.s.v",
-        "ways": lambda: Alternatives(written, FULL),
-    }
+    alternatives = Alternatives(written, FULL)
     found = Freshness(State.STALE, written, ())
     if on_fallback == "fail":
         with pytest.raises(RefreshRefusedError, match="others write to it"):
-            choose(found, policy=Policy("fail"), **arguments)
+            by_cost(found, alternatives, Policy("fail"), view="lake.s.v")
         return
-    choice = choose(found, policy=Policy(on_fallback), **arguments)
+    choice = by_cost(found, alternatives, Policy(on_fallback), view="lake.s.v")
 
     assert choice.mode == (Mode.NOOP if on_fallback == "skip" else Mode.FULL)
     assert [reason.code for reason in choice.reasons].count(Code.STORAGE_CHANGED) == 1
@@ -212,14 +198,7 @@ def test_what_was_not_expected_is_said_in_a_sentence_and_what_was_is_none() -> N
 def test_what_needs_no_spark_is_never_the_dearer_way() -> None:
     """A property that prefers full refreshes asks for no recompute where there is nothing to compute."""
     seen = Candidate(Mode.FAST_FORWARD, (), (Reason(Code.FILTERED_OUT, "none"),), Estimate("fast-forward", 0.1, 0, 0))
-    choice = choose(
-        freshness(State.STALE),
-        strategy="incremental",
-        forced=False,
-        policy=Policy(up_to=0.01),
-        view="lake.s.v",
-        ways=lambda: Alternatives(seen, FULL),
-    )
+    choice = by_cost(freshness(State.STALE), Alternatives(seen, FULL), Policy(up_to=0.01), view="lake.s.v")
     assert choice.mode == Mode.FAST_FORWARD
 
 

@@ -1,0 +1,330 @@
+# SPDX-License-Identifier: Apache-2.0
+"""All that a refresh is decided and compiled from. :func:`load_inputs` reads it, before anything is decided."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from types import MappingProxyType
+from typing import Any, Literal
+
+from airflow_mv.catalog import Located, MaterializedViewCatalog
+from airflow_mv.catalog.statistics import FileStatistics
+from airflow_mv.checks import Check
+from airflow_mv.freshness.observe import Observation, observe, require_readable
+from airflow_mv.freshness.state import ObservedTable, State
+from airflow_mv.refresh.candidates import Statistics
+from airflow_mv.refresh.statements import pin, pinned_tables
+from airflow_mv.spec.identifiers import Identifier
+from airflow_mv.spec.interval import Span
+from airflow_mv.spec.interval_parts import parts_in, parts_of
+from airflow_mv.spec.materialized_view import NO_SNAPSHOT, BaseTable
+from airflow_mv.spec.table import TableMetadata
+from airflow_mv.sql.query import Dependencies, PinnedTable
+from airflow_mv.sql.star_expansion import Schemas, expand_stars
+from airflow_mv.sql.types import rebound_columns
+
+#: What is done where an incremental view would have to be recomputed in full.
+FallbackPolicy = Literal["full", "fail", "skip"]
+#: Base tables that a run has pinned.
+Pins = dict[Identifier, ObservedTable]
+#: A query with its base tables at snapshots, and the metadata file to register by staged name.
+Pinned = tuple[str, dict[str, str]]
+
+
+@dataclass(frozen=True, slots=True)
+class RefreshOptions:
+    """How to refresh.
+
+    Args:
+        as_of: Read the base tables as they were then (an aware time), instead of as they are now.
+        full: Recompute although nothing may have changed.
+        on_fallback: What to do where an incremental view would have to be recomputed in full; by default what the
+            view's property ``airflow-mv.on-fallback`` says, else ``full``.
+        max_full_bytes: Bytes of base table files that such a recompute may read, more is refused; by default the
+            view's property ``airflow-mv.max-full-bytes``, else any number.
+        interval: Refresh only the rows of this stretch of time.
+        max_snapshots: New commits of the base tables that an incremental refresh reads at most; the rest is for the
+            next one.
+        max_bytes: Bytes of files that these commits added and removed, at most, but for a first one that is larger; see
+            :class:`airflow_mv.refresh.catch_up.Bound`.
+        checks: What must hold of the new rows before they are published, beside the view's own checks.
+    """
+
+    as_of: datetime | None = None
+    full: bool = False
+    on_fallback: FallbackPolicy | None = None
+    max_full_bytes: int | None = None
+    interval: Span | None = None
+    checks: tuple[Check, ...] = ()
+    max_snapshots: int | None = None
+    max_bytes: int | None = None
+
+    @property
+    def bounds(self) -> dict[str, int]:
+        """What bounds an incremental refresh, by the option's name."""
+        given = {"max_snapshots": self.max_snapshots, "max_bytes": self.max_bytes}
+        return {name: value for name, value in given.items() if value is not None}
+
+
+@dataclass(frozen=True, slots=True)
+class RefreshInputs:
+    """What a refresh is decided and compiled from: functions of it read nothing more, but for statistics of files.
+
+    Args:
+        observation: The view, its storage table and its base tables; the query gives the view's own columns.
+        options: How to refresh.
+        tables: The metadata of each base table; empty where the view is fresh and nothing is to be computed.
+        started_ms: When they were read.
+        statistics: Answers questions on the statistics of data files. It reads manifests, and only when it is asked.
+        pinned: Whether the run has chosen the base tables' snapshots before.
+        current: Of base tables whose metadata does not know a recorded snapshot: their metadata as it is now.
+        newest: The base tables as they are now, where an earlier look of the run has pinned what is read of them.
+    """
+
+    observation: Observation
+    options: RefreshOptions
+    tables: Mapping[Identifier, TableMetadata]
+    started_ms: int
+    statistics: Statistics
+    pinned: bool = False
+    current: Mapping[Identifier, TableMetadata] = field(default_factory=dict)
+    newest: Mapping[Identifier, TableMetadata] = field(default_factory=dict)
+
+    @property
+    def same_schema(self) -> bool:
+        """Whether the storage table's columns are the view's, by name and type."""
+        observation = self.observation
+        return same_columns(observation.view.metadata.schema_.fields, observation.storage.table)
+
+    @property
+    def renamed_columns(self) -> dict[str, tuple[str, ...]]:
+        """By base table the columns that were renamed since the snapshot to read; see the function."""
+        return renamed_columns(self.observation.tables, self.tables, self.newest)
+
+    def metadata(self, observed: ObservedTable) -> TableMetadata:
+        """Return the metadata of a base table."""
+        return self.tables[Identifier.parse(observed.identifier)]
+
+    def pinned_tables(self, *, filtered: bool = False) -> dict[Identifier, PinnedTable]:
+        """Return the snapshot that is read of each base table.
+
+        Args:
+            filtered: Whether filters may reach the scans of all tables: the query reads no column that was renamed.
+        """
+        return tables_at_snapshots(self.observation, () if filtered else self.renamed_columns)
+
+    def pinned_query(self, *, filtered: bool = False) -> Pinned:
+        """Return the view's query with base tables at the snapshots that were observed.
+
+        Args:
+            filtered: See :meth:`pinned_tables`.
+        """
+        observation = self.observation
+        tables = self.pinned_tables(filtered=filtered)
+        return pin(observation.query, observation.dependencies, tables, observation.nested_storages)
+
+
+def load_inputs(
+    catalog: MaterializedViewCatalog, view: str | Identifier, options: RefreshOptions, *, pins: Pins | None = None
+) -> RefreshInputs:
+    """Read what a refresh is decided from. Reads metadata only.
+
+    Args:
+        catalog: Where the view is.
+        view: The view.
+        options: How to refresh.
+        pins: See :func:`airflow_mv.freshness.observe.observe`.
+
+    Raises:
+        BaseTableNotFoundError: A base table cannot be read.
+    """
+    observation = observe(catalog, view, as_of=options.as_of, pins=pins, span=options.interval)
+    require_readable(observation.view.identifier, observation.tables)
+    tables: Mapping[Identifier, TableMetadata] = {}
+    newest: Mapping[Identifier, TableMetadata] = {}
+    if options.full or observation.freshness.state != State.FRESH:
+        tables = load_tables(catalog, observation.tables)
+        observation = with_own_columns(observation, tables)
+        newest = {} if pins is None else _tables_now(catalog, [*tables])
+    in_the_past = options.as_of is not None or pins is not None
+    current = _current_tables(catalog, observation) if in_the_past else {}
+    return RefreshInputs(
+        observation=observation,
+        options=options,
+        tables=tables,
+        started_ms=time.time_ns() // 1_000_000,
+        statistics=FileStatistics(catalog),
+        pinned=pins is not None,
+        current=current,
+        newest=newest,
+    )
+
+
+def load_tables(catalog: MaterializedViewCatalog, tables: Sequence[ObservedTable]) -> dict[Identifier, TableMetadata]:
+    """Return the metadata of base tables: freshness opens no file of a table whose pointer has not moved.
+
+    Args:
+        catalog: Where the lookup begins.
+        tables: The tables, which can be read.
+    """
+    found = {}
+    for observed in tables:
+        identifier = Identifier.parse(observed.identifier)
+        place = Located("table", observed.metadata_location or "")
+        found[identifier] = observed.table or catalog.table_metadata(identifier, place)
+    return found
+
+
+def _current_tables(catalog: MaterializedViewCatalog, observation: Observation) -> dict[Identifier, TableMetadata]:
+    """Open the base tables whose metadata, which a run may have pinned, is from before a recorded snapshot."""
+    found = {}
+    for observed in observation.tables:
+        identifier, table = Identifier.parse(observed.identifier), observed.table
+        held = recorded_snapshots(observation, observed)
+        if table is not None and any(table.find(snapshot) is None for snapshot in held):
+            located = catalog.locate([identifier]).get(identifier)
+            if located is not None and located.kind == "table":
+                found[identifier] = catalog.table_metadata(identifier, located)
+    return found
+
+
+def recorded_snapshots(observation: Observation, observed: ObservedTable) -> list[int]:
+    """Return the snapshots of a base table, other than the observed one, that parts of the stored rows are of."""
+    record = observation.record
+    if record is None or record.version_id != observation.view.metadata.current_version_id:
+        return []
+    parts = parts_of(record) if observation.interval is None else parts_in(record, observation.interval)
+    tables = [table for part in parts for table in part.base_tables if table.identifier == observed.identifier]
+    held = dict.fromkeys(table.snapshot_reference for table in tables)
+    return [snapshot for snapshot in held if snapshot not in (NO_SNAPSHOT, observed.head)]
+
+
+# ------------------------------------------------------------------------------------ the query
+def tables_at_snapshots(observation: Observation, unfiltered: Iterable[str] = ()) -> dict[Identifier, PinnedTable]:
+    """Return the snapshot that a query of a view reads of each base table.
+
+    Args:
+        observation: The view.
+        unfiltered: The base tables in which a column was renamed: no filter may reach their scans.
+    """
+    return pinned_tables(
+        observation.dependencies.tables,
+        heads={Identifier.parse(table.identifier): table.head for table in observation.tables},
+        storages=observation.nested_storages,
+        unfiltered=[Identifier.parse(name) for name in unfiltered],
+    )
+
+
+def renamed_columns(
+    observed: Sequence[ObservedTable],
+    tables: Mapping[Identifier, TableMetadata],
+    newest: Mapping[Identifier, TableMetadata] = MappingProxyType({}),
+) -> dict[str, tuple[str, ...]]:
+    """Return by base table the columns whose names meant another column, or none, at the snapshot to read.
+
+    Iceberg binds a filter to the names that a table has when the job runs, whatever snapshot it reads.
+
+    Args:
+        observed: The base tables.
+        tables: Their metadata.
+        newest: Their metadata as it is now, where what is read of them was pinned before.
+    """
+    found = {}
+    for item in observed:
+        identifier = Identifier.parse(item.identifier)
+        table = tables.get(identifier)
+        if table is not None and item.head is not None:
+            found[item.identifier] = _renamed(table, newest.get(identifier, table), item.head)
+    return {name: columns for name, columns in sorted(found.items()) if columns}
+
+
+def renamed_by_now(catalog: MaterializedViewCatalog, records: Sequence[BaseTable]) -> dict[str, tuple[str, ...]]:
+    """Return what :func:`renamed_columns` would return for recorded snapshots, from the catalog as it is now.
+
+    Args:
+        catalog: Where the tables are.
+        records: The tables with the snapshots that were read. One that has expired since is left out: a job reads all
+            of a snapshot, or fails.
+    """
+    read = {Identifier.parse(record.identifier): record.snapshot_reference for record in records}
+    found = {}
+    for name, table in _tables_now(catalog, [*read]).items():
+        if table.find(read[name]) is not None:
+            found[str(name)] = _renamed(table, table, read[name])
+    return {name: columns for name, columns in sorted(found.items()) if columns}
+
+
+def _tables_now(catalog: MaterializedViewCatalog, wanted: Sequence[Identifier]) -> dict[Identifier, TableMetadata]:
+    places = catalog.locate(wanted)
+    return {name: catalog.table_metadata(name, at) for name, at in places.items() if at.kind == "table"}
+
+
+def _renamed(table: TableMetadata, now: TableMetadata, snapshot: int) -> tuple[str, ...]:
+    return tuple(sorted(rebound_columns(table.schema_at(snapshot), now.current_schema)))
+
+
+def with_own_columns(observation: Observation, tables: Mapping[Identifier, TableMetadata]) -> Observation:
+    """Return a view whose query, and the nested ones, give the views' own columns.
+
+    Args:
+        observation: The view.
+        tables: The metadata of its base tables.
+    """
+    schemas = schemas_of(observation.tables, tables)
+    dependencies = expanded_dependencies(observation.dependencies, schemas)
+    columns = observation.view.metadata.schema_.names
+    query = expand_stars(observation.query, columns=columns, views=dependencies.nested, schemas=schemas)
+    return replace(observation, query=query, dependencies=dependencies)
+
+
+def expanded_dependencies(dependencies: Dependencies, schemas: Schemas) -> Dependencies:
+    """Return what a query reads, with the nested views' queries giving the nested views' own columns.
+
+    Args:
+        dependencies: What the query reads.
+        schemas: See :func:`schemas_of`.
+    """
+    views = dependencies.nested
+    expanded = (
+        replace(view, query=expand_stars(view.query, columns=view.columns, views=views, schemas=schemas))
+        for view in dependencies.views
+    )
+    return replace(dependencies, views=tuple(expanded))
+
+
+def schemas_of(observed: Sequence[ObservedTable], tables: Mapping[Identifier, TableMetadata]) -> Schemas:
+    """Return the columns that base tables have had: those at their snapshot first, then the newest.
+
+    Args:
+        observed: The tables.
+        tables: Their metadata.
+    """
+    names = {Identifier.parse(item.identifier): item.head for item in observed}
+    return {identifier: _columns_had(tables[identifier], head) for identifier, head in names.items()}
+
+
+def _columns_had(table: TableMetadata, head: int | None) -> Sequence[tuple[str, ...]]:
+    present = table.schema_at(head)
+    there = {(field["name"], field.get("id")) for field in present.get("fields", [])}
+    found = [
+        tuple(str(field["name"]) for field in schema.get("fields", []) if (field["name"], field.get("id")) in there)
+        for schema in (present, *reversed(table.schemas))
+    ]
+    return list(dict.fromkeys(found))
+
+
+def same_columns(fields: Sequence[Mapping[str, Any]], table: TableMetadata) -> bool:
+    """Whether a table has these columns, by name and type."""
+    wanted = [(field["name"], _shape(field["type"])) for field in fields]
+    return wanted == [(field["name"], _shape(field["type"])) for field in table.current_schema.get("fields", [])]
+
+
+def _shape(value: Any) -> Any:
+    """A column type without field ids, nullability and comments."""
+    dropped = ("id", "element-id", "key-id", "value-id", "doc", "required", "element-required", "value-required")
+    if isinstance(value, dict):
+        return {key: _shape(item) for key, item in value.items() if key not in dropped}
+    return [_shape(item) for item in value] if isinstance(value, list) else value

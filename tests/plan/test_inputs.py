@@ -1,0 +1,106 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A refresh is planned from its inputs alone: they are values, and what they do not hold is not read."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+
+from airflow_mv import checks
+from airflow_mv.catalog import Layout
+from airflow_mv.ivm import Comparison
+from airflow_mv.refresh.inputs import RefreshInputs, RefreshOptions, load_inputs
+from airflow_mv.refresh.planner import compile_plan
+from airflow_mv.spec.identifiers import Identifier
+from airflow_mv.spec.reasons import Mode
+from tests.builders import Lake, lake
+
+SQL = "SELECT o.*, n.amount AS other FROM lake.sales.orders AS o JOIN lake.sales.names AS n ON o.id = n.id"
+BIG = "SELECT id, region FROM orders WHERE amount > 1000"
+CHECKS = (checks.sql("SELECT count(*) > 0 FROM {rows} AS r JOIN lake.sales.orders AS o ON o.id = r.id"),)
+
+
+@dataclass
+class Known:
+    """Statistics that are known beforehand; they read nothing."""
+
+    matches: bool
+    asked: int = 0
+
+    def added_rows_may_match(
+        self, _table: Identifier, _location: str, _snapshots: Collection[int], _filters: Sequence[Sequence[Comparison]]
+    ) -> bool:
+        self.asked += 1
+        return self.matches
+
+
+@pytest.fixture(params=["pointed", "registered"])
+def home(request: pytest.FixtureRequest, sqlite_uri: str, warehouse: Path) -> Iterator[Lake]:
+    layout: Layout = request.param
+    with lake(sqlite_uri, warehouse, layout=layout) as found:
+        found.table()
+        found.table("names")
+        yield found
+
+
+def vanish(home: Lake, warehouse: Path) -> None:
+    """Remove the catalog and all files."""
+    shutil.rmtree(warehouse)
+    home.iceberg.engine.dispose()  # type: ignore[attr-defined]
+    Path(str(home.iceberg.engine.url.database)).unlink()  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    ("options", "mode"),
+    [
+        (RefreshOptions(on_fallback="fail"), Mode.APPEND),
+        (RefreshOptions(on_fallback="fail", max_snapshots=1), Mode.APPEND),
+        (RefreshOptions(full=True), Mode.FULL),
+    ],
+)
+def test_a_plan_is_a_function_of_its_inputs(home: Lake, warehouse: Path, options: RefreshOptions, mode: Mode) -> None:
+    """Without a catalog and without files the same plan comes out: choosing and compiling read nothing."""
+    home.view(sql=SQL, refresh_strategy="incremental")
+    home.refresh()
+    home.append((2, "east", 7))
+    home.append((3, "east", 7))
+    inputs = load_inputs(home.catalog, "sales.daily", replace(options, checks=CHECKS))
+    inputs = replace(inputs, statistics=Known(matches=True))
+    planned = compile_plan(inputs)
+    vanish(home, warehouse)
+    assert planned.mode == mode
+    assert compile_plan(inputs) == planned
+
+
+@pytest.mark.parametrize("matches", [False, True])
+def test_only_statistics_are_read_while_a_mode_is_chosen(home: Lake, warehouse: Path, *, matches: bool) -> None:
+    """They are asked where a filter may prove that appended rows do not matter, and nowhere else."""
+    home.view(sql=BIG, refresh_strategy="incremental")
+    home.refresh()
+    fresh = load_inputs(home.catalog, "sales.daily", RefreshOptions())
+    home.append((7, "east", 5000))
+    stale = load_inputs(home.catalog, "sales.daily", RefreshOptions(on_fallback="fail"))
+    vanish(home, warehouse)
+    assert (mode_of(fresh, known := Known(matches)), known.asked) == (Mode.NOOP, 0)
+    full = replace(stale, options=RefreshOptions(full=True))
+    assert (mode_of(full, known := Known(matches)), known.asked) == (Mode.FULL, 0)
+    wanted = Mode.APPEND if matches else Mode.FAST_FORWARD
+    assert (mode_of(stale, known := Known(matches)), known.asked) == (wanted, 1)
+
+
+def mode_of(inputs: RefreshInputs, statistics: Known) -> Mode:
+    return compile_plan(replace(inputs, statistics=statistics)).mode
+
+
+def test_a_fresh_view_opens_no_metadata_of_its_base_tables(home: Lake) -> None:
+    """A look at a fresh view costs what it did; a stale one opens each base table once."""
+    home.view(sql=SQL)
+    home.refresh()
+    assert load_inputs(home.catalog, "sales.daily", RefreshOptions()).tables == {}
+    home.append()
+    names = [str(name) for name in load_inputs(home.catalog, "sales.daily", RefreshOptions()).tables]
+    assert sorted(names) == ["lake.sales.names", "lake.sales.orders"]
