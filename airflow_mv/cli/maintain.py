@@ -84,7 +84,8 @@ def _undo(catalog: MaterializedViewCatalog, views: Sequence[Identifier], *, as_j
     for document in documents:
         out.print(visible(document["view"]), style="bold", markup=False)
         lost = len(document["lost_snapshots"])
-        out.print(f"  snapshots restored: {len(document['restored_snapshots'])}; not to be restored: {lost}")
+        why = f" ({document['why_lost']})" if lost else ""
+        out.print(f"  snapshots restored: {len(document['restored_snapshots'])}; not to be restored: {lost}{why}")
         out.print(f"  files no longer marked: {document['unmarked_files']}")
 
 

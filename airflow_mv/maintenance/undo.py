@@ -32,12 +32,23 @@ class Undone:
         restored: The snapshots that are in the storage table again.
         lost: Expired snapshots that cannot be restored: files are gone, or the storage table is of the catalog.
         unmarked: How many files are no longer announced to be deleted.
+        registered: Whether the storage table is of the catalog, which takes no expired snapshot back.
     """
 
     view: Identifier
     restored: tuple[int, ...]
     lost: tuple[int, ...]
     unmarked: int
+    registered: bool = False
+
+    @property
+    def why_lost(self) -> str | None:
+        """Why snapshots cannot be restored; ``None`` where there are none of these."""
+        if not self.lost:
+            return None
+        if self.registered:
+            return "the storage table is a table of the catalog, which takes no expired snapshot back"
+        return "files of them are gone"
 
     def to_dict(self) -> dict[str, Any]:
         """Return what the command line prints."""
@@ -46,6 +57,7 @@ class Undone:
             "restored_snapshots": list(self.restored),
             "lost_snapshots": list(self.lost),
             "unmarked_files": self.unmarked,
+            "why_lost": self.why_lost,
         }
 
 
@@ -82,7 +94,7 @@ def undo(catalog: MaterializedViewCatalog, view: str | Identifier, *, effects: E
     lost = tuple(sorted(expired - set(found) - {item.snapshot_id for item in storage.table.snapshots}))
     write_ledger(catalog, loaded, replace(before, marks={}, expired=()), before)
     log.info("Undone for %s: %d snapshots restored, %d files unmarked", view, len(restored), len(before.marks))
-    return Undone(loaded.identifier, restored, lost, len(before.marks))
+    return Undone(loaded.identifier, restored, lost, len(before.marks), storage.name is not None)
 
 
 def _with_all(document: dict[str, Any], missing: dict[int, dict[str, Any]]) -> dict[str, Any]:

@@ -203,6 +203,18 @@ def test_an_expiry_is_undone_and_files_are_unmarked(home: Lake) -> None:
     assert home.refresh().outcome == "refreshed"
 
 
+def test_in_the_registered_layout_undo_says_what_it_cannot_restore(home: Lake) -> None:
+    home.view("named", layout="registered")
+    for number in range(2):
+        home.append((20 + number, "west", number))
+        home.refresh("sales.named")
+    (document,) = call("maintain", "lake.sales.named", "--older-than", "0s", "--json").json
+    assert document["expired_snapshots"]
+    why = "the storage table is a table of the catalog, which takes no expired snapshot back"
+    lines = call("maintain", "lake.sales.named", "--undo").stdout.splitlines()
+    assert lines[1] == f"  snapshots restored: 0; not to be restored: {len(document['expired_snapshots'])} ({why})"
+
+
 def grow_old_snapshots(home: Lake) -> None:
     """The snapshots lost their places two hours ago."""
     location = home.storage().location

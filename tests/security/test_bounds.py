@@ -426,14 +426,24 @@ def test_i26_many_triggers_take_few_descriptors_of_sqlite(airflow: Airflow, tmp_
     assert seen.loop.most() < LOOP_SECONDS
 
 
-def test_i26_a_trigger_keeps_its_rhythm_beside_a_hundred_of_a_database_that_is_silent(
-    airflow: Airflow, daily: Lake
+@pytest.mark.parametrize("kind", ["database", "server of tokens"])
+def test_i26_a_trigger_keeps_its_rhythm_beside_a_hundred_of_a_catalog_that_is_silent(
+    airflow: Airflow, daily: Lake, kind: str
 ) -> None:
     """Connected and silent: each look at it lasts until its deadline."""
     daily.append()
     with closing(Quiet()) as silent:
-        uri = f"postgresql+psycopg2://me:p@127.0.0.1:{silent.port}/x"
-        airflow.connect("sick", conn_type="iceberg", extra={"type": "sql", "uri": uri, "warehouse": "file:///nowhere"})
+        address = f"127.0.0.1:{silent.port}"
+        own = {"client_id": "me", "client_secret": "s", "token_url": f"http://{address}/token"}
+        extra: dict[str, Any] = {
+            "database": {
+                "type": "sql",
+                "uri": f"postgresql+psycopg2://me:p@{address}/x",
+                "warehouse": "file:///nowhere",
+            },
+            "server of tokens": {"type": "rest", "uri": f"http://{address}", "auth": {"type": "oauth2", "oauth2": own}},
+        }[kind]
+        airflow.connect("sick", conn_type="iceberg", extra=extra)
         airflow.connect("iceberg_default", **airflow.connections["iceberg_default"])
         sick = [
             MaterializedViewFreshTrigger(view=f"lake.sales.v{number}", iceberg_conn_id="sick", poke_interval=0.2)
