@@ -41,8 +41,8 @@ def write_script(catalog: MaterializedViewCatalog, script: Script) -> str:
     Raises:
         ConfigurationError: A check is a function that a driver elsewhere cannot import.
     """
+    from airflow_mv.publish.layout import read_outcome
     from airflow_mv.refresh.checks import has_passed
-    from airflow_mv.refresh.run import read_outcome
 
     _require_importable(script)
     outcome_location = str(script.outcome_location)

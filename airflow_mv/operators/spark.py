@@ -162,7 +162,7 @@ class MaterializedViewSparkOperator(MaskingOperator, SubmittingOperator):
         self, catalog: MaterializedViewCatalog, context: Context, target: SparkTarget, script: Script
     ) -> Outcome:
         from airflow_mv.job.submit import main_file
-        from airflow_mv.refresh.run import read_outcome
+        from airflow_mv.publish.layout import read_outcome
 
         location = write_script(catalog, script)
         self._submission = _Submission(catalog, target, location)

@@ -179,7 +179,7 @@ def _read_plan(document: Mapping[str, Any]) -> RefreshPlan:
 
 def _left_behind(catalog: MaterializedViewCatalog) -> Any:
     """Return a stager that takes what the submitted driver has left."""
-    from airflow_mv.refresh.run import read_outcome
+    from airflow_mv.publish.layout import read_outcome
 
     def take(script: Script) -> Outcome:
         outcome = read_outcome(catalog, script)

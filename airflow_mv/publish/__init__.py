@@ -4,9 +4,10 @@
 from __future__ import annotations
 
 from airflow_mv.catalog import MaterializedViewCatalog
+from airflow_mv.publish.layouts import layout_of
 from airflow_mv.publish.pointed import PointedAttempt as PointedAttempt
 from airflow_mv.publish.protocol import Effects as Effects
-from airflow_mv.publish.refresh import Attempt, PlannedRefresh, RefreshChange, Staged
+from airflow_mv.publish.refresh import PlannedRefresh, RefreshChange, Staged
 from airflow_mv.publish.refresh import Published as Published
 from airflow_mv.publish.refresh import PublishOutcome as PublishOutcome
 from airflow_mv.publish.refresh import RefreshMetrics as RefreshMetrics
@@ -32,5 +33,4 @@ def publish(
         effects: Clock, sleep and jitter.
     """
     change = Staged(plan, staged, figures or RefreshMetrics(), effects or Effects())
-    attempt: Attempt = (PointedAttempt if plan.storage_table is None else RegisteredAttempt)(catalog, change)
-    return RefreshChange(catalog, change, attempt).publish()
+    return RefreshChange(catalog, change, layout_of(plan).attempt(catalog, change)).publish()

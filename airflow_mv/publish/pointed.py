@@ -10,15 +10,19 @@ from __future__ import annotations
 import logging
 import socket
 import uuid
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from typing import Any
 
 from airflow_mv.catalog import LoadedStorage, LoadedView, MaterializedViewCatalog
 from airflow_mv.catalog.catalog import next_number
 from airflow_mv.catalog.files import check_location, discard, join
 from airflow_mv.catalog.places import lies_in
-from airflow_mv.errors import InvalidMetadataError
-from airflow_mv.publish.refresh import PlannedRefresh, Staged, dropped_tags, keeps_history, next_state
+from airflow_mv.catalog.untrusted_input import check_confined
+from airflow_mv.errors import InvalidMetadataError, MetadataFileNotFoundError
+from airflow_mv.publish.grace import oldest_lasting_ms
+from airflow_mv.publish.layout import StorageLayout, good_outcome
+from airflow_mv.publish.refresh import Attempt, PlannedRefresh, Staged, dropped_tags, keeps_history, next_state
+from airflow_mv.script import Outcome, Script
 from airflow_mv.spec.clock import corrected, goes_back, is_ahead, latest_ms
 from airflow_mv.spec.materialized_view import PROPERTY, property_text, refresh_tag
 from airflow_mv.spec.stored import decode, encode
@@ -196,3 +200,45 @@ def _require_inside(location: str, storage: LoadedStorage, *, what: str) -> None
         raise InvalidMetadataError(
             f"{what}: {location!r} is not in the storage table's folder {storage.table.location}"
         )
+
+
+class PointedPublication(StorageLayout):
+    """A refresh is staged in a metadata file, and published by the view's pointer."""
+
+    name = "pointed"
+
+    def attempt(self, catalog: MaterializedViewCatalog, staged: Staged) -> Attempt:
+        """Return what swaps the pointer."""
+        return PointedAttempt(catalog, staged)
+
+    def staged_before(
+        self, catalog: MaterializedViewCatalog, plan: PlannedRefresh, script: Script
+    ) -> Iterator[Outcome]:
+        """Yield the outcome that is left, if the metadata file that it names is there and will stay for long enough."""
+        location = script.outcome_location
+        # Its age is asked before what it says: a run that replaces it meanwhile must not lend an old one its age.
+        written_ms = _written_ms(catalog, location) if location else None
+        outcome = good_outcome(catalog, script) if written_ms is not None else None
+        if location is None or written_ms is None or outcome is None or outcome.metadata_location is None:
+            return
+        what = f"view {plan.view}, staged storage table file"
+        try:
+            check_confined(outcome.metadata_location, (location.rpartition("/staged/")[0],), what=what)
+            catalog.files.read(outcome.metadata_location, what=what)
+        except (InvalidMetadataError, MetadataFileNotFoundError):
+            return
+        # Half of the grace is left for the rest of the refresh: files of the job are older than its outcome.
+        if written_ms <= oldest_lasting_ms(catalog, location.rpartition("/")[0]):
+            log.info(
+                "What an earlier try of refresh %s staged is too old to be taken up: staging again", plan.refresh_id
+            )
+            return
+        yield outcome
+
+
+def _written_ms(catalog: MaterializedViewCatalog, location: str) -> int | None:
+    """Return when a file was written, by the store's clock; ``None`` where there is none."""
+    try:
+        return catalog.files.modified_ms(location)
+    except MetadataFileNotFoundError:
+        return None

@@ -16,7 +16,7 @@ from datetime import timedelta
 from enum import StrEnum
 from typing import Any, NamedTuple, Protocol
 
-from airflow_mv.catalog import LoadedStorage, LoadedView, MaterializedViewCatalog
+from airflow_mv.catalog import Layout, LoadedStorage, LoadedView, MaterializedViewCatalog
 from airflow_mv.errors import ConfigurationError, ViewNotFoundError
 from airflow_mv.publish.protocol import Change, Effects, Verdict, commit
 from airflow_mv.spec.identifiers import Identifier
@@ -70,6 +70,10 @@ class PlannedRefresh(Protocol):
     @property
     def storage_table(self) -> Identifier | None:
         """The storage table's name in the registered layout."""
+
+    @property
+    def layout(self) -> Layout:
+        """The view's layout."""
 
     @property
     def mode(self) -> Mode:

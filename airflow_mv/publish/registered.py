@@ -11,12 +11,18 @@ no branch too. It also requires the branch: once that is dropped, a copy of the 
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterator
+from dataclasses import replace
 
 from airflow_mv.catalog import LoadedStorage, LoadedView, MaterializedViewCatalog, TableChange
 from airflow_mv.errors import InvalidMetadataError, JobError, MaterializedViewError, ViewNotFoundError
-from airflow_mv.publish.refresh import Staged, dropped_tags, keeps_history, next_state
+from airflow_mv.publish.layout import StorageLayout, good_outcome
+from airflow_mv.publish.refresh import Attempt, PlannedRefresh, Staged, dropped_tags, keeps_history, next_state
+from airflow_mv.script import Outcome, Script
 from airflow_mv.spec.clock import MAX_AHEAD_MS
 from airflow_mv.spec.materialized_view import (
+    COMPLETE_KEY,
+    FALLBACK_KEY,
     PROPERTY,
     REFRESH_ID_KEY,
     STORAGE_TABLE_PROPERTY,
@@ -194,3 +200,50 @@ def _left_over(storage: LoadedStorage) -> list[str]:
         return []
     prefix = f"{staging_branch(storage.state.current_refresh_id)}_"
     return [name for name in storage.table.refs if name.startswith(prefix)]
+
+
+class RegisteredPublication(StorageLayout):
+    """A refresh is staged on a branch, and published by a commit to the storage table."""
+
+    name = "registered"
+
+    def attempt(self, catalog: MaterializedViewCatalog, staged: Staged) -> Attempt:
+        """Return what commits to the storage table."""
+        return RegisteredAttempt(catalog, staged)
+
+    def staged_before(
+        self, catalog: MaterializedViewCatalog, plan: PlannedRefresh, script: Script
+    ) -> Iterator[Outcome]:
+        """Yield the branches that runs of the refresh have written whole: their snapshots say so."""
+        storage = catalog.load_storage(catalog.load(plan.view))
+        prefix, whole = f"{staging_branch(plan.refresh_id)}_", (plan.refresh_id, "true")
+        # What says which branch of this refresh was checked, and what came of it.
+        checked = good_outcome(catalog, script) if script.checks else None
+        for name, ref in storage.table.refs.items():
+            head = storage.table.find(ref.snapshot_id) if name.startswith(prefix) else None
+            if head is None or (head.summary.get(REFRESH_ID_KEY), head.summary.get(COMPLETE_KEY)) != whole:
+                continue
+            found = _branch_outcome(storage, head, name)
+            if checked is not None and checked.branch == name:
+                found = replace(found, checks=checked.checks, checks_digest=checked.checks_digest)
+            yield found
+
+
+def _branch_outcome(storage: LoadedStorage, head: Snapshot, branch: str) -> Outcome:
+    """Return what a run has done, as far as its snapshots tell it."""
+    identity = head.summary[REFRESH_ID_KEY]
+    line = ancestors(storage.table, head.snapshot_id)
+    own = [item for item in line if item.summary.get(REFRESH_ID_KEY) == identity]
+    written, *deleted = (
+        sum(item.count(key) for item in own) for key in ("added-records", "deleted-records", "added-position-deletes")
+    )
+    fallback, _, reason = head.summary.get(FALLBACK_KEY, "").partition(": ")
+    return Outcome(
+        refresh_id=identity,
+        metadata_location=storage.location,
+        rows_written=written,
+        rows_deleted=sum(deleted),
+        fallback=fallback or None,
+        fallback_reason=reason or None,
+        branch=branch,
+    )

@@ -34,7 +34,8 @@ class RefreshPlan:
         metadata_location: The view metadata file that the plan was made from: the base of the swap.
         storage_table_location: The storage metadata file that the plan was made from.
         storage_base: The storage state that the plan was made from; another refresh changes it, nothing else.
-        storage_table: The storage table's name in the registered layout.
+        storage_table: The storage table's name in the catalog, where it has one.
+        layout: The view's layout.
         mode: What to do.
         reasons: Why, in order of weight.
         refresh_id: Derived from the input; see :func:`refresh_id`.
@@ -57,6 +58,7 @@ class RefreshPlan:
     storage_table_location: str
     storage_base: str
     storage_table: Identifier | None
+    layout: str
     mode: Mode
     reasons: tuple[Reason, ...]
     refresh_id: str
@@ -101,6 +103,7 @@ class RefreshPlan:
             "storage_table_location": self.storage_table_location,
             "storage_base": self.storage_base,
             "storage_table": str(self.storage_table) if self.storage_table else None,
+            "layout": self.layout,
             "records": [record.document() for record in self.records],
             "nested_views": [view.document() for view in self.nested_views],
             "script": json.loads(self.script.to_json()) if self.script else None,
@@ -131,6 +134,7 @@ class RefreshPlan:
                 storage_table_location=document["storage_table_location"],
                 storage_base=document["storage_base"],
                 storage_table=Identifier.parse(name) if (name := document["storage_table"]) else None,
+                layout=document["layout"],
                 mode=Mode(document["mode"]),
                 reasons=tuple(Reason(Code(item["code"]), item["message"]) for item in items["reasons"]),
                 refresh_id=document["refresh_id"],
@@ -151,7 +155,9 @@ class RefreshPlan:
 
 #: Types of the fields of :meth:`RefreshPlan.to_dict` that are taken as they are, and the fields that are lists.
 _KINDS = {
-    **dict.fromkeys(("view_uuid", "metadata_location", "storage_table_location", "storage_base", "refresh_id"), str),
+    **dict.fromkeys(
+        ("view_uuid", "metadata_location", "storage_table_location", "storage_base", "refresh_id", "layout"), str
+    ),
     "version_id": int,
     "skips": bool,
 }

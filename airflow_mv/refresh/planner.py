@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from airflow_mv.catalog import MaterializedViewCatalog
+from airflow_mv.catalog import MaterializedViewCatalog, stored_layout
 from airflow_mv.catalog.files import join
 from airflow_mv.errors import UnsupportedError
 from airflow_mv.freshness.lag import lag
@@ -134,6 +134,7 @@ def _plan(inputs: RefreshInputs, choice: Choice, policy: Policy) -> RefreshPlan:
         storage_table_location=observation.storage.location,
         storage_base=observation.storage.base,
         storage_table=observation.storage.name,
+        layout=stored_layout(loaded).name,
         mode=choice.mode,
         reasons=choice.reasons,
         refresh_id=_identity(observation, choice.mode, renamed),

@@ -12,23 +12,21 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 
-from airflow_mv.catalog import LoadedStorage, MaterializedViewCatalog
+from airflow_mv.catalog import MaterializedViewCatalog
 from airflow_mv.catalog.damage import check_snapshots, store_of
-from airflow_mv.catalog.untrusted_input import check_confined
 from airflow_mv.errors import (
     CommitConflictError,
     InvalidMetadataError,
     InvalidQueryError,
     JobError,
     MaterializedViewError,
-    MetadataFileNotFoundError,
     RefreshRefusedError,
 )
 from airflow_mv.freshness.observe import load_dependencies, query_of
 from airflow_mv.publish import Effects, PublishOutcome, RefreshMetrics
 from airflow_mv.publish import publish as publish_staged
 from airflow_mv.publish.clock import clock_error, is_about_clocks
-from airflow_mv.publish.grace import oldest_lasting_ms
+from airflow_mv.publish.layouts import layout_of
 from airflow_mv.redaction import shortened
 from airflow_mv.refresh import Pins, RefreshOptions, plan_refresh
 from airflow_mv.refresh.checks import has_passed, judge, require_passed
@@ -37,9 +35,7 @@ from airflow_mv.refresh.intervals import Kept
 from airflow_mv.refresh.plan import RefreshPlan, RefreshResult
 from airflow_mv.script import CLOCK, Delta, Outcome, Script
 from airflow_mv.spec.identifiers import Identifier
-from airflow_mv.spec.materialized_view import COMPLETE_KEY, FALLBACK_KEY, REFRESH_ID_KEY, staging_branch
 from airflow_mv.spec.reasons import FOUND_OUT, Code, Mode, Reason
-from airflow_mv.spec.table import Snapshot, ancestors
 from airflow_mv.sql.order import in_order
 
 log = logging.getLogger(__name__)
@@ -145,99 +141,10 @@ def _refused(plan: RefreshPlan, outcome: Outcome) -> Outcome:
 
 def find_staged(catalog: MaterializedViewCatalog, plan: RefreshPlan) -> Outcome | None:
     """Return the outcome that an earlier try of this refresh left, if its staged file or branch is there."""
-    if plan.storage_table is not None:
-        return _staged_branch(catalog, plan)
-    location = plan.script.outcome_location if plan.script else None
-    # Its age is asked before what it says: a run that replaces it meanwhile must not lend an old one its age.
-    written_ms = _written_ms(catalog, location) if location else None
-    if location is None or written_ms is None:
+    if plan.script is None:
         return None
-    outcome = _staged_file(catalog, plan, location)
-    # Half of the grace is left for the rest of the refresh: files of the job are older than its outcome.
-    if outcome is not None and written_ms <= oldest_lasting_ms(catalog, location.rpartition("/")[0]):
-        log.info("What an earlier try of refresh %s staged is too old to be taken up: staging again", plan.refresh_id)
-        return None
-    return outcome
-
-
-def _staged_file(catalog: MaterializedViewCatalog, plan: RefreshPlan, location: str) -> Outcome | None:
-    """Return the outcome at a location, if it is good and the metadata file that it names is there."""
-    outcome = _left(catalog, plan)
-    if plan.script is None or outcome is None or outcome.metadata_location is None:
-        return None
-    what = f"view {plan.view}, staged storage table file"
-    try:
-        if not has_passed(plan.script, outcome):
-            return None
-        check_confined(outcome.metadata_location, (location.rpartition("/staged/")[0],), what=what)
-        catalog.files.read(outcome.metadata_location, what=what)
-    except (InvalidMetadataError, MetadataFileNotFoundError):
-        return None
-    return outcome
-
-
-def read_outcome(catalog: MaterializedViewCatalog, script: Script) -> Outcome | None:
-    """Read what a job has left; ``None`` where there is nothing, or nothing whole."""
-    text = catalog.files.read_text(script.outcome_location) if script.outcome_location else None
-    try:
-        return Outcome.from_json(text) if text else None
-    except InvalidMetadataError:
-        return None
-
-
-def _left(catalog: MaterializedViewCatalog, plan: RefreshPlan) -> Outcome | None:
-    """Return what an earlier try of this refresh has left, if it did not fail."""
-    outcome = read_outcome(catalog, plan.script) if plan.script else None
-    return outcome if outcome and outcome.refresh_id == plan.refresh_id and not outcome.error else None
-
-
-def _written_ms(catalog: MaterializedViewCatalog, location: str) -> int | None:
-    """Return when a file was written, by the store's clock; ``None`` where there is none."""
-    try:
-        return catalog.files.modified_ms(location)
-    except MetadataFileNotFoundError:
-        return None
-
-
-def _staged_branch(catalog: MaterializedViewCatalog, plan: RefreshPlan) -> Outcome | None:
-    """Find a branch that a run of this refresh has written whole: its snapshots say so."""
-    storage = catalog.load_storage(catalog.load(plan.view))
-    prefix = f"{staging_branch(plan.refresh_id)}_"
-    # What says which branch of this refresh was checked, and what came of it.
-    checked = _left(catalog, plan) if plan.script and plan.script.checks else None
-    for name, ref in storage.table.refs.items():
-        head = storage.table.find(ref.snapshot_id) if name.startswith(prefix) else None
-        if head is None or (head.summary.get(REFRESH_ID_KEY), head.summary.get(COMPLETE_KEY)) != (
-            plan.refresh_id,
-            "true",
-        ):
-            continue
-        found = _branch_outcome(storage, head, name)
-        if checked is not None and checked.branch == name:
-            found = replace(found, checks=checked.checks, checks_digest=checked.checks_digest)
-        if has_passed(plan.script, found):
-            return found
-    return None
-
-
-def _branch_outcome(storage: LoadedStorage, head: Snapshot, branch: str) -> Outcome:
-    """Return what a run has done, as far as its snapshots tell it."""
-    identity = head.summary[REFRESH_ID_KEY]
-    line = ancestors(storage.table, head.snapshot_id)
-    own = [item for item in line if item.summary.get(REFRESH_ID_KEY) == identity]
-    written, *deleted = (
-        sum(item.count(key) for item in own) for key in ("added-records", "deleted-records", "added-position-deletes")
-    )
-    fallback, _, reason = head.summary.get(FALLBACK_KEY, "").partition(": ")
-    return Outcome(
-        refresh_id=identity,
-        metadata_location=storage.location,
-        rows_written=written,
-        rows_deleted=sum(deleted),
-        fallback=fallback or None,
-        fallback_reason=reason or None,
-        branch=branch,
-    )
+    found = layout_of(plan).staged_before(catalog, plan, plan.script)
+    return next((outcome for outcome in found if has_passed(plan.script, outcome)), None)
 
 
 def publish(

@@ -161,6 +161,7 @@ def a_plan() -> RefreshPlan:
         storage_table_location="s3://b/s.json",
         storage_base="s3://b/s.json",
         storage_table=Identifier("lake", ("sales",), "daily__storage_1"),
+        layout="registered",
         mode=Mode.FULL,
         reasons=(Reason(Code.FORCED, "asked for"),),
         refresh_id="r-1",

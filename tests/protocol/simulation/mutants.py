@@ -261,7 +261,7 @@ def collection_trusts_its_first_look(world: World, patch: Patch) -> None:
     # A file has to be known as unreachable for the grace, and nobody takes up what is about to be collected: each
     # alone makes such a publication rare.
     patch.setattr(orphans.Ledger, "since_ms", lambda *_, **__: 0)
-    patch.setattr(run, "oldest_lasting_ms", lambda *_: -1)
+    patch.setattr(pointed, "oldest_lasting_ms", lambda *_: -1)
 
 
 def expiry_drops_the_current_snapshot(world: World, patch: Patch) -> None:

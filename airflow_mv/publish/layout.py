@@ -1,0 +1,50 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The interface of a layout, as far as staging and publication go, and what all layouts share of it."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from typing import ClassVar
+
+from airflow_mv.catalog import Layout, MaterializedViewCatalog
+from airflow_mv.errors import InvalidMetadataError
+from airflow_mv.publish.refresh import Attempt, PlannedRefresh, Staged
+from airflow_mv.script import Outcome, Script
+
+
+class StorageLayout(ABC):
+    """How a layout's refreshes are staged and published. :mod:`airflow_mv.publish.layouts` lists all."""
+
+    name: ClassVar[Layout]
+
+    @abstractmethod
+    def attempt(self, catalog: MaterializedViewCatalog, staged: Staged) -> Attempt:
+        """Return what sends a staged refresh."""
+
+    @abstractmethod
+    def staged_before(
+        self, catalog: MaterializedViewCatalog, plan: PlannedRefresh, script: Script
+    ) -> Iterator[Outcome]:
+        """Yield what earlier tries of a refresh have staged whole, and what can still be published.
+
+        Args:
+            catalog: Where the view is.
+            plan: The refresh.
+            script: Its script.
+        """
+
+
+def read_outcome(catalog: MaterializedViewCatalog, script: Script) -> Outcome | None:
+    """Read what a job has left; ``None`` where there is nothing, or nothing whole."""
+    text = catalog.files.read_text(script.outcome_location) if script.outcome_location else None
+    try:
+        return Outcome.from_json(text) if text else None
+    except InvalidMetadataError:
+        return None
+
+
+def good_outcome(catalog: MaterializedViewCatalog, script: Script) -> Outcome | None:
+    """Return what an earlier try of a script has left, if it did not fail."""
+    outcome = read_outcome(catalog, script)
+    return outcome if outcome and outcome.refresh_id == script.refresh_id and not outcome.error else None

@@ -1,0 +1,27 @@
+# SPDX-License-Identifier: Apache-2.0
+"""All layouts, for staging and publication."""
+
+from __future__ import annotations
+
+from airflow_mv.catalog import Layout
+from airflow_mv.errors import InvalidMetadataError
+from airflow_mv.publish.layout import StorageLayout
+from airflow_mv.publish.pointed import PointedPublication
+from airflow_mv.publish.refresh import PlannedRefresh
+from airflow_mv.publish.registered import RegisteredPublication
+
+#: By name. :mod:`airflow_mv.catalog.layouts` has the same names.
+LAYOUTS: dict[Layout, StorageLayout] = {
+    layout.name: layout for layout in (PointedPublication(), RegisteredPublication())
+}
+
+
+def layout_of(plan: PlannedRefresh) -> StorageLayout:
+    """Return the layout of the view that a refresh is planned for.
+
+    Raises:
+        InvalidMetadataError: The plan, which may come from another version, names one that is not there.
+    """
+    if plan.layout not in LAYOUTS:
+        raise InvalidMetadataError(f"view {plan.view}: the plan names the layout {plan.layout!r}, which is not there")
+    return LAYOUTS[plan.layout]
