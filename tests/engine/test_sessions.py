@@ -3,6 +3,12 @@
 
 from __future__ import annotations
 
+import gc
+import os
+import re
+import subprocess
+import time
+from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -15,6 +21,12 @@ from airflow_mv.refresh.verify import verify
 from tests.builders import LAYOUTS
 from tests.engine.support import Lake
 
+#: Refreshes of the long run in one JVM.
+_JOBS = int(os.environ.get("TORTURE_JOBS", "320"))
+_SESSIONS = 8
+#: What a refresh may leave on the heap of the JVM. Iceberg's vectorized reader keeps an allocator for each Parquet
+#: file that was read, for ever: https://github.com/apache/iceberg/issues/13937.
+_MOST_LEFT_BYTES = {"vectorized": 32 * 1024, "row by row": 4 * 1024}
 SQL = "SELECT k, count(*) AS n, sum(v) AS v FROM {ns}.t GROUP BY k"
 
 
@@ -54,3 +66,47 @@ def test_many_runs_in_many_sessions_leave_a_bounded_number_of_databases_and_view
         refresh(lake.catalog, [lake("one")], stager=session_stager(lake.catalog, session, report=lambda _: None))
         assert not session.catalog.listTables()
     assert sum(map(len, run._idle.values())) == before
+
+
+def _heap(spark: SparkSession) -> tuple[int, Counter[str]]:
+    """Return the bytes that are reachable in the JVM, and those of each class."""
+    gc.collect()
+    jvm = spark.sparkContext._jvm
+    assert jvm is not None
+    pid = str(jvm.java.lang.ProcessHandle.current().pid())
+    for _ in range(3):  # Spark's cleaner runs after a collection and frees what it has found
+        jvm.java.lang.System.gc()
+        time.sleep(1)
+    told = subprocess.run(["jcmd", pid, "GC.class_histogram"], capture_output=True, text=True, check=True).stdout
+    rows = [line.split() for line in told.splitlines() if re.match(r"\s*\d+:\s+\d", line)]
+    sizes = Counter({row[3]: int(row[2]) for row in rows})
+    return sum(sizes.values()), sizes
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(4 * 3600)
+@pytest.mark.parametrize("reading", _MOST_LEFT_BYTES)
+def test_many_jobs_in_eight_sessions_of_one_jvm_leave_no_heap_behind(lake: Lake, reading: str) -> None:
+    """Views of both layouts, refreshed from each session in turn; the heap is compared after the caches are full."""
+    lake.table("t", "k INT, v INT", "(1, 1)")
+    names = [f"v{number}" for number in range(4)]
+    for number, name in enumerate(names):
+        lake.create(name, SQL, refresh_strategy="incremental", layout=("pointed", "registered")[number % 2])
+    sessions = [lake.spark.newSession() for _ in range(_SESSIONS)]
+    for session in sessions:
+        session.conf.set("spark.sql.iceberg.vectorization.enabled", str(reading == "vectorized").lower())
+    measured = []
+    started = time.monotonic()
+    for job in range(_JOBS):
+        if job % len(names) == 0:
+            lake.insert("t", f"({job % 7}, 1)")
+        session = sessions[job % len(sessions)] if job // _SESSIONS % 2 else sessions[-1 - job % len(sessions)]
+        stager = session_stager(lake.catalog, session, report=lambda _: None)
+        refresh(lake.catalog, [lake(names[job % len(names)])], stager=stager)
+        if (job + 1) % max(_JOBS // 4, 1) == 0:
+            measured.append(_heap(lake.spark))
+            print(f"{job + 1} jobs, {time.monotonic() - started:.0f} s: {measured[-1][0] / 2**20:.1f} MiB", flush=True)
+    grown = (measured[-1][1] - measured[1][1]).most_common(12)
+    left = (measured[-1][0] - measured[1][0]) / (_JOBS / 2)
+    print(f"{left / 1024:.1f} KiB for each job of the second half; grown: {grown}")
+    assert left < _MOST_LEFT_BYTES[reading], grown
