@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_mv.catalog import LoadedStorage, LoadedView, Located, MaterializedViewCatalog
 from airflow_mv.catalog.files import MetadataFiles
-from airflow_mv.job.work import JobContext
+from airflow_mv.job.context import JobContext
 from airflow_mv.refresh.stagers import session_stager
 from airflow_mv.script import (
     CreateStorageStep,

@@ -16,8 +16,8 @@ from pyspark.sql import DataFrame
 from pyspark.sql.types import DataType
 
 from airflow_mv.errors import IncrementalRefusedError
+from airflow_mv.job.context import JobContext, columns_of, incomparable
 from airflow_mv.job.pruning import predicates
-from airflow_mv.job.work import JobContext, columns_of, incomparable
 from airflow_mv.quoting import quote
 from airflow_mv.script import WEIGHT, MergeAdditiveStep, ReplaceKeysStep
 

@@ -14,8 +14,8 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame
 from pyspark.sql.types import BinaryType
 
+from airflow_mv.job.context import JobContext
 from airflow_mv.job.steps import OF_VALUES
-from airflow_mv.job.work import JobContext
 from airflow_mv.quoting import quote
 from airflow_mv.redaction import shortened
 from airflow_mv.script import LONGEST_VALUE, MOST_ROWS, CheckResult, StagedCheck, StagedChecks

@@ -8,7 +8,7 @@ from itertools import zip_longest
 from pyspark.sql import types as T
 
 from airflow_mv.errors import InvalidQueryError
-from airflow_mv.job.work import JobContext
+from airflow_mv.job.context import JobContext
 from airflow_mv.script import Script
 
 #: Types of which each holds all values of those before it in its line.

@@ -18,10 +18,10 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import MapType
 
 from airflow_mv.errors import IncrementalRefusedError
-from airflow_mv.job.likeness import check_equivalent
+from airflow_mv.job.context import JobContext, cause, incomparable
+from airflow_mv.job.equivalence import check_equivalent
 from airflow_mv.job.pruning import within
 from airflow_mv.job.reads import check_reads
-from airflow_mv.job.work import JobContext, cause, incomparable
 from airflow_mv.quoting import quote
 from airflow_mv.script import WEIGHT, Delta, DeltaStep, DeterminismStep, Step
 

@@ -17,7 +17,7 @@ from typing import Any
 from pyspark.sql import DataFrame
 
 from airflow_mv.errors import InvalidQueryError
-from airflow_mv.job.work import JobContext
+from airflow_mv.job.context import JobContext
 from airflow_mv.quoting import quote
 
 #: Settings with which a plan's text leaves nothing out.

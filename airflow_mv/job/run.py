@@ -18,10 +18,10 @@ from pyspark.sql import SparkSession
 from airflow_mv.errors import ClockError, InvalidQueryError
 from airflow_mv.job.checks import run_checks
 from airflow_mv.job.clock import require_clock
+from airflow_mv.job.context import JobContext
 from airflow_mv.job.session import CATALOG, made_active, settings_below
 from airflow_mv.job.steps import COMPLETE, brief, run_steps
 from airflow_mv.job.storage import STAMP, written
-from airflow_mv.job.work import JobContext
 from airflow_mv.quoting import quote
 from airflow_mv.redaction import shortened
 from airflow_mv.script import CLOCK, STAGING_CATALOG, STAGING_NAMESPACE, CheckResult, Outcome, Script

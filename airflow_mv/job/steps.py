@@ -22,10 +22,10 @@ from pyspark.sql import DataFrame
 from airflow_mv.errors import IncrementalRefusedError
 from airflow_mv.job.apply import merge_additive, replace_keys
 from airflow_mv.job.column_types import check_types
+from airflow_mv.job.context import JobContext, cause
 from airflow_mv.job.delta import check_deterministic, check_snapshots, make_delta
 from airflow_mv.job.reads import check_reads
 from airflow_mv.job.storage import create_table
-from airflow_mv.job.work import JobContext, cause
 from airflow_mv.script import (
     CreateStorageStep,
     DeltaStep,

@@ -10,7 +10,7 @@ from typing import Any
 from pyspark.sql.types import ArrayType, DataType, MapType, NullType, StructField, StructType
 
 from airflow_mv.errors import InvalidQueryError
-from airflow_mv.job.work import JobContext, incomparable
+from airflow_mv.job.context import JobContext, incomparable
 from airflow_mv.quoting import quote
 from airflow_mv.script import CreateStorageStep, Script
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Create, refresh, plan and commit materialized views in Airflow tasks."""
 
-from airflow_mv.hooks.run_facts import refresh_params as refresh_params
+from airflow_mv.hooks.dag_run import refresh_params as refresh_params
 from airflow_mv.operators.alert import FreshnessAlertOperator as FreshnessAlertOperator
 from airflow_mv.operators.create import CreateMaterializedViewOperator as CreateMaterializedViewOperator
 from airflow_mv.operators.pin import PinBaseTablesOperator as PinBaseTablesOperator

@@ -12,7 +12,7 @@ from airflow.sdk import BaseOperator, Context
 
 from airflow_mv.checks import as_documents, read_checks
 from airflow_mv.errors import ConfigurationError
-from airflow_mv.hooks.run_facts import run_facts
+from airflow_mv.hooks.dag_run import run_facts
 from airflow_mv.operators.task import given_document
 from airflow_mv.scope import RefreshScope, scope_of
 from airflow_mv.spec.times import parse_time

@@ -21,10 +21,10 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import HTMLResponse, JSONResponse
 
 from airflow_mv.errors import CatalogUnavailableError, InvalidIdentifierError, MaterializedViewError, NotFoundError
+from airflow_mv.plugin.messages import problem
 from airflow_mv.plugin.page import Page
 from airflow_mv.plugin.routes import router
 from airflow_mv.plugin.sources import Sources
-from airflow_mv.plugin.texts import problem
 
 #: Nothing but our own files and addresses, no inline script or style; shown in a frame of Airflow's own UI only.
 _POLICY = (

@@ -20,11 +20,11 @@ from airflow_mv.freshness.observe import Observation, observe
 from airflow_mv.freshness.status import history
 from airflow_mv.plugin import listing, runs
 from airflow_mv.plugin.listing import Query
+from airflow_mv.plugin.messages import harmless, said
 from airflow_mv.plugin.readers import Reader
 from airflow_mv.plugin.rows import ViewRow, row_of
 from airflow_mv.plugin.sources import SECTION, Source, Sources
 from airflow_mv.plugin.survey import Found
-from airflow_mv.plugin.texts import harmless, said
 from airflow_mv.refresh import plan_refresh
 from airflow_mv.refresh.plan import RefreshPlan
 from airflow_mv.spec.identifiers import Identifier

@@ -14,7 +14,7 @@ from airflow_mv.freshness.lag import Lag, lag
 from airflow_mv.freshness.observe import Observation, observe_each
 from airflow_mv.freshness.state import State
 from airflow_mv.freshness.status import timestamp
-from airflow_mv.plugin.texts import harmless, said
+from airflow_mv.plugin.messages import harmless, said
 from airflow_mv.spec.identifiers import Identifier
 from airflow_mv.spec.materialized_view import RefreshRecord
 from airflow_mv.spec.reasons import Code, Reason
@@ -47,7 +47,7 @@ class ViewRow:
         refreshed_at: When that was published, ISO 8601.
         mode: Its mode.
         rows_written: Rows that it wrote.
-        last: What it says of itself, see :func:`airflow_mv.plugin.texts.said`.
+        last: What it says of itself, see :func:`airflow_mv.plugin.messages.said`.
         strategy: ``full`` or ``incremental``.
         tables: Its base tables, each with whether rows of it have changed since.
         pointers: Where the catalog's pointers led that the state follows from; ``None`` where they do not tell all.

@@ -20,9 +20,9 @@ from sqlalchemy.engine import Row
 from sqlalchemy.orm import Session
 
 from airflow_mv.assets import SCHEME, materialized_view_asset
-from airflow_mv.plugin.asking import asking
+from airflow_mv.plugin.manual_run import asking
+from airflow_mv.plugin.messages import said
 from airflow_mv.plugin.readers import Reader
-from airflow_mv.plugin.texts import said
 
 _EVENTS = 100
 _TASKS = 50
@@ -52,7 +52,7 @@ def refreshers(view: str, reader: Reader, session: Session) -> dict[str, Any]:
 
     Returns:
         ``dags``: those that the reader may read, each with ``may_run``, what is in the way, and what a run has to be
-        told (:func:`~airflow_mv.plugin.asking.asking`); ``hidden``: how many there are besides.
+        told (:func:`~airflow_mv.plugin.manual_run.asking`); ``hidden``: how many there are besides.
     """
     dags: dict[str, dict[str, Any]] = {}
     tasks = _tasks(view)

@@ -17,8 +17,8 @@ from airflow_mv.errors import ConfigurationError
 from airflow_mv.freshness.observe import for_each
 from airflow_mv.hooks import DEFAULT_ICEBERG_CONN_ID, MaterializedViewHook
 from airflow_mv.hooks.iceberg import CATALOG_NAME, completed
+from airflow_mv.plugin.messages import problem
 from airflow_mv.plugin.survey import Survey
-from airflow_mv.plugin.texts import problem
 
 SECTION = "airflow_mv"
 #: A changed connection is noticed after so many seconds.

@@ -13,8 +13,8 @@ from typing import Any
 
 from airflow_mv.catalog import MaterializedViewCatalog
 from airflow_mv.errors import MaterializedViewError
+from airflow_mv.plugin.messages import problem
 from airflow_mv.plugin.rows import PENDING, PLAIN, ViewRow, rows_of
-from airflow_mv.plugin.texts import problem
 from airflow_mv.spec.identifiers import Identifier
 
 log = logging.getLogger(__name__)

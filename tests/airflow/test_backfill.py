@@ -25,7 +25,7 @@ from airflow.sdk import (
 from airflow.timetables.assets import AssetOrTimeSchedule as AssetOrTime
 from airflow.timetables.trigger import CronTriggerTimetable as OfAirflowItself
 
-from airflow_mv.hooks.run_facts import run_facts
+from airflow_mv.hooks.dag_run import run_facts
 from airflow_mv.scope import RunFacts, scope_of
 from examples.demo.home import CATALOG
 from tests.airflow.conftest import Airflow

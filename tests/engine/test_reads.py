@@ -9,8 +9,8 @@ from dataclasses import replace
 import pytest
 
 from airflow_mv.errors import InvalidQueryError
+from airflow_mv.job.context import JobContext
 from airflow_mv.job.reads import check_reads
-from airflow_mv.job.work import JobContext
 from tests.engine.support import Lake
 
 #: Queries over r that call the function ``f()``, which the tests make.

@@ -13,9 +13,9 @@ import pytest
 from airflow_mv.freshness.observe import observe
 from airflow_mv.freshness.status import history
 from airflow_mv.operators.task import event_extra
+from airflow_mv.plugin.messages import said
 from airflow_mv.plugin.page import with_history
 from airflow_mv.plugin.rows import ViewRow, row_of
-from airflow_mv.plugin.texts import said
 from airflow_mv.script import CheckResult
 from airflow_mv.spec.reasons import Code, Reason
 from tests.intervals.support import VIEW, Days, days_lake

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
+from airflow_mv.job.context import JobContext
 from airflow_mv.job.delta import make_delta
-from airflow_mv.job.work import JobContext
 from airflow_mv.script import Delta, DeltaStep, temporary
 
 #: Format version and write mode of a table.

@@ -14,9 +14,9 @@ from pyiceberg.catalog.sql import SqlCatalog
 from pyspark.sql import SparkSession
 
 from airflow_mv.errors import IncrementalRefusedError
+from airflow_mv.job.context import JobContext
 from airflow_mv.job.delta import check_deterministic
 from airflow_mv.job.run import run
-from airflow_mv.job.work import JobContext
 from airflow_mv.script import (
     STAGING,
     DeltaStep,

@@ -17,7 +17,7 @@ from __future__ import annotations
 import pytest
 
 from airflow_mv.errors import RefreshRefusedError
-from airflow_mv.job.work import AT_HAND
+from airflow_mv.job.context import AT_HAND
 from airflow_mv.script import Outcome, Script
 from tests.engine.incremental.checking import check
 from tests.engine.incremental.playing import ALWAYS

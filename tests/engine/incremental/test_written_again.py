@@ -13,8 +13,8 @@ from sqlglot import exp
 
 from airflow_mv.errors import IncrementalRefusedError
 from airflow_mv.ivm import regenerated_sql
-from airflow_mv.job.likeness import check_equivalent
-from airflow_mv.job.work import JobContext
+from airflow_mv.job.context import JobContext
+from airflow_mv.job.equivalence import check_equivalent
 from airflow_mv.script import DeterminismStep
 from tests.engine.incremental.test_edges import mode_after, table, view
 from tests.engine.support import Lake

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether Spark makes the same of a view's query as its owner wrote it and as incremental statements are written."""
+"""Plan equivalence: whether Spark reads the owner's query and the regenerated SQL as the same query."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import Any
 from pyspark.sql import DataFrame
 
 from airflow_mv.errors import IncrementalRefusedError
+from airflow_mv.job.context import JobContext
 from airflow_mv.job.reads import whole_text
-from airflow_mv.job.work import JobContext
 from airflow_mv.script import DeterminismStep
 
 #: The optimizer's rules that see through a spelling (``CAST('1' AS INT)`` is 1), and look at no table.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a task knows of its run, as :mod:`airflow_mv.scope` asks for it."""
+"""The facts of a DAG run that :mod:`airflow_mv.scope` needs: data interval, partition, params, schedule."""
 
 from __future__ import annotations
 

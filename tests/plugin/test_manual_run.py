@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from airflow.utils.session import create_session
 
-from airflow_mv.plugin.asking import asking
+from airflow_mv.plugin.manual_run import asking
 from airflow_mv.scope import RefreshScope, RunFacts, scope_of
 from tests.plugin.conftest import Server
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a run of a DAG by hand has to be told before it can refresh anything, read from the DAG as Airflow keeps it."""
+"""What a manual run of a DAG needs as input before it can refresh anything. Read from the serialized DAG."""
 
 from __future__ import annotations
 

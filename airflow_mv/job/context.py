@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the incremental steps of one run share: small results held at hand, and all that must be cleaned up."""
+"""What the steps of one run share: the session, small results that are collected locally, what must be cleaned up."""
 
 from __future__ import annotations
 

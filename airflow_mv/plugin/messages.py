@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Texts on their way to a browser: no secrets, and what to do about an error."""
+"""Messages of the page: no secrets, bounded lengths, and what to do about an error."""
 
 from __future__ import annotations
 
