@@ -2,14 +2,17 @@
 # Two commands are enough: `make demo` and `make test`. Both do all set-up, in .venv.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help setup demo airflow test check format docs torture bench clean distclean
+.PHONY: help setup demo airflow test test-fast check format docs torture bench clean distclean
 
 BIN := .venv/bin
+FAST := tests/spec tests/plan tests/catalog tests/incremental \
+	-m "not slow and not airflow and not postgres and not rest and not cluster and not browser" \
+	--ignore tests/incremental/test_fuzz.py --ignore tests/incremental/test_mutants.py
 CHECKED := airflow_mv examples tests dags_examples benchmarks docker .ci
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 help: ## this list
-	@sed -nE 's/^([a-z]+):.*## (.*)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
+	@sed -nE 's/^([a-z-]+):.*## (.*)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
 
 setup: ## .venv with pinned packages, Java, Spark's jars (quick when they are there)
 	@bash .ci/setup.sh
@@ -23,6 +26,9 @@ airflow: setup ## a local Airflow with the demo's DAGs and connections; prints t
 test: setup check ## the checks, then all tests but the slow ones, in two processes (PYTEST_ARGS="-k name" narrows)
 	@bash .ci/setup.sh services
 	$(BIN)/python -m pytest -m "not slow" --numprocesses 2 --dist loadfile $(PYTEST_ARGS)
+
+test-fast: setup ## the inner loop: no Spark, no Airflow, no server (PYTEST_ARGS as above)
+	$(BIN)/python -m pytest $(FAST) --numprocesses 2 --dist loadfile $(PYTEST_ARGS)
 
 check: setup ## ruff, mypy --strict, import contracts
 	$(BIN)/ruff check $(wildcard $(CHECKED))
