@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,9 +14,10 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.io.pyarrow import PyArrowFile
 
 from airflow_mv.catalog import LoadedStorage, LoadedView, MaterializedViewCatalog, TableChange
-from airflow_mv.errors import CatalogUnavailableError, CommitStateUnknownError
+from airflow_mv.errors import AlreadyExistsError, CatalogUnavailableError, CommitStateUnknownError
 from airflow_mv.publish.protocol import Effects
 from airflow_mv.spec.identifiers import Identifier
+from airflow_mv.spec.view import ViewMetadata
 
 #: Sends the swap, or the storage table's commit, for real.
 Send = Callable[[], Any]
@@ -84,10 +85,31 @@ class FaultyCatalog(MaterializedViewCatalog):
         )
         return location
 
+    def swap_table(self, table: Identifier, base: str, new: str) -> bool:
+        """Swap a table's row, likewise."""
+        self.arrive()
+        return bool(self._with_next_fault(lambda: super(FaultyCatalog, self).swap_table(table, base, new)))
+
+    def create(self, view: str | Identifier, metadata: ViewMetadata) -> LoadedView:
+        """Create a view, likewise."""
+        self.arrive()
+        created: LoadedView | None = self._with_next_fault(lambda: super(FaultyCatalog, self).create(view, metadata))
+        if created is None:
+            raise AlreadyExistsError(f"a view {view} exists already (a test's fault)")
+        return created
+
+    def replace(self, view: LoadedView, metadata: ViewMetadata) -> bool:
+        """Replace a view, likewise; in a SQL catalog that is a swap."""
+        if self._rest is None:
+            return super().replace(view, metadata)
+        self.arrive()
+        return bool(self._with_next_fault(lambda: super(FaultyCatalog, self).replace(view, metadata)))
+
     def arrive(self) -> None:
         """Let whatever is late arrive."""
         while self.late:
-            self.late.pop()()
+            with suppress(AlreadyExistsError):
+                self.late.pop()()
 
     def _with_next_fault(self, send: Send) -> Any:
         fault = self.schedule.pop(0) if self.schedule else None

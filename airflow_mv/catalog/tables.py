@@ -44,8 +44,6 @@ from airflow_mv.spec.table import TableMetadata
 
 log = logging.getLogger(__name__)
 
-_TRIES = 5
-
 
 @dataclass(frozen=True, slots=True)
 class TableChange:
@@ -206,32 +204,6 @@ class StorageTables:
                 f"table {name}: the clock of this host ({socket.gethostname()}) is {ahead_ms / 1000:.0f} s ahead of "
                 "the store's clock. Nothing was published. Set it right, then try again"
             )
-
-    def drop_branch(self, name: Identifier, branch: str) -> None:
-        """Drop a branch where it is; a table or branch that is gone already is fine.
-
-        Raises:
-            CommitStateUnknownError: No answer that proves anything; the branch may be dropped, even later.
-        """
-        doubt: CommitStateUnknownError | None = None
-        for _ in range(_TRIES):
-            try:
-                table = self.open(name)
-            except NotFoundError:
-                return
-            ref = table.refs().get(branch)
-            if ref is None:
-                return
-            if doubt is not None and doubt.refusal is not None:
-                raise doubt.refusal
-            change = TableChange(requires={branch: ref.snapshot_id}, removes=(branch,))
-            try:
-                if self.commit(name, str(table.metadata.table_uuid), change):
-                    return
-            except CommitStateUnknownError as error:
-                doubt = error
-        if doubt is not None:
-            raise doubt
 
     def has_file(self, name: Identifier, location: str) -> bool:
         """Whether a file of the table is there, by the table's own way to its store."""

@@ -16,7 +16,7 @@ from airflow_mv.errors import (
     ViewNotFoundError,
 )
 from airflow_mv.maintenance.orphans import Collected, delete_all
-from airflow_mv.publish.new_storage import drop_storage
+from airflow_mv.publish.view_change import drop_storage
 from airflow_mv.spec.identifiers import Identifier
 
 log = logging.getLogger(__name__)

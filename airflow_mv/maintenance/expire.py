@@ -11,9 +11,9 @@ from typing import Any
 import msgspec
 
 from airflow_mv.catalog import LoadedStorage, LoadedView, MaterializedViewCatalog, TableChange
-from airflow_mv.publish.amend import ChangedMetadata, StorageChange, commit_change
-from airflow_mv.publish.grace import DEFAULT_GRACE
 from airflow_mv.publish.protocol import Effects
+from airflow_mv.publish.refresh import DEFAULT_GRACE
+from airflow_mv.publish.storage_change import ChangedMetadata, StorageChange
 from airflow_mv.spec.identifiers import Identifier
 from airflow_mv.spec.snapshots import dead_branches, kept_snapshots, without_snapshots
 
@@ -70,7 +70,7 @@ def expire(
         effects: Clock, sleep and jitter.
 
     Raises:
-        CommitConflictError, CommitStateUnknownError: See :func:`airflow_mv.publish.amend.commit_change`.
+        CommitConflictError, CommitStateUnknownError: See :func:`airflow_mv.publish.protocol.commit`.
     """
     identifier = catalog.identify(view)
     loaded = catalog.load(identifier)
@@ -81,24 +81,57 @@ def expire(
     if dry_run or not result:
         return result
 
-    def look(storage: LoadedStorage) -> Expired:
-        nonlocal result
-        found = _expired(identifier, storage, limit, dry_run=False)
-        result = found or result  # nothing is left to drop where an earlier copy of the change has landed
-        return found
-
-    def pointed(_: LoadedView, storage: LoadedStorage, document: dict[str, Any], __: int) -> ChangedMetadata | None:
-        found = look(storage)
-        return ChangedMetadata(without_snapshots(document, set(found.snapshot_ids))) if found else None
-
-    def registered(_: LoadedView, storage: LoadedStorage) -> TableChange | None:
-        found = look(storage)
-        return _table_change(storage, found) if found else None
-
-    if commit_change(catalog, identifier, StorageChange(pointed, registered), effects=effects):
+    change = _Expiry(catalog, identifier, limit, result, effects)
+    if change.publish():
+        result = change.result
         log.info("Expired %d snapshots of %s: %s", len(result.snapshot_ids), identifier, result.snapshot_ids)
         log.info("Dropped %d branches of dead refreshes of %s: %s", len(result.branches), identifier, result.branches)
     return result
+
+
+class _Expiry(StorageChange):
+    """Forget snapshots and branches; it has landed where none of them is left.
+
+    Args:
+        catalog: Where the view is.
+        view: The view.
+        limit: What has not been current since then is dropped, milliseconds since the epoch.
+        result: What is to be dropped, as it was looked at first.
+        effects: Clock, sleep and jitter.
+    """
+
+    def __init__(
+        self,
+        catalog: MaterializedViewCatalog,
+        view: Identifier,
+        limit: int,
+        result: Expired,
+        effects: Effects | None,
+    ) -> None:
+        super().__init__(catalog, view, "the expiry", effects)
+        self._limit = limit
+        #: What was dropped: where an earlier copy has landed, nothing is left to drop.
+        self.result = result
+
+    def _found(self, storage: LoadedStorage) -> Expired:
+        return _expired(self._view, storage, self._limit, dry_run=False)
+
+    def is_needed(self, _view: LoadedView, storage: LoadedStorage) -> bool:
+        """Whether there is something to drop."""
+        found = self._found(storage)
+        self.result = found or self.result
+        return bool(found)
+
+    def changed_metadata(self, storage: LoadedStorage, document: dict[str, Any], _now_ms: int) -> ChangedMetadata:
+        """Return the metadata without the snapshots."""
+        return ChangedMetadata(without_snapshots(document, set(self._found(storage).snapshot_ids)))
+
+    def table_change(self, storage: LoadedStorage) -> TableChange:
+        """Drop them in one commit, if all branches and tags are where they were when they were found needless."""
+        found, names = self._found(storage), {name: ref.snapshot_id for name, ref in storage.table.refs.items()}
+        return TableChange(
+            requires={"main": storage.table.head, **names}, removes=found.branches, drops=found.snapshot_ids
+        )
 
 
 def _expired(view: Identifier, storage: LoadedStorage, limit: int, *, dry_run: bool) -> Expired:
@@ -113,11 +146,3 @@ def _expired(view: Identifier, storage: LoadedStorage, limit: int, *, dry_run: b
     kept = kept_snapshots(table, not_current_since_ms=limit)
     dropped = tuple(item.snapshot_id for item in table.snapshots if item.snapshot_id not in kept)
     return Expired(view, dropped, kept, dry_run, tuple(branches), storage.location)
-
-
-def _table_change(storage: LoadedStorage, expired: Expired) -> TableChange:
-    """Drop it in one commit, if all branches and tags are where they were when it was found needless."""
-    names = {name: ref.snapshot_id for name, ref in storage.table.refs.items()}
-    return TableChange(
-        requires={"main": storage.table.head, **names}, removes=expired.branches, drops=expired.snapshot_ids
-    )

@@ -27,8 +27,8 @@ from airflow_mv.maintenance.expire import expire as expire
 from airflow_mv.maintenance.folders import Others, others_in, own_folders
 from airflow_mv.maintenance.history import History, Proof, owner
 from airflow_mv.maintenance.ledger import ExpiredSnapshots, Ledger, ledger_location, read_ledger, write_ledger
-from airflow_mv.publish.grace import DEFAULT_GRACE as DEFAULT_GRACE
 from airflow_mv.publish.protocol import Effects
+from airflow_mv.publish.refresh import DEFAULT_GRACE as DEFAULT_GRACE
 from airflow_mv.spec.identifiers import Identifier
 from airflow_mv.spec.snapshots import REASONS
 

@@ -12,19 +12,19 @@ import logging
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any
+from typing import Any, TypeVar
 
-from airflow_mv.catalog import LoadedView, MaterializedViewCatalog, TableChange
+from airflow_mv.catalog import LoadedStorage, LoadedView, MaterializedViewCatalog, TableChange
 from airflow_mv.catalog.catalog import next_number
 from airflow_mv.catalog.damage import Checked, Damage, check_snapshots, store_of
 from airflow_mv.catalog.evidence import Evidence, TableFile, ViewFile, require_materialized
 from airflow_mv.catalog.files import discard
-from airflow_mv.catalog.sql import Row
-from airflow_mv.errors import CommitConflictError, MaterializedViewError, NotFoundError
+from airflow_mv.catalog.sql import TABLE, VIEW, Row
+from airflow_mv.errors import CommitConflictError, CommitStateUnknownError, MaterializedViewError, NotFoundError
 from airflow_mv.freshness.status import timestamp
-from airflow_mv.publish.clock import repair_clock
+from airflow_mv.maintenance.clock import repair_clock
 from airflow_mv.publish.pointed import write_next
-from airflow_mv.publish.protocol import Effects
+from airflow_mv.publish.protocol import Change, Effects, Verdict, commit
 from airflow_mv.spec.identifiers import Identifier
 from airflow_mv.spec.materialized_view import (
     PROPERTY,
@@ -35,6 +35,7 @@ from airflow_mv.spec.materialized_view import (
     refresh_tag,
 )
 from airflow_mv.spec.snapshots import with_head, without_snapshots
+from airflow_mv.spec.table import TableMetadata
 from airflow_mv.spec.view import with_view_properties
 
 log = logging.getLogger(__name__)
@@ -633,7 +634,7 @@ def repair(
             continue
         if not act or not found.repairable:
             break
-        _publish(catalog, identifier, found, effects.now_ms())
+        _publish(catalog, identifier, found, effects)
     return Repaired(identifier, tuple(findings))
 
 
@@ -657,26 +658,26 @@ def _clock(catalog: MaterializedViewCatalog, view: Identifier) -> Finding | None
     )
 
 
-def _publish(catalog: MaterializedViewCatalog, view: Identifier, found: Diagnosis, now_ms: int) -> None:
+def _publish(catalog: MaterializedViewCatalog, view: Identifier, found: Diagnosis, effects: Effects) -> None:
     """Publish one step of a repair; what is left to do is found by the next look."""
     if found.view is None or found.table is None:
         raise NotFoundError(f"view {view}: there is nothing to repair it from")
     if found.view.storage_table is None:
-        _publish_pointed(catalog, found, now_ms)
+        _publish_pointed(catalog, found, effects)
     elif found.row is not None and found.view.metadata_location != found.row.location:
-        _publish_view(catalog, found.row, found.view, found.view.materialized.storage_table_location)
+        _publish_view(catalog, found.row, found.view, found.view.materialized.storage_table_location, effects)
     elif found.table_row is not None and found.table_row.location != found.table.location:
-        _publish_table(catalog, found, found.table_row.location, now_ms)
+        _publish_table(catalog, found, found.table_row.location, effects)
     else:
-        _commit(catalog, found)
+        _commit_table(catalog, found, effects)
 
 
-def _publish_pointed(catalog: MaterializedViewCatalog, found: Diagnosis, now_ms: int) -> None:
+def _publish_pointed(catalog: MaterializedViewCatalog, found: Diagnosis, effects: Effects) -> None:
     """Write what has changed, and swap the view's pointer: all of it in one change."""
     view, table = found.view, found.table
     if found.row is None or view is None or table is None or table.document is None or table.table is None:
         return
-    settings, edit, location = view.materialized, found.edit, table.location
+    settings, edit, location, now_ms = view.materialized, found.edit, table.location, effects.now_ms()
     written = edit is not None or found.fresh or location != settings.storage_table_location
     if written:
         document = edited(table.document, edit, now_ms=now_ms) if edit else table.document
@@ -689,7 +690,7 @@ def _publish_pointed(catalog: MaterializedViewCatalog, found: Diagnosis, now_ms:
             tags={},
             now_ms=now_ms,
         )
-    _publish_view(catalog, found.row, view, location, discards=(location,) if written else ())
+    _publish_view(catalog, found.row, view, location, effects, discards=(location,) if written else ())
 
 
 def _publish_view(
@@ -697,6 +698,7 @@ def _publish_view(
     row: Row,
     view: LoadedView,
     storage_location: str,
+    effects: Effects,
     discards: tuple[str, ...] = (),
 ) -> None:
     """Write a view's metadata under a fresh name and swap the row to it, if it is as it was looked at."""
@@ -704,12 +706,10 @@ def _publish_view(
     metadata = with_view_properties(view.metadata, {PROPERTY: property_text(settings)})
     number = max(next_number(row.location), next_number(view.metadata_location))
     new = catalog.write_metadata(metadata, number=number)
-    if catalog.swap(view.identifier, row.location, new):
-        return
-    _settle(catalog, view.identifier, row.location, new, discards)
+    _RowRepair(catalog, view.identifier, row.location, new, effects, discards).publish()
 
 
-def _publish_table(catalog: MaterializedViewCatalog, found: Diagnosis, base: str, now_ms: int) -> None:
+def _publish_table(catalog: MaterializedViewCatalog, found: Diagnosis, base: str, effects: Effects) -> None:
     """Write a storage table's metadata under a fresh name and swap its row to it (registered layout)."""
     view, table = found.view, found.table
     name = view.storage_table if view else None
@@ -723,25 +723,13 @@ def _publish_table(catalog: MaterializedViewCatalog, found: Diagnosis, base: str
         previous_location=table.location,
         updates={},
         tags={},
-        now_ms=now_ms,
+        now_ms=effects.now_ms(),
         number=next_number(numbered.location),
     )
-    if not catalog.swap_table(name, base, new):
-        _settle(catalog, name, base, new, ())
+    _RowRepair(catalog, name, base, new, effects, kind=TABLE).publish()
 
 
-def _settle(catalog: MaterializedViewCatalog, name: Identifier, base: str, new: str, discards: Iterable[str]) -> None:
-    """End a swap that matched no row: an earlier copy of it may have landed, or somebody else has come first."""
-    row = catalog.row(name)
-    if row is not None and row.location == new:
-        return
-    if row is None or row.location != base:
-        for location in (new, *discards):
-            discard(catalog.files, location)
-    raise CommitConflictError(f"{name} has changed since it was looked at: nothing was repaired. Run it again")
-
-
-def _commit(catalog: MaterializedViewCatalog, found: Diagnosis) -> None:
+def _commit_table(catalog: MaterializedViewCatalog, found: Diagnosis, effects: Effects) -> None:
     """Change the storage table in one commit (registered layout)."""
     view, table = found.view, found.table
     name, storage = (view.storage_table, table.storage) if view and table else (None, None)
@@ -750,8 +738,144 @@ def _commit(catalog: MaterializedViewCatalog, found: Diagnosis) -> None:
     change = TableChange(properties={STORAGE_OF_PROPERTY: storage.table.properties.get(STORAGE_OF_PROPERTY, "")})
     if found.edit is not None:
         change = _table_change(found.edit, table)
-    if catalog.commit_table(name, storage.table.table_uuid or "", change) is None:
-        raise CommitConflictError(f"{name} has changed since it was looked at: nothing was repaired. Run it again")
+    _TableRepair(catalog, name, storage, change, effects).publish()
+
+
+State = TypeVar("State")
+
+
+class _Repair(Change[State]):
+    """One step of a repair. It is not made anew: what has moved has to be looked at again."""
+
+    def publish(self) -> None:
+        """Run the protocol.
+
+        Raises:
+            CommitConflictError: The view has changed since it was looked at. Nothing was changed.
+            CommitStateUnknownError: No answer; the repair may be published. Run it again to settle it.
+        """
+        if commit(self).verdict == Verdict.LANDED:
+            return
+        if self.unknown:
+            raise CommitStateUnknownError(
+                f"{self.target} has changed since it was looked at, and an answer was lost: it is not known whether "
+                "the repair was published before. Nothing was deleted. Run it again"
+            )
+        raise CommitConflictError(
+            f"{self.target} has changed since it was looked at: nothing was repaired. Run it again"
+        )
+
+
+class _RowRepair(_Repair[Row | None]):
+    """Have a row name another metadata file; it has landed where the row names that file, or has named it before.
+
+    Args:
+        catalog: Where the row is.
+        name: Of what.
+        base: The file that the row names now.
+        new: The file that it is to name.
+        effects: Clock, sleep and jitter.
+        discards: What else was written for it.
+        kind: Whether it is the row of a view or a table.
+    """
+
+    def __init__(
+        self,
+        catalog: MaterializedViewCatalog,
+        name: Identifier,
+        base: str,
+        new: str,
+        effects: Effects,
+        discards: tuple[str, ...] = (),
+        *,
+        kind: str = VIEW,
+    ) -> None:
+        super().__init__(str(name), "the repair", effects)
+        self._catalog, self._name, self._base, self._new = catalog, name, base, new
+        self._discards, self._kind = discards, kind
+
+    def look(self) -> Row | None:
+        """Read the row."""
+        return self._catalog.row(self._name)
+
+    def judge(self, state: Row | None) -> Verdict:
+        """``SUPERSEDED`` where somebody else has moved the row."""
+        if state is not None and self._new in (state.location, state.previous):
+            return Verdict.LANDED
+        return Verdict.READY if self.may_land(state) else Verdict.SUPERSEDED
+
+    def send(self, _state: Row | None) -> bool:
+        """Swap the row."""
+        swap = self._catalog.swap if self._kind == VIEW else self._catalog.swap_table
+        return swap(self._name, self._base, self._new)
+
+    def may_land(self, state: Row | None) -> bool:
+        """Whether the row is as it was looked at."""
+        return state is not None and state.location == self._base
+
+    def clean_up(self) -> None:
+        """Delete what was written; nothing where an answer was lost, since the row may have come by our file."""
+        for location in () if self.unknown else (self._new, *self._discards):
+            discard(self._catalog.files, location)
+
+
+class _TableRepair(_Repair[tuple[str, TableMetadata] | None]):
+    """A commit to a storage table; it has landed where the table is as the commit leaves it.
+
+    Args:
+        catalog: Where the table is.
+        name: The table.
+        storage: The table as it was looked at.
+        change: The commit.
+        effects: Clock, sleep and jitter.
+    """
+
+    def __init__(
+        self,
+        catalog: MaterializedViewCatalog,
+        name: Identifier,
+        storage: LoadedStorage,
+        change: TableChange,
+        effects: Effects,
+    ) -> None:
+        super().__init__(str(name), "the repair", effects)
+        self._catalog, self._name, self._storage, self._change = catalog, name, storage, change
+
+    def look(self) -> tuple[str, TableMetadata] | None:
+        """Load the table."""
+        located = self._catalog.locate([self._name]).get(self._name)
+        return (located.metadata_location, self._catalog.table_metadata(self._name, located)) if located else None
+
+    def judge(self, state: tuple[str, TableMetadata] | None) -> Verdict:
+        """``SUPERSEDED`` where somebody else has changed what the commit requires."""
+        if state is None or state[1].table_uuid != self._storage.table.table_uuid:
+            return Verdict.SUPERSEDED
+        if state[0] != self._storage.location and self._has_landed(state[1]):
+            return Verdict.LANDED
+        return Verdict.READY if self._meets(state[1]) else Verdict.SUPERSEDED
+
+    def _has_landed(self, table: TableMetadata) -> bool:
+        change = self._change
+        refs = {name: ref.snapshot_id for name, ref in table.refs.items()}
+        return (
+            all(table.properties.get(key) == value for key, value in change.properties.items())
+            and all(refs.get(name) == item for name, item in (*change.branches.items(), *change.tags.items()))
+            and refs.keys().isdisjoint(change.removes)
+            and table.by_id.keys().isdisjoint(change.drops)
+        )
+
+    def _meets(self, table: TableMetadata) -> bool:
+        refs = {name: ref.snapshot_id for name, ref in table.refs.items()}
+        return all(refs.get(name) == item for name, item in self._change.requires.items())
+
+    def send(self, _state: tuple[str, TableMetadata] | None) -> bool:
+        """Commit."""
+        uuid = self._storage.table.table_uuid or ""
+        return self._catalog.commit_table(self._name, uuid, self._change) is not None
+
+    def may_land(self, state: tuple[str, TableMetadata] | None) -> bool:
+        """Whether what the commit requires is so."""
+        return state is not None and self._meets(state[1])
 
 
 def _table_change(edit: Edit, table: TableFile | None) -> TableChange:

@@ -10,8 +10,8 @@ from typing import Any
 
 from airflow_mv.catalog import LoadedStorage, LoadedView, MaterializedViewCatalog, TableChange
 from airflow_mv.errors import RefreshNotFoundError
-from airflow_mv.publish.amend import ChangedMetadata, StorageChange, commit_change
 from airflow_mv.publish.protocol import Effects
+from airflow_mv.publish.storage_change import ChangedMetadata, StorageChange
 from airflow_mv.spec.identifiers import Identifier
 from airflow_mv.spec.materialized_view import PROPERTY, StorageState, property_text, refresh_tag
 from airflow_mv.spec.snapshots import with_head
@@ -64,52 +64,68 @@ def rollback(
     Raises:
         RefreshNotFoundError: The history holds no such refresh, its rows have expired, or it is of another
             definition of the view.
-        CommitConflictError, CommitStateUnknownError: See :func:`airflow_mv.publish.amend.commit_change`.
+        CommitConflictError, CommitStateUnknownError: See :func:`airflow_mv.publish.protocol.commit`.
     """
-    identifier = catalog.identify(view)
-    target, rollback_id = 0, uuid.uuid4().hex
-
-    def look(loaded: LoadedView, storage: LoadedStorage) -> StorageState | None:
-        nonlocal target
-        if storage.state is not None and rollback_id in storage.state.rollback_ids:
-            return None  # an earlier copy has landed, whatever was published on top of it
-        state, target = _find(loaded, storage, refresh_id)
-        if state.current_refresh_id == refresh_id and storage.table.head == target:
-            return None
-        return state.rolled_back(refresh_id, rollback_id)
-
-    def pointed(
-        loaded: LoadedView, storage: LoadedStorage, document: dict[str, Any], now_ms: int
-    ) -> ChangedMetadata | None:
-        state = look(loaded, storage)
-        if state is None:
-            return None
-        return ChangedMetadata(with_head(document, target, now_ms=now_ms), {PROPERTY: property_text(state)})
-
-    def registered(loaded: LoadedView, storage: LoadedStorage) -> TableChange | None:
-        state = look(loaded, storage)
-        return _table_change(storage, target, state) if state else None
-
-    changed = commit_change(catalog, identifier, StorageChange(pointed, registered), effects=effects)
+    change = _Rollback(catalog, catalog.identify(view), refresh_id, effects)
+    changed = change.publish()
     if changed:
-        log.info("%s is at refresh %s again (snapshot %d)", identifier, refresh_id, target)
-    return RolledBack(identifier, refresh_id, target, changed)
+        log.info("%s is at refresh %s again (snapshot %d)", view, refresh_id, change.snapshot_id)
+    return RolledBack(catalog.identify(view), refresh_id, change.snapshot_id, changed)
 
 
-def _table_change(storage: LoadedStorage, target: int, state: StorageState) -> TableChange:
-    """Move ``main`` and the current tag, as publishing a refresh does, and with the same requirements."""
-    before, kept = storage.state.tag if storage.state else None, refresh_tag(state.current_refresh_id)
-    return TableChange(
-        requires={
-            "main": storage.table.head,
-            **({before: storage.tagged} if before else {}),
-            **({kept: target} if kept in storage.table.refs else {}),
-        },
-        branches={"main": target},
-        tags={state.tag: target},
-        removes=(before,) if before in storage.table.refs else (),
-        properties={PROPERTY: property_text(state)},
-    )
+class _Rollback(StorageChange):
+    """Make an earlier refresh current; it has landed where its id is among those that the history remembers.
+
+    Args:
+        catalog: Where the view is.
+        view: The view.
+        refresh_id: The refresh.
+        effects: Clock, sleep and jitter.
+    """
+
+    def __init__(
+        self, catalog: MaterializedViewCatalog, view: Identifier, refresh_id: str, effects: Effects | None
+    ) -> None:
+        super().__init__(catalog, view, f"the rollback to refresh {refresh_id}", effects)
+        self._refresh_id, self._id = refresh_id, uuid.uuid4().hex
+        self._state: StorageState | None = None
+        #: The snapshot with the refresh's rows.
+        self.snapshot_id = 0
+
+    def is_needed(self, view: LoadedView, storage: LoadedStorage) -> bool:
+        """Whether the refresh is not current, and an earlier copy of the rollback has not landed."""
+        if storage.state is not None and self._id in storage.state.rollback_ids:
+            return False  # whatever was published on top of it
+        state, self.snapshot_id = _find(view, storage, self._refresh_id)
+        self._state = state.rolled_back(self._refresh_id, self._id)
+        return state.current_refresh_id != self._refresh_id or storage.table.head != self.snapshot_id
+
+    def changed_metadata(self, _storage: LoadedStorage, document: dict[str, Any], now_ms: int) -> ChangedMetadata:
+        """Move ``main``, and set the record."""
+        properties = {PROPERTY: property_text(self._after)}
+        return ChangedMetadata(with_head(document, self.snapshot_id, now_ms=now_ms), properties)
+
+    def table_change(self, storage: LoadedStorage) -> TableChange:
+        """Move ``main`` and the current tag, as publishing a refresh does, and with the same requirements."""
+        state, target = self._after, self.snapshot_id
+        before, kept = storage.state.tag if storage.state else None, refresh_tag(state.current_refresh_id)
+        return TableChange(
+            requires={
+                "main": storage.table.head,
+                **({before: storage.tagged} if before else {}),
+                **({kept: target} if kept in storage.table.refs else {}),
+            },
+            branches={"main": target},
+            tags={state.tag: target},
+            removes=(before,) if before in storage.table.refs else (),
+            properties={PROPERTY: property_text(state)},
+        )
+
+    @property
+    def _after(self) -> StorageState:
+        if self._state is None:
+            raise RefreshNotFoundError(f"view {self._view} was not looked at yet")
+        return self._state
 
 
 def _find(view: LoadedView, storage: LoadedStorage, refresh_id: str) -> tuple[StorageState, int]:

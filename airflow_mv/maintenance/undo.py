@@ -8,13 +8,13 @@ from collections.abc import Collection
 from dataclasses import dataclass, replace
 from typing import Any
 
-from airflow_mv.catalog import LoadedStorage, LoadedView, MaterializedViewCatalog
+from airflow_mv.catalog import LoadedStorage, LoadedView, MaterializedViewCatalog, TableChange
 from airflow_mv.catalog.places import lies_in
 from airflow_mv.catalog.reach import readable_files
-from airflow_mv.errors import InvalidMetadataError, MetadataFileNotFoundError
+from airflow_mv.errors import InvalidMetadataError, MetadataFileNotFoundError, UnsupportedError
 from airflow_mv.maintenance.ledger import Ledger, read_ledger, write_ledger
-from airflow_mv.publish.amend import ChangedMetadata, StorageChange, commit_change
 from airflow_mv.publish.protocol import Effects
+from airflow_mv.publish.storage_change import ChangedMetadata, StorageChange
 from airflow_mv.spec.identifiers import Identifier
 from airflow_mv.spec.snapshots import with_snapshots
 from airflow_mv.spec.stored import decode
@@ -73,28 +73,61 @@ def undo(catalog: MaterializedViewCatalog, view: str | Identifier, *, effects: E
         effects: Clock, sleep and jitter.
 
     Raises:
-        CommitConflictError, CommitStateUnknownError: See :func:`airflow_mv.publish.amend.commit_change`.
+        CommitConflictError, CommitStateUnknownError: See :func:`airflow_mv.publish.protocol.commit`.
     """
     loaded = catalog.load(view)
     storage, before = catalog.load_storage(loaded), read_ledger(catalog, loaded)
     expired = {identity for entry in before.expired for identity in entry.snapshot_ids}
     found = {} if storage.name is not None else _restorable(catalog, storage, before)
     restored: tuple[int, ...] = ()
-
-    def pointed(_: LoadedView, now: LoadedStorage, document: dict[str, Any], __: int) -> ChangedMetadata | None:
-        nonlocal restored
-        missing = {key: source for key, source in found.items() if now.table.find(key) is None}
-        if not missing:
-            return None
-        restored = tuple(sorted(missing))
-        return ChangedMetadata(_with_all(document, missing))
-
     if found:
-        commit_change(catalog, loaded.identifier, StorageChange(pointed, lambda *_: None), effects=effects)
+        change = _Restoration(catalog, loaded.identifier, found, effects)
+        change.publish()
+        restored = change.restored
     lost = tuple(sorted(expired - set(found) - {item.snapshot_id for item in storage.table.snapshots}))
     write_ledger(catalog, loaded, replace(before, marks={}, expired=()), before)
     log.info("Undone for %s: %d snapshots restored, %d files unmarked", view, len(restored), len(before.marks))
     return Undone(loaded.identifier, restored, lost, len(before.marks), storage.name is not None)
+
+
+class _Restoration(StorageChange):
+    """Put expired snapshots back (pointed layout); it has landed where all of them are there.
+
+    Args:
+        catalog: Where the view is.
+        view: The view.
+        found: The storage metadata that has each expired snapshot, by the snapshot's id.
+        effects: Clock, sleep and jitter.
+    """
+
+    def __init__(
+        self,
+        catalog: MaterializedViewCatalog,
+        view: Identifier,
+        found: dict[int, dict[str, Any]],
+        effects: Effects | None,
+    ) -> None:
+        super().__init__(catalog, view, "the restoration of snapshots", effects)
+        self._found = found
+        #: The snapshots that were put back.
+        self.restored: tuple[int, ...] = ()
+
+    def _missing(self, storage: LoadedStorage) -> dict[int, dict[str, Any]]:
+        return {key: source for key, source in self._found.items() if storage.table.find(key) is None}
+
+    def is_needed(self, _view: LoadedView, storage: LoadedStorage) -> bool:
+        """Whether one of the snapshots is missing."""
+        return bool(self._missing(storage))
+
+    def changed_metadata(self, storage: LoadedStorage, document: dict[str, Any], _now_ms: int) -> ChangedMetadata:
+        """Return the metadata with the snapshots."""
+        missing = self._missing(storage)
+        self.restored = tuple(sorted(missing))
+        return ChangedMetadata(_with_all(document, missing))
+
+    def table_change(self, _storage: LoadedStorage) -> TableChange:
+        """Refuse: a catalog takes no snapshot that is older than its newest."""
+        raise UnsupportedError(f"{self.target}: snapshots of a storage table in the catalog cannot be put back")
 
 
 def _with_all(document: dict[str, Any], missing: dict[int, dict[str, Any]]) -> dict[str, Any]:

@@ -91,7 +91,7 @@ def _digest(data: bytes) -> str:
 
 def _lasting(catalog: MaterializedViewCatalog, folder: str) -> list[StoredFile]:
     """Return the files of a folder that no collection will delete soon."""
-    from airflow_mv.publish.grace import oldest_lasting_ms
+    from airflow_mv.publish.refresh import oldest_lasting_ms
 
     found = list(catalog.files.list(folder))
     oldest = oldest_lasting_ms(catalog, folder) if found else 0

@@ -19,9 +19,16 @@ from airflow_mv.catalog.files import check_location, discard, join
 from airflow_mv.catalog.places import lies_in
 from airflow_mv.catalog.untrusted_input import check_confined
 from airflow_mv.errors import InvalidMetadataError, MetadataFileNotFoundError
-from airflow_mv.publish.grace import oldest_lasting_ms
 from airflow_mv.publish.layout import StorageLayout, good_outcome
-from airflow_mv.publish.refresh import Attempt, PlannedRefresh, Staged, dropped_tags, keeps_history, next_state
+from airflow_mv.publish.refresh import (
+    Attempt,
+    PlannedRefresh,
+    Staged,
+    dropped_tags,
+    keeps_history,
+    next_state,
+    oldest_lasting_ms,
+)
 from airflow_mv.script import Outcome, Script
 from airflow_mv.spec.clock import corrected, goes_back, is_ahead, latest_ms
 from airflow_mv.spec.materialized_view import PROPERTY, property_text, refresh_tag

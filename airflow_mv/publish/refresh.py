@@ -42,6 +42,8 @@ from airflow_mv.spec.times import duration
 MAX_COUNT_PROPERTY = "airflow-mv.history.max-count"
 MAX_AGE_PROPERTY = "airflow-mv.history.max-age"
 DEFAULT_MAX_COUNT = 100
+#: How long files stay that nothing needs. It has to be more than twice as long as the longest refresh.
+DEFAULT_GRACE = timedelta(days=3)
 
 
 class PlannedRefresh(Protocol):
@@ -387,6 +389,16 @@ def _at_or_after(catalog: MaterializedViewCatalog, theirs: BaseTable, ours: Base
 
 def _versions(views: Iterable[NestedViewVersion]) -> set[tuple[str, str, int]]:
     return {(view.identifier, view.uuid, view.version_id) for view in views}
+
+
+def oldest_lasting_ms(catalog: MaterializedViewCatalog, folder: str) -> int:
+    """Return the time since which a staged file must have been written for half of the grace to be left to it.
+
+    Args:
+        catalog: Where the folder is.
+        folder: Its store's clock counts.
+    """
+    return catalog.files.now_ms(folder) - DEFAULT_GRACE // timedelta(milliseconds=2)
 
 
 def keeps_history(view: LoadedView) -> bool:

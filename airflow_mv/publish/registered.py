@@ -17,9 +17,11 @@ from dataclasses import replace
 from airflow_mv.catalog import LoadedStorage, LoadedView, MaterializedViewCatalog, TableChange
 from airflow_mv.errors import InvalidMetadataError, JobError, MaterializedViewError, ViewNotFoundError
 from airflow_mv.publish.layout import StorageLayout, good_outcome
+from airflow_mv.publish.protocol import Change, Effects, Verdict, commit
 from airflow_mv.publish.refresh import Attempt, PlannedRefresh, Staged, dropped_tags, keeps_history, next_state
 from airflow_mv.script import Outcome, Script
 from airflow_mv.spec.clock import MAX_AHEAD_MS
+from airflow_mv.spec.identifiers import Identifier
 from airflow_mv.spec.materialized_view import (
     COMPLETE_KEY,
     FALLBACK_KEY,
@@ -33,7 +35,7 @@ from airflow_mv.spec.materialized_view import (
     staging_branch,
 )
 from airflow_mv.spec.reasons import Mode
-from airflow_mv.spec.table import Snapshot, ancestors
+from airflow_mv.spec.table import Snapshot, TableMetadata, ancestors
 
 log = logging.getLogger(__name__)
 
@@ -189,9 +191,46 @@ class RegisteredAttempt:
         if branch is None or table is None:
             return
         try:
-            self._catalog.tables.drop_branch(table, branch)
+            commit(DropBranch(self._catalog, table, branch, self._staged.effects))
         except MaterializedViewError as error:
             log.warning("The needless branch %s could not be dropped: %s", branch, error)
+
+
+class DropBranch(Change[TableMetadata | None]):
+    """The removal of a branch from a table of the catalog; it has landed where the branch or the table is gone.
+
+    Args:
+        catalog: Where the table is.
+        table: The table.
+        branch: The branch.
+        effects: Clock, sleep and jitter.
+    """
+
+    def __init__(self, catalog: MaterializedViewCatalog, table: Identifier, branch: str, effects: Effects) -> None:
+        super().__init__(f"table {table}", f"the removal of branch {branch}", effects)
+        self._catalog, self._table, self._branch = catalog, table, branch
+        self._required: int | None = None
+
+    def look(self) -> TableMetadata | None:
+        """Load the table's metadata."""
+        located = self._catalog.locate([self._table]).get(self._table)
+        return self._catalog.table_metadata(self._table, located) if located is not None else None
+
+    def judge(self, state: TableMetadata | None) -> Verdict:
+        """Look for the branch."""
+        return Verdict.LANDED if state is None or self._branch not in state.refs else Verdict.READY
+
+    def send(self, state: TableMetadata | None) -> bool:
+        """Remove it, if it is where it was looked at."""
+        if state is None:
+            return False
+        self._required = state.refs[self._branch].snapshot_id
+        change = TableChange(requires={self._branch: self._required}, removes=(self._branch,))
+        return self._catalog.commit_table(self._table, state.table_uuid or "", change) is not None
+
+    def may_land(self, state: TableMetadata | None) -> bool:
+        """Whether the branch is where it was when the change was sent."""
+        return state is not None and state.refs[self._branch].snapshot_id == self._required
 
 
 def _left_over(storage: LoadedStorage) -> list[str]:

@@ -16,10 +16,7 @@ from airflow_mv.catalog.untrusted_input import check_confined
 from airflow_mv.checks import CHECKS_PROPERTY, Check, property_of, stored_checks
 from airflow_mv.errors import (
     AlreadyExistsError,
-    CatalogUnavailableError,
     ClockError,
-    CommitConflictError,
-    CommitStateUnknownError,
     ConfigurationError,
     InvalidMetadataError,
     InvalidQueryError,
@@ -28,12 +25,11 @@ from airflow_mv.errors import (
     NotFoundError,
     NotMaterializedError,
     UnsupportedError,
-    ViewNotFoundError,
 )
 from airflow_mv.freshness.observe import load_dependencies, observe_tables, require_readable
-from airflow_mv.publish.new_storage import NewStorage, discarded_on_failure, drop_storage
 from airflow_mv.publish.protocol import Effects
 from airflow_mv.publish.refresh import history_limits
+from airflow_mv.publish.view_change import CreateView, NewStorage, ViewChange, discarded_on_failure, drop_storage
 from airflow_mv.refresh.checks import require_fitting
 from airflow_mv.refresh.inputs import expanded_dependencies, load_tables, same_columns, schemas_of
 from airflow_mv.refresh.statements import create_storage, pin, pinned_tables
@@ -54,7 +50,8 @@ from airflow_mv.version import __version__
 log = logging.getLogger(__name__)
 
 SUMMARY = {"engine-name": "airflow-mv", "engine-version": __version__}
-_TRIES = 5
+#: In the summary of a view's version: the change that has made it.
+_CHANGE_ID = "airflow-mv.change-id"
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,7 +189,7 @@ def _create_new(
         now_ms=_now_ms(catalog, location, effects),
     )
     with discarded_on_failure(catalog, storage):
-        return catalog.create(view, metadata)
+        return CreateView(catalog, view, metadata, effects).publish()
 
 
 def _materialize(
@@ -215,9 +212,7 @@ def _materialize(
         catalog, existing.identifier, definition, sql, columns, existing.metadata.location, stager, context
     )
     with discarded_on_failure(catalog, storage):
-        return _publish_properties(
-            catalog, existing, lambda loaded: definition.view_properties(storage, loaded.settings), effects
-        )
+        return _NewProperties(catalog, existing, definition, effects, storage).publish()
 
 
 def _redefine(
@@ -227,7 +222,7 @@ def _redefine(
     stager: Callable[[Script], Outcome],
     effects: Effects,
 ) -> LoadedView:
-    view, settings = existing.identifier, existing.materialized
+    view = existing.identifier
     sql = (definition.sql or existing.metadata.sql(view=str(view))).strip().rstrip(";")
     same = sql == existing.metadata.sql(view=str(view))
     columns = existing.metadata.schema_.names if same else None
@@ -237,15 +232,15 @@ def _redefine(
         log.info("The query of %s is the same: its version stays %d", view, existing.metadata.current_version_id)
         require_fitting(definition.given_properties, view=str(view), columns=existing.metadata.schema_.names)
         if _storage_has(catalog, existing, existing.metadata.schema_.fields):
-            return _publish_properties(catalog, existing, definition.properties_on, effects)
+            return _NewProperties(catalog, existing, definition, effects).publish()
         return _retired(catalog, existing, _materialize(catalog, existing, definition, stager, effects))
-    if _storage_has(catalog, existing, storage.fields):
-        # Only its columns were wanted.
-        storage.discard(catalog)
-        return _replaced(catalog, existing, sql, storage, definition.properties_on, effects)
+    keeps = _storage_has(catalog, existing, storage.fields)
+    change = _NewDefinition(catalog, existing, sql, storage, definition, keeps=keeps, effects=effects)
+    if keeps:
+        storage.discard(catalog)  # only its columns were wanted
+        return change.publish()
     with discarded_on_failure(catalog, storage):
-        properties = definition.view_properties(storage, settings)
-        replaced = _replaced(catalog, existing, sql, storage, lambda _: properties, effects)
+        replaced = change.publish()
     return _retired(catalog, existing, replaced)
 
 
@@ -266,102 +261,93 @@ def _retired(catalog: MaterializedViewCatalog, old: LoadedView, new: LoadedView)
     return new
 
 
-def _replaced(
-    catalog: MaterializedViewCatalog,
-    existing: LoadedView,
-    sql: str,
-    storage: NewStorage,
-    properties: Callable[[LoadedView], Mapping[str, str]],
-    effects: Effects,
-) -> LoadedView:
-    """Publish another query: the new version and the properties in one commit."""
-    view = existing.identifier
+class _NewDefinition(ViewChange):
+    """Another query: the new version and the properties in one commit, recognized by an id in the version's summary.
 
-    def change(current: LoadedView) -> ViewMetadata | None:
-        wanted, metadata = properties(current), current.metadata
-        done = metadata.sql(view=str(view)) == sql and list(metadata.schema_.fields) == storage.fields
-        if done and _has(current, wanted):
+    Args:
+        catalog: Where the view is.
+        existing: The view.
+        sql: The query.
+        storage: The storage table that was made for it.
+        definition: What the view is to be.
+        keeps: Whether the view keeps the storage table that it has.
+        effects: Clock, sleep and jitter.
+    """
+
+    def __init__(
+        self,
+        catalog: MaterializedViewCatalog,
+        existing: LoadedView,
+        sql: str,
+        storage: NewStorage,
+        definition: Definition,
+        *,
+        keeps: bool,
+        effects: Effects,
+    ) -> None:
+        super().__init__(catalog, existing, "its new definition", effects, None if keeps else storage)
+        self._sql, self._storage, self._definition, self._keeps = sql, storage, definition, keeps
+        self._settings = existing.materialized
+        self._id = uuid.uuid4().hex
+
+    def _is_in_history(self, metadata: ViewMetadata) -> bool:
+        return any(version.summary.get(_CHANGE_ID) == self._id for version in metadata.versions)
+
+    def wanted(self, view: LoadedView) -> ViewMetadata | None:
+        """Return the view with the new version, unless that is in its history already."""
+        metadata = view.metadata
+        if self._is_in_history(metadata):
+            return None
+        definition, storage = self._definition, self._storage
+        wanted = definition.properties_on(view) if self._keeps else definition.view_properties(storage, self._settings)
+        same = metadata.sql(view=str(view.identifier)) == self._sql and list(metadata.schema_.fields) == storage.fields
+        if same and _has(view, wanted):
             return None
         return replace_version(
             with_view_properties(metadata, wanted),
             schema={"type": "struct", "fields": storage.fields},
-            sql=sql,
-            default_catalog=view.catalog,
-            default_namespace=view.namespace,
-            summary=SUMMARY,
-            now_ms=_now_ms(catalog, metadata.location, effects),
+            sql=self._sql,
+            default_catalog=view.identifier.catalog,
+            default_namespace=view.identifier.namespace,
+            summary={**SUMMARY, _CHANGE_ID: self._id},
+            now_ms=_now_ms(self._catalog, metadata.location, self.effects),
         )
 
-    return _publish(catalog, existing, change, effects)
 
+class _NewProperties(ViewChange):
+    """Other properties, and where one was made for it another storage table; the definition stays.
 
-def _publish_properties(
-    catalog: MaterializedViewCatalog,
-    existing: LoadedView,
-    properties: Callable[[LoadedView], Mapping[str, str]],
-    effects: Effects,
-) -> LoadedView:
-    def change(current: LoadedView) -> ViewMetadata | None:
-        wanted = properties(current)
-        return None if _has(current, wanted) else with_view_properties(current.metadata, wanted)
+    To set properties twice is the same as to set them once: the properties themselves say whether it has landed.
 
-    return _publish(catalog, existing, change, effects)
+    Args:
+        catalog: Where the view is.
+        existing: The view.
+        definition: What the view is to be.
+        effects: Clock, sleep and jitter.
+        storage: The new storage table; ``None`` where the view keeps the one that it has.
+    """
+
+    def __init__(
+        self,
+        catalog: MaterializedViewCatalog,
+        existing: LoadedView,
+        definition: Definition,
+        effects: Effects,
+        storage: NewStorage | None = None,
+    ) -> None:
+        name = "its new properties" if storage is None else "its new storage table"
+        super().__init__(catalog, existing, name, effects, storage)
+        self._definition, self._storage = definition, storage
+
+    def wanted(self, view: LoadedView) -> ViewMetadata | None:
+        """Return the view with the properties, unless it has them."""
+        definition, storage = self._definition, self._storage
+        properties = definition.view_properties(storage, view.settings) if storage else definition.properties_on(view)
+        return None if _has(view, properties) else with_view_properties(view.metadata, properties)
 
 
 def _has(view: LoadedView, properties: Mapping[str, str]) -> bool:
     return all(view.metadata.properties.get(key) == value for key, value in properties.items())
-
-
-def _publish(
-    catalog: MaterializedViewCatalog,
-    existing: LoadedView,
-    change: Callable[[LoadedView], ViewMetadata | None],
-    effects: Effects,
-) -> LoadedView:
-    """Publish a change of a view. What became of a change whose answer was lost, the view itself tells.
-
-    Args:
-        catalog: Where the view is.
-        existing: The view as it was loaded last.
-        change: Makes the new metadata; ``None`` where the view is as it is wanted already.
-        effects: Clock, sleep and jitter.
-
-    Raises:
-        CommitConflictError: Others kept winning. Nothing was published.
-        CommitStateUnknownError: The catalog's answers stayed lost, or prove nothing.
-        ViewNotFoundError: The view was dropped, or dropped and created again.
-    """
-    view = existing.identifier
-    doubts: list[str] = []
-    refusal: MaterializedViewError | None = None
-    for number in range(1, _TRIES + 1):
-        try:
-            existing = existing if number == 1 else _same(catalog.load(view), existing)
-            changed = change(existing)
-            if changed is None:
-                return existing
-            if refusal is not None:
-                raise refusal  # the answer to the last try, and this look shows that it did not land
-            if catalog.replace(existing, changed):
-                return catalog.load(view)
-        except (CatalogUnavailableError, CommitStateUnknownError) as error:
-            doubts.append(str(error))
-            refusal = getattr(error, "refusal", refusal)
-            log.warning("Try %d of %d to change %s: %s", number, _TRIES, view, error)
-        if number < _TRIES:
-            effects.wait(number)
-    if doubts:
-        raise CommitStateUnknownError(
-            f"view {view}: after {_TRIES} tries the catalog still gave no answer to go by ({doubts[-1]}). The change "
-            "may or may not be published; nothing was deleted, run it again to settle it"
-        )
-    raise CommitConflictError(f"view {view} kept changing while it was changed; run it again")
-
-
-def _same(loaded: LoadedView, before: LoadedView) -> LoadedView:
-    if loaded.metadata.view_uuid != before.metadata.view_uuid:
-        raise ViewNotFoundError(f"view {loaded.identifier} was dropped and created again while it was changed")
-    return loaded
 
 
 def _new_storage(

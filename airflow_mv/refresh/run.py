@@ -15,7 +15,9 @@ from dataclasses import replace
 from airflow_mv.catalog import MaterializedViewCatalog
 from airflow_mv.catalog.damage import check_snapshots, store_of
 from airflow_mv.errors import (
+    ClockError,
     CommitConflictError,
+    FutureTimeError,
     InvalidMetadataError,
     InvalidQueryError,
     JobError,
@@ -25,7 +27,6 @@ from airflow_mv.errors import (
 from airflow_mv.freshness.observe import load_dependencies, query_of
 from airflow_mv.publish import Effects, PublishOutcome, RefreshMetrics
 from airflow_mv.publish import publish as publish_staged
-from airflow_mv.publish.clock import clock_error, is_about_clocks
 from airflow_mv.publish.layouts import layout_of
 from airflow_mv.redaction import shortened
 from airflow_mv.refresh import Pins, RefreshOptions, plan_refresh
@@ -34,8 +35,10 @@ from airflow_mv.refresh.inputs import renamed_by_now
 from airflow_mv.refresh.intervals import Kept
 from airflow_mv.refresh.plan import RefreshPlan, RefreshResult
 from airflow_mv.script import CLOCK, Delta, Outcome, Script
+from airflow_mv.spec.clock import is_false, latest_ms
 from airflow_mv.spec.identifiers import Identifier
 from airflow_mv.spec.reasons import FOUND_OUT, Code, Mode, Reason
+from airflow_mv.spec.times import from_ms
 from airflow_mv.sql.order import in_order
 
 log = logging.getLogger(__name__)
@@ -47,6 +50,10 @@ Stager = Callable[[Script], Outcome]
 _ABOUT_FILES = re.compile(
     r"NotFoundException|File does not exist: |FAILED_READ_FILE|not a Parquet file|Not an Avro data file|"
     r"Failed to (open|read)"
+)
+#: What Java Iceberg says of times that go back by more than a minute.
+_ABOUT_CLOCKS = re.compile(
+    r"Expected sorted (snapshot|previous metadata) log entries|Invalid (update|snapshot) timestamp", re.ASCII
 )
 _MAX_PLANS = 6
 #: Refreshes of other intervals move the storage table too, and each of them only once: a backfill runs many at a time.
@@ -98,11 +105,33 @@ def stage(catalog: MaterializedViewCatalog, plan: RefreshPlan, stager: Stager) -
 def _failure(catalog: MaterializedViewCatalog, plan: RefreshPlan, outcome: Outcome) -> MaterializedViewError:
     """Return the error of a job that has staged nothing."""
     reason = outcome.error or "the job ended without a staged table"
-    if outcome.error_class == CLOCK or is_about_clocks(reason):
-        return clock_error(catalog, plan.view, reason)
+    if outcome.error_class == CLOCK or _ABOUT_CLOCKS.search(reason):
+        return _clock_error(catalog, plan.view, reason)
     _require_files(catalog, plan, reason)
     kind = InvalidQueryError if outcome.query_error else JobError
     return kind(f"view {plan.view}: the Spark job failed, nothing was published: {reason}")
+
+
+def _clock_error(catalog: MaterializedViewCatalog, view: Identifier, reason: str) -> MaterializedViewError:
+    """Return the error for a job that failed because of a clock: the view's stored times, or the driver's clock."""
+    if not _ABOUT_CLOCKS.search(reason):
+        return ClockError(reason if str(view) in reason else f"view {view}: {reason}")
+    loaded = catalog.load(view)
+    storage = catalog.load_storage(loaded)
+    document = catalog.stored_table(loaded, storage)
+    store_ms, latest = catalog.files.now_ms(storage.table.location), latest_ms(document)
+    if is_false(document, store_ms):
+        when = from_ms(latest).isoformat(timespec="seconds")
+        return FutureTimeError(
+            f"view {view}: its storage table holds times up to {max(0, latest - store_ms) / 1000:.0f} s ahead of the "
+            f"store's clock (the latest is {when}): a host with a wrong clock has changed it. Nothing was published. "
+            f"Correct them with `airflow-mv repair {view}`"
+        )
+    return ClockError(
+        f"view {view}: Spark found times that go back ({reason}): the clock of its driver is behind that of the host "
+        "that has changed the storage table, or one of the query's tables, last. Nothing was published. Set it right, "
+        "then run the refresh again"
+    )
 
 
 def _require_files(catalog: MaterializedViewCatalog, plan: RefreshPlan, reason: str) -> None:

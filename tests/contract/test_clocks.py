@@ -15,9 +15,9 @@ import pytest
 
 from airflow_mv.catalog import tables
 from airflow_mv.errors import ClockError, FutureTimeError, UnsupportedError
+from airflow_mv.maintenance.clock import repair_clock
 from airflow_mv.maintenance.repair import repair
 from airflow_mv.maintenance.rollback import rollback
-from airflow_mv.publish.clock import repair_clock
 from airflow_mv.publish.protocol import Effects
 from airflow_mv.refresh import plan_refresh
 from airflow_mv.refresh.run import publish

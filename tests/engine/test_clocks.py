@@ -13,7 +13,7 @@ import pytest
 from airflow_mv.catalog import stored_layout
 from airflow_mv.errors import ClockError, FutureTimeError
 from airflow_mv.job.run import run
-from airflow_mv.publish.clock import repair_clock
+from airflow_mv.maintenance.clock import repair_clock
 from airflow_mv.refresh.stagers import session_stager
 from airflow_mv.spec.clock import latest_ms
 from tests.builders import LAYOUTS

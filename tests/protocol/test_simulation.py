@@ -14,7 +14,16 @@ import pytest
 
 from airflow_mv.catalog import Layout
 from airflow_mv.spec.materialized_view import TIME_TRAVEL_PROPERTY
-from tests.protocol.simulation.actors import ACTORS, append, comment, compact, rolling_back, turn_time_travel
+from tests.protocol.simulation.actors import (
+    ACTORS,
+    VIEW_CHANGES,
+    append,
+    comment,
+    compact,
+    rolling_back,
+    turn_time_travel,
+)
+from tests.protocol.simulation.change_mutants import CHANGE_MUTANTS
 from tests.protocol.simulation.mutants import MUTANTS, Patch, metadata_named_by_version_number
 from tests.protocol.simulation.product import simulating
 from tests.protocol.simulation.registered_mutants import REGISTERED_MUTANTS, rollback_is_done_again
@@ -76,6 +85,18 @@ REGISTERED_EVENTS = (
 )
 
 
+VIEW_EVENTS = (
+    *(f"view change: {end}" for end in ("done", "CommitStateUnknownError", "ViewNotFoundError")),
+    "create failed: AlreadyExistsError",
+    *(f"{role} failed: CommitStateUnknownError" for role in ("redefine", "set", "create", "repair")),
+    "repair failed: CommitConflictError",
+    "view repaired",
+    "late swap landed",
+    "late swap came too late",
+)
+VIEW_SCHEDULES: dict[Layout, range] = {"pointed": range(120), "registered": range(60)}
+
+
 @pytest.fixture(autouse=True, scope="module")
 def _simulating() -> Iterator[None]:
     logging.disable(logging.WARNING)
@@ -91,6 +112,16 @@ def test_no_schedule_loses_doubles_or_mixes_up_a_refresh(layout: Layout, schedul
     for seed in schedules:
         events += simulate(seed, layout=layout).events
     wanted = EVENTS if layout == "pointed" else REGISTERED_EVENTS
+    assert [event for event in wanted if not events[event]] == [], "nothing is proven about what never came about"
+
+
+@pytest.mark.parametrize(("layout", "schedules"), VIEW_SCHEDULES.items())
+def test_no_schedule_loses_or_doubles_a_change_of_the_view(layout: Layout, schedules: range) -> None:
+    """Definitions, properties, creations and repairs race with refreshes: the same invariants, for all of them."""
+    events: Counter[str] = Counter()
+    for seed in schedules:
+        events += simulate(seed, layout=layout, weather=Weather.of(Random(seed), tuple(VIEW_CHANGES))).events
+    wanted = [item for item in VIEW_EVENTS if layout == "pointed" or not item.startswith("create")]
     assert [event for event in wanted if not events[event]] == [], "nothing is proven about what never came about"
 
 
@@ -120,6 +151,18 @@ def test_no_schedule_of_many_loses_doubles_or_mixes_up_a_refresh(
 def test_one_seed_is_one_schedule() -> None:
     """What a seed has found once, it finds again."""
     assert [simulate(seed).events for seed in range(5)] == [simulate(seed).events for seed in range(5)]
+
+
+@pytest.mark.parametrize("mutant", CHANGE_MUTANTS, ids=lambda mutant: str(mutant.__name__))
+def test_a_fault_planted_in_the_loop_or_in_one_of_its_changes_is_found(mutant: Callable[[World, Patch], None]) -> None:
+    for seed in range(SEARCH):
+        weather = Weather.of(Random(seed), (*VIEW_CHANGES, *CHANGE_MUTANTS[mutant]))
+        with pytest.MonkeyPatch.context() as patch:
+            try:
+                simulate(seed, prepare=lambda world: mutant(world, patch), weather=weather)
+            except Violation:
+                return
+    pytest.fail(f"not found within {SEARCH} schedules")
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: str(mutant.__name__))

@@ -27,7 +27,8 @@ from airflow_mv.errors import MaterializedViewError, NotFoundError, ViewNotFound
 from airflow_mv.maintenance.drop import drop
 from airflow_mv.maintenance.expire import expire
 from airflow_mv.maintenance.rollback import rollback
-from airflow_mv.publish.protocol import Effects
+from airflow_mv.publish.protocol import Effects, Verdict, commit
+from airflow_mv.publish.registered import DropBranch
 from airflow_mv.refresh.create import Definition, create
 from tests.branches import create_branch
 from tests.builders import QUERY, Lake, lake
@@ -156,11 +157,11 @@ def branch_dropped(home: Lake, odd: Odd, status: int, *, landed: bool) -> None:
     assert name is not None
     create_branch(home.iceberg.load_table((*name.namespace, name.name)), "b", storage.table.head)
     odd.arm(TABLE, status, landed=landed)
-    found = ended(lambda: home.catalog.tables.drop_branch(name, "b"))
+    found = ended(lambda: commit(DropBranch(home.catalog, name, "b", QUICK)).verdict)
     assert odd.happened, status
     if landed:
-        assert found is None, (status, found)
-    home.catalog.tables.drop_branch(name, "b")
+        assert found == Verdict.LANDED, (status, found)
+    commit(DropBranch(home.catalog, name, "b", QUICK))
     assert "b" not in home.storage().table.refs
 
 

@@ -17,7 +17,7 @@ from typing import Any
 from pyiceberg.io.pyarrow import PyArrowFile, PyArrowFileIO
 from sqlalchemy import Engine
 
-from airflow_mv.catalog import MaterializedViewCatalog
+from airflow_mv.catalog import MaterializedViewCatalog, TableChange
 from airflow_mv.script import Outcome, Script
 from airflow_mv.spec.identifiers import Identifier
 
@@ -145,18 +145,18 @@ class Points:
                 return read(location, what=what)
 
         catalog.files.read = named_read  # type: ignore[method-assign]
-        catalog.tables.drop_branch = self._dropper(catalog.tables.drop_branch)  # type: ignore[method-assign]
+        catalog.commit_table = self._committer(catalog.commit_table)  # type: ignore[method-assign]
         return catalog
 
-    def _dropper(self, drop_branch: Callable[[Identifier, str], None]) -> Callable[[Identifier, str], None]:
-        def drop(name: Identifier, branch: str) -> None:
-            self._dropping = True
+    def _committer(self, commit: Callable[[Identifier, str, TableChange], str | None]) -> Callable[..., str | None]:
+        def commit_table(name: Identifier, uuid: str, change: TableChange) -> str | None:
+            self._dropping = not change.properties  # a refresh records itself; what drops its branch does not
             try:
-                drop_branch(name, branch)
+                return commit(name, uuid, change)
             finally:
                 self._dropping = False
 
-        return drop
+        return commit_table
 
     def files(self) -> None:
         """Wrap the file store of this process, for good."""

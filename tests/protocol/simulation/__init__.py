@@ -15,7 +15,8 @@ change the invariants are asked. One seed is one schedule.
 ``actors``      what others do
 ``checks``      the invariants
 ``schedule``    who goes on
-``mutants``     planted faults, each of which must be found; ``registered_mutants`` those of that layout
+``mutants``     planted faults, each of which must be found; ``registered_mutants`` those of that
+                layout, ``change_mutants`` those of the loop and of other changes
 ``product``     what is done to the product for speed
 ==============  ===================================================================
 """

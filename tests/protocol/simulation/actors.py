@@ -7,6 +7,13 @@ import json
 from collections.abc import Callable
 from datetime import timedelta
 
+from airflow_mv.catalog.catalog import next_number
+from airflow_mv.errors import MaterializedViewError
+from airflow_mv.maintenance.repair import _RowRepair as RowRepair
+from airflow_mv.publish.view_change import CreateView, NewStorage, ViewChange
+from airflow_mv.refresh.create import Definition
+from airflow_mv.refresh.create import _NewDefinition as NewDefinition
+from airflow_mv.refresh.create import _NewProperties as NewProperties
 from airflow_mv.spec.materialized_view import (
     PROPERTY,
     STORAGE_OF_PROPERTY,
@@ -14,11 +21,12 @@ from airflow_mv.spec.materialized_view import (
     STORAGE_TABLE_UUID_PROPERTY,
     TIME_TRAVEL_PROPERTY,
 )
-from airflow_mv.spec.view import new_view, replace_version, with_view_properties
+from airflow_mv.spec.table import parse_table
+from airflow_mv.spec.view import ViewMetadata, new_view, replace_version, with_view_properties
 from tests.protocol.simulation.bases import BaseTable
 from tests.protocol.simulation.checks import files_of, past_files
 from tests.protocol.simulation.workers import Process, columns, query
-from tests.protocol.simulation.world import BASES, GRACE, MINUTE, STORAGE, VIEW, Row, World
+from tests.protocol.simulation.world import BASES, GRACE, MINUTE, OWNER, STORAGE, VIEW, Row, World
 
 Actor = Callable[[World], object]
 
@@ -110,6 +118,12 @@ def create_view(world: World) -> bool:
     """Someone creates the view, with an empty storage table; each has its own uuid and folder."""
     if VIEW in world.rows:
         return False
+    world.catalog.create(VIEW, _new_view(world))
+    return True
+
+
+def _new_view(world: World) -> ViewMetadata:
+    """Make an empty storage table, and return the first metadata of a view that names it."""
     world.views += 1
     folder = f"s3://w/v-{world.views}"
     storage = f"{folder}-storage" if world.registered else f"{folder}/storage"
@@ -117,14 +131,11 @@ def create_view(world: World) -> bool:
     world.put(start, json.dumps(_storage(storage, world.now)).encode())
     if world.registered:
         world.rows[STORAGE] = Row(start, "TABLE")
-    view = new_view(
+    return new_view(
         view_uuid=f"view-{world.views}", location=folder, schema=columns(wider=False), sql=query(1, wider=False),
         default_catalog="lake", default_namespace=("s",), properties=_properties(world, storage, start), summary={},
         now_ms=world.now,
     )  # fmt: skip
-    world.catalog.create(VIEW, view)
-    world.ledger.view_created()
-    return True
 
 
 def _properties(world: World, storage: str, start: str) -> dict[str, str]:
@@ -204,6 +215,80 @@ def start_rolling_back(world: World) -> None:
     world.processes.append(Process(world, "roll back", rolling_back, world.some_skew()))
 
 
+# -- changes of the view itself, step by step -----------------------------------------------------------
+
+
+def redefining(process: Process) -> None:
+    """Give the view another definition, which only this process gives it."""
+    world = process.world
+    existing = world.catalog.load(VIEW)
+    sql = query(10_000 + world.next_snapshot(), wider=False)
+    table = parse_table(json.dumps(_storage("s3://w/new", world.now)).encode(), source="new storage table")
+    storage = NewStorage("s3://w/new", table, None, VIEW)
+    change = NewDefinition(world.catalog, existing, sql, storage, Definition(sql), keeps=True, effects=process.effects)
+    _publish(process, change, f"{existing.metadata.view_uuid}: {sql}")
+
+
+def setting(process: Process) -> None:
+    """Set a property of the view, to a value that only this process sets."""
+    world = process.world
+    existing = world.catalog.load(VIEW)
+    travel = existing.metadata.properties.get(TIME_TRAVEL_PROPERTY) == "true"
+    owner = f"owner {world.next_snapshot()}"
+    definition = Definition(None, time_travel=travel, properties={OWNER: owner})
+    _publish(process, NewProperties(world.catalog, existing, definition, process.effects), owner)
+
+
+def creating(process: Process) -> None:
+    """Create the view (pointed layout)."""
+    world = process.world
+    with world.at_once():
+        metadata = _new_view(world)
+    _publish(process, CreateView(world.catalog, VIEW, metadata, process.effects), metadata.view_uuid)
+
+
+def repairing(process: Process) -> None:
+    """Publish the view's metadata again, under another name, as a repair does."""
+    world = process.world
+    loaded = world.catalog.load(VIEW)
+    again = world.catalog.write_metadata(loaded.metadata, number=next_number(loaded.metadata_location))
+    RowRepair(world.catalog, VIEW, loaded.metadata_location, again, process.effects).publish()
+    world.events["view repaired"] += 1
+
+
+def _publish(process: Process, change: ViewChange | CreateView, mark: str) -> None:
+    try:
+        change.publish()
+    except MaterializedViewError as error:
+        process.world.ledger.change_ended(mark, error)
+        raise
+    process.world.ledger.change_ended(mark, None)
+
+
+def start_redefining(world: World) -> None:
+    """Someone starts to give the view another definition."""
+    world.processes.append(Process(world, "redefine", redefining, world.some_skew()))
+
+
+def start_setting(world: World) -> None:
+    """Someone starts to set a property of the view."""
+    world.processes.append(Process(world, "set", setting, world.some_skew()))
+
+
+def start_repairing(world: World) -> None:
+    """Someone starts to repair the view."""
+    world.processes.append(Process(world, "repair", repairing, world.some_skew()))
+
+
+def start_creating(world: World) -> bool:
+    """Someone drops the view, and two start to create it (pointed layout)."""
+    if world.registered:
+        return False
+    drop_view(world)
+    world.processes += [Process(world, "create", creating, world.some_skew()) for _ in range(2)]
+    return True
+
+
 # -- the surroundings -----------------------------------------------------------------------------------
 
 
@@ -223,3 +308,5 @@ ACTORS: dict[Actor, int] = {
     replace_view: 5, comment: 10, turn_time_travel: 4, recreate_view: 1, drop_view: 1,
     catalog_down: 2, night: 2, start_collecting: 8, start_expiring: 5, start_rolling_back: 5,
 }  # fmt: skip
+#: Changes of the view itself: in schedules of their own.
+VIEW_CHANGES: dict[Actor, int] = {start_redefining: 6, start_setting: 6, start_creating: 1, start_repairing: 3}

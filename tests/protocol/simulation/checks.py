@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -12,14 +13,19 @@ from typing import Any
 import greenlet
 
 from airflow_mv.catalog import LoadedStorage, LoadedView
-from airflow_mv.errors import MetadataFileNotFoundError
+from airflow_mv.errors import (
+    AlreadyExistsError,
+    CommitConflictError,
+    MaterializedViewError,
+    MetadataFileNotFoundError,
+)
 from airflow_mv.refresh.plan import RefreshPlan, RefreshResult
 from airflow_mv.spec.clock import MAX_AHEAD_MS
 from airflow_mv.spec.identifiers import Identifier
 from airflow_mv.spec.materialized_view import RefreshRecord, parse_storage_state
 from airflow_mv.spec.reasons import Mode
 from airflow_mv.spec.table import Snapshot, parse_table
-from tests.protocol.simulation.world import BASES, MINUTE, STORAGE, VIEW, Violation, World
+from tests.protocol.simulation.world import BASES, MINUTE, OWNER, STORAGE, VIEW, Violation, World
 
 #: Which head of its history each base table was at: what a refresher saw, as the truth tells it.
 Seen = dict[Identifier, int]
@@ -53,6 +59,8 @@ class Ledger:
         position: Where in the base tables' histories the current rows are.
         rollbacks: The rollbacks that landed.
         versions: The view's version that each running process has seen last.
+        changed: The definitions, properties and creations of the view that landed.
+        impossible: Those of which someone said that they will never land.
     """
 
     world: World
@@ -65,12 +73,15 @@ class Ledger:
     position: Seen = field(default_factory=lambda: dict.fromkeys(BASES, 0))
     rollbacks: set[str] = field(default_factory=set)
     versions: dict[greenlet.greenlet, int] = field(default_factory=dict)
+    changed: set[str] = field(default_factory=set)
+    impossible: set[str] = field(default_factory=set)
     _reach: dict[tuple[str, str], frozenset[str]] = field(default_factory=dict)
 
     def view_created(self) -> None:
         """Another view begins: nothing of it was refreshed."""
         state = self.state()
         assert state is not None
+        self._note(state.view.metadata.view_uuid)
         self.landed_before[state.storage.location] = len(self.records)
         self.position = dict.fromkeys(BASES, 0)
 
@@ -108,6 +119,7 @@ class Ledger:
         for name in live:
             if name not in self.world.files:
                 raise Violation(f"I2: a live file is missing: {name}")
+        self._view_changed(before.view, after.view)
         _check_clock(before, after, self.world.now)
         _check_size(after)
         if after.storage.location != before.storage.location:
@@ -115,6 +127,34 @@ class Ledger:
                 self._storage_changed(before, after, role, version)
             finally:  # whoever goes on after a violation, to tidy up, plans on this state
                 self.landed_before[after.storage.location] = len(self.records)
+
+    def _view_changed(self, before: LoadedView, after: LoadedView) -> None:
+        if after.metadata.current_version_id != before.metadata.current_version_id:
+            self._note(f"{after.metadata.view_uuid}: {_sql(after, after.metadata.current_version_id)}")
+        owner = after.metadata.properties.get(OWNER)
+        if owner is not None and owner != before.metadata.properties.get(OWNER):
+            self.changed.add(owner)  # to set a property twice is the same as to set it once
+            self._check_possible(owner)
+
+    def _note(self, mark: str) -> None:
+        if mark in self.changed:
+            raise Violation(f"I3: a change of the view landed twice: {mark}")
+        self.changed.add(mark)
+        self._check_possible(mark)
+
+    def _check_possible(self, mark: str) -> None:
+        if mark in self.impossible:
+            raise Violation(f"I5: a change of the view that was called impossible landed: {mark}")
+
+    def change_ended(self, mark: str, error: MaterializedViewError | None) -> None:
+        """Check what a change of the view reports: that it has landed, that it never will, or nothing."""
+        if error is None and mark not in self.changed:
+            raise Violation(f"I4: success was reported for a change of the view that has not landed: {mark}")
+        if isinstance(error, (CommitConflictError, AlreadyExistsError)) and mark in self.changed:
+            raise Violation(f"I5: a change of the view has landed, and was called impossible: {mark}")
+        if isinstance(error, CommitConflictError):
+            self.impossible.add(mark)
+        self.world.events[f"view change: {type(error).__name__ if error else 'done'}"] += 1
 
     def _storage_changed(self, before: State, after: State, role: str, version: int | None) -> None:
         if before.storage.location not in {entry.metadata_file for entry in after.storage.table.metadata_log}:
@@ -163,7 +203,7 @@ class Ledger:
     def _check_content(self, after: State, record: RefreshRecord) -> None:
         snapshot = after.storage.table.find(after.storage.table.head or 0)
         content = json.loads(snapshot.summary["content"]) if snapshot else None
-        if content is None or content["version"] != record.version_id:
+        if content is None or content["version"] != _number(after.view, record.version_id):
             raise Violation(f"I6: rows of {content}, recorded as of version {record.version_id}")
         for base in BASES:
             pinned, recorded = content["pins"][str(base)], record.snapshots[str(base)]
@@ -294,6 +334,16 @@ def past_files(catalog: Any, _: tuple[str, ...]) -> Callable[[Snapshot], list[st
             return [listing]
 
     return files
+
+
+def _sql(view: LoadedView, version_id: int) -> str:
+    (version,) = [item for item in view.metadata.versions if item.version_id == version_id]
+    return next(item.sql for item in version.representations if item.sql)
+
+
+def _number(view: LoadedView, version_id: int) -> int:
+    """Return the number that the SQL of a version holds, which whoever runs it stores with the rows."""
+    return int(re.findall(r"/\* version (\d+) \*/", _sql(view, version_id))[0])
 
 
 def _input(record: RefreshRecord) -> tuple[Any, ...]:

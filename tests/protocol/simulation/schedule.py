@@ -10,14 +10,14 @@ from random import Random
 from airflow_mv.catalog import Layout
 from airflow_mv.refresh import plan_refresh
 from airflow_mv.spec.reasons import Mode
-from tests.protocol.simulation.actors import ACTORS, Actor, collecting, create_view
+from tests.protocol.simulation.actors import ACTORS, VIEW_CHANGES, Actor, collecting, create_view
 from tests.protocol.simulation.bases import BaseTable
 from tests.protocol.simulation.workers import Process, Task, refresher
 from tests.protocol.simulation.world import BASES, GRACE, LATE, SECOND, TRY_LIMIT, VIEW, Violation, World
 
 STEPS = 300
 #: How often a call of a kind strays, against the others.
-_FAULTY = {"swap": 15.0, "commit": 8.0, "delete": 4.0}
+_FAULTY = {"swap": 15.0, "commit": 8.0, "insert": 20.0, "delete": 4.0}
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,10 +42,11 @@ class Weather:
     def of(cls, chance: Random, favoured: tuple[Actor, ...] = ()) -> Weather:
         """Choose; what is favoured comes more often."""
         often = {actor: 5 if actor in favoured else chance.choice((0, 1, 1, 3)) for actor in ACTORS}
+        changes = tuple((actor, 3 * VIEW_CHANGES[actor]) for actor in favoured if actor in VIEW_CHANGES)
         return cls(
             tasks=chance.randint(1, 4),
             faults=chance.choice((0.0, 0.3, 1.0, 4.0)),
-            actors=tuple((actor, weight * often[actor]) for actor, weight in ACTORS.items()),
+            actors=tuple((actor, weight * often[actor]) for actor, weight in ACTORS.items()) + changes,
             skewed=chance.random() < 0.3,
             pace=chance.choice((2, 10, 10, 60)) * SECOND,
         )

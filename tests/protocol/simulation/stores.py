@@ -13,6 +13,7 @@ import greenlet
 from airflow_mv.catalog import MaterializedViewCatalog
 from airflow_mv.catalog.listing import StoredFile
 from airflow_mv.catalog.sql import VIEW as VIEW_KIND
+from airflow_mv.catalog.sql import Row as CatalogRow
 from airflow_mv.errors import (
     AlreadyExistsError,
     CatalogUnavailableError,
@@ -75,17 +76,28 @@ class SimulatedPointers:
         return cast("Any", self.world.call("locate", look, CatalogUnavailableError))
 
     def insert(self, view: Identifier, location: str) -> None:
-        def apply() -> None:
-            if view in self.world.rows:
+        def apply() -> bool:
+            row = self.world.rows.get(view)
+            if row is not None and row.location != location:
                 raise AlreadyExistsError(f"a view {view} exists")
-            self.world.rows[view] = Row(location, VIEW_KIND)
+            if row is None:
+                self.world.rows[view] = Row(location, VIEW_KIND)
+                self.world.ledger.view_created()
+            return True
 
-        self.world.call("insert", apply, CatalogUnavailableError)
+        self.world.call("insert", apply, CommitStateUnknownError, "late", "late", "re-sent")
 
     def delete(self, view: Identifier) -> bool:
         return bool(
             self.world.call("drop", lambda: self.world.rows.pop(view, None) is not None, CatalogUnavailableError)
         )
+
+    def row(self, name: Identifier) -> CatalogRow | None:
+        def look() -> CatalogRow | None:
+            row = self.world.rows.get(name)
+            return CatalogRow(row.kind, row.location, row.previous) if row else None
+
+        return cast("Any", self.world.call("get", look, CatalogUnavailableError))
 
     def previous(self, view: Identifier) -> str | None:
         def look() -> str | None:

@@ -91,17 +91,6 @@ class SimulatedTables:
         self.world.put(new, json.dumps(changed).encode())
         return new
 
-    def drop_branch(self, name: Identifier, branch: str) -> None:
-        def apply(document: Document) -> Document | None:
-            if branch not in document["refs"]:
-                return None
-            return {**document, "refs": {ref: item for ref, item in document["refs"].items() if ref != branch}}
-
-        try:
-            self.change(name, apply)
-        except NotFoundError:
-            return
-
     def has_file(self, name: Identifier, location: str) -> bool:
         return bool(self.world.call("read", lambda: location in self.world.files, CatalogUnavailableError))
 

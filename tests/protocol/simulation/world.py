@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import greenlet
 
-from airflow_mv.errors import NotFoundError
+from airflow_mv.errors import AlreadyExistsError, NotFoundError
 from airflow_mv.spec.identifiers import Identifier
 from tests.protocol.simulation.bases import BaseTable
 
@@ -26,6 +26,9 @@ VIEW = Identifier("lake", ("s",), "v")
 #: The storage table's name, in the registered layout.
 STORAGE = Identifier("lake", ("s",), "v__storage")
 BASES = tuple(Identifier("lake", ("s",), name) for name in ("a", "b"))
+
+#: A property of the view that only changes of the view set.
+OWNER = "owner"
 
 T = TypeVar("T")
 
@@ -243,7 +246,7 @@ def _lands(apply: Callable[[], Any]) -> bool:
     """Whether what was late still finds what it would change."""
     try:
         return bool(apply())
-    except NotFoundError:
+    except (NotFoundError, AlreadyExistsError):
         return False
 
 

@@ -1,0 +1,178 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Correct the times that a host with a wrong clock has put into a storage table."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from typing import Any
+
+from airflow_mv.catalog import LoadedStorage, LoadedView, MaterializedViewCatalog, TableChange
+from airflow_mv.errors import CommitConflictError, UnsupportedError
+from airflow_mv.publish.pointed import write_next
+from airflow_mv.publish.protocol import Effects
+from airflow_mv.publish.refresh import Current
+from airflow_mv.publish.storage_change import ChangedMetadata, StorageChange
+from airflow_mv.spec.clock import corrected, is_false, latest_ms
+from airflow_mv.spec.identifiers import Identifier
+from airflow_mv.spec.times import from_ms
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class ClockRepair:
+    """What is, or was, wrong with the times of a view's storage table.
+
+    Args:
+        view: The view.
+        storage_table_location: The metadata file with these times.
+        latest_ms: The latest time in it, milliseconds since the epoch.
+        store_ms: The store's clock.
+        needed: Whether there is a time to correct: in the future, or earlier than one before it.
+        done: Whether it was corrected now.
+    """
+
+    view: Identifier
+    storage_table_location: str
+    latest_ms: int
+    store_ms: int
+    needed: bool
+    done: bool
+
+    @property
+    def ahead_seconds(self) -> float:
+        """How far the latest time is ahead of the store's clock; 0 where it is not."""
+        return max(0, self.latest_ms - self.store_ms) / 1000
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the JSON form."""
+        return {
+            "view": str(self.view),
+            "storage_table_location": self.storage_table_location,
+            "latest": _text(self.latest_ms),
+            "ahead_seconds": self.ahead_seconds,
+            "needed": self.needed,
+            "done": self.done,
+        }
+
+
+def repair_clock(
+    catalog: MaterializedViewCatalog, view: str | Identifier, *, dry_run: bool = False, effects: Effects | None = None
+) -> ClockRepair:
+    """Bring the times of a view's storage table down to the store's clock, where they are ahead of it.
+
+    Rows, snapshots and records stay as they are, but for their times. What was published at a false time counts as
+    published now.
+
+    Args:
+        catalog: Where the view is.
+        view: The view.
+        dry_run: Only say what would be done.
+        effects: Clock, sleep and jitter.
+
+    Raises:
+        UnsupportedError: The storage table is in a REST catalog, whose server alone can change its times.
+        CommitConflictError, CommitStateUnknownError: See :func:`airflow_mv.publish.protocol.commit`.
+    """
+    loaded = catalog.load(view)
+    found, _ = _look(catalog, loaded)
+    if dry_run or not found.needed:
+        return found
+    storage = catalog.load_storage(loaded)
+    change = _Times if storage.name is None else _TimesOfARow
+    done = change(catalog, loaded.identifier, found.store_ms, effects).publish()
+    log.info("The times of %s were up to %.0f s ahead; they are corrected", loaded.identifier, found.ahead_seconds)
+    return ClockRepair(
+        found.view, found.storage_table_location, found.latest_ms, found.store_ms, needed=True, done=done
+    )
+
+
+def _look(catalog: MaterializedViewCatalog, view: LoadedView) -> tuple[ClockRepair, dict[str, Any]]:
+    storage = catalog.load_storage(view)
+    document = catalog.stored_table(view, storage)
+    store_ms = catalog.files.now_ms(_folder(view, storage))
+    needed = is_false(document, store_ms)
+    return (
+        ClockRepair(view.identifier, storage.location, latest_ms(document), store_ms, needed=needed, done=False),
+        document,
+    )
+
+
+def _folder(view: LoadedView, storage: LoadedStorage) -> str:
+    return view.metadata.location if storage.name is None else storage.table.location
+
+
+class _Times(StorageChange):
+    """Bring the times of a storage table down; it has landed where none of them is wrong.
+
+    Args:
+        catalog: Where the view is.
+        view: The view.
+        store_ms: The store's clock.
+        effects: Clock, sleep and jitter.
+    """
+
+    def __init__(
+        self, catalog: MaterializedViewCatalog, view: Identifier, store_ms: int, effects: Effects | None
+    ) -> None:
+        super().__init__(catalog, view, "the correction of times", effects)
+        self._store_ms = store_ms
+
+    def is_needed(self, view: LoadedView, storage: LoadedStorage) -> bool:
+        """Whether there is a time to correct."""
+        return is_false(self._catalog.stored_table(view, storage), self._store_ms)
+
+    def changed_metadata(self, _storage: LoadedStorage, document: dict[str, Any], _now_ms: int) -> ChangedMetadata:
+        """Return the metadata with other times."""
+        return ChangedMetadata(corrected(document, self._store_ms))
+
+    def table_change(self, _storage: LoadedStorage) -> TableChange:
+        """Refuse: the view had the other layout when it was looked at."""
+        raise CommitConflictError(f"{self.target} got another layout meanwhile; run it again")
+
+
+class _TimesOfARow(_Times):
+    """The same for a storage table in the catalog: no commit can change these times, so its row is moved.
+
+    Raises:
+        UnsupportedError: Only the catalog's server can move it.
+    """
+
+    def __init__(
+        self, catalog: MaterializedViewCatalog, view: Identifier, store_ms: int, effects: Effects | None
+    ) -> None:
+        super().__init__(catalog, view, store_ms, effects)
+        if catalog.properties.get("type") == "rest" or not catalog.locates_at_once:
+            raise UnsupportedError(
+                f"view {view}: its storage table has times in the future, and only the server of catalog "
+                f"{catalog.name!r} can change them. Wait until that time has passed, or drop the view and create it "
+                "again"
+            )
+
+    def send(self, state: Current) -> bool:
+        """Write the table's next metadata file, and have its row name that."""
+        view, storage = state
+        if storage.name is None:
+            return super().send(state)
+        if self._base != storage.location:
+            self.clean_up()
+            self._location = write_next(
+                self._catalog,
+                storage.table.location,
+                corrected(self._catalog.stored_table(view, storage), self._store_ms),
+                previous_location=storage.location,
+                updates={},
+                tags={},
+                now_ms=min(self.effects.now_ms(), self._store_ms),
+            )
+            self._base = storage.location
+        return self._catalog.swap_table(storage.name, storage.location, self._location or "")
+
+    def may_land(self, state: Current) -> bool:
+        """Whether the row names the file that it was moved from."""
+        return state.storage.location == self._base
+
+
+def _text(milliseconds: int) -> str:
+    return from_ms(milliseconds).isoformat(timespec="seconds")

@@ -1,0 +1,268 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Changes of a view itself: its creation, its definition, its properties; and the storage table made for it."""
+
+from __future__ import annotations
+
+import logging
+from abc import abstractmethod
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from airflow_mv.catalog import LoadedView, MaterializedViewCatalog
+from airflow_mv.catalog.files import discard
+from airflow_mv.catalog.untrusted_input import beside_first
+from airflow_mv.errors import (
+    AlreadyExistsError,
+    CatalogUnavailableError,
+    CommitConflictError,
+    CommitStateUnknownError,
+    InvalidMetadataError,
+    MaterializedViewError,
+    MetadataFileNotFoundError,
+    ViewNotFoundError,
+)
+from airflow_mv.publish.protocol import Change, Effects, Verdict, commit
+from airflow_mv.spec.identifiers import Identifier
+from airflow_mv.spec.materialized_view import (
+    STORAGE_TABLE_PROPERTY,
+    STORAGE_TABLE_UUID_PROPERTY,
+)
+from airflow_mv.spec.table import TableMetadata
+from airflow_mv.spec.view import ViewMetadata
+
+log = logging.getLogger(__name__)
+
+
+class CreateView(Change[LoadedView | None]):
+    """The creation of a view.
+
+    It is recognized by its uuid or, where the server of a REST catalog chooses that, by its storage table, which no
+    other view has. Of all copies at most one can be applied: the name is free only once.
+
+    Args:
+        catalog: Where the view is created.
+        view: Its name.
+        metadata: Its first metadata.
+        effects: Clock, sleep and jitter.
+    """
+
+    def __init__(
+        self, catalog: MaterializedViewCatalog, view: Identifier, metadata: ViewMetadata, effects: Effects
+    ) -> None:
+        super().__init__(f"view {view}", "its creation", effects)
+        self._catalog, self._view, self._metadata = catalog, view, metadata
+        self._taken: AlreadyExistsError | None = None
+        self._created: LoadedView | None = None
+
+    def look(self) -> LoadedView | None:
+        """Load the view of this name, if there is one."""
+        try:
+            return self._catalog.load(self._view)
+        except ViewNotFoundError:
+            return None
+
+    def judge(self, state: LoadedView | None) -> Verdict:
+        """``SUPERSEDED`` where another view, or a table, has the name."""
+        if state is None:
+            return Verdict.READY if self._taken is None else Verdict.SUPERSEDED
+        uuids = (state.metadata.properties.get(STORAGE_TABLE_UUID_PROPERTY), self._storage_uuid)
+        ours = state.metadata.view_uuid == self._metadata.view_uuid or (uuids[1] is not None and uuids[0] == uuids[1])
+        return Verdict.LANDED if ours else Verdict.SUPERSEDED
+
+    @property
+    def _storage_uuid(self) -> str | None:
+        return self._metadata.properties.get(STORAGE_TABLE_UUID_PROPERTY)
+
+    def send(self, _state: LoadedView | None) -> bool:
+        """Add the view to the catalog, which does that only while the name is free."""
+        try:
+            self._created = self._catalog.create(self._view, self._metadata)
+        except AlreadyExistsError as error:
+            self._taken = error  # perhaps by an earlier copy: the next look tells
+            return False
+        return True
+
+    def may_land(self, state: LoadedView | None) -> bool:
+        """Whether the name is free."""
+        return state is None
+
+    def publish(self) -> LoadedView:
+        """Run the protocol.
+
+        Raises:
+            AlreadyExistsError: The name is taken, by another view or a table.
+            CommitStateUnknownError: See :func:`airflow_mv.publish.protocol.commit`.
+        """
+        ended = commit(self)
+        if ended.verdict == Verdict.LANDED and (created := self._created or ended.state) is not None:
+            return created
+        raise self._taken or AlreadyExistsError(
+            f"a view {self._view} exists already; choose another name or use replace"
+        )
+
+
+class ViewChange(Change[LoadedView]):
+    """A change of a view's metadata: another definition, other properties.
+
+    Args:
+        catalog: Where the view is.
+        existing: The view as it was loaded before.
+        name: The change, for messages.
+        effects: Clock, sleep and jitter.
+        storage: The storage table that the view gets by it, if it gets another one.
+    """
+
+    def __init__(
+        self,
+        catalog: MaterializedViewCatalog,
+        existing: LoadedView,
+        name: str,
+        effects: Effects,
+        storage: NewStorage | None = None,
+    ) -> None:
+        super().__init__(f"view {existing.identifier}", name, effects)
+        self._catalog, self._existing = catalog, existing
+        new = storage.view_properties.get(STORAGE_TABLE_UUID_PROPERTY) if storage else None
+        self._storages = {_storage_uuid(existing), new}
+        self._base: str | None = None
+
+    @abstractmethod
+    def wanted(self, view: LoadedView) -> ViewMetadata | None:
+        """Return the metadata that a view is to have; ``None`` where the change has landed, or is not needed."""
+
+    def look(self) -> LoadedView:
+        """Load the view; another one of its name is not the one to change."""
+        loaded = self._catalog.load(self._existing.identifier)
+        if loaded.metadata.view_uuid != self._existing.metadata.view_uuid:
+            raise ViewNotFoundError(f"view {loaded.identifier} was dropped and created again while it was changed")
+        return loaded
+
+    def judge(self, state: LoadedView) -> Verdict:
+        """``SUPERSEDED`` where the view got another storage table meanwhile: ours would be the wrong one."""
+        if self.wanted(state) is None:
+            return Verdict.LANDED
+        uuid = _storage_uuid(state)
+        return Verdict.READY if uuid in self._storages else Verdict.SUPERSEDED
+
+    def send(self, state: LoadedView) -> bool:
+        """Replace the view's metadata."""
+        metadata = self.wanted(state)
+        self._base = state.metadata_location
+        return metadata is None or self._catalog.replace(state, metadata)
+
+    def may_land(self, state: LoadedView) -> bool:
+        """Whether the view is where the change was sent from."""
+        return state.metadata_location == self._base
+
+    def publish(self) -> LoadedView:
+        """Run the protocol.
+
+        Raises:
+            CommitConflictError, CommitStateUnknownError, ViewNotFoundError: See
+                :func:`airflow_mv.publish.protocol.commit`.
+        """
+        ended = commit(self)
+        if ended.verdict == Verdict.LANDED:
+            return self._catalog.load(self._existing.identifier) if ended.confirmed else ended.state
+        raise CommitConflictError(
+            f"{self.target} was given another storage table while it was changed; {self.name} was not published. Run "
+            "it again"
+        )
+
+
+def _storage_uuid(view: LoadedView) -> str | None:
+    return view.metadata.properties.get(STORAGE_TABLE_UUID_PROPERTY)
+
+
+@dataclass(frozen=True, slots=True)
+class NewStorage:
+    """A storage table that was made just now; no view names it yet.
+
+    Args:
+        location: Its metadata file.
+        table: Its metadata.
+        name: Its name in the catalog, in the registered layout.
+        owner: The view that it is made for.
+    """
+
+    location: str
+    table: TableMetadata
+    name: Identifier | None
+    owner: Identifier
+
+    @property
+    def fields(self) -> list[dict[str, Any]]:
+        """Its columns."""
+        return list(self.table.current_schema["fields"])
+
+    @property
+    def columns(self) -> list[str]:
+        """The names of its columns."""
+        return [str(field["name"]) for field in self.fields]
+
+    @property
+    def view_properties(self) -> dict[str, str]:
+        """What a view says of it beside the settings."""
+        if self.name is None:
+            return {}
+        uuid = self.table.table_uuid or ""
+        return {STORAGE_TABLE_PROPERTY: self.name.within_catalog, STORAGE_TABLE_UUID_PROPERTY: uuid}
+
+    def discard(self, catalog: MaterializedViewCatalog) -> None:
+        """Take it away: nothing ever pointed at it."""
+        if self.name is not None and not catalog.tables.drop(self.name, uuid=self.table.table_uuid, owner=self.owner):
+            return
+        if catalog.chooses_locations:
+            discard(catalog.files, self.location)
+
+
+@contextmanager
+def discarded_on_failure(catalog: MaterializedViewCatalog, storage: NewStorage) -> Iterator[None]:
+    """Take a new storage table out of the catalog again where it is sure that its view did not come to name it."""
+    try:
+        yield
+    except (CommitStateUnknownError, CatalogUnavailableError):
+        raise
+    except MaterializedViewError:
+        if storage.name is not None and _is_needless(catalog, storage):
+            storage.discard(catalog)
+        raise
+
+
+def _is_needless(catalog: MaterializedViewCatalog, storage: NewStorage) -> bool:
+    """Whether the view is not there, or names another storage table; an error alone is no proof that it failed."""
+    try:
+        return catalog.load(storage.owner).storage_table != storage.name
+    except ViewNotFoundError:
+        return True
+    except MaterializedViewError as error:
+        log.warning("The storage table %s stays, though it may be needless: %s", storage.name, error)
+        return False
+
+
+def _named_storage(view: LoadedView) -> Identifier | None:
+    try:
+        return view.storage_table
+    except InvalidMetadataError:
+        return None
+
+
+def drop_storage(catalog: MaterializedViewCatalog, view: LoadedView, *, force: bool = False) -> str | None:
+    """Take a view's storage table out of the catalog; what is left there, and why."""
+    uuid_ = view.metadata.properties.get(STORAGE_TABLE_UUID_PROPERTY)
+    try:
+        name = view.storage_table
+        if name is not None:
+            catalog.tables.drop(name, uuid=uuid_, owner=view.identifier)
+    except (InvalidMetadataError, MetadataFileNotFoundError) as error:
+        name = None if catalog.layouts == ("registered",) else _named_storage(view)
+        row = catalog.row(name) if name is not None else None
+        first = view.materialized.storage_table_location
+        if name is not None and row is not None and (force or beside_first(first, row.location)):
+            catalog.drop_table_row(name, row.location)
+            return None
+        log.warning("The storage table of %s stays in the catalog: %s", view.identifier, error)
+        return f"the storage table {view.metadata.properties.get(STORAGE_TABLE_PROPERTY)} is still there: {error}"
+    return None

@@ -1,0 +1,186 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every kind of change keeps one promise in every catalog and layout: an answer that is lost changes nothing about it.
+
+Refreshes, expiries and rollbacks are attacked in more ways by ``test_publication`` and ``test_upkeep``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from airflow_mv.errors import AlreadyExistsError, CommitStateUnknownError
+from airflow_mv.maintenance.orphans import expire
+from airflow_mv.maintenance.repair import repair
+from airflow_mv.maintenance.rollback import rollback
+from airflow_mv.publish.protocol import commit
+from airflow_mv.publish.registered import DropBranch
+from airflow_mv.refresh.create import Definition, create
+from airflow_mv.refresh.verify import verify_files
+from tests.branches import create_branch
+from tests.builders import QUERY, Lake, orders
+from tests.contract.support import VIEW
+from tests.faults import (
+    Clock,
+    FaultyCatalog,
+    after,
+    arrive_late,
+    lose_answer_after,
+    lose_answer_before,
+    refuse,
+    refuse_what_landed,
+)
+from tests.protocol.upkeep import NOW, files, local, refreshed, snapshot_ids
+
+OTHER_QUERY = QUERY.replace("sum", "max")
+
+
+@pytest.fixture
+def home(every_home: Lake) -> Lake:
+    every_home.table()
+    return every_home
+
+
+def defined(home: Lake, catalog: FaultyCatalog, clock: Clock, sql: str = QUERY, **more: object) -> object:
+    definition = Definition(sql, layout=home.layout, **more)  # type: ignore[arg-type]
+    replace = home.catalog.exists(VIEW)
+    return create(catalog, VIEW, definition, stager=home.stager, replace=replace, effects=clock.effects)
+
+
+# -- each kind: what is there before, the change, and what has to be there once afterwards ------------
+
+
+def creation(home: Lake, catalog: FaultyCatalog, clock: Clock) -> None:
+    defined(home, catalog, clock)
+    assert home.catalog.load(VIEW).metadata.sql(view=VIEW) == QUERY
+    assert home.refresh().outcome == "refreshed"
+    assert len(home.read()) == 2
+
+
+def definition(home: Lake, catalog: FaultyCatalog, clock: Clock) -> None:
+    defined(home, catalog, clock, OTHER_QUERY)
+    metadata = home.catalog.load(VIEW).metadata
+    assert metadata.sql(view=VIEW) == OTHER_QUERY
+    assert len(metadata.versions) == 2
+    assert home.refresh().outcome == "refreshed"
+
+
+def columns(home: Lake, catalog: FaultyCatalog, clock: Clock) -> None:
+    """In the registered layout with another storage table."""
+    defined(home, catalog, clock, "SELECT region, count(*) AS n FROM lake.sales.orders GROUP BY region")
+    assert len(home.catalog.load(VIEW).metadata.versions) == 2
+    assert home.refresh().outcome == "refreshed"
+    assert [set(row) for row in home.read()] == [{"region", "n"}] * 3
+
+
+def properties(home: Lake, catalog: FaultyCatalog, clock: Clock) -> None:
+    defined(home, catalog, clock, properties={"owner": "sales"}, time_travel=True)
+    metadata = home.catalog.load(VIEW).metadata
+    assert (metadata.properties["owner"], len(metadata.versions)) == ("sales", 1)
+    assert home.refresh().outcome == "fresh"
+
+
+def expiry(home: Lake, catalog: FaultyCatalog, clock: Clock) -> None:
+    assert expire(catalog, VIEW, older_than=NOW, effects=clock.effects).snapshot_ids
+    assert len(snapshot_ids(home)) == 2  # those that the history's tags name
+
+
+def rolling_back(home: Lake, catalog: FaultyCatalog, clock: Clock) -> None:
+    state = home.storage().state
+    assert state is not None
+    assert rollback(catalog, VIEW, state.refreshes[0].refresh_id, effects=clock.effects).changed
+    assert len(home.read()) == 2
+
+
+def branch(home: Lake, catalog: FaultyCatalog, clock: Clock) -> None:
+    name = home.storage().name
+    if name is None:
+        pytest.skip("a pointed storage table has no branches")
+    create_branch(home.iceberg.load_table((*name.namespace, name.name)), "b", home.storage().table.head)
+    commit(DropBranch(catalog, name, "b", clock.effects))
+    assert "b" not in home.storage().table.refs
+
+
+def repairing(home: Lake, catalog: FaultyCatalog, clock: Clock) -> None:
+    storage = home.storage()
+    snapshot = storage.table.find(storage.rows_snapshot or 0)
+    assert snapshot is not None
+    local(str(snapshot.manifest_list).replace("file:/", "file:///").replace("/////", "///")).unlink()
+    assert repair(catalog, VIEW, act=True, effects=clock.effects).done
+    assert verify_files(home.catalog, VIEW).intact
+
+
+Kind = Callable[[Lake, FaultyCatalog, Clock], None]
+KINDS: tuple[Kind, ...] = (creation, definition, columns, properties, expiry, rolling_back, branch, repairing)
+FAULTS = {
+    "lost after": [lose_answer_after()],
+    "lost before": [lose_answer_before()],
+    "late": [arrive_late],
+    "last try": [*[refuse] * 7, refuse_what_landed],
+}
+
+
+def prepare(home: Lake, kind: Kind) -> None:
+    if kind is not creation:
+        refreshed(home, 2, time_travel=kind is not properties)
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: str(kind.__name__))
+def test_i05_a_change_whose_answer_is_lost_is_done_once(home: Lake, clock: Clock, kind: Kind, fault: str) -> None:
+    prepare(home, kind)
+    # A name that is free is given away at once: no catalog refuses it seven times.
+    catalog = FaultyCatalog(home.iceberg, *(FAULTS[fault][-1:] if kind is creation else FAULTS[fault]))
+    kind(home, catalog, clock)
+    assert catalog.schedule == [], "the fault has happened"
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: str(kind.__name__))
+def test_i05_a_change_that_gets_no_answer_is_unknown_deletes_nothing_and_can_be_done_again(
+    home: Lake, warehouse: Path, clock: Clock, kind: Kind
+) -> None:
+    prepare(home, kind)
+    catalog = FaultyCatalog(home.iceberg, *[lose_answer_before(lambda: before.update(files(warehouse)))] * 8)
+    before: set[str] = set()
+    with pytest.raises(CommitStateUnknownError, match=r"sales\.daily.*nothing was deleted") as caught:
+        kind(home, catalog, clock)
+    assert caught.value.retryable
+    assert before <= files(warehouse)
+    assert len(clock.waits) == 7
+    if kind is not repairing and kind is not branch:
+        kind(home, FaultyCatalog(home.iceberg), clock)
+
+
+def test_a_name_that_is_taken_meanwhile_is_not_ours_and_nothing_is_left(home: Lake, clock: Clock) -> None:
+    home.view("other")
+
+    def take() -> None:
+        defined(home, FaultyCatalog(home.iceberg), clock, OTHER_QUERY)
+
+    catalog = FaultyCatalog(home.iceberg, after(take))
+    with pytest.raises(AlreadyExistsError, match=r"a view lake\.sales\.daily exists"):
+        create(catalog, VIEW, Definition(QUERY, layout=home.layout), stager=home.stager, effects=clock.effects)
+    assert home.catalog.load(VIEW).metadata.sql(view=VIEW) == OTHER_QUERY
+    assert home.refresh().outcome == "refreshed"
+    storages = [name for name in home.iceberg.list_tables("sales") if "__storage" in name[1]]
+    assert len(storages) == (2 if home.layout == "registered" else 0)
+
+
+def test_a_table_that_takes_the_name_meanwhile_is_named(home: Lake, clock: Clock) -> None:
+    catalog = FaultyCatalog(home.iceberg, after(lambda: home.table("daily", rows=[(1, "a", 1)])))
+    with pytest.raises(AlreadyExistsError, match=r"a table lake\.sales\.daily exists"):
+        defined(home, catalog, clock)
+    assert home.iceberg.load_table("sales.daily").scan().to_arrow() == orders([(1, "a", 1)])
+
+
+def test_a_definition_that_landed_unseen_is_not_set_again_over_a_newer_one(home: Lake, clock: Clock) -> None:
+    """Its version is in the view's history, which says that it has landed."""
+    refreshed(home, 1)
+
+    def define_next() -> None:
+        defined(home, FaultyCatalog(home.iceberg), clock, QUERY.replace("sum", "min"))
+
+    defined(home, FaultyCatalog(home.iceberg, lose_answer_after(define_next)), clock, OTHER_QUERY)
+    assert home.catalog.load(VIEW).metadata.sql(view=VIEW) == QUERY.replace("sum", "min")
