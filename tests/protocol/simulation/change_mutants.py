@@ -12,7 +12,6 @@ from airflow_mv.publish import protocol
 from airflow_mv.publish.protocol import Change, Verdict
 from airflow_mv.publish.storage_change import StorageChange
 from airflow_mv.publish.view_change import CreateView, ViewChange
-from airflow_mv.refresh.create import _NewDefinition as NewDefinition
 from tests.protocol.simulation.actors import Actor, start_expiring, start_rolling_back
 from tests.protocol.simulation.mutants import Patch
 from tests.protocol.simulation.world import World
@@ -66,11 +65,6 @@ def the_same_file_goes_onto_any_base(world: World, patch: Patch) -> None:
     patch.setattr(StorageChange, "send", send)
 
 
-def a_definition_leaves_no_mark(world: World, patch: Patch) -> None:
-    """A definition that has landed is known by being current only: it is set again over a newer one."""
-    patch.setattr(NewDefinition, "_is_in_history", lambda *_: False)
-
-
 def a_creation_does_not_know_its_own_view(world: World, patch: Patch) -> None:
     """A name that is taken is always taken by somebody else."""
     patch.setattr(CreateView, "judge", lambda _, state: Verdict.READY if state is None else Verdict.SUPERSEDED)
@@ -93,7 +87,6 @@ CHANGE_MUTANTS: dict[Callable[[World, Patch], None], tuple[Actor, ...]] = dict.f
         the_last_refusal_is_a_proof,
         no_answer_is_a_success,
         a_refusal_is_a_success,
-        a_definition_leaves_no_mark,
         a_creation_does_not_know_its_own_view,
         a_repair_goes_onto_any_base,
     ),
