@@ -107,7 +107,7 @@ def test_what_reads_no_table_is_read_as_it_is(tables: Lake) -> None:
         f"SELECT k FROM ({_quoted(tables, 'never')} TABLESAMPLE (0 ROWS))",
         "SELECT 'reads `lake`.`n`.`x` VERSION AS OF 1' AS t, k AS `RelationV2[k] x` FROM {r}",
     ]
-    classic, over_connect = JobContext(tables.spark), JobContext(tables.spark)
+    classic, over_connect = JobContext(tables.spark, "none"), JobContext(tables.spark, "none")
     over_connect.jvm = None
     for work in (classic, over_connect):
         for sql in queries:

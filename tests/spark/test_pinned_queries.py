@@ -136,8 +136,8 @@ def build(spark: SparkSession, folder: Path) -> None:
     write(spark, 2)
     for view in VIEWS:
         columns = ", ".join(f"`{column}`" for column in view.columns)
-        spark.sql(f"USE {CATALOG}.`{view.default_namespace[0]}`")
-        spark.sql(f"CREATE VIEW {view.identifier.sql()} ({columns}) AS {view.sql.removesuffix(';')}")
+        spark.sql(f"USE {CATALOG}.`{view.query.default_namespace[0]}`")
+        spark.sql(f"CREATE VIEW {view.identifier.sql()} ({columns}) AS {view.query.text}")
 
 
 def write(spark: SparkSession, n: int) -> None:
