@@ -6,11 +6,12 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from airflow_mv.catalog import LoadedStorage
+from airflow_mv.catalog.pointed import PointedStorage
 from airflow_mv.errors import RefreshRefusedError
 from airflow_mv.refresh import RefreshOptions, plan_refresh
 from airflow_mv.refresh.create import Definition, create
@@ -287,7 +288,11 @@ class Bench:
     def _compare(self, name: str, before: LoadedStorage) -> None:
         after = self.catalog.load_storage(self.catalog.load(name))
         one, other = (
-            stored_rows(self.stager.session, replace(storage, name=None), storage.rows_snapshot)
+            stored_rows(
+                self.stager.session,
+                PointedStorage(storage.location, storage.table, storage.state),
+                storage.rows_snapshot,
+            )
             for storage in (before, after)
         )
         if one.exceptAll(other).count() or other.exceptAll(one).count():

@@ -48,6 +48,8 @@ class FaultyCatalog(MaterializedViewCatalog):
         self.sent: list[tuple[str, str]] = []
         self.commits: list[TableChange] = []
         self.late: list[Send] = []
+        #: Whether the removal of a branch comes before what is late.
+        self.removals_overtake = False
 
     def load(self, view: str | Identifier) -> LoadedView:
         """Load a view, as it is or as it was, or get no answer."""
@@ -78,7 +80,8 @@ class FaultyCatalog(MaterializedViewCatalog):
 
     def commit_table(self, name: Identifier, uuid: str, change: TableChange) -> str | None:
         """Commit to a storage table, likewise."""
-        self.arrive()
+        if change.properties or not self.removals_overtake:
+            self.arrive()
         self.commits.append(change)
         location: str | None = self._with_next_fault(
             lambda: super(FaultyCatalog, self).commit_table(name, uuid, change)

@@ -9,6 +9,7 @@ import stat
 import subprocess
 import threading
 import time
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -81,15 +82,14 @@ def test_users_options_are_kept_and_merged_with_what_the_view_needs(
     assert arguments[-1].endswith(".script.json")
 
 
-def test_a_secret_that_openlineage_adds_is_no_process_argument(
-    airflow: Airflow, sales: Lake, program: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_secret_that_openlineage_adds_is_no_process_argument(airflow: Airflow, sales: Lake, program: Path) -> None:
     """The Spark provider adds it to the task's settings when the task runs."""
     sales.view()
     auth = {"type": "api_key", "apiKey": "hidden-5517"}
     transport = json.dumps({"type": "http", "url": "http://127.0.0.1:1", "retry": {"total": 0}, "auth": auth})
-    monkeypatch.setenv("AIRFLOW__OPENLINEAGE__TRANSPORT", transport)
-    airflow.run(f'{REFRESH}, spark_binary="{program}", openlineage_inject_transport_info=True)')
+    own = Airflow(airflow.folder, airflow.connections, {"AIRFLOW__OPENLINEAGE__TRANSPORT": transport})
+    with closing(own):
+        own.run(f'{REFRESH}, spark_binary="{program}", openlineage_inject_transport_info=True)')
     told = _told(program)
     assert "hidden-5517" in told["file"]
     assert "spark.openlineage.transport.type=http" in told["arguments"]

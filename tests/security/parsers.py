@@ -80,6 +80,7 @@ PLAN = {
     "version_id": 1,
     "metadata_location": "file:///w/v/metadata/1.json",
     "storage_table_location": "file:///w/s/metadata/1.json",
+    "layout": "pointed",
     "storage_base": "file:///w/s/metadata/1.json",
     "storage_table": "lake.sales.daily_storage",
     "base_tables": [

@@ -8,7 +8,6 @@ import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from decimal import Decimal
 from typing import Any
 
@@ -22,6 +21,7 @@ from pyiceberg.table import Table as PyIcebergTable
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 
+from airflow_mv.catalog.pointed import PointedStorage
 from airflow_mv.refresh.stagers import stored_rows
 from airflow_mv.spec.identifiers import Identifier
 from tests.engine.incremental.schemas import Schema, written
@@ -88,7 +88,8 @@ def stored(lake: Lake, view: str) -> pyarrow.Table:
     storage = lake.catalog.load_storage(lake.view(view))
     table = StaticTable.from_metadata(storage.location)
     if _is_misread(table):
-        return stored_rows(lake.spark, replace(storage, name=None), storage.rows_snapshot).toArrow()
+        by_file = PointedStorage(storage.location, storage.table, storage.state)
+        return stored_rows(lake.spark, by_file, storage.rows_snapshot).toArrow()
     return table.scan(snapshot_id=storage.rows_snapshot).to_arrow()
 
 
