@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from airflow_mv.dags import materialized_views_dag
 
-# The order follows from the SQL. What is not there yet is created.
+# The order follows from the SQL. Views that do not exist yet are created.
 materialized_views_dag(
     "chain",
     {

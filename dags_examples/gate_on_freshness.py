@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Start a report only when its view is fresh, or lacks nothing that is older than an hour."""
+"""Start a report only when its view is fresh, or lacks no commit that is older than an hour."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ VIEW = "lake.sales.daily"
 
 @task
 def report(status: dict[str, Any]) -> dict[str, Any]:
-    """Read the view's rows, streamed, without Spark; and say how far behind they are."""
+    """Read the view's rows as a stream, without Spark, and report their lag."""
     rows = MaterializedViewHook().read(VIEW, refresh=False)
     counted = sum(batch.num_rows for batch in rows.batches)
     return {"rows": counted, "columns": len(rows.columns), "lag_seconds": status["lag_seconds"]}
 
 
 # It runs whenever a refresh has published something new. The sensor waits in the triggerer and holds no worker slot;
-# where the view is not fresh enough within six hours, the report is skipped.
+# if the view is not fresh enough within six hours, the report is skipped.
 with DAG("gate_on_freshness", schedule=[materialized_view_asset(VIEW)], tags=["airflow-mv"]):
     fresh = MaterializedViewFreshSensor(
         task_id="fresh", view=VIEW, max_staleness=timedelta(hours=1), timeout=timedelta(hours=6), soft_fail=True

@@ -12,7 +12,7 @@ from airflow_mv.operators import CreateMaterializedViewOperator, RefreshMaterial
 VIEW = "lake.sales.by_day"
 START = datetime(2024, 1, 1, tzinfo=UTC)
 
-# The params are a form of a manual run: an interval, a point in time, a forced recomputation.
+# The params add a form to manual runs: an interval, a point in time, a forced recompute.
 with DAG(
     "interval_backfill",
     schedule="@daily",

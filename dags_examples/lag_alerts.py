@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tell when a view is later than its property `airflow-mv.max-staleness` allows, whatever its refresh DAG does."""
+"""Alert when a view is later than its property `airflow-mv.max-staleness` allows, even if its refresh DAG is paused."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ log = logging.getLogger(__name__)
 
 
 def page(alert: FreshnessAlert) -> None:
-    """Call whoever is on duty; any of Airflow's notifiers will do as well."""
+    """Alert the person on duty; any of Airflow's notifiers can be used instead."""
     log.error("%s lacks commits of %s since %s: %s", alert.view, alert.base_tables, alert.since, alert.message)
 
 
 def all_clear(alert: FreshnessAlert) -> None:
-    """Once, when the view is on time again."""
+    """Report a recovery; called once, when the view is on time again."""
     log.info(alert.message)
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""All materialized views of a namespace as one DAG, whichever there are when it runs."""
+"""All materialized views of a namespace as one DAG. They are listed when the DAG runs."""
 
 from __future__ import annotations
 

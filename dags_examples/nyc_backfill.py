@@ -11,7 +11,7 @@ from airflow_mv.operators import CreateMaterializedViewOperator, RefreshMaterial
 
 VIEW = "lake.nyc.by_day"
 
-# A run is for the day that its data interval covers; the same days again are no-ops.
+# A run refreshes the day of its data interval; a second run for the same day is a no-op.
 with DAG(
     "nyc_backfill",
     schedule=CronDataIntervalTimetable("@daily", timezone="UTC"),

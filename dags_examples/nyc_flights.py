@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The demo: refresh three views, let June arrive, see why they are stale, refresh again, report."""
+"""The demo: refresh three views, append June, show why they are stale, refresh again, report."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def short(view: str) -> str:
 
 @task
 def append_june() -> dict[str, int]:
-    """June arrives: one commit to flights and one to weather."""
+    """Append the data of June: one commit to flights and one to weather."""
     from airflow_mv.hooks import MaterializedViewHook
     from examples.demo.data import append_month
 
@@ -27,7 +27,7 @@ def append_june() -> dict[str, int]:
 
 @task
 def why_stale() -> list[dict[str, object]]:
-    """Which base table moved, from which snapshot to which, by how many rows. No data is read."""
+    """Return which base table moved, from which snapshot to which, and by how many rows. Reads no data."""
     from airflow_mv.hooks import MaterializedViewHook
 
     return [MaterializedViewHook().status(view).to_dict() for view in VIEWS]
@@ -35,7 +35,7 @@ def why_stale() -> list[dict[str, object]]:
 
 @task
 def report() -> dict[str, list[object]]:
-    """Read the views as any task downstream does: Arrow, no Spark."""
+    """Read the views as Arrow data, without Spark, like any downstream task."""
     from airflow_mv.hooks import MaterializedViewHook
 
     tables = {short(view): MaterializedViewHook().read(view).batches.read_all() for view in VIEWS}

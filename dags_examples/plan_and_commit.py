@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Let any operator run the Spark job: plan, submit it your own way, commit."""
+"""Run the Spark job with another operator: plan, submit, commit."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Refresh views when their base tables have got commits that they lack; compaction starts nothing."""
+"""Refresh views when their base tables have new commits with changed rows; compaction starts nothing."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from airflow_mv.triggers import BaseTablesChangedTrigger
 
 VIEW = "lake.sales.daily"
 
-# A writer that commits ten times in a row starts one run; one that never rests starts one every half hour.
+# A writer that commits ten times in a row starts one run; one that never pauses starts one every half hour.
 commits = BaseTablesChangedTrigger(
     views=VIEW,
     quiet_period=timedelta(minutes=2),

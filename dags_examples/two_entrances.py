@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One chain of views with two entrances: new orders start one DAG, and the other one can be backfilled."""
+"""One chain of views with two DAGs: new orders start one of them, and the other one can be backfilled."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from airflow.sdk import Asset, CronDataIntervalTimetable
 
 from airflow_mv.dags import materialized_views_dags
 
-# Whoever writes the orders has this asset as an outlet.
+# The task that writes the orders has this asset as an outlet.
 ORDERS = Asset(name="lake.sales.orders", uri="x-iceberg://lake/sales/orders")
 
 on_orders, daily = materialized_views_dags(
