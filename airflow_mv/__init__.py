@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Keep Apache Iceberg materialized views fresh from Apache Airflow.
 
-Public names load when they are first used: importing the package is cheap, also where a DAG file does it
-and in a Spark driver that has nothing but PySpark.
+Public names are imported on first use, so that importing the package is cheap in a DAG file, and works in a Spark
+driver that has only PySpark.
 """
 
 from __future__ import annotations

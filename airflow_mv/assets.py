@@ -13,25 +13,25 @@ from airflow_mv.spec.identifiers import Identifier
 if TYPE_CHECKING:
     from openlineage.client.event_v2 import Dataset as OpenLineageDataset
 
-#: Scheme of the assets' URIs. It names a catalog entry, not a place in a store.
+#: Scheme of the assets' URIs. A URI names a catalog entry, not a location in a store.
 SCHEME = "iceberg-mv"
 GROUP = "materialized-view"
 _PARTS_BELOW_THE_CATALOG = 2
-#: Outlet of tasks that learn the view's name only when they run. Their events are events of the view's own asset.
+#: Outlet of tasks whose view is known only at run time. Their events are events of the view's own asset.
 VIEWS_ALIAS = AssetAlias(name="materialized-views", group=GROUP)
 
 
 def materialized_view_asset(view: str) -> Asset:
-    """Return the asset that stands for a materialized view, the same one wherever it is named.
+    """Return the asset of a materialized view.
 
     ``RefreshMaterializedViewOperator`` has it as its outlet, so a DAG with
-    ``schedule=[materialized_view_asset("lake.sales.daily")]`` runs when the view has got new rows.
+    ``schedule=[materialized_view_asset("lake.sales.daily")]`` runs when a refresh has changed the view's rows.
 
     Args:
         view: ``catalog.namespace.name``.
 
     Raises:
-        InvalidIdentifierError: It is no full name.
+        InvalidIdentifierError: The name is not complete.
     """
     identifier = Identifier.parse(view)
     path = "/".join(quote(part, safe="") for part in identifier.parts)
@@ -39,13 +39,13 @@ def materialized_view_asset(view: str) -> Asset:
 
 
 def checked_uri(uri: SplitResult) -> SplitResult:
-    """Check the URI of an asset that someone writes out; Airflow calls it wherever an asset is made.
+    """Check the URI of an asset. Airflow calls this for each asset with this scheme.
 
     Args:
         uri: ``iceberg-mv://catalog/namespace/name``.
 
     Raises:
-        ValueError: It names no view: an import error of the DAG.
+        ValueError: The URI does not name a view. Airflow shows it as an import error of the DAG.
     """
     if not uri.netloc or len([part for part in uri.path.split("/") if part]) < _PARTS_BELOW_THE_CATALOG:
         raise ValueError(
@@ -55,9 +55,9 @@ def checked_uri(uri: SplitResult) -> SplitResult:
 
 
 def openlineage_dataset(asset: Asset, _context: Any) -> OpenLineageDataset:
-    """Return what OpenLineage's provider tells of an asset that a task has as inlet or outlet.
+    """Return the OpenLineage dataset of an asset that a task has as inlet or outlet.
 
-    A refresh tells more, by the view's location; this name is one of its symlinks.
+    A refresh reports its view in more detail, under the view's location. This name is a symlink of that dataset.
     """
     from openlineage.client.event_v2 import Dataset
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What must hold of a view's new rows before anyone sees them.
+"""Checks of the staged rows of a refresh, which must pass before the rows are published.
 
     from airflow_mv.checks import condition
     from airflow_mv.checks import not_null
@@ -8,8 +8,9 @@
 
     checks = [not_null("day"), unique("day", "region"), condition("amount >= 0"), row_count_change(at_most_down=0.2)]
 
-A check is also a text (a condition, or a query), a function, or a dictionary: as :meth:`Check.document` writes it, or
-as the common-sql provider's ``SQLColumnCheckOperator`` and ``SQLTableCheckOperator`` take it. None of it needs Airflow.
+A check can also be given as a string (a condition or a query), a function, or a dictionary. A dictionary has the form
+of :meth:`Check.document`, or that of the common-sql provider's ``SQLColumnCheckOperator`` and
+``SQLTableCheckOperator``. This module does not need Airflow.
 """
 
 from __future__ import annotations
@@ -55,13 +56,13 @@ class Check:
 
     Args:
         kind: What is checked.
-        name: What people call it.
-        severity: ``error``: where it fails nothing is published. ``warn``: it is only told.
-        columns: The columns that it is about.
+        name: The name in messages and records.
+        severity: ``error``: nothing is published if the check fails. ``warn``: a failure is only reported.
+        columns: The checked columns.
         text: The condition, the query, ``module:function``, or what a column check computes.
-        limits: Names and values of what it is compared with.
+        limits: Names and values of the limits.
         values: Accepted values.
-        where: A condition on the rows that it is about; empty for all.
+        where: A condition that selects the checked rows; empty for all rows.
     """
 
     kind: Kind
@@ -74,7 +75,7 @@ class Check:
     where: str = ""
 
     def document(self) -> dict[str, Any]:
-        """Return the check as JSON; :func:`read_checks` reads it back equal."""
+        """Return the check as JSON, which :func:`read_checks` turns into an equal check."""
         if self.kind == "column":
             options = {"severity": self.severity, "partition_clause": self.where}
             return {self.columns[0]: {self.text: {**dict(self.limits), **{k: v for k, v in options.items() if v}}}}
@@ -96,14 +97,14 @@ def not_null(*columns: str, severity: Severity = "error", where: str = "", name:
 
 
 def unique(*columns: str, severity: Severity = "error", where: str = "", name: str = "") -> Check:
-    """No two rows have the same values in all of these columns. As in SQL, rows with a NULL among them do not count."""
+    """No two rows have the same values in these columns. As in SQL, rows with a NULL in one of them are ignored."""
     return _check("unique", name or _named("unique", columns), severity, where, columns=columns)
 
 
 def accepted_values(
     column: str, values: Iterable[Any], *, severity: Severity = "error", where: str = "", name: str = ""
 ) -> Check:
-    """A column holds nothing but these values, or NULL."""
+    """A column holds only these values or NULL."""
     accepted = tuple(_value(value, "accepted_values") for value in values)
     label = name or _named("accepted_values", (column,))
     return _check("accepted_values", label, severity, where, columns=(column,), values=accepted)
@@ -117,7 +118,7 @@ def row_count(
     where: str = "",
     name: str = "",
 ) -> Check:
-    """There are so many rows."""
+    """The number of rows is within the limits."""
     limits = _limits(at_least=at_least, at_most=at_most)
     return _check("row_count", name or "row_count", severity, where, limits=limits)
 
@@ -130,33 +131,34 @@ def row_count_change(
     where: str = "",
     name: str = "",
 ) -> Check:
-    """There are not far fewer or more rows than after the last refresh.
+    """The number of rows changed since the last refresh by no more than a share.
 
-    Without rows of the same definition to compare with (the first refresh, a new query, no row before) it passes.
+    The check passes if there are no earlier rows of the same definition: in the first refresh, after a change of the
+    query, or if the view was empty.
 
     Args:
-        at_most_down: The share of rows that may go: with 0.2 at least 80 % must be there again.
-        at_most_up: The share of rows that may come on top: 1.0 allows twice as many.
+        at_most_down: The largest decrease, as a share: with 0.2 at least 80 % of the number of rows must remain.
+        at_most_up: The largest increase, as a share: 1.0 allows twice as many rows.
         severity: ``error`` or ``warn``.
-        where: A condition on the rows that are counted, before and now.
-        name: What people call it.
+        where: A condition that selects the rows to count, before and after the refresh.
+        name: The name in messages and records.
     """
     limits = _limits(at_most_down=at_most_down, at_most_up=at_most_up)
     return _check("row_count_change", name or "row_count_change", severity, where, limits=limits)
 
 
 def condition(text: str, *, severity: Severity = "error", where: str = "", name: str = "") -> Check:
-    """A Spark SQL condition holds: of each row, or where it has an aggregate function (``sum(x) > 0``) of all of them.
+    """A Spark SQL condition holds for each row, or for all rows if it has an aggregate function (``sum(x) > 0``).
 
-    A row of which it is NULL breaks it.
+    A condition that is NULL does not hold.
     """
     return _check("condition", name or _brief(text), severity, where, text=text)
 
 
 def sql(text: str, *, severity: Severity = "error", name: str = "") -> Check:
-    """A query gives one value, and that is true: ``SELECT count(*) = 0 FROM {rows} WHERE …``.
+    """A query returns one value, which is true: ``SELECT count(*) = 0 FROM {rows} WHERE …``.
 
-    It reads the staged rows as ``{rows}``, and may read the view's base tables: they are at the refresh's snapshots.
+    It reads the staged rows as ``{rows}``. It may read the view's base tables, at the snapshots of the refresh.
     """
     return _check("sql", name or _brief(text), severity, "", text=text)
 
@@ -164,16 +166,16 @@ def sql(text: str, *, severity: Severity = "error", name: str = "") -> Check:
 def python(
     function: str | Callable[[Any], Any], *, severity: Severity = "error", where: str = "", name: str = ""
 ) -> Check:
-    """A function of the staged rows, a Spark DataFrame, returns true, or the DataFrame of the rows that break it.
+    """A function that takes the staged rows as a Spark DataFrame returns true, or a DataFrame of the offending rows.
 
     The function is called where the Spark job runs, and must be importable there. Over Spark Connect and in local
     sessions that is the task's own process. A driver that is submitted elsewhere imports it from ``py_files``.
 
     Args:
-        function: ``module:function``, or the function itself, which must be at the top of a module.
+        function: ``module:function``, or the function itself, which must be defined at the top level of a module.
         severity: ``error`` or ``warn``.
-        where: A condition on the rows that it gets.
-        name: What people call it.
+        where: A condition that selects the rows that are passed to the function.
+        name: The name in messages and records.
 
     Raises:
         ConfigurationError: The function cannot be imported by a name.
@@ -186,14 +188,15 @@ def python(
 
 
 def read_checks(value: Any, *, source: str) -> tuple[Check, ...]:
-    """Read checks as users write them; equal ones are one.
+    """Read checks as users write them. Duplicates are removed.
 
     Args:
-        value: A check, its text or dictionary, a function, common-sql's dictionaries, a list of these or its JSON.
-        source: Where they come from, for messages.
+        value: A check, its text or dictionary, a function, common-sql's dictionaries, a list of these, or the same
+            as JSON.
+        source: Where the checks come from, for messages.
 
     Raises:
-        ConfigurationError: Names what is wrong.
+        ConfigurationError: A check is not valid.
     """
     items = [value] if isinstance(value, str | Mapping | Check) or callable(value) else value
     if items is None:
@@ -210,14 +213,14 @@ def read_checks(value: Any, *, source: str) -> tuple[Check, ...]:
 
 
 def stored_checks(properties: Mapping[str, str], *, view: str) -> tuple[Check, ...]:
-    """Read the checks of a view's property. None of them is a function: to write a property is not to run code.
+    """Read the checks in a view's property. Functions are refused: who may set a property must not be able to run code.
 
     Args:
-        properties: The view's.
-        view: For messages.
+        properties: The view's properties.
+        view: The view's name, for messages.
 
     Raises:
-        ConfigurationError: Names what is wrong.
+        ConfigurationError: A check is not valid, or is a function.
     """
     text, source = properties.get(CHECKS_PROPERTY), f"view {view}, property {CHECKS_PROPERTY}"
     if text is None:
@@ -232,10 +235,10 @@ def stored_checks(properties: Mapping[str, str], *, view: str) -> tuple[Check, .
 
 
 def as_documents(value: Any) -> Any:
-    """Return checks with each :class:`Check` as its document, which a template engine can walk; all else as it is.
+    """Return checks with each :class:`Check` replaced by its document, so that templates in it are rendered.
 
     Args:
-        value: Checks as users write them, or something that becomes them only later.
+        value: Checks as users write them, or a value that becomes checks when it is rendered.
     """
     if isinstance(value, Check) or callable(value):  # a template engine would call a function
         return (value if isinstance(value, Check) else python(value)).document()
@@ -380,7 +383,7 @@ def _limits(**given: Any) -> tuple[tuple[str, Value], ...]:
 
 
 def _value(value: Any, where: str) -> Value:
-    """Return a value as JSON has it; Spark reads a date's or a decimal's text as what it is compared with."""
+    """Return a value as JSON. Spark casts the text of a date or decimal to the type of the compared column."""
     if isinstance(value, date | Decimal):
         return str(value)
     if isinstance(value, bool | int | str) or (isinstance(value, float) and math.isfinite(value)):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""JSON documents to frozen dataclasses, each field of exactly its type. Standard library only: ships to the driver."""
+"""Read JSON documents into frozen dataclasses with strict types. Standard library only, because the driver uses it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _LEXEME_OF_BYTES = re.compile(_SPELLING.encode("ascii"), re.DOTALL)
 
 
 def check_marks(text: str | bytes | bytearray, limit: int = MAX_MARKS) -> None:
-    """Refuse a JSON text that holds very many values, without decoding it.
+    """Reject a JSON text with too many values, without decoding it.
 
     Raises:
         ValueError: There are more than ``limit`` marks between its values.
@@ -35,7 +35,7 @@ def check_marks(text: str | bytes | bytearray, limit: int = MAX_MARKS) -> None:
     pattern: Any = _LEXEME if plain else _LEXEME_OF_BYTES
     if sum(map(text.count, marks)) <= limit:
         return
-    # Those within strings do not count. In JSON there is at most one string more than there are marks.
+    # Marks in strings are not counted. A JSON text has at most one more string than marks.
     found = 0
     for number, match in enumerate(pattern.finditer(text)):
         found += match.group() in marks
@@ -51,7 +51,7 @@ def json_object(text: str, what: str) -> dict[str, Any]:
         what: Names the kind of document, for messages.
 
     Raises:
-        InvalidMetadataError: The text is no JSON object.
+        InvalidMetadataError: The text is not a JSON object.
     """
     try:
         if len(text) > MAX_TEXT_BYTES or len(text.encode("utf-8", "surrogatepass")) > MAX_TEXT_BYTES:
@@ -70,11 +70,11 @@ def json_objects(value: object, what: str, name: str) -> list[dict[str, Any]]:
 
     Args:
         value: The value.
-        what: The kind of document that it is in.
-        name: Its field there.
+        what: The kind of document that contains it, for messages.
+        name: Its field in the document, for messages.
 
     Raises:
-        InvalidMetadataError: It is something else.
+        InvalidMetadataError: It is not such a list.
     """
     if not isinstance(value, list) or not all(isinstance(raw, dict) for raw in value):
         raise InvalidMetadataError(f"not a {what} document: field {name!r}")
@@ -82,7 +82,7 @@ def json_objects(value: object, what: str, name: str) -> list[dict[str, Any]]:
 
 
 def check_fields(document: Mapping[str, Any], kinds: Mapping[str, Any], what: str) -> None:
-    """Check fields of a decoded object that is made into something by hand.
+    """Check the types of some fields of a decoded object.
 
     Args:
         document: The object.
@@ -98,7 +98,7 @@ def check_fields(document: Mapping[str, Any], kinds: Mapping[str, Any], what: st
 
 
 def read(cls: type[_Document], document: dict[str, Any], what: str) -> _Document:
-    """Make a dataclass of a JSON object, each field of exactly its type: the text may come from anyone.
+    """Make a dataclass of a JSON object. Types are checked strictly, because the text is untrusted input.
 
     Args:
         cls: The dataclass.

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every error the package raises, classed by what the caller should do.
+"""All errors that the package raises, grouped by what the caller should do.
 
-One root, :class:`MaterializedViewError`. Two facts hang on the class: ``retryable`` (may the same
-call succeed later?) and ``exit_code`` (what the command line ends with).
+All derive from :class:`MaterializedViewError`. Each class defines ``retryable`` (whether the same call may succeed
+later) and ``exit_code`` (the exit code of the command line).
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ from typing import ClassVar
 
 
 class MaterializedViewError(Exception):
-    """Root of all errors. The message names the view, the file or the field, and what to do."""
+    """Base class of all errors. The message names the view, the file or the field, and what to do."""
 
     retryable: ClassVar[bool] = False
     exit_code: ClassVar[int] = 1
 
 
 class ConfigurationError(MaterializedViewError):
-    """A setting, connection or installation is missing or wrong. Mend it; a retry cannot help."""
+    """A setting, connection or installation is missing or wrong. Fix it; a retry cannot help."""
 
 
 class CatalogUnavailableError(MaterializedViewError):
@@ -34,11 +34,11 @@ class InvalidIdentifierError(MaterializedViewError):
 
 
 class InvalidQueryError(MaterializedViewError):
-    """The view's SQL does not parse, is no single query, or names something that is not there."""
+    """The view's SQL does not parse, is not a single query, or names something that does not exist."""
 
 
 class InvalidMetadataError(MaterializedViewError):
-    """Stored bytes that are not what the format says. Names the view, the file and the field."""
+    """Stored data does not follow its format. The message names the view, the file and the field."""
 
 
 class FutureTimeError(InvalidMetadataError):
@@ -52,7 +52,7 @@ class ClockError(MaterializedViewError):
 
 
 class UnsupportedError(MaterializedViewError):
-    """A thing that this catalog, session or format version cannot do."""
+    """This catalog, session or format version does not support the operation."""
 
 
 class NotFoundError(MaterializedViewError):
@@ -68,7 +68,7 @@ class ViewNotFoundError(NotFoundError):
 
 
 class BaseTableNotFoundError(NotFoundError):
-    """A table the query reads does not exist (any more)."""
+    """A base table of the view does not exist, or no longer exists."""
 
 
 class MetadataFileNotFoundError(NotFoundError):
@@ -76,23 +76,23 @@ class MetadataFileNotFoundError(NotFoundError):
 
 
 class SnapshotNotFoundError(NotFoundError):
-    """No such snapshot, ref or point in time is retained."""
+    """The table does not retain the requested snapshot, branch, tag or point in time."""
 
 
 class PinError(NotFoundError):
-    """What a run has pinned is gone, or is not what the view reads. The run has to pin again."""
+    """Pinned snapshots are missing, or are not those of the view's base tables. The run has to pin again."""
 
 
 class RefreshNotFoundError(NotFoundError):
-    """The view's history holds no refresh of this id."""
+    """The view's history has no refresh with this id."""
 
 
 class AlreadyExistsError(MaterializedViewError):
-    """The name is taken, by a view or by a table."""
+    """A view or table of this name exists already."""
 
 
 class NotMaterializedError(MaterializedViewError):
-    """A plain view where a materialized one is needed."""
+    """The view is a plain view, but a materialized view is required."""
 
 
 class StaleViewError(MaterializedViewError):
@@ -104,11 +104,11 @@ class RefreshRefusedError(MaterializedViewError):
 
 
 class IncrementalRefusedError(MaterializedViewError):
-    """Incremental work turned out to be impossible or too dear while the job ran: a full refresh is not.
+    """The job found an incremental refresh impossible or too expensive. A full refresh is possible.
 
     Args:
-        code: Why, in a word that programs read.
-        message: The same for people.
+        code: The reason code.
+        message: The reason in a sentence.
     """
 
     def __init__(self, code: str, message: str) -> None:
@@ -117,17 +117,17 @@ class IncrementalRefusedError(MaterializedViewError):
 
 
 class JobError(MaterializedViewError):
-    """The Spark job failed: nothing was published. Carries Spark's reason, not its stack."""
+    """The Spark job failed, and nothing was published. The message has Spark's reason without its stack trace."""
 
     retryable = True
 
 
 class CheckFailedError(MaterializedViewError):
-    """A check did not hold: of a refresh's rows before they are published, or of stored rows against others.
+    """A check failed: on the staged rows of a refresh, or when stored rows were verified.
 
     Args:
-        message: For people.
-        results: What came of the checks that failed, each an ``airflow_mv.script.CheckResult``.
+        message: The message.
+        results: The results of the failed checks, each an ``airflow_mv.script.CheckResult``.
     """
 
     exit_code = 4
@@ -138,11 +138,11 @@ class CheckFailedError(MaterializedViewError):
 
 
 class UnexpectedError(MaterializedViewError):
-    """An error that this package does not know: a bug, of this package or of a library. The log has its trace."""
+    """An error of an unknown type: a bug in this package or in a library. The log has its traceback."""
 
 
 class AlertError(MaterializedViewError):
-    """An alert could not be delivered, or that could not be noted. It is tried again."""
+    """An alert could not be delivered, or its delivery could not be recorded. It is sent again."""
 
     retryable = True
 
@@ -155,16 +155,16 @@ class CommitError(MaterializedViewError):
 
 
 class CommitConflictError(CommitError):
-    """Other commits kept winning: nothing of ours was published. Safe to retry."""
+    """Commits by other writers came first each time, and nothing was published. It is safe to retry."""
 
 
 class CommitStateUnknownError(CommitError):
-    """The answer to the swap was lost: it may have been published. Delete nothing; a retry settles it.
+    """The outcome of a commit is unknown: the change may have been published. Delete nothing; a retry resolves it.
 
     Args:
-        message: For people.
-        refusal: What the answer says where there was one, but none that proves anything: a proxy may refuse a commit
-            that has landed. It counts once a look has shown that the commit did not land.
+        message: The message.
+        refusal: The error in the catalog's answer, if there was an answer. Alone it proves nothing, since a proxy may
+            refuse a commit that was applied. It is valid once the catalog was read and does not show the commit.
     """
 
     def __init__(self, message: str, refusal: MaterializedViewError | None = None) -> None:

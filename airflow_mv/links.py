@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Links from a task: to its view on the page of all views, and to its Spark application."""
+"""Links of a task: to its view in the Airflow UI, and to its Spark application."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ if TYPE_CHECKING:
     from airflow.sdk import BaseOperator, Context
     from airflow.sdk.types import TaskInstanceKey
 
-#: Where the page's own application is, below Airflow's address.
+#: The path of the page's application, below Airflow's base URL.
 PAGE_PATH = "airflow-mv"
-#: What Airflow's UI calls the page that shows it.
+#: The route of the page in Airflow's UI.
 PAGE_ROUTE = "materialized-views"
 _APPLICATION = re.compile(r"[\w.-]{1,200}")
 
 
 def page_url(view: str, *, base_url: str) -> str:
-    """Return the address that shows a view on the page, inside Airflow's UI.
+    """Return the URL of a view's page in Airflow's UI.
 
     Args:
         view: ``catalog.namespace.name``.
-        base_url: Airflow's own address, as ``[api] base_url`` has it.
+        base_url: Airflow's base URL, as in ``[api] base_url``.
     """
     base = base_url.rstrip("/")
     inside = f"{urlsplit(base).path}/{PAGE_PATH}/"
@@ -33,30 +33,30 @@ def page_url(view: str, *, base_url: str) -> str:
 
 
 class MaterializedViewLink(BaseOperatorLink):
-    """*Materialized view*: the view's state, history and plan, on the page in Airflow's UI."""
+    """The link *Materialized view*: shows the view's state, history and plan in Airflow's UI."""
 
     name = "Materialized view"
 
     def get_link(self, operator: BaseOperator, *, ti_key: TaskInstanceKey) -> str:  # noqa: ARG002 (Airflow's name)
-        """Return the address; empty where the operator does not know its view (yet)."""
+        """Return the URL; empty if the operator's view is not known (yet)."""
         return _address(getattr(operator, "view", None))
 
 
 class SparkApplicationLink(BaseOperatorLink):
-    """*Spark application*: the job that the task ran, where ``[airflow_mv] spark_application_url`` says."""
+    """The link *Spark application*: shows the task's job at ``[airflow_mv] spark_application_url``."""
 
     name = "Spark application"
 
     def get_link(self, operator: BaseOperator, *, ti_key: TaskInstanceKey) -> str:  # noqa: ARG002 (Airflow's name)
-        """Return the address; empty where no job has run, or nothing says where applications are shown."""
+        """Return the URL; empty if no job has run, or if the setting is empty."""
         return application_url(getattr(operator, "application_id", None))
 
 
 def application_url(application_id: str | None) -> str:
-    """Return where a Spark application is shown, or nothing.
+    """Return the URL of a Spark application; empty if it is not known.
 
     Args:
-        application_id: As Spark names it; it comes from a file, so anything else is no part of an address.
+        application_id: Spark's id of the application. It comes from a file, so any other text is rejected.
     """
     pattern = conf.get("airflow_mv", "spark_application_url", fallback="")
     if not pattern or not application_id or not _APPLICATION.fullmatch(application_id):
@@ -65,7 +65,7 @@ def application_url(application_id: str | None) -> str:
 
 
 def show_link(context: Context, view: Any) -> None:
-    """Give a running task its link at once: Airflow itself makes it only when the task has ended.
+    """Store the link of a running task: Airflow itself creates links only when the task has ended.
 
     Args:
         context: The task's context.

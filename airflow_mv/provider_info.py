@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What Airflow is told about this package."""
+"""The description of this provider package for Airflow."""
 
 from __future__ import annotations
 
@@ -41,9 +41,9 @@ _CONFIG: dict[str, Any] = {
 
 
 def get_provider_info() -> dict[str, Any]:
-    """Return the provider's description. Airflow calls it through the entry point at every start: it imports nothing.
+    """Return the provider's description. Airflow calls it at every start, so it imports nothing.
 
-    There is no connection type here: the ``iceberg`` and ``spark`` providers' own are used.
+    The package defines no connection type: it uses those of the ``iceberg`` and ``spark`` providers.
     """
     return {
         "package-name": "airflow-mv",

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Texts of others on their way into a message: without secrets, and only then cut.
+"""Remove secrets from texts of other systems, and only then shorten the texts for messages.
 
-Whoever masks secrets in a log, as Airflow does, looks for the whole of each: half of one, as a cut leaves it, gets by.
+The order matters: Airflow masks only whole secrets in logs, so it would not recognize a secret that was cut in two.
 """
 
 from __future__ import annotations
@@ -9,9 +9,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-#: Shorter ones would take words out of every message.
+#: Shorter values could be parts of ordinary words.
 _SHORTEST = 5
-#: Values of settings that only sound like secrets, such as ``token-refresh-enabled``.
+#: Values of settings whose names only look like those of secrets, such as ``token-refresh-enabled``.
 _PLAIN = re.compile(r"true|false|[0-9.]+", re.IGNORECASE | re.ASCII)
 _USER = re.compile(r"(//[^/\s:@]*:)[^/\s@]+@")
 
@@ -19,10 +19,10 @@ _hidden: set[str] = set()
 
 
 def hide(secrets: Iterable[str]) -> None:
-    """Have values taken out of every text that is shortened from now on in this process.
+    """Remove values from every text that is shortened from now on in this process.
 
     Args:
-        secrets: The values, in each form in which a text may hold them.
+        secrets: The values, in each form that a text may contain.
     """
     for secret in secrets:
         # Lines are joined before a text is cut.
@@ -32,11 +32,11 @@ def hide(secrets: Iterable[str]) -> None:
 
 
 def shortened(text: str, longest: int) -> str:
-    """Return a text of others with hidden values, and passwords in URLs, replaced by ``***``, and then cut.
+    """Return a text with hidden values and passwords in URLs replaced by ``***``, cut to a length.
 
     Args:
         text: The text.
-        longest: Characters that may stay.
+        longest: The maximum number of characters.
     """
     for secret in sorted(_hidden, key=len, reverse=True):
         text = text.replace(secret, "***")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which failures of a task are tried again, and when: decided by the error."""
+"""A retry policy that decides by the error whether and when a task is retried."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ _AIRFLOWS_DELAY_SECONDS = 300
 
 
 class MaterializedViewRetryPolicy(RetryPolicy):
-    """Fail at once where a retry cannot help; else retry, a conflict soon and an outage with back-off.
+    """Fail at once if a retry cannot help. Otherwise retry: soon after a conflict, with back-off after an outage.
 
-    What can be retried says :attr:`airflow_mv.errors.MaterializedViewError.retryable`, for this policy as for the
-    sensors and the command line. Errors that are not this package's get Airflow's ordinary treatment.
+    An error can be retried if its :attr:`airflow_mv.errors.MaterializedViewError.retryable` is true; the sensors and
+    the command line use the same attribute. Errors of other packages are left to Airflow's default.
 
-    The operators of this package have it as their ``retry_policy``; another one, or ``None``, takes its place. It
-    never retries more often than ``retries`` says. A task that sets a ``retry_delay`` of its own keeps it: the delays
-    below are used where that is Airflow's default (``[core] default_task_retry_delay``).
+    This is the default ``retry_policy`` of the operators of this package; set another one, or ``None``, to replace
+    it. It never retries more often than ``retries`` allows. A ``retry_delay`` that a task sets is kept: the delays
+    below replace only Airflow's default (``[core] default_task_retry_delay``).
 
     Args:
-        conflict: Shortest delay after a conflict or a lost answer; the longest is three times as long. It is drawn,
-            so that those who met do not meet again.
-        outage: Delay after the first failure of a catalog or of Spark; each further one in a row doubles it.
-        longest: The most that it is doubled to.
+        conflict: Shortest delay after a conflict or an unknown outcome. The delay is random, up to three times as
+            long, so that the tasks of one conflict do not conflict again.
+        outage: Delay after the first failure of a catalog or of Spark; each further failure in a row doubles it.
+        longest: The longest delay after an outage.
     """
 
     def __init__(
@@ -51,9 +51,9 @@ class MaterializedViewRetryPolicy(RetryPolicy):
         """Decide about one failure.
 
         Args:
-            exception: What the task raised.
-            try_number: The try that failed, from 1; clearing a task does not start it again.
-            max_tries: The try after which there is none.
+            exception: The exception that the task raised.
+            try_number: The try that failed, from 1; clearing a task does not reset it.
+            max_tries: The last try.
             context: The task's context.
         """
         if not isinstance(exception, MaterializedViewError):
@@ -75,7 +75,7 @@ class MaterializedViewRetryPolicy(RetryPolicy):
 
     def _outage_delay(self, failures: int) -> timedelta:
         doubled = self.outage * 2.0 ** min(max(failures, 1) - 1, 20)
-        # Up to a tenth more: all tasks of an outage would come back in the same second.
+        # Up to a tenth more, so that the tasks of one outage do not all retry in the same second.
         return min(doubled, self.longest) * random.uniform(1, 1.1)  # noqa: S311
 
     def serialize(self) -> dict[str, Any]:
@@ -93,5 +93,5 @@ def _airflows_delay() -> timedelta:
     return timedelta(seconds=seconds)
 
 
-#: What the operators of this package have unless they are given another one.
+#: The default of the operators of this package.
 DEFAULT_RETRY_POLICY = MaterializedViewRetryPolicy()

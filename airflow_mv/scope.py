@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a run of a DAG refreshes, from the run's facts: the whole view, the view as of a time, or an interval of it.
+"""What a DAG run refreshes: the whole view, the view as of a time, or an interval of the view.
 
 ========================================  ==========================================  ===========================
 run                                       ``interval``                                ``as_of``
@@ -28,7 +28,7 @@ from airflow_mv.spec.times import next_unit, parse_key, parse_time, shift
 
 ScopeName = Literal["whole", "as_of", "interval"]
 
-#: A run's parameters: by them a manual run, or a backfill, says what it is for.
+#: Parameters of a run, by which a manual run or a backfill sets what it refreshes.
 FULL_PARAM = "refresh_full"
 AS_OF_PARAM = "refresh_as_of"
 START_PARAM = "refresh_interval_start"
@@ -37,16 +37,16 @@ END_PARAM = "refresh_interval_end"
 
 @dataclass(frozen=True, slots=True)
 class RunFacts:
-    """What is known of a run.
+    """The facts of a DAG run that decide its scope.
 
     Args:
-        run_after: When it was due to start.
-        data_interval: Start and end, where the run has them.
-        partition_key: The partition that it is for.
-        partition_date: When that begins.
-        params: The run's parameters, those of its conf among them.
-        zone: The DAG's time zone: a day of it is a day of a date column.
-        tick: Returns the schedule's moment before (-1) or after (1) another one, ``None`` where it has no such.
+        run_after: When the run was due to start.
+        data_interval: Start and end, if the run has a data interval.
+        partition_key: The run's partition.
+        partition_date: The start of the partition.
+        params: The run's parameters, including those of its conf.
+        zone: The DAG's time zone, in which the days of a date column are counted.
+        tick: Returns the time of the schedule before (-1) or after (1) a time; ``None`` if there is none.
     """
 
     run_after: datetime
@@ -63,10 +63,10 @@ class RefreshScope:
     """What a run refreshes.
 
     Args:
-        interval: Only these rows; ``None`` for the whole view.
-        as_of: From the base tables as they were then; ``None`` as they are now.
-        full: Recompute although nothing may have changed.
-        why: Where that comes from, for the log.
+        interval: The rows to refresh; ``None`` for the whole view.
+        as_of: The time at which the base tables are read; ``None`` for their current snapshots.
+        full: Whether to recompute even if nothing has changed.
+        why: Where the scope comes from, for the log.
     """
 
     interval: Span | None = None
@@ -81,13 +81,13 @@ def scope_of(
     """Return what a run refreshes.
 
     Args:
-        facts: The run's.
-        wanted: What the task is for.
-        column: The view's column that the interval is of; by default the one that the view names.
-        length: How long the interval is where the run tells only one end of it.
+        facts: The run's facts.
+        wanted: The task's ``scope``.
+        column: The view's interval column; by default the one in the view's properties.
+        length: The length of the interval, if the run gives only one end of it.
 
     Raises:
-        ConfigurationError: The run does not tell an interval, or a parameter is not what it must be.
+        ConfigurationError: The run does not give an interval, or a parameter is not valid.
     """
     full = _truth(facts.params.get(FULL_PARAM))
     as_of = _moment(facts, AS_OF_PARAM)
@@ -133,7 +133,7 @@ def _interval(facts: RunFacts, length: timedelta | None) -> tuple[tuple[datetime
 
 
 def _aligned(facts: RunFacts, moment: datetime) -> datetime:
-    """Return the schedule's last moment up to this one: the form of a run by hand offers the time of the click."""
+    """Return the last time of the schedule up to this one: a manual run's default is the time of the click."""
     after = facts.tick(moment, 1)
     before = facts.tick(after, -1) if after is not None else None
     return moment if before is None else before.astimezone(facts.zone)
@@ -156,7 +156,7 @@ def _partition(facts: RunFacts, length: timedelta | None) -> tuple[datetime, dat
     if unit:
         return start, next_unit(start, unit)
     end = facts.tick(start, 1)
-    # Without any of these the storage table's own partitioning says how long it is.
+    # Without any of these the partitioning of the storage table gives the length.
     return start, end.astimezone(facts.zone) if end else None
 
 

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a Spark driver is asked and what it answers. Standard library only: it ships to the driver.
+"""The script that a Spark driver runs, and the outcome that it returns. Standard library only: the driver uses it.
 
-A :class:`Script` is a list of steps. A :class:`SqlStep` is a statement that any session runs; the
-named steps are the few things plain SQL cannot say. No secret is ever part of a script.
+A :class:`Script` is a list of steps. A :class:`SqlStep` is a statement that any session can run; the other steps do
+what plain SQL cannot express. A script never contains a secret.
 
-Two names are a run's own: its staging catalog and its branch. In the SQL of a script :data:`STAGING` and
-:data:`BRANCH` stand for them; :meth:`Script.bound` puts the run's names in. Both are random and of this process only,
-so no SQL of a view's owner contains one. In JSON a text that names one is a list of parts.
+Each run has its own staging catalog and its own branch. In the SQL of a script the placeholders :data:`STAGING` and
+:data:`BRANCH` stand for their names; :meth:`Script.bound` replaces them. The placeholders are random in each process,
+so that the SQL of a view's owner cannot contain one. In JSON a text with a placeholder is a list of parts.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from airflow_mv.documents import json_object, json_objects, read
 from airflow_mv.errors import InvalidMetadataError
 from airflow_mv.quoting import quote
 
-#: What the statements of a check call the staged rows.
+#: The name of the staged rows in the statements of a check.
 ROWS = "`__rows`"
-#: Offending rows that are kept of a failed check.
+#: The most offending rows that are reported for a failed check.
 MOST_ROWS = 20
-#: Characters that are kept of a value in such a row.
+#: The most characters of a value in such a row.
 LONGEST_VALUE = 200
 
 
@@ -35,13 +35,13 @@ class StagedCheck:
     """One check, in Spark SQL over :data:`ROWS`, or a function.
 
     Args:
-        name: What people call it.
-        severity: ``error``: nothing is published where it fails. ``warn``: it is only told.
-        expected: What must hold, for people.
-        observed: An aggregate expression for what is there instead; its text is shown.
-        passes: An aggregate expression for the verdict. NULL is no.
-        offending: A query for the rows that break it; empty where no single row does.
-        function: ``module:function`` instead of SQL; it gets the staged rows as a DataFrame.
+        name: The name in messages and records.
+        severity: ``error``: nothing is published if the check fails. ``warn``: a failure is only reported.
+        expected: What must hold, for messages.
+        observed: An aggregate expression for the observed value, for messages.
+        passes: An aggregate expression for the result. NULL means that the check failed.
+        offending: A query for the offending rows; empty if the check is not about single rows.
+        function: ``module:function`` instead of SQL; it takes the staged rows as a DataFrame.
     """
 
     name: str
@@ -60,7 +60,7 @@ class StagedChecks:
     Args:
         rows: A query for the staged rows.
         checks: The checks.
-        digest: Stands for what is checked: an outcome counts under the very checks that it was judged by.
+        digest: A digest of the checks. An outcome is valid only for the checks that it was tested with.
     """
 
     rows: str
@@ -68,9 +68,9 @@ class StagedChecks:
     digest: str
 
     def statement(self, checks: tuple[StagedCheck, ...]) -> str:
-        """Return one aggregation that computes some of the checks: for each what is there, and the verdict."""
+        """Return one aggregation with the observed value and the result of each given check."""
         columns = ",\n  ".join(f"CAST({check.observed} AS STRING), {check.passes}" for check in checks)
-        # Without an aggregate of its own, as queries in queries have none, a SELECT gives a row for each row.
+        # The count makes this an aggregation even if the checks are scalar subqueries, which contain no aggregate here.
         return self.over(f"SELECT {columns},\n  count(*)\nFROM {ROWS}")
 
     def over(self, query: str) -> str:
@@ -78,7 +78,7 @@ class StagedChecks:
         return f"WITH {ROWS} AS (\n{self.rows}\n)\n{query}"
 
     def describe(self) -> str:
-        """Return what is asked of Spark."""
+        """Return the statements of the checks."""
         told = [f"-- {check.name}: {check.expected}".replace("\n", " ") for check in self.checks]
         asked = tuple(check for check in self.checks if check.passes)
         told += [self.statement(asked)] if asked else []
@@ -87,10 +87,10 @@ class StagedChecks:
 
     @classmethod
     def read(cls, value: Any) -> StagedChecks | None:
-        """Read what ``dataclasses.asdict`` made of such an object, or of ``None``.
+        """Read the result of ``dataclasses.asdict`` of such an object, or ``None``.
 
         Raises:
-            InvalidMetadataError: It is something else.
+            InvalidMetadataError: The value has another form.
         """
         if value is None:
             return None
@@ -101,17 +101,17 @@ class StagedChecks:
 
 @dataclass(frozen=True, slots=True)
 class CheckResult:
-    """What came of one check.
+    """The result of one check.
 
     Args:
         name: The check.
         severity: As in :class:`StagedCheck`.
-        passed: The verdict.
-        expected: What must hold, for people.
-        observed: What was there.
-        problem: Why it could not be computed, where it could not.
-        columns: Columns of ``rows``.
-        rows: Some of the rows that broke it, each value as text.
+        passed: Whether it passed.
+        expected: What must hold, for messages.
+        observed: The observed value.
+        problem: Why the check could not be computed, if it could not.
+        columns: The columns of ``rows``.
+        rows: Some of the offending rows, each value as text.
     """
 
     name: str
@@ -125,11 +125,11 @@ class CheckResult:
 
     @property
     def stops(self) -> bool:
-        """Whether nothing may be published because of it."""
+        """Whether the result prevents publication."""
         return not self.passed and self.severity != "warn"
 
     def summary(self) -> dict[str, str]:
-        """Return the short form for documents and records: no rows, which are data of the view."""
+        """Return the short form for documents and records. It has no rows, because they are data of the view."""
         return {
             "name": self.name,
             "result": "passed" if self.passed else "warned" if self.severity == "warn" else "failed",
@@ -138,15 +138,15 @@ class CheckResult:
         }
 
     def record(self) -> dict[str, str]:
-        """Return what the refresh's record keeps; there may be many checks, and many records."""
+        """Return the form that the refresh record keeps: small, since there may be many checks and records."""
         told = self.summary()
         return {key: told[key] for key in ("name", "result", *(() if self.passed else ("observed",)))}
 
     def lines(self, most_rows: int = MOST_ROWS) -> list[str]:
-        """Return what people read: a sentence, and a line for each of some rows.
+        """Return the result as text: a sentence, and a line for each of some offending rows.
 
         Args:
-            most_rows: Rows at most.
+            most_rows: The maximum number of rows.
         """
         found = f"it could not be computed: {self.problem}" if self.problem else f"found {self.observed}"
         named = [zip(self.columns, row, strict=False) for row in self.rows[:most_rows]]
@@ -154,21 +154,21 @@ class CheckResult:
         return [f"check {self.name!r}: wanted {self.expected}; {found}", *(f"  row {line}" for line in shown)]
 
 
-#: What people read for the Spark catalog that holds a storage table while a job works on it; nobody else sees it.
+#: The staging catalog's name as it is shown: the Spark catalog that holds a storage table while a job works on it.
 STAGING_CATALOG = "airflow_mv_staging"
-#: Stands for that catalog's name in SQL.
+#: Placeholder for that catalog's name in SQL.
 STAGING = f"{STAGING_CATALOG}_{secrets.token_hex(16)}"
-#: Stands for the name of the branch that a run writes to.
+#: Placeholder for the name of the branch that a run writes to.
 BRANCH = f"airflow_mv_branch_{secrets.token_hex(16)}"
 _NAMES = {STAGING: "staging", BRANCH: "branch"}
 _PLACEHOLDERS = {name: placeholder for placeholder, name in _NAMES.items()}
 _PLACEHOLDER = re.compile(f"({STAGING}|{BRANCH})")
 STAGING_NAMESPACE = "staged"
-#: The storage table's name there.
+#: The storage table's name in the staging catalog.
 STORAGE = "storage"
 #: The :attr:`Outcome.error_class` of a driver whose clock is wrong.
 CLOCK = "AIRFLOW_MV.CLOCK"
-#: A delta view's column beside the table's: how many rows came (positive) or went (negative).
+#: The extra column of a delta view: how many copies of the row were added (positive) or removed (negative).
 WEIGHT = "__w"
 
 
@@ -178,8 +178,8 @@ class SqlStep:
 
     Args:
         sql: The statement.
-        query: A view's query that is a part of it, which may read nothing but its pinned tables; may be empty.
-        view: Quoted name of the temporary view that it creates, from :func:`temporary`; empty for none.
+        query: The view's query that is part of the statement. It may only read pinned tables. Empty for none.
+        view: Quoted name of the temporary view that the statement creates, from :func:`temporary`; empty for none.
     """
 
     sql: str
@@ -193,7 +193,7 @@ class SqlStep:
 
 @dataclass(frozen=True, slots=True)
 class CreateStorageStep:
-    """Create the empty staged table ``table`` with the columns of ``query``, by Spark's own analysis.
+    """Create the empty staged table ``table`` with the columns that Spark's analysis of ``query`` gives.
 
     Args:
         table: Quoted Spark name, in the staging catalog or in the view's own.
@@ -220,11 +220,11 @@ class CreateStorageStep:
 
 @dataclass(frozen=True, slots=True)
 class DeterminismStep:
-    """Refuse incremental work on a query that may give other rows from the same snapshots, or is not what is written.
+    """Check that a query is deterministic, and that its regenerated SQL is equivalent; otherwise the run falls back.
 
     Args:
         query: The view's SQL, pinned or not; it is analysed, never run.
-        again: The same query, written again as the script's statements are, which must mean the same; may be empty.
+        again: The query's regenerated SQL, which must have an equivalent plan; may be empty.
         pinned: Whether the query names each table at a snapshot, so that it may read nothing else.
     """
 
@@ -239,20 +239,20 @@ class DeterminismStep:
 
 @dataclass(frozen=True, slots=True)
 class DeltaStep:
-    """Make the temporary view ``view``: the net change of a base table, each row with its signed number ``__w``.
+    """Create the temporary view ``view``: the net change of a base table, each row with a signed count ``__w``.
 
     Args:
         view: Quoted name, from :func:`temporary`.
         table: Quoted Spark name of the base table.
-        start: The snapshot whose rows the view has stored; ``None`` for an empty table.
-        end: The snapshot to come to; ``None`` for an empty table.
+        start: The recorded snapshot, which the stored rows were computed from; ``None`` for an empty table.
+        end: The new snapshot; ``None`` for an empty table.
         columns: The columns that the view reads, by their names at ``end``, unquoted.
         kind: ``append`` (only where every snapshot between is an append or a replace, on one line),
             ``diff`` of the scan tasks, or ``values`` of two pinned reads. Over Spark Connect a diff is ``values``.
-        where: A predicate on the table's columns that every row must pass to matter to the view; may be empty.
-        uses: How often the statements behind read it: one read of an append is not materialised.
-        only_added: Whether the statements behind are right only where no row went.
-        joined: Those of ``columns`` that the statements behind equate with columns of other relations.
+        where: A predicate on the table's columns that every row relevant to the view satisfies; may be empty.
+        uses: How often later statements read it: an append that is read once is not materialized.
+        only_added: Whether later statements are correct only if no row was removed.
+        joined: Those of ``columns`` that later statements equate with columns of other relations.
     """
 
     view: str
@@ -267,7 +267,7 @@ class DeltaStep:
     joined: tuple[str, ...] = ()
 
     def describe(self) -> str:
-        """Return what the view holds."""
+        """Return a description of the view's content."""
         columns = ", ".join(quote(column) for column in (*self.columns, WEIGHT))
         where = f" where {self.where}" if self.where else ""
         span = f"{self.start or 'nothing'} to {self.end or 'nothing'}"
@@ -283,12 +283,12 @@ class ReplaceKeysStep:
         query: The view's SQL, pinned to the new snapshots; its columns are the storage table's, by position.
         columns: The storage table's columns, unquoted, in order.
         affected: A query for the affected keys, by position; it may repeat them.
-        keys: The columns of ``columns`` that are the key; none: if ``affected`` has a row, all rows are replaced.
-        not_null: Those keys that are never NULL, neither stored nor new.
-        how: ``merge`` or ``delete`` (and insert) write what changes, ``overwrite`` rewrites the storage table.
+        keys: The columns of ``columns`` that are the key. If empty, all rows are replaced when ``affected`` has a row.
+        not_null: Those keys that are never NULL, in stored and new rows.
+        how: ``merge`` or ``delete`` (and insert) write only changed rows; ``overwrite`` rewrites the storage table.
         most_keys: With more affected keys than this the run falls back.
-        constants: Queries for one boolean each. Where one is true, nearly every row is affected: the run falls back.
-        affected_unless: Stands for ``affected`` where all ``constants`` are false; empty for ``affected`` itself.
+        constants: Queries for one boolean each. If one is true, nearly every row is affected, and the run falls back.
+        affected_unless: Replaces ``affected`` if all ``constants`` are false; empty to keep ``affected``.
     """
 
     table: str
@@ -310,20 +310,20 @@ class ReplaceKeysStep:
 
 @dataclass(frozen=True, slots=True)
 class MergeAdditiveStep:
-    """Add signed aggregates to the stored ones: the changed groups are aggregated again from both.
+    """Combine signed aggregates of the change with the stored ones, for the changed groups.
 
     Args:
         table: Quoted name of the staged storage table.
         columns: The storage table's columns, unquoted, in order.
-        keys: Those of them that are the group's key; none for one row over all.
+        keys: The grouping columns among ``columns``; none for an aggregate without GROUP BY.
         changes: A query for the changed groups and their partial aggregates; its columns are the storage
-            table's, by position, one row a key.
+            table's, by position, with one row for each key.
         combine: A query for the new rows of the changed groups, by position, over ``__stored`` (the stored rows of
             these groups, or all) and ``__delta`` (the rows of ``changes``).
-        not_null: Those keys that are never NULL, neither stored nor new.
-        how: ``merge`` or ``delete`` (and insert) write what changes, ``overwrite`` rewrites the storage table.
+        not_null: Those keys that are never NULL, in stored and new rows.
+        how: ``merge`` or ``delete`` (and insert) write only changed rows; ``overwrite`` rewrites the storage table.
         most_keys: With more changed groups than this the run falls back.
-        weighted: Whether ``changes`` has one column more, :data:`WEIGHT`: how many copies came or went.
+        weighted: Whether ``changes`` has the additional column :data:`WEIGHT`, with the signed count of copies.
     """
 
     table: str
@@ -338,10 +338,10 @@ class MergeAdditiveStep:
 
     @property
     def combines_all(self) -> bool:
-        """Whether all stored rows are combined with the change and written: no join has to find those of the keys.
+        """Whether all stored rows are combined with the change and written, with no join on the changed keys.
 
-        Groups that nothing happened to come out as they were. Rows are no groups: -0.0 and 0.0 are two of them, and
-        combined they would be one.
+        Unchanged groups keep their values. This is wrong for rows (``weighted``): -0.0 and 0.0 are two rows, which
+        would become one group.
         """
         return not self.keys or (self.how == "overwrite" and not self.weighted)
 
@@ -368,22 +368,22 @@ _KINDS = {cls: kind for kind, cls in _STEPS.items()}
 
 @dataclass(frozen=True, slots=True)
 class Script:
-    """What one refresh (or one creation) asks of Spark.
+    """The work of one refresh (or one creation) in Spark.
 
     Args:
         view: The view, for messages.
-        refresh_id: Stamped on every snapshot the job writes (summary key ``airflow-mv.refresh-id``).
-        table: Quoted Spark name of the storage table: in :data:`STAGING`, or where the catalog has it.
+        refresh_id: Written into every snapshot of the job (summary key ``airflow-mv.refresh-id``).
+        table: Quoted Spark name of the storage table, in :data:`STAGING` or in its catalog.
         steps: Run in order; the first failure ends the job.
-        outcome_location: Where a submitted driver leaves its :class:`Outcome`, or ``None``.
+        outcome_location: The file to which a submitted driver writes its :class:`Outcome`, or ``None``.
         confs: Session settings (never catalog credentials) the statements rely on.
         nested: How many base tables are materialized views; they are staged as ``base_0``, ``base_1``, …
-        incremental: Whether ``steps`` bring the stored rows from the recorded snapshots to the new ones.
-        fallback: Steps to run instead when one of ``steps`` finds that it cannot go on; without any the run ends.
+        incremental: Whether ``steps`` are an incremental refresh.
+        fallback: Steps to run instead if one of ``steps`` cannot continue; without any the run ends.
         branch: The branch of a storage table that the statements write to. They name it :data:`BRANCH`, since each run
             has a branch of its own, with this name and a suffix.
-        checks: What is asked of the rows when all is staged.
-        query: The query whose rows are stored, where their types must be those of the view.
+        checks: The checks of the staged rows.
+        query: The query whose column types are compared with ``types``; empty for no comparison.
         types: The types of the view's columns, as Spark writes them, in order.
     """
 
@@ -403,18 +403,18 @@ class Script:
 
     @property
     def is_staged(self) -> bool:
-        """Whether the storage table is in the staging catalog, which is the run's own; asked before :meth:`bound`."""
+        """Whether the storage table is in the run's staging catalog. Valid before :meth:`bound` only."""
         return self.table.startswith(f"{quote(STAGING)}.")
 
     @property
     def statements(self) -> tuple[str, ...]:
-        """The steps as text, as they run; a run adds a suffix to the names of the staging catalog and of the branch."""
+        """The steps as text. A run adds a suffix to the names of the staging catalog and of the branch."""
         shown = self.bound(STAGING_CATALOG, self.branch)
         asked = (shown.checks.describe(),) if shown.checks else ()
         return (*(step.describe() for step in shown.steps), *asked)
 
     def bound(self, staging: str, branch: str | None) -> Script:
-        """Return the script with the names of one run.
+        """Return the script with the placeholders replaced by the names of one run.
 
         Args:
             staging: The run's staging catalog.
@@ -447,19 +447,19 @@ class Script:
 
 @dataclass(frozen=True, slots=True)
 class Delta:
-    """What was read to know the change of one base table.
+    """What was read to compute the change of one base table.
 
     Args:
         table: Quoted Spark name.
-        ways: How: ``append``, ``diff`` (rows of changed files, cancelled), ``deleted`` (rows that delete files
+        ways: The methods: ``append``, ``diff`` (rows of changed files, cancelled), ``deleted`` (rows that delete files
             hide), ``lineage`` (row ids), ``values`` (both snapshots whole), ``whole`` (one of them is empty);
-            none where nothing had to be read.
-        old_tasks: Files that only the old snapshot reads, or reads with other delete files.
-        new_tasks: Files that only the new one reads so.
-        old_bytes: Bytes of the first.
-        new_bytes: Bytes of the second.
-        rows_read: Rows in these files by their metadata; ``None`` where the files are not known.
-        rows: Rows of the net change, gone and come, or those of files that only came; ``None`` if neither is known.
+            empty if nothing had to be read.
+        old_tasks: Files that only the old snapshot reads, or that it reads with other delete files.
+        new_tasks: The same for the new snapshot.
+        old_bytes: Bytes of ``old_tasks``.
+        new_bytes: Bytes of ``new_tasks``.
+        rows_read: Rows in these files by their metadata; ``None`` if the files are not known.
+        rows: Removed and added rows of the net change, or the rows of appended files; ``None`` if neither is known.
     """
 
     table: str
@@ -477,24 +477,24 @@ class Outcome:
     """What the job did.
 
     Args:
-        refresh_id: The script's.
+        refresh_id: The script's refresh id.
         metadata_location: The storage table's newest metadata file, or ``None`` after a failure.
         rows_written: Rows added by the job's snapshots.
         step_seconds: Wall-clock seconds of each step that ran.
         error: Spark's reason in one paragraph, or ``None``.
-        error_class: Spark's error condition (e.g. ``UNRESOLVED_COLUMN.WITH_SUGGESTION``), where it names one.
-        query_error: Whether the reason lies in the view's SQL, so that a retry cannot help.
+        error_class: Spark's error condition (e.g. ``UNRESOLVED_COLUMN.WITH_SUGGESTION``), if the error has one.
+        query_error: Whether the view's SQL caused the error, so that a retry cannot help.
         application_id: The Spark application.
-        mode: What ran: ``full``, ``incremental``, or ``none`` where nothing was to be written or the run gave up.
+        mode: What ran: ``full``, ``incremental``, or ``none`` if nothing was to be written or the run ended early.
         way: How rows were written: ``statement`` (plain SQL), ``merge``, ``delete``, ``overwrite``, or ``none``.
-        fallback: Why incremental work was not possible, as a code (see ``job/delta.py``), or ``None``.
+        fallback: The reason code of a fallback (see ``job/delta.py``), or ``None``.
         fallback_reason: The same in a sentence.
-        rows_deleted: Rows that the job's snapshots removed, by copying their files without them or by deletes.
-        keys: Affected keys or changed groups, where they were counted.
+        rows_deleted: Rows that the job's snapshots removed, by rewritten files or by delete files.
+        keys: The number of affected keys or changed groups, if they were counted.
         deltas: What was read of each changed base table.
         branch: The branch of the storage table that holds the staged rows, in the registered layout.
-        checks: What came of the checks of the staged rows.
-        checks_digest: The digest of these checks; empty where none were run.
+        checks: The results of the checks of the staged rows.
+        checks_digest: The digest of these checks; empty if none were run.
     """
 
     refresh_id: str
@@ -548,7 +548,7 @@ def _step(raw: dict[str, Any]) -> Step:
 
 
 def temporary(name: str) -> str:
-    """Return the quoted name of a temporary view in a script; each run has views of its own."""
+    """Return the quoted name of a temporary view in a script. Each run has its own temporary views."""
     return quote(f"{STAGING}-{name}")
 
 
@@ -564,8 +564,8 @@ class Target:
     Args:
         table: Quoted name of the stored rows.
         written: Quoted name that the statements write to.
-        registers: The metadata file that the job registers first, in the staging catalog; empty for a table that the
-            session finds in its catalog.
+        registers: The metadata file that the job first registers in the staging catalog; empty for a table of a
+            catalog.
         branch: Whether the statements write to a branch, which the job creates first.
         start: The snapshot that the branch starts from; ``None`` for a table that was never written.
     """
@@ -607,10 +607,10 @@ def _to_parts(value: Any) -> Any:
 
 
 def _from_parts(value: Any) -> Any:
-    """Return what :func:`_to_parts` was given.
+    """Reverse :func:`_to_parts`.
 
     Raises:
-        InvalidMetadataError: A list of parts has something else in it.
+        InvalidMetadataError: A list of parts is not valid.
     """
     try:
         if isinstance(value, dict):
