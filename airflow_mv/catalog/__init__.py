@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where pointers live: load, list, create, swap and drop materialized views in a catalog."""
+"""Catalogs: load, list, create, swap and drop materialized views."""
 
 from airflow_mv.catalog.catalog import MaterializedViewCatalog as MaterializedViewCatalog
 from airflow_mv.catalog.layout import Layout as Layout

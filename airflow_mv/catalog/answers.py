@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a catalog answers when it does not do what was asked, in our own errors and without its secrets."""
+"""Translate a catalog's errors into the errors of this package, without secrets."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ from airflow_mv.errors import (
 )
 from airflow_mv.redaction import shortened
 
-#: A server that cannot answer now.
+#: Errors of a server that is unavailable at the moment.
 AWAY = (ServerError, ServiceUnavailableError, TooManyRequestsError)
-#: Nothing is known to be wrong: the same call may succeed later, or may have succeeded.
+#: Temporary errors: the same call may succeed later, or may have succeeded.
 NO_ANSWER = (
     CommitStateUnknownException,
     *AWAY,
@@ -40,7 +40,7 @@ NO_ANSWER = (
     SQLAlchemyError,
     OSError,
 )
-#: Statuses below 500 that say nothing of what became of the request: not found (by a proxy), request timeout, too
+#: Statuses below 500 that leave the outcome of the request unknown: not found (by a proxy), request timeout, too
 #: early, too many requests, client closed the connection.
 UNPROVEN = frozenset({404, 408, 425, 429, 499})
 _LONGEST = 300
@@ -48,17 +48,17 @@ _LONGEST = 300
 
 @contextmanager
 def answered(catalog: str, what: str) -> Iterator[None]:
-    """Turn a catalog's errors into ours; "there is no such thing" is left to the caller.
+    """Translate a catalog's errors. "Does not exist" errors are left to the caller.
 
     Args:
         catalog: The catalog's name.
-        what: What was asked, for the message.
+        what: The request, for the message.
 
     Raises:
-        CatalogUnavailableError: It did not answer.
-        ConfigurationError: It knows the caller, but does not let it, or does not know the caller.
-        UnsupportedError: It cannot do that.
-        InvalidMetadataError: Its answer cannot be read.
+        CatalogUnavailableError: The catalog did not answer.
+        ConfigurationError: The catalog refused the credentials or the permission.
+        UnsupportedError: The catalog does not support the request.
+        InvalidMetadataError: The answer cannot be read.
     """
     try:
         yield
@@ -81,15 +81,15 @@ def answered(catalog: str, what: str) -> Iterator[None]:
 
 
 def refusal_of(catalog: str, what: str, error: Exception) -> MaterializedViewError | None:
-    """Return what an error of pyiceberg's says of a commit; ``None`` where it says nothing that would last.
+    """Translate an error that pyiceberg raised for a commit; ``None`` if the error is temporary.
 
     Args:
         catalog: The catalog's name.
-        what: What was asked, for the message.
-        error: What pyiceberg raised.
+        what: The request, for the message.
+        error: The error that pyiceberg raised.
     """
     if isinstance(error, NoSuchTableError):
-        return None  # the next look tells whether the table is there
+        return None  # the next load shows whether the table exists
     try:
         with answered(catalog, what):
             raise error
@@ -100,16 +100,16 @@ def refusal_of(catalog: str, what: str, error: Exception) -> MaterializedViewErr
 
 
 def _status(error: BaseException) -> int | None:
-    """Return the status of the answer that pyiceberg has made an error of."""
+    """Return the HTTP status of the answer behind a pyiceberg error."""
     response = getattr(error.__cause__, "response", None)
     return getattr(response, "status_code", None)
 
 
 def brief(error: BaseException) -> str:
-    """Name an error. A driver's or a socket's own message may hold an address with its password."""
+    """Describe an error. The message of a driver or socket may contain a URL with its password."""
     if isinstance(error, RequestException | SQLAlchemyError | OSError):
         cause = f" ({type(error.__cause__).__name__})" if error.__cause__ else ""
-        # Notes are our own: which limit was reached.
+        # Notes are added by this package: they say which limit was reached.
         notes = [note for item in (error, error.__cause__) for note in getattr(item, "__notes__", ())]
         return ": ".join((f"{type(error).__name__}{cause}", *notes))
     return f"{type(error).__name__}: {shortened(' '.join(str(error).split()), _LONGEST)}"

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Read manifest lists and manifests that may be cut or garbled.
+"""Read manifest lists and manifests that may be truncated or corrupt.
 
-pyiceberg's compiled decoder does not check bounds: a cut file can end the whole process. Here the frame of the file is
-checked first (header, sizes of the blocks, sync markers up to the last byte), and pyiceberg's Python decoder is used.
+pyiceberg's compiled decoder does not check bounds: a truncated file can crash the process. This module first checks
+the structure of the file (header, block sizes, sync markers up to the last byte), and uses pyiceberg's Python decoder.
 """
 
 from __future__ import annotations
@@ -59,10 +59,10 @@ class _CheckedAvro(AvroFile[D]):
 
 
 def require_frame(data: bytes) -> None:
-    """Check that bytes are one whole Avro file: the blocks fill it to its last byte.
+    """Check that data is one complete Avro file, with blocks up to its last byte.
 
     Raises:
-        ValueError: They are not.
+        ValueError: It is not.
     """
     stream = io.BytesIO(data)
     decoder = StreamingBinaryDecoder(stream)
@@ -92,10 +92,10 @@ def _skip_map(decoder: StreamingBinaryDecoder) -> None:
 
 
 def read_manifests(file: InputFile) -> tuple[dict[str, str], list[ManifestFile]]:
-    """Read a manifest list: the file's own properties, and what it lists.
+    """Read a manifest list: the properties of the file, and its manifests.
 
     Raises:
-        ValueError: It is cut or garbled; other errors are pyiceberg's.
+        ValueError: The file is truncated or corrupt. Other errors are pyiceberg's.
     """
     with _CheckedAvro[ManifestFile](
         file,
@@ -110,7 +110,7 @@ def read_entries(manifest: ManifestFile, files: FileIO) -> list[ManifestEntry]:
     """Read the live entries of a manifest, as :meth:`ManifestFile.fetch_manifest_entry` does.
 
     Raises:
-        ValueError: It is cut or garbled; other errors are pyiceberg's.
+        ValueError: The file is truncated or corrupt. Other errors are pyiceberg's.
     """
     with _CheckedAvro[ManifestEntry](
         files.new_input(manifest.manifest_path),

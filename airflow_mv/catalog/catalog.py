@@ -72,7 +72,7 @@ class MaterializedViewCatalog:
     Raises:
         CatalogNotFoundError: No catalog of this name is configured.
         CatalogUnavailableError: The catalog does not answer.
-        ConfigurationError: It cannot be opened, or is of a layout that holds no views.
+        ConfigurationError: The catalog cannot be opened, or its tables have an old layout that cannot hold views.
     """
 
     _rest: RestViews | None = None
@@ -90,11 +90,11 @@ class MaterializedViewCatalog:
         hide_secrets(self.properties)
         self._others: dict[str, MaterializedViewCatalog] = {self.name: self}
         self._opening = threading.RLock()
-        #: Opens other catalogs by their names; those that are not here are of pyiceberg's configuration.
+        #: Opens other catalogs by name; the default is pyiceberg's configuration.
         self.openers: Mapping[str, Callable[[], MaterializedViewCatalog]] = {}
 
     def other(self, name: str) -> MaterializedViewCatalog:
-        """Return the catalog that a base table's first name part means; this one for its own name."""
+        """Return the catalog with a name, which may be this one."""
         with self._opening:
             if name not in self._others:
                 opener = self.openers.get(name)
@@ -108,27 +108,27 @@ class MaterializedViewCatalog:
 
     @property
     def layouts(self) -> tuple[Layout, ...]:
-        """The layouts that views of this catalog can have; the first is what they get where nothing is asked."""
+        """The layouts that views of this catalog can have; the first is the default."""
         # Only in a database can a view's pointer be compared and swapped.
         found = [layout for layout in STORED_LAYOUTS.values() if self._rest is None or not layout.swaps_pointers]
         return tuple(layout.name for layout in sorted(found, key=lambda item: not item.swaps_pointers))
 
     @property
     def chooses_locations(self) -> bool:
-        """Whether it is for us to say where a new view or table lies; a REST server has its own mind."""
+        """Whether the client chooses the location of a new view or table; a REST server chooses it itself."""
         return self._rest is None
 
     @property
     def locates_at_once(self) -> bool:
-        """Whether one query tells where many names lead, all at one moment; others are asked name by name."""
+        """Whether many names can be located in one query, consistently. Otherwise each name needs a request."""
         return self._pointers is not None
 
     def opened(self) -> dict[str, MaterializedViewCatalog]:
-        """This catalog and the others that names have led to so far, by name."""
+        """This catalog and the others that have been opened so far, by name."""
         return dict(self._others)
 
     def close(self) -> None:
-        """Close the connections of this catalog and of those it has led to; a later call opens new ones."""
+        """Close the connections of this catalog and of those that it has opened. Later calls open new ones."""
         for catalog in list(self._others.values()):
             if isinstance(catalog._catalog, SqlCatalog):
                 catalog._catalog.engine.dispose()
@@ -149,7 +149,7 @@ class MaterializedViewCatalog:
         Raises:
             ViewNotFoundError: The catalog has no such view.
             InvalidMetadataError: Its metadata is broken.
-            MetadataFileNotFoundError: Its metadata file is gone.
+            MetadataFileNotFoundError: Its metadata file does not exist.
         """
         identifier = self.identify(view)
         if self._rest is not None:
@@ -173,10 +173,10 @@ class MaterializedViewCatalog:
         return LoadedView(identifier, location, metadata, settings)
 
     def require_own(self, view: LoadedView) -> LoadedView:
-        """Return a view of a SQL catalog, if its metadata file is no copy of another view's.
+        """Return a view of a SQL catalog after a check that its metadata file is not a copy of another view's.
 
         Raises:
-            InvalidMetadataError: It lies where the files of this view have been, and says that it belongs elsewhere.
+            InvalidMetadataError: The file is in this view's folder, but by its content it belongs elsewhere.
         """
         location, folder = view.metadata_location, view.metadata.metadata_folder
         if view.settings is None or lies_in(location, (folder,)):
@@ -187,14 +187,14 @@ class MaterializedViewCatalog:
         return view
 
     def open_view(self, identifier: Identifier, located: Located) -> LoadedView:
-        """Load a view that a name has led to."""
+        """Load a located view."""
         if located.view is not None:
             return located.view
         with repairable(identifier):
             return self.require_own(self.load_at(identifier, located.metadata_location))
 
     def folders_of(self, view: LoadedView) -> tuple[str, ...]:
-        """Return the folders that a view's files may lie in.
+        """Return the folders that may contain a view's files.
 
         Raises:
             InvalidMetadataError: Its own metadata files would be written elsewhere.
@@ -207,7 +207,7 @@ class MaterializedViewCatalog:
         return folders
 
     def load_storage(self, view: LoadedView) -> LoadedStorage:
-        """Load the storage table that a loaded view points at, or names.
+        """Load the storage table of a loaded view.
 
         Raises:
             NotMaterializedError: The view is a plain one.
@@ -226,7 +226,7 @@ class MaterializedViewCatalog:
             return layout.opened(view, location, table, folders, what=what)
 
     def _named_table(self, name: Identifier) -> tuple[str, TableMetadata | None]:
-        """Return a table's metadata file and its content; an empty name and ``None`` where there is no such table."""
+        """Return a table's metadata file and its content; an empty text and ``None`` if there is no such table."""
         located = self.locate([name]).get(name)
         found = self.table_metadata(name, located, unique=True) if located and located.kind == "table" else None
         return located.metadata_location if located else "", found
@@ -250,7 +250,7 @@ class MaterializedViewCatalog:
             try:
                 found.append(Identifier(self.name, space, name))
             except InvalidIdentifierError as error:
-                # Someone else's row must not hide all the others.
+                # A row with an invalid name must not prevent the listing of the others.
                 log.warning("Catalog %r holds a view that has no legal name, left out: %s", self.name, error)
         if wanted is not None and not found:
             self._namespace(wanted)
@@ -263,12 +263,12 @@ class MaterializedViewCatalog:
         return self._views.get(self.identify(view))[1] == VIEW
 
     def new_location(self, view: Identifier) -> str:
-        """Return a fresh directory for a view: names become harmless segments, and a uuid keeps it unique.
+        """Return a new directory for a view: its names as safe path segments, and a uuid.
 
         Raises:
             NotFoundError: The namespace does not exist.
-            ConfigurationError: The catalog has no warehouse, or it or the namespace's location is spelled so that
-                stores do not agree on what it means.
+            ConfigurationError: The catalog has no warehouse, or stores may read the warehouse's or the namespace's
+                location in different ways.
         """
         base = self._folder_of(view.namespace)
         if not self.chooses_locations:
@@ -285,7 +285,7 @@ class MaterializedViewCatalog:
         return join(base, f"{path_segment(view.name)[:100]}-{uuid.uuid4().hex[:12]}")
 
     def shared_folders(self, view: Identifier) -> tuple[str, ...]:
-        """Return the folders that are never one view's alone: the warehouse, and that of the view's namespace."""
+        """Return the folders that several views share: the warehouse, and that of the view's namespace."""
         return tuple(filter(None, (self.properties.get("warehouse"), self._folder_of(view.namespace))))
 
     def _folder_of(self, namespace: tuple[str, ...]) -> str | None:
@@ -308,7 +308,7 @@ class MaterializedViewCatalog:
 
         Raises:
             AlreadyExistsError: The name is taken.
-            CommitStateUnknownError: No answer; it may be created, even later. Nothing is deleted.
+            CommitStateUnknownError: No answer. The view may be created, even later. Nothing is deleted.
         """
         identifier = self.identify(view)
         if self._rest is not None:
@@ -323,33 +323,33 @@ class MaterializedViewCatalog:
         return LoadedView(identifier, location, metadata, settings)
 
     def write_metadata(self, metadata: ViewMetadata, *, number: int) -> str:
-        """Write a view metadata file, and return its fresh name; nothing points at it yet."""
+        """Write a view metadata file under a new name, and return the name. No pointer names it yet."""
         location = join(metadata.metadata_folder, f"{number:05d}-{uuid.uuid4()}{metadata.file_suffix}")
         self.files.write(location, metadata.to_bytes())
         return location
 
     def swap(self, view: Identifier, base: str, new: str) -> bool:
-        """Move the view's pointer if it still is at ``base``: one statement, see :meth:`SqlPointers.swap`."""
+        """Move the view's pointer if it is still ``base``, in one statement: see :meth:`SqlPointers.swap`."""
         return self._views.swap(view, base, new)
 
     def replace(self, view: LoadedView, metadata: ViewMetadata) -> bool:
-        """Publish changed metadata on top of a loaded view; whether that was done.
+        """Publish changed metadata of a loaded view, and return whether it was published.
 
-        A REST catalog puts the changes on top of whatever the view is by then.
+        A REST catalog applies the changes to the current state of the view, which may be newer.
         """
         if self._rest is not None:
             return self._rest.replace(view, metadata)
         new = self.write_metadata(metadata, number=next_number(view.metadata_location))
         if self.swap(view.identifier, view.metadata_location, new):
             return True
-        # No matched row proves nothing: the statement may have been sent twice, or be done yet while the base is there.
+        # If no row matched, nothing is proven: the statement may have been sent twice, or may still be applied.
         now = self._views.get(view.identifier)[0]
         if now not in (new, view.metadata_location):
             discard(self.files, new)
         return now == new
 
     def drop_table_row(self, table: Identifier, base: str) -> bool:
-        """Remove the row of a storage table that cannot be loaded, if it is still at ``base``; its files stay."""
+        """Remove the row of a storage table that cannot be loaded, if it still names ``base``. Its files stay."""
         return self._views.delete(table, base=base, kind=TABLE)
 
     def drop(self, view: str | Identifier) -> None:
@@ -357,14 +357,14 @@ class MaterializedViewCatalog:
 
         Raises:
             ViewNotFoundError: There was no such view.
-            CommitStateUnknownError: No answer; it may be removed, even later.
+            CommitStateUnknownError: No answer. The view may be removed, even later.
         """
         identifier = self.identify(view)
         if not (self._rest or self._views).delete(identifier):
             raise ViewNotFoundError(f"there is no view {identifier} in catalog {self.name!r}")
 
     def previous_location(self, view: Identifier) -> str | None:
-        """Return the metadata file that the pointer named before, where the catalog remembers it."""
+        """Return the metadata file that the pointer named before, if the catalog records it."""
         return self._pointers.previous(view) if self._pointers else None
 
     def row(self, name: Identifier) -> Row | None:
@@ -373,28 +373,27 @@ class MaterializedViewCatalog:
 
     @property
     def has_rows(self) -> bool:
-        """Whether pointers are rows of a database that can be read and swapped; a REST server keeps its own."""
+        """Whether pointers are database rows that can be read and swapped. A REST server does not expose them."""
         return self._pointers is not None
 
     def swap_table(self, table: Identifier, base: str, new: str) -> bool:
-        """Have a table's row name another metadata file, if it names ``base`` now: one conditional UPDATE.
+        """Change a table's row to another metadata file if it names ``base`` now, in one conditional UPDATE.
 
-        Only for repairs: a commit goes through :meth:`commit_table`.
+        Only for repairs: commits use :meth:`commit_table`.
 
         Raises:
-            UnsupportedError: The catalog is no database: nobody but its server can do that.
-            CommitStateUnknownError: The database gave no answer; it may be done, even later.
+            UnsupportedError: The catalog is not a database: only its server can change pointers.
+            CommitStateUnknownError: The database gave no answer. The change may be applied, even later.
         """
         return self._views.swap(table, base, new, kind=TABLE)
 
     def neighbours(self, own: frozenset[str]) -> tuple[Neighbour, ...]:
         """Return the other tables and views, and where their files are.
 
-        A SQL catalog knows those of its whole database, whatever their catalog is called. A REST catalog tells of
-        those that it lists.
+        For a SQL catalog these are all in its database, of any catalog name; for a REST catalog those that it lists.
 
         Args:
-            own: Names that are left out, each with its parts joined by dots.
+            own: Names to leave out, each with its parts joined by dots.
         """
         if self._rest is not None:
             return tuple(from_server(self._catalog, self._rest, own))
@@ -404,9 +403,9 @@ class MaterializedViewCatalog:
     # -- base tables ---------------------------------------------------------------------------
 
     def locate(self, identifiers: Sequence[Identifier]) -> dict[Identifier, Located]:
-        """Find what names in a query lead to, across catalogs; names that lead nowhere are left out.
+        """Locate the names of a query, across catalogs. Unknown names are left out.
 
-        A SQL catalog answers for all of its names in one query, and opens no file.
+        A SQL catalog locates all of its names in one query, without opening a file.
         """
         found: dict[Identifier, Located] = {}
         for name in sorted({identifier.catalog for identifier in identifiers}):
@@ -439,7 +438,7 @@ class MaterializedViewCatalog:
         return Located("view", view.metadata_location, view=view) if view else None
 
     def table_metadata(self, identifier: Identifier, located: Located, *, unique: bool = False) -> TableMetadata:
-        """Return a located table's metadata, read from its file where it was not given along: :func:`parse_table`."""
+        """Return a located table's metadata. If the catalog did not return it, it is read by :func:`parse_table`."""
         if located.table is not None:
             return located.table
         what = f"table {identifier}, metadata file"
@@ -447,7 +446,7 @@ class MaterializedViewCatalog:
         return parse_table(data, source=f"{what} {located.metadata_location}", unique=unique)
 
     def load_table(self, name: Identifier | None, *, location: str, what: str) -> TableMetadata:
-        """Return a table's metadata: by its name, or from a metadata file where it has none."""
+        """Return a table's metadata: by name, or from a metadata file if it has no name."""
         if name is not None:
             located = self._locate_own([name]).get(name)
             if located is None:
@@ -487,14 +486,14 @@ class MaterializedViewCatalog:
         return self.tables.open(name)
 
     def stored_view(self, view: LoadedView) -> dict[str, Any]:
-        """Return a view's metadata as stored, or as a REST catalog tells it."""
+        """Return a view's metadata as stored, or as a REST catalog returns it."""
         if self._rest is not None:
             return view.metadata.document()
         what = f"view {view.identifier}, metadata file"
         return decode(self.files.read(view.metadata_location, what=what), source=what)
 
     def stored_table(self, view: LoadedView, storage: LoadedStorage) -> dict[str, Any]:
-        """Return a storage table's metadata as stored, or as a REST catalog tells it."""
+        """Return a storage table's metadata as stored, or as a REST catalog returns it."""
         what = f"view {view.identifier}, storage table file"
         if self._rest is not None:
             text = storage.open(self).metadata.model_dump_json()
@@ -514,7 +513,7 @@ class MaterializedViewCatalog:
 
 @contextmanager
 def repairable(view: Identifier) -> Iterator[None]:
-    """Add to an error about a broken or missing file how to look for the repair."""
+    """Add a hint on ``airflow-mv repair`` to errors about broken or missing files."""
     try:
         yield
     except (InvalidMetadataError, MetadataFileNotFoundError) as error:
@@ -523,7 +522,7 @@ def repairable(view: Identifier) -> Iterator[None]:
 
 
 def next_number(metadata_location: str) -> int:
-    """Return the number of the metadata file after this one; names from other writers count from 0."""
+    """Return the number of the next metadata file; 0 follows the names of other writers."""
     head = metadata_location.rsplit("/", 1)[-1].split("-", 1)[0]
     return whole_number(head, 0) + 1
 
@@ -551,15 +550,15 @@ def open_configured(name: str) -> Catalog:
 
 @contextmanager
 def catalog_errors(what: str, properties: Mapping[str, Any]) -> Iterator[None]:
-    """Turn what opening a catalog raises into our errors; neither they nor warnings hold a secret of its properties.
+    """Translate errors of opening a catalog. The secrets in its properties are removed from errors and warnings.
 
     Args:
         what: What is opened, for the message.
-        properties: Its properties.
+        properties: The catalog's properties.
 
     Raises:
-        CatalogUnavailableError: It does not answer.
-        ConfigurationError: It cannot be opened.
+        CatalogUnavailableError: The catalog does not answer.
+        ConfigurationError: The catalog cannot be opened.
     """
     try:
         with quiet_warnings(properties), opening():

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Check the files that snapshots name: manifest lists, manifests, data files and delete files.
 
-Iceberg's metadata holds no checksums. A file is compared with what the metadata says about it: that it exists, its
-size, its counts and, for Parquet, its footer. The rows themselves are not read.
+Iceberg's metadata has no checksums. Each file is compared with its metadata: its existence, its size, its counts and,
+for Parquet, its footer. Rows are not read.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from airflow_mv.spec.table import Snapshot, TableMetadata
 
 log = logging.getLogger(__name__)
 
-#: Files that are looked at side by side.
+#: Files that are checked in parallel.
 _WORKERS = 16
 _REPORT_EACH = 1000
 _MAGIC = b"PAR1"
@@ -45,7 +45,7 @@ _TAIL = 8
 
 @dataclass(frozen=True, slots=True)
 class Damage:
-    """A file that is not what the metadata says.
+    """A file that does not match its metadata.
 
     Args:
         location: The file.
@@ -60,12 +60,12 @@ class Damage:
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """What a check of snapshots found.
+    """The result of a check of snapshots.
 
     Args:
         damaged: The damaged files of each snapshot that has any.
-        files: How many files were looked at.
-        size_bytes: Their size, as recorded.
+        files: The number of checked files.
+        size_bytes: Their recorded size.
         sizes: The recorded size of each data file and delete file.
     """
 
@@ -91,11 +91,11 @@ class _DataFile:
 
 @dataclass(slots=True)
 class Store:
-    """How files are reached, and where they may be.
+    """A store of files.
 
     Args:
-        io: Opens them.
-        folders: A file elsewhere is not opened.
+        io: Opens the files.
+        folders: Only files in these folders are opened.
     """
 
     io: FileIO
@@ -114,7 +114,7 @@ class Store:
         check_confined(location, self.folders, what=role)
 
     def manifests(self, location: str) -> tuple[dict[str, str], list[ManifestFile]]:
-        """Read a manifest list: the file's own properties, and what it lists."""
+        """Read a manifest list: the properties of the file, and its manifests."""
         self._check(location, "manifest list")
         with parsed(location, "manifest list"):
             return read_manifests(self.io.new_input(location))
@@ -138,12 +138,12 @@ class Store:
         with parsed(location, "data file"):
             try:
                 return parquet.read_metadata(pa.BufferReader(_MAGIC + footer))
-            except OSError as error:  # pyarrow's name for a footer that is no Thrift
+            except OSError as error:  # pyarrow raises it for a footer that is not valid Thrift
                 raise ValueError(str(error)) from None
 
 
 def store_of(catalog: MaterializedViewCatalog, view: LoadedView, storage: LoadedStorage) -> Store:
-    """Return how the files of a view's storage table are reached."""
+    """Return the store of a view's storage table."""
     folders = (*allowed_folders(catalog.properties, view.metadata_location), storage.table.location)
     if not catalog.has_rows:
         return Store(storage.open(catalog).io, folders)
@@ -152,7 +152,7 @@ def store_of(catalog: MaterializedViewCatalog, view: LoadedView, storage: Loaded
 
 @dataclass(slots=True)
 class _Look:
-    """One check of several snapshots: each file is looked at once."""
+    """One check of several snapshots. Each file is checked once."""
 
     store: Store
     table: TableMetadata
@@ -260,16 +260,16 @@ def check_snapshots(
     """Check the files that the snapshots of a table name.
 
     Args:
-        store: How they are reached.
+        store: The store of the files.
         table: The table.
         only: Ids of the snapshots to check; by default all that are retained.
-        data: Whether data files and delete files are looked at, too.
+        data: Whether data files and delete files are checked too.
         footers: Whether the footers of Parquet files are read.
-        report: Told of the progress.
+        report: Called with the progress.
 
     Raises:
-        CatalogUnavailableError: The store did not answer. Nothing is known to be damaged then.
-        ConfigurationError: It may not be read.
+        CatalogUnavailableError: The store did not answer. This does not mean damage.
+        ConfigurationError: There is no permission to read the store.
     """
     look = _Look(store, table, footers, report)
     found: dict[int, tuple[list[Damage], list[str]]] = {}
@@ -305,7 +305,7 @@ def _data_file(file: DataFile) -> _DataFile:
 
 
 def _listed(manifests: Iterable[ManifestFile]) -> int | None:
-    """Return how many data files manifests list; ``None`` where one of them does not say."""
+    """Return the number of data files in manifests; ``None`` if one of them does not record it."""
     data = [item for item in manifests if item.content == ManifestContent.DATA]
     counts = [count for item in data for count in (item.added_files_count, item.existing_files_count)]
     return None if None in counts else sum(filter(None, counts))
@@ -325,10 +325,10 @@ def _why(error: Exception) -> str:
 
 
 class Sized(FileIO):
-    """Opens files for pyiceberg, and refuses those that have another size than is recorded.
+    """Opens files for pyiceberg, and refuses files whose size differs from the recorded one.
 
     Args:
-        io: Opens them.
+        io: Opens the files.
         sizes: The recorded sizes.
     """
 
@@ -364,7 +364,7 @@ class _SizedInput(InputFile):
 
     def open(self, seekable: bool = True) -> InputStream:  # noqa: FBT001, FBT002 (pyiceberg's signature)
         stream = self._file.open(seekable=seekable)
-        # pyarrow knows the size of what it has opened: no other request is needed.
+        # pyarrow knows the size of an opened file, so that no further request is needed.
         size = stream.size() if hasattr(stream, "size") else len(self._file)
         if self._wanted is not None and size != self._wanted:
             stream.close()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which databases can hold the pointers of views: a swap must be one conditional change that all others see."""
+"""Check that a database can hold the pointers of views: it must support an atomic, visible compare-and-swap."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ def require_locks(engine: Engine, properties: Mapping[str, str]) -> None:
     """Refuse a SQLite database on a file system whose locks other machines may not see.
 
     Args:
-        engine: Of a SQL catalog.
-        properties: The catalog's.
+        engine: The engine of a SQL catalog.
+        properties: The catalog's properties.
 
     Raises:
-        ConfigurationError: It lies on one, and the catalog's owner has not allowed it.
+        ConfigurationError: It is on such a file system, and the catalog's owner has not allowed it.
     """
     database = engine.url.database
     if engine.dialect.name != "sqlite" or not database or database.startswith((":memory:", "file::memory:")):
@@ -51,7 +51,7 @@ def require_locks(engine: Engine, properties: Mapping[str, str]) -> None:
 
 
 def remote_kind(path: str) -> str | None:
-    """Return the type of the network file system that a path lies on; ``None`` for a local one, or where unknown."""
+    """Return the type of a path's network file system; ``None`` if it is local or unknown."""
     try:
         mounts = _MOUNTS.read_text(encoding="utf-8", errors="replace")
     except OSError:
@@ -62,11 +62,11 @@ def remote_kind(path: str) -> str | None:
 
 
 def mounted_as(path: str, mounts: str) -> str:
-    """Return the type of the file system that an absolute path lies on.
+    """Return the file system type of an absolute path.
 
     Args:
-        path: Without symbolic links.
-        mounts: As ``/proc/self/mountinfo`` has them; of two at one place the later one counts.
+        path: The path, without symbolic links.
+        mounts: The text of ``/proc/self/mountinfo``. Of two mounts at one place the later one counts.
     """
     best, kind = "", ""
     for line in mounts.splitlines():

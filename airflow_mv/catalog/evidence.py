@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Read what is left of a view whose files may be lost or cut: nothing is changed here, and nothing is decided."""
+"""Read the remaining files of a view whose files may be lost or truncated. Nothing is changed or decided here."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from airflow_mv.spec.stored import decode
 from airflow_mv.spec.table import TableMetadata, parse_table
 
 _SUFFIXES = (".metadata.json", ".metadata.json.gz")
-#: How many earlier metadata files are read to find an earlier state; the newest first.
+#: The number of earlier metadata files that are read to find an earlier state, newest first.
 _EARLIER = 50
 
 
@@ -38,8 +38,8 @@ class ViewFile:
     """A view metadata file.
 
     Args:
-        location: Where it is.
-        view: Its content; ``None`` where the file is not whole.
+        location: The file's location.
+        view: Its content; ``None`` if the file is not complete.
         why: What is wrong with it.
     """
 
@@ -49,12 +49,12 @@ class ViewFile:
 
     @property
     def number(self) -> int:
-        """The number that its name begins with: each file's is higher than that of the file that it replaced."""
+        """The number at the start of its name. Each file has a higher number than the one that it replaced."""
         return next_number(self.location) - 1
 
     @property
     def uuid(self) -> str | None:
-        """The view's identity, by this file."""
+        """The view's uuid in this file."""
         return self.view.metadata.view_uuid if self.view else None
 
 
@@ -63,9 +63,9 @@ class TableFile:
     """A storage table's metadata file.
 
     Args:
-        location: Where it is.
-        document: Its decoded content; ``None`` where the file is not whole.
-        storage: The same, as the other parts of the package read it.
+        location: The file's location.
+        document: Its decoded content; ``None`` if the file is not complete.
+        storage: The loaded storage table.
         why: What is wrong with it.
     """
 
@@ -76,7 +76,7 @@ class TableFile:
 
     @property
     def number(self) -> int:
-        """The number that its name begins with."""
+        """The number at the start of its name."""
         return next_number(self.location) - 1
 
     @property
@@ -96,9 +96,9 @@ class TableFile:
 
     @property
     def consistent(self) -> bool:
-        """Whether the file's record is of its current snapshot.
+        """Whether the file's refresh record belongs to its current snapshot.
 
-        A refresh job writes metadata files with the new snapshot and the old record. They were never published.
+        A refresh job writes metadata files with the new snapshot and the old record. These are never published.
         """
         table, state = self.table, self.state
         if table is None:
@@ -115,9 +115,9 @@ class Evidence:
     """The files of one view.
 
     Args:
-        catalog: Where it is.
+        catalog: The view's catalog.
         view: The view.
-        row: Its row in the catalog; ``None`` in a REST catalog, whose server keeps it.
+        row: Its row in the catalog; ``None`` in a REST catalog, which does not expose it.
     """
 
     catalog: MaterializedViewCatalog
@@ -128,7 +128,7 @@ class Evidence:
 
     @classmethod
     def of(cls, catalog: MaterializedViewCatalog, view: str | Identifier) -> Evidence:
-        """Start with what the catalog says.
+        """Start from the catalog's row.
 
         Raises:
             ViewNotFoundError: There is no such view.
@@ -164,7 +164,7 @@ class Evidence:
         return self.row.location.rpartition("/")[0] if self.row else ""
 
     def view_files(self, *, above: int = -1) -> list[ViewFile]:
-        """Read the whole view metadata files in the view's metadata folder, and the one that the row named before.
+        """Read the complete view metadata files in the view's metadata folder, and the one that the row named before.
 
         Args:
             above: Only files in the folder with a higher number.
@@ -176,10 +176,10 @@ class Evidence:
         return [item for item in {item.location: item for item in found}.values() if item.view is not None]
 
     def earlier_view(self) -> LoadedView | None:
-        """Return the view by an earlier file of its own, where the present one cannot be read.
+        """Return the view from an earlier metadata file, if the current one cannot be read.
 
-        It is the one that the row named before; else the newest in the metadata folder, if all files there are of one
-        view.
+        This is the file that the row named before, or else the newest in the metadata folder, if all files there
+        belong to one view.
         """
         files = [item for item in self.view_files() if self.row is None or item.location != self.row.location]
         before = [item.view for item in files if self.row and item.location == self.row.previous]
@@ -224,20 +224,20 @@ class Evidence:
         return row if row is not None and row.kind == TABLE else None
 
     def table_files(self, folder: str, view: LoadedView) -> list[TableFile]:
-        """Read the whole metadata files of a storage table in a folder, the newest :data:`_EARLIER` of them."""
+        """Read the newest :data:`_EARLIER` complete metadata files of a storage table in a folder."""
         newest = sorted(self._listed(folder), key=next_number, reverse=True)[:_EARLIER]
         found = [self.table_file(location, view) for location in newest]
         uuid = view.metadata.properties.get(STORAGE_TABLE_UUID_PROPERTY)
         return [item for item in found if item.table is not None and uuid in (None, item.table.table_uuid)]
 
     def served_table(self, view: LoadedView) -> TableFile:
-        """Return the storage table as a REST server tells it."""
+        """Return the storage table as a REST server returns it."""
         storage = self.catalog.load_storage(view)
         return TableFile(storage.location, self.catalog.stored_table(view, storage), storage)
 
 
 def folder_of(catalog: MaterializedViewCatalog, view: Identifier) -> str:
-    """Return the folder of a view's files, as the catalog's row tells it."""
+    """Return the folder of a view's files, by the catalog's row."""
     row = catalog.row(view) if catalog.has_rows else None
     location = row.location if row is not None else catalog.load(view).metadata_location
     return location.rpartition("/")[0].removesuffix("/metadata")
@@ -257,5 +257,5 @@ def _why(error: Exception, location: str) -> str:
     if isinstance(error, MetadataFileNotFoundError):
         return "it does not exist"
     text = str(error)
-    # The finding names the file already.
+    # The finding already names the file.
     return text.rpartition(f"{location}: ")[2] or text

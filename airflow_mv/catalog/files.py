@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Metadata files: read, and write under fresh names. A file that exists is never written again."""
+"""Read metadata files, and write them under new names. An existing file is never overwritten."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ SCHEMES = frozenset(
     {"", "file", "s3", "s3a", "s3n", "gs", "gcs", "abfs", "abfss", "wasb", "wasbs", "hdfs", "viewfs", "oss"}
 )
 
-#: An object store's name for a file has at most 1,024 bytes.
+#: The maximum length of a location: an object store's key has at most 1,024 bytes.
 _LONGEST = 1200
-#: Content of the small file by which the store is asked for its time.
+#: Content of the small file that is written to read the store's clock.
 CLOCK_TEXT = b"what time is it?"
 _PACKED = (".gz.metadata.json", ".metadata.json.gz")
 
@@ -44,7 +44,7 @@ class MetadataFiles:
 
     Args:
         properties: The catalog's properties. Properties of views and tables are never used to build the
-            ``FileIO``: they are data from strangers and could name endpoints or classes.
+            ``FileIO``: they are untrusted input and could name endpoints or classes.
     """
 
     def __init__(self, properties: Mapping[str, str]) -> None:
@@ -60,9 +60,9 @@ class MetadataFiles:
 
         Raises:
             MetadataFileNotFoundError: It does not exist.
-            InvalidMetadataError: The location is none, or the file is too large.
+            InvalidMetadataError: The location is not valid, or the file is too large.
             CatalogUnavailableError: The store did not answer.
-            ConfigurationError: The store cannot be read with what is installed, or by this user.
+            ConfigurationError: A library for the store is missing, or this user has no permission.
         """
         with named(location, what):
             file = self.io(location, what=what).new_input(location)
@@ -71,14 +71,14 @@ class MetadataFiles:
             with file.open() as stream:
                 data = stream.read()
         if (data[:2] == b"\x1f\x8b") != location.endswith(_PACKED):
-            # Iceberg and pyiceberg go by the name: what only we can read is no metadata.
+            # Iceberg and pyiceberg decide by the name, so they could not read this file.
             raise InvalidMetadataError(
                 f"{what}: {location}: gzip data must be in a file named *.gz.metadata.json, only"
             )
         return data
 
     def read_text(self, location: str) -> str | None:
-        """Read a small text file, or ``None`` where there is none."""
+        """Read a small text file; ``None`` if it does not exist."""
         try:
             return self.read(location, what="file").decode("utf-8", "replace")
         except MetadataFileNotFoundError:
@@ -88,17 +88,17 @@ class MetadataFiles:
         """Write a new file; on a local store it is flushed to disk before this returns.
 
         Raises:
-            FileExistsError: If the name is taken: names hold a fresh uuid, so this is a fault.
+            FileExistsError: The file exists. Names contain a new uuid, so this is a bug.
             CatalogUnavailableError: The store did not answer.
         """
         self._create(location, data, "new file", overwrite=False)
 
     def replace_text(self, location: str, text: str) -> None:
-        """Write a working file of a refresh (script, outcome), over an older one of the same refresh."""
+        """Write a working file of a refresh (script, outcome), and replace an older one of the same refresh."""
         self._create(location, text.encode("utf-8"), "working file", overwrite=True)
 
     def _create(self, location: str, data: bytes, what: str, *, overwrite: bool, lasting: bool = True) -> None:
-        """Write a file, and flush it where the store is a local one."""
+        """Write a file, and flush it if the store is local."""
         output = self.io(location, what="file").new_output(location)
         with named(location, what):
             folder = first_folder(location)
@@ -108,24 +108,24 @@ class MetadataFiles:
                 flush(location, folder)
 
     def delete(self, location: str) -> None:
-        """Delete a file, and Hadoop's checksum of a local one; a file that is gone already is fine."""
+        """Delete a file, and Hadoop's checksum file of a local one. A missing file is ignored."""
         for item in (location, *listing.checksum_of(location)):
             with suppress(FileNotFoundError):
                 self.io(item, what="file").delete(item)
 
     def exists(self, location: str, *, what: str) -> bool:
-        """Whether a file is there."""
+        """Whether a file exists."""
         with named(location, what):
             return self.io(location, what=what).new_input(location).exists()
 
     def list(self, base: str) -> Iterator[StoredFile]:
-        """List the files below a folder, however deep; a folder that is not there holds none.
+        """List the files below a folder, at any depth. A missing folder has no files.
 
-        Symbolic links are neither listed nor followed, and a name that no location can spell is left out.
+        Symbolic links are neither listed nor followed. A name that cannot be written as a location is left out.
 
         Raises:
             CatalogUnavailableError: The store did not answer.
-            UnsupportedError: What reaches the store cannot list.
+            UnsupportedError: The ``FileIO`` cannot list files.
         """
         with named(base, "folder"):
             for file in listing.below(self.io(base, what="folder"), base):
@@ -133,10 +133,10 @@ class MetadataFiles:
                     yield file
 
     def now_ms(self, base: str) -> int:
-        """Return the store's own time, milliseconds since the epoch: that of a small file written for it.
+        """Return the store's clock in milliseconds since the epoch: the modification time of a new small file.
 
         Args:
-            base: A folder that may be written to. The file is deleted again.
+            base: The folder in which the file is written, and deleted again.
         """
         location = join(base, f"clock-{uuid.uuid4()}.tmp")
         self._create(location, CLOCK_TEXT, "new file", overwrite=False, lasting=False)
@@ -149,46 +149,46 @@ class MetadataFiles:
         """Return when a file was written, by the store's clock, milliseconds since the epoch.
 
         Raises:
-            MetadataFileNotFoundError: It is not there.
+            MetadataFileNotFoundError: It does not exist.
         """
         with named(location, "file"):
             return listing.modified_ms(self.io(location, what="file"), location)
 
     def remove_empty_folders(self, base: str, deleted: Iterable[str]) -> None:
-        """Remove a local folder, and those below it that files were deleted from, as far as they are empty.
+        """Remove a local folder and the folders of deleted files below it, if they are empty.
 
         Args:
-            base: The folder; object stores have none.
-            deleted: The files.
+            base: The folder. Nothing is done in an object store.
+            deleted: The deleted files.
         """
         if listing.is_local(base):
             listing.remove_empty(urlsplit(base).path, [urlsplit(location).path for location in deleted])
 
     def io(self, location: str, *, what: str) -> FileIO:
-        """Return what reaches a location.
+        """Return the ``FileIO`` for a location.
 
         Raises:
-            InvalidMetadataError: The location is none.
+            InvalidMetadataError: The location is not valid.
         """
         check_location(location, what=what)
         scheme = urlsplit(location).scheme
         if scheme not in self._opened:
-            # One for each scheme: it keeps the store's connections.
+            # One ``FileIO`` for each scheme, because it keeps the store's connections.
             self._opened[scheme] = load_file_io(self._properties, location)
         return self._opened[scheme]
 
 
 def discard(files: MetadataFiles, location: str) -> None:
-    """Delete a file that nothing needs; one that stays is only waste, and no reason to fail."""
+    """Delete an unneeded file. A failure is only logged, because the file does no harm."""
     try:
         files.delete(location)
     except OSError as error:
-        log.warning("The needless file %s could not be deleted: %s", location, error)
+        log.warning("The unneeded file %s could not be deleted: %s", location, error)
 
 
 @contextmanager
 def named(location: str, what: str) -> Iterator[None]:
-    """Turn a store's own errors into ours, which name the file and what it is."""
+    """Translate a store's errors into errors that name the file and its role."""
     try:
         yield
     except FileExistsError:
@@ -208,7 +208,7 @@ def named(location: str, what: str) -> Iterator[None]:
 
 @contextmanager
 def parsed(location: str, what: str) -> Iterator[None]:
-    """Turn what pyiceberg stumbles over in a broken file into our errors too, see :func:`named`."""
+    """Translate pyiceberg's errors on broken files as well, see :func:`named`."""
     with named(location, what):
         try:
             yield
@@ -222,16 +222,16 @@ def _size(file: InputFile, location: str) -> int:
     try:
         return len(file)
     except TypeError:
-        # What a device, a directory or a bucket answers.
+        # Errors for a device, a directory or a bucket.
         raise FileNotFoundError(f"{location} is no file") from None
 
 
 def check_location(location: str, *, what: str) -> None:
-    """Refuse what is no path of a store.
+    """Refuse a text that is not a location in a store.
 
     Raises:
-        InvalidMetadataError: Empty, too long, relative, with ``..`` or control characters, an http(s) URL, or a
-            file of another host.
+        InvalidMetadataError: It is empty, too long or relative, has ``..`` or control characters, is an http(s) URL,
+            or names a file of another host.
     """
     if len(location) > _LONGEST:
         raise InvalidMetadataError(
@@ -262,7 +262,7 @@ def _is_location(location: str) -> bool:
 
 
 def path_segment(name: str) -> str:
-    """Return a name as one harmless path segment; plain names stay as they are."""
+    """Return a name as one safe path segment. Plain names are not changed."""
     segment = percent(name, safe="-_=+ ").replace(" ", "_").replace("%", "~")
     return segment if segment.strip(".") else segment.replace(".", "~2E")
 

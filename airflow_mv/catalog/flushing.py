@@ -26,8 +26,8 @@ def flush_snapshots(io: FileIO, manifest_lists: Mapping[int, str], folders: tupl
 
     Args:
         io: Reads the manifests.
-        manifest_lists: By id of the snapshots that are going to be published; all are local files.
-        folders: The folders that the view's files may lie in; nothing outside of them is opened.
+        manifest_lists: The manifest lists of the snapshots to be published, by snapshot id; all are local files.
+        folders: The folders that may contain the view's files. Nothing outside of them is opened.
     """
     try:
         found = set(_added(io, manifest_lists, folders))
@@ -44,7 +44,7 @@ def flush_snapshots(io: FileIO, manifest_lists: Mapping[int, str], folders: tupl
 
 
 def flush_table_commits(catalog: Catalog) -> None:
-    """Have pyiceberg flush the metadata file of a commit before it moves the table's pointer in a SQL database."""
+    """Make pyiceberg flush the metadata file of a commit before it moves the table's pointer in a SQL database."""
     if not isinstance(catalog, SqlCatalog):
         return
 

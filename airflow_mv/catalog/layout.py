@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How a layout's storage table is named by its view, found, and opened."""
+"""Base class of layouts: how a view names its storage table, and how it is found and opened."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ Layout = str
 
 
 class StoredLayout(ABC):
-    """A layout, as far as what is stored goes. :mod:`airflow_mv.catalog.layouts` lists all."""
+    """The stored form of a layout. :mod:`airflow_mv.catalog.layouts` lists all layouts."""
 
     name: ClassVar[Layout]
-    #: Whether a view's pointer must be compared and swapped to publish: only a SQL catalog can do that.
+    #: Whether publication needs a compare-and-swap of the view's pointer, which only a SQL catalog supports.
     swaps_pointers: ClassVar[bool]
 
     @abstractmethod
@@ -39,20 +39,20 @@ class StoredLayout(ABC):
         Args:
             view: The view.
             location: The table's metadata file.
-            table: Its content; ``None`` where there is no such table.
-            folders: Where its files may lie.
+            table: Its content; ``None`` if there is no such table.
+            folders: The folders that may contain its files.
             what: The file or table, for messages.
 
         Raises:
             NotFoundError: The table was dropped, renamed or replaced by another.
-            InvalidMetadataError: It is another view's or table's, or lies elsewhere.
+            InvalidMetadataError: It belongs to another view or table, or is outside of the folders.
         """
 
     @abstractmethod
     def beside(self, view: LoadedView, location: str) -> tuple[str, ...]:
-        """Return the folders outside of the view's that the storage table may be in.
+        """Return the folders outside of the view's folder that may contain the storage table.
 
         Args:
             view: The view.
-            location: The table's metadata file now.
+            location: The table's current metadata file.
         """

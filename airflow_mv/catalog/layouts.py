@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""All layouts. A new one gets a line here and one in :mod:`airflow_mv.publish.layouts`."""
+"""The list of all layouts. A new one is added here and in :mod:`airflow_mv.publish.layouts`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from airflow_mv.catalog.loaded import LoadedView
 from airflow_mv.catalog.pointed import PointedLayout
 from airflow_mv.catalog.registered import RegisteredLayout
 
-#: By name. A view has the first layout that claims it; the last one claims all.
+#: Layouts by name. A view has the first layout that claims it; the last one claims every view.
 STORED_LAYOUTS: dict[Layout, StoredLayout] = {layout.name: layout for layout in (RegisteredLayout(), PointedLayout())}
 
 

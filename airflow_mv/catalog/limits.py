@@ -1,14 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Limits of every wait for a catalog's database, server or store.
+"""Timeouts for every wait for a catalog's database, server or store.
 
-A change without an answer may still be done while the server works on it. The limits of the server bound how late that
-can be, and how long the lock of a stopped process can hold up all others. The limits of the client end a wait for a
-server that is connected and silent: libpq has no limit for the wait for an answer, and no limit of TCP ends the wait
-for a server that acknowledges packets and stays silent. What the operator has set, in the database, in the catalog's
-``uri`` or in its properties, stands.
+A change without an answer may still be applied while the server works on it. Timeouts of the server bound how late
+that can happen, and how long the lock of a stopped process can block others. Timeouts of the client end a wait for a
+server that is connected but silent: libpq has no timeout for an answer, and no TCP timeout ends the wait for a server
+that acknowledges packets but does not answer. Settings in the database, in the catalog's ``uri`` or in its properties
+are kept.
 
-A COMMIT that fails, as SQLite's does while another process reads, leaves the transaction open, and SQLAlchemy puts the
-connection back as it is. Such a connection is not used again: it would show a change that no other connection sees.
+A COMMIT that fails, as SQLite's does while another process reads, leaves the transaction open, and SQLAlchemy returns
+the connection to its pool in this state. The connection is not used again: it would show a change that no other
+connection sees.
 """
 
 from __future__ import annotations
@@ -44,11 +45,11 @@ from airflow_mv.spec.stored import MAX_BYTES
 
 @dataclass(eq=False, slots=True)
 class Call:
-    """A call that is under way.
+    """A running call.
 
     Args:
-        until: When its time is over, by the monotonic clock.
-        socket: A duplicate of its socket: it cannot come to mean another file while the call lasts.
+        until: Its deadline, by the monotonic clock.
+        socket: A duplicate of its socket, so that the descriptor is not reused for another file during the call.
         over: Whether the socket was shut down.
     """
 
@@ -58,7 +59,7 @@ class Call:
 
 
 class _Watch:
-    """The calls of this process, and the thread that ends those whose time is over."""
+    """The running calls of this process, and the thread that ends them at their deadlines."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
@@ -77,7 +78,7 @@ class _Watch:
                 self._changed.notify()
 
     def stop(self, call: Call) -> None:
-        """Watch a call no longer; its socket is not touched after this."""
+        """Stop watching a call. Its socket is not used after this."""
         with self._changed:
             self._calls.discard(call)
             call.socket.close()
@@ -111,11 +112,11 @@ os.register_at_fork(after_in_child=_forget)
 def bounded(descriptor: int | None, seconds: float) -> Iterator[None]:
     """End a call on a socket after some seconds.
 
-    The driver's error is left as it is; a note says that and how long was waited.
+    The driver's error is kept; a note with the timeout is added to it.
 
     Args:
-        descriptor: The socket; without one the call is not bounded.
-        seconds: How long an answer may take.
+        descriptor: The socket. Without one the call has no timeout.
+        seconds: The timeout.
     """
     if descriptor is None:
         yield
@@ -133,15 +134,15 @@ def bounded(descriptor: int | None, seconds: float) -> Iterator[None]:
 
 
 def no_answer(seconds: float) -> str:
-    """Say that there was no answer in time."""
+    """Return the message for a timeout."""
     return f"no answer within {seconds:g} s"
 
 
-#: Catalog property: seconds that a database or a REST server may take for one answer.
+#: Catalog property: the timeout in seconds for one answer of a database or REST server.
 ANSWER = "airflow-mv.answer-seconds"
-#: Its default. More than the database's own limit for a statement, whose error says more.
+#: Its default. It is longer than the database's own timeout for a statement, whose error is more specific.
 ANSWER_SECONDS = 70.0
-#: Seconds that a REST server or an object store may take to accept a connection.
+#: The timeout in seconds for a connection to a REST server or an object store.
 CONNECT_SECONDS = 10.0
 #: Properties of pyiceberg's FileIO for S3: seconds for a connection, and for one answer. The store's client tries a
 #: few times.
@@ -162,7 +163,7 @@ CLIENT_LIMITS = {
 }
 #: Connections of one process to one catalog's database.
 CONNECTIONS = 4
-#: Seconds after which connections that nobody uses are closed.
+#: Seconds after which unused connections are closed.
 IDLE_SECONDS = 30.0
 _LIBPQ = ("psycopg2", "psycopg")
 #: A dialect's calls on cursors, and on connections.
@@ -176,10 +177,10 @@ _guarded: weakref.WeakSet[Engine] = weakref.WeakSet()
 
 
 def answer_seconds(properties: Mapping[str, Any]) -> float:
-    """Return how long one answer of a catalog may take.
+    """Return the timeout for one answer of a catalog.
 
     Raises:
-        ConfigurationError: The property is no number of seconds.
+        ConfigurationError: The property is not a number of seconds.
     """
     text = properties.get(ANSWER)
     if text is None:
@@ -192,20 +193,20 @@ def answer_seconds(properties: Mapping[str, Any]) -> float:
 
 
 def with_store_limits(properties: Mapping[str, str]) -> dict[str, str]:
-    """Return a catalog's properties with limits for its object store, where they have none."""
+    """Return a catalog's properties with default timeouts for its object store."""
     return {**STORE_LIMITS, **properties}
 
 
 def bounded_engine(engine: Engine, *, pre_ping: bool) -> Engine:
-    """Return an engine for the same database with few connections, which are closed when nobody uses them.
+    """Return an engine for the same database with few connections, which are closed when they are unused.
 
     Args:
-        engine: As pyiceberg has made it; an engine whose database is in memory is returned as it is.
-        pre_ping: Whether a connection is tested each time before it is used.
+        engine: The engine that pyiceberg has made. One with a database in memory is returned unchanged.
+        pre_ping: Whether a connection is tested before each use.
     """
     if _in_memory(engine) or not isinstance(engine.pool, QueuePool):
         return engine
-    # The types of PostgreSQL's extension hstore, which SQLAlchemy would look up through each new connection.
+    # Otherwise SQLAlchemy would look up the types of PostgreSQL's extension hstore in each new connection.
     fewer_questions = {"use_native_hstore": False} if engine.dialect.driver in _LIBPQ else {}
     few = create_engine(
         engine.url,
@@ -222,12 +223,12 @@ def bounded_engine(engine: Engine, *, pre_ping: bool) -> Engine:
 
 
 def guard(engine: Engine, seconds: float = ANSWER_SECONDS) -> None:
-    """Limit all waits of an engine, whoever made it; doing it again changes nothing.
+    """Set timeouts for all waits of an engine. A second call has no effect.
 
     Args:
-        engine: Of a SQL catalog; pyiceberg's own statements are guarded, too. Databases other than PostgreSQL keep
-            what limits they have: SQLite waits 5 s for a lock, unless the URI's ``timeout`` says otherwise.
-        seconds: How long the database may take for one answer.
+        engine: The engine of a SQL catalog; pyiceberg's own statements get the timeouts too. Databases other than
+            PostgreSQL keep their own: SQLite waits 5 s for a lock, unless the URI's ``timeout`` is set.
+        seconds: The timeout for one answer.
     """
     if engine in _guarded:
         return
@@ -245,7 +246,7 @@ def guard(engine: Engine, seconds: float = ANSWER_SECONDS) -> None:
         event.listen(engine, "begin", _limit_transaction)
     if engine.dialect.driver in _LIBPQ:
         event.listen(engine, "do_connect", _limit_connection)
-        engine.dispose()  # what is connected already was not limited
+        engine.dispose()  # open connections have no timeouts
 
 
 def _in_memory(engine: Engine) -> bool:
@@ -253,7 +254,7 @@ def _in_memory(engine: Engine) -> bool:
 
 
 def _leave_connection(context: ExceptionContext) -> None:
-    if context.statement is None and context.connection is not None:  # what failed is a COMMIT, or a ROLLBACK
+    if context.statement is None and context.connection is not None:  # a COMMIT or a ROLLBACK failed
         context.is_disconnect = True
         context.invalidate_pool_on_disconnect = False
 
@@ -272,7 +273,7 @@ def _limit_connection(_dialect: Any, _record: Any, _arguments: Any, parameters: 
 
 
 def _bounded_call(call: Callable[..., Any], seconds: float, *, on_cursor: bool) -> Callable[..., Any]:
-    """Return a dialect's call on a cursor or connection, ended when there is no answer in time."""
+    """Return a dialect's call on a cursor or connection, with a timeout."""
 
     def run(on: Any, *arguments: Any, **more: Any) -> Any:
         with bounded(_descriptor(getattr(on, "connection", None) if on_cursor else on), seconds):
@@ -282,7 +283,7 @@ def _bounded_call(call: Callable[..., Any], seconds: float, *, on_cursor: bool) 
 
 
 def _starting(seconds: float) -> Callable[[Any, Any], None]:
-    """Bound what a dialect asks a new connection without its own calls, as for the types of PostgreSQL."""
+    """Set a timeout for a dialect's first queries on a new connection, such as PostgreSQL's types."""
 
     def start(connection: Any, record: Any) -> None:
         stack = ExitStack()
@@ -297,7 +298,7 @@ def _started(_connection: Any, record: Any) -> None:
 
 
 def _descriptor(connection: Any) -> int | None:
-    """Return the socket of a driver's connection; ``None`` where it is closed, or the driver does not tell."""
+    """Return the socket of a driver's connection; ``None`` if it is closed or not known."""
     try:
         found = connection.fileno()
     except Exception:  # noqa: BLE001 (each driver has its own error for a connection that is closed)
@@ -306,7 +307,7 @@ def _descriptor(connection: Any) -> int | None:
 
 
 class _Idle:
-    """Closes the connections of an engine when none was used for some time."""
+    """Closes an engine's connections after a time without use."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = weakref.ref(engine)
@@ -315,7 +316,7 @@ class _Idle:
         self._timer: threading.Timer | None = None
         event.listen(engine, "checkin", self._returned)
         _idle.add(self)
-        # The listener keeps this object alive for as long as the engine is.
+        # The listener keeps this object alive as long as the engine.
 
     def _returned(self, _connection: Any, _record: Any) -> None:
         self._used = time.monotonic()
@@ -349,7 +350,7 @@ _idle: weakref.WeakSet[_Idle] = weakref.WeakSet()
 
 
 def _after_fork() -> None:
-    """Leave the parent's connections to the parent: two processes on one connection read each other's answers."""
+    """Do not use the parent's connections: two processes on one connection would read each other's answers."""
     for engine in list(_guarded):
         engine.dispose(close=False)
     for idle in list(_idle):
@@ -365,19 +366,19 @@ _BOUNDED = "airflow_mv_bounded"
 
 
 class BoundedSqlCatalog(PreparedSqlCatalog):
-    """A SQL catalog with few connections, whose calls end when there is no answer."""
+    """A SQL catalog with few connections and with timeouts."""
 
     def prepare(self) -> None:
         """Limit connections and waits."""
         ping = strtobool(self.properties.get("pool_pre_ping", DEFAULT_POOL_PRE_PING_VALUE))
         self.engine = bounded_engine(self.engine, pre_ping=ping)
         guard(self.engine, answer_seconds(self.properties))
-        # What follows takes a lost connection for tables that are not there, and tries to create them.
+        # The following code takes a lost connection for missing tables, and would try to create them.
         self.engine.connect().close()
 
 
 class BoundedRestCatalog(PreparedRestCatalog):
-    """A REST catalog whose calls end when there is no answer."""
+    """A REST catalog with timeouts."""
 
     def prepare(self, session: Session) -> None:
         """Limit waits and sizes."""
@@ -386,7 +387,7 @@ class BoundedRestCatalog(PreparedRestCatalog):
 
 @contextmanager
 def opening() -> Iterator[None]:
-    """Have pyiceberg make catalogs with limits, in this thread, until the block ends."""
+    """Make pyiceberg create catalogs with timeouts, in this thread, until the block ends."""
     token = _opening.set(True)
     try:
         yield
@@ -395,11 +396,11 @@ def opening() -> Iterator[None]:
 
 
 def bound_session(session: Session, seconds: float) -> None:
-    """Limit how long the answers of a session may take, and how large they may be; doing it again changes nothing.
+    """Limit the time and the size of the answers of a session. A second call has no effect.
 
     Args:
-        session: Of a REST catalog.
-        seconds: For a whole answer, and for the wait between two parts of it.
+        session: The session of a REST catalog.
+        seconds: The timeout for a complete answer, and for the wait between two parts of it.
     """
     if not hasattr(session, _BOUNDED):
         setattr(session, _BOUNDED, True)
@@ -415,7 +416,7 @@ def _send(send: Any, seconds: float, request: PreparedRequest | Request, **optio
         if not streamed:
             response.raw = BytesIO(_read(response, until))
     except RequestException as error:
-        # What interrupts the reading of an answer is no Timeout.
+        # An interruption while an answer is read is not raised as a Timeout.
         if time.monotonic() >= until or isinstance(error, ReadTimeout):
             error.add_note(no_answer(seconds))
         raise
@@ -423,7 +424,7 @@ def _send(send: Any, seconds: float, request: PreparedRequest | Request, **optio
 
 
 def _read(response: Response, until: float) -> bytes:
-    """Read an answer; one that does not end in time, or is too large, is a lost one."""
+    """Read an answer. One that does not end in time or is too large counts as lost."""
     data = bytearray()
     try:
         while piece := response.raw.read1(_PIECE, decode_content=True):
@@ -451,5 +452,5 @@ def _bounded_where_opened(make: Any, bounded: type[Catalog], name: str, properti
 
 
 for _kind, _bounded in ((CatalogType.SQL, BoundedSqlCatalog), (CatalogType.REST, BoundedRestCatalog)):
-    # Whoever else opens catalogs in this process gets pyiceberg's own.
+    # Other code in this process that opens catalogs gets pyiceberg's own classes.
     AVAILABLE_CATALOGS[_kind] = partial(_bounded_where_opened, AVAILABLE_CATALOGS[_kind], _bounded)

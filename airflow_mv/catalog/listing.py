@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""List the files of a store and tell its time, through the file system behind pyiceberg's ``FileIO``."""
+"""List the files of a store and read its clock, through the file system behind pyiceberg's ``FileIO``."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ if TYPE_CHECKING:
     from pyiceberg.io import FileIO
 
 _NOT_IN_A_PATH = frozenset("#?;")
-#: What a listing of fsspec calls the time of a file, by the store.
+#: The key of a file's time in a listing of fsspec, by store.
 _FSSPEC_TIMES = ("mtime", "LastModified", "last_modified", "updated")
 
 
 @dataclass(frozen=True, slots=True)
 class StoredFile:
-    """A file as a listing tells it.
+    """A file in a listing.
 
     Args:
-        location: Spelled like the folder that was listed.
+        location: Its location, spelled like the listed folder.
         size_bytes: Its size.
         modified_ms: When it was written, by the store's clock, milliseconds since the epoch.
     """
@@ -40,7 +40,7 @@ class StoredFile:
 
 
 def below(io: FileIO, base: str) -> Iterator[StoredFile]:
-    """Yield the files below a folder, however deep; see :meth:`airflow_mv.catalog.files.MetadataFiles.list`.
+    """Yield the files below a folder, at any depth; see :meth:`airflow_mv.catalog.files.MetadataFiles.list`.
 
     Raises:
         UnsupportedError: The ``FileIO`` is neither pyarrow's nor fsspec's.
@@ -56,7 +56,7 @@ def below(io: FileIO, base: str) -> Iterator[StoredFile]:
     else:
         raise UnsupportedError(f"{type(io).__name__} cannot list {base}: use pyiceberg's PyArrowFileIO or FsspecFileIO")
     for relative, size, modified_ms in found:
-        # pyiceberg cuts a location at these: it would name another file.
+        # pyiceberg cuts a location at these characters, so it would open another file.
         if not _NOT_IN_A_PATH.intersection(relative):
             yield StoredFile(f"{base.rstrip('/')}/{relative}", size, modified_ms)
 
@@ -65,7 +65,7 @@ def modified_ms(io: FileIO, location: str) -> int:
     """Return when a file was written, by the store's clock, milliseconds since the epoch.
 
     Raises:
-        FileNotFoundError: It is not there.
+        FileNotFoundError: It does not exist.
         UnsupportedError: The ``FileIO`` is neither pyarrow's nor fsspec's.
     """
     if is_local(location):
@@ -84,7 +84,7 @@ def is_local(location: str) -> bool:
 
 
 def leads_out(location: str, base: str) -> bool:
-    """Whether, at this moment, symbolic links lead from below a local folder to somewhere else."""
+    """Whether symbolic links currently lead from below a local folder to a place outside of it."""
     if not is_local(location):
         return False
     folder, root = (os.path.realpath(urlsplit(item).path) for item in (location.rpartition("/")[0], base))
@@ -99,11 +99,11 @@ def checksum_of(location: str) -> Iterator[str]:
 
 
 def remove_empty(folder: str, deleted: Iterable[str]) -> None:
-    """Remove a local folder, and those below it that files were deleted from, as far as they are empty.
+    """Remove a local folder and the folders of deleted files below it, if they are empty.
 
     Args:
         folder: The folder.
-        deleted: The files.
+        deleted: The deleted files.
     """
     root = Path(folder)
     above = {parent for path in deleted for parent in Path(path).parents if root in (parent, *parent.parents)}
@@ -126,7 +126,7 @@ def _below_local(folder: str) -> Iterator[tuple[str, int, int]]:
 
 
 def _unless_gone(error: OSError) -> None:
-    # A folder that nobody may enter must not pass for an empty one.
+    # A folder that cannot be entered must not count as empty.
     if not isinstance(error, FileNotFoundError):
         raise error
 
@@ -170,7 +170,7 @@ def _fsspec(io: Any, location: str) -> Any:
 
 
 def _fsspec_time(system: Any, path: str, found: Any) -> int:
-    """Read the time of a listing's entry; each store gives it another name and shape."""
+    """Read the time of an entry in a listing. Its key and type depend on the store."""
     stamp = next((found[key] for key in _FSSPEC_TIMES if found.get(key)), None) or system.modified(path)
     if isinstance(stamp, str):
         stamp = parse_timestamp(stamp)

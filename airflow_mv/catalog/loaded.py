@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a catalog gives: a view, its storage table, and where a name leads."""
+"""The objects that a catalog loads: a view, its storage table, and a located name."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from airflow_mv.spec.view import ViewMetadata
 
 @dataclass(frozen=True, slots=True)
 class LoadedStorage(ABC):
-    """A storage table as one metadata file tells it. Each layout has a class of its own.
+    """The state of a storage table in one metadata file. Each layout has its own class.
 
     Args:
-        location: That metadata file.
-        table: Its content, cut down to what is used.
-        state: The refresh history, or ``None`` where it was never refreshed.
+        location: The metadata file.
+        table: Its content, reduced to the fields that are used.
+        state: The refresh history; ``None`` if the view was never refreshed.
     """
 
     location: str
@@ -40,29 +40,29 @@ class LoadedStorage(ABC):
 
     @property
     def published_files(self) -> frozenset[str]:
-        """The table's metadata file and those before it, as far as they are logged."""
+        """The table's metadata file and the earlier ones in its metadata log."""
         return frozenset({self.location, *(entry.metadata_file for entry in self.table.metadata_log)})
 
     @property
     def tagged(self) -> int | None:
-        """The snapshot under the current refresh's tag."""
+        """The snapshot with the current refresh's tag."""
         ref = self.table.refs.get(self.state.tag) if self.state else None
         return ref.snapshot_id if ref else None
 
     @property
     def rows_table(self) -> TableMetadata:
-        """The table as a base table of other views: its rows are the refresh's, also where others have written."""
+        """The table as a base table of other views: with the rows of the refresh, even after other writers' commits."""
         return msgspec.structs.replace(self.table, current_snapshot_id=self.rows_snapshot)
 
     @property
     @abstractmethod
     def name(self) -> Identifier | None:
-        """Its name in the catalog, where it has one, to be shown."""
+        """Its name in the catalog, if it has one."""
 
     @property
     @abstractmethod
     def place(self) -> str | Identifier:
-        """What a query reads it by: its name in the catalog, or its metadata file where it has none."""
+        """How a query reads it: by its name in the catalog or, without one, by its metadata file."""
 
     @property
     @abstractmethod
@@ -72,35 +72,35 @@ class LoadedStorage(ABC):
     @property
     @abstractmethod
     def base(self) -> str:
-        """What a refresh is planned on: it changes with every refresh, and in no other way that matters."""
+        """The state that a refresh is planned on: it changes with every refresh, and not with irrelevant commits."""
 
     @property
     @abstractmethod
     def intact(self) -> bool:
-        """Whether nobody but a refresh, or compaction, has changed the stored rows."""
+        """Whether only refreshes and compactions have changed the stored rows."""
 
     @property
     @abstractmethod
     def rows_snapshot(self) -> int | None:
-        """The snapshot with the current refresh's rows; ``None`` for no rows at all."""
+        """The snapshot with the current refresh's rows; ``None`` if there are no rows."""
 
     @property
     @abstractmethod
     def target(self) -> Target:
-        """How the statements of a refresh name it."""
+        """How the statements of a refresh name the table."""
 
     @property
     @abstractmethod
     def keeps_columns(self) -> bool:
-        """Whether a refresh cannot give it other columns, since others read it by its name."""
+        """Whether a refresh must keep its columns, because others read it by its name."""
 
     @abstractmethod
     def staged_rows(self, refresh_id: str, metadata_location: str | None) -> tuple[str | Identifier, int | None] | None:
-        """Return where the rows are that a refresh has staged, and at which snapshot; ``None`` where they are gone.
+        """Return the place and the snapshot of a refresh's staged rows; ``None`` if they no longer exist.
 
         Args:
             refresh_id: The refresh.
-            metadata_location: The metadata file that its job has left.
+            metadata_location: The metadata file that its job has written.
         """
 
     @abstractmethod
@@ -114,18 +114,18 @@ class LoadedStorage(ABC):
 
     @abstractmethod
     def clock_folder(self, view: LoadedView) -> str:
-        """Return the folder whose store tells the time that limits are held against."""
+        """Return the folder whose store's clock is used for time limits."""
 
     @abstractmethod
     def folders(self, view: LoadedView) -> tuple[str, ...]:
-        """Return the folders of the files that the view and the storage table have, the view's first."""
+        """Return the folders of the files of the view and the storage table, the view's first."""
 
     @abstractmethod
     def dead_branches(self, limit_ms: int) -> list[str]:
-        """Return the branches of refreshes that ended without being published, and cannot be any more.
+        """Return the branches of refreshes that were not published and can no longer be.
 
         Args:
-            limit_ms: Those that were left before, by the times in the metadata.
+            limit_ms: Only branches that ended before this time, by the times in the metadata.
         """
 
     @abstractmethod
@@ -134,11 +134,11 @@ class LoadedStorage(ABC):
 
     @abstractmethod
     def frame(self, reader: Any) -> Any:
-        """Return the rows through a ``DataFrameReader`` of Spark's."""
+        """Return the rows through Spark's ``DataFrameReader``."""
 
 
 class OpensTables(Protocol):
-    """What a catalog offers to open a storage table by."""
+    """The methods of a catalog that open a storage table."""
 
     def open_file(self, location: str) -> Table:
         """Return the table of a metadata file."""
@@ -149,7 +149,7 @@ class OpensTables(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class LoadedView:
-    """A view as one metadata file tells it; the base of every swap.
+    """The state of a view in one metadata file; the base of every swap.
 
     Args:
         identifier: The view.
@@ -165,12 +165,12 @@ class LoadedView:
 
     @property
     def default_catalog(self) -> str:
-        """The catalog of names in the query that have none of their own."""
+        """The catalog of names in the query that do not name one."""
         return self.metadata.current_version.default_catalog or self.identifier.catalog
 
     @property
     def default_namespace(self) -> tuple[str, ...]:
-        """The namespace of names in the query that have none of their own."""
+        """The namespace of names in the query that do not name one."""
         return self.metadata.current_version.default_namespace
 
     @property
@@ -192,7 +192,7 @@ class LoadedView:
         """The storage table's name in the registered layout; it is in the view's own catalog.
 
         Raises:
-            InvalidMetadataError: The property is no name.
+            InvalidMetadataError: The property is not a name.
         """
         text = self.metadata.properties.get(STORAGE_TABLE_PROPERTY)
         if text is None:
@@ -207,13 +207,13 @@ class LoadedView:
 
 @dataclass(frozen=True, slots=True)
 class Located:
-    """Where a name in a query leads.
+    """A table or view that a name in a query stands for.
 
     Args:
-        kind: What the catalog holds under the name.
+        kind: Whether it is a table or a view.
         metadata_location: Its current metadata file.
-        table: A table's metadata, where the catalog gave it along with the pointer.
-        view: A view, where the catalog gave it along with the pointer.
+        table: A table's metadata, if the catalog returned it with the pointer.
+        view: A view, if the catalog returned it with the pointer.
     """
 
     kind: Literal["table", "view"]

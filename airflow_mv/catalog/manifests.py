@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether two snapshots of a table have the same files, by their manifest lists."""
+"""Compare the files of two snapshots of a table, by their manifest lists."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where the other tables and views of a catalog have their files, or write new ones."""
+"""Find the folders in which the other tables and views of a catalog have files or write new ones."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ from airflow_mv.spec.stored import unpacked
 log = logging.getLogger(__name__)
 
 _READERS = 8
-#: The caller may not see a table or view, or the server cannot tell of it.
+#: Errors for a table or view that the caller may not read, or that the server cannot return.
 _UNKNOWN = (ConfigurationError, UnsupportedError)
-#: Fewer files than this are read one after the other.
+#: Fewer files than this are read sequentially.
 _FEW = 16
 
 
@@ -35,9 +35,9 @@ class Neighbour:
     """Another table or view.
 
     Args:
-        name: Its name, with the catalog's.
+        name: Its name, with the catalog's name.
         metadata_location: Its current metadata file.
-        places: The folders that it has files in, or writes new ones to.
+        places: The folders in which it has files or writes new ones.
         uuid: Its uuid; ``None`` where its metadata could not be read.
         is_table: Whether it is a table.
         write_paths: Those of the places that only its properties name.
@@ -52,7 +52,7 @@ class Neighbour:
 
 
 class Places(msgspec.Struct, rename="kebab"):
-    """What a metadata file of a table or a view says of its places."""
+    """The locations in a metadata file of a table or view."""
 
     location: str
     table_uuid: str | None = None
@@ -61,12 +61,12 @@ class Places(msgspec.Struct, rename="kebab"):
 
     @property
     def folders(self) -> tuple[str, ...]:
-        """The folder of the table or view, and those that its properties send new files to."""
+        """The folder of the table or view, and those that its properties name for new files."""
         return (self.location, *self.write_paths)
 
     @property
     def write_paths(self) -> tuple[str, ...]:
-        """The folders that its properties send new files to."""
+        """The folders that its properties name for new files."""
         return tuple(str(self.properties[key]) for key in sorted(PLACES & self.properties.keys()))
 
 
@@ -92,7 +92,7 @@ def _from_file(files: MetadataFiles, name: str, location: str) -> Neighbour:
     try:
         found = read_places(files, location, what=f"{name}, metadata file")
     except (MetadataFileNotFoundError, InvalidMetadataError, ConfigurationError) as error:
-        # Its other places are not known: what is deleted has to be proven the view's besides.
+        # Its other places are not known. Deletion additionally needs proof that a file is the view's own.
         log.warning("Only the folder of %s is known: %s", name, error)
         return Neighbour(name, location, (own,), None)
     uuid = found.table_uuid or found.view_uuid
@@ -101,11 +101,11 @@ def _from_file(files: MetadataFiles, name: str, location: str) -> Neighbour:
 
 
 def read_places(files: MetadataFiles, location: str, *, what: str) -> Places:
-    """Read what a metadata file says of its places.
+    """Read the locations in a metadata file.
 
     Raises:
-        InvalidMetadataError: It is no metadata file.
-        MetadataFileNotFoundError: It is gone.
+        InvalidMetadataError: It is not a metadata file.
+        MetadataFileNotFoundError: It does not exist.
     """
     try:
         return msgspec.json.decode(unpacked(files.read(location, what=what), f"{what} {location}"), type=Places)
@@ -114,7 +114,7 @@ def read_places(files: MetadataFiles, location: str, *, what: str) -> Places:
 
 
 def _folder(metadata_location: str) -> str:
-    """Return the folder that a metadata file tells of: ``metadata`` is the folder of its files only."""
+    """Return the folder of a table or view from its metadata file's location: the parent of ``metadata``."""
     return metadata_location.rpartition("/")[0].removesuffix("/metadata")
 
 

@@ -17,22 +17,22 @@ from airflow_mv.spec.locations import canonical, decoded, exact, irregular_segme
 
 
 def lies_in(location: str, folders: Iterable[str]) -> bool:
-    """Whether a location is surely in one of the folders, or is one of them; links are followed."""
+    """Whether a location is certainly in one of the folders, or is one of them. Links are followed."""
     place = exact_form(location)
     return any(is_within(place, exact_form(folder)) for folder in folders)
 
 
 def exact_form(location: str) -> str:
-    """Return the form by which two locations are surely the same, links followed."""
+    """Return the form that is equal only for the same location, with links followed."""
     parts = split_location(location)
     return exact(os.path.realpath(parts.path)) if parts.is_local else exact(location)
 
 
 def check_regular(location: str, *, what: str) -> None:
-    """Refuse a location with an empty, ``.`` or ``..`` segment: stores do not agree on what it means.
+    """Refuse a location with an empty, ``.`` or ``..`` segment, which stores resolve in different ways.
 
     Raises:
-        InvalidMetadataError: It has one; percent-encoded ones count.
+        InvalidMetadataError: It has such a segment, perhaps percent-encoded.
     """
     segment = irregular_segment(location)
     if segment is not None:
@@ -45,7 +45,7 @@ def check_regular(location: str, *, what: str) -> None:
 class Places:
     """Compares locations so that two spellings of one file never look like two files.
 
-    It remembers what the file system said: use one for each look at a store.
+    It caches results of the file system: use a new one for each listing of a store.
     """
 
     def __init__(self) -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The layout ``pointed``, as it is stored: the view names the storage table's metadata file."""
+"""The stored form of the layout ``pointed``: the view names the storage table's metadata file."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from airflow_mv.spec.table import TableMetadata
 
 @dataclass(frozen=True, slots=True)
 class PointedStorage(LoadedStorage):
-    """A storage table in no catalog. Nobody but a refresh finds it, so its current snapshot has the rows."""
+    """A storage table in no catalog. Only refreshes write to it, so its current snapshot has the rows."""
 
     @property
     def name(self) -> Identifier | None:
-        """It has none."""
+        """None: it is in no catalog."""
         return None
 
     @property
@@ -62,11 +62,11 @@ class PointedStorage(LoadedStorage):
 
     @property
     def keeps_columns(self) -> bool:
-        """No: nobody finds it."""
+        """No: nobody reads it by name."""
         return False
 
     def staged_rows(self, refresh_id: str, metadata_location: str | None) -> tuple[str | Identifier, int | None] | None:
-        """Return the metadata file that the job has left, if it is in the table's folder."""
+        """Return the metadata file that the job has written, if it is in the table's folder."""
         if metadata_location is None or not lies_in(metadata_location, (self.table.location,)):
             return None
         return metadata_location, None
@@ -113,7 +113,7 @@ class PointedLayout(StoredLayout):
     def opened(
         self, view: LoadedView, location: str, table: TableMetadata | None, folders: tuple[str, ...], *, what: str
     ) -> LoadedStorage:
-        """Check that the file is no copy of another view's or table's."""
+        """Check that the file is not a copy of another view's or table's."""
         if table is None:
             raise NotFoundError(f"{what}: there is no such file")
         check_places(table, folders, what=what)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""All that is used of pyiceberg although it is not public, in one place."""
+"""All uses of pyiceberg's private names, in one module."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ WriteMetadata = Callable[[TableMetadata, FileIO, str], None]
 
 
 class PreparedSqlCatalog(SqlCatalog):
-    """A SQL catalog that is prepared before its first question to the database."""
+    """A SQL catalog that is prepared before its first query."""
 
     @abstractmethod
     def prepare(self) -> None:
-        """Prepare it. Its engine is there."""
+        """Prepare the catalog. Its engine exists."""
 
     def _init_catalog(self) -> None:
         self.prepare()
@@ -40,7 +40,7 @@ class PreparedSqlCatalog(SqlCatalog):
 
 
 class PreparedRestCatalog(RestCatalog):
-    """A REST catalog whose session is prepared before its first request, which may ask for a token."""
+    """A REST catalog whose session is prepared before its first request, which may fetch a token."""
 
     @abstractmethod
     def prepare(self, session: Session) -> None:
@@ -53,13 +53,13 @@ class PreparedRestCatalog(RestCatalog):
     def _create_session(self) -> Session:
         session = super()._create_session()
         if isinstance(self._auth_manager, OAuth2AuthManager):
-            # pyiceberg asks for this token by no session, and would wait for ever.
+            # pyiceberg requests this token without a session, and would wait without a timeout.
             self._auth_manager.token_provider.__class__ = _tokens_by(self.prepare)
         return session
 
 
 def _tokens_by(prepare: Callable[[Session], None]) -> type[OAuth2TokenProvider]:
-    """Return a class of token providers that ask by a session of their own, which ``prepare`` has prepared."""
+    """Return a class of token providers that send requests through their own session, prepared by ``prepare``."""
 
     class Tokens(OAuth2TokenProvider):
         def _refresh_token(self) -> None:
@@ -84,17 +84,17 @@ def session_of(catalog: RestCatalog) -> Session:
 
 
 def endpoints_of(catalog: RestCatalog) -> set[Endpoint]:
-    """Return the endpoints that the server says it has."""
+    """Return the endpoints that the server declares."""
     return catalog._supported_endpoints
 
 
 def encoded_namespace(catalog: RestCatalog, namespace: tuple[str, ...]) -> str:
-    """Return a namespace as it stands in a URL, joined by the server's separator."""
+    """Return a namespace in its form for URLs, joined by the server's separator."""
     return catalog._encode_namespace_path(namespace)
 
 
 def wrap_file_io(catalog: Catalog, wrap: Callable[[LoadFileIO], LoadFileIO]) -> None:
-    """Replace what makes the ``FileIO`` of a catalog's tables.
+    """Replace the function that makes the ``FileIO`` of a catalog's tables.
 
     Args:
         catalog: The catalog.
@@ -109,7 +109,7 @@ def wrap_file_io(catalog: Catalog, wrap: Callable[[LoadFileIO], LoadFileIO]) -> 
 
 
 def wrap_metadata_writer(catalog: MetastoreCatalog, wrap: Callable[[WriteMetadata], WriteMetadata]) -> None:
-    """Replace what writes the metadata files of a catalog's tables.
+    """Replace the function that writes the metadata files of a catalog's tables.
 
     Args:
         catalog: The catalog.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which files a storage table needs: everything that a retained snapshot leads to."""
+"""Find the files that a storage table needs: all that its retained snapshots reach."""
 
 from __future__ import annotations
 
@@ -42,14 +42,14 @@ def snapshot_files(
     """Yield every file that the retained snapshots of a storage table reach; some more than once.
 
     Args:
-        catalog: Where it is.
+        catalog: The view's catalog.
         storage: One state of the storage table.
         without: Ids of snapshots to leave out.
-        report: Told of the progress.
+        report: Called with the progress.
 
     Raises:
-        MetadataFileNotFoundError: A manifest list or a manifest is gone.
-        InvalidMetadataError: One of them is not what the format says.
+        MetadataFileNotFoundError: A manifest list or a manifest does not exist.
+        InvalidMetadataError: One of them does not follow the format.
     """
     what = f"storage table file {storage.location}"
     document = decode(catalog.files.read(storage.location, what="storage table file"), source=what)
@@ -70,13 +70,13 @@ def snapshot_files(
 
 
 def past_files(catalog: MaterializedViewCatalog, folders: tuple[str, ...]) -> Callable[[Snapshot], Iterator[str]]:
-    """Return what lists the files of snapshots that need not be whole any more: expired ones, or never published.
+    """Return a function that lists the files of snapshots that may be incomplete: expired or never published ones.
 
-    What cannot be read is left out, and so is what lies outside of the folders. Each manifest is read once.
+    Files that cannot be read or are outside of the folders are left out. Each manifest is read once.
 
     Args:
-        catalog: Where the storage table is.
-        folders: Only files in these are read.
+        catalog: The catalog of the storage table.
+        folders: Only files in these folders are read.
 
     Raises:
         CatalogUnavailableError: The store did not answer.
@@ -100,7 +100,7 @@ def past_files(catalog: MaterializedViewCatalog, folders: tuple[str, ...]) -> Ca
 
 
 def readable_files(catalog: MaterializedViewCatalog, snapshot: Snapshot) -> list[str] | None:
-    """Return every file that one snapshot reaches; ``None`` where that cannot be read to its end."""
+    """Return every file that one snapshot reaches; ``None`` if they cannot all be read."""
     if snapshot.manifest_list is None:
         return None
     try:
@@ -129,7 +129,7 @@ def _files_of(catalog: MaterializedViewCatalog, manifest: ManifestFile) -> list[
     entries = _read(catalog, location, "manifest", lambda io, _: read_entries(manifest, io))
     added, existing = manifest.added_files_count, manifest.existing_files_count
     if added is not None and existing is not None and added + existing != len(entries):
-        # A file that was cut between two of its blocks reads like a whole one.
+        # A file that was truncated between two blocks reads like a complete one.
         wanted = added + existing
         raise InvalidMetadataError(f"manifest: {location} holds {len(entries)} files, its list says {wanted}")
     return [entry.data_file.file_path for entry in entries]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The layout ``registered``, as it is stored: the storage table is a table of the view's catalog."""
+"""The stored form of the layout ``registered``: the storage table is a table of the view's catalog."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from airflow_mv.spec.table import TableMetadata, ancestors, snapshots_between
 
 @dataclass(frozen=True, slots=True)
 class RegisteredStorage(LoadedStorage):
-    """A storage table in the catalog. Others may write to it: the current refresh's rows are under its tag.
+    """A storage table in the catalog. Others may write to it, so a tag marks the current refresh's rows.
 
     Args:
         identifier: Its name in the catalog.
@@ -50,7 +50,7 @@ class RegisteredStorage(LoadedStorage):
 
     @property
     def base(self) -> str:
-        """Table, snapshot and refresh: branches and unrelated properties change the metadata file, too."""
+        """Table, snapshot and refresh. The metadata file also changes with branches and unrelated properties."""
         state = self.state
         current = (state.rollback_id or state.current_refresh_id) if state else None
         return f"{self.table.table_uuid}@{self.table.head}#{current}"
@@ -67,7 +67,7 @@ class RegisteredStorage(LoadedStorage):
 
     @property
     def rows_snapshot(self) -> int | None:
-        """The current one, or the tagged one where others have written since."""
+        """The current snapshot, or the tagged one if others have written since."""
         return self.table.head if self.intact else self.tagged
 
     @property
@@ -82,7 +82,7 @@ class RegisteredStorage(LoadedStorage):
         return True
 
     def staged_rows(self, refresh_id: str, metadata_location: str | None) -> tuple[str | Identifier, int | None] | None:
-        """Return the newest snapshot that a whole run of the refresh has written."""
+        """Return the newest snapshot of a complete run of the refresh."""
         done = {REFRESH_ID_KEY: refresh_id, COMPLETE_KEY: "true"}.items()
         whole = [snapshot for snapshot in self.table.snapshots if done <= snapshot.summary.items()]
         if not whole:
@@ -90,7 +90,7 @@ class RegisteredStorage(LoadedStorage):
         return self.identifier, max(whole, key=lambda item: item.sequence_number).snapshot_id
 
     def has_landed(self, refresh_id: str, ours: Collection[str]) -> bool:
-        """Whether ``main`` has come from a snapshot of the refresh."""
+        """Whether ``main`` descends from a snapshot of the refresh."""
         history = ancestors(self.table, self.table.head)
         return any(snapshot.summary.get(REFRESH_ID_KEY) == refresh_id for snapshot in history)
 
@@ -99,7 +99,7 @@ class RegisteredStorage(LoadedStorage):
         return self.table.location
 
     def folders(self, view: LoadedView) -> tuple[str, ...]:
-        """Return the view's folder, and the table's where it is beside that."""
+        """Return the view's folder, and the table's if it is outside of it."""
         base, beside = view.metadata.location, self.table.location
         return (base,) if lies_in(beside, (base,)) else (base, beside)
 
@@ -141,7 +141,7 @@ class RegisteredLayout(StoredLayout):
         return RegisteredStorage(location, own, state, name)
 
     def beside(self, view: LoadedView, location: str) -> tuple[str, ...]:
-        """Return the folder that a REST server put the table into first."""
+        """Return the folder that a REST server chose for the table."""
         return beside_first(view.materialized.storage_table_location, location)
 
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Views of a REST catalog. There is no compare-and-swap on them, so nothing of a refresh is kept there.
+"""Views of a REST catalog. REST has no compare-and-swap for views, so a refresh does not change them.
 
-pyiceberg can create, load, list and drop views over REST, not replace them, and drops the fields it does not
-know: so the requests are sent here, through pyiceberg's session, which keeps the credentials.
+pyiceberg can create, load, list and drop views over REST, but cannot replace them, and drops fields that it does not
+know. This module therefore sends the requests itself, through pyiceberg's session, which keeps the credentials.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from airflow_mv.spec.view import ViewMetadata, parse_view
 
 log = logging.getLogger(__name__)
 
-#: Stands for a location that the server chooses itself.
+#: Placeholder for a location that the server chooses.
 CHOSEN_BY_THE_CATALOG = "chosen-by-the-catalog"
 _NEEDED = (Capability.V1_LOAD_VIEW, Capability.V1_LIST_VIEWS)
 _LAST_ADDED = -1
@@ -55,14 +55,14 @@ class RestViews:
 
     @property
     def supported(self) -> bool:
-        """Whether the server says that it has views."""
+        """Whether the server declares that it supports views."""
         return all(endpoint in endpoints_of(self._catalog) for endpoint in _NEEDED)
 
     def load(self, view: Identifier) -> LoadedView | None:
-        """Load a view, or return ``None`` where there is none of this name.
+        """Load a view, or return ``None`` if there is none of this name.
 
         Raises:
-            InvalidMetadataError: What the server tells of it is broken.
+            InvalidMetadataError: The metadata that the server returned is broken.
         """
         response = self._request("GET", view, f"loading view {view}")
         if response.status_code == 404:
@@ -89,11 +89,11 @@ class RestViews:
                 yield from self.namespaces(tuple(space))
 
     def create(self, view: Identifier, metadata: ViewMetadata) -> LoadedView:
-        """Create a view; the server chooses its uuid, and its location where none is given.
+        """Create a view. The server chooses its uuid, and its location if none is given.
 
         Raises:
             AlreadyExistsError: The name is taken, by a view or a table.
-            CommitStateUnknownError: No answer; it may be created, even later.
+            CommitStateUnknownError: No answer. The view may be created, even later.
         """
         what = f"creating view {view}"
         version = metadata.current_version.document()
@@ -113,9 +113,9 @@ class RestViews:
             told = _refusal(self._catalog.name, response, what)
         except (CatalogUnavailableError, InvalidMetadataError) as error:
             told = error
-        # No answer but a good one proves anything: look for what we have asked for.
+        # Only a success proves anything: after any other answer, check whether the view was created.
         found, known = self._looked(view)
-        wanted = metadata.properties.get(PROPERTY)  # it names a storage table that no other view has
+        wanted = metadata.properties.get(PROPERTY)  # it names a storage table that is unique to this view
         if found is not None and wanted and found.metadata.properties.get(PROPERTY) == wanted:
             return found
         if response is not None and response.status_code == 409 and known:
@@ -129,19 +129,19 @@ class RestViews:
         )
 
     def _looked(self, view: Identifier) -> tuple[LoadedView | None, bool]:
-        """Return the view, if there is one, and whether the server gave an answer to go by."""
+        """Return the view, if there is one, and whether the server gave a conclusive answer."""
         try:
             return self.load(view), True
         except MaterializedViewError:
             return None, False
 
     def replace(self, view: LoadedView, metadata: ViewMetadata) -> bool:
-        """Commit what differs between a loaded view and its new metadata; whether the server did it.
+        """Commit the differences between a loaded view and its new metadata; return whether they were applied.
 
-        The server puts the changes on top of whatever the view is then: only its uuid is checked.
+        The server applies the changes to the view's current state, and checks only its uuid.
 
         Raises:
-            CommitStateUnknownError: No answer, or one that proves nothing; it may be done, even later.
+            CommitStateUnknownError: No answer, or an inconclusive one. The change may be applied, even later.
         """
         what = f"replacing view {view.identifier}"
         changes = view_updates(view.metadata, metadata)
@@ -151,7 +151,7 @@ class RestViews:
         try:
             response = self._request("POST", view.identifier, what, body={"requirements": [uuid], "updates": changes})
             if response.ok:
-                self._loaded(view.identifier, response)  # else it is no answer of a catalog
+                self._loaded(view.identifier, response)  # otherwise it is not a catalog's answer
                 return True
         except (CatalogUnavailableError, InvalidMetadataError) as error:
             raise CommitStateUnknownError(str(error)) from None
@@ -161,10 +161,10 @@ class RestViews:
         raise CommitStateUnknownError(str(told), told if _is_refused(response) else None)
 
     def delete(self, view: Identifier) -> bool:
-        """Drop a view; whether there was one.
+        """Drop a view, and return whether there was one.
 
         Raises:
-            CommitStateUnknownError: No answer; it may be dropped, even later.
+            CommitStateUnknownError: No answer. The view may be dropped, even later.
         """
         what = f"dropping view {view}"
         response: Response | None = None
@@ -218,14 +218,14 @@ class RestViews:
             ) from None
 
     def _accepted(self, response: Response, what: str) -> Response:
-        """Return a good answer, or raise what a bad one means."""
+        """Return the answer of a successful request, or raise the error of a failed one."""
         if response.ok:
             return response
         raise _refusal(self._catalog.name, response, what)
 
 
 def view_updates(old: ViewMetadata, new: ViewMetadata) -> list[dict[str, Any]]:
-    """Return the REST specification's updates that lead from one metadata to another."""
+    """Return the updates, as in the REST specification, between two states of a view's metadata."""
     updates: list[dict[str, Any]] = []
     if new.current_version_id != old.current_version_id:
         updates += _version_updates(old, new)
@@ -269,7 +269,7 @@ def _refusal(catalog: str, response: Response, what: str) -> MaterializedViewErr
 
 
 def _is_refused(response: Response) -> bool:
-    """Whether an answer says that a change was not made: to be believed only after a look."""
+    """Whether an answer means that a change was not made. It must be confirmed by loading the view."""
     return 400 <= response.status_code < 500 and response.status_code not in UNPROVEN
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The secret values among a catalog's properties, in every form in which a library may write them."""
+"""Find the secret values in a catalog's properties, in every form in which a library may write them."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ _SHORTEST = 3
 
 
 def secret_forms(properties: Mapping[str, Any]) -> frozenset[str]:
-    """Return each secret value as it is, and as three libraries write it in a URL.
+    """Return each secret value unchanged, and as three libraries write it in a URL.
 
     Args:
-        properties: A catalog's properties or Spark settings; mappings in them are looked into.
+        properties: A catalog's properties or Spark settings, with nested mappings.
     """
     found = {unquoted for secret in _secrets(properties) for unquoted in (secret, unquote(secret))}
     return frozenset(
@@ -31,7 +31,7 @@ def secret_forms(properties: Mapping[str, Any]) -> frozenset[str]:
 
 
 def without_secrets(text: str, properties: Mapping[str, Any]) -> str:
-    """Return a message of others with the secret values among the properties replaced by ``***``."""
+    """Return a message of another library with the secret values in the properties replaced by ``***``."""
     for form in sorted(secret_forms(properties), key=len, reverse=True):
         if len(form) >= _SHORTEST:
             text = text.replace(form, "***")
@@ -39,7 +39,7 @@ def without_secrets(text: str, properties: Mapping[str, Any]) -> str:
 
 
 def hide_secrets(properties: Mapping[str, Any]) -> frozenset[str]:
-    """Keep the secret values among properties out of messages from now on; their forms."""
+    """Hide the secret values in properties from messages from now on, and return their forms."""
     forms = secret_forms(properties)
     hide(forms)
     return forms
@@ -47,7 +47,7 @@ def hide_secrets(properties: Mapping[str, Any]) -> frozenset[str]:
 
 @contextmanager
 def quiet_warnings(properties: Mapping[str, Any]) -> Iterator[None]:
-    """Let what libraries warn about meanwhile through without the secret values: pyiceberg quotes addresses."""
+    """Remove secret values from the warnings of libraries in this block: pyiceberg quotes URLs."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         yield

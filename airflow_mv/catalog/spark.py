@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Spark's configuration of a catalog, from the properties pyiceberg has of it. Pure: text in, text out.
+"""Derive Spark's configuration of a catalog from its pyiceberg properties. Pure functions on texts.
 
-Nothing is written twice: who can reach a catalog from Python gets the same catalog in Spark, under
-the same name. A property whose key starts with ``spark.`` is a raw Spark setting and wins over what
-is derived here.
+A catalog is configured once: the one that Python uses is available in Spark under the same name. A property whose key
+starts with ``spark.`` is a raw Spark setting, and overrides the derived one.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ _SECRET = re.compile(
     r"(?i)secret|password|passwd|credential|token|(?:access|api)[.-]?key|account[.-]?key|shared-key|private-?key"
     r"|sas[.-]|cryption-key|connection-string|(^|\.)headers?\.|sse\.key|signature"
 )
-#: Spark shows a setting as ``*********(redacted)`` if this is found in its key or in its value (``user:pw@``).
+#: Spark shows a setting as ``*********(redacted)`` if this matches its key or its value (``user:pw@``).
 REDACTION = _SECRET.pattern + r"|uri$|//[^/\s]*:[^/\s]*@"
 
 BASE_CONFS: Mapping[str, str] = {
@@ -39,7 +38,7 @@ POSTGRESQL = "org.postgresql:postgresql:42.7.7"
 #: The driver's default is 3 s. A refresh may meet several writers on a small machine.
 _SQLITE_BUSY_MS = "30000"
 
-#: libpq's word -> pgjdbc's. A list of what is allowed: some pgjdbc options (``socketFactory``…) load any class.
+#: libpq's name -> pgjdbc's. An allow-list, because some pgjdbc options (``socketFactory``…) load any class.
 _POSTGRESQL_OPTIONS = {
     "sslmode": "sslmode",
     "sslrootcert": "sslrootcert",
@@ -51,7 +50,7 @@ _POSTGRESQL_OPTIONS = {
     "gssencmode": "gssEncMode",
     "channel_binding": "channelBinding",
 }
-#: ``jdbc.*`` goes to the JDBC driver as it is, so it is a list of what is allowed, too.
+#: ``jdbc.*`` is passed to the JDBC driver unchanged, so this is an allow-list too.
 _JDBC_KEYS = frozenset(
     f"jdbc.{key}"
     for key in (
@@ -62,7 +61,7 @@ _JDBC_KEYS = frozenset(
 )  # fmt: skip
 _SQLITE_OPTIONS = frozenset({"timeout", "check_same_thread", "cached_statements"})
 
-#: pyiceberg's own settings, or credentials of this machine, that mean nothing to a Spark driver.
+#: pyiceberg's own settings and credentials of this machine, which a Spark driver cannot use.
 # fmt: off
 _PYTHON_ONLY = frozenset({
     "type", "uri", "name", "echo", "pool_pre_ping", "init_catalog_tables", "py-io-impl", "py-catalog-impl",
@@ -97,8 +96,8 @@ class SparkSettings:
     """What a Spark session needs to reach one catalog.
 
     Args:
-        confs: Settings without a secret in them.
-        secrets: Settings that are secret; they belong into no command line, log or XCom.
+        confs: Settings without secrets.
+        secrets: Secret settings. They must not appear in a command line, log or XCom.
         packages: Maven coordinates.
     """
 
@@ -107,11 +106,11 @@ class SparkSettings:
     packages: tuple[str, ...]
 
     def session_confs(self) -> dict[str, str]:
-        """Return all in one mapping, packages as ``spark.jars.packages``: what ``open_session`` takes."""
+        """Return all settings in one mapping for ``open_session``, with the packages as ``spark.jars.packages``."""
         return {**self.confs, **self.secrets, "spark.jars.packages": ",".join(self.packages)}
 
     def merge(self, other: SparkSettings) -> SparkSettings:
-        """Return settings for a session with the catalogs of both. ``other`` wins where they differ."""
+        """Return settings for a session with the catalogs of both. ``other`` overrides equal keys."""
         return SparkSettings(
             {**self.confs, **other.confs},
             {**self.secrets, **other.secrets},
@@ -123,7 +122,7 @@ def spark_settings(name: str, properties: Mapping[str, str]) -> SparkSettings:
     """Derive a Spark catalog's configuration from a pyiceberg catalog's.
 
     Args:
-        name: The catalog's name, the same on both sides (a SQL catalog's rows carry it).
+        name: The catalog's name, the same on both sides (it is stored in a SQL catalog's rows).
         properties: pyiceberg's catalog properties. Keys that start with ``spark.`` are raw Spark settings.
 
     Raises:
@@ -151,7 +150,7 @@ def spark_settings(name: str, properties: Mapping[str, str]) -> SparkSettings:
 
 
 def is_secret(key: str, value: str = "") -> bool:
-    """Tell whether a setting is a credential, by its key or by a URL with a user's password in its value."""
+    """Return whether a setting is a credential, by its key or by a URL with a password in its value."""
     if key == "spark.redaction.regex":
         return False
     return bool(_SECRET.search(key) or re.search(r"//[^/\s]*:[^/\s]*@", value))
@@ -245,7 +244,7 @@ def _file_io(name: str, own: Mapping[str, str], overridden: set[str]) -> dict[st
         **_s3_endpoint(own),
         **_adls(name, own),
     }
-    # What the properties say in Java's own words stands.
+    # Properties that already have Java's names are kept.
     return {key: value for key, value in mapped.items() if key not in own or key in _PYTHON_ONLY}
 
 
@@ -257,7 +256,7 @@ def _same(value: str) -> str:
     return value
 
 
-#: Later rows win.
+#: Later rows override earlier ones.
 _S3: tuple[tuple[str, str, Callable[[str], str]], ...] = (
     ("glue.region", "client.region", _same),
     ("client.region", "client.region", _same),
@@ -279,7 +278,7 @@ def _mapped(own: Mapping[str, str], rows: tuple[tuple[str, str, Callable[[str], 
 
 
 def _s3_endpoint(own: Mapping[str, str]) -> dict[str, str]:
-    """Say in Java's word what pyiceberg does: path-style addresses where an endpoint is given."""
+    """Set path-style access if an endpoint is given, as pyiceberg does."""
     virtual = own.get("s3.force-virtual-addressing", "").lower() == "true"
     return {"s3.path-style-access": "true"} if "s3.endpoint" in own and not virtual else {}
 
@@ -359,7 +358,7 @@ def _postgresql(name: str, uri: str) -> dict[str, str]:
     try:
         parts = urlsplit(uri)
         port = parts.port or 5432
-    except ValueError:  # its text may hold the password
+    except ValueError:  # its text may contain the password
         raise ConfigurationError(
             f"catalog {name!r}: the property 'uri' is no URL (escape odd characters of a password as %XX)."
         ) from None

@@ -76,20 +76,20 @@ class SqlPointers:
             )
 
     def get(self, view: Identifier) -> tuple[str | None, str | None]:
-        """Return ``(metadata location, iceberg_type)`` of a name, ``(None, None)`` where there is no row."""
+        """Return ``(metadata location, iceberg_type)`` of a name; ``(None, None)`` if there is no row."""
         query = select(IcebergTables.metadata_location, IcebergTables.iceberg_type).where(self._is(view))
         with self._session() as session:
             row = session.execute(query).one_or_none()
         return (None, None) if row is None else (row[0], row[1])
 
     def previous(self, view: Identifier) -> str | None:
-        """Return the metadata location that the row of a view named before its present one."""
+        """Return the previous metadata location in the row of a view."""
         query = select(IcebergTables.previous_metadata_location).where(self._is(view))
         with self._session() as session:
             return session.execute(query).scalar_one_or_none()
 
     def row(self, name: Identifier) -> Row | None:
-        """Return the row of a table or view; ``None`` where there is none."""
+        """Return the row of a table or view; ``None`` if there is none."""
         columns = (
             IcebergTables.iceberg_type,
             IcebergTables.metadata_location,
@@ -118,7 +118,7 @@ class SqlPointers:
         return [(tuple(space.split(".")), name) for space, name in rows]
 
     def locate(self, identifiers: Sequence[Identifier]) -> dict[Identifier, tuple[str, str]]:
-        """Look many names up at once: ``{identifier: (metadata location, "TABLE" | "VIEW")}``.
+        """Look up many names at once: ``{identifier: (metadata location, "TABLE" | "VIEW")}``.
 
         Names without a row are left out.
         """
@@ -151,7 +151,7 @@ class SqlPointers:
 
         Raises:
             AlreadyExistsError: The name is taken, by a view or a table.
-            CommitStateUnknownError: The database gave no answer; the row may be added, even later.
+            CommitStateUnknownError: The database gave no answer. The row may be added, even later.
         """
         row = {
             "catalog_name": self._catalog,
@@ -187,13 +187,13 @@ class SqlPointers:
             view: The view; or the table, with the ``kind`` ``TABLE``.
             base: The metadata file that the row must name.
             new: The metadata file that it names afterwards.
-            kind: What the row must be of.
+            kind: The kind that the row must have.
 
         Returns:
-            Whether the row matched. ``False`` does not prove that an earlier, identical swap did not land.
+            Whether the row matched. ``False`` does not prove that an earlier, identical swap was not applied.
 
         Raises:
-            CommitStateUnknownError: The database gave no answer; the swap may land, even later.
+            CommitStateUnknownError: The database gave no answer. The swap may be applied, even later.
         """
         statement = (
             update(IcebergTables)
@@ -211,15 +211,15 @@ class SqlPointers:
         return matched == 1
 
     def delete(self, view: Identifier, *, base: str | None = None, kind: str = VIEW) -> bool:
-        """Remove a view's row; whether there was one.
+        """Remove a view's row, and return whether there was one.
 
         Args:
             view: The view; or the table, with the ``kind`` ``TABLE``.
             base: The metadata file that the row must name; by default any.
-            kind: What the row must be of.
+            kind: The kind that the row must have.
 
         Raises:
-            CommitStateUnknownError: The database gave no answer; the row may be removed, even later.
+            CommitStateUnknownError: The database gave no answer. The row may be removed, even later.
         """
         statement = delete(IcebergTables).where(self._is(view), _is_of(kind))
         if base is not None:
@@ -238,7 +238,7 @@ class SqlPointers:
         return matched == 1
 
     def _names(self, view: Identifier, location: str | None) -> bool:
-        """Whether a view's row names a metadata file, or is gone; ``False`` where nobody answers."""
+        """Whether a view's row names a metadata file or, for ``None``, does not exist; ``False`` without an answer."""
         try:
             return self.get(view)[0] == location
         except CatalogUnavailableError:
@@ -263,16 +263,16 @@ class SqlPointers:
 
 
 def _is_of(kind: str) -> ColumnElement[bool]:
-    # Catalogs that were made before there were views have no kind in the rows of their tables.
+    # Catalogs from before views were supported have no kind in the rows of their tables.
     same = IcebergTables.iceberg_type == kind
     return same if kind == VIEW else or_(same, IcebergTables.iceberg_type.is_(None))
 
 
 def stored_namespace(namespace: tuple[str, ...]) -> str:
-    """Return a namespace as its column holds it: the parts joined by dots.
+    """Return a namespace as it is stored: the parts joined by dots.
 
     Raises:
-        InvalidIdentifierError: A part holds a dot, so that the text would mean another namespace, or the
+        InvalidIdentifierError: A part contains a dot, so that the text would mean another namespace, or the
             text is too long for its column.
     """
     text = ".".join(namespace)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the statistics of data files prove about their rows, without reading one of them."""
+"""Test by the statistics of data files whether rows may match a filter, without reading the files."""
 
 from __future__ import annotations
 
@@ -48,12 +48,12 @@ _EXPRESSIONS: Mapping[str, Callable[..., BooleanExpression]] = {
     ">=": GreaterThanOrEqual,
 }
 _EPOCH = datetime(1970, 1, 1)  # noqa: DTZ001 (as the format counts)
-#: More manifests than this are not looked through: a Spark job costs less.
+#: With more manifests than this they are not read: a Spark job is cheaper.
 _MOST_MANIFESTS = 50
 
 
 class ColumnBound(Protocol):
-    """A column against a literal."""
+    """A comparison of a column with a literal."""
 
     @property
     def column(self) -> str:
@@ -74,10 +74,10 @@ class ColumnBound(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class FileStatistics:
-    """The statistics of base tables' files, read when they are asked for.
+    """The statistics of base tables' files, read on demand.
 
     Args:
-        catalog: Where the lookup begins.
+        catalog: The view's catalog.
     """
 
     catalog: MaterializedViewCatalog
@@ -89,7 +89,7 @@ class FileStatistics:
         snapshots: Collection[int],
         filters: Sequence[Sequence[ColumnBound]],
     ) -> bool:
-        """Whether a row that was appended to a table may pass one of several filters; see the function.
+        """Whether a row that was appended to a table may match one of several filters; see the function.
 
         Args:
             table: The table.
@@ -107,7 +107,7 @@ def added_rows_may_match(
     snapshots: Collection[int],
     filters: Sequence[Sequence[ColumnBound]],
 ) -> bool:
-    """Whether a row that was appended may pass one of several filters; ``True`` where it cannot be told.
+    """Whether an appended row may match one of several filters; ``True`` if this is not known.
 
     Args:
         files: The table's store.
@@ -117,7 +117,7 @@ def added_rows_may_match(
 
     Raises:
         InvalidMetadataError: The metadata file, a manifest list or a manifest cannot be read.
-        MetadataFileNotFoundError: One of them is gone.
+        MetadataFileNotFoundError: One of them does not exist.
     """
     if not all(filters):
         return True
@@ -152,7 +152,7 @@ def _may_match(table: StaticTable, snapshots: Collection[int], filters: Sequence
 
 
 def _expression(comparisons: Sequence[ColumnBound], schema: Schema) -> BooleanExpression | None:
-    """Return what of a filter can be tested against statistics, or ``None`` for nothing."""
+    """Return the part of a filter that can be tested against statistics; ``None`` if there is none."""
     parts = []
     for comparison in comparisons:
         value = _value(comparison, schema)
@@ -164,7 +164,7 @@ def _expression(comparisons: Sequence[ColumnBound], schema: Schema) -> BooleanEx
 
 
 def _value(comparison: ColumnBound, schema: Schema) -> Any:
-    """Return a literal in the column's own type; ``None`` where Spark would convert the column instead."""
+    """Return a literal in the column's type; ``None`` if Spark would convert the column instead."""
     try:
         kind = schema.find_field(comparison.column).field_type
         if isinstance(kind, IntegerType | LongType) and comparison.kind == "number":

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Storage tables that a catalog holds by name: open, change in one commit, drop (the registered layout)."""
+"""Storage tables of the registered layout, by their names in the catalog: open, change in one commit, drop."""
 
 from __future__ import annotations
 
@@ -47,15 +47,15 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class TableChange:
-    """What one commit asks of a table: all of it is done, or nothing.
+    """One atomic commit to a table.
 
     Args:
-        requires: Snapshot id by branch or tag that must be there; ``None`` for one that must not exist.
+        requires: Required snapshot id by branch or tag; ``None`` for one that must not exist.
         branches: Snapshot id by branch to set.
         tags: Snapshot id by tag to set.
         removes: Branches and tags to remove.
         properties: Properties to set.
-        drops: Ids of snapshots to forget.
+        drops: Ids of snapshots to remove.
     """
 
     requires: Mapping[str, int | None] = field(default_factory=dict)
@@ -67,19 +67,19 @@ class TableChange:
 
 
 def require_own(view: LoadedView, name: Identifier, table: TableMetadata | None) -> TableMetadata:
-    """Return the table that a view names if it is that view's storage table.
+    """Return the table that a view names, after a check that it is that view's storage table.
 
-    The table must name the view, too: else whoever may write a view could have any table overwritten, with the
-    rights of whoever refreshes it.
+    The table must also name the view. Otherwise a user who can write a view could have any table overwritten, with the
+    permissions of the user who refreshes the view.
 
     Args:
         view: The view.
-        name: The name that it gives.
-        table: What is there; ``None`` for nothing.
+        name: The table's name in the view.
+        table: The table; ``None`` if it does not exist.
 
     Raises:
         NotFoundError: The table was dropped, renamed or replaced by another.
-        InvalidMetadataError: It is the storage table of no view, or of another one.
+        InvalidMetadataError: It is not a storage table, or that of another view.
     """
     who = view.identifier
     advice = (
@@ -110,7 +110,7 @@ class StorageTables:
 
     Args:
         catalog: A catalog whose table commits check their requirements.
-        files: The store behind it, which is asked for the time.
+        files: The store behind it, whose clock is used.
     """
 
     def __init__(self, catalog: Catalog, files: MetadataFiles) -> None:
@@ -121,9 +121,9 @@ class StorageTables:
         """Return the table.
 
         Raises:
-            NotFoundError: There is none.
-            MetadataFileNotFoundError: Its metadata file is gone.
-            InvalidMetadataError: Its metadata file is cut or broken.
+            NotFoundError: There is no such table.
+            MetadataFileNotFoundError: Its metadata file does not exist.
+            InvalidMetadataError: Its metadata file is truncated or broken.
             CatalogUnavailableError: The catalog did not answer.
         """
         with answered(self._catalog.name, f"loading table {name}"):
@@ -134,7 +134,7 @@ class StorageTables:
             except FileNotFoundError:
                 raise MetadataFileNotFoundError(f"table {name}: its metadata file does not exist") from None
             except (ValueError, ValidationError) as error:
-                # What pyiceberg says of a metadata file that it cannot parse.
+                # pyiceberg raises these for a metadata file that it cannot parse.
                 raise InvalidMetadataError(f"table {name}: its metadata cannot be read: {brief(error)}") from None
 
     def commit(self, name: Identifier, uuid: str, change: TableChange) -> str | None:
@@ -142,24 +142,23 @@ class StorageTables:
 
         Args:
             name: The table.
-            uuid: It must be this one: a name may come to mean another table.
-            change: What is asked.
+            uuid: The table's uuid, because another table may have taken the name.
+            change: The change.
 
         Returns:
-            The table's new metadata file, or ``None`` where the catalog refused: something that is required was
-            not so, or another commit came between. That does not prove that an earlier, identical commit did not
-            land.
+            The table's new metadata file, or ``None`` if the catalog refused the commit: a requirement was not met,
+            or another commit came first. This does not prove that an earlier, identical commit was not applied.
 
         Raises:
-            CommitStateUnknownError: No answer, or one that proves nothing; the commit may land, even later.
-            InvalidMetadataError: The table wants a class of its own to be loaded for it.
+            CommitStateUnknownError: No answer, or an inconclusive one. The commit may be applied, even later.
+            InvalidMetadataError: A property of the table names a class to load.
         """
         table = self.open(name)
         require_no_writer(table, name)
         self._require_clock(table, name)
         named = {*change.drops, *change.branches.values(), *change.tags.values()}
         if not named <= {item.snapshot_id for item in table.snapshots()}:
-            return None  # there is no requirement for this, and Java's server takes it for a request that is malformed
+            return None  # no requirement covers this, and Java's server calls the request malformed
         requirements: tuple[TableRequirement, ...] = (
             AssertTableUUID(uuid=uuid),
             *(AssertRefSnapshotId(ref=ref, snapshot_id=snapshot) for ref, snapshot in change.requires.items()),
@@ -170,7 +169,7 @@ class StorageTables:
             except CommitFailedException:
                 return None
             except ValueError as error:
-                # What pyiceberg says of a change that does not fit the table any more, or of an answer it cannot read.
+                # pyiceberg raises these for a change that no longer fits the table, or for an answer that it cannot read.
                 log.warning("A commit to table %s was refused: %s", name, brief(error))
                 return None
             except NO_ANSWER as error:
@@ -180,7 +179,7 @@ class StorageTables:
                 raise CommitStateUnknownError(f"table {name}: a commit was refused: {brief(error)}", refusal) from None
 
     def _require_clock(self, table: Table, name: Identifier) -> None:
-        """Check this host's clock where pyiceberg is going to write it into the table's metadata.
+        """Check this host's clock if pyiceberg will write its time into the table's metadata.
 
         Raises:
             ClockError: It is ahead of the store's clock, or behind the table's last change.
@@ -195,7 +194,7 @@ class StorageTables:
                 f"({socket.gethostname()}). Nothing was published. Set that clock right; if it is right, the view "
                 "holds times of a wrong clock: correct them with `airflow-mv repair VIEW`"
             )
-        # The file was written before now, by the store's clock: if it is young, there is nothing more to ask.
+        # The file was written before now, by the store's clock: if it is recent, the clock need not be read.
         if now_ms <= self._files.modified_ms(table.metadata_location) + MAX_AHEAD_MS:
             return
         ahead_ms = now_ms - self._files.now_ms(table.metadata_location.rpartition("/")[0])
@@ -206,18 +205,18 @@ class StorageTables:
             )
 
     def has_file(self, name: Identifier, location: str) -> bool:
-        """Whether a file of the table is there, by the table's own way to its store."""
+        """Whether a file of the table exists, by the table's own ``FileIO``."""
         with answered(self._catalog.name, f"looking for {location}"):
             return self.open(name).io.new_input(location).exists()
 
     def drop(self, name: Identifier, *, uuid: str | None, owner: Identifier) -> bool:
-        """Take the table out of the catalog if it still is this one, and this view's; its files stay.
+        """Remove the table from the catalog if it still is this table and belongs to this view. Its files stay.
 
         Returns:
-            Whether it was there.
+            Whether it existed.
 
         Raises:
-            MetadataFileNotFoundError, InvalidMetadataError: It is there, and its metadata file is lost or cut.
+            MetadataFileNotFoundError, InvalidMetadataError: It exists, but its metadata file is lost or truncated.
         """
         try:
             table = self.open(name)
@@ -239,7 +238,7 @@ class StorageTables:
         return True
 
     def _is_there(self, name: Identifier, uuid: str | None) -> bool:
-        """Whether the catalog still holds this table; also where it does not answer."""
+        """Whether the catalog still has this table; true also if it does not answer."""
         try:
             return str(self.open(name).metadata.table_uuid) == uuid
         except NotFoundError:

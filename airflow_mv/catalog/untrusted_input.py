@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where a view's files may lie. A metadata file is data from strangers, and is read with this process's rights.
+"""Restrict the folders of a view's files. Metadata files are untrusted input, but are read with this process's rights.
 
-A view names its storage table by a path. Whoever may write a view could name any file of any store that this
-process can reach, and have it read, or have new files written beside it. So the path must lie below a folder that
-the catalog's owner has chosen: the warehouse, the folder that the view's own pointer leads to, or one that the
-catalog property ``airflow-mv.allowed-locations`` lists.
+A view names its storage table by a path. A user who can write a view could name any file of any store that this
+process can reach, and have it read, or have new files written beside it. The path must therefore be below a folder
+that the catalog's owner has chosen: the warehouse, the folder of the view's own pointer, or one in the catalog
+property ``airflow-mv.allowed-locations``.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ from airflow_mv.spec.table import TableMetadata
 
 #: Catalog property: more folders, separated by commas.
 ALLOWED = "airflow-mv.allowed-locations"
-#: Table properties by which Iceberg's writers go, in all versions of the format.
+#: Table properties that set where Iceberg writes files, in all versions of the format.
 PLACES = {"write.data.path", "write.metadata.path", "write.folder-storage.path", "write.object-storage.path"}
 
 
 def allowed_folders(properties: Mapping[str, str], metadata_location: str) -> tuple[str, ...]:
-    """Return the folders that a view's files may lie in.
+    """Return the folders that may contain a view's files.
 
     Args:
         properties: The catalog's properties.
@@ -47,11 +47,11 @@ def allowed_folders(properties: Mapping[str, str], metadata_location: str) -> tu
 
 
 def beside_first(first: str, pointer: str) -> tuple[str, ...]:
-    """Return the folder of a table whose catalog chose it, and has not let it be moved since; else nothing.
+    """Return the folder of a table if its catalog chose it and the table was not moved since.
 
     Args:
-        first: The table's first metadata file, as the view tells it.
-        pointer: The one that the catalog names now.
+        first: The table's first metadata file, as recorded in the view.
+        pointer: The metadata file that the catalog names now.
     """
     folders = [location.rpartition("/")[0].removesuffix("/metadata") for location in (first, pointer)]
     same = all(map(_is_folder, folders)) and exact_form(folders[0]) == exact_form(folders[1])
@@ -59,7 +59,7 @@ def beside_first(first: str, pointer: str) -> tuple[str, ...]:
 
 
 def check_confined(location: str, folders: Iterable[str], *, what: str) -> None:
-    """Refuse a location that is in none of the folders, links followed.
+    """Refuse a location that is in none of the folders. Links are followed.
 
     Args:
         location: A file or folder.
@@ -67,7 +67,7 @@ def check_confined(location: str, folders: Iterable[str], *, what: str) -> None:
         what: Names the view and the role of the location, for the message.
 
     Raises:
-        InvalidMetadataError: It is outside of all of them, or no location.
+        InvalidMetadataError: It is outside of all of them, or not a location.
     """
     check_location(location, what=what)
     allowed = tuple(folders)
@@ -79,15 +79,15 @@ def check_confined(location: str, folders: Iterable[str], *, what: str) -> None:
 
 
 def check_places(table: TableMetadata, folders: Iterable[str], *, what: str) -> None:
-    """Refuse a storage table that would have files written to a place in none of the folders.
+    """Refuse a storage table whose files would be written outside of the folders.
 
     Args:
-        table: The table. Its properties may send new files elsewhere than its location.
+        table: The table. Its properties may name other folders than its location for new files.
         folders: From :func:`allowed_folders`.
         what: Names the view and the table, for the message.
 
     Raises:
-        InvalidMetadataError: One of its places is outside of all of them, or no location.
+        InvalidMetadataError: One of its places is outside of all of them, or not a location.
     """
     places = {"field 'location'": table.location}
     places |= {f"property {key!r}": table.properties[key] for key in PLACES & table.properties.keys()}
@@ -97,14 +97,14 @@ def check_places(table: TableMetadata, folders: Iterable[str], *, what: str) -> 
 
 
 def check_own_file(location: str, own: str, folders: Iterable[str], *, what: str) -> None:
-    """Refuse a metadata file that lies in a folder of the view, and says that it belongs elsewhere.
+    """Refuse a metadata file that is in the view's folder, but belongs elsewhere by its content.
 
-    It is a copy of another view's or table's file: whoever went by it would read, or write, the other one.
+    It is a copy of another view's or table's file, and using it would read or write the other one.
 
     Args:
         location: The file.
         own: The folder that is known to be the view's.
-        folders: The folders that its content names for its metadata files.
+        folders: The folders for metadata files in its content.
         what: Names the view and the role of the file, for the message.
 
     Raises:
@@ -124,13 +124,13 @@ def metadata_folders(table: TableMetadata) -> tuple[str, ...]:
 
 
 def _is_folder(location: str) -> bool:
-    """Whether this is a folder of a store: a REST catalog's warehouse may be a mere name."""
+    """Whether this is a folder of a store. A REST catalog's warehouse may be just a name."""
     try:
         check_location(location, what="folder")
     except InvalidMetadataError:
         return False
     parts = urlsplit(location)
-    # The root of a machine's disk is no choice: all would be below it.
+    # The root of a machine's disk is not allowed: every file is below it.
     return bool(parts.path.strip("/")) or (bool(parts.netloc) and parts.scheme != "file")
 
 
@@ -138,10 +138,10 @@ _NAMES_A_CLASS = re.compile(r"(?i)(^|[.-])impl$|(^|\.)auth$|provider$|\.factory$
 
 
 def restrain(catalog: Catalog) -> None:
-    """Have a catalog's tables reach their files as the catalog does.
+    """Make a catalog's tables open their files with the catalog's properties only.
 
-    A REST server's answer mixes the table's properties with the server's own (credentials for this table), so there
-    only those that name a class are left out.
+    A REST server's answer mixes the table's properties with the server's own (credentials for this table), so for REST
+    only properties that name a class are removed.
     """
     mixed = isinstance(catalog, RestCatalog)
     missing = {key: value for key, value in STORE_LIMITS.items() if key not in catalog.properties}
@@ -157,7 +157,7 @@ def restrain(catalog: Catalog) -> None:
 
 
 def require_no_writer(table: Table, name: object) -> None:
-    """Refuse to change a table whose properties name a class: pyiceberg would ask it where the metadata file goes.
+    """Refuse to change a table whose properties name a class: pyiceberg would load it to locate the metadata file.
 
     Raises:
         InvalidMetadataError: There is such a property.
@@ -175,10 +175,10 @@ def static_table(files: MetadataFiles, location: str, *, what: str) -> StaticTab
     Args:
         files: The store.
         location: The metadata file.
-        what: For messages.
+        what: Names the file's role, for messages.
 
     Raises:
-        InvalidMetadataError: The location is none.
+        InvalidMetadataError: The location is not valid.
     """
     io = files.io(location, what=what)
     metadata = FromInputFile.table_metadata(io.new_input(location))

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From a view's SQL to the SQL of an incremental refresh. Pure: sqlglot in, Spark SQL out.
+"""Derive the SQL of an incremental refresh from a view's SQL. Pure functions: sqlglot in, Spark SQL out.
 
-``Query.analyse`` reads a query once; its methods give each strategy's statements, or the
-typed reason why there are none. The statements read relations that the caller makes, see :class:`BaseRelation`.
+``IncrementalQuery.analyse`` analyses a query once. Each strategy is a method that returns statements, or the typed
+reason why the strategy is impossible. The caller creates the relations that the statements read, see
+:class:`BaseRelation`.
 """
 
 from __future__ import annotations

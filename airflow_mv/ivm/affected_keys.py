@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which rows of a query may have changed: for each operator one rule.
+"""Find the rows of a query that may have changed, with one rule for each operator.
 
-A rule gives queries whose rows, taken together, hold every row value whose number of copies differs
-between the old and the new result. They may hold more, and a row more than once. ``wanted`` names
-the columns to return of them, by position: the less, the cheaper. All columns matter.
+A rule returns queries. Together they contain every row value whose number of copies differs between the old and the
+new result. They may contain other rows too, and a row more than once. ``wanted`` lists the columns to return, by
+position: fewer columns are cheaper. Changes of columns that are not wanted count as well.
 """
 
 from __future__ import annotations
@@ -22,22 +22,22 @@ from airflow_mv.ivm.model import RefusedError
 from airflow_mv.ivm.subqueries import above, aggregated, constant_changed, has_windows, subquery_terms
 from airflow_mv.spec.reasons import Code
 
-#: Groups and partitions count in both versions: an old one may have vanished.
+#: Groups and partitions of both versions count, because an old one may not exist any more.
 VERSIONS: tuple[ir.Version, ...] = ("old", "new")
 
 _Item = TypeVar("_Item")
 
 
 def changed(tree: ir.Tree, wanted: Sequence[int], context: Context) -> list[ir.Tree]:
-    """Return queries of all rows of a query that may have changed; none: it has not.
+    """Return queries for all rows of a query that may have changed; none if it has not changed.
 
     Args:
         tree: The query; changed tables in it have no version.
         wanted: Positions of the columns to return.
-        context: What one derivation shares.
+        context: The context of the derivation.
 
     Raises:
-        RefusedError: The query holds something for which there is no rule.
+        RefusedError: The query has a part for which there is no rule.
     """
     if not ir.touched(tree):
         return []
@@ -57,19 +57,19 @@ def changed(tree: ir.Tree, wanted: Sequence[int], context: Context) -> list[ir.T
 
 
 def compound(tree: ir.Compound, wanted: Sequence[int], context: Context) -> list[ir.Tree]:
-    """R2: a row of a set operator's result changes only if one like it changes on a side."""
+    """R2: a row of a set operator's result changes only if an equal row changes on one side."""
     columns = _pick(ir.names(tree), wanted)
     result: list[ir.Tree] = []
     for side in (tree.left, tree.right):
         found = changed(side, wanted, context) or [no_rows(side, wanted, context)]
-        # One by one they might make another type together: text and a date are a date, text and a timestamp one.
+        # Merged one by one the sides could get another type: text and date give a date, text and timestamp a timestamp.
         found = [ir.union(found)] if isinstance(side, ir.Compound) else found
         result += [ir.named(item, columns) for item in found]
     return result
 
 
 def no_rows(tree: ir.Tree, wanted: Sequence[int], context: Context) -> ir.Block:
-    """Return a query without rows: it lends its column types to the UNION ALL that it becomes part of."""
+    """Return a query without rows, which gives its column types to the UNION ALL that it is added to."""
     alias = context.fresh("typed")
     names = ir.names(tree)
     outputs = tuple(ir.Output(names[index], ir.column(alias, names[index])) for index in wanted)
@@ -79,7 +79,7 @@ def no_rows(tree: ir.Tree, wanted: Sequence[int], context: Context) -> ir.Block:
 def plain(block: ir.Block, wanted: Sequence[int], context: Context) -> list[ir.Tree]:
     """R3, R11, R16: projection, filter, joins, DISTINCT and LATERAL VIEW keep the rule of their input.
 
-    What is not wanted may still be what changes: a subquery in the SELECT list. Its rows lose that column last.
+    A change may lie in a column that is not wanted, such as a subquery in the SELECT list. That column is removed last.
     """
     asking = [index for index, item in enumerate(block.outputs) if _asks(item, block) and index not in wanted]
     shown = _pick(block.outputs, (*wanted, *asking))
@@ -94,7 +94,7 @@ def _asks(output: ir.Output, block: ir.Block) -> bool:
 
 
 def grouped(block: ir.Block, grouping: ir.Grouping, wanted: Sequence[int], context: Context) -> list[ir.Tree]:
-    """R8, R9, R14: groups of which an input row changed, in both versions: old groups may have vanished."""
+    """R8, R9, R14: groups with a changed input row, in both versions, because old groups may not exist any more."""
     affected = affected_keys(block, grouping.keys, context)
     if not affected:
         return []
@@ -112,7 +112,7 @@ def global_aggregate(block: ir.Block, wanted: Sequence[int], context: Context) -
 
 
 def windowed(block: ir.Block, wanted: Sequence[int], context: Context) -> list[ir.Tree]:
-    """R12: partitions of which an input row changed; windows of several kinds share the keys they have in common."""
+    """R12: partitions with a changed input row. Windows with different partitions use the keys that they share."""
     keys = common_partition(block)
     if not keys:
         message = "windows without a PARTITION BY in common: each row may change with every other"
@@ -146,7 +146,7 @@ def terms(block: ir.Block, context: Context) -> list[ir.Block]:
 def affected_keys(block: ir.Block, keys: Sequence[exp.Expr], context: Context) -> list[ir.Tree]:
     """Return the keys, named ``__k0`` and so on, of groups or partitions that may have changed.
 
-    R9: a changed subquery above the groups may change all of them.
+    R9: a changed subquery above the groups may change all groups.
     """
     outputs = [ir.Output(f"__k{index}", key) for index, key in enumerate(keys)]
     inputs = ir.selecting(block, outputs)
@@ -166,7 +166,7 @@ def affected_keys(block: ir.Block, keys: Sequence[exp.Expr], context: Context) -
 def keyed(
     block: ir.Block, keys: Sequence[exp.Expr], affected: Sequence[ir.Tree], wanted: Sequence[int], context: Context
 ) -> list[ir.Tree]:
-    """Return the rows of a block with certain keys, in both versions; or the keys, if nothing else is wanted."""
+    """Return the rows of a block with the given keys, in both versions; only the keys if no other column is wanted."""
     values = [output.value for output in _pick(block.outputs, wanted)]
     columns = [output.name for output in _pick(block.outputs, wanted)]
     if all(value in keys for value in values):
@@ -174,7 +174,7 @@ def keyed(
     hidden = tuple(ir.Output(f"__k{index}", key.copy()) for index, key in enumerate(keys))
     rows = replace(block, outputs=(*_pick(block.outputs, wanted), *hidden), distinct=False)
     wider = without_inexact(rows)
-    # What is computed of several rows is right of exactly these; HAVING comes after it.
+    # Aggregates and windows need exactly these rows, so HAVING is applied afterwards.
     rows = replace(rows, having=wider.having) if any(map(_of_several_rows, values)) else wider
     return [_matching(ir.with_used_nested(rows), version, columns, affected, context) for version in VERSIONS]
 
@@ -204,7 +204,7 @@ def _only_keys(
 
 
 def _in_sets(affected: Sequence[ir.Tree], grouping: ir.Grouping, context: Context) -> ir.Block:
-    """R14: the keys as the grouping sets show them, with NULL for those that a set leaves out."""
+    """R14: the keys as the grouping sets return them, with NULL for keys that are not in a set."""
     alias = context.fresh("keys")
     outputs = tuple(ir.Output(f"__k{index}", ir.column(alias, f"__k{index}")) for index in range(len(grouping.keys)))
     shown = replace(grouping, keys=tuple(output.value for output in outputs))
@@ -220,7 +220,7 @@ def _pick(items: Sequence[_Item], wanted: Sequence[int]) -> tuple[_Item, ...]:
 
 
 def split(block: ir.Block, alias: str) -> ir.Block:
-    """Return a block with windows only, over a derived table that groups.
+    """Split a block: return one with its windows only, over a derived table with its groups.
 
     Args:
         block: A block that has both.
@@ -250,7 +250,7 @@ def split(block: ir.Block, alias: str) -> ir.Block:
 
 
 def _aggregates(value: exp.Expr) -> list[exp.Expr]:
-    """Return the aggregates of an expression, with FILTER and the like around them, and grouping()."""
+    """Return the aggregates of an expression, including their FILTER and similar clauses, and grouping()."""
     found = []
     for call in functions.aggregates(value):
         whole: exp.Expr = call

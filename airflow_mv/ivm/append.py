@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Strategy A, and the signed change of a result: only through operators that are linear."""
+"""Strategy A (append), and the signed change of a result. Both need linear operators."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def appended(tree: ir.Tree, relations: Sequence[BaseRelation], *, consolidated: 
         consolidated: Whether a row of a change table may stand for several copies.
 
     Raises:
-        RefusedError: Rows went from a table, or an operator is not linear.
+        RefusedError: Rows were removed from a table, or an operator is not linear.
     """
     context = Context()
     found = weighted(tree, context)
@@ -41,7 +41,7 @@ def appended(tree: ir.Tree, relations: Sequence[BaseRelation], *, consolidated: 
 
 
 def signed(tree: ir.Tree, output: Sequence[tuple[str, str]], *, broadcast: bool) -> Signed:
-    """Return the rows that come and go.
+    """Return the added and removed rows.
 
     Args:
         tree: The view's query.
@@ -49,7 +49,7 @@ def signed(tree: ir.Tree, output: Sequence[tuple[str, str]], *, broadcast: bool)
         broadcast: Whether to hint that the change is small.
 
     Raises:
-        RefusedError: An operator is not linear, or a value may not be found again.
+        RefusedError: An operator is not linear, or a column is nondeterministic.
     """
     check_certain(tree, [kind for _, kind in output])
     return Signed(tuple(sql(term, broadcast=broadcast) for term in weighted(tree, Context())))
@@ -71,8 +71,8 @@ def weighted(tree: ir.Tree, context: Context, *, inner: str = "") -> list[ir.Blo
 
     Args:
         tree: The query.
-        context: Of the whole query.
-        inner: What to call it in messages, where it is a part of another one.
+        context: The context of the whole query.
+        inner: Names the part in messages, if it is part of another query.
 
     Raises:
         RefusedError: An operator is not linear.
@@ -133,7 +133,7 @@ def _delta(relation: ir.Relation, context: Context) -> ir.Source | None:
 
 
 def _as_one(terms: Sequence[ir.Block], context: Context) -> ir.Block:
-    """Return a union's terms as one: beside others they might make another type together."""
+    """Return a union's terms as one, since separate terms could give the union another column type."""
     alias = context.fresh("side")
     tree = ir.union(terms)
     return ir.Block(
@@ -147,12 +147,12 @@ def _none(side: ir.Tree, context: Context) -> ir.Block:
 
 
 def one_by_one(term: ir.Block, context: Context) -> ir.Block:
-    """Return a term, of which the weight is the last column, with a row for each copy of a row."""
+    """Return a term with one row for each copy, instead of a weight in the last column."""
     return replace(term, laterals=(*term.laterals, copies(term.outputs[-1].value, context)))
 
 
 def copies(weight: exp.Expr, context: Context) -> exp.Lateral:
-    """Return a LATERAL VIEW that gives each copy of a row a row of its own."""
+    """Return a LATERAL VIEW that repeats each row for each of its copies."""
     numbers = exp.GenerateSeries(start=ir.one(), end=exp.cast(exp.Abs(this=weight.copy()), "INT"))
     alias = exp.TableAlias(
         this=exp.to_identifier(context.fresh("copies")), columns=[exp.to_identifier("__copy", quoted=True)]

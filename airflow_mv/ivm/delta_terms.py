@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The terms of one SELECT's FROM and WHERE: one per changed relation, then one per changed subquery.
+"""The delta terms of a SELECT's FROM and WHERE: one for each changed relation, then one for each changed subquery.
 
-Term *i* reads the change of relation *i*, the new version of the relations before it and the old
-version of those after it; subqueries come after all relations. Each occurrence of a table is a
-relation of its own. What a term reads has a version, so nothing in it is changed any more.
+Term *i* reads the change of relation *i*, the new version of the relations before it and the old version of those
+after it. Subqueries come after all relations. Each occurrence of a table is a separate relation. Everything in a term
+has a fixed version.
 """
 
 from __future__ import annotations
@@ -18,24 +18,24 @@ from airflow_mv.ivm import ir
 from airflow_mv.ivm.model import RefusedError
 from airflow_mv.spec.reasons import Code
 
-#: Gives the change of a relation with at least the named columns; ``None``: it never changes.
+#: Returns the change of a relation with at least the named columns; ``None`` if it never changes.
 Change = Callable[[ir.Relation, frozenset[str]], ir.Source | None]
-#: Gives a block that has at least the rows of another, and needs less of a relation's change.
+#: Returns a block with at least the rows of another one, which needs fewer columns of a relation's change.
 Relax = Callable[[ir.Block, ir.Relation], ir.Block]
 
 
 @dataclass(slots=True)
 class Context:
-    """What one derivation shares."""
+    """The shared state of one derivation."""
 
-    #: Leave out what only matters if a constant changed, see ``constant_changed``.
+    #: Whether to omit what matters only if a constant changed, see ``constant_changed``.
     skip_constants: bool = False
-    #: Conditions without columns: true if a constant changed.
+    #: Conditions without columns that are true if a constant changed.
     constants: list[ir.Block] = field(default_factory=list)
     _numbers: Iterator[int] = field(default_factory=count)
 
     def fresh(self, stem: str) -> str:
-        """Return a name that no query has."""
+        """Return a name that is not used in any query."""
         return f"__{stem}{next(self._numbers)}"
 
 
@@ -74,13 +74,13 @@ def _term(block: ir.Block, index: int, delta: ir.Source, context: Context) -> ir
 
 
 def version_beside(position: int, index: int) -> ir.Version:
-    """Return at which version a relation is read in the term of another."""
+    """Return the version at which a relation is read in the term of another relation."""
     return "new" if position < index else "old"
 
 
 # --------------------------------------------------------------------------------------- outer joins
 def _padded(block: ir.Block, index: int, context: Context) -> ir.Block:
-    """R4, R5: change the joins at and after the changed relation; add copies that no row matches."""
+    """R4, R5: change the joins at and after the changed relation, and add unmatched copies."""
     position = 1
     while position < len(block.relations):
         relation = block.relations[position]
@@ -97,7 +97,7 @@ def _padded(block: ir.Block, index: int, context: Context) -> ir.Block:
 
 
 def _changed_join(join: ir.JoinKind, position: int, index: int) -> tuple[ir.JoinKind, str]:
-    """Return how a join reads in the term, and the side that a padded copy has lost."""
+    """Return the join's kind in the term, and the side that is NULL in a padded copy."""
     if index == position:
         if join in ("LEFT", "FULL"):
             return ("INNER" if join == "LEFT" else "RIGHT"), "RIGHT"
@@ -135,9 +135,9 @@ def _with_pad(block: ir.Block, position: int, aliases: frozenset[str], context: 
 
 # --------------------------------------------------------------------------------------- join order
 def ordered(block: ir.Block) -> ir.Block:
-    """Return a term that reads its small relation first, then those that are joined to what was read.
+    """Return a term with its small relation first, then the relations that are joined to those before them.
 
-    Only the inner joins at the beginning may change places. Spark joins in the order of the text.
+    Only the leading inner joins can be reordered. Spark joins in the order of the text.
     """
     length = 1
     while length < len(block.relations) and block.relations[length].join == "INNER":
@@ -167,7 +167,7 @@ def _linked(relation: ir.Relation, placed: set[str], links: list[exp.Expr], bloc
 
 
 def _with_conditions(order: list[ir.Relation], conditions: list[exp.Expr], block: ir.Block) -> Iterator[ir.Relation]:
-    """Yield relations, each with the conditions that name it and only relations before it."""
+    """Yield relations, each with the conditions that name only it and relations before it."""
     placed: set[str] = set()
     waiting = list(conditions)
     names = {item.alias for item in order}
@@ -180,7 +180,7 @@ def _with_conditions(order: list[ir.Relation], conditions: list[exp.Expr], block
 
 # --------------------------------------------------------------------------------------- linear only
 def check_linear(block: ir.Block, index: int) -> None:
-    """Refuse a term of which rows cannot be counted: an outer, semi or anti join that loses or gains.
+    """Refuse a term whose rows cannot be counted: a change in an outer, semi or anti join that affects stored rows.
 
     Raises:
         RefusedError: There is such a join.

@@ -1,11 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which columns come out the same whenever a query runs again on the same rows.
+"""Find the nondeterministic columns of a query: those that may differ when it runs again on the same rows.
 
-Rows are found again in storage by their keys, so a key must not be a column that another run may
-give another value: a floating sum (the order of the rows decides its last digits), a value chosen
-among several (``first``, ``max_by`` of a tie), a number given to rows that tie. A condition on a
-chosen value changes which rows there are, and is refused. A condition on a number such as
-``row_number() = 1`` is fine, but then the row's other columns are chosen values.
+Stored rows are found by their keys, so a key must be deterministic. These values are not:
+
+* a floating-point sum: the order of the rows decides its last digits;
+* a value chosen among several, such as ``first`` or ``max_by`` with ties;
+* a number that is given to tied rows, such as ``row_number()``.
+
+A condition on a chosen value decides which rows exist, and is refused. A condition on a number, such as
+``row_number() = 1``, is supported, but the other columns of the row are then chosen values.
 """
 
 from __future__ import annotations
@@ -26,18 +29,18 @@ from airflow_mv.spec.reasons import Code
 
 
 class Nondeterminism(Flag):
-    """Why a column may come out otherwise."""
+    """Why a column may have other values in another run."""
 
     NONE = 0
-    #: An aggregate that is exact unless its type is floating: what it adds is of an unknown type.
+    #: An aggregate over values of an unknown type: it is exact unless its own type is floating-point.
     SUMMED = auto()
-    #: Computed from such an aggregate: its type tells nothing.
+    #: Computed from such an aggregate, so that its own type does not show whether it is exact.
     INEXACT = auto()
-    #: A number given to rows that may tie.
+    #: A number that is given to rows that may tie.
     NUMBER = auto()
-    #: Beside such a number: which of the tied rows has it is open.
+    #: A column beside such a number: any of the tied rows may get the number.
     BESIDE = auto()
-    #: A choice among several right values.
+    #: A choice among several correct values.
     CHOSEN = auto()
 
 
@@ -48,26 +51,26 @@ _Names = Mapping[tuple[str, str], Nondeterminism]
 
 
 def nondeterminism(tree: ir.Tree) -> tuple[Nondeterminism, ...]:
-    """Return the doubts about each column of a query.
+    """Return the nondeterminism of each column of a query.
 
     Raises:
-        RefusedError: Which rows there are depends on a choice.
+        RefusedError: A chosen value decides which rows exist.
     """
     return _look(tree, {})[0]
 
 
 def is_nondeterministic(tree: ir.Tree) -> bool:
-    """Whether another run may give a query other rows, by their values or by which there are.
+    """Whether another run of a query may return other values, or more or fewer rows.
 
     Raises:
-        RefusedError: Which rows there are depends on a choice.
+        RefusedError: A chosen value decides which rows exist.
     """
     found, is_inexact_count = _look(tree, {})
     return any(found) or is_inexact_count
 
 
 def _look(tree: ir.Tree, outer: _Names) -> tuple[tuple[Nondeterminism, ...], bool]:
-    """Return the doubts about each column, and whether an inexact value decides which rows there are, or how many."""
+    """Return the nondeterminism of each column, and whether an inexact value decides which or how many rows exist."""
     if isinstance(tree, ir.Block):
         block = _Block(tree, outer)
         found = block.doubts()
@@ -84,16 +87,16 @@ def is_certain(doubt: Nondeterminism, kind: str) -> bool:
     """Whether another run gives a column the same values.
 
     Args:
-        doubt: The doubts about it.
+        doubt: The column's nondeterminism.
         kind: Its Spark type.
     """
     return not doubt & (_UNSURE | Nondeterminism.INEXACT) and not (Nondeterminism.SUMMED in doubt and is_floating(kind))
 
 
 def without_inexact(block: ir.Block) -> ir.Block:
-    """Return a block without what it asks of inexact values itself: it has the rows that another run may give, too.
+    """Return a block without its own conditions on inexact values, so that it has the rows of all possible runs.
 
-    What a subquery says of them stays, because the rows for which it says something else are found by it.
+    Conditions with a subquery stay, because they are needed to find the rows for which the subquery's result differs.
 
     Raises:
         RefusedError: Relations are joined by such a value.
@@ -112,7 +115,7 @@ def without_inexact(block: ir.Block) -> ir.Block:
 
 
 def check_certain(tree: ir.Tree, kinds: Sequence[str]) -> None:
-    """Refuse a query of which a row that went may not be found in storage.
+    """Refuse a query whose removed rows may not be found among the stored rows.
 
     Args:
         tree: The query.
@@ -130,12 +133,12 @@ def check_certain(tree: ir.Tree, kinds: Sequence[str]) -> None:
 
 
 def is_floating(kind: str) -> bool:
-    """Whether the order of additions decides the last digits of a type's values."""
+    """Whether the last digits of a sum of this type depend on the order of additions."""
     return "float" in kind.lower() or "double" in kind.lower()
 
 
 class _Block:
-    """One SELECT and the doubts about the columns that its expressions name."""
+    """One SELECT, and the nondeterminism of the columns that its expressions name."""
 
     def __init__(self, block: ir.Block, outer: _Names) -> None:
         self.block = block
@@ -149,21 +152,21 @@ class _Block:
                 self.is_fed_inexactly |= is_inexact_count
         self._condition_numbers()
         self._nested = {nested.mark: _of_nested(nested, self.names) for nested in block.nested}
-        if block.laterals:  # they may be made of subqueries, and named by others
+        if block.laterals:  # they may contain subqueries, and be named by other expressions
             self._name_laterals()
             self._nested = {nested.mark: _of_nested(nested, self.names) for nested in block.nested}
         conditions = (relation.on for relation in block.relations)
         self.is_fed_inexactly |= self.is_inexact(block.where, *block.laterals, *conditions)
 
     def is_inexact(self, *parts: exp.Expr | None) -> bool:
-        """Whether another run may give one of some expressions over the block's relations another value."""
+        """Whether another run may give another value to one of the expressions over the block's relations."""
         return bool(self._together(part for part in parts if part is not None) & _INEXACT)
 
     def asks_inexactly(self, condition: exp.Expr) -> bool:
-        """Whether a condition alone, without a subquery, decides by an inexact value.
+        """Whether a condition without a subquery tests an inexact value.
 
         Raises:
-            RefusedError: Relations are joined by it.
+            RefusedError: The condition joins relations by it.
         """
         if ir.marks(condition, self.block) or not self.is_inexact(condition):
             return False
@@ -172,22 +175,22 @@ class _Block:
         return True
 
     def is_inexact_count(self, found: tuple[Nondeterminism, ...]) -> bool:
-        """Whether an inexact value decides which rows there are, or how many.
+        """Whether an inexact value decides which or how many rows exist.
 
         Args:
-            found: The doubts about the outputs.
+            found: The nondeterminism of the outputs.
         """
         decides = self.is_fed_inexactly or self.is_inexact(self.block.having, *self._group_keys())
         return decides or (self.block.distinct and _is_open(found))
 
     def doubts(self) -> tuple[Nondeterminism, ...]:
-        """Return the doubts about the outputs, having looked at the conditions."""
+        """Return the nondeterminism of the outputs, after a check of the conditions."""
         for condition in self._conditions():
             if self._of(condition) & Nondeterminism.CHOSEN:
                 raise _refused(f"{condition.sql(dialect='spark')[:60]} tests a value that is chosen among several")
         found = [self._of(output.value) for output in self.block.outputs]
         if self.is_inexact(*self._group_keys()):
-            found = [doubt | Nondeterminism.INEXACT for doubt in found]  # which rows share a group may differ, too
+            found = [doubt | Nondeterminism.INEXACT for doubt in found]  # the groups themselves may differ
         if has_windows(self.block):
             found = self._beside(found)
         return tuple(found)
@@ -206,14 +209,14 @@ class _Block:
         return self.block.grouping.keys if self.block.grouping is not None else ()
 
     def _name_laterals(self) -> None:
-        """Give what LATERAL VIEW makes the doubts about what it is made of."""
+        """Give the columns of a LATERAL VIEW the nondeterminism of its arguments."""
         for lateral in self.block.laterals:
             doubt = self._of(lateral.this)
             alias = lateral.args["alias"]
             self.names |= {(alias.name, column.name): doubt for column in alias.args["columns"]}
 
     def _condition_numbers(self) -> None:
-        """Make choices of what stands beside a number that a condition tests, and the other way round."""
+        """If a condition tests a number, treat the columns beside it as chosen values, and the other way round."""
         tested: dict[str, Nondeterminism] = {}
         for condition in self._conditions():
             for column in condition.find_all(exp.Column):
@@ -231,7 +234,7 @@ class _Block:
                 self.names[alias, name] = doubt | Nondeterminism.CHOSEN
 
     def _of(self, value: exp.Expr) -> Nondeterminism:
-        """Return the doubts about an expression."""
+        """Return the nondeterminism of an expression."""
         inner = value.unnest()
         if isinstance(inner, exp.Column):
             return self.names.get((inner.table, inner.name), Nondeterminism.NONE)
@@ -251,7 +254,7 @@ class _Block:
         return _mixed(result)
 
     def _aggregate(self, call: exp.Expr, beside: Nondeterminism = Nondeterminism.NONE) -> Nondeterminism:
-        """Return the doubts about an aggregate, of which another part tells what it takes, and in which order."""
+        """Return the nondeterminism of an aggregate; ``beside`` is that of its FILTER, order or window."""
         below = beside | self._together(call.iter_expressions())
         if Nondeterminism.NUMBER in below:
             below |= Nondeterminism.CHOSEN
@@ -274,7 +277,7 @@ class _Block:
         if Nondeterminism.NUMBER in beside:
             result |= Nondeterminism.NUMBER if is_place else Nondeterminism.CHOSEN
         if beside & _INEXACT or self.is_fed_inexactly or self.is_inexact(self.block.having):
-            # Another run may let rows tie that do not, or the other way round; or have the window over other rows.
+            # In another run other rows may tie, or the window may have other rows.
             result |= Nondeterminism.INEXACT | (Nondeterminism.NUMBER if is_place else Nondeterminism.NONE)
         order, spec = window.args.get("order"), window.args.get("spec")
         by_rows = spec is not None and (spec.args.get("kind") or "").upper() == "ROWS"
@@ -283,7 +286,7 @@ class _Block:
         if order is None or functions.is_rank(call):
             return result
         if self._is_total(window):
-            # Tied rows are alike; what was chosen before they were put in order may still be another value.
+            # Tied rows are equal here, but a value that was chosen before the ordering may still differ.
             below = beside | self._together(call.iter_expressions())
             return result if below & Nondeterminism.CHOSEN and not is_numbering else result & ~Nondeterminism.CHOSEN
         if is_numbering:
@@ -294,12 +297,12 @@ class _Block:
         return reduce(or_, (self._of(part) for part in parts), Nondeterminism.NONE)
 
     def _is_total(self, window: exp.Window) -> bool:
-        """Whether rows that tie are the same in all columns that the block shows."""
+        """Whether tied rows are equal in all columns that the block returns."""
         order = [item.this for item in window.args["order"].expressions]
         listed = [*order, *(window.args.get("partition_by") or ())]
         grouping = self.block.grouping
         if grouping is not None and grouping.sets is None and all(key in listed for key in grouping.keys):
-            return True  # each row is a group of its own
+            return True  # each row is a separate group
         if self.block.laterals or aggregated(self.block):
             return False
         shown = [column for output in self.block.outputs for column in output.value.find_all(exp.Column)]
@@ -307,7 +310,7 @@ class _Block:
         return not asked and all(column in listed for column in shown)
 
     def _beside(self, found: list[Nondeterminism]) -> list[Nondeterminism]:
-        """Mark the columns beside a number, but for the keys that all rows of a partition share."""
+        """Mark the columns beside a number, except the keys that all rows of a partition share."""
         if not any(Nondeterminism.NUMBER in doubt for doubt in found):
             return found
         windows = [window for output in self.block.outputs for window in functions.windows(output.value)]
@@ -325,7 +328,7 @@ def _is_open(found: Iterable[Nondeterminism]) -> bool:
 
 
 def _of_nested(nested: ir.Nested, outer: _Names) -> Nondeterminism:
-    """Return the doubts about a subquery's value, or about whether its rows meet what IN and EXISTS ask."""
+    """Return the nondeterminism of a subquery's value, or of an IN or EXISTS over its rows."""
     found, is_inexact_count = _look(nested.tree, outer)
     count = Nondeterminism.INEXACT if is_inexact_count else Nondeterminism.NONE
     if nested.kind == "SCALAR":
@@ -343,13 +346,13 @@ def _refused(what: str) -> RefusedError:
     return RefusedError(Code.NOT_DETERMINISTIC, f"{what}: another run may give other rows")
 
 
-#: Digits that a decimal number has at least; 0: a whole number.
+#: The minimum number of digits of a decimal; 0 for a whole number.
 Digits = int
-#: An average of decimals that has no more digits Spark makes of doubles, whose sum is exact up to 2^53 only.
+#: Spark computes averages of decimals with up to so many digits with doubles, whose sums are exact up to 2^53 only.
 DIGITS_OF_DOUBLES = 15
-#: What the type of an average has more than that of its argument.
+#: Additional digits in the type of an average, compared with its argument.
 _ADDED_BY_AVERAGE = 4
-#: What the type of a sum of decimals has more than that of its argument.
+#: Additional digits in the type of a sum of decimals, compared with its argument.
 _ADDED_BY_SUM = 10
 
 _WHOLE = {"tinyint", "smallint", "int", "integer", "bigint", "long", "short", "byte"}

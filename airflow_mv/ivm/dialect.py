@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A parsed query as the algebra takes it, and queries of the algebra as text."""
+"""Prepare a parsed query for the algebra, and write the algebra's queries as Spark SQL."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ def write(tree: exp.Expr, *, identify: bool = True, pretty: bool = False) -> str
     """Return a query or an expression as Spark SQL.
 
     Args:
-        tree: What :func:`read` returned, or made of parts of that.
+        tree: A result of :func:`read`, or a tree made of parts of one.
         identify: Whether to quote all names.
-        pretty: Whether people read it, so that it has a line for each part.
+        pretty: Whether to format it with line breaks.
 
     Raises:
         RefusedError: A part of it cannot be written.
@@ -36,10 +36,10 @@ def write(tree: exp.Expr, *, identify: bool = True, pretty: bool = False) -> str
 
 
 def regenerate(sql: str) -> str:
-    """Return a query as it is read here and written again.
+    """Return the regenerated SQL of a query.
 
     Args:
-        sql: Its text; it may have snapshots.
+        sql: The query's text; it may have snapshots.
 
     Raises:
         RefusedError: It cannot be written.
@@ -51,7 +51,7 @@ def regenerate(sql: str) -> str:
 
 
 def _written_out(node: exp.Expr) -> exp.Expr:
-    """Say what sqlglot's Spark dialect leaves out, and read any(…) as the aggregate that it is but behind LIKE."""
+    """Write what sqlglot's Spark dialect omits, and read any(…) as an aggregate, except after LIKE."""
     if isinstance(node, exp.Anonymous) and len(node.expressions) == 1 and node.name.lower() in _BOOLEAN:
         return _BOOLEAN[node.name.lower()](this=node.expressions[0].copy())
     if isinstance(node, exp.ParseJSON):
@@ -65,20 +65,17 @@ def _written_out(node: exp.Expr) -> exp.Expr:
     return node
 
 
-#: Which argument of a function must be a string: sqlglot takes anything there for the name of a unit.
+#: The argument of a function that must be a string, because sqlglot reads anything there as the name of a unit.
 _UNITS = {"date_trunc": 0, "trunc": 1}
-#: How many arguments of a function sqlglot keeps.
+#: The number of arguments that sqlglot keeps, by function.
 _ARGUMENTS = {"percentile": 2, "array_size": 0}
 
 
 def read(query: ParsedQuery) -> exp.Expr:
-    """Return a query's tree as the algebra takes it: a copy, with the aggregates that sqlglot does not see.
-
-    Args:
-        query: The query.
+    """Return a copy of a query's tree for the algebra, with the aggregates that sqlglot does not recognize.
 
     Raises:
-        RefusedError: It holds a call that would not be written as it was read.
+        RefusedError: It has a call that sqlglot would not write as it was read.
     """
     tokens = query.tokens
     for index, token in enumerate(tokens[:-1]):

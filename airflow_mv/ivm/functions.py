@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What kind of function a call is: aggregate, scalar, volatile, or unknown.
+"""Classify function calls: aggregate, scalar, volatile, or unknown.
 
-sqlglot classes most of Spark's built-in functions; the names here are those that it does not know.
-A function that is in neither place may be a user's aggregate, and is refused.
+sqlglot classifies most of Spark's built-in functions; this module lists the others. A function that neither of them
+knows may be a user-defined aggregate, and is refused.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _SCALARS = frozenset(
     xpath_short xpath_string xxhash64 zeroifnull zip_with
     """.split()  # noqa: SIM905
 )
-#: Also written without parentheses, where sqlglot takes some of them for columns.
+#: They can be written without parentheses; sqlglot then reads some of them as columns.
 VOLATILE = frozenset(
     """
     aes_encrypt assert_true curdate current_catalog current_database current_date current_schema current_time
@@ -75,9 +75,9 @@ _VOLATILE_CLASSES = (
     exp.CurrentTimezone,
 )
 GENERATORS = (exp.UDTF, exp.Explode, exp.Posexplode, exp.Inline, exp.Stack)
-#: window() is one, too: a sliding one gives several rows, and none gives any for a time that is NULL.
+#: window() is a generator too: a sliding window returns several rows, and a NULL time returns none.
 _GENERATOR_NAMES = frozenset({"inline_outer", "json_tuple", "variant_explode", "variant_explode_outer", "window"})
-#: Their value depends on the order of the rows, or on a random or approximate inner state.
+#: Their value depends on the order of the rows, or on a random or approximate internal state.
 _ARBITRARY = (
     exp.First,
     exp.Last,
@@ -98,7 +98,7 @@ _ARBITRARY = (
     exp.ApproxTopKAccumulate,
     exp.ApproxTopKCombine,
 )
-#: Aggregates whose value never depends on the order of the rows, whatever the types.
+#: Aggregates whose value never depends on the order of the rows, for any type.
 _EXACT = (exp.Count, exp.CountIf, exp.Min, exp.Max, exp.LogicalAnd, exp.LogicalOr, exp.Grouping, exp.GroupingId)
 _RANKS = (exp.Rank, exp.DenseRank, exp.PercentRank, exp.CumeDist)
 _NUMBERINGS = (exp.RowNumber, exp.Ntile)
@@ -108,7 +108,7 @@ def check(call: exp.Expr) -> None:
     """Refuse a call that is volatile or unknown.
 
     Raises:
-        RefusedError: It is.
+        RefusedError: The call is volatile or unknown.
     """
     name = call.name.lower() if isinstance(call, exp.Anonymous) else ""
     if name == "session_window":
@@ -125,7 +125,7 @@ def check(call: exp.Expr) -> None:
 
 
 def _is_now(cast: exp.Cast) -> bool:
-    """Whether a text is what Spark takes for a time of today: ``DATE 'today'``, ``CAST('now' AS TIMESTAMP)``."""
+    """Whether Spark reads a cast as the current date or time: ``DATE 'today'``, ``CAST('now' AS TIMESTAMP)``."""
     words = cast.name.lower().split()
     return bool(words) and words[0] in _TIMES_OF_TODAY and cast.to.this in exp.DataType.TEMPORAL_TYPES
 
@@ -138,45 +138,45 @@ def is_aggregate(node: exp.Expr) -> bool:
 
 
 def is_generator(node: exp.Expr) -> bool:
-    """Whether a node makes rows out of one."""
+    """Whether a node makes several rows of one row."""
     if isinstance(node, exp.Anonymous):
         return node.name.lower() in _GENERATOR_NAMES
     return isinstance(node, GENERATORS) and not isinstance(node, exp.Lateral)
 
 
 def is_arbitrary(node: exp.Expr) -> bool:
-    """Whether an aggregate's value is a choice among several right ones."""
+    """Whether an aggregate's value is a choice among several correct ones."""
     if isinstance(node, exp.Anonymous):
         return node.name.lower() in _AGGREGATES - {"every", "some", "mean", "std", "try_avg"}
     return isinstance(node, _ARBITRARY)
 
 
 def is_exact(node: exp.Expr) -> bool:
-    """Whether an aggregate's value is the same for any order of the rows, floats too."""
+    """Whether an aggregate's value is the same for any order of the rows, even with floating-point values."""
     if isinstance(node, exp.Anonymous):
         return node.name.lower() in {"every", "some"}
     return isinstance(node, _EXACT + _RANKS)
 
 
 def is_average(node: exp.Expr) -> bool:
-    """Whether an aggregate's type does not tell whether it is exact: averages of short decimals are made of doubles."""
+    """Whether a node is an average. Its type does not show if it is exact: Spark averages short decimals as doubles."""
     if isinstance(node, exp.Anonymous):
         return node.name.lower() in {"mean", "try_avg"}
     return isinstance(node, exp.Avg)
 
 
 def is_rank(node: exp.Expr) -> bool:
-    """Whether a window function gives rows that tie the same value."""
+    """Whether a window function gives tied rows the same value."""
     return isinstance(node, _RANKS)
 
 
 def is_numbering(node: exp.Expr) -> bool:
-    """Whether a window function numbers the rows, those that tie in any order."""
+    """Whether a window function numbers the rows, with tied rows in any order."""
     return isinstance(node, _NUMBERINGS)
 
 
 def aggregates(node: exp.Expr) -> Iterator[exp.Expr]:
-    """Yield the aggregates of an expression: not window functions, but those inside of their arguments."""
+    """Yield the aggregates of an expression: not window functions themselves, but the aggregates in their arguments."""
     if isinstance(node, exp.Window):
         inner = window_function(node)
         for child in [*inner.iter_expressions(), *(c for c in node.iter_expressions() if c is not node.this)]:

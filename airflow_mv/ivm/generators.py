@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Generators of several columns in a SELECT list, written as LATERAL VIEW; and GROUP BY a time window."""
+"""Rewrite generators of several columns in a SELECT list as LATERAL VIEW, and GROUP BY with a time window."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from airflow_mv.spec.reasons import Code
 
 _VIEW, _COLUMN = "__generated", "__g"
 _OUTER = {"_ExplodeOuter": exp.Explode, "ExplodeOuter": exp.Explode, "PosexplodeOuter": exp.Posexplode}
-#: What a column of GROUP BY window(…) is called, and its fields.
+#: The name of the column of GROUP BY window(…), and its fields.
 WINDOW, _FIELDS = "window", ("start", "end")
 
 
 def with_lateral_view(node: exp.Select) -> exp.Select:
-    """Return a SELECT with a generator of several columns in FROM, where it has one in its list.
+    """Move a generator of several columns from a SELECT's list to its FROM.
 
-    A SELECT list has at most one generator. Its rows are made after WHERE, which does not see its columns.
+    A SELECT list has at most one generator. It runs after WHERE, which cannot name its columns.
     """
     position = next((at for at, item in enumerate(node.expressions) if _columns(item)), None)
     clauses = ("group", "having", "windows")
@@ -56,7 +56,7 @@ def _name(name: str) -> exp.Identifier:
 
 
 def _columns(item: exp.Expr) -> list[str]:
-    """Return the names of a generator's columns; none where it has one column, or names that the text does not tell."""
+    """Return the names of a generator's columns; none if it has one column, or if the text does not show the names."""
     if isinstance(item, exp.Aliases):
         return [name.name for name in item.expressions] if functions.is_generator(item.this) else []
     if isinstance(item, exp.Posexplode):
@@ -73,7 +73,7 @@ def time_window(group: exp.Expr | None) -> exp.Expr | None:
     """Return the call of ``window(…)`` in a GROUP BY.
 
     Raises:
-        RefusedError: It groups by a session window, or by two windows.
+        RefusedError: The GROUP BY has a session window or two time windows.
     """
     calls = list(group.find_all(exp.Anonymous)) if group is not None else []
     if any(call.name.lower() == "session_window" for call in calls):
@@ -86,7 +86,7 @@ def time_window(group: exp.Expr | None) -> exp.Expr | None:
 
 
 def grouped_below(block: ir.Block, call: exp.Expr, alias: str) -> ir.Block:
-    """Return a block that groups by a time window as one over a derived table that has the window as a column.
+    """Rewrite a block that groups by a time window: put the window into a derived table, as a column.
 
     Args:
         block: The block.
@@ -136,6 +136,6 @@ def grouped_below(block: ir.Block, call: exp.Expr, alias: str) -> ir.Block:
 
 
 def _only_fields(window: exp.Expr, values: Sequence[exp.Expr | None]) -> bool:
-    """Whether the window is read by its start and its end only: rows that share both share the window."""
+    """Whether only the window's start and end are read: rows that share both share the window."""
     found = [node for value in values if value is not None for node in value.find_all(exp.Column) if node == window]
     return all(isinstance(node.parent, exp.Dot) and node.parent.expression.name in _FIELDS for node in found)

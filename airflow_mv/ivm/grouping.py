@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""GROUP BY as written, taken apart into keys and grouping sets."""
+"""Split a GROUP BY clause into keys and grouping sets."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def grouping(group: exp.Group, key: Callable[[exp.Expr], exp.Expr]) -> Grouping:
         key: Resolves one written key.
 
     Raises:
-        RefusedError: It has more than :data:`MAX_SETS` grouping sets, or a form that is not known.
+        RefusedError: It has more than :data:`MAX_SETS` grouping sets, or an unknown form.
     """
     written = list(group.expressions)
     if group.args.get("totals") or group.args.get("all"):

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A query in normal form, and the same as SQL.
+"""The intermediate representation of a query: a tree in normal form.
 
-Normal form: no CTEs and no views; each relation has an alias that is unique in the whole query;
-each column names its relation; a subquery in an expression is a mark, its query stands beside.
-Trees and the expressions in them are never changed, only replaced.
+Normal form: there are no CTEs and no views. Each relation has an alias that is unique in the whole query. Each column
+names its relation. A subquery in an expression is replaced by a mark, and its query is stored beside the expression.
+Trees and the expressions in them are immutable: changes make new ones.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ JoinKind = Literal["INNER", "LEFT", "RIGHT", "FULL", "SEMI", "ANTI"]
 
 @dataclass(frozen=True, slots=True)
 class Base:
-    """A base table, at a version or not yet."""
+    """A base table, with or without a version."""
 
     name: str
     columns: tuple[str, ...]
@@ -35,7 +35,7 @@ class Base:
 
 @dataclass(frozen=True, slots=True)
 class Named:
-    """A relation that the caller gives, by its name."""
+    """A relation that the caller provides under a name."""
 
     name: str
     columns: tuple[str, ...] = ()
@@ -57,7 +57,7 @@ class Relation:
     source: Source
     join: JoinKind = "INNER"
     on: exp.Expr | None = None
-    #: It holds the change or its keys: few rows.
+    #: Whether it contains the change or its keys: few rows.
     small: bool = False
 
 
@@ -82,7 +82,7 @@ class Output:
 
 @dataclass(frozen=True, slots=True)
 class Grouping:
-    """GROUP BY. ``sets`` names the keys of each grouping set by position; ``None``: one set of all."""
+    """GROUP BY. ``sets`` lists the keys of each grouping set by position; ``None`` for one set with all keys."""
 
     keys: tuple[exp.Expr, ...]
     sets: tuple[tuple[int, ...], ...] | None = None
@@ -141,7 +141,7 @@ def bases(source: Source) -> Iterator[Base]:
 
 
 def touched(source: Source) -> bool:
-    """Whether a changed table is read at no certain version."""
+    """Whether it reads a changed table without a version."""
     return any(base.changed and base.version is None for base in bases(source))
 
 
@@ -166,7 +166,7 @@ def conjuncts(expression: exp.Expr | None) -> list[exp.Expr]:
 
 
 def aliases(expression: exp.Expr, block: Block) -> frozenset[str]:
-    """Return the relations that an expression names, those named inside of its subqueries too."""
+    """Return the relations that an expression names, including those in its subqueries."""
     own = {column.table for column in expression.find_all(exp.Column)}
     return frozenset(own.union(*(nested.outer for nested in marks(expression, block))))
 
@@ -189,7 +189,7 @@ def selecting(block: Block, outputs: Sequence[Output]) -> Block:
 
 
 def with_used_nested(block: Block) -> Block:
-    """Return a block without the subqueries that no expression of it holds any more."""
+    """Return a block without the subqueries that are not in its expressions any more."""
     held: list[exp.Expr | None] = [block.where, block.having, *block.laterals]
     held += [output.value for output in block.outputs] + [relation.on for relation in block.relations]
     held += block.grouping.keys if block.grouping else ()
@@ -198,7 +198,7 @@ def with_used_nested(block: Block) -> Block:
 
 
 def union(trees: Sequence[Tree], columns: Sequence[str] | None = None) -> Tree:
-    """Return the UNION ALL of one or more queries, with columns named like the first's, or as told."""
+    """Return the UNION ALL of one or more queries, with the given column names or those of the first query."""
     first, *rest = trees
     result = named(first, columns) if columns is not None else first
     for tree in rest:
@@ -241,7 +241,7 @@ def same(left: exp.Expr, right: exp.Expr) -> exp.Expr:
 
 
 def at(source: Source, version: Version) -> Source:
-    """Return a relation or a query with all of its base tables at a version, where they have none yet."""
+    """Return a relation or query with a version for all base tables that have none."""
     if isinstance(source, Base):
         return replace(source, version=version) if source.version is None else source
     return tree_at(source, version) if isinstance(source, Block | Compound) else source
@@ -308,7 +308,7 @@ def _rewrite_lateral(lateral: exp.Lateral, change: Callable[[exp.Expr], exp.Expr
 
 
 def substitute(expression: exp.Expr, find: Callable[[exp.Expr], exp.Expr | None]) -> exp.Expr:
-    """Return an expression with parts replaced, outermost first; what is put in is not searched again."""
+    """Return an expression with parts replaced, outermost first. Replacements are not searched again."""
     found = find(expression)
     if found is not None:
         return found

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""By which columns the rows of a query belong together, so that the keys alone tell which rows change."""
+"""Find the key columns of a query: those that its rows are grouped or partitioned by."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from airflow_mv.ivm.subqueries import aggregated, has_windows
 
 
 def own_keys(block: ir.Block) -> Sequence[exp.Expr]:
-    """Return the expressions by which a block groups or partitions its rows; none: it does neither."""
+    """Return the expressions by which a block groups or partitions its rows; empty if it does neither."""
     if aggregated(block):
         return block.grouping.keys if block.grouping is not None and not has_windows(block) else ()
     return common_partition(block) if has_windows(block) else ()
@@ -29,10 +29,9 @@ def common_partition(block: ir.Block) -> tuple[exp.Expr, ...]:
 
 
 def visible_keys(block: ir.Block) -> tuple[int, ...]:
-    """Return the columns, by position, that are the keys of a query; none: some of them are not visible.
+    """Return the columns, by position, that are the keys of a query; empty if some keys are not visible.
 
-    A query without keys has those of the one changed relation that it reads, if that groups or
-    partitions.
+    A query without keys of its own has those of its only changed relation, if that groups or partitions.
     """
     keys = own_keys(block) or _keys_below(block)
     found = [next((i for i, item in enumerate(block.outputs) if item.value == key), None) for key in keys]
@@ -52,14 +51,14 @@ def _keys_below(block: ir.Block) -> Sequence[exp.Expr]:
 
 
 def _is_optional(block: ir.Block, index: int) -> bool:
-    """Whether a relation's columns are NULL in rows that have no partner: too many rows would share that key."""
+    """Whether an outer join makes the relation's columns NULL in unmatched rows: too many rows would share that key."""
     if index and block.relations[index].join in ("LEFT", "FULL"):
         return True
     return any(item.join in ("RIGHT", "FULL") for item in block.relations[index + 1 :])
 
 
 def is_not_null(block: ir.Block, index: int) -> bool:
-    """Whether a column of a query is provably never NULL: a condition that every row passes compares it."""
+    """Whether a column is provably never NULL, because a condition that every row satisfies compares it."""
     value = block.outputs[index].value
     if isinstance(value, exp.Count):
         return True
@@ -98,7 +97,7 @@ def has_value(block: ir.Block, value: exp.Expr, not_null: Mapping[str, frozenset
 
 
 def _needs(condition: exp.Expr, value: exp.Expr) -> bool:
-    """Whether a condition is true only of rows that have a value."""
+    """Whether a condition is true only if an expression is not NULL."""
     if isinstance(condition, exp.Not):
         inner = condition.this.unnest()
         return isinstance(inner, exp.Is) and inner.this == value and isinstance(inner.expression, exp.Null)
@@ -108,10 +107,9 @@ def _needs(condition: exp.Expr, value: exp.Expr) -> bool:
 
 
 def relaxed(block: ir.Block, relation: ir.Relation) -> ir.Block:
-    """Return a block without those conditions that alone need more of a relation than its keys.
+    """Return a block without the conditions that need other columns of a relation than its keys.
 
-    It has more rows. In return, the relation's change is its changed keys, without a look at the
-    groups themselves.
+    The block has more rows, but then the change of the relation is its changed keys, and its groups are not read.
     """
     source = relation.source
     if not isinstance(source, ir.Block):

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Strategy B: the stored row of a group and the change of its input give the new row.
+"""Strategy B (merge): combine the stored row of each group with the change of its input.
 
-Nothing is stored beside the view's own columns: a group's end is seen by a count that the view
-shows, and so is the end of a sum's last value.
+Only the view's own columns are stored. The view must therefore have a count that shows when a group has no rows left,
+and a count for each sum that shows when no values are left.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from airflow_mv.spec.reasons import Code
 def merged(
     tree: ir.Tree, output: Sequence[tuple[str, str]], relations: Sequence[BaseRelation], *, broadcast: bool
 ) -> Merged:
-    """Return how to merge.
+    """Return the merge of a query.
 
     Args:
         tree: The view's query.
@@ -37,7 +37,7 @@ def merged(
         broadcast: Whether to hint that the change is small.
 
     Raises:
-        RefusedError: The stored rows and the change do not give the new rows.
+        RefusedError: The stored rows and the change do not determine the new rows.
     """
     if not isinstance(tree, ir.Block) or not aggregated(tree) or tree.distinct:
         raise RefusedError(Code.NOT_ADDITIVE, "the query is not one GROUP BY at its top")
@@ -53,7 +53,7 @@ def merged(
     signed = statement(_signed(tree, columns), broadcast=broadcast)
     for index in columns.derived:
         if not isinstance(columns.values[index], exp.Avg):
-            _derived(columns, index)  # what cannot be derived is told before counts that would not help
+            _derived(columns, index)  # report what cannot be derived before missing counts, which would not help
     columns.check_counts(appended_only=appended_only)
     combined = _combined(columns, appended_only=appended_only)
     return Merged(
@@ -71,16 +71,16 @@ def _only_appended(relations: Sequence[BaseRelation]) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _Columns:
-    """The view's columns by what they are; each by its position."""
+    """The view's columns by kind, each as its position."""
 
     output: tuple[tuple[str, str], ...]
     values: tuple[exp.Expr, ...]
-    #: Position of each key and which key of the GROUP BY it shows.
+    #: Position of each key column, and the index of its key in GROUP BY.
     keys: dict[int, int]
     parts: dict[int, AggregatePart]
     #: Functions of the other columns.
     derived: tuple[int, ...]
-    #: What is aggregated and never NULL: as many values as rows.
+    #: Arguments of aggregates that are never NULL, so that there are as many values as rows.
     in_every_row: tuple[exp.Expr, ...]
 
     @classmethod
@@ -129,15 +129,15 @@ class _Columns:
         return self.row_count() if argument in self.in_every_row else None
 
     def sum_of(self, argument: exp.Expr) -> int | None:
-        """Return the column that sums an average's values up, if there is one."""
+        """Return the column with the sum of an average's values, if there is one."""
         found = (index for index, item in self.parts.items() if item.is_sum and item.argument == argument)
         return next(found, None)
 
     def check_counts(self, *, appended_only: bool) -> None:
-        """Refuse a view without the columns by which ends of groups and sums are seen, and averages made.
+        """Refuse a view without the counts and sums that its groups, sums and averages need.
 
         Raises:
-            RefusedError: It names all of them.
+            RefusedError: The message names all missing columns.
         """
         averages = [value.this for value in self.values if isinstance(value, exp.Avg)]
         sums = [] if appended_only else [item.argument for item in self.parts.values() if item.is_sum]
@@ -197,7 +197,7 @@ def _signed(block: ir.Block, columns: _Columns) -> ir.Block:
 
 
 def _factor(weight: exp.Expr, kind: str, *, by_copy: bool) -> exp.Expr:
-    """Return how often a row counts, as an integer of a type."""
+    """Return the number of copies of a row, as an integer of a type."""
     if by_copy:
         came = exp.GT(this=weight.copy(), expression=exp.Literal.number(0))
         return exp.Case(ifs=[exp.If(this=came, true=ir.one())], default=exp.Neg(this=ir.one()))
@@ -223,7 +223,7 @@ def _combined(columns: _Columns, *, appended_only: bool) -> ir.Block:
 
 
 def _end_of_group(columns: _Columns) -> exp.Expr | None:
-    """Return what is true of a group that still has rows."""
+    """Return the condition for a group that still has rows."""
     rows = columns.row_count()
     if rows is None:
         return None
@@ -252,7 +252,7 @@ def _merged_column(columns: _Columns, index: int, *, appended_only: bool) -> ir.
 
 
 def _derived(columns: _Columns, index: int) -> exp.Expr:
-    """Return a column that is a function of others, computed from their new values."""
+    """Return a derived column, computed from the new values of other columns."""
     shown = {columns.values[other]: columns.name(other) for other in (*columns.keys, *columns.parts)}
 
     def find(node: exp.Expr) -> exp.Expr | None:
@@ -277,7 +277,7 @@ def _average(columns: _Columns, node: exp.Avg, index: int) -> exp.Expr:
 
 
 def _there(index: int | None) -> int:
-    """Return the position of a column that :meth:`_Columns.check_counts` has seen."""
+    """Return the position of a column that :meth:`_Columns.check_counts` has found."""
     if index is None:
         raise RefusedError(Code.NO_VISIBLE_COUNT, "a count that the view would need is not one of its columns")
     return index
@@ -285,9 +285,9 @@ def _there(index: int | None) -> int:
 
 _DECIMAL = re.compile(r"decimal\(\s*(\d+)\s*,\s*(\d+)\s*\)")
 _MAX_PRECISION = 38
-#: Holds each BIGINT. Its product with an INT has 31 digits: ten million times the largest is a sum that fits.
+#: Can hold each BIGINT. Its product with an INT has 31 digits, so that a sum of ten million of them still fits.
 _WIDER = "DECIMAL(20, 0)"
-#: Digits that a quotient must have beyond those shown, so that rounding twice cannot differ from once.
+#: Additional digits that a quotient needs, so that rounding twice gives the same as rounding once.
 _SPARE_DIGITS = 9
 #: Characters of an expression in a message.
 _SHOWN = 90
@@ -296,14 +296,14 @@ _SEMIGROUPS = (exp.Min, exp.Max, exp.LogicalAnd, exp.LogicalOr, exp.BitwiseAndAg
 
 @dataclass(frozen=True, slots=True)
 class AggregatePart:
-    """One aggregate among a view's columns, taken apart."""
+    """One aggregate among a view's columns, split into its parts."""
 
     call: exp.Expr
-    #: What it aggregates; ``None``: whole rows.
+    #: The aggregated expression; ``None`` for whole rows.
     argument: exp.Expr | None
-    #: Each copy of a row must be a row of its own: a product with the weight might not fit.
+    #: Whether each copy must be a separate row, because a product with the weight might overflow.
     needs_copies: bool = False
-    #: The change is summed up in a wider type: what comes and goes may be more than what is left.
+    #: Whether the change is summed in a wider type: added and removed values may be larger than their difference.
     widened: bool = False
 
     @property
@@ -321,7 +321,7 @@ class AggregatePart:
 
         Args:
             argument: The column that holds the values.
-            weight: The column that holds how many copies came or went.
+            weight: The column with the signed number of copies.
         """
         zero = exp.Literal.number(0)
         if isinstance(self.call, exp.Count):
@@ -347,15 +347,15 @@ class AggregatePart:
 
 
 def part(value: exp.Expr, kind: str, *, appended_only: bool) -> AggregatePart:
-    """Take an aggregate apart.
+    """Split an aggregate into its parts.
 
     Args:
         value: A column of the view that is one call, perhaps with FILTER.
         kind: The column's Spark type.
-        appended_only: Whether rows only came.
+        appended_only: Whether rows were only added.
 
     Raises:
-        RefusedError: The change and the stored value do not give the new value.
+        RefusedError: The change and the stored value do not determine the new value.
     """
     call, condition = (value.this, value.expression.this) if isinstance(value, exp.Filter) else (value, None)
     argument = _argument(call)
@@ -385,12 +385,12 @@ def average(total: tuple[exp.Expr, str], count: exp.Expr, kind: str) -> exp.Expr
         kind: Spark type of the average.
 
     Raises:
-        RefusedError: The quotient might be rounded otherwise.
+        RefusedError: Spark might round the average differently.
     """
     value, total_kind = total
     decimal, shown = _DECIMAL.fullmatch(total_kind.lower()), _DECIMAL.fullmatch(kind.lower())
     if decimal and shown and int(shown[1]) <= DIGITS_OF_DOUBLES:
-        # Spark makes the average of short decimals of doubles, which rounds a half otherwise.
+        # Spark computes the average of short decimals with doubles, which round a half differently.
         power = exp.Literal.number(10 ** int(decimal[2]))
         digits = _cast(exp.Mul(this=exp.Paren(this=value.copy()), expression=power), "DOUBLE")
         mean = exp.Div(this=digits, expression=_cast(count, "DOUBLE"), typed=False, safe=False)
@@ -444,7 +444,7 @@ def _cast(value: exp.Expr, kind: str) -> exp.Expr:
 
 
 def written(value: exp.Expr) -> str:
-    """Return an expression as people write it: columns by their bare names, and not all of a long one."""
+    """Return an expression for messages: columns without their relations, and a long text shortened."""
     bare = value.transform(lambda node: exp.column(node.name) if isinstance(node, exp.Column) else node)
     text = bare.sql(dialect="spark")
     return text if len(text) <= _SHOWN else f"{text[: _SHOWN - 1]}…"

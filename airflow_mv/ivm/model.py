@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What goes into the algebra and what comes out of it."""
+"""The inputs and results of the algebra."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class BaseRelation:
     """One base table of the query.
 
     The generated SQL reads ``<name>__new``, and of a changed table also ``<name>__old`` and
-    ``<name>__delta``: the used columns and ``__w``, how many copies of the row came or went.
+    ``<name>__delta``: the used columns and ``__w``, the signed number of copies.
     """
 
     identifier: Identifier
@@ -25,9 +25,9 @@ class BaseRelation:
     columns: tuple[tuple[str, str], ...]
     #: Whether anything changed.
     changed: bool
-    #: Whether rows only came: every ``__w`` is positive.
+    #: Whether rows were only added: every ``__w`` is positive.
     appended_only: bool = False
-    #: Columns that have a value in every row, before and after.
+    #: Columns that are never NULL, before and after the change.
     not_null: frozenset[str] = frozenset()
 
 
@@ -44,7 +44,7 @@ class Appended:
 class Signed:
     """The change of the result as a signed bag: the UNION ALL of these SELECTs.
 
-    Columns are the view's, then ``__w``: that many copies come (+) or go (-), not consolidated.
+    Columns are the view's, then ``__w``: the number of added (+) or removed (-) copies, not consolidated.
     """
 
     terms: tuple[str, ...]
@@ -56,11 +56,11 @@ class Merged:
 
     ``signed`` is one SELECT with the view's columns: the changed groups and their partial
     aggregates (of ``merge_rows``: the changed row values, and ``__w`` after them). The stored rows
-    of these keys (compare with ``<=>``) give way to :meth:`combine`'s.
-    Right only in ANSI mode: else a sum that overflows is NULL, which looks like an empty group.
+    of these keys (compare with ``<=>``) are replaced by those of :meth:`combine`.
+    Correct only in ANSI mode: otherwise a sum that overflows is NULL, like that of an empty group.
     """
 
-    #: Output columns that identify a group; none: the view has one row.
+    #: Output columns that identify a group; empty if the view has one row.
     keys: tuple[str, ...]
     signed: str
     #: The statement of :meth:`combine`, with ``stored`` and ``delta`` as names of its relations.
@@ -85,10 +85,10 @@ class Replaced:
     """Strategy C: ``storage' = (storage anti-join D) + (Q_new semi-join D)``, compared with ``<=>``.
 
     ``affected`` selects D: distinct values of ``keys``, columns named like the keys. It is always
-    complete. Where ``constants`` are given, the job may first run each (one row, one boolean): if
-    all are false, ``affected_unless_constants`` is complete too and cheaper; if one is true, nearly
-    every row is affected and a full refresh is cheaper. Without ``keys`` the query has one row, and
-    ``affected`` has rows if the change reaches it.
+    complete. If there are ``constants``, the job may first run each (one row, one boolean): if all are
+    false, ``affected_unless_constants`` is complete too, and cheaper; if one is true, nearly every row
+    is affected and a full refresh is cheaper. Without ``keys`` the query has one row, and ``affected``
+    has rows if the change affects it.
     """
 
     keys: tuple[str, ...]
@@ -102,7 +102,7 @@ class Replaced:
 
 
 class RefusedError(Exception):
-    """Carries the reason up to the public method that returns it; never leaves the package."""
+    """Carries a reason to the public method that returns it. It is never raised out of the package."""
 
     def __init__(self, code: Code, message: str) -> None:
         super().__init__(message)

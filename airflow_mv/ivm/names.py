@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which column a name means, as Spark resolves it. What could mean two things is refused."""
+"""Resolve column names as Spark does. Ambiguous names are refused."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from airflow_mv.spec.reasons import Code
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """A column as the user may call it. ``name`` is ``None`` where Spark makes a name up."""
+    """A column that a query can name. ``name`` is ``None`` if Spark generates the name."""
 
     name: str | None
     value: exp.Expr
@@ -23,7 +23,7 @@ class Field:
 
 @dataclass(frozen=True, slots=True)
 class Visible:
-    """A relation as the user may call it: by the last one or more parts of its path."""
+    """A relation that a query can name, by one or more last parts of its path."""
 
     path: tuple[str, ...]
     fields: tuple[Field, ...]
@@ -35,27 +35,27 @@ class NameScope:
 
     parent: NameScope | None
     relations: list[Visible] = field(default_factory=list)
-    #: What ``*`` means; a name without a relation is looked for here.
+    #: The columns of ``*``, among which names without a relation are resolved.
     star: list[Field] = field(default_factory=list)
     #: Earlier columns of the same SELECT list, which later ones may name.
     earlier: list[Field] = field(default_factory=list)
-    #: A join by USING or NATURAL hides columns, so that ``t.*`` is in doubt.
+    #: Whether a join by USING or NATURAL hides columns, which makes ``t.*`` ambiguous.
     merged: bool = False
-    #: The time window that it groups by, which Spark calls ``window``.
+    #: The time window in GROUP BY, which Spark names ``window``.
     window: exp.Expr | None = None
     #: Aliases of outer relations that were named.
     outer: set[str] = field(default_factory=set)
 
     def add(self, visible: Visible) -> None:
-        """Add a relation on the right of those there are."""
+        """Add a relation to the right of the present ones."""
         self.relations.append(visible)
         self.star.extend(visible.fields)
 
     def resolve(self, parts: Sequence[str]) -> exp.Expr:
-        """Return what a name means, with struct fields after it.
+        """Resolve a name, with struct fields after it.
 
         Raises:
-            RefusedError: It means nothing, or more than one thing.
+            RefusedError: The name is unknown or ambiguous.
         """
         scope: NameScope | None = self
         found = self.own(parts)
@@ -70,7 +70,7 @@ class NameScope:
         return found
 
     def own(self, parts: Sequence[str]) -> exp.Expr | None:
-        """Return what a name means among this SELECT's own relations."""
+        """Resolve a name among this SELECT's own relations."""
         path = tuple(map(fold, parts))
         for length in range(len(path) - 1, 0, -1):
             fields = [
@@ -109,10 +109,10 @@ class NameScope:
             scope = scope.parent
 
     def fields_of(self, parts: Sequence[str]) -> tuple[Field, ...]:
-        """Return what ``t.*`` means.
+        """Return the columns of ``t.*``.
 
         Raises:
-            RefusedError: It is in doubt.
+            RefusedError: It is ambiguous.
         """
         path = tuple(map(fold, parts))
         found = [relation for relation in self.relations if relation.path[-len(path) :] == path]
@@ -122,7 +122,7 @@ class NameScope:
 
 
 def fold(name: str) -> str:
-    """Make names that Spark takes for the same the same."""
+    """Return a name in a form that is equal for names that Spark treats as equal."""
     return "".join((upper if len(upper := char.upper()) == 1 else char).lower() for char in name)
 
 
@@ -137,10 +137,10 @@ def chain(node: exp.Expr) -> list[str] | None:
 
 
 def check_variables(node: exp.Lambda) -> None:
-    """Refuse a lambda function of which a variable is spelled in two ways: sqlglot takes the second for a column.
+    """Refuse a lambda function with two spellings of a variable: sqlglot reads the second one as a column.
 
     Raises:
-        RefusedError: It has one.
+        RefusedError: There is such a variable.
     """
     own = {fold(item.name) for item in node.expressions}
     for column in node.this.find_all(exp.Column):

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a row of a base table must be like to matter to a query.
+"""Conditions on the rows of base tables that are relevant to a query.
 
-``filters`` gives plain comparisons, to be asked of files' statistics; ``conditions`` gives all of it as SQL, to
-be asked of rows. A query over the rows that pass is the query over all rows, at any snapshot: so a change may be
-read through such a condition, and an update that moves a row into it or out of it is a row that comes or goes.
+``filters`` returns plain comparisons, which are tested against file statistics. ``conditions`` returns the complete
+conditions as SQL, which are tested against rows. At any snapshot the query has the same result over the matching rows
+as over all rows. A change may therefore be read through such a condition: an update that makes a row match is an
+added row, and one that makes it no longer match is a removed row.
 """
 
 from __future__ import annotations
@@ -23,19 +24,19 @@ _OPERATORS: Mapping[type[exp.Expr], str] = {exp.EQ: "=", exp.GT: ">", exp.GTE: "
 _TURNED = {"=": "=", ">": "<", ">=": "<=", "<": ">", "<=": ">="}
 LiteralKind = Literal["number", "text", "date", "timestamp"]
 _CAST_LITERALS: Mapping[object, LiteralKind] = {exp.DType.DATE: "date", exp.DType.TIMESTAMPNTZ: "timestamp"}
-#: A longer condition costs each task more to read than its rows.
+#: A task would need more time to read a longer condition than to read its rows.
 _LONGEST = 20_000
 
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """A column against a literal.
+    """A comparison of a column with a literal.
 
     Args:
         column: The column.
         operator: ``=``, ``<``, ``<=``, ``>`` or ``>=``.
         value: The literal's text.
-        kind: What the literal is.
+        kind: The literal's kind.
     """
 
     column: str
@@ -48,12 +49,9 @@ class Comparison:
 
 
 def filters(tree: ir.Tree) -> dict[str, list[tuple[Comparison, ...]]]:
-    """Return for each base table the comparisons that hold wherever a row of it matters, one tuple an occurrence.
+    """Return for each base table the comparisons that relevant rows satisfy, one tuple for each occurrence.
 
-    An occurrence without any, or inside an outer join, has an empty tuple: every row may matter there.
-
-    Args:
-        tree: A query.
+    An occurrence without comparisons, or inside an outer join, has an empty tuple: every row may be relevant.
     """
     found: dict[str, list[tuple[Comparison, ...]]] = {}
     for name, comparisons in _occurrences(tree):
@@ -110,13 +108,10 @@ def _literal(node: exp.Expr) -> tuple[str, LiteralKind] | None:
 
 # ------------------------------------------------------------------------------------- as SQL
 def conditions(tree: ir.Tree) -> dict[str, str]:
-    """Return for each base table a condition that every row passes that matters to a query; none: all may matter.
+    """Return for each base table a condition that all relevant rows satisfy; no entry if all rows may be relevant.
 
-    It is over the table's bare column names. A row that it is NULL for does not pass, as in WHERE. A table that is
-    read more than once has the OR of what its occurrences ask for.
-
-    Args:
-        tree: A query.
+    The condition uses the table's unqualified column names. NULL counts as false, as in WHERE. For a table that is
+    read more than once it is the OR of the conditions of its occurrences.
     """
     found: dict[str, list[exp.Expr | None]] = {}
     for name, condition in _required(tree, ()):
@@ -135,10 +130,10 @@ def _required(tree: ir.Tree, given: Sequence[exp.Expr]) -> Iterator[tuple[str, e
 
     Args:
         tree: A query.
-        given: Conditions that its rows must pass to matter, over its columns' names alone.
+        given: Conditions that the query's relevant rows satisfy, over its unqualified column names.
     """
     if isinstance(tree, ir.Compound):
-        # Only a union asks of each row alone whether it passes.
+        # Only in a union does the condition apply to each row on its own.
         below = [item for item in given if _means_the_same_below(item, tree)]
         yield from _required(tree.left, below)
         moved = [_moved(item, ir.names(tree), ir.names(tree.right)) for item in below]
@@ -156,20 +151,20 @@ def _required(tree: ir.Tree, given: Sequence[exp.Expr]) -> Iterator[tuple[str, e
 
 
 def _asked(block: ir.Block, index: int, outer: Sequence[exp.Expr]) -> list[exp.Expr]:
-    """Return conditions without which a relation's row is in no row of the block, nor keeps another one out."""
+    """Return conditions that a relation's row must satisfy to be part of a row of the block, or to exclude one."""
     relations = block.relations
     later = any(item.join in ("RIGHT", "FULL") for item in relations[index + 1 :])
     own = relations[index].join
     asked = ir.conjuncts(relations[index].on) if own != "FULL" and own != "RIGHT" else []
     if later or own in ("LEFT", "FULL", "SEMI", "ANTI"):
-        # Where it finds no partner, NULL stands for it: what WHERE says of that is another matter.
+        # An unmatched row has NULL instead, so the conditions of WHERE do not apply to the relation's own rows.
         return asked if not later else []
     inner = [part for item in relations[1:] if item.join == "INNER" for part in ir.conjuncts(item.on)]
     return [*ir.conjuncts(block.where), *inner, *outer]
 
 
 def _inlined(given: Sequence[exp.Expr], block: ir.Block) -> list[exp.Expr]:
-    """Return conditions on a block's columns as conditions on what they are computed from."""
+    """Return conditions on a block's columns as conditions on the expressions that compute them."""
     if aggregated(block) or has_windows(block):
         return []
     values = {output.name: output.value for output in block.outputs}
@@ -181,14 +176,14 @@ def _inlined(given: Sequence[exp.Expr], block: ir.Block) -> list[exp.Expr]:
 
 
 def _means_the_same_below(condition: exp.Expr, tree: ir.Compound) -> bool:
-    """Whether a set operator's sides can be asked a condition on its rows: what differs in type it casts first."""
+    """Whether a condition on a set operator's rows can be applied to its sides, which it may cast to other types."""
     names = ir.names(tree)
     positions = [names.index(column.name) for column in condition.find_all(exp.Column)]
     return tree.operator == "UNION" and all(_type_of(tree, position) for position in positions)
 
 
 def _type_of(source: ir.Source, position: int) -> str | None:
-    """Return the type of a column where it is a base table's, shown as it is; ``None``: it is not known."""
+    """Return the type of a column that is an unchanged column of a base table; ``None`` if it is not known."""
     if isinstance(source, ir.Compound):
         left, right = (_type_of(side, position) for side in (source.left, source.right))
         return left if left == right else None
@@ -211,7 +206,7 @@ def _moved(condition: exp.Expr, names: Sequence[str], others: Sequence[str]) -> 
 
 
 def _is_of(condition: exp.Expr, alias: str, block: ir.Block) -> bool:
-    """Whether a condition names columns of one relation, and nothing else that a row does not tell."""
+    """Whether a condition depends only on the columns of one relation."""
     columns = list(condition.find_all(exp.Column))
     if not columns or any(column.table != alias for column in columns) or ir.marks(condition, block):
         return False
@@ -230,13 +225,13 @@ _TYPES = {"date": exp.DType.DATE, "timestamp": exp.DType.TIMESTAMPNTZ, "timestam
 
 
 def within(tree: ir.Tree, position: int, start: str, end: str, kind: str) -> ir.Tree:
-    """Return a query for the rows of which one column lies in an interval, the condition as far below as it may go.
+    """Return a query for the rows whose column lies in an interval, with the condition pushed down as far as possible.
 
-    Where it may not go down to a base table, it is left out: the query then has more rows than asked for.
+    If it cannot be pushed down to a base table, it is omitted: the query then also returns other rows.
 
     Args:
         tree: The query.
-        position: The column.
+        position: The column's position.
         start: The interval's start, as the text of a literal in UTC.
         end: Its end, excluded.
         kind: The column's Iceberg type: ``date``, ``timestamp`` or ``timestamptz``.
@@ -262,7 +257,7 @@ def within(tree: ir.Tree, position: int, start: str, end: str, kind: str) -> ir.
 
 
 def _may_go_below(block: ir.Block, value: exp.Column) -> bool:
-    """Whether leaving out rows by this column leaves the block's other rows as they are."""
+    """Whether the block's other rows stay the same if rows are filtered by this column."""
     if has_windows(block) or any(item.join not in ("INNER", "CROSS") for item in block.relations):
         return False
     if not aggregated(block):
@@ -271,7 +266,7 @@ def _may_go_below(block: ir.Block, value: exp.Column) -> bool:
 
 
 def pruned(tree: ir.Tree) -> ir.Tree:
-    """Return a query with the same columns, of which the derived tables have only columns that are read."""
+    """Return a query with the same columns, whose derived tables have only the columns that are read."""
     return _pruned(tree, frozenset(range(len(ir.names(tree)))))
 
 
@@ -302,7 +297,7 @@ def _nested(nested: ir.Nested) -> ir.Nested:
 
 
 def _kept(tree: ir.Tree, wanted: Iterable[int]) -> frozenset[int]:
-    """Return the columns that must stay, so that the rows stay what they are."""
+    """Return the columns that must be kept, so that the rows do not change."""
     everything = frozenset(range(len(ir.names(tree))))
     if isinstance(tree, ir.Compound):
         if tree.operator != "UNION" or tree.distinct:
@@ -324,5 +319,5 @@ def _kept(tree: ir.Tree, wanted: Iterable[int]) -> frozenset[int]:
 
 
 def _makes_rows(output: ir.Output) -> bool:
-    """Whether a column decides how many rows there are: a generator of nothing gives none."""
+    """Whether a column decides the number of rows, as a generator does."""
     return any(functions.is_generator(node) for node in output.value.walk())

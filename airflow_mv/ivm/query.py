@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A view's query, analysed once, and what each strategy makes of it."""
+"""A view's query, analysed once, with one method for each strategy of incremental refresh."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ from airflow_mv.spec.reasons import Code, Reason
 from airflow_mv.sql.query import NestedView, ParsedQuery
 
 _Plan = TypeVar("_Plan")
-#: sqlglot trips over some calls that Spark accepts, when it reads them or only when it writes them.
+#: sqlglot raises these for some calls that Spark accepts, when it reads or writes them.
 _FAULTS = (SqlglotError, ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
 
 
 @dataclass(frozen=True, slots=True)
 class IncrementalQuery:
-    """A query that can be told how to refresh."""
+    """An analysed query, from which the statements of incremental refreshes are derived."""
 
-    #: What the query reads of each base table, in the table's order.
+    #: The columns that the query reads of each base table, in the table's order.
     used_columns: Mapping[Identifier, tuple[str, ...]]
-    #: Those of them that it equates with columns of other relations.
+    #: Those columns that the query equates with columns of other relations.
     joined_columns: Mapping[Identifier, tuple[str, ...]]
-    #: The query over ``<name>__new``, and over ``<name>__old`` where a table is changed.
+    #: The query over ``<name>__new``, and over ``<name>__old`` for a changed table.
     new_query: str
     old_query: str
     _tree: ir.Tree
@@ -87,27 +87,27 @@ class IncrementalQuery:
 
     @property
     def filters(self) -> Mapping[Identifier, Sequence[tuple[Comparison, ...]]]:
-        """What a row of each base table must be like to matter; see :func:`filters.filters`."""
+        """The comparisons that relevant rows of each base table satisfy; see :func:`pushdown.filters`."""
         found = filters(self._tree)
         return {relation.identifier: found.get(relation.name, []) for relation in self._relations}
 
     def filters_within(
         self, column: str, start: str, end: str, kind: str
     ) -> Mapping[Identifier, Sequence[tuple[Comparison, ...]]]:
-        """Return :attr:`filters` of the query for the rows of an interval; see :func:`within.within`."""
+        """Return :attr:`filters` of the query for the rows of an interval; see :func:`pushdown.within`."""
         position = next(index for index, (name, _) in enumerate(self._output) if name == column)
         found = filters(within(self._tree, position, start, end, kind))
         return {relation.identifier: found.get(relation.name, []) for relation in self._relations}
 
     @property
     def conditions(self) -> Mapping[Identifier, str]:
-        """What the rows of some base tables must pass to matter, as SQL; see :func:`filters.conditions`."""
+        """The conditions that relevant rows of some base tables satisfy, as SQL; see :func:`pushdown.conditions`."""
         found = conditions(self._tree)
         return {item.identifier: found[item.name] for item in self._relations if item.name in found}
 
     @property
     def is_grouped(self) -> bool:
-        """Whether its rows are groups, so that :meth:`merge` is for it, and else :meth:`merge_rows`."""
+        """Whether its rows are groups: then :meth:`merge` applies, otherwise :meth:`merge_rows`."""
         return isinstance(self._tree, ir.Block) and aggregated(self._tree)
 
     @property
@@ -121,7 +121,7 @@ class IncrementalQuery:
         return self._output
 
     def append(self, *, consolidated: bool = True, broadcast: bool = False) -> Appended | Reason:
-        """Strategy A: rows only come, and only through operators that are linear.
+        """Strategy A (append): rows were only added, and all operators are linear.
 
         Args:
             broadcast: Whether to hint to Spark that the change is small.
@@ -140,7 +140,7 @@ class IncrementalQuery:
         return _unless_refused(lambda: signed(self._tree, self._output, broadcast=broadcast))
 
     def merge(self, *, broadcast: bool = False) -> Merged | Reason:
-        """Strategy B: aggregates that the stored row and the change alone determine.
+        """Strategy B (merge): aggregates that follow from the stored row and the change.
 
         Args:
             broadcast: Whether to hint to Spark that the change is small.
@@ -148,9 +148,9 @@ class IncrementalQuery:
         return _unless_refused(lambda: merged(self._tree, self._output, self._relations, broadcast=broadcast))
 
     def merge_rows(self, *, broadcast: bool = False) -> Merged | Reason:
-        """Strategy B for rows: the stored copies of each changed row value and the change give the new copies.
+        """Strategy B for rows: combine the stored copies of each changed row value with the change.
 
-        Right where :meth:`signed` is. All columns are keys, and ``signed`` has a column ``__w`` more.
+        Possible if :meth:`signed` is. All columns are keys, and ``signed`` has the additional column ``__w``.
 
         Args:
             broadcast: Whether to hint to Spark that the change is small.
@@ -167,7 +167,7 @@ class IncrementalQuery:
 
 
 def _check_names(used: Mapping[Identifier, Sequence[str]], output: Sequence[str]) -> None:
-    """Refuse a column with the name of the one that counts how often a row came or went."""
+    """Refuse a column with the name of the weight column."""
     for owner, names in (*((str(table), columns) for table, columns in used.items()), ("the view", output)):
         if any(fold(name) == WEIGHT for name in names):
             message = f"a column of {owner} is called {WEIGHT}, which is the name of a column of the statements"
@@ -175,10 +175,10 @@ def _check_names(used: Mapping[Identifier, Sequence[str]], output: Sequence[str]
 
 
 def regenerated_sql(sql: str) -> str | Reason:
-    """Return a query as the statements of an incremental refresh spell its parts.
+    """Return the regenerated SQL of a query, as the statements of an incremental refresh contain it.
 
     Args:
-        sql: Its text; it may have snapshots.
+        sql: The query's text; it may have snapshots.
     """
     return _unless_refused(lambda: dialect.regenerate(sql))
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A query in normal form as Spark SQL."""
+"""Write a query in normal form as Spark SQL."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Statement:
 
 
 def reads_of(*statements: Statement | None) -> Mapping[str, int]:
-    """Return how often some statements together name each relation."""
+    """Return how often the statements together name each relation."""
     return sum((Counter(item.reads) for item in statements if item is not None), Counter())
 
 
@@ -46,7 +46,7 @@ def statement(tree: ir.Tree, *, broadcast: bool = False, pretty: bool = True) ->
     Args:
         tree: The query.
         broadcast: Whether to hint that the change and its keys are small.
-        pretty: Whether people read it, so that it has a line for each part.
+        pretty: Whether to format it with line breaks.
 
     Raises:
         RefusedError: The query is too large, or a part of it cannot be written.
@@ -60,7 +60,7 @@ def statement(tree: ir.Tree, *, broadcast: bool = False, pretty: bool = True) ->
 
 
 def _size(source: ir.Source, known: dict[int, int]) -> int:
-    """Return how many SELECTs a query has. Parts that occur several times are looked at once."""
+    """Return the number of SELECTs of a query. Parts that occur several times are visited once."""
     if not isinstance(source, ir.Block | ir.Compound):
         return 0
     if id(source) not in known:
@@ -175,5 +175,5 @@ def _hint(aliases: list[str]) -> exp.Hint:
 
 
 def _no_ordinal(key: exp.Expr) -> exp.Expr:
-    """Return a key that is not taken for the position of a column."""
+    """Return a key in a form that Spark does not read as the position of a column."""
     return exp.cast(key, "INT") if isinstance(key, exp.Literal) and key.is_int else key

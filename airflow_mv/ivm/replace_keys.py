@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Strategy C: replace the rows of all keys that may have changed."""
+"""Strategy C (replace-keys): replace the rows of all keys that may have changed."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _NOT_COMPARABLE = ("map<", "variant", "geometry", "geography")
 
 
 def replaced(tree: ir.Tree, output: Sequence[tuple[str, str]], *, broadcast: bool) -> Replaced:
-    """Return the keys to replace.
+    """Return the replacement of the affected keys.
 
     Args:
         tree: The view's query.
@@ -51,9 +51,9 @@ def replaced(tree: ir.Tree, output: Sequence[tuple[str, str]], *, broadcast: boo
 
 
 def keys(tree: ir.Tree, output: Sequence[tuple[str, str]]) -> tuple[int, ...]:
-    """Choose the key columns, by position: those that the rows are grouped by, or all that compare.
+    """Choose the key columns, by position: those that the rows are grouped by, or all comparable columns.
 
-    Any choice is right; one with few rows to a key rewrites less. An aggregate without GROUP BY needs no key.
+    Any choice is correct. With fewer rows for each key, less is rewritten. An aggregate without GROUP BY needs no key.
 
     Raises:
         RefusedError: No column can be compared.
@@ -98,7 +98,7 @@ def _select(tree: ir.Tree, positions: Sequence[int], context: Context) -> ir.Blo
 
 
 def _reached(block: ir.Block, context: Context) -> ir.Block:
-    """Return a query that has rows if a change reaches the one group of a block."""
+    """Return a query that has rows if a change affects the only group of a block."""
     found = affected_keys(block, (ir.one(),), context)
     if not found:
         return ir.Block((ir.Output("reached", ir.one()),), (), where=exp.false())

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A query as written, put into the normal form of ``ir``."""
+"""Resolve a parsed query into the normal form of :mod:`airflow_mv.ivm.ir`."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ _SET_OPERATORS: Mapping[type[exp.Expr], ir.SetOperator] = {
     exp.Except: "EXCEPT",
 }
 
-#: A query and its columns as the user may call them.
+#: A query and its columns, as other queries can name them.
 Resolved = tuple[ir.Tree, Sequence[str | None]]
 
 
 class Resolver:
-    """Resolves one view's query. Notes which columns it reads of each base table."""
+    """Resolves the query of one view, and records the columns that it reads of each base table."""
 
     def __init__(self, relations: Sequence[BaseRelation], views: Mapping[Identifier, NestedView]) -> None:
         self.bases = {relation.identifier: relation for relation in relations}
@@ -46,7 +46,7 @@ class Resolver:
         self._blocks = 0
 
     def alias(self, wanted: str) -> str:
-        """Return a name for a relation that no other relation of the whole query has."""
+        """Return an alias that is unique in the whole query."""
         if wanted.startswith("__"):
             wanted = f"r{wanted}"
         name, number = wanted, 1
@@ -61,12 +61,12 @@ class Resolver:
         """Resolve a query.
 
         Args:
-            node: As sqlglot reads it.
-            environment: What the names of tables mean.
-            parent: Whose subquery it is; derived tables see no outer columns.
+            node: The query in sqlglot's tree.
+            environment: The tables, views and CTEs that names stand for.
+            parent: The scope of the outer query, for a subquery. Derived tables cannot name outer columns.
 
         Raises:
-            RefusedError: It holds something that is not supported, or a name that is in doubt.
+            RefusedError: The query has an unsupported part or an ambiguous name.
         """
         scope = NameScope(parent)
         if isinstance(node, exp.Subquery):
@@ -146,7 +146,7 @@ class Resolver:
         return fields
 
     def _implied_name(self, item: exp.Expr, value: exp.Expr) -> str | None:
-        """Return the name that Spark gives a column without AS, where that is one that people use."""
+        """Return the name that Spark gives a column without AS, if queries may refer to it."""
         if isinstance(item, exp.Aliases) or functions.is_generator(value):
             if isinstance(value, exp.Explode) and self._is_array(value.this):
                 return "col"
@@ -161,7 +161,7 @@ class Resolver:
         return names[-1] if names else None
 
     def _is_array(self, value: exp.Expr) -> bool:
-        """Whether an expression is an array, as far as a base table's types tell: a map has other columns."""
+        """Whether an expression is an array, by the base tables' types. For a map the columns would differ."""
         if not isinstance(value, exp.Column) or value.table not in self.tables:
             return isinstance(value, exp.Array | exp.Split)
         types = dict(self.bases[self.tables[value.table]].columns)
@@ -222,13 +222,13 @@ class Resolver:
         """Resolve an expression: columns, functions and subqueries.
 
         Args:
-            node: As sqlglot reads it.
-            scope: What columns mean.
-            environment: What the names of tables mean.
-            first: Tells what some names mean that need not be looked for in the scope.
+            node: The expression in sqlglot's tree.
+            scope: The scope in which columns are resolved.
+            environment: The tables, views and CTEs that names stand for.
+            first: Resolves some names before the scope is used.
 
         Raises:
-            RefusedError: It holds something that is not supported, or a name that is in doubt.
+            RefusedError: The expression has an unsupported part or an ambiguous name.
         """
 
         def find(part: exp.Expr) -> exp.Expr | None:
@@ -245,10 +245,10 @@ class Resolver:
         return ir.substitute(node, find)
 
     def check_functions(self, node: exp.Expr) -> None:
-        """Refuse an expression without columns that may change by itself.
+        """Refuse functions and other parts of an expression that are not supported or not deterministic.
 
         Raises:
-            RefusedError: It may.
+            RefusedError: There is one.
         """
         for part in node.walk():
             self._check(part)
@@ -392,7 +392,7 @@ def _group_by_all(fields: Sequence[Field]) -> ir.Grouping | None:
 
 
 def _with_named_windows(node: exp.Select) -> exp.Select:
-    """Write named windows out where they are used."""
+    """Replace the names of windows by their definitions."""
     named = {fold(item.name): item for item in node.args.get("windows") or ()}
     if not any(isinstance(item.args.get("alias"), exp.Identifier) for item in node.find_all(exp.Window)):
         return node
@@ -440,7 +440,7 @@ _GENERATED = {exp.Explode: ("col",), exp.Posexplode: ("pos", "col")}
 
 @dataclass(frozen=True, slots=True)
 class Cte:
-    """A CTE and where it was defined: its own names are those that were visible there."""
+    """A CTE, and the environment in which it was defined and its names are resolved."""
 
     query: exp.Expr
     columns: tuple[str, ...]
@@ -449,7 +449,7 @@ class Cte:
 
 @dataclass(frozen=True, slots=True)
 class Environment:
-    """What the names of tables mean in a query."""
+    """The tables, views and CTEs that names in a query stand for."""
 
     catalog: str
     namespace: tuple[str, ...]
@@ -458,10 +458,10 @@ class Environment:
 
 
 def allow(node: exp.Expr, *allowed: str) -> None:
-    """Refuse a clause that is not among those allowed.
+    """Refuse all clauses but the allowed ones.
 
     Raises:
-        RefusedError: There is one.
+        RefusedError: There is another clause.
     """
     for name, value in node.args.items():
         if value and name not in allowed:
@@ -470,7 +470,7 @@ def allow(node: exp.Expr, *allowed: str) -> None:
 
 
 def with_ctes(node: exp.Expr, environment: Environment) -> Environment:
-    """Return the names that a query's WITH adds to those there are.
+    """Return the environment with the CTEs of a query's WITH added.
 
     Raises:
         RefusedError: The WITH is recursive.
@@ -495,11 +495,11 @@ class FromClause:
     environment: Environment
     scope: NameScope
     relations: list[ir.Relation]
-    #: A comma binds less than JOIN, and sqlglot does not tell it from CROSS JOIN.
+    #: A comma has a lower precedence than JOIN, but sqlglot reads both a comma and CROSS JOIN alike.
     crossed: bool = False
 
     def read(self, first: exp.Expr, joins: Sequence[exp.Join]) -> None:
-        """Read the first relation and all those joined to it."""
+        """Read the first relation and all joined relations."""
         relation, visible = self._relation(first)
         self.relations.append(relation)
         self.scope.add(visible)
@@ -551,7 +551,7 @@ class FromClause:
         return resolved
 
     def _merge(self, right: Visible, kind: ir.JoinKind, using: list[str], *, natural: bool) -> exp.Expr | None:
-        """Join by equal names: the columns come first and once."""
+        """Join by columns of equal names, which appear first and only once."""
         left = list(self.scope.star)
         others = {fold(item.name) for item in right.fields if item.name}
         wanted = [item.name for item in left if item.name and fold(item.name) in others] if natural else using
@@ -590,7 +590,7 @@ class FromClause:
         raise RefusedError(Code.UNSUPPORTED_OPERATOR, f"{node.sql(dialect='spark')[:60]} in FROM is not supported")
 
     def _parentheses(self, node: exp.Subquery, inner: exp.Expr) -> tuple[ir.Relation, Visible]:
-        """Read ``(a JOIN b)``: a derived table whose columns keep their relations' names."""
+        """Read ``(a JOIN b)`` as a derived table whose columns can still be named by their relations."""
         bare = inner.copy()
         bare.set("joins", None)
         joins = list(inner.args.get("joins") or ())
@@ -682,7 +682,7 @@ class FromClause:
 
 
 def unique(fields: Sequence[Field]) -> tuple[ir.Output, ...]:
-    """Return columns with names of their own where two have the same, or none."""
+    """Return columns with unique names: duplicate and missing names are replaced."""
     taken = {fold(item.name) for item in fields if item.name}
     seen: set[str] = set()
     outputs = []

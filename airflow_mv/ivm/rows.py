@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Strategy B for rows: of each row value that came or went, the stored copies and the change give the new copies.
+"""Strategy B for rows: combine the stored copies of each added or removed row value with the change.
 
-Right for linear queries only. The query itself is not run, which pays where its joins are dear.
+This is correct for linear queries only. The query itself does not run, which saves expensive joins.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from airflow_mv.spec.reasons import Code
 
 
 def merged_rows(tree: ir.Tree, output: Sequence[tuple[str, str]], *, broadcast: bool) -> Merged:
-    """Return how to merge, with all columns as keys.
+    """Return the merge of a query, with all columns as keys.
 
     Args:
         tree: The view's query.
@@ -71,9 +71,9 @@ def _combined(output: Sequence[tuple[str, str]], context: Context) -> ir.Block:
 
 
 def _summed(rows: ir.Tree, output: Sequence[tuple[str, str]], alias: str, test: type[exp.Binary]) -> ir.Block:
-    """Return each row value once, with the sum of its weights, where that passes a test against 0.
+    """Return each row value once with the sum of its weights, if the sum passes a comparison with 0.
 
-    Spark groups -0.0 and 0.0 together, also within arrays and structs, and gives 0.0 back. Their texts differ.
+    Spark groups -0.0 and 0.0 together, also within arrays and structs, and returns 0.0. Their texts differ.
     """
     total = exp.Sum(this=ir.weight(alias))
     columns = tuple(ir.column(alias, name) for name, _ in output)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Terms for the subqueries of a WHERE clause or a SELECT list: R6 and R7."""
+"""Delta terms for the subqueries of a WHERE clause or a SELECT list: R6 and R7."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from airflow_mv.ivm.delta_terms import Context
 from airflow_mv.ivm.model import RefusedError
 from airflow_mv.spec.reasons import Code
 
-#: Gives the terms of a block's FROM and WHERE.
+#: Returns the terms of a block's FROM and WHERE.
 Terms = Callable[[ir.Block, Context], list[ir.Block]]
-#: Gives queries of the rows of a query that may have changed.
+#: Returns queries for the rows of a query that may have changed.
 Changed = Callable[[ir.Tree, Sequence[int], Context], list[ir.Tree]]
 
 
 def subquery_terms(block: ir.Block, terms: Terms, changed: Changed, context: Context) -> Iterator[ir.Block]:
-    """R6: yield the rows for which a subquery may say something else than before.
+    """R6: yield the rows for which the result of a subquery may have changed.
 
-    Relations are new; subqueries before this one are new, those after it old.
+    Relations and the subqueries before this one are new; the subqueries after it are old.
     """
     if any(ir.touched(item.tree) for relation in block.relations for item in ir.marks(relation.on, block)):
         raise RefusedError(Code.UNSUPPORTED_OPERATOR, "a subquery in ON is not supported: move it to WHERE")
@@ -37,7 +37,7 @@ def subquery_terms(block: ir.Block, terms: Terms, changed: Changed, context: Con
 
 
 def _versions(block: ir.Block, nested: ir.Nested) -> tuple[ir.Version | None, ...]:
-    """Return the versions that matter; ``None``: the condition with the subquery can be left out."""
+    """Return the versions that matter; ``None`` if the condition with the subquery can be omitted."""
     others = [*block.laterals, *(item.value for item in block.outputs)]
     elsewhere = any(nested in ir.marks(expression, block) for expression in others)
     return ("old", "new") if elsewhere else (None,)
@@ -65,7 +65,7 @@ def _term(
 def affected(
     block: ir.Block, nested: ir.Nested, terms: Terms, changed: Changed, context: Context
 ) -> tuple[exp.Expr | None, list[ir.Nested]]:
-    """Return for which rows of a block a subquery may have changed, as a condition and its own subqueries."""
+    """Return a condition, with its subqueries, for the rows of a block for which a subquery may have changed."""
     if nested.kind != "IN" and not nested.outer:
         return constant_changed(nested, context)
     if nested.kind == "IN" and not nested.outer:
@@ -87,7 +87,7 @@ def affected(
 
 
 def constant_changed(nested: ir.Nested, context: Context) -> tuple[exp.Expr | None, list[ir.Nested]]:
-    """R7: a subquery that names no outer column is one value: compare the old with the new."""
+    """R7: a subquery without outer columns has one value: compare the old with the new value."""
     old = replace(ir.nested_at(nested, "old"), mark=context.fresh("old"))
     new = replace(ir.nested_at(nested, "new"), mark=context.fresh("new"))
     compared = ir.same(exp.Anonymous(this=old.mark), exp.Anonymous(this=new.mark))
@@ -125,7 +125,7 @@ def _in_condition(
 
 
 def _operands(block: ir.Block, nested: ir.Nested) -> tuple[list[exp.Expr], bool]:
-    """Return what stands before IN, and whether NULL says the same as false there."""
+    """Return the operands before IN, and whether NULL has the same effect as false there."""
     for item in ir.conjuncts(block.where):
         inner = item.unnest()
         if isinstance(inner, exp.Anonymous) and inner.name == nested.mark:
@@ -139,7 +139,7 @@ def _operands(block: ir.Block, nested: ir.Nested) -> tuple[list[exp.Expr], bool]
 
 
 def _as_blocks(trees: Sequence[ir.Tree], context: Context) -> list[ir.Block]:
-    """Return queries as blocks to whose WHERE one can add."""
+    """Return queries as blocks, so that conditions can be added to their WHERE."""
     if not trees:
         return []
     alias = context.fresh("in")
