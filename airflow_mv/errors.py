@@ -123,7 +123,7 @@ class JobError(MaterializedViewError):
 
 
 class CheckFailedError(MaterializedViewError):
-    """A check failed: on the staged rows of a refresh, or when stored rows were verified.
+    """A check of the staged rows failed, and nothing was published.
 
     Args:
         message: The message.

@@ -169,7 +169,7 @@ class StorageTables:
             except CommitFailedException:
                 return None
             except ValueError as error:
-                # pyiceberg raises these for a change that no longer fits the table, or for an answer that it cannot read.
+                # pyiceberg raises these for a change that no longer fits the table, or for an unreadable answer.
                 log.warning("A commit to table %s was refused: %s", name, brief(error))
                 return None
             except NO_ANSWER as error:

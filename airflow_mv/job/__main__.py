@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What spark-submit runs: ``__main__.py <script location>``. Leaves the outcome where the script says."""
+"""The main file for spark-submit: ``__main__.py <script location>``. Writes the outcome where the script specifies."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def read_text(spark: SparkSession, location: str) -> str:
 
 
 def write_text(spark: SparkSession, location: str, text: str) -> None:
-    """Write a file through Hadoop. It is never half there: written beside, then renamed over an older one."""
+    """Write a file through Hadoop, atomically: a temporary file is renamed over an older one."""
     path, files = _hadoop(spark, location)
     beside = path.suffix(f".{uuid.uuid4().hex}.tmp")
     stream = files.create(beside, True)  # noqa: FBT003 (Java's overwrite)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Bring the stored rows of some keys up to date: the rows of these keys go, the query's rows of them come.
+"""Update the stored rows of the affected keys: delete the rows of these keys, and insert the query's rows of them.
 
 ``storage' = (storage anti-join D) + (new semi-join D)`` holds for any set of key columns as long as D has every
 key whose rows differ. D is held by the driver: that is what lets Spark push it below aggregates and into joins.
@@ -95,7 +95,7 @@ def _merge_additive(work: JobContext, step: MergeAdditiveStep) -> None:
 
 
 def _replace_all(work: JobContext, step: ReplaceKeysStep, affected: str) -> None:
-    """Without a key every row is one group: it stays or all is new."""
+    """Without a key all rows are one group: either nothing changes, or all rows are replaced."""
     found = work.at_hand(work.query(f"SELECT 1 FROM (\n{affected}\n) LIMIT 1"))
     work.keys = found[1] if found else 0
     work.way = "overwrite" if work.keys else "none"

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Check the rows that a job has staged, while nobody sees them.
+"""Check the staged rows of a job before they are published.
 
-All checks in SQL are one aggregation; a further query fetches some of the rows that break a check.
+All SQL checks are computed in one aggregation. For a failed check another query fetches some offending rows.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def run_checks(work: JobContext, checks: StagedChecks, report: Callable[[str], N
     Args:
         work: The run's.
         checks: What to check, of the script that is bound to the run.
-        report: Told a line for each check.
+        report: Called with a line for each check.
 
     Returns:
         A result for each check, in order. A check that cannot be computed has failed, with its problem.
@@ -99,7 +99,7 @@ def _called(work: JobContext, checks: StagedChecks, check: StagedCheck) -> Check
 
 
 def _with_rows(result: CheckResult, frame: DataFrame) -> CheckResult:
-    """Add some of the rows that broke a check, each value as text."""
+    """Add some of the offending rows of a check, each value as text."""
     columns = tuple(frame.columns)
     numbered = frame.toDF(*(f"c{number}" for number in range(len(columns))))
     texts = [

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Compare the clock of Spark's driver with the store's, before the driver commits to a table of the catalog.
 
-A snapshot carries the driver's time. In a table of the catalog it counts as soon as it is written, on a branch too:
-a snapshot of the future keeps everybody with a right clock from changing the table until then.
+A snapshot has the driver's time. In a table of the catalog this matters as soon as it is written, on a branch too: a
+snapshot in the future prevents hosts with a correct clock from changing the table until that time.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether the types of a query are still those of the view's columns."""
+"""Check that the types of a query are still those of the view's columns."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _LINES = (
 
 
 def check_types(work: JobContext, script: Script) -> None:
-    """Refuse a query whose columns have come to be of types that the view's columns do not hold.
+    """Refuse a query whose column types no longer fit the view's columns.
 
     Spark would convert the values, and lose digits or fail on the first value that is too large.
 

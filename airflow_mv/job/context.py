@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the steps of one run share: the session, small results that are collected locally, what must be cleaned up."""
+"""The shared state of one run's steps: the session, small results that are collected locally, and the clean-up."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class JobContext:
         self.deltas: list[Delta] = []
         self.keys: int | None = None
         self.way = "statement"
-        #: Whether something else runs where a step refuses.
+        #: Whether the script has a fallback for a step that refuses.
         self.has_fallback = False
         #: Called before the script's last statement that writes.
         self.before_last: Callable[[], None] = lambda: None
@@ -60,7 +60,7 @@ class JobContext:
         return self.spark.sql(sql)
 
     def run(self, sql: str) -> None:
-        """Run a statement that is no query: Spark runs it at once, and to ask for its rows takes 10 ms more."""
+        """Run a statement that is not a query. Spark runs it at once; fetching its rows would take 10 ms more."""
         self.query(sql)
 
     def write(self, sql: str) -> None:

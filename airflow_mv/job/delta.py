@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The net change of a base table between two snapshots, by the cheapest way that is exact.
+"""Compute the net change of a base table between two snapshots, with the cheapest exact method.
 
 The change of a bag is independent of the table's history: the rows of the scan tasks that only the new
 snapshot has, minus those that only the old one has. Files that both read with the same deletes cancel unread.
@@ -35,14 +35,14 @@ _NO_GROUPS = ("variant", "geometry", "geography", "calendarinterval")
 
 @dataclass(frozen=True, slots=True)
 class _Read:
-    """A signed frame that is not run yet, and what is known of it.
+    """A signed frame that has not run yet, and what is known about it.
 
     Args:
         frame: The columns and the weight.
         facts: What will be read.
         net: Whether each row's weight is its net change already.
         sized: Whether Spark's own estimate of its size is about right.
-        added: Whether it is known that no row went.
+        added: Whether it is known that no row was removed.
     """
 
     frame: DataFrame
@@ -53,11 +53,11 @@ class _Read:
 
 
 def check_deterministic(work: JobContext, step: DeterminismStep) -> None:
-    """Refuse a query that may give other rows from the same snapshots, or does not mean what the statements do.
+    """Refuse a query that is not deterministic, or whose regenerated SQL is not equivalent.
 
     Raises:
         IncrementalRefusedError: Codes ``not-deterministic``, ``own-function``, ``written-otherwise``.
-        InvalidQueryError: It reads something else than its base tables.
+        InvalidQueryError: It reads something other than its base tables.
     """
     frame = check_reads(work, step.query) if step.pinned else work.query(step.query)
     if step.again:
@@ -194,7 +194,7 @@ def _append(
 
 
 def _told_append(work: JobContext, step: DeltaStep) -> _Read:
-    """Read the files that were appended, where no Java is at hand to ask the table."""
+    """Read the appended files without access to the Java table (Spark Connect)."""
     current, then = (work.query(f"SELECT * FROM {step.table}{at}").schema for at in ("", f" VERSION AS OF {step.end}"))
     if current != then:
         # The scan of appends has the current columns; equal names may be other columns, and a plan has seen to that.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Plan equivalence: whether Spark reads the owner's query and the regenerated SQL as the same query."""
+"""Check plan equivalence: Spark must read the owner's query and its regenerated SQL as the same query."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ _PLANS = re.compile(r"(?s)== Optimized Logical Plan ==\n(.*)")
 
 
 def check_equivalent(work: JobContext, step: DeterminismStep, frame: DataFrame) -> None:
-    """Refuse a query that does not mean the same when it is written again.
+    """Refuse a query whose regenerated SQL has another meaning.
 
-    The statements of an incremental refresh hold its expressions as they are written again: by this they are known
-    to mean what the owner wrote. As a rule a comparison of the analysed queries tells, which reads no table.
+    The statements of an incremental refresh contain regenerated expressions. This check proves that they mean what the
+    owner wrote. Usually it only compares the analysed queries, which reads no table.
 
     Args:
         work: The run's.

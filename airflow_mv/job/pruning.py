@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Keys as plain predicates: Iceberg skips partitions and files by them, where a join's keys come too late."""
+"""Write keys as plain predicates, by which Iceberg skips partitions and files. A join's keys come too late for that."""
 
 from __future__ import annotations
 

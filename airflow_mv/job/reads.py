@@ -4,7 +4,7 @@
 A refresh records the snapshots of the tables that the query's text names. A SQL function (``CREATE FUNCTION …
 RETURN …``) may read another table, and may be created again with another definition: no snapshot tells. So views
 call none.
-Spark expands functions when it analyses the query, and the analysed plan has all that is read.
+Spark expands functions when it analyses the query, so that the analysed plan shows everything that is read.
 """
 
 from __future__ import annotations

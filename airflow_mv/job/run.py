@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Run a script in a Spark session, classic or Connect, and say what it did."""
+"""Run a script in a Spark session, classic or Connect, and return its outcome."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def run(
         spark: A session that knows the base tables' catalogs, classic or Connect. Its settings are as
             before when this returns.
         script: What to run.
-        report: Told a line before and after each step.
+        report: Called with a line before and after each step.
         store_ms: Returns the store's clock. With it, a run that commits to a table of the catalog checks the driver's
             clock first.
 
@@ -156,7 +156,7 @@ def _open_staging(spark: SparkSession, name: str, access: Mapping[str, str]) -> 
 
 
 def _drop_branch(spark: SparkSession, script: Script) -> None:
-    """Leave nothing of a run that has failed."""
+    """Remove the branch of a failed run."""
     if script.branch is not None:
         with suppress(Exception):  # the session may be what has failed; the outcome tells the first error
             spark.sql(f"ALTER TABLE {script.table} DROP BRANCH IF EXISTS {quote(script.branch)}").collect()

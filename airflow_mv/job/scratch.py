@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Temporary folders for files that hold secrets, and a sweep of those whose process has been killed.
+"""Temporary folders for files with secrets, and the removal of folders of killed processes.
 
 The folder's name says which process has made it: the host's boot and the process namespace, the process id, and when
 the process was started. So a folder is removed only if it is proven that its process is gone.
@@ -26,7 +26,7 @@ _STARTED = 19
 
 @dataclass(frozen=True, slots=True)
 class Swept:
-    """What a sweep has found.
+    """The result of a sweep.
 
     Args:
         removed: Folders that were removed: their processes are gone.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Open a Spark session: one that is there already, a local one, a cluster's, or one over Spark Connect."""
+"""Open a Spark session: the active one of the process, a local one, one of a cluster, or one over Spark Connect."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ def open_session(
 ) -> SparkSession:
     """Return a session that knows the catalogs in ``confs``.
 
-    A session that is active in this process is used as it is, catalogs that it lacks are added. No
-    setting becomes a process argument: a session of our own reads them from a file that only we can read.
+    An active session of this process is reused, and missing catalogs are added to it. No setting becomes a process
+    argument: a new session reads them from a file that only this user can read.
 
     Args:
         confs: Spark settings, secret ones too.
@@ -47,7 +47,7 @@ def open_session(
         master: A Spark master; by default ``local[*]``.
         remote: A Spark Connect URL (``sc://…``) instead.
         app_name: The application's name.
-        report: Told what takes long.
+        report: Called with messages about slow steps.
 
     Raises:
         ConfigurationError: If Java is missing or too old, or the session lacks Iceberg.

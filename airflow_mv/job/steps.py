@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Run a script's steps in order, or its fallback's where incremental work turns out to be impossible."""
+"""Run a script's steps in order, or its fallback if an incremental refresh turns out to be impossible."""
 
 from __future__ import annotations
 
@@ -63,8 +63,8 @@ def run_steps(
     Args:
         work: The run's.
         script: What to run, bound to the run's names.
-        seconds: Gets the wall-clock seconds of each step.
-        report: Told a line before and after each step.
+        seconds: Receives the wall-clock seconds of each step.
+        report: Called with a line before and after each step.
 
     Returns:
         The refusal, if the fallback ran.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What spark-submit needs to run a script elsewhere: the package, the settings, the command. Standard library only."""
+"""Build the package, settings and command with which spark-submit runs a script. Standard library only."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Times in table metadata: find those that lie in the future, and bring them down.
+"""Find and correct times in table metadata that are in the future.
 
 Java Iceberg refuses to read or to change a table whose times go back by more than one minute. A table that holds a
 time of two hours in the future can therefore not be changed by anybody for two hours. All functions here are pure.

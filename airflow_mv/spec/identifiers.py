@@ -50,7 +50,7 @@ class Identifier:
             default_namespace: The namespace of a name with one part.
 
         Raises:
-            InvalidIdentifierError: The text is no name, or has too few parts.
+            InvalidIdentifierError: The text is not a name, or has too few parts.
         """
         return cls.of(split(text), default_catalog=default_catalog, default_namespace=default_namespace)
 
@@ -100,7 +100,7 @@ class Identifier:
 
 
 def split(text: str) -> tuple[str, ...]:
-    """Take a written name apart, without checking its parts.
+    """Split a written name into its parts, without checking them.
 
     Args:
         text: Parts joined by dots, see :meth:`Identifier.parse`.
@@ -133,7 +133,7 @@ def _no_name(text: str, position: int) -> InvalidIdentifierError:
 
 
 def _explain(text: str, position: int) -> str:
-    """Say what is wrong where reading a name came to a halt."""
+    """Explain why a name cannot be read at a position."""
     rest = text[position:]
     if not rest or rest[0] == ".":
         return f"part at character {position + 1} is empty"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Stretches of time: as someone asks for one, and of one column of a view."""
+"""Intervals of time: as requested, and as a range of a view's interval column."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _MICROSECOND = timedelta(microseconds=1)
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """A stretch of time as it is asked for.
+    """An interval of time as requested.
 
     Args:
         start: Its first moment, an aware time.
@@ -71,7 +71,7 @@ class Interval:
         return self.start < other.end and other.start < self.end
 
     def without(self, other: Interval) -> tuple[Interval, ...]:
-        """Return what another interval of the column leaves of this one: none, one or two pieces."""
+        """Return this interval without another one of the column: none, one or two pieces."""
         if not self.overlaps(other):
             return (self,)
         before = (replace(self, end=other.start),) if self.start < other.start else ()

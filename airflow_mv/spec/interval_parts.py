@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which rows of a view are of which snapshots: those of a whole refresh, and intervals that came later.
+"""Record which stored rows were computed from which snapshots: those of a full refresh, and later intervals.
 
 A partial refresh never claims to be a complete one. Its record keeps what the last whole refresh read, and
 beside it the intervals that were refreshed on their own: they do not overlap, the newest cuts the older ones,

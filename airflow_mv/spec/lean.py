@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Decode parts of large documents within a budget of memory: what would cost more is refused before it is decoded."""
+"""Decode parts of large documents within a memory budget: larger parts are refused before they are decoded."""
 
 from __future__ import annotations
 

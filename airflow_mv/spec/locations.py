@@ -32,7 +32,7 @@ _MOST_ENCODINGS = 8
 
 
 class Parts(NamedTuple):
-    """A location taken apart.
+    """The parts of a location.
 
     Args:
         scheme: In lower case, aliases replaced; ``file`` where there is none.
@@ -51,7 +51,7 @@ class Parts(NamedTuple):
 
 
 def split_location(location: str) -> Parts:
-    """Take a location apart; every text has parts."""
+    """Split a location into its parts. This never fails."""
     found = _PARTS.fullmatch(location)
     scheme, host, path = (found[1].lower(), found[2] or "", found[3]) if found else ("", "", location)
     return Parts(_ALIASES.get(scheme, scheme), host, path)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Why a view is fresh or stale, is refreshed in this way, or cannot be in another: a code and a sentence."""
+"""Reasons, each a code and a sentence: why a view is fresh or stale, or is refreshed in its mode."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the draft "Materialized View Spec" (apache/iceberg#11041) says of a refresh, in a snapshot's summary.
+"""The refresh state in a snapshot's summary, by the draft "Materialized View Spec" (apache/iceberg#11041).
 
 The draft is not merged and its words have changed. What is written here is the text of June 2026, behind the
 name of a dialect; what is read are the older spellings, too: ``refresh-version-id`` for the view's version

@@ -21,7 +21,7 @@ REASONS = (CURRENT, NAMED, YOUNG)
 
 
 def kept_snapshots(table: TableMetadata, *, not_current_since_ms: int) -> dict[int, str]:
-    """Say which snapshots stay, and why; every other one may be dropped.
+    """Return which snapshots must be kept, and why. All others may be dropped.
 
     Args:
         table: The table.
@@ -74,7 +74,7 @@ def _last_current_ms(table: TableMetadata) -> dict[int, int]:
 
 
 def without_snapshots(document: dict[str, Any], dropped: Collection[int]) -> dict[str, Any]:
-    """Return table metadata without some snapshots, nor what tells of them.
+    """Return table metadata without some snapshots and all references to them.
 
     Args:
         document: A decoded metadata file; not changed.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Stored JSON documents: bytes to frozen values and back, with every fault named.
+"""Read stored JSON documents into frozen values and write them back, with precise errors.
 
 Whatever the bytes are, reading them ends in a value or in one
 :class:`~airflow_mv.errors.InvalidMetadataError` that names the source and the field.
@@ -104,7 +104,7 @@ def describe(error: ValidationError) -> str:
 
 
 def shown(text: str) -> str:
-    """Cut a stranger's text to what a message can hold."""
+    """Shorten an untrusted text for a message."""
     return text if len(text) <= _LONGEST_SHOWN else f"{text[:_LONGEST_SHOWN]}…"
 
 

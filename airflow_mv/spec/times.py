@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""All times are read and computed here: ISO 8601, milliseconds since the epoch, calendars of time zones, lengths."""
+"""Parse and compute times: ISO 8601, milliseconds since the epoch, calendars of time zones, durations."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pendulum
 from airflow_mv.errors import ConfigurationError
 
 _LAST_MS = 253_402_300_799_000
-#: How exact the key of a partition is tells how long the partition is.
+#: The precision of a partition's key gives the length of the partition.
 _KEYS = (
     (re.compile(r"\d{4}", re.ASCII), "%Y", "year"),
     (re.compile(r"\d{4}-\d\d", re.ASCII), "%Y-%m", "month"),

@@ -113,7 +113,7 @@ class ViewMetadata(StoredModel):
 
     @property
     def current_version(self) -> ViewVersion:
-        """The version in force."""
+        """The current version."""
         return next(item for item in self.versions if item.version_id == self.current_version_id)
 
     @property

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Spark's SQL as sqlglot reads and writes it, except for what sqlglot would write with another meaning.
+"""sqlglot's Spark dialect, changed where sqlglot would write SQL with another meaning.
 
 A view's query is parsed in this dialect once: the same tree tells the base tables, expands ``*`` and is analysed for an
 incremental refresh. Before an incremental refresh Spark itself compares the regenerated query with the user's own

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An interval of a view: the column that it is of, and the SQL condition that its rows pass."""
+"""An interval of a view: its column, and the SQL condition for its rows."""
 
 from __future__ import annotations
 

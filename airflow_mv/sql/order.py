@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The order of views that read each other: each after those that it reads."""
+"""Order views by what they read: each view comes after those that it reads."""
 
 from __future__ import annotations
 

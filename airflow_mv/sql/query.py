@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a view's query reads, and the query with each base table pinned to a snapshot.
+"""Parse a view's query, find what it reads, and pin each base table to a snapshot.
 
-Views cannot be time-travelled, so nested plain views are put in as subqueries, with their own base
-tables pinned.
+Views do not support time travel, so nested plain views are expanded as subqueries, with their own base tables pinned.
 """
 
 from __future__ import annotations
@@ -199,7 +198,7 @@ def partition_transform(text: str, columns: Collection[str] | None = None) -> st
         columns: The columns there are, where they are known.
 
     Raises:
-        InvalidQueryError: It is nothing of these.
+        InvalidQueryError: It is not one of these.
     """
     match = _TRANSFORM.fullmatch(text)
     if match is None:
@@ -408,7 +407,7 @@ def parse_query(
         given: Names of one part that are no tables: the statement around the query says what they are.
 
     Raises:
-        InvalidQueryError: The text is no single query, or holds something whose result could not
+        InvalidQueryError: The text is not a single query, or contains something whose result could not
             be pinned. The message quotes the place.
     """
     text, tokens, tree = _parsed(sql, view)

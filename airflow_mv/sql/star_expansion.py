@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A view keeps the columns that it was made with: ``*`` is written out where a table has got more since.
+"""Star expansion: a view keeps the columns that it was created with, even if a table gets more columns later.
 
-Which columns a table had is found, not stored: among the schemas that it has had, the newest with which the query
-gives the view's own columns. So views of other programs are read alike.
+The earlier columns of a table are found, not stored: they are those of its newest schema with which the query returns
+the view's own columns. This also works for views of other programs.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _Names = tuple[str | None, ...]
 
 
 class _UnknownError(Exception):
-    """What a ``*`` stands for cannot be told; Spark will."""
+    """The columns of a ``*`` are not known here; Spark resolves them."""
 
 
 def expand_stars(
