@@ -128,7 +128,7 @@ class _Keys:
 
     @cached_property
     def predicates(self) -> Mapping[str, str]:
-        """What all keys pass, by column; see :func:`~airflow_mv.job.pruning.predicates`."""
+        """A predicate that all keys satisfy, by column; see :func:`~airflow_mv.job.pruning.predicates`."""
         return predicates(self.work.spark, self.view, self.step.keys, self._types, self.work.keys or 0)
 
     def only(self, relation: str, alias: str) -> str:

@@ -11,7 +11,7 @@ from airflow_mv.errors import InvalidQueryError
 from airflow_mv.job.context import JobContext
 from airflow_mv.script import Script
 
-#: Types of which each holds all values of those before it in its line.
+#: Types, each of which can hold all values of those before it in its line.
 _LINES = (
     (T.ByteType, T.ShortType, T.IntegerType, T.LongType),
     (T.FloatType, T.DoubleType),

@@ -203,10 +203,10 @@ def _told_append(work: JobContext, step: DeltaStep) -> _Read:
 
 
 def _told_appends(work: JobContext, step: DeltaStep) -> Sequence[int] | None:
-    """Return files, bytes and rows of the appends of a step, where no Java is at hand to walk its snapshots.
+    """Return files, bytes and rows of a step's appends from the snapshots' summaries, without access to the Java table.
 
     Returns:
-        ``None`` where a summary does not say.
+        ``None`` if a summary lacks them.
 
     Raises:
         IncrementalRefusedError: Code ``snapshot-missing``.

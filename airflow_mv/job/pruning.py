@@ -15,10 +15,10 @@ from airflow_mv.quoting import quote
 
 #: Iceberg looks at a file's bounds for each value of a list up to this long.
 _LONGEST_LIST = 200
-#: More keys than this are not worth a look.
+#: With more keys than this no predicates are made.
 _MOST_KEYS = 20_000
 _LONGEST_STRING = 200
-#: Stands for what is no UTF-8: the value itself is another one.
+#: Replaces text that is not valid UTF-8, so that the value itself is different.
 _UNREADABLE = "\ufffd"
 _WHOLE = (T.ByteType, T.ShortType, T.IntegerType, T.LongType)
 

@@ -163,7 +163,7 @@ def _drop_branch(spark: SparkSession, script: Script) -> None:
 
 
 def _own_branch(script: Script) -> str | None:
-    """Return a branch of this run's own: two runs of one refresh must not write to one branch."""
+    """Return a branch name for this run only: two runs of one refresh must not write to the same branch."""
     return None if script.branch is None else f"{script.branch}_{uuid.uuid4().hex[:8]}"
 
 
@@ -179,7 +179,7 @@ def _file_access(spark: SparkSession, view: str) -> dict[str, str]:
 
 @contextmanager
 def _settings(spark: SparkSession, wanted: Mapping[str, str]) -> Iterator[None]:
-    """Set what a run needs, and put back what was there."""
+    """Set the settings of a run, and restore the earlier values afterwards."""
     before: dict[str, str | None] = {}
     try:
         for key, value in wanted.items():
@@ -231,7 +231,7 @@ def _tables(spark: SparkSession, script: Script, name: str, access: Mapping[str,
 
 
 def _drop_database(spark: SparkSession, name: str) -> None:
-    """Free the memory of a run's database: a Connect server lives for months."""
+    """Free the memory of a run's database: a Connect server may run for months."""
     address = f"jdbc:derby:memory:{name};drop=true"
     if (jvm := getattr(spark, "_jvm", None)) is not None:
         jvm.java.sql.DriverManager.getConnection(address)

@@ -51,7 +51,7 @@ NonEmpty = Annotated[str, Field(min_length=1)]
 
 
 class ViewSettings(StoredModel):
-    """What the view says about its materialization."""
+    """The view's settings for its materialization."""
 
     storage_table_location: NonEmpty
     """Path of the storage table's current metadata file. In the registered layout it is the first one, which the

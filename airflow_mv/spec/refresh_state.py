@@ -55,7 +55,7 @@ class SourceView(StoredModel):
 
 
 class RefreshState(StoredModel):
-    """One refresh as the draft tells it."""
+    """One refresh in the draft's format."""
 
     view_version_id: Int
     refresh_start_timestamp_ms: Long
@@ -70,7 +70,7 @@ def refresh_state(
     nested_views: Sequence[NestedViewVersion],
     catalog: str,
 ) -> RefreshState:
-    """Return a refresh in the draft's words.
+    """Return a refresh in the draft's format.
 
     Args:
         version_id: The view's version.

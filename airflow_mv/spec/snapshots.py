@@ -16,7 +16,7 @@ from airflow_mv.spec.table import TableMetadata
 CURRENT = "current"
 NAMED = "named"
 YOUNG = "young"
-#: Why a snapshot stays.
+#: Why a snapshot is kept.
 REASONS = (CURRENT, NAMED, YOUNG)
 
 

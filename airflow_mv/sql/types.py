@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Iceberg's types as Spark writes them.
+"""Convert Iceberg's types to Spark SQL.
 
 Source: Iceberg ``format/spec.md``, "Schemas and Data Types", and Iceberg's Spark type conversion.
 """
