@@ -25,14 +25,14 @@ _WHOLE_TEXT = {"spark.sql.debug.maxToStringFields": str(2**31 - 1), "spark.sql.m
 _PART = "`(?:[^`]|``)+`"
 #: A base table as the statements of a refresh name it.
 _PINNED = re.compile(rf"(?P<name>(?:{_PART}\.)+{_PART}) (?:VERSION AS OF (?P<snapshot>\d+)|TABLESAMPLE \(0 ROWS\))")
-#: Leaves of a plan that read no table.
+#: Leaf nodes of a plan that do not read a table.
 _CONSTANT = frozenset({"OneRowRelation", "LocalRelation", "Range", "CTERelationRef", "UnionLoopRef"})
 _TABLE = "DataSourceV2Relation"
 _ANALYSED = re.compile(r"(?s)== Analyzed Logical Plan ==\n(.*?)\n== Optimized Logical Plan ==")
 _TABLE_IN_TEXT = re.compile(r"(?m)^[ :+-]*RelationV2\[.*\] (.+)$")
 _OTHER_IN_TEXT = re.compile(r"(?m)^[ :+-]*(Relation(?!V2)|HiveTableRelation|LogicalRDD|InMemoryRelation)\b.*$")
 _VARIABLE = re.compile(r"variablereference\(([^=)]+)=")
-#: What may be the call of a function, by its name in full.
+#: Text that may be a call of a function by its full name.
 _CALL = re.compile(rf"(?<![\w`.])((?:(?:{_PART}|\w+)\s*\.\s*)*(?:{_PART}|\w+))\s*\(")
 _FUNCTION_NODE = re.compile(r"(?m)^[ :+-]*SQLFunctionNode ")
 _SQL_FUNCTION = "sqlFunction."

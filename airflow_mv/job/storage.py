@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The statement that creates a storage table, and how names and strings are written in one."""
+"""Write the statement that creates a storage table, and read what a run has written to it."""
 
 from __future__ import annotations
 

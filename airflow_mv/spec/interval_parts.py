@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Record which stored rows were computed from which snapshots: those of a full refresh, and later intervals.
 
-A partial refresh never claims to be a complete one. Its record keeps what the last whole refresh read, and
+A partial refresh is never recorded as a complete one. Its record keeps what the last whole refresh read, and
 beside it the intervals that were refreshed on their own: they do not overlap, the newest cuts the older ones,
 and neighbours of the same snapshots are one.
 """

@@ -94,7 +94,7 @@ class StoredModel(BaseModel):
 
 
 def describe(error: ValidationError) -> str:
-    """Name the first faulty field and its fault, e.g. ``field refreshes.0.version-id: Field required``."""
+    """Describe the first invalid field, e.g. ``field refreshes.0.version-id: Field required``."""
     if error.error_count() > _MOST_DESCRIBED:
         return f"{error.error_count()} fields are missing or wrong"
     first = error.errors(include_url=False, include_input=False, include_context=False)[0]

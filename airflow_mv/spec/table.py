@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The few table-metadata fields that freshness, time travel and publishing need.
+"""Read the table-metadata fields that freshness, time travel and publishing need.
 
 Source: Iceberg ``format/spec.md``, "Table Metadata Fields" and "Snapshots". A file with ten thousand
 snapshots is read in milliseconds because everything else is skipped.
