@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What every command shares: options, the catalog, the session, output and exit codes."""
+"""Shared by all commands: options, the catalog, the session, output and exit codes."""
 
 from __future__ import annotations
 

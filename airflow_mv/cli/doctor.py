@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``airflow-mv doctor``: is everything there, and what mends it."""
+"""``airflow-mv doctor``: check the environment, the catalogs or a view, and suggest repairs."""
 
 from __future__ import annotations
 

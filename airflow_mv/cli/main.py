@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The commands. They parse, call and print; what they do is elsewhere."""
+"""The commands. They parse, call and print; the work is done in other packages."""
 
 from __future__ import annotations
 

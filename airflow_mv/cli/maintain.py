@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The commands that look after what refreshes leave: maintain, rollback, drop."""
+"""The maintenance commands: maintain, rollback, drop."""
 
 from __future__ import annotations
 

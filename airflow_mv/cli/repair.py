@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``airflow-mv repair``: say what is lost or cut of a view, and go back to what is whole."""
+"""``airflow-mv repair``: report lost or truncated files of a view, and go back to its newest intact state."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Print documents for people."""
+"""Print documents in human-readable form."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Views that read each other as one DAG: in their order, from one set of base snapshots."""
+"""Build one DAG for views that read each other: in dependency order, from one set of base snapshots."""
 
 from airflow_mv.dags.alerts import freshness_alerts_dag as freshness_alerts_dag
 from airflow_mv.dags.chain import ChainedView as ChainedView

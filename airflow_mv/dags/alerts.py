@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A DAG that tells when views are late; it runs whatever becomes of the DAGs that refresh them."""
+"""A DAG that sends alerts for late views. It is independent of the DAGs that refresh them."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Views as a DAG file names them, and their order: known without asking anybody.
+"""The views of a chain as a DAG file declares them, and their order, without access to a catalog.
 
-A DAG file is read every few seconds, on a machine that may reach no catalog. So the order follows from what the file
-says itself: from the views' SQL, or from ``after``.
+A DAG file is read every few seconds, on a machine that may reach no catalog. So the order is derived from the file
+itself: from the views' SQL, or from ``after``.
 """
 
 from __future__ import annotations

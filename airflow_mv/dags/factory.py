@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A chain of views as one DAG, or as two that share their tasks: one that events start, one that is backfilled."""
+"""Build a chain of views as one DAG, or as two DAGs with the same tasks: one for events, one for backfills."""
 
 from __future__ import annotations
 

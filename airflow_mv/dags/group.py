@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The tasks of a chain: pin the base tables, create what is not there, refresh each view after those that it reads."""
+"""The tasks of a chain: pin the base tables, create missing views, refresh each view after those that it reads."""
 
 from __future__ import annotations
 

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How a view stands to its base tables: what changed since the recorded refresh."""
+"""Freshness of views: what changed in the base tables since the recorded refresh."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Freshness as a promise: which views are later than they may be, and whom that was told.
+"""Alerts on freshness SLOs: which views are late, and which alerts were sent.
 
 This looks at the views themselves, not at runs: a refresh DAG that is paused, or whose runs are skipped, has no run
 that could fail.

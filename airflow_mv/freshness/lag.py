@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Lag: how long a view has lacked something, counted from the first base commit that is not in it.
+"""Lag: the time since the first base commit that a view does not contain.
 
 Not from the last refresh: a view that was refreshed a week ago has no lag where nobody has written since. Times are
 those of the base tables' writers, by their clocks.

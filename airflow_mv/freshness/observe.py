@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Look at a view, its storage table and its base tables: all that freshness and a plan are made from."""
+"""Observe a view, its storage table and its base tables: the input of freshness and of a refresh plan."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""News of base tables: which of it is wanted, and what of it was announced."""
+"""Pending changes of base tables: which of them count, and which were announced."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ Require = Literal["any", "all"]
 
 @dataclass(frozen=True, slots=True)
 class PendingCriteria:
-    """Which news of a view count.
+    """Which pending changes of a view count.
 
     Args:
-        tables: Names of the base tables that count; all of them where it is empty.
-        require: Whether ``any`` of them must have changed, or ``all``.
-        quiet: Wait until the last of the changes is this old: a writer may be in the midst of several commits. Times
+        tables: Names of the base tables that count. Empty: all base tables.
+        require: ``any``: one changed table is enough; ``all``: each of them must have changed.
+        quiet: Wait until the newest change is this old, because a writer may be making several commits. Times
             are those of the base tables' writers.
-        wait_at_most: But no longer than until the first of them is this old; ``None``: however long.
+        wait_at_most: Do not wait for ``quiet`` once the oldest change is this old. ``None``: no limit.
     """
 
     tables: tuple[str, ...] = ()
@@ -29,7 +29,7 @@ class PendingCriteria:
     wait_at_most: timedelta | None = None
 
     def arguments(self) -> dict[str, Any]:
-        """Return it as triggers take it, in JSON's types: times in seconds."""
+        """Return the arguments of triggers, in JSON types; times in seconds."""
         return {
             "tables": list(self.tables),
             "require": self.require,
@@ -40,11 +40,11 @@ class PendingCriteria:
 
 @dataclass(slots=True)
 class Announcements:
-    """What was announced, so that each news is announced once; it outlives a restart by :meth:`state`.
+    """What was announced, so that each pending change is announced once. :meth:`state` keeps it across restarts.
 
     Args:
-        at_most_every: No two announcements within this time.
-        remind_every: Announce again what nobody has refreshed for so long, in case the first word of it was lost;
+        at_most_every: Minimum time between two announcements.
+        remind_every: Announce a change again if it is not refreshed after this time: the first event may be lost.
             ``None``: never.
         marks: Mark and time (seconds since the epoch) of the last announcement, by view.
     """
@@ -54,10 +54,10 @@ class Announcements:
     marks: dict[str, tuple[str, float]] = field(default_factory=dict)
 
     def due(self, marks: Mapping[str, str], now: float) -> list[str]:
-        """Return the views whose news is to be announced now.
+        """Return the views whose pending changes are to be announced now.
 
         Args:
-            marks: The mark of the news, by view that has some.
+            marks: The mark of the pending changes, by view. Views without pending changes are left out.
             now: Seconds since the epoch.
         """
         last = max((when for _, when in self.marks.values()), default=None)
@@ -72,15 +72,15 @@ class Announcements:
         return self.remind_every is not None and not 0 <= now - when < self.remind_every.total_seconds()
 
     def announced(self, marks: Mapping[str, str], now: float) -> None:
-        """Take note of an announcement."""
+        """Record an announcement."""
         self.marks |= {view: (mark, now) for view, mark in marks.items()}
 
     def state(self) -> dict[str, Any]:
-        """Return the JSON form of what must outlive a restart."""
+        """Return the JSON form of what must be kept across restarts."""
         return {view: [mark, when] for view, (mark, when) in self.marks.items()}
 
     def recall(self, state: object, views: Sequence[str]) -> None:
-        """Read what :meth:`state` returned; anything else means that nothing was announced."""
+        """Read what :meth:`state` returned. Anything else is read as: nothing was announced."""
         if isinstance(state, Mapping):
             for view, item in state.items():
                 match item:

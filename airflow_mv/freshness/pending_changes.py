@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the recorded refreshes of views have not seen: the news that a refresh should be started for.
+"""Pending changes: changes of base tables that the recorded refresh of a view does not contain.
 
-News is not "a new snapshot id". It is what a look at the view finds missing in its recorded refresh, so an event that
-was lost is found again, one that comes twice or late finds nothing, and compaction is no news.
+A moved snapshot id alone is not a pending change. The base tables are compared with the recorded refresh, so a lost
+event is found again, a repeated or late event finds nothing, and compaction does not count.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ _BEHIND = frozenset({State.STALE, State.NEVER_REFRESHED, State.DEFINITION_CHANGE
 
 @dataclass(frozen=True, slots=True)
 class PendingChanges:
-    """What the recorded refresh of a view has not seen.
+    """The pending changes of a view.
 
     Args:
-        observation: The look at the view.
-        changes: The base tables that changed, of those that count.
-        lag: How long the view has been behind.
-        mark: The same for the same news, whatever was compacted since; another one after each commit that may have
-            changed rows, and after a refresh that left some of them for the next one.
+        observation: The observation of the view.
+        changes: The changed base tables, of those that count.
+        lag: The view's lag.
+        mark: Identifies the pending changes. It stays equal when only compactions follow. It differs after each
+            commit that may have changed rows, and after a refresh that left some changes for the next one.
     """
 
     observation: Observation
@@ -49,7 +49,7 @@ class PendingChanges:
         return self.observation.view.identifier
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the JSON form. Snapshot ids are text: they exceed JavaScript's numbers."""
+        """Return the JSON form. Snapshot ids are strings, because they exceed JavaScript's safe integers."""
         record = self.observation.record
         return {
             "view": str(self.view),
@@ -81,21 +81,21 @@ def find_pending_changes(
     pins: dict[Identifier, ObservedTable] | None = None,
     now: datetime | None = None,
 ) -> PendingChanges | None:
-    """Return what the recorded refresh of a view has not seen, or ``None`` where nothing is wanted of it now.
+    """Return the pending changes of a view, or ``None`` if none of them is wanted now.
 
-    A view that was never refreshed, or has another definition by now, has seen nothing.
+    For a view that was never refreshed, or whose definition changed, every base table has pending changes.
 
     Args:
         catalog: Where it is.
         view: Its name.
-        wanted: Which news count.
-        pins: Base tables that other views have looked at; see :func:`airflow_mv.freshness.observe.observe`.
-        now: The time that ``quiet`` counts to.
+        wanted: Which pending changes count.
+        pins: Base tables that were observed for other views; see :func:`airflow_mv.freshness.observe.observe`.
+        now: The current time, for ``quiet``.
 
     Raises:
-        MaterializedViewError: It cannot be looked at.
+        MaterializedViewError: The view cannot be read.
         BaseTableNotFoundError: A base table cannot be read.
-        ConfigurationError: It does not read a table that should count.
+        ConfigurationError: The view does not read a table that should count.
     """
     wanted = wanted or PendingCriteria()
     seen = observe(catalog, view, pins=pins)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Freshness: the snapshots that a refresh recorded against the base tables' current ones. No data is read."""
+"""Freshness: compare the recorded base snapshots with the current ones. No data is read."""
 
 from __future__ import annotations
 

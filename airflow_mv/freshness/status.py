@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Look at views without changing anything: freshness of many, history, stored metadata."""
+"""Read-only queries on views: freshness of many views, history, stored metadata."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The door between Airflow and the rest: connections become catalogs and Spark targets, errors become Airflow's."""
+"""Airflow hooks: map connections to catalogs and Spark targets, and errors to Airflow's."""
 
 from airflow_mv.hooks.errors import airflow_errors as airflow_errors
 from airflow_mv.hooks.errors import task_errors as task_errors

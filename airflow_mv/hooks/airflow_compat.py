@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""All that is used of Airflow although it is not public, in one place."""
+"""Private names of Airflow that this package uses, in one place."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Connections of type ``iceberg``: completed, opened under a name, and their secrets masked."""
+"""Connections of type ``iceberg``: complete them, open them under a catalog name, and mask their secrets."""
 
 from __future__ import annotations
 

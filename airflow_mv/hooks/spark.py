@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Spark connections: where they lead."""
+"""Spark connections and their targets."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Lineage: what a refresh read and wrote, told to OpenLineage where its provider is installed and set up."""
+"""Lineage: report what a refresh read and wrote to OpenLineage, if its provider is installed and configured."""
 
 from __future__ import annotations
 

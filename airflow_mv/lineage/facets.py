@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A refresh in OpenLineage's words. Imported only where OpenLineage is there."""
+"""OpenLineage facets of a refresh. Imported only if OpenLineage is installed."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is said of a refresh: gathered from the catalog while the task runs, without any library of OpenLineage's."""
+"""The facts of a refresh for lineage: read from the catalog while the task runs, without OpenLineage's libraries."""
 
 from __future__ import annotations
 

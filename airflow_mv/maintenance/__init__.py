@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What looks after a view between its refreshes: expiry, orphans, a rollback, and taking it away with its files."""
+"""Maintenance of views: expiry of snapshots, orphan files, rollback, repair, and dropping a view with its files."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Drop what a storage table's metadata holds for too long: old snapshots, and branches of refreshes that have died."""
+"""Expire old snapshots of a storage table, and drop the branches of dead refreshes."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which folders are a view's own, and what others have in them.
+"""Find which folders are a view's own, and what other tables and views have in them.
 
-Where a view lies is a word in its metadata, and where its storage table lies is one in that table's. Both can be wrong.
-A folder that holds the warehouse, a namespace, or all of another table is refused. Below it, what belongs to another
-table or view is left alone.
+The locations of a view and its storage table are read from their metadata, and both can be wrong. A folder that holds
+the warehouse, a namespace or a whole other table is refused. Within an accepted folder, files of another table or view
+are not touched.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Prove that a file is a view's: what its own metadata files, of any age, name or reach.
+"""Proof of ownership: a file is a view's if the view's metadata files, current or old, name or reach it.
 
 The files below the view's folders are listed first. A view metadata file is the view's if its content has the view's
-uuid. A storage metadata file is if its content has the uuid of a storage table that one of these view metadata files
-names. Manifest lists, manifests, data, delete and statistics files are if one of these storage metadata files reaches
-them. The working files of refreshes are by their content.
+uuid. A storage metadata file is the view's if its content has the uuid of a storage table that one of these view
+metadata files names. Manifest lists, manifests, data, delete and statistics files are the view's if one of these
+storage metadata files reaches them. Working files of refreshes are recognized by their content.
 """
 
 from __future__ import annotations

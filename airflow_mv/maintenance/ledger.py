@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The maintenance ledger of a view: since when a file is known to be unreachable, what was deleted, what was expired.
+"""The maintenance ledger of a view: since when files are known to be unreachable, and what was deleted or expired.
 
-It is one small JSON file in the view's own folder. It never proves that a file may be deleted: an entry can only make
-a file wait. A ledger that is missing, cut or made up leads to less deletion, never to more.
+It is one small JSON file in the view's own folder. It never proves that a file may be deleted: an entry can only
+delay a deletion. A missing, truncated or forged ledger leads to fewer deletions, never to more.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""After-commit maintenance: expire old snapshots of a storage table, collect the files that nothing reaches.
+"""After-commit maintenance: expire old snapshots of a storage table, and delete orphan files.
 
-A file is deleted only if it is proven the view's, see :mod:`airflow_mv.maintenance.history`. The order makes it safe:
-the store's clock first, then the listing, and only then the pointer. A file that is listed and old was written
-long before the pointer was read, so whatever was going to publish it has done so and is seen, or never will.
+A file is deleted only with a proof of ownership, see :mod:`airflow_mv.maintenance.history`. The order of reads makes it
+safe: the store's clock first, then the listing, and only then the pointer. A listed file that is older than the grace
+was written long before the pointer was read: either it has been published by then, or it never will be.
 """
 
 from __future__ import annotations

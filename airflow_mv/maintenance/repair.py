@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Find what is lost or cut of a view, and publish the newest state that is whole.
+"""Find lost or truncated files of a view, and publish its newest intact state.
 
 ``evidence`` reads, the functions in the first half of this module decide, the second half publishes. A repair deletes
-nothing. It writes new metadata files under fresh names, and publishes them in one conditional change that requires the
-catalog to be as it was looked at: so a refresh that is still running cannot be undone by a repair, nor a repair by it.
+nothing. It writes new metadata files under new names, and publishes them in one conditional change that requires the
+catalog's state to be the one that was read. So a repair cannot undo a running refresh, nor a refresh a repair.
 """
 
 from __future__ import annotations

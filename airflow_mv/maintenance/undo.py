@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Undo what maintenance has announced or expired, as long as the files are still there."""
+"""Undo maintenance: restore expired snapshots whose files still exist, and unmark files."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tell when views are later than they may be, and when they are on time again."""
+"""Send an alert when views are later than their freshness SLO allows, and a message when they are on time again."""
 
 from __future__ import annotations
 

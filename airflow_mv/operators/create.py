@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Create a view from a task, as often as it is asked."""
+"""Create a view from a task. Idempotent."""
 
 from __future__ import annotations
 

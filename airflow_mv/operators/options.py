@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How a task refreshes: the options of every operator that plans one, read and documented in one place."""
+"""Refresh options shared by the operators that plan a refresh."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pin base tables for a run of several refreshes, and say which views' turn it is."""
+"""Pin base tables for a run of several refreshes, and select the views to refresh."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Refresh a view: plan, run Spark if need be, publish. One idempotent task."""
+"""Refresh a view in one idempotent task: plan, run Spark if needed, publish."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""All that is used of the Spark provider although it is not public, in one place.
+"""Private names of the Spark provider that this package uses, in one place.
 
 The provider's operator tracks a driver in a cluster, resumes it after a worker has died, and kills it, all through the
 :class:`SparkSubmitHook` that it holds. Here that hook is made for each submission, with arguments of its own. No option

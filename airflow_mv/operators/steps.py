@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Plan and commit as tasks of their own, for a Spark job that another operator submits between them."""
+"""Plan and commit as separate tasks, for a Spark job that another operator submits in between."""
 
 from __future__ import annotations
 

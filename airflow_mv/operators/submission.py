@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Merge what a view needs of spark-submit with what the user has set."""
+"""Merge the spark-submit options that a view needs with those that the user set."""
 
 from __future__ import annotations
 

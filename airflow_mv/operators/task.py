@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the tasks share: what the log says, the asset event."""
+"""Shared by the tasks: log lines and the asset event."""
 
 from __future__ import annotations
 

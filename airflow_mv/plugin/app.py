@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The page over HTTP. Every route asks Airflow's auth manager first, and none changes anything.
+"""The page's web application. Every route checks access with Airflow's auth manager first; none changes anything.
 
 A plugin's application gets no authentication from Airflow. Who may read assets may read the page; whoever is not
 logged in gets 401, and whoever may not, 403: for the files of the page, too. There are only GET routes; what a

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Filter, sort and cut rows; make the graph that they span. Pure: no I/O."""
+"""Filter, sort and page rows, and build their graph. Pure: no I/O."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a manual run of a DAG needs as input before it can refresh anything. Read from the serialized DAG."""
+"""The input that a manual run of a DAG needs before it can refresh. Read from the serialized DAG."""
 
 from __future__ import annotations
 

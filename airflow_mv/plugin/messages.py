@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Messages of the page: no secrets, bounded lengths, and what to do about an error."""
+"""Messages of the page: without secrets, of bounded length, with advice for errors."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _ADVICE: tuple[tuple[type[MaterializedViewError], str], ...] = (
 
 
 def harmless(text: str) -> str:
-    """Return a message without any secret that Airflow knows of, and of bounded length."""
+    """Return a message of bounded length, with the secrets that Airflow knows masked."""
     masked = redacted(text)
     return masked if len(masked) <= _LONGEST else f"{masked[:_LONGEST]} …"
 
@@ -35,14 +35,14 @@ _MOST = 20
 
 
 def said(document: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what the page shows of it.
+    """Return the reasons, the interval and the checks that the page shows for a refresh.
 
     Args:
         document: A recorded refresh as ``airflow-mv history`` has it, or the extra of an asset event.
 
     Returns:
         ``reasons``, ``fallback`` (why an incremental view was recomputed in full, against expectation), ``interval``
-        and ``checks``; each ``None`` or empty where nothing is said of it.
+        and ``checks``; each ``None`` or empty if the document has none.
     """
     reasons = _reasons(document.get("reasons"))
     return {

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the page says, put together from catalogs and from Airflow's database. Knows no HTTP."""
+"""The content of the page, from catalogs and from Airflow's database. Independent of HTTP."""
 
 from __future__ import annotations
 

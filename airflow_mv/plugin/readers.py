@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the user who reads the page may see and do, by Airflow's own auth manager."""
+"""What the page's user may see and do, according to Airflow's auth manager."""
 
 from __future__ import annotations
 

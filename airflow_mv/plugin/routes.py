@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The page's questions over HTTP. Catalogs and databases are asked off the event loop, with a time limit."""
+"""The page's HTTP routes. Catalogs and databases are queried off the event loop, with a time limit."""
 
 from __future__ import annotations
 

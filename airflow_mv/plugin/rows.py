@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the page shows of one view in a line, from one look at its metadata."""
+"""The row that the page shows for a view, from one observation of its metadata."""
 
 from __future__ import annotations
 

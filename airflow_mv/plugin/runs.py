@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What Airflow's own database knows of views: who refreshes them, and what became of it.
+"""Read from Airflow's database which DAGs refresh views, and how their runs ended.
 
-Every function leaves out what the reader may not see.
+Every function omits what the user may not see.
 """
 
 from __future__ import annotations

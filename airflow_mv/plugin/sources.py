@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which catalogs the page shows: connections from Airflow's configuration, and the names of their catalogs."""
+"""The catalogs that the page shows: connections from Airflow's configuration, and the names of their catalogs."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""All views of a catalog, looked at in the background and only while somebody asks for them."""
+"""Read all views of a catalog in the background, only while somebody requests them."""
 
 from __future__ import annotations
 

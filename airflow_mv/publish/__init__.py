@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Publish changes of views: one protocol for all of them, and two layouts in which a refresh is sent."""
+"""Publish changes of views: one protocol for all changes, and two layouts of the storage table."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The interface of a layout, as far as staging and publication go, and what all layouts share of it."""
+"""The interface of a storage layout for staging and publication, and what all layouts share."""
 
 from __future__ import annotations
 

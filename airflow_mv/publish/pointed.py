@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The pointed layout: the view names the storage table's metadata file, and its pointer is what is swapped.
+"""The pointed layout: the view names the storage table's metadata file, and a refresh swaps the view's pointer.
 
 What is written before the swap counts for nothing. A swap whose base is gone can never land later, since
 names of metadata files are never used twice; only then its files are deleted.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The publication protocol: send a change to a catalog exactly once, or not at all.
+"""The publication protocol: apply a change to a catalog exactly once, or not at all.
 
 Everything that changes a view, its storage table or a row of the catalog is a :class:`Change` that is given to one
 loop, :func:`commit`: a refresh, an expiry, a rollback, a new definition, a creation, new properties, the removal of a

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Changes of a view itself: its creation, its definition, its properties; and the storage table made for it."""
+"""Changes of a view itself: its creation, definition and properties, and the creation of its storage table."""
 
 from __future__ import annotations
 

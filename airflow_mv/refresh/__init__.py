@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Refresh views: read the inputs, choose and compile in functions of them, then stage, check and publish."""
+"""Refresh views: read the inputs, choose and compile in pure functions, then stage, check and publish."""
 
 from airflow_mv.refresh.inputs import Pins as Pins
 from airflow_mv.refresh.inputs import RefreshOptions as RefreshOptions

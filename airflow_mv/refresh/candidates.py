@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Find the way to refresh a view from what changed: append, merge, replace the affected keys, or not at all.
+"""Find the refresh modes that are possible for a view's changes: append, merge, replace-keys, or none.
 
-Each way is right wherever the algebra (:mod:`airflow_mv.ivm`) allows it; which one runs is a
+Each mode is correct wherever the algebra (:mod:`airflow_mv.ivm`) allows it; which one runs is a
 matter of cost. What is not taken is told with its reason.
 """
 

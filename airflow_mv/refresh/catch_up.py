@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Catch up by a bounded part of the new base commits: a look at a view as if the later ones had not been made yet."""
+"""Catch up in bounded steps: plan a refresh up to a base commit, as if later commits did not exist yet."""
 
 from __future__ import annotations
 

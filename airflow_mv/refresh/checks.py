@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The checks of a refresh: which they are, and what follows from what came of them."""
+"""The checks of a refresh, and how their results affect it."""
 
 from __future__ import annotations
 

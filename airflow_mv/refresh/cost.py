@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a refresh will cost, estimated from metadata: enough to tell a cheap way from a dear one.
+"""Estimate the cost of a refresh from metadata, well enough to tell a cheap mode from an expensive one.
 
-The figures are of one class of machine; only their relation matters. What a view's last refreshes took against
+The constants were measured on one class of machine; only their ratios matter. What a view's last refreshes took against
 their estimates, once recorded, corrects the guess. ``python -m benchmarks incremental`` prints both side by side, and
 ``benchmarks/README.md`` says how to set the figures anew by it.
 """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Make, redefine and drop materialized views."""
+"""Create, redefine and drop materialized views."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ask the algebra how a stale view can be refreshed from what changed, with all that the catalog knows."""
+"""Find the incremental refreshes that the algebra allows for a stale view, with the metadata in the catalog."""
 
 from __future__ import annotations
 

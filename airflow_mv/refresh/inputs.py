@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""All that a refresh is decided and compiled from. :func:`load_inputs` reads it, before anything is decided."""
+"""The inputs of a refresh. :func:`load_inputs` reads all of them before a mode is chosen."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The statements that refresh one interval of a view, and rows of it that an earlier round has staged."""
+"""The statements that refresh one interval of a view, and reuse of rows that an earlier attempt staged."""
 
 from __future__ import annotations
 

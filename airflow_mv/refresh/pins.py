@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One cut for several refreshes: base tables pinned once, as a small document that passes between processes.
+"""One consistent snapshot set for several refreshes: pins of base tables, as a small document.
 
-A materialized view that the same run refreshes is no base table here: it is read as its refresh has left it.
+A materialized view that the same run refreshes is not pinned: it is read as its refresh left it.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Choose what a refresh does, and say why: a plan is data that explains itself and can be carried out."""
+"""The plan of a refresh: what it does, and why."""
 
 from __future__ import annotations
 

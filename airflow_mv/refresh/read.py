@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Read a materialized view's stored rows, by the rules of ``allow-stale-data``."""
+"""Read a materialized view's stored rows, according to ``allow-stale-data``."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Refresh a view in three steps: plan (metadata only), stage (Spark), publish (one swap).
 
-What passes between the steps is data that survives as JSON, so a task may stop between two of them.
+The data passed between the steps can be stored as JSON, so a task may stop between two steps.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Prove that nothing has changed for an interval: by the statistics of the files that came, no row of it came.
+"""Prove that an interval is unaffected: the statistics of the added files exclude its rows.
 
-This is what makes a daily backfill cheap: the base table gets a day a day, and the days before need no Spark.
+This makes a daily backfill cheap: each day adds rows of one day, and the earlier days need no Spark.
 """
 
 from __future__ import annotations

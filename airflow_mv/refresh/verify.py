@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Prove a view's stored rows: recompute the query at the recorded base snapshots and compare."""
+"""Verify a view's stored rows: recompute the query at the recorded base snapshots and compare."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Gate tasks on the freshness of views, and on changes of their base tables."""
+"""Sensors that wait for fresh views, or for changes of their base tables."""
 
 from airflow_mv.sensors.base_tables import BaseTablesChangedSensor as BaseTablesChangedSensor
 from airflow_mv.sensors.freshness import MaterializedViewFreshSensor as MaterializedViewFreshSensor

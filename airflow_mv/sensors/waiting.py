@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the sensors share: they hold no worker slot while they wait, and an outage is waited through."""
+"""Shared by the sensors: they wait deferred, without a worker slot, and go on waiting during a catalog outage."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Wait for views and their base tables off the worker, and start DAGs by what views have not seen."""
+"""Triggers that wait for fresh views, or for pending changes of their base tables."""
 
 from airflow_mv.triggers.base_tables import BaseTablesChangedOnceTrigger as BaseTablesChangedOnceTrigger
 from airflow_mv.triggers.base_tables import BaseTablesChangedTrigger as BaseTablesChangedTrigger

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Start DAGs, or let tasks go on, by what the recorded refreshes of views have not seen."""
+"""Triggers that start DAGs, or resume tasks, when views have pending changes."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ if TYPE_CHECKING:
 Time = timedelta | float | str
 #: Key in the asset's state store.
 ANNOUNCED = "airflow_mv_announced"
-#: Seconds after which an event that was handed over is taken to be in Airflow's database.
+#: Seconds after which a yielded event is assumed to be in Airflow's database.
 _HANDED_OVER = 5.0
 
 
 @dataclass(frozen=True, slots=True)
 class PendingReport:
-    """One look at the base tables of views, as it crosses from trigger to task.
+    """The result of one poll of the base tables of views, as a trigger passes it to a task.
 
     Args:
-        views: What views have not seen.
-        errors: Class and message of the error of each view that cannot be looked at.
-        fatal: The first of these that waiting cannot mend, or ``None``.
+        views: Pending changes, by view.
+        errors: Class and message of the error of each view that cannot be read.
+        fatal: The first error that is not retryable, or ``None``.
     """
 
     views: dict[str, PendingChanges] = field(default_factory=dict)
@@ -56,7 +56,7 @@ class PendingReport:
         return {"error": list(self.fatal)} if self.fatal else None
 
     def describe(self) -> str:
-        """Say what is new and what is wrong, in a line each."""
+        """Return the pending changes and the errors, one line each."""
         lines = [
             f"{item.view} has not seen: " + "; ".join(reason.message for reason in item.observation.freshness.reasons)
             for item in self.views.values()
@@ -66,7 +66,7 @@ class PendingReport:
 
     @property
     def verdict(self) -> object:
-        """What is worth a line in the log when it changes."""
+        """The part of the result that is logged when it changes."""
         return [item.mark for item in self.views.values()], self.errors
 
 
@@ -74,7 +74,7 @@ def payload_or_error(payload: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return an event's payload.
 
     Raises:
-        MaterializedViewError: The payload is an error, which is raised again in its own class.
+        MaterializedViewError: The payload is an error. It is raised again with its own class.
     """
     if "error" in payload:
         name, message = payload["error"]
@@ -83,12 +83,12 @@ def payload_or_error(payload: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def find_pending(connected: Connected, views: Sequence[str], wanted: PendingCriteria) -> PendingReport:
-    """Look at the base tables of views: one look for each table, however many views read it.
+    """Find the pending changes of views. Each base table is read once, however many views read it.
 
     Args:
         connected: Where the views are.
         views: Their names.
-        wanted: Which news count.
+        wanted: Which pending changes count.
     """
     from airflow_mv.freshness.observe import for_each
     from airflow_mv.freshness.pending_changes import find_pending_changes
@@ -107,7 +107,7 @@ def find_pending(connected: Connected, views: Sequence[str], wanted: PendingCrit
         view, error = result.item, result.error
         if error is not None:
             failed[view] = (type(error).__name__, str(error))
-            # A table that is dropped and made again is away for a moment.
+            # A table that is dropped and created again is missing for a moment.
             if not (error.retryable or isinstance(error, BaseTableNotFoundError)):
                 fatal = fatal or failed[view]
             met.append(error)
@@ -120,10 +120,10 @@ def find_pending(connected: Connected, views: Sequence[str], wanted: PendingCrit
 
 
 def named_views(views: str | Sequence[str]) -> list[str]:
-    """Return the names of views that were given as one name or several.
+    """Return a list of view names, given one name or several.
 
     Raises:
-        ConfigurationError: There is none.
+        ConfigurationError: No name was given.
     """
     names = [views] if isinstance(views, str) else list(views)
     if not names or not all(isinstance(name, str) and name for name in names):
@@ -134,10 +134,10 @@ def named_views(views: str | Sequence[str]) -> list[str]:
 def pending_criteria(
     tables: Sequence[str], require: str, quiet_period: Time, wait_at_most: Time | None
 ) -> PendingCriteria:
-    """Return which news count.
+    """Return which pending changes count.
 
     Raises:
-        ConfigurationError: One of the values is none.
+        ConfigurationError: One of the values is invalid.
     """
     if isinstance(tables, str) or require not in ("any", "all"):
         raise ConfigurationError(f"tables is {tables!r} and require is {require!r}; want a list, and any or all")
@@ -147,7 +147,7 @@ def pending_criteria(
 
 
 class BaseTablesChangedTrigger(BaseEventTrigger):
-    """Fire when base tables of materialized views have changes that the views' recorded refreshes have not seen.
+    """Fire when materialized views have pending changes.
 
     For an ``AssetWatcher``; the DAG that is scheduled on the asset refreshes the views::
 
@@ -155,25 +155,25 @@ class BaseTablesChangedTrigger(BaseEventTrigger):
             AssetWatcher(name="commits", trigger=BaseTablesChangedTrigger(views="lake.sales.daily"))
         ])
 
-    It compares recorded snapshots with current ones, so compaction fires nothing; what changed while no triggerer
-    ran is found when one runs again; and an event that comes twice starts a refresh that finds nothing to do. What was
-    announced is kept in the asset's state store, written after the event: a restart may repeat the last event, and
+    It compares recorded snapshots with current ones. So compaction fires no event; changes made while no triggerer
+    ran are found when one runs again; and a duplicate event starts a refresh that finds nothing to do. Announced
+    changes are kept in the asset's state store, written after the event: a restart may repeat the last event, but
     loses none.
 
-    One trigger for many views looks at each base table once in a poll. The event's payload lists the views with
-    their changed tables: snapshots from and to (ids as text) and rows.
+    One trigger for many views reads each base table once per poll. The event's payload lists the views with their
+    changed tables: the recorded and the current snapshot (ids as strings), and rows.
 
     Args:
         views: A view's name, or several: ``catalog.namespace.name``.
         iceberg_conn_id: Connection of their catalog.
-        tables: Base tables that count, where not all do; each of the views must read them.
-        require: Whether ``any`` of these must have changed, or ``all``.
-        quiet_period: Wait until the last commit is this old: seconds, a ``timedelta`` or a text like ``5 m``.
-        wait_at_most: But no longer than until the first one is this old.
-        at_most_every: No two events within this time.
-        remind_every: Fire again for what nobody has refreshed for so long: Airflow keeps no event for a DAG that is
-            paused. ``None``: never.
-        poke_interval: Seconds between looks.
+        tables: Names of the base tables that count; each of the views must read them. Default: all base tables.
+        require: ``any``: one changed table is enough; ``all``: each of them must have changed.
+        quiet_period: Wait until the newest commit is this old: seconds, a ``timedelta`` or a text like ``5 m``.
+        wait_at_most: Do not wait for ``quiet_period`` once the oldest commit is this old.
+        at_most_every: Minimum time between two events.
+        remind_every: Fire again for changes that are not refreshed after this time: Airflow keeps no events for a
+            paused DAG. ``None``: never.
+        poke_interval: Seconds between polls.
         asset: Name of the asset. Needed where two assets have a watcher with the same arguments: Airflow makes one
             trigger of the two, which then has no state store.
     """
@@ -217,7 +217,7 @@ class BaseTablesChangedTrigger(BaseEventTrigger):
         )
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
-        """Look for ever; fire for what was not announced."""
+        """Poll until cancelled; fire for pending changes that were not announced."""
         announced = Announcements(self.at_most_every, self.remind_every)
         announced.recall(await self._stored(), self.views)
         said: object = None
@@ -232,7 +232,7 @@ class BaseTablesChangedTrigger(BaseEventTrigger):
             if due:
                 yield TriggerEvent(PendingReport({view: news.views[view] for view in due}).to_dict())  # type: ignore[no-untyped-call]
                 announced.announced({view: marks[view] for view in due}, now)
-                # A triggerer that dies before the event is in the database must find it unannounced.
+                # If the triggerer dies before the event is in the database, it must find the changes unannounced.
                 await asyncio.sleep(_HANDED_OVER)
                 await self._store(announced.state())
             await asyncio.sleep(self.poke_interval)
@@ -262,9 +262,9 @@ class BaseTablesChangedTrigger(BaseEventTrigger):
 
 
 class BaseTablesChangedOnceTrigger(BaseTrigger):
-    """Wait until base tables of views have changes that the recorded refreshes have not seen; for a task.
+    """Wait until views have pending changes; for a deferred task.
 
-    A catalog that does not answer is waited for, too; an error that waiting cannot mend ends it.
+    It also waits for a catalog that does not answer. An error that is not retryable ends the wait.
 
     Args:
         views: Names of the views.
@@ -273,7 +273,7 @@ class BaseTablesChangedOnceTrigger(BaseTrigger):
         require: Likewise.
         quiet_period: Likewise.
         wait_at_most: Likewise.
-        poke_interval: Seconds between looks.
+        poke_interval: Seconds between polls.
     """
 
     def __init__(
@@ -306,7 +306,7 @@ class BaseTablesChangedOnceTrigger(BaseTrigger):
         )
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
-        """Look until something is new; say so in the log when the answer changes."""
+        """Poll until there are pending changes. Log the result when it changes."""
         said: object = None
         while True:
             news = await _shared_news(self)
@@ -321,7 +321,7 @@ class BaseTablesChangedOnceTrigger(BaseTrigger):
 
 
 async def _shared_news(trigger: BaseTablesChangedTrigger | BaseTablesChangedOnceTrigger) -> PendingReport:
-    """Look in a thread, or take what another trigger's look has found."""
+    """Poll in a thread, or take the result of another trigger's poll."""
     shared, views, wanted = connected(trigger.iceberg_conn_id), trigger.views, trigger.wanted
 
     def look() -> PendingReport:
@@ -338,6 +338,6 @@ async def _shared_news(trigger: BaseTablesChangedTrigger | BaseTablesChangedOnce
 
 
 def _cause(error: Exception) -> str:
-    # What Airflow raises where several assets have one trigger; a value that cannot be kept is one, too.
+    # Airflow raises it when several assets share one trigger, and for a value that cannot be stored.
     hint = "; where two assets share this trigger, give it the argument asset=<the asset's name>"
     return f"{type(error).__name__}: {error}{hint if isinstance(error, ValueError) else ''}"

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What all triggers of a process share for one connection: its catalogs, a few threads, and looks.
+"""Shared by all triggers of a process, by connection: its catalogs, a few threads, and results of polls.
 
-Opening a catalog costs more than a look at a view, and each open catalog keeps connections to its database. So there is
-one hook per connection and process. Looks run in threads of the connection: a catalog that does not answer keeps its
-own threads busy, and no others. A look that several triggers want at the same time is done once.
+Opening a catalog costs more than reading a view's metadata, and each open catalog keeps connections to its database.
+So there is one hook per connection and process. Reads run in threads of the connection: a catalog that does not answer
+blocks its own threads only. A read that several triggers request at the same time runs once.
 """
 
 from __future__ import annotations
@@ -21,24 +21,24 @@ from typing import Any, TypeVar, cast
 from airflow_mv.errors import CatalogUnavailableError, ConfigurationError, MaterializedViewError, UnexpectedError
 from airflow_mv.hooks import MaterializedViewHook
 
-#: Where triggers are found by their names, whichever module they are in: waiting tasks outlive an upgrade.
+#: The module of all triggers' serialized paths. It must not change: waiting tasks outlive an upgrade.
 PUBLIC_MODULE = "airflow_mv.triggers"
-#: Looks at the catalogs of one connection that run at once.
+#: Concurrent reads of the catalogs of one connection.
 THREADS = 4
-#: Seconds after which a connection is read again: it may have been edited.
+#: Seconds after which a connection is read again, because it may have been edited.
 REREAD_SECONDS = 30.0
-#: Seconds that a trigger waits for a look before it reports that the catalog does not answer.
+#: Seconds that a trigger waits for a read before it reports that the catalog does not answer.
 LOOK_SECONDS = 300.0
-#: A catalog that was opened so recently is not opened again after an error.
+#: Seconds within which an opened catalog is not opened again after an error.
 _YOUNG_SECONDS = 10.0
-#: The most that a shared look may be old.
+#: Maximum age of a shared result, in seconds.
 _OLDEST_SECONDS = 30.0
 
 T = TypeVar("T")
 
 
 class _Threads:
-    """A bounded number of daemon threads: one that hangs does not keep the process from ending."""
+    """A bounded number of daemon threads, so that a hanging thread does not keep the process from exiting."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -66,12 +66,12 @@ class _Threads:
 
 @dataclass(slots=True)
 class _Answer:
-    """What came of a look.
+    """The result of a read.
 
     Args:
-        result: What it returned.
-        error: What it raised.
-        until: Until when others may take it.
+        result: The returned value.
+        error: The raised exception.
+        until: Monotonic time until which other triggers may take it.
     """
 
     result: Any = None
@@ -101,7 +101,7 @@ class Connected:
 
     @property
     def hook(self) -> MaterializedViewHook:
-        """The hook; another one after the connection was edited.
+        """The hook. A new one after the connection was edited.
 
         Raises:
             ConfigurationError: There is no such connection, or it is of another type.
@@ -118,10 +118,10 @@ class Connected:
             return self._hook
 
     def after(self, *met: Exception) -> None:
-        """Read the connection again after errors that may be the catalog's: a password was mended, a server moved.
+        """Read the connection again after errors that may be the catalog's: a password was corrected, a server moved.
 
         Args:
-            met: What a look met. A fault of a view, which may last, says nothing against the catalog.
+            met: The errors of a read. An error of a view may last and does not mean that the catalog failed.
         """
         faults = (CatalogUnavailableError, ConfigurationError, UnexpectedError)
         found = [error for error in met if isinstance(error, faults) or not isinstance(error, MaterializedViewError)]
@@ -134,7 +134,7 @@ class Connected:
                 self.close()
 
     def was_edited(self) -> bool:
-        """Read the connection again. Return whether it has changed, so that another look may find something else."""
+        """Read the connection again. Return whether it has changed, so that another read may have another result."""
         with self._opening:
             before, self._read = self._content, -REREAD_SECONDS
         try:
@@ -143,27 +143,27 @@ class Connected:
             return False
 
     def close(self) -> None:
-        """Close the connections that no look uses now."""
+        """Close the connections that no read uses now."""
         hook, self._hook = self._hook, None
         if hook is not None:
             hook.close()
 
-    # -- looks ---------------------------------------------------------------------------------
+    # -- reads ---------------------------------------------------------------------------------
 
     async def look(self, what: Hashable, call: Callable[[], T], *, every: float) -> T:
-        """Look in a thread of the connection, or take what a look for another trigger has found.
+        """Read in a thread of the connection, or take the result of another trigger's read.
 
         Args:
-            what: Equal for looks that find the same.
-            call: The look.
-            every: Seconds between the looks of this trigger. One that began within half of it is taken.
+            what: Key: equal for reads with the same result.
+            call: The read.
+            every: Seconds between the polls of this trigger. A read that began within half of it is shared.
 
         Raises:
-            CatalogUnavailableError: No look has ended in time.
+            CatalogUnavailableError: The read did not end in time.
         """
         future = self._submit(what, call, min(every / 2, _OLDEST_SECONDS))
         try:
-            # Others may wait for it: it goes on when this trigger is cancelled.
+            # Other triggers may wait for this read, so it goes on when this trigger is cancelled.
             async with asyncio.timeout(LOOK_SECONDS):
                 answer = await asyncio.shield(asyncio.wrap_future(future))
         except TimeoutError:
@@ -214,7 +214,7 @@ def connected(iceberg_conn_id: str) -> Connected:
 
 
 def forget() -> None:
-    """Close all that is shared, and begin anew."""
+    """Close all shared connections and forget all results."""
     with _lock:
         for item in _known.values():
             item.close()
@@ -222,7 +222,7 @@ def forget() -> None:
 
 
 def _forked() -> None:
-    """A forked process has none of its parent's threads, and must not use its connections."""
+    """Reset in a forked process: it has none of its parent's threads and must not use its connections."""
     global _lock
     _lock = threading.Lock()
     _known.clear()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Wait for views off the worker, and decide what "fresh enough" is."""
+"""Trigger that waits until a view is fresh enough."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from airflow_mv.triggers.connected import PUBLIC_MODULE, Connected, connected
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """One look at a view, as it crosses from trigger to task.
+    """The result of one poll of a view, as a trigger passes it to a task.
 
     Args:
-        ready: Whether the view is as it was waited for.
+        ready: Whether the wait is over: the view is fresh enough, or an error ended the wait.
         status: The document of ``airflow-mv status``, with ``readiness``, ``lag_seconds`` and ``behind_since``;
             ``None`` after an error.
-        error_class: Name of the error that ended the waiting, or ``None``.
+        error_class: Name of the error's class, or ``None``.
         message: Its message.
     """
 
@@ -48,14 +48,14 @@ class Look:
 
     @classmethod
     def failed(cls, error: MaterializedViewError) -> Look:
-        """Return the look that met an error: waiting goes on where that can mend it."""
+        """Return the result for an error. The wait goes on if the error is retryable."""
         return cls(ready=not error.retryable, error_class=type(error).__name__, message=str(error))
 
     def document(self) -> dict[str, Any]:
         """Return the status document.
 
         Raises:
-            MaterializedViewError: The error that ended the waiting, of its own class.
+            MaterializedViewError: The error that ended the wait, with its own class.
         """
         if self.status is None:
             kind = getattr(errors, self.error_class or "", MaterializedViewError)
@@ -64,11 +64,11 @@ class Look:
 
     @property
     def verdict(self) -> object:
-        """What is worth a line in the log when it changes; the lag grows all the time."""
+        """The part of the result that is logged when it changes. Without the lag, which always grows."""
         return (self.status["state"], self.status["reasons"]) if self.status else (self.error_class, self.message)
 
     def describe(self) -> str:
-        """Say the state and why, in one line."""
+        """Return the state and the reasons in one line."""
         if self.status is None:
             return f"{self.error_class}: {self.message}"
         lag_seconds = self.status["lag_seconds"]
@@ -87,18 +87,17 @@ def look(
     max_staleness_seconds: float | None,
     span: Span | None = None,
 ) -> Look:
-    """Look at a view and say whether it is fresh enough.
+    """Read a view's status and decide whether it is fresh enough.
 
     Args:
         hook: Where the view is.
         view: The view.
         states: Accepted states: names of ``Readiness``, or words of ``airflow-mv status``.
-        max_staleness_seconds: A stale view is accepted, too, if the oldest base commit that it lacks is at most so
-            old.
-        span: Look at nothing but the rows of this stretch of time.
+        max_staleness_seconds: Also accept a stale view whose lag is at most this.
+        span: Consider only the rows of this interval.
 
     Raises:
-        MaterializedViewError: It cannot be looked at.
+        MaterializedViewError: The view cannot be read.
     """
     status = hook.status(view, interval=span)
     behind = lag(status.observation)
@@ -114,15 +113,15 @@ def look(
 
 
 def span_of(start: object, end: object = None, column: str | None = None) -> Span:
-    """Return the stretch of time that was asked for.
+    """Return the requested interval.
 
     Args:
-        start: Its first moment: a time, or its text in ISO 8601 (without a zone: UTC).
-        end: The first moment after it; nothing for the end of the partition that starts there.
+        start: Its start, included: a time, or its text in ISO 8601 (without a zone: UTC).
+        end: Its end, excluded. Empty: the end of the partition that begins at ``start``.
         column: The view's column; by default the one that the view names.
 
     Raises:
-        ConfigurationError: One of them is no time: of a template, perhaps, that is not set in this kind of run.
+        ConfigurationError: One of them is not a time, perhaps a template that is not set in this kind of run.
     """
     return Span(_moment(start, "interval_start"), _moment(end, "interval_end") if end else None, column)
 
@@ -140,16 +139,16 @@ def _moment(value: object, field: str) -> datetime:
 class MaterializedViewFreshTrigger(BaseTrigger):
     """Wait until a view is fresh enough. Its event is a serialised :class:`Look`.
 
-    A catalog that does not answer is waited for, too; an error that waiting cannot mend ends it.
+    It also waits for a catalog that does not answer. An error that is not retryable ends the wait.
 
     Args:
         view: The view.
         iceberg_conn_id: Connection of its catalog.
         states: Accepted states.
         max_staleness_seconds: See :func:`look`.
-        poke_interval: Seconds between looks.
-        interval: Of the rows that are looked at, where not all are: first moment and the first one after them (or
-            ``None``), in ISO 8601, and the column (or ``None``); see :class:`airflow_mv.spec.interval.Span`.
+        poke_interval: Seconds between polls.
+        interval: Consider only the rows of this interval: start and end (or ``None``) in ISO 8601, and the column
+            (or ``None``); see :class:`airflow_mv.spec.interval.Span`.
     """
 
     def __init__(
@@ -185,7 +184,7 @@ class MaterializedViewFreshTrigger(BaseTrigger):
         )
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
-        """Look until the view is fresh enough; say so in the log when the answer changes."""
+        """Poll until the view is fresh enough. Log the result when it changes."""
         said = None
         while True:
             seen = await self._seen()
@@ -208,7 +207,7 @@ class MaterializedViewFreshTrigger(BaseTrigger):
     def _look(self) -> Look:
         shared = connected(self.iceberg_conn_id)
         seen = self._look_once(shared)
-        # An error that ends the wait may come from the connection as it was before someone corrected it.
+        # A fatal error may come from the connection as it was before it was corrected.
         if seen.error_class and seen.ready and shared.was_edited():
             return self._look_once(shared)
         return seen
