@@ -46,7 +46,7 @@ _CONTROL = ("Cc", "Cs")
 
 
 def guarded(command: Command) -> Command:
-    """Add ``--verbose``, and turn our errors into one line and an exit code."""
+    """Add ``--verbose``, and print this package's errors as one line with an exit code."""
 
     @click.option("-v", "--verbose", is_flag=True, help="Say what is done, on stderr.")
     @functools.wraps(command)
@@ -59,7 +59,7 @@ def guarded(command: Command) -> Command:
             _say_error(str(error))
             sys.exit(error.exit_code)
         except BrokenPipeError:
-            raise  # the reader has seen enough: click ends quietly
+            raise  # the reader closed the pipe: click exits quietly
         except OSError as error:
             _say_error(f"{type(error).__name__}: {error}")
             sys.exit(1)
@@ -68,7 +68,7 @@ def guarded(command: Command) -> Command:
 
 
 def _end_on_signals() -> None:
-    """End like an interrupted program does, with everything cleaned up: else a signal leaves files with secrets."""
+    """Exit like an interrupted program, after cleanup: otherwise a signal leaves files with secrets."""
     if threading.current_thread() is threading.main_thread():
         for number in (signal.SIGTERM, signal.SIGHUP):
             if signal.getsignal(number) == signal.SIG_DFL:
@@ -76,12 +76,12 @@ def _end_on_signals() -> None:
 
 
 def _end(number: int, _: object) -> None:
-    signal.signal(number, signal.SIG_IGN)  # a second one must not end the cleaning up
+    signal.signal(number, signal.SIG_IGN)  # a second signal must not interrupt the cleanup
     sys.exit(128 + number)
 
 
 def _say_error(message: str) -> None:
-    """Print an error as one line; the line that points at a place in the SQL means nothing there."""
+    """Print an error as one line, without the line that points into the SQL."""
     lines = [line for line in message.splitlines() if line.strip(" ^")]
     err.print(f"error: {visible(' '.join(' '.join(lines).split()))}", markup=False)
 
@@ -94,7 +94,7 @@ def with_json(command: Command) -> Command:
 
 
 def common(command: Command) -> Command:
-    """Add what all commands on views have: ``--json``, ``--conn-id``, ``--verbose``."""
+    """Add the options of all commands on views: ``--json``, ``--conn-id``, ``--verbose``."""
     connection = click.option("--conn-id", help="Take the catalog from this Airflow connection of type iceberg.")
     return with_json(connection(guarded(command)))
 
@@ -106,7 +106,7 @@ def sparked(command: Command) -> Command:
 
 
 def how(command: Command) -> Command:
-    """Add what says how to refresh, and give the command ``options``."""
+    """Add the refresh options, and pass ``options`` to the command."""
 
     @with_checks
     @with_interval
@@ -140,7 +140,7 @@ def how(command: Command) -> Command:
 
 
 def with_checks(command: Command) -> Command:
-    """Add ``--check``, and give the command ``checks``."""
+    """Add ``--check``, and pass ``checks`` to the command."""
 
     @functools.wraps(command)
     def with_read(*, checks: tuple[str, ...], **rest: Any) -> Any:
@@ -151,7 +151,7 @@ def with_checks(command: Command) -> Command:
 
 
 def with_interval(command: Command) -> Command:
-    """Add ``--interval START END`` and ``--interval-column``, and give the command ``interval``."""
+    """Add ``--interval START END`` and ``--interval-column``, and pass ``interval`` to the command."""
 
     @functools.wraps(command)
     def with_span(*, interval: tuple[str, str] | None, interval_column: str | None, **rest: Any) -> Any:
@@ -183,7 +183,7 @@ def open_named(name: str, conn_id: str | None) -> MaterializedViewCatalog:
     """Open a catalog by its name, from pyiceberg's configuration or from an Airflow connection."""
     if conn_id is None:
         return MaterializedViewCatalog(name)
-    # Outside of its own processes Airflow logs to stdout, which is for one document.
+    # Outside of its own processes Airflow logs to stdout, which is reserved for the JSON document.
     with contextlib.redirect_stdout(sys.stderr):
         from airflow_mv.hooks import MaterializedViewHook
 
@@ -206,10 +206,10 @@ def split_namespace(namespace: str, conn_id: str | None) -> tuple[str, tuple[str
 
 
 def catalog_names(name: str, conn_id: str | None) -> list[str]:
-    """Return the name that was given, or without one those of all configured catalogs.
+    """Return the given name, or the names of all configured catalogs.
 
     Raises:
-        ConfigurationError: Nothing is configured, or a connection is given without a name.
+        ConfigurationError: No catalog is configured, or a connection is given without a name.
     """
     if name:
         return [name]
@@ -229,7 +229,7 @@ def _configured() -> list[str]:
 
 
 def stager_for(catalog: MaterializedViewCatalog, master: str | None, remote: str | None) -> InProcessStager:
-    """Return what runs scripts for a command; progress goes to stderr."""
+    """Return the stager of a command. Progress goes to stderr."""
     if master and remote:
         raise click.UsageError("--master and --remote exclude each other")
     return InProcessStager(catalog, master=master, remote=remote, report=progress)
@@ -241,14 +241,14 @@ def progress(line: str) -> None:
 
 
 def print_json(document: Any) -> None:
-    """Print the one document of a ``--json`` call: strict JSON, whatever is in the rows."""
+    """Print the document of a ``--json`` call, always as strict JSON."""
     text = json.dumps(_strict(document), default=str, ensure_ascii=False, allow_nan=False)
-    # Half of a surrogate pair cannot be written as UTF-8; only as an escape.
+    # Half of a surrogate pair cannot be encoded as UTF-8, so it is escaped.
     sys.stdout.write(text.encode("utf-8", "backslashreplace").decode("utf-8") + "\n")
 
 
 def _strict(value: Any) -> Any:
-    """A value that JSON can hold: no NaN, no infinity, no keys but text."""
+    """Return a value that strict JSON can hold: no NaN, no infinity, only string keys."""
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
     if isinstance(value, Mapping):
@@ -261,7 +261,7 @@ def _strict(value: Any) -> Any:
 
 
 def visible(text: str) -> str:
-    """Show control characters as escapes: stored text must not steer the reader's terminal."""
+    """Escape control characters: stored text must not control the terminal."""
     return "".join(_escaped(char) if unicodedata.category(char) in _CONTROL else char for char in text)
 
 
@@ -273,7 +273,7 @@ def parse_time(text: str | None) -> datetime | None:
     """Read a point in time: ISO 8601; without a zone it is UTC.
 
     Raises:
-        InvalidIdentifierError: It is none (ends with the code for wrong usage).
+        InvalidIdentifierError: The text is not a time (exits with the code for wrong usage).
     """
     if text is None:
         return None
@@ -339,7 +339,7 @@ def pins_of(catalog: MaterializedViewCatalog, views: Sequence[Identifier], file:
     """Read a file of pins, for these views.
 
     Raises:
-        InvalidMetadataError: It holds none.
+        InvalidMetadataError: The file holds no pins.
         PinError: They do not fit (any more).
     """
     from airflow_mv.refresh.pins import RunPins, restore

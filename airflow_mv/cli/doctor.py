@@ -25,7 +25,7 @@ _MIN_JAVA = 17
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One check: what was looked at, whether it is well, what was found, and what to do if not."""
+    """One check: what was checked, whether it passed, what was found, and how to repair it."""
 
     check: str
     ok: bool
@@ -38,10 +38,10 @@ class Finding:
 
 
 def examine(catalogs: tuple[str, ...]) -> Iterator[Finding]:
-    """Look at Java, PySpark and its client, and the catalogs.
+    """Check Java, PySpark, its Connect client, and the catalogs.
 
     Args:
-        catalogs: Names of catalogs to look at; by default all that are configured.
+        catalogs: Names of catalogs to check; by default all that are configured.
     """
     yield _java()
     yield _pyspark()
@@ -63,7 +63,7 @@ def examine(catalogs: tuple[str, ...]) -> Iterator[Finding]:
 
 
 def is_view(name: str) -> bool:
-    """Whether a name is that of a view: a catalog's name is one word, or is configured as it is."""
+    """Whether a name is a view's. A catalog's name has no dot, or is configured under exactly this name."""
     from pyiceberg.utils.config import Config
 
     known: dict[str, Any] = Config().config.get("catalog") or {}  # type: ignore[assignment]
@@ -71,7 +71,7 @@ def is_view(name: str) -> bool:
 
 
 def examine_view(catalog: MaterializedViewCatalog, view: Identifier) -> Iterator[Finding]:
-    """Look at a view: its row, its metadata, the metadata of its storage table, manifests and base tables.
+    """Check a view: its row, its metadata, its storage table's metadata, manifests and base tables.
 
     Args:
         catalog: Where it is.
@@ -150,7 +150,7 @@ def _client() -> Finding:
 
 
 def _temporary_files() -> Finding:
-    """Remove what killed processes have left: files with the secrets that Spark was to be started with."""
+    """Remove files of killed processes: they hold secrets for Spark."""
     from airflow_mv.job.scratch import sweep
 
     swept = sweep()

@@ -31,7 +31,7 @@ class Age(click.ParamType[timedelta]):
     name = "age"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> timedelta:
-        """Read the text; any other than these ends with the code for wrong usage."""
+        """Parse the text. An invalid one exits with the code for wrong usage."""
         if isinstance(value, timedelta):
             return value
         match = _AGE.fullmatch(str(value))
@@ -134,7 +134,7 @@ def _dropped(catalog: MaterializedViewCatalog, view: Identifier, *, force: bool)
 
 
 def _purged(catalog: MaterializedViewCatalog, view: Identifier, *, force: bool) -> dict[str, Any]:
-    """Drop a view with its files; where these cannot be proven to be its own, only with ``force``, and without them."""
+    """Drop a view with its files. If they cannot be proven its own, drop it only with ``force`` and leave the files."""
     from airflow_mv.catalog.evidence import folder_of
     from airflow_mv.maintenance.drop import purge as purge_view
 
@@ -145,7 +145,7 @@ def _purged(catalog: MaterializedViewCatalog, view: Identifier, *, force: bool) 
         raise
     except (InvalidMetadataError, NotFoundError, UnsupportedError) as error:
         if not catalog.exists(view):
-            raise  # it went wrong afterwards
+            raise  # it failed after the drop
         if not force:
             raise type(error)(
                 f"{error}. Its files cannot be purged, and nothing was dropped: `airflow-mv drop {view} --force` drops "

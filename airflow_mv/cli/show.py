@@ -61,7 +61,7 @@ def plan(document: Mapping[str, Any]) -> None:
 
 
 def _scope(document: Mapping[str, Any]) -> str:
-    """Name the rows that a document is on, where they are not all."""
+    """Return the interval of a document, if it is not about all rows."""
     interval = document.get("interval")
     if interval is None:
         return ""
@@ -69,7 +69,7 @@ def _scope(document: Mapping[str, Any]) -> str:
 
 
 def _estimate(estimate: Mapping[str, Any]) -> str:
-    """Say what one way is expected to take, and whether the view's own refreshes have corrected that."""
+    """Return the estimate of one mode, with the correction by the view's own refreshes."""
     taught = f", as its refreshes take {estimate['factor']:.1f} times what their bytes tell"
     if estimate["seconds"] is None:
         return f"{estimate['mode']:12}  unknown, as the size of a base table is"
@@ -82,7 +82,7 @@ def _estimate(estimate: Mapping[str, Any]) -> str:
 
 
 def _change(change: Mapping[str, Any]) -> str:
-    """Say what happened to a base table: the kind, rows, files, bytes and partitions."""
+    """Return the change of a base table: kind, rows, files, bytes and partitions."""
     pairs = (("rows", "deleted", _grouped), ("files", "removed", _grouped), ("bytes", "removed", human))
     rows, files, size = (
         f"+{_number(change[f'{what}_added'], write)} -{_number(change[f'{what}_{gone}'], write)}"
@@ -108,7 +108,7 @@ def plan_line(planned: Any) -> None:
 
 
 def result(document: Mapping[str, Any]) -> None:
-    """Print how a refresh ended."""
+    """Print the outcome of a refresh."""
     rows = f"  {document['rows_written']:,} rows" if document["rows_written"] else ""
     out.print(
         f"{_escape(document['view'])}  {_coloured(document['outcome'])}  {document['mode']}{_scope(document)}{rows}  "
@@ -144,7 +144,7 @@ def history(documents: Sequence[Mapping[str, Any]]) -> None:
 
 
 def rows(document: Mapping[str, Any]) -> None:
-    """Print rows as a table, whole values only, and which refresh they are of."""
+    """Print rows as a table, with full values, and the refresh that they are of."""
     stored = document["rows"]
     numbers = {
         index
@@ -159,7 +159,7 @@ def rows(document: Mapping[str, Any]) -> None:
 
 
 def _table(header: Sequence[str], lines: Sequence[Sequence[Any]], *, right: Collection[int] = ()) -> None:
-    """Print columns side by side. Never cut and never wrapped: a value is there in full, or it is not read."""
+    """Print columns side by side. Values are neither truncated nor wrapped."""
     texts = [[_cell(value) for value in line] for line in lines]
     names = [_cell(name) for name in header]
     widths = [max(cell_len(line[index]) for line in [names, *texts]) for index in range(len(names))]
@@ -178,7 +178,7 @@ def _padded(text: str, width: int, right: bool) -> str:  # noqa: FBT001
 
 
 def verification(document: Mapping[str, Any]) -> None:
-    """Print whether stored and recomputed rows are equal, and some of those that are not."""
+    """Print whether stored and recomputed rows are equal, and some of the rows that differ."""
     if document["equal"]:
         out.print(f"{_escape(document['view'])}  [green]equal[/green]  {document['rows']:,} rows")
         return
@@ -189,7 +189,7 @@ def verification(document: Mapping[str, Any]) -> None:
 
 
 def verified_files(document: Mapping[str, Any]) -> None:
-    """Print what was read of a view's files, and which of them are damaged."""
+    """Print a summary of a view's checked files, and the damaged ones."""
     counts = f"{document['files']:,} files, {human(document['bytes'])}, {document['snapshots']} snapshots"
     word = "[green]intact[/green]" if document["intact"] else "[red]damaged[/red]"
     out.print(f"{_escape(document['view'])}  {word}  {counts}")

@@ -27,16 +27,16 @@ def freshness_alerts_dag(
     iceberg_conn_id: str = DEFAULT_ICEBERG_CONN_ID,
     **kwargs: Any,
 ) -> DAG:
-    """Make a DAG of one task, which tells when a view passes its ``max_staleness`` and when it has recovered.
+    """Make a DAG of one task that sends a message when a view exceeds its ``max_staleness`` and when it has recovered.
 
     Args:
         dag_id: The DAG's id.
         views: Names of the views.
         namespace: Instead of ``views``: all views of a namespace that have the property ``airflow-mv.max-staleness``.
-        max_staleness: How far behind they may be; see :class:`airflow_mv.operators.FreshnessAlertOperator`.
-        on_breach: Whom to tell; likewise.
+        max_staleness: The freshness SLO; see :class:`airflow_mv.operators.FreshnessAlertOperator`.
+        on_breach: Receivers; likewise.
         on_recovery: Likewise.
-        schedule: How often to look.
+        schedule: How often to check.
         iceberg_conn_id: Connection of the views' catalog.
         **kwargs: All that ``DAG`` takes. By default ``catchup=False``, ``max_active_runs=1``, two retries, and the tag
             ``airflow-mv``.

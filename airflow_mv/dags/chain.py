@@ -26,9 +26,9 @@ class ChainedView:
 
     Args:
         name: ``catalog.namespace.name``.
-        sql: Its query. With it, the chain creates the view where it is not there, and knows what it reads.
-        after: Views of the chain that it reads, as far as ``sql`` does not tell: there is none, it is a template, or it
-            reads them through plain views.
+        sql: Its query. With it, the chain creates a missing view, and derives what the view reads.
+        after: Views of the chain that it reads and that cannot be derived from ``sql``: there is none, it is a
+            template, or it reads them through plain views.
         refresh: Arguments of its ``RefreshMaterializedViewOperator``.
         create: Arguments of its ``CreateMaterializedViewOperator``.
     """
@@ -40,7 +40,7 @@ class ChainedView:
     create: Mapping[str, Any] = field(default_factory=dict)
 
 
-#: Views with their SQL, or with the views that they read; or a list, for what needs neither or more.
+#: Views with their SQL, or with the views that they read. Or a list of names and :class:`ChainedView`.
 Views = Mapping[str, str | Sequence[str]] | Sequence[str | ChainedView]
 
 
@@ -49,8 +49,8 @@ class Chain:
     """Views in order.
 
     Args:
-        views: Each after those that it reads.
-        reads: What each reads of them.
+        views: The views, each after those that it reads.
+        reads: The views of the chain that each view reads.
     """
 
     views: Mapping[Identifier, ChainedView]
@@ -58,10 +58,10 @@ class Chain:
 
     @property
     def task_names(self) -> dict[Identifier, str]:
-        """What tells the views' tasks apart: the name, and the namespace too where there are several.
+        """The views' task names: the view's name, with its namespace if there are several.
 
         Raises:
-            ConfigurationError: Two of them would have the same one.
+            ConfigurationError: Two views would have the same one.
         """
         single = len({(view.catalog, view.namespace) for view in self.views}) == 1
         names = {view: _NO_TASK_ID.sub("_", view.name if single else ".".join(view.parts[1:])) for view in self.views}
@@ -82,8 +82,8 @@ def read_chain(views: Views) -> Chain:
 
     Raises:
         InvalidIdentifierError: A name is not full.
-        InvalidQueryError: A view's SQL is not readable, or the views read each other in a circle.
-        ConfigurationError: A view is named twice, or ``after`` names one that is not of the chain.
+        InvalidQueryError: A view's SQL is not readable, or the views read each other in a cycle.
+        ConfigurationError: A view is named twice, or ``after`` names a view outside the chain.
     """
     given = [_of_mapping(*item) for item in views.items()] if isinstance(views, Mapping) else [*map(_of_item, views)]
     named: dict[Identifier, ChainedView] = {}

@@ -13,7 +13,7 @@ from airflow_mv.dags.group import DEFAULT_DEPTH, add_tasks, chain_of
 from airflow_mv.operators import refresh_params
 from airflow_mv.scope import ScopeName
 
-#: When to try again is for the operators' retry policy to say.
+#: The operators' retry policy sets the delays.
 _RETRIES = {"retries": 2}
 
 
@@ -32,9 +32,9 @@ def materialized_views_dag(
 ) -> DAG:
     """Make a DAG of a chain of views: in dependency order, siblings in parallel, from one set of base snapshots.
 
-    The DAG file asks no catalog: it is read every few seconds. The order follows from the views' SQL, or from what the
-    file says they read; the first task compares it with the catalog. With ``namespace`` that task lists the views, and
-    mapped tasks refresh them.
+    The DAG file reads no catalog, because it is parsed every few seconds. The order follows from the views' SQL, or
+    from the dependencies in the file; the first task compares it with the catalog. With ``namespace`` that task lists
+    the views, and mapped tasks refresh them.
 
     Args:
         dag_id: The DAG's id.
@@ -42,10 +42,10 @@ def materialized_views_dag(
             and :class:`~airflow_mv.dags.chain.ChainedView`.
         namespace: Instead of ``views``: all materialized views of ``catalog.namespace``.
         schedule: As for ``DAG``.
-        depth: With ``namespace``: how many levels of views that read each other there are tasks for.
+        depth: With ``namespace``: number of dependency levels with tasks.
         scope: What a run refreshes: ``whole`` views as the base tables are now, ``as_of`` the end of the run's data
-            interval or partition, or only the rows of that ``interval``. A run by hand may say otherwise in its form.
-        connections: ``iceberg_conn_id`` and ``spark_conn_id``, where they are not the default ones.
+            interval or partition, or only the rows of that ``interval``. A manual run can override it in its form.
+        connections: ``iceberg_conn_id`` and ``spark_conn_id``, if they are not the default ones.
         spark: Arguments of every task that runs Spark, as for ``SparkSubmitOperator``.
         refresh: Arguments of every ``RefreshMaterializedViewOperator``.
         **kwargs: All that ``DAG`` takes. By default ``catchup=False``, ``max_active_runs=1``, two retries a task, the
@@ -88,18 +88,18 @@ def materialized_views_dags(
     periodic: Mapping[str, Any] | None = None,
     **kwargs: Any,
 ) -> tuple[DAG, DAG]:
-    """Make two DAGs of one chain: Airflow refuses to backfill a DAG that events start.
+    """Make two DAGs of one chain, because Airflow refuses to backfill a DAG that events start.
 
-    Both may run at once: a refresh is published by one swap, and one that comes too late finds that it is done. Each
-    can be paused without the other.
+    Both may run at once: a refresh is published by one swap, and a later one finds it done. Each DAG can be paused
+    without the other.
 
     Args:
         dag_id: The DAG that events start.
         views: As for :func:`materialized_views_dag`.
         on: Its schedule: assets.
-        every: The schedule of the other one: anything periodic. It is the one to backfill.
+        every: The schedule of the other DAG, any periodic one. This DAG can be backfilled.
         periodic_dag_id: Its id, ``<dag_id>_periodic`` by default.
-        periodic: Arguments that only the second one has, as for :func:`materialized_views_dag`, e.g. ``scope``.
+        periodic: Arguments of the second DAG only, as for :func:`materialized_views_dag`, e.g. ``scope``.
         **kwargs: As for :func:`materialized_views_dag`.
 
     Returns:

@@ -16,7 +16,7 @@ from airflow_mv.operators.pin import ReadyViewsOperator
 from airflow_mv.scope import ScopeName
 from airflow_mv.spec.identifiers import split
 
-#: As many levels of views that read each other as a namespace's DAG has tasks for.
+#: Default number of dependency levels that a namespace's DAG has tasks for.
 DEFAULT_DEPTH = 3
 
 
@@ -32,16 +32,16 @@ def materialized_views_group(
     refresh: Mapping[str, Any] | None = None,
     **kwargs: Any,
 ) -> TaskGroup:
-    """Add a chain of views to the DAG at hand, as a task group.
+    """Add a chain of views to the current DAG, as a task group.
 
     Args:
         group_id: The group's id.
         views: The views: with their SQL, or with the names of those that they read (see :mod:`airflow_mv.dags.chain`).
         namespace: Instead of ``views``: all materialized views of ``catalog.namespace``, listed when the DAG runs.
-        depth: With ``namespace``: how many levels of views that read each other there are tasks for.
+        depth: With ``namespace``: number of dependency levels with tasks.
         scope: What a run refreshes: ``whole`` views as the base tables are now, ``as_of`` the end of the run's data
             interval or partition, or only the rows of that ``interval``.
-        connections: ``iceberg_conn_id`` and ``spark_conn_id``, where they are not the default ones.
+        connections: ``iceberg_conn_id`` and ``spark_conn_id``, if they are not the default ones.
         spark: Arguments of every task that runs Spark, as for ``SparkSubmitOperator``.
         refresh: Arguments of every ``RefreshMaterializedViewOperator``.
         **kwargs: All that ``TaskGroup`` takes.
@@ -63,10 +63,10 @@ def materialized_views_group(
 
 
 def chain_of(views: Views | None, namespace: str | None) -> Chain | None:
-    """Read the views; ``None`` where they are known at run time only.
+    """Read the views; ``None`` if they are known only at run time.
 
     Raises:
-        ConfigurationError: Neither is given, or both, or the namespace's catalog is missing.
+        ConfigurationError: Neither or both are given, or the namespace's catalog is missing.
     """
     if (views is None) == (namespace is None):
         raise ConfigurationError("a chain is made of either views or a namespace")
@@ -85,7 +85,7 @@ def add_tasks(
     spark: Mapping[str, Any] | None,
     refresh: Mapping[str, Any] | None,
 ) -> None:
-    """Add a chain's tasks to the DAG and group at hand.
+    """Add a chain's tasks to the current DAG and group.
 
     Args:
         chain: The views, or ``None`` for those of the namespace.
@@ -98,7 +98,7 @@ def add_tasks(
     """
     connections, spark = connections or {}, spark or {}
     iceberg = {key: value for key, value in connections.items() if key == "iceberg_conn_id"}
-    # The time is the pins', the rows are each refresh's.
+    # The pin task takes the time, each refresh takes the interval.
     times, rows = ("as_of", "whole") if scope == "as_of" else ("whole", scope)
     pin: dict[str, Any] = {"task_id": "pin", "scope": times, **iceberg}
     options = {"scope": rows, **connections, **spark, **(refresh or {})}
@@ -112,7 +112,7 @@ def add_tasks(
 
 
 def _add_views(chain: Chain, pin: BaseOperator, options: Mapping[str, Any], creating: Mapping[str, Any]) -> None:
-    """A task for each view, and one that creates it where the DAG file has its SQL."""
+    """A task for each view, and one that creates it if the DAG file has its SQL."""
     names = chain.task_names
     created: dict[Any, BaseOperator] = {}
     refreshed: dict[Any, BaseOperator] = {}
@@ -132,7 +132,7 @@ def _add_views(chain: Chain, pin: BaseOperator, options: Mapping[str, Any], crea
 
 
 def _add_levels(pin: BaseOperator, depth: int, options: Mapping[str, Any]) -> None:
-    """Two tasks for each level: which views' turn it is, and their refreshes, mapped."""
+    """Two tasks for each level: one selects the views, a mapped one refreshes them."""
     results: list[Any] = []
     end = EmptyOperator(task_id="refreshed", trigger_rule="none_failed")
     for level in range(depth):
@@ -141,7 +141,7 @@ def _add_levels(pin: BaseOperator, depth: int, options: Mapping[str, Any]) -> No
             pins=pin.output,
             level=level,
             refreshed=[*results],
-            # A view that has failed holds up only those that read it; without pins there is nothing to do.
+            # A failed view holds up only the views that read it. Without pins there is nothing to do.
             trigger_rule="all_done_min_one_success",
         )
         task = RefreshMaterializedViewOperator.partial(

@@ -11,7 +11,7 @@ from airflow.sdk._shared.secrets_masker import redact
 
 
 def redacted(text: str) -> str:
-    """Return a text in which all secrets that Airflow knows of are masked."""
+    """Return a text with all secrets that Airflow knows masked."""
     return str(redact(text))
 
 
@@ -25,10 +25,10 @@ class MaskingOperator(BaseOperator):
 
     @abstractmethod
     def mask_fields(self) -> None:
-        """Mask them. Called before and after the fields are rendered."""
+        """Mask the secrets. Called before and after the fields are rendered."""
 
     def _do_render_template_fields(self, *args: Any, **kwargs: Any) -> None:
-        """Render, also for a mapped task, whose fields no other method of an operator sees."""
-        self.mask_fields()  # as in the DAG file: an error of rendering quotes it
+        """Render the fields. For a mapped task this is the only method that sees them."""
+        self.mask_fields()  # unrendered too: a rendering error quotes it
         super()._do_render_template_fields(*args, **kwargs)
         self.mask_fields()

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def refresh_params() -> dict[str, Param]:
-    """Return a DAG's params by which a manual run, or a backfill, says what it refreshes: a form in the UI."""
+    """Return the DAG params that select what a manual run or a backfill refreshes. The UI shows them as a form."""
     when: dict[str, Any] = {"default": None, "type": ["null", "string"], "format": "date-time"}
     return {
         FULL_PARAM: Param(
@@ -38,7 +38,7 @@ def refresh_params() -> dict[str, Param]:
 
 
 def run_facts(context: Context) -> RunFacts:
-    """Return what is known of a task's run."""
+    """Return the facts of a task's run."""
     run, dag = context["dag_run"], context.get("dag")
     start, end = run.data_interval_start, run.data_interval_end
     return RunFacts(
@@ -62,7 +62,7 @@ def _zone(dag: DAG | None) -> Any:
 
 
 def _tick(dag: DAG | None, moment: datetime, direction: int) -> datetime | None:
-    """Return the moment of a cron schedule before (-1) or after (1) another one; of several crons, the nearest."""
+    """Return the time of a cron schedule before (-1) or after (1) a time; of several crons, the nearest."""
     from croniter import croniter  # type: ignore[import-untyped]
 
     if dag is None:
@@ -78,6 +78,6 @@ def _tick(dag: DAG | None, moment: datetime, direction: int) -> datetime | None:
 
 
 def _timetables(dag: DAG) -> Sequence[Any]:
-    """Return what a DAG's time follows from: inside of one with assets beside it, or several crons in one."""
+    """Return the timetables with a DAG's times: those inside a timetable with assets, or with several crons."""
     timetable = timetable_field(dag.timetable, "timetable") or dag.timetable
     return timetable_field(timetable, "timetables") or [timetable]

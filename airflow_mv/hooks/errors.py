@@ -16,7 +16,7 @@ log = logging.getLogger(__name__)
 
 @contextmanager
 def airflow_errors() -> Iterator[None]:
-    """Turn errors that a retry cannot mend into Airflow's "fail without retry"; the others pass.
+    """Turn errors that are not retryable into Airflow's "fail without retry". Other errors pass.
 
     For tasks without this package's retry policy: sensors.
 
@@ -32,14 +32,14 @@ def airflow_errors() -> Iterator[None]:
 
 
 class task_errors:
-    """Let errors of this package pass without the stack below them: the message says what to do, and where.
+    """Raise errors of this package without their inner stack: the message says what to do, and where.
 
-    For tasks with :class:`airflow_mv.retries.MaterializedViewRetryPolicy`, which decides what becomes of them. The
-    whole stack is in the log at level DEBUG.
+    For tasks with :class:`airflow_mv.retries.MaterializedViewRetryPolicy`, which decides about retries. The
+    full stack is logged at level DEBUG.
     """
 
     def __enter__(self) -> None:
-        """Begin."""
+        """Enter the context."""
 
     def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
         """Raise an error of this package again, from here."""

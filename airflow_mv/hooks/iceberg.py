@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from airflow.providers.apache.iceberg.hooks.iceberg import IcebergHook
 
 DEFAULT_ICEBERG_CONN_ID = "iceberg_default"
-#: Extra key of an ``iceberg`` connection: the name that Spark and the catalog's rows know it by.
+#: Extra key of an ``iceberg`` connection: the catalog's name in Spark and in the catalog's rows.
 CATALOG_NAME = "catalog_name"
 #: Extra key of an ``iceberg`` connection: the connections of other catalogs that its views read, by catalog name.
 CATALOGS = "catalogs"
@@ -25,7 +25,7 @@ _SQL_SCHEMES = frozenset({"sqlite", "postgresql", "postgres", "mysql", "mariadb"
 
 
 def iceberg_hook(given: Connection, name: str) -> IcebergHook:
-    """Return the provider's hook for a completed connection, whose catalog has this name."""
+    """Return the provider's hook for a completed connection, with a catalog of this name."""
     from airflow.providers.apache.iceberg.hooks.iceberg import IcebergHook
 
     extra = {key: value for key, value in given.extra_dejson.items() if key not in (CATALOG_NAME, CATALOGS)}
@@ -39,7 +39,7 @@ def iceberg_hook(given: Connection, name: str) -> IcebergHook:
     )
 
     class NamedIcebergHook(IcebergHook):
-        """The provider's hook, whose catalog has the name that Spark knows it by instead of the connection's."""
+        """The provider's hook. Its catalog has the name that Spark uses, not the connection's."""
 
         @classmethod
         def get_connection(cls, conn_id: str) -> Connection:  # noqa: ARG003
@@ -83,7 +83,7 @@ def other_catalogs(connection: Connection) -> dict[str, str]:
     """Return the connections of other catalogs that a connection names, by catalog name.
 
     Raises:
-        ConfigurationError: Its extra is no such mapping.
+        ConfigurationError: Its extra is not such a mapping.
     """
     found = connection.extra_dejson.get(CATALOGS, {})
     if not isinstance(found, dict) or not all(isinstance(value, str) and value for value in found.values()):
@@ -112,14 +112,14 @@ def _with_login(conn_id: str, uri: str, connection: Connection) -> str:
 
 
 def _text(value: Any) -> Any:
-    """Return a JSON value as pyiceberg takes it: text, where it is no structure."""
+    """Return a JSON value as pyiceberg expects it: scalars as text."""
     if isinstance(value, bool):
         return str(value).lower()
     return value if isinstance(value, dict | list) else str(value)
 
 
 def mask(properties: Mapping[str, Any]) -> None:
-    """Have every secret value masked in logs, also as it stands in a URL."""
+    """Mask every secret value in logs, also in its URL-encoded form."""
     from airflow_mv.catalog.secrets import hide_secrets
 
     for form in hide_secrets(properties):

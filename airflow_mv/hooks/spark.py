@@ -16,15 +16,15 @@ _SPARK_TYPES = frozenset({"spark", "k8s", "yarn", "local"})
 
 @dataclass(frozen=True, slots=True)
 class SparkTarget:
-    """Where a Spark connection leads.
+    """The target of a Spark connection.
 
     Args:
         conn_id: The connection.
         master: A Spark master, for ``spark-submit`` or a session in this process.
         remote: A Spark Connect URL instead; it may hold a token.
         deploy_mode: ``client``, ``cluster`` or ``None``.
-        binary: ``spark-submit`` by the name that the connection gives it.
-        missing: Whether there is no such connection, so that the default is used.
+        binary: The connection's name of ``spark-submit``.
+        missing: Whether the connection is missing and the default is used.
     """
 
     conn_id: str
@@ -36,7 +36,7 @@ class SparkTarget:
 
     @property
     def notice(self) -> str:
-        """What to tell where the connection is missing."""
+        """The message about a missing connection."""
         return (
             f"There is no connection {self.conn_id!r}: Spark runs on this worker, with master local[*]. To run it "
             f"elsewhere: airflow connections add {self.conn_id} --conn-type spark --conn-host spark://host:7077"
@@ -44,11 +44,11 @@ class SparkTarget:
 
 
 def spark_target(conn_id: str) -> SparkTarget:
-    """Say where a Spark connection leads.
+    """Return the target of a Spark connection.
 
     Args:
-        conn_id: A connection of type ``spark`` or ``spark_connect``. The default one may be missing: then it is
-            ``local[*]``, and not YARN as the Spark provider would have it.
+        conn_id: A connection of type ``spark`` or ``spark_connect``. The default one may be missing: then the
+            master is ``local[*]``, not YARN as in the Spark provider.
 
     Raises:
         ConfigurationError: The connection is missing, or is of another type.

@@ -51,16 +51,16 @@ class MaterializedViewHook(BaseHook):
       a SQL catalog carry that name, and Spark's catalog has the same one. Set the extra ``catalog_name`` to bind
       the connection to one name; views may then be written without it, and other names are refused.
     * For a SQL catalog (``{"type": "sql", "uri": "postgresql://host/db", "warehouse": …}``) login and password of
-      the connection go into the URI, so that no secret stands in the extra.
+      the connection are put into the URI, so the extra needs no secret.
 
-    Base tables may be in other catalogs. The extra ``catalogs`` of the connection says which connection is for which,
-    as in ``{"raw": "iceberg_raw"}``; what neither it nor ``catalogs`` names is looked up in pyiceberg's own
-    configuration.
+    Base tables may be in other catalogs. The connection's extra ``catalogs`` maps catalog names to connections,
+    as in ``{"raw": "iceberg_raw"}``. A catalog that neither it nor the argument ``catalogs`` names is looked up in
+    pyiceberg's own configuration.
 
     Args:
         iceberg_conn_id: Connection of the catalog.
-        spark_conn_id: Connection (``spark`` or ``spark_connect``) for what must be run in this process.
-        catalogs: Connections of other catalogs by catalog name; they go before those of the connection's extra.
+        spark_conn_id: Connection (``spark`` or ``spark_connect``) for jobs that run in this process.
+        catalogs: Connections of other catalogs by catalog name; they override those of the connection's extra.
     """
 
     conn_name_attr: ClassVar[str] = "iceberg_conn_id"
@@ -88,7 +88,7 @@ class MaterializedViewHook(BaseHook):
         """Parse a view's name; its catalog may be left out where the connection has the extra ``catalog_name``.
 
         Raises:
-            InvalidIdentifierError: It is no name.
+            InvalidIdentifierError: It is not a name.
             ConfigurationError: It is of another catalog than the connection's.
         """
         bound = self._bound_name()
@@ -110,7 +110,7 @@ class MaterializedViewHook(BaseHook):
         return self.catalog_named(self.identify(view).catalog)
 
     def catalog_named(self, name: str) -> MaterializedViewCatalog:
-        """Open the connection's catalog under a name; once for a hook.
+        """Open the connection's catalog under a name, once per hook.
 
         Raises:
             ConfigurationError, CatalogUnavailableError: See :meth:`catalog_for`.
@@ -128,7 +128,7 @@ class MaterializedViewHook(BaseHook):
         return {**other_catalogs(self._completed()), **self.catalogs}
 
     def content(self) -> object:
-        """Return what the connection says, with those of other catalogs: equal while nobody edits one of them.
+        """Return the content of the connection and of those of other catalogs. It is equal until one is edited.
 
         Raises:
             ConfigurationError: The connection is missing or wrong.
@@ -183,7 +183,7 @@ class MaterializedViewHook(BaseHook):
     # -- views ---------------------------------------------------------------------------------
 
     def status(self, view: str, *, interval: Span | None = None) -> ViewStatus:
-        """Say whether a view, or an interval of it, is fresh, and why not."""
+        """Return whether a view, or an interval of it, is fresh, with the reasons."""
         from airflow_mv.freshness.status import status
 
         return status(self.catalog_for(view), self.identify(view), interval=interval)
@@ -201,7 +201,7 @@ class MaterializedViewHook(BaseHook):
         return publish(self.catalog_for(str(plan.view)), plan, outcome)
 
     def stager(self, view: str) -> InProcessStager:
-        """Return what runs scripts in this process: over Spark Connect, or in a session on the connection's master.
+        """Return a stager that runs in this process: over Spark Connect, or in a session on the connection's master.
 
         Close it when done. No session is opened before the first script.
 
@@ -224,22 +224,22 @@ class MaterializedViewHook(BaseHook):
         limit: int | None = None,
         refresh: bool = True,
     ) -> ReadResult:
-        """Stream a view's stored rows as Arrow batches, and say in the log which refresh they are of.
+        """Stream a view's stored rows as Arrow batches, and log which refresh they are of.
 
-        Stale rows are given where the view allows it; else the view is refreshed first.
+        Stale rows are returned if the view allows it; otherwise the view is refreshed first.
 
         Args:
             view: The view.
             as_of: The rows as the view had them then.
             refresh_id: The rows of this recorded refresh.
             limit: At most this many rows.
-            refresh: Whether a refresh may be run first; if not, a view that would need one is refused.
+            refresh: Whether a refresh may run first. If not, a view that needs one is refused.
 
         Returns:
             Rows to be read once, from ``.batches`` (a ``pyarrow.RecordBatchReader``).
 
         Raises:
-            StaleViewError: A refresh would be needed and is not wanted.
+            StaleViewError: A refresh is needed, but not allowed.
         """
         from airflow_mv.refresh.read import read_arrow, readable
 
@@ -283,7 +283,7 @@ def _open(name: str, conn_id: str) -> MaterializedViewCatalog:
 
 
 class _Lazy:
-    """A stager that looks the Spark connection up only if something must be run."""
+    """A stager that reads the Spark connection only if a script has to run."""
 
     def __init__(self, hook: MaterializedViewHook, view: str) -> None:
         self._hook = hook

@@ -16,16 +16,16 @@ log = logging.getLogger(__name__)
 
 
 class LineageOfRefresh:
-    """What an operator that refreshes a view tells OpenLineage. Nothing here can fail a task.
+    """The lineage of an operator that refreshes a view. It never fails a task.
 
-    The facts are gathered while the task runs, as OpenLineage's provider asks for them in a process of its own that
-    must not use the task's connections; and only where somebody listens.
+    The facts are read while the task runs, because OpenLineage's provider collects them in a separate process that must
+    not use the task's connections. They are read only if events are sent.
     """
 
     _lineage: Facts | None = None
 
     def note_plan(self, catalog: MaterializedViewCatalog, plan: RefreshPlan) -> None:
-        """Remember what a plan reads and writes."""
+        """Store what a plan reads and writes."""
         if not _listening():
             return
         from airflow_mv.lineage.facts import gather
@@ -37,12 +37,12 @@ class LineageOfRefresh:
             log.warning("No lineage of %s: %s: %s", plan.view, type(error).__name__, error)
 
     def note_result(self, result: RefreshResult) -> None:
-        """Remember what the refresh came to."""
+        """Store the result of the refresh."""
         if self._lineage is not None:
             self._lineage = replace(self._lineage, result=result)
 
     def get_openlineage_facets_on_complete(self, _task_instance: Any) -> Any:
-        """Return inputs, output and facets, or ``None``; the OpenLineage provider calls it when the task succeeded."""
+        """Return inputs, output and facets, or ``None``. The OpenLineage provider calls this after a success."""
         if self._lineage is None:
             return None
         from airflow_mv.lineage.facets import operator_lineage
@@ -51,7 +51,7 @@ class LineageOfRefresh:
         return operator_lineage(self._lineage, published=result is not None and result.published)
 
     def get_openlineage_facets_on_failure(self, _task_instance: Any) -> Any:
-        """Return what would have been read and written; the provider calls it when the task failed."""
+        """Return the planned inputs and output. The provider calls this when the task failed."""
         if self._lineage is None:
             return None
         from airflow_mv.lineage.facets import operator_lineage
@@ -60,7 +60,7 @@ class LineageOfRefresh:
 
 
 def _listening() -> bool:
-    """Whether OpenLineage's provider is there and sends events somewhere."""
+    """Whether OpenLineage's provider is installed and sends events."""
     try:
         from airflow.providers.openlineage.conf import is_disabled
 

@@ -30,7 +30,7 @@ REFRESH_FACET_SCHEMA = "urn:airflow-mv:openlineage:1-0-0:RefreshRunFacet"
 
 @attr.define
 class RefreshRunFacet(RunFacet):
-    """How a view was refreshed, and why so; described by ``docs/openlineage/RefreshRunFacet.json``."""
+    """How a view was refreshed, and why; described by ``docs/openlineage/RefreshRunFacet.json``."""
 
     view: str
     mode: str
@@ -47,11 +47,11 @@ class RefreshRunFacet(RunFacet):
 
 
 def operator_lineage(facts: Facts, *, published: bool) -> OperatorLineage[Any, Any]:
-    """Return what the OpenLineage provider takes from an operator.
+    """Return the lineage in the form that the OpenLineage provider expects from an operator.
 
     Args:
         facts: The refresh.
-        published: Whether the view's readers got something new: only then the view is an output.
+        published: Whether new rows were published: only then the view is an output.
     """
     result = facts.result
     return OperatorLineage(
@@ -64,7 +64,7 @@ def operator_lineage(facts: Facts, *, published: bool) -> OperatorLineage[Any, A
                 state=str(facts.plan.state),
                 reasons=[reason.to_dict() for reason in (result or facts.plan).reasons],
                 baseTables=[
-                    # As text: snapshot ids exceed JavaScript's numbers.
+                    # As strings: snapshot ids exceed JavaScript's safe integers.
                     {"name": item.identifier, "from": _text(item.recorded), "to": _text(item.current)}
                     for item in facts.plan.changes
                 ],
@@ -114,7 +114,7 @@ def _fields(fields: Iterable[Mapping[str, Any]]) -> list[schema_dataset.SchemaDa
 
 
 def _field(name: str, kind: Any, doc: str | None = None) -> schema_dataset.SchemaDatasetFacetFields:
-    """Nested types have their parts as fields: ``_element``, ``_key`` and ``_value`` where these have no names."""
+    """Return a column's field. Parts of nested types are fields: ``_element``, ``_key``, ``_value`` if unnamed."""
     if not isinstance(kind, Mapping):
         return schema_dataset.SchemaDatasetFacetFields(name, str(kind), doc)
     parts = {"list": ("array", ("element",)), "map": ("map", ("key", "value"))}

@@ -19,10 +19,10 @@ class Table:
     """A base table or the view, at one version.
 
     Args:
-        name: By its location.
-        symlinks: Other names of it.
+        name: The name by location.
+        symlinks: Its other names.
         version: Snapshot id, or for a materialized view the refresh id; ``None`` for a table without any snapshot.
-        fields: The columns, as Iceberg's schema has them.
+        fields: The columns, from Iceberg's schema.
         catalog: The catalog's ``name``, ``type``, ``uri`` and ``warehouse``, without secrets.
         is_view: Whether it is a materialized view.
     """
@@ -37,14 +37,14 @@ class Table:
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """A refresh as lineage tells it.
+    """The facts of a refresh.
 
     Args:
         plan: The plan.
         sql: The view's query.
         inputs: The base tables at the snapshots that are read.
         view: The view.
-        result: What the refresh came to; ``None`` before its end and after a failure.
+        result: The refresh's result; ``None`` before its end and after a failure.
     """
 
     plan: RefreshPlan
@@ -55,14 +55,14 @@ class Facts:
 
 
 def gather(catalog: MaterializedViewCatalog, plan: RefreshPlan) -> Facts:
-    """Gather what a plan reads and writes: one catalog query and a metadata file for each base table.
+    """Read the facts of a plan: one catalog query, and a metadata file for each base table.
 
     Args:
         catalog: The view's.
         plan: The plan.
 
     Raises:
-        MaterializedViewError: Something cannot be read.
+        MaterializedViewError: A table or view cannot be read.
     """
     from airflow_mv.spec.identifiers import Identifier
 
@@ -93,7 +93,7 @@ def _table(catalog: MaterializedViewCatalog, identifier: Identifier, place: Loca
 
 
 def _storage(catalog: MaterializedViewCatalog, name: Identifier) -> Name:
-    """Readers that know nothing of views read a registered storage table, which has a location of its own."""
+    """Return the name by a registered storage table's own location: engines without view support read that table."""
     return by_location(catalog.load_table(name, location="", what=f"storage table {name}").location)
 
 
@@ -127,7 +127,7 @@ class Name:
     """A dataset's name.
 
     Args:
-        namespace: Where names are unique.
+        namespace: The namespace in which names are unique.
         name: The name there.
     """
 
@@ -147,7 +147,7 @@ def by_location(location: str) -> Name:
 
 
 def in_catalog(properties: Mapping[str, str], parts: tuple[str, ...]) -> Name | None:
-    """Name a table or view as its catalog does; ``None`` for a kind of catalog that has no such name.
+    """Name a table or view as its catalog does; ``None`` for types of catalogs without such names.
 
     Args:
         properties: The catalog's.

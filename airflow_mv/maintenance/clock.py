@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Correct the times that a host with a wrong clock has put into a storage table."""
+"""Correct times in a storage table that were written by a host with a wrong clock."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class ClockRepair:
-    """What is, or was, wrong with the times of a view's storage table.
+    """The wrong times of a view's storage table.
 
     Args:
         view: The view.
@@ -30,7 +30,7 @@ class ClockRepair:
         latest_ms: The latest time in it, milliseconds since the epoch.
         store_ms: The store's clock.
         needed: Whether there is a time to correct: in the future, or earlier than one before it.
-        done: Whether it was corrected now.
+        done: Whether this call corrected it.
     """
 
     view: Identifier
@@ -42,7 +42,7 @@ class ClockRepair:
 
     @property
     def ahead_seconds(self) -> float:
-        """How far the latest time is ahead of the store's clock; 0 where it is not."""
+        """Seconds that the latest time is ahead of the store's clock; 0 if it is not."""
         return max(0, self.latest_ms - self.store_ms) / 1000
 
     def to_dict(self) -> dict[str, Any]:
@@ -60,19 +60,19 @@ class ClockRepair:
 def repair_clock(
     catalog: MaterializedViewCatalog, view: str | Identifier, *, dry_run: bool = False, effects: Effects | None = None
 ) -> ClockRepair:
-    """Bring the times of a view's storage table down to the store's clock, where they are ahead of it.
+    """Correct times of a view's storage table that are ahead of the store's clock: set them to the store's time.
 
-    Rows, snapshots and records stay as they are, but for their times. What was published at a false time counts as
-    published now.
+    Only times of snapshots and records change; rows stay as they are. A change that was published at a wrong time
+    counts as published now.
 
     Args:
         catalog: Where the view is.
         view: The view.
-        dry_run: Only say what would be done.
+        dry_run: Only report what would be done.
         effects: Clock, sleep and jitter.
 
     Raises:
-        UnsupportedError: The storage table is in a REST catalog, whose server alone can change its times.
+        UnsupportedError: The storage table is in a REST catalog; only its server can change the times.
         CommitConflictError, CommitStateUnknownError: See :func:`airflow_mv.publish.protocol.commit`.
     """
     loaded = catalog.load(view)
@@ -104,7 +104,7 @@ def _folder(view: LoadedView, storage: LoadedStorage) -> str:
 
 
 class _Times(StorageChange):
-    """Bring the times of a storage table down; it has landed where none of them is wrong.
+    """Correct the times of a storage table. It has landed if none of them is wrong.
 
     Args:
         catalog: Where the view is.
@@ -124,16 +124,16 @@ class _Times(StorageChange):
         return is_false(self._catalog.stored_table(view, storage), self._store_ms)
 
     def changed_metadata(self, _storage: LoadedStorage, document: dict[str, Any], _now_ms: int) -> ChangedMetadata:
-        """Return the metadata with other times."""
+        """Return the metadata with corrected times."""
         return ChangedMetadata(corrected(document, self._store_ms))
 
     def table_change(self, _storage: LoadedStorage) -> TableChange:
-        """Refuse: the view had the other layout when it was looked at."""
+        """Refuse: the view had the other layout when it was read."""
         raise CommitConflictError(f"{self.target} got another layout meanwhile; run it again")
 
 
 class _TimesOfARow(_Times):
-    """The same for a storage table in the catalog: no commit can change these times, so its row is moved.
+    """The same for a storage table in the catalog. No commit can change these times, so its row is swapped.
 
     Raises:
         UnsupportedError: Only the catalog's server can move it.
@@ -151,7 +151,7 @@ class _TimesOfARow(_Times):
             )
 
     def send(self, state: Current) -> bool:
-        """Write the table's next metadata file, and have its row name that."""
+        """Write the table's next metadata file, and swap its row to it."""
         view, storage = state
         if storage.name is None:
             return super().send(state)
@@ -170,7 +170,7 @@ class _TimesOfARow(_Times):
         return self._catalog.swap_table(storage.name, storage.location, self._location or "")
 
     def may_land(self, state: Current) -> bool:
-        """Whether the row names the file that it was moved from."""
+        """Whether the row still names the base file."""
         return state.storage.location == self._base
 
 

@@ -25,12 +25,12 @@ log = logging.getLogger(__name__)
 def purge(catalog: MaterializedViewCatalog, view: str | Identifier) -> Collected:
     """Drop a view, and delete the files below its folders that are proven its own. All other files stay.
 
-    Where it dies in between, the row is gone and files are left at the location that the log names.
+    If the process dies in between, the row is gone and files are left at the location in the log.
 
     Raises:
         ViewNotFoundError: There is no such view.
         NotMaterializedError: It is a plain view, which is none of ours to drop.
-        UnsupportedError: Its folder is another table's or view's, too. Nothing was dropped.
+        UnsupportedError: Another table or view uses its folder, too. Nothing was dropped.
     """
     loaded = catalog.load(view)
     return delete_all(catalog, loaded, lambda: drop(catalog, loaded.identifier))
@@ -38,7 +38,7 @@ def purge(catalog: MaterializedViewCatalog, view: str | Identifier) -> Collected
 
 @dataclass(frozen=True, slots=True)
 class Dropped:
-    """What a drop has left.
+    """The result of a drop.
 
     Args:
         view: The view.
@@ -50,10 +50,10 @@ class Dropped:
 
 
 def drop(catalog: MaterializedViewCatalog, view: str | Identifier, *, force: bool = False) -> Dropped:
-    """Remove a materialized view from the catalog, and its storage table where that is in the catalog.
+    """Remove a materialized view from the catalog, and its storage table if that is in the catalog.
 
-    The files stay. A view whose files are lost or cut is dropped as well, where an earlier metadata file proves that
-    it is a materialized view.
+    The files stay. A view whose files are lost or truncated is dropped as well, if an earlier metadata file proves
+    that it is a materialized view.
 
     Args:
         catalog: Where it is.
@@ -69,19 +69,22 @@ def drop(catalog: MaterializedViewCatalog, view: str | Identifier, *, force: boo
     loaded = _loaded_or_proven(catalog, identifier, force=force)
     if loaded is not None:
         log.info("Dropping %s; its files stay at %s", identifier, loaded.materialized.storage_table_location)
-    # The view first: one without its storage table is broken, a storage table without its view is only left over.
+    # The view first: a view without its storage table is broken, a storage table without its view is only a leftover.
     try:
         catalog.drop(identifier)
     except ViewNotFoundError:
         if loaded is None:
             raise
-        # Dropped since it was loaded: by somebody else, or by us, and the answer was lost.
+        # It was dropped since it was loaded: by another client, or by us, and the answer was lost.
         log.info("%s is not in the catalog any more", identifier)
     return Dropped(identifier, drop_storage(catalog, loaded, force=force) if loaded is not None else None)
 
 
 def _loaded_or_proven(catalog: MaterializedViewCatalog, view: Identifier, *, force: bool) -> LoadedView | None:
-    """Return a view; where its file cannot be read, as an earlier file tells it, or ``None`` where none has to."""
+    """Return a view, from an earlier file if its current one cannot be read.
+
+    ``None``: nothing proves what it is, but ``force`` is set.
+    """
     try:
         return catalog.load(view)
     except ViewNotFoundError as error:
@@ -103,16 +106,16 @@ def _loaded_or_proven(catalog: MaterializedViewCatalog, view: Identifier, *, for
     except (CatalogUnavailableError, UnsupportedError) as error:
         if catalog.has_rows or not force:
             raise
-        # A REST server may fail to tell what it cannot read, and drop it all the same.
+        # A REST server may fail to load a view that it can still drop.
         log.warning("Dropping %s although the server cannot tell what it is: %s", view, error)
         return None
 
 
 def _require_force(view: Identifier, error: ViewNotFoundError, *, force: bool) -> None:
-    """Let a view be dropped that a REST server lists and does not find: its metadata file is gone.
+    """Allow to drop a view that a REST server lists but does not find: its metadata file is gone.
 
     Raises:
-        ViewNotFoundError: Without ``force``, as nothing tells that it is a materialized view.
+        ViewNotFoundError: Without ``force``, because nothing proves that it is a materialized view.
     """
     if not force:
         raise ViewNotFoundError(

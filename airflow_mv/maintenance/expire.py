@@ -53,20 +53,20 @@ def expire(
     dry_run: bool = False,
     effects: Effects | None = None,
 ) -> Expired:
-    """Drop the snapshots of a view's storage table that have not been current for a time.
+    """Expire the snapshots of a view's storage table that have not been current for some time.
 
-    The current snapshot stays, and those that a tag or branch names (so those of a recorded history). The
-    refresh records stay as they are. No file is deleted: that is for collecting orphans. In the registered layout
-    the branches go first that a refresh was staged on, if no running refresh can be at them any more.
+    The current snapshot stays, and so do snapshots that a tag or branch names (those of a recorded history, for
+    example). The refresh records stay as they are. No file is deleted: the collection of orphan files does that. In
+    the registered layout, branches of staged refreshes are dropped first, if no running refresh can use them.
 
-    A refresh that was planned before and is published after plans again in the pointed layout.
+    In the pointed layout, a refresh that was planned before the expiry and is published after it plans again.
 
     Args:
         catalog: Where the view is.
         view: The view.
-        older_than: How long a snapshot stays after another one took its place. The store's clock is held against
-            the times in the metadata, which other hosts wrote: skew moves the limit, never what is readable now.
-        dry_run: Only say what would be dropped.
+        older_than: How long a snapshot stays after another one took its place. The store's clock is compared
+            with times in the metadata that other hosts wrote. Skew moves the limit; the current rows stay readable.
+        dry_run: Only report what would be dropped.
         effects: Clock, sleep and jitter.
 
     Raises:
@@ -90,13 +90,13 @@ def expire(
 
 
 class _Expiry(StorageChange):
-    """Forget snapshots and branches; it has landed where none of them is left.
+    """Remove snapshots and branches. It has landed if none of them is left.
 
     Args:
         catalog: Where the view is.
         view: The view.
         limit: What has not been current since then is dropped, milliseconds since the epoch.
-        result: What is to be dropped, as it was looked at first.
+        result: What is to be dropped, as of the first read.
         effects: Clock, sleep and jitter.
     """
 
@@ -110,7 +110,7 @@ class _Expiry(StorageChange):
     ) -> None:
         super().__init__(catalog, view, "the expiry", effects)
         self._limit = limit
-        #: What was dropped: where an earlier copy has landed, nothing is left to drop.
+        #: What was dropped. If an earlier copy has landed, nothing is left to drop.
         self.result = result
 
     def _found(self, storage: LoadedStorage) -> Expired:
@@ -127,7 +127,7 @@ class _Expiry(StorageChange):
         return ChangedMetadata(without_snapshots(document, set(self._found(storage).snapshot_ids)))
 
     def table_change(self, storage: LoadedStorage) -> TableChange:
-        """Drop them in one commit, if all branches and tags are where they were when they were found needless."""
+        """Drop them in one commit, if no branch or tag has moved since they were found to be unneeded."""
         found, names = self._found(storage), {name: ref.snapshot_id for name, ref in storage.table.refs.items()}
         return TableChange(
             requires={"main": storage.table.head, **names}, removes=found.branches, drops=found.snapshot_ids
@@ -139,7 +139,7 @@ def _expired(view: Identifier, storage: LoadedStorage, limit: int, *, dry_run: b
     if storage.name is not None:
         current = (storage.table.head, storage.tagged)
         branches = dead_branches(table, current=current, not_current_since_ms=limit)
-        # What only they name may go with them.
+        # Snapshots that only these branches name may be dropped with them.
         table = msgspec.structs.replace(
             table, refs={key: ref for key, ref in table.refs.items() if key not in branches}
         )

@@ -22,7 +22,7 @@ from airflow_mv.spec.identifiers import Identifier
 
 @dataclass(frozen=True, slots=True)
 class Others:
-    """What other tables and views have in a view's folders.
+    """Files of other tables and views in a view's folders.
 
     Args:
         compare: Compares locations.
@@ -35,7 +35,7 @@ class Others:
     reached: frozenset[str] = frozenset()
 
     def owner(self, location: str) -> str | None:
-        """Return what a file may belong to; ``None`` where no other table or view is known to have it."""
+        """Return the other table or view that a file may belong to, or ``None``."""
         for name, place in self.places:
             if self.compare.may_lie_in(location, place):
                 return name
@@ -43,7 +43,7 @@ class Others:
 
 
 def own_folders(catalog: MaterializedViewCatalog, view: LoadedView, storage: LoadedStorage) -> tuple[str, ...]:
-    """Return the folders that are the view's own: a registered storage table may have one beside the view's.
+    """Return the folders that are the view's own. A registered storage table may have a folder of its own.
 
     Raises:
         UnsupportedError: One of them holds the warehouse, the folder of a namespace, or the view's own folder.
@@ -67,7 +67,7 @@ def others_in(
     files_of: FilesOf,
     found: Iterable[Neighbour] = (),
 ) -> Others:
-    """Find what other tables and views have in the view's folders.
+    """Find the files of other tables and views in the view's folders.
 
     Args:
         catalog: Where the view is.
@@ -101,7 +101,8 @@ def others_in(
 def _wide(compare: Places, bases: tuple[str, ...], other: Neighbour) -> frozenset[str]:
     """Return the write paths of another table or view that are above the view's folders, such as a bucket's root.
 
-    They say where it may write, not that all files there are its own: those that it reaches are known one by one.
+    Such a path says where it may write, not that all files there are its own. The files that it reaches are known
+    one by one.
     """
     return frozenset(
         place
@@ -120,7 +121,7 @@ def _touches(compare: Places, view: Identifier, bases: tuple[str, ...], other: N
 
 
 def not_alone(view: Identifier, folder: str, others: str) -> UnsupportedError:
-    """Return the error for a folder that is not the view's alone."""
+    """Return the error for a folder that is shared with others."""
     return UnsupportedError(
         f"view {view}: its folder {folder} also holds {others}: nothing is deleted from a folder that is "
         "not the view's alone"

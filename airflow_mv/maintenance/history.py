@@ -35,7 +35,7 @@ from airflow_mv.spec.table import Snapshot
 _METADATA = (".metadata.json", ".metadata.json.gz")
 _CUT_UUID = re.compile(rb'"(view|table)-uuid"\s*:\s*"([^"]{1,100})"')
 _HEAD = 4096
-#: A driver writes its outcome beside, and renames it.
+#: A driver writes its outcome under a temporary name, and renames it.
 _OUTCOME = re.compile(r"([0-9a-f-]{16,64})(?:\.script)?\.json(?:\.[0-9a-f]{32}\.tmp)?", re.ASCII)
 _CLOCK = re.compile(r"clock-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}\.tmp", re.ASCII)
 _PACKAGE = re.compile(r"airflow_mv(?:_job)?-([0-9a-f]{12})-[0-9a-f]{8}\.(?:py|zip)", re.ASCII)
@@ -47,7 +47,7 @@ class _Statistics(msgspec.Struct, rename="kebab"):
 
 
 class _Document(PlacesOf, rename="kebab"):
-    """What is needed of a metadata file of a view or a table."""
+    """The needed fields of a metadata file of a view or a table."""
 
     snapshots: list[Snapshot] = msgspec.field(default_factory=list)
     statistics: list[_Statistics] = msgspec.field(default_factory=list)
@@ -56,11 +56,11 @@ class _Document(PlacesOf, rename="kebab"):
 
 @dataclass(frozen=True, slots=True)
 class Proof:
-    """Why a file is the view's.
+    """A proof that a file is the view's.
 
     Args:
         text: For people.
-        by: The metadata file that names it; ``None`` for one that proves itself.
+        by: The metadata file that names it; ``None`` if the file's own content is the proof.
         rank: Files of a lower rank are deleted first, so that a proof outlives what it proves.
     """
 
@@ -80,7 +80,7 @@ class History:
         bases: These folders.
         compare: Compares locations.
         past_files_of: Lists the files of earlier snapshots.
-        reached: The forms of files that are needed: what such a snapshot reaches needs no proof.
+        reached: The forms of the files that are needed. Files of such a snapshot need no proof.
 
     Raises:
         CatalogUnavailableError: The store did not answer.
@@ -104,7 +104,7 @@ class History:
         self._published: list[int] = []
         self._working: set[str] = {compare.exact(storage.table.location)}
         self._refreshes: set[str] = set()
-        #: Tables whose metadata files lie here, and that are not the view's.
+        #: Tables that are not the view's, but have metadata files in these folders.
         self.strangers: list[Neighbour] = []
         documents = dict(self._documents())
         self._follow_views(documents, storage)
@@ -112,10 +112,10 @@ class History:
         self._follow_snapshots(own, past_files_of(catalog, bases))
         self._note_strangers(documents)
 
-    # -- what is asked ---------------------------------------------------------------------------
+    # -- queries ---------------------------------------------------------------------------------
 
     def proof(self, location: str) -> Proof | None:
-        """Return why a file is the view's; ``None`` where that is not proven. A checksum goes with its file."""
+        """Return the proof that a file is the view's, or ``None``. A checksum file has the proof of its file."""
         return self._proofs.get(self._compare.exact(owner(location))) or self._working_file(location)
 
     def since_ms(self, file: StoredFile, proof: Proof) -> int:
@@ -190,7 +190,7 @@ class History:
         return own
 
     def _follow_snapshots(self, own: Mapping[str, _Document], files_of: Callable[[Snapshot], Iterable[str]]) -> None:
-        """Find what the storage metadata files reach; a file is proven by the newest one that reaches it."""
+        """Find the files that the storage metadata files reach. The newest one that reaches a file is its proof."""
         for key, document in own.items():
             by = self._files[key].location
             for snapshot in document.snapshots:
@@ -224,7 +224,7 @@ class History:
     # -- working files -----------------------------------------------------------------------------
 
     def _working_file(self, location: str) -> Proof | None:
-        """Return the proof of a file that a refresh or a maintenance writes for itself, by its name and content."""
+        """Return the proof of a working file of a refresh or of maintenance, by its name and content."""
         folder, _, name = location.rpartition("/")
         if location == ledger_location(self._view):
             return Proof("maintenance ledger", None, 6)
@@ -269,7 +269,7 @@ class History:
 
 
 def owner(location: str) -> str:
-    """Return the file that a file goes with: Hadoop keeps a checksum ``.x.crc`` beside each local file ``x``."""
+    """Return the file that a checksum file belongs to: Hadoop keeps ``.x.crc`` beside each local file ``x``."""
     folder, _, name = location.rpartition("/")
     return f"{folder}/{name[1:-4]}" if name.startswith(".") and name.endswith(".crc") else location
 
@@ -280,7 +280,7 @@ def _rank(location: str) -> int:
 
 
 def _cut(data: bytes) -> _Document | None:
-    """Return what the beginning of a metadata file tells that a writer did not finish."""
+    """Return the fields in the beginning of a metadata file that its writer did not finish."""
     found = _CUT_UUID.search(data[:_HEAD])
     if found is None:
         return None

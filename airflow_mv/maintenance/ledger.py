@@ -31,7 +31,7 @@ class Deleted(msgspec.Struct, frozen=True, rename="kebab"):
     Args:
         at_ms: When, by the store's clock.
         files: How many files.
-        names: The first of them, each with the proof that it was the view's.
+        names: The first of them, each with its proof of ownership.
     """
 
     at_ms: int
@@ -45,8 +45,8 @@ class ExpiredSnapshots(msgspec.Struct, frozen=True, rename="kebab"):
     Args:
         at_ms: When, by the store's clock.
         table_uuid: The storage table's.
-        metadata_file: Its metadata file before.
-        snapshot_ids: The snapshots that are not in it any more.
+        metadata_file: Its metadata file before the expiry.
+        snapshot_ids: The snapshots that were dropped.
     """
 
     at_ms: int
@@ -89,7 +89,7 @@ class Ledger:
         Args:
             location: The file.
             now_ms: The store's time.
-            not_before_ms: A mark that is older than this is of an earlier time, when the file was unreachable as well.
+            not_before_ms: Before this time the file was reachable, or not written yet: an older mark is ignored.
         """
         marked = self.marks.get(location, now_ms)
         return marked if not_before_ms <= marked <= now_ms else max(not_before_ms, now_ms)
@@ -117,7 +117,7 @@ def ledger_location(view: LoadedView) -> str:
 
 
 def read_ledger(catalog: MaterializedViewCatalog, view: LoadedView) -> Ledger:
-    """Read a view's ledger; an empty one where there is none that can be read."""
+    """Read a view's ledger. Return an empty one if there is no readable ledger."""
     uuid, location = view.metadata.view_uuid, ledger_location(view)
     try:
         text = catalog.files.read_text(location)
@@ -133,7 +133,7 @@ def read_ledger(catalog: MaterializedViewCatalog, view: LoadedView) -> Ledger:
 
 
 def write_ledger(catalog: MaterializedViewCatalog, view: LoadedView, ledger: Ledger, before: Ledger) -> None:
-    """Write a view's ledger where it has changed."""
+    """Write a view's ledger if it has changed."""
     if ledger == before:
         return
     stored = _Stored(_VERSION, ledger.view_uuid, dict(ledger.marks), list(ledger.deleted), list(ledger.expired))

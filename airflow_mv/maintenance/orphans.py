@@ -39,17 +39,17 @@ UNPROVEN = "no metadata file of the view names it"
 
 @dataclass(frozen=True, slots=True)
 class Collected:
-    """What a collection found and did.
+    """The result of a collection of orphan files.
 
     Args:
         view: The view.
         files: What was deleted, or would be with ``dry_run``.
-        kept_young: How many files stay that nothing reaches, because they are younger than the grace.
+        kept_young: How many unreachable files stay because they are younger than the grace.
         reachable: How many files the view needs.
         dry_run: Whether nothing was deleted.
         proofs: Why each of ``files`` is the view's, by its location.
-        waiting: What nothing reaches, and is known to be so for less than the grace, with its proof.
-        unproven: What nothing reaches and is not proven the view's: why it stays, by its location.
+        waiting: Files known to be unreachable for less than the grace, each with its proof.
+        unproven: Unreachable files that are not proven the view's: why each stays, by its location.
     """
 
     view: Identifier
@@ -63,13 +63,13 @@ class Collected:
 
     @property
     def size_bytes(self) -> int:
-        """The size of the files together."""
+        """The total size of the files."""
         return sum(file.size_bytes for file in self.files)
 
 
 @dataclass(frozen=True, slots=True)
 class Maintained:
-    """What maintenance did to a view.
+    """The result of maintenance of a view.
 
     Args:
         expired: The snapshots, and branches of dead refreshes.
@@ -106,7 +106,7 @@ class Maintained:
 
 @dataclass(frozen=True, slots=True)
 class _Folder:
-    """A view's own folders, and what is in them.
+    """A view's own folders and their files.
 
     Args:
         view: The view.
@@ -127,7 +127,7 @@ class _Folder:
         return any(self.compare.may_lie_in(location, base) for base in self.bases)
 
     def others(self, reached: _Reached) -> Iterator[StoredFile]:
-        """Yield the files that are not reached."""
+        """Yield the unreachable files."""
         ledger = self.compare.exact(ledger_location(self.view))
         for key, file in self.files.items():
             if key != ledger and not self.compare.forms(owner(file.location)) & reached.forms:
@@ -151,10 +151,10 @@ class _Reached:
 
 @dataclass(slots=True)
 class _Verdict:
-    """What becomes of the files that nothing reaches.
+    """The decision on each unreachable file.
 
     Args:
-        doomed: What is deleted, in this order.
+        doomed: The files to delete, in this order.
         proofs: The proofs of all that are proven, by location.
         young: Those of them that are younger than the grace.
         waiting: Those of them that wait.
@@ -179,14 +179,14 @@ def maintain(
     report: Callable[[str], None] = log.info,
     effects: Effects | None = None,
 ) -> Maintained:
-    """Expire the old snapshots of a view's storage table, then delete the files that nothing reaches.
+    """Expire the old snapshots of a view's storage table, then delete its orphan files.
 
     Args:
         catalog: Where the view is.
         view: The view.
-        older_than: How long a snapshot stays after another one took its place, and a file that nothing reaches.
-        dry_run: Only say what would be done.
-        report: Told of the progress.
+        older_than: How long a snapshot stays after another one replaced it, and how long an unreachable file stays.
+        dry_run: Only report what would be done.
+        report: Receives progress messages.
         effects: Clock, sleep and jitter.
 
     Raises:
@@ -213,10 +213,10 @@ def collect_orphans(
 ) -> Collected:
     """Delete the files below a view's own folders that are proven the view's and that no retained metadata reaches.
 
-    A file has to be known as unreachable for the grace: the first collection that finds it so records it in the
-    view's ledger, a later one deletes it.
+    A file must be known to be unreachable for the grace: the first collection that finds it records it in the view's
+    ledger, a later one deletes it.
 
-    It asks the outside in this order: ``catalog.load``, ``load_storage`` and ``shared_folders`` (for the folders),
+    It reads and writes in this order: ``catalog.load``, ``load_storage`` and ``shared_folders`` (for the folders),
     ``files.now_ms``, ``files.list``; then ``catalog.load``, ``load_storage``, ``previous_location``, ``files_of``;
     the ledger and the metadata files that were listed; where something is to be deleted ``neighbours``,
     ``catalog.load`` and ``load_storage`` once more; then ``files.delete`` for each file, and the ledger is written.
@@ -224,17 +224,17 @@ def collect_orphans(
     Args:
         catalog: Where the view is.
         view: The view.
-        older_than: How long a file stays that nothing reaches, by the store's clock. A refresh that takes longer
-            from its first file to its publication could lose what it staged.
-        dry_run: Only say what would be deleted.
+        older_than: How long an unreachable file stays, by the store's clock. A refresh that takes longer from its
+            first file to its publication could lose its staged files.
+        dry_run: Only report what would be deleted.
         files_of: Lists the files that the snapshots of a storage table reach.
         past_files_of: Lists the files that earlier snapshots reach, as far as they can be read.
         expired: What was just expired, for the ledger.
 
     Raises:
-        MetadataFileNotFoundError: Something that the view needs is gone. Nothing was deleted.
-        InvalidMetadataError: Something that the view needs cannot be read. Nothing was deleted.
-        UnsupportedError: The view needs files elsewhere, or its folder is another table's, too.
+        MetadataFileNotFoundError: A file that the view needs is gone. Nothing was deleted.
+        InvalidMetadataError: A file that the view needs cannot be read. Nothing was deleted.
+        UnsupportedError: The view needs files outside its folders, or another table uses its folder, too.
     """
     loaded = catalog.load(view)
     storage = catalog.load_storage(loaded)
@@ -249,7 +249,7 @@ def collect_orphans(
     if judged.doomed and history is not None:
         others = _others(catalog, loaded, storage, folder, history, files_of)
         if _state(catalog, loaded) != reached.state:
-            # What was published in between may be a staged refresh that an earlier try had left.
+            # A refresh published in between may have used files that an earlier try staged.
             reached = _reach(catalog, loaded, folder, files_of)
         judged = _judge(folder, reached, history, before, grace_ms, others)
     if not dry_run:
@@ -276,7 +276,7 @@ def delete_all(
         past_files_of: Lists the files that earlier snapshots reach, as far as they can be read.
 
     Raises:
-        UnsupportedError: The folder is another table's, too. Nothing was dropped.
+        UnsupportedError: Another table uses the folder, too. Nothing was dropped.
     """
     storage = catalog.load_storage(view)
     bases, compare = own_folders(catalog, view, storage), Places()
@@ -284,7 +284,7 @@ def delete_all(
     history = later = _history(catalog, storage, before, past_files_of)
     others = _others(catalog, view, storage, before, history, files_of)
     drop()
-    # Listed after the drop: nothing new can become part of the view any more.
+    # Listed after the drop, so no new file can become part of the view.
     folder = _listed(catalog, view, bases, compare)
     if folder.files != before.files:
         later = _history(catalog, storage, folder, past_files_of)
@@ -304,7 +304,7 @@ def delete_all(
     return _collected(view.identifier, judged, 0, dry_run=False)
 
 
-# -- what is there, and what is needed -------------------------------------------------------------
+# -- files in the folders and reachable files ---------------------------------------------------------
 
 
 def _listed(
@@ -358,7 +358,7 @@ def _state(catalog: MaterializedViewCatalog, view: LoadedView) -> tuple[str, str
 
 
 def _now(catalog: MaterializedViewCatalog, view: LoadedView) -> tuple[LoadedStorage, tuple[str, str]]:
-    """Load what the pointer leads to now: the same view's, or nothing may be deleted."""
+    """Load the view's current state. If it is another view by now, nothing may be deleted."""
     again = catalog.load(view.identifier)
     if again.metadata.view_uuid != view.metadata.view_uuid or again.metadata.location != view.metadata.location:
         raise ViewNotFoundError(
@@ -372,7 +372,7 @@ def _reach(catalog: MaterializedViewCatalog, view: LoadedView, folder: _Folder, 
     storage, state = _now(catalog, view)
     needed = dict.fromkeys((*state, *files_of(catalog, storage)))
     _check_needed(catalog, view.identifier, folder, needed)
-    # A reader may have read the pointer just before it moved; whether older files are there is nobody's business.
+    # A reader may have read the pointer just before it moved. Older files may be missing.
     previous = catalog.previous_location(view.identifier)
     history = [entry.metadata_file for entry in storage.table.metadata_log]
     also = dict.fromkeys((*needed, *history, *([previous] if previous else [])))
@@ -380,7 +380,7 @@ def _reach(catalog: MaterializedViewCatalog, view: LoadedView, folder: _Folder, 
 
 
 def _check_needed(catalog: MaterializedViewCatalog, view: Identifier, folder: _Folder, needed: Iterable[str]) -> None:
-    """Refuse to go on where the view needs what is not there: then this look at the world is wrong, or it is broken."""
+    """Refuse to go on if a needed file is not listed: the listing is incomplete, or the view is damaged."""
     for location in needed:
         if not folder.holds(location):
             raise UnsupportedError(
@@ -396,7 +396,7 @@ def _check_needed(catalog: MaterializedViewCatalog, view: Identifier, folder: _F
             )
 
 
-# -- what becomes of each file ---------------------------------------------------------------------
+# -- decision on each file -------------------------------------------------------------------------
 
 
 def _judge(
@@ -407,7 +407,7 @@ def _judge(
     grace_ms: int,
     others: Others | None = None,
 ) -> _Verdict:
-    """Say of each file that nothing reaches whether it is deleted, waits, or stays."""
+    """Decide for each unreachable file whether it is deleted, waits, or stays."""
     judged, limit = _Verdict(), folder.now_ms - grace_ms
     for file in folder.others(reached):
         whose = others.owner(file.location) if others else None
@@ -427,7 +427,7 @@ def _judge(
 
 
 def _hold_proofs(folder: _Folder, judged: _Verdict) -> None:
-    """Let a metadata file wait that is the proof of a file that stays for now."""
+    """Keep a metadata file while a file that it proves is kept."""
     exact = folder.compare.exact
     held = {exact(by) for file in (*judged.young, *judged.waiting) if (by := judged.proofs[file.location].by)}
     while held:
@@ -438,7 +438,7 @@ def _hold_proofs(folder: _Folder, judged: _Verdict) -> None:
 
 
 def _after(ledger: Ledger, judged: _Verdict, now_ms: int, storage: LoadedStorage, expired: Expired | None) -> Ledger:
-    """Return the ledger after a collection: a file that is reached, or gone, has no mark any more."""
+    """Return the ledger after a collection. Reachable and deleted files have no mark any more."""
     gone = {file.location for file in judged.doomed}
     marks = {location: since for location, since in judged.marks.items() if location not in gone}
     entry = None
@@ -467,7 +467,7 @@ def _collected(view: Identifier, judged: _Verdict, reachable: int, *, dry_run: b
 
 
 def _first_to_go(proofs: Mapping[str, Proof], file: StoredFile) -> tuple[int, str, bool]:
-    """Order files so that a deletion that stops halfway leaves the proof of what is left, and no staged outcome."""
+    """Order files so that an interrupted deletion leaves the proofs of the remaining files, and no staged outcome."""
     own = owner(file.location)
     return proofs[file.location].rank, own, own == file.location
 
@@ -487,7 +487,7 @@ def _delete(
 
 
 def _confined(files: Iterable[StoredFile], bases: Sequence[str]) -> Iterator[StoredFile]:
-    """Leave out what has been led elsewhere by a symbolic link since it was listed."""
+    """Leave out files whose path leads elsewhere through a symbolic link since they were listed."""
     for file in files:
         if all(leads_out(file.location, base) for base in bases):
             log.warning("Not deleted: %s leads out of the view's folder", file.location)

@@ -49,15 +49,15 @@ _SHOWN = 5
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that is wrong.
+    """One finding of a diagnosis.
 
     Args:
         what: What is wrong.
-        file: The file that it is about.
-        known: How it is known, and what proves that the replacement is this view's.
-        repair: What the repair does, or what a person has to do.
-        lost: What is lost by it.
-        repairable: Whether the repair can do it.
+        file: The affected file.
+        known: How it was detected, and what proves that the replacement is this view's.
+        repair: What the repair does, or what an operator has to do.
+        lost: What the repair loses.
+        repairable: Whether the repair can fix it.
     """
 
     what: str
@@ -70,10 +70,10 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Edit:
-    """How a storage table's metadata is changed.
+    """A change of a storage table's metadata.
 
     Args:
-        drops: Ids of snapshots to forget.
+        drops: Ids of snapshots to remove.
         state: The new refresh history; ``None`` for a table that counts as never refreshed.
         moves: Whether the current snapshot changes.
         head: The current snapshot afterwards, where it changes.
@@ -86,7 +86,7 @@ class Edit:
 
     @property
     def text(self) -> str:
-        """The record as the table's property holds it."""
+        """The refresh history as the text of the table's property."""
         return NEVER if self.state is None else property_text(self.state)
 
 
@@ -98,10 +98,10 @@ class Diagnosis:
         findings: What is wrong.
         view: The view metadata file that the repaired view is made from.
         table: The storage metadata file that it is made from.
-        edit: How the storage table is changed besides.
-        fresh: Whether a new storage metadata file is wanted although nothing in it changes.
-        row: The view's row as it was looked at; ``None`` in a REST catalog.
-        table_row: That of a storage table in a SQL catalog.
+        edit: A further change of the storage table's metadata.
+        fresh: Whether a new storage metadata file is needed although its content does not change.
+        row: The view's row as it was read; ``None`` in a REST catalog.
+        table_row: The storage table's row in a SQL catalog.
         checked: What the check of the snapshots' files found.
     """
 
@@ -116,13 +116,13 @@ class Diagnosis:
 
     @property
     def repairable(self) -> bool:
-        """Whether there is something to do, and all of it can be done."""
+        """Whether something is wrong and all of it can be repaired."""
         return bool(self.findings) and all(item.repairable for item in self.findings)
 
 
 @dataclass(frozen=True, slots=True)
 class Repaired:
-    """The end of a repair.
+    """The result of a repair.
 
     Args:
         view: The view.
@@ -136,7 +136,7 @@ class Repaired:
 
     @property
     def ok(self) -> bool:
-        """Whether the view is whole now, as far as this command can tell."""
+        """Whether the view is intact now, as far as this command can tell."""
         return self.done or not self.findings
 
     def to_dict(self) -> dict[str, Any]:
@@ -149,7 +149,7 @@ class Repaired:
         }
 
 
-# -- which state goes on ------------------------------------------------------------------------------
+# -- choosing a state ---------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +159,7 @@ class Link:
     Args:
         key: The storage metadata file.
         number: The number of the metadata file that the catalog would name.
-        log: The states before it, oldest first.
+        log: The earlier states, oldest first.
     """
 
     key: str
@@ -168,7 +168,7 @@ class Link:
 
 
 def ahead_of(start: str, links: Iterable[Link]) -> str | None:
-    """Return the newest state that leads from another one, or ``None``.
+    """Return the newest state that was derived from another one, or ``None``.
 
     A single step ahead proves nothing: a refresh that died before its swap leaves such a file. A state that another
     one was made from was published, since changes are made from published states only.
@@ -188,7 +188,7 @@ def ahead_of(start: str, links: Iterable[Link]) -> str | None:
         return None
     continued = {entry for link in later for entry in link.log}
     ends = [link for link in deep if link.key not in continued]
-    # Of several ends at most one was published, and nobody knows which: their common past is proven.
+    # Of several ends at most one was published, and it is unknown which. Their common past is proven.
     proven = [link for link in later if link.key in continued]
     chosen = ends[0] if len(ends) == 1 or not proven else proven[-1]
     return chosen.key
@@ -197,10 +197,10 @@ def ahead_of(start: str, links: Iterable[Link]) -> str | None:
 def newest_state(
     candidates: Sequence[tuple[StorageState, RefreshRecord, int]], *, version_id: int
 ) -> tuple[StorageState, RefreshRecord, int] | None:
-    """Choose the state to go back to: the newest of the present definition, else the newest of an earlier one.
+    """Choose the state to go back to: the newest of the current definition, else the newest of an earlier one.
 
     Args:
-        candidates: History, record and snapshot of states whose files are whole, newest first.
+        candidates: History, record and snapshot of states whose files are intact, newest first.
         version_id: The view's current version.
     """
     same = [item for item in candidates if item[1].version_id == version_id]
@@ -208,7 +208,7 @@ def newest_state(
 
 
 def without_records(state: StorageState, refresh_ids: Iterable[str]) -> StorageState:
-    """Return a history without some refreshes, none of them the current one."""
+    """Return a history without some refreshes. The current one must not be among them."""
     gone = set(refresh_ids)
     document = state.document()
     kept = [item for item in document["refreshes"] if item["refresh-id"] not in gone]
@@ -216,7 +216,7 @@ def without_records(state: StorageState, refresh_ids: Iterable[str]) -> StorageS
 
 
 def edited(document: Mapping[str, Any], edit: Edit, *, now_ms: int) -> dict[str, Any]:
-    """Return table metadata as an edit leaves it; the record is set by whoever writes it."""
+    """Return table metadata after an edit. The caller sets the record."""
     changed = dict(document)
     if edit.moves and edit.head is not None:
         changed = with_head(changed, edit.head, now_ms=now_ms)
@@ -228,7 +228,7 @@ def edited(document: Mapping[str, Any], edit: Edit, *, now_ms: int) -> dict[str,
     return without_snapshots({**changed, "refs": refs}, gone)
 
 
-# -- what is wrong ------------------------------------------------------------------------------------
+# -- diagnosis ----------------------------------------------------------------------------------------
 
 
 def diagnose(
@@ -239,19 +239,19 @@ def diagnose(
     data: bool = True,
     report: Callable[[str], None] = log.info,
 ) -> Diagnosis:
-    """Read everything that a view needs, and say what is wrong and what a repair would do.
+    """Read everything that a view needs. Return what is wrong and what a repair would do.
 
     Args:
         catalog: Where the view is.
         view: The view.
         accept_older: Where the catalog was restored to an older day, stay there instead of going forward.
-        data: Whether data files and delete files are looked at, too.
-        report: Told of the progress.
+        data: Whether to check data files and delete files, too.
+        report: Receives progress messages.
 
     Raises:
         ViewNotFoundError: There is no such view.
         NotMaterializedError: It is a plain view.
-        CatalogUnavailableError: The catalog or the store did not answer: nothing is known then.
+        CatalogUnavailableError: The catalog or the store did not answer, so nothing is known.
     """
     evidence = Evidence.of(catalog, view)
     return _Doctor(evidence, accept_older, data, report).diagnose()
@@ -333,7 +333,7 @@ class _Doctor:
         return chosen.view
 
     def _instead(self, files: Sequence[ViewFile], previous: ViewFile | None) -> tuple[ViewFile, str]:
-        """Choose the file that takes a lost one's place, and say why it is this view's."""
+        """Choose the file that replaces a lost one. Return it with the proof that it is this view's."""
         before = previous if previous is not None and previous in files else None
         start = before.view.materialized.storage_table_location if before and before.view else ""
         later = self._ahead(start, files)
@@ -351,7 +351,7 @@ class _Doctor:
             if item.view is not None and item.view.settings and item.view.storage_table is None:
                 by_state[item.view.materialized.storage_table_location] = item
         links = [
-            # A job's own metadata files are in the log, too: no view file names them, so they were never published.
+            # The log also has a job's own metadata files. No view file names them, so they were never published.
             Link(key, item.number, tuple(entry for entry in self._log(key, item) if entry in {*by_state, start}))
             for key, item in by_state.items()
         ]
@@ -408,7 +408,7 @@ class _Doctor:
         return self._lost_table(view, table, self._registered_tables(table, before, files))
 
     def _pointed_tables(self, view: LoadedView, lost: TableFile) -> list[tuple[TableFile, str]]:
-        """Return the whole storage metadata files that can take a lost one's place, best first, with their proofs."""
+        """Return the intact storage metadata files that can replace a lost one, best first, with their proofs."""
         number, row = next_number(view.metadata_location), self.evidence.row
         files = [item for item in self.evidence.view_files() if item.uuid == view.metadata.view_uuid]
         if row and row.previous:
@@ -425,7 +425,7 @@ class _Doctor:
         beside = sorted(self.evidence.table_files(folder, view), key=lambda item: item.number, reverse=True)
         alone = len({item.table.table_uuid for item in beside if item.table}) == 1
         proof = "it is in the storage table's folder, where all files have one table-uuid"
-        # Files of jobs are there, too: only those whose record is of their own rows can have been published.
+        # The folder also has files of jobs. Only a file whose record is of its own rows can have been published.
         found += [(item, proof) for item in beside if alone and item.consistent and item.number < lost.number]
         return [(item, proof) for item, proof in found if item.storage is not None and item.location != lost.location]
 
@@ -532,7 +532,7 @@ class _Doctor:
     def _earlier_states(
         self, view: LoadedView, table: TableFile, checked: Checked
     ) -> list[tuple[StorageState, RefreshRecord, int]]:
-        """Return the recorded states whose rows are there, newest first."""
+        """Return the recorded states whose rows exist, newest first."""
         found = []
         for item in (table, *self._earlier_files(view, table)):
             for record in reversed(item.state.refreshes if item.state else ()):
@@ -577,7 +577,7 @@ def _rows_of(table: TableFile, record: RefreshRecord) -> int | None:
 
 
 def _gone(table: TableFile, checked: Checked, history: StorageState, kept: str) -> list[str]:
-    """Return the refreshes of a history whose rows are damaged, without the one that is kept."""
+    """Return the refreshes of a history whose rows are damaged, except the one that is kept."""
     return [
         record.refresh_id
         for record in history.refreshes
@@ -591,7 +591,7 @@ def _when(state: StorageState | None) -> str:
     return f"{state.current_refresh_id} of {timestamp(state.current.refreshed_at_ms) or 'an unknown time'}"
 
 
-# -- repairing ----------------------------------------------------------------------------------------
+# -- repair -------------------------------------------------------------------------------------------
 
 
 def repair(
@@ -603,15 +603,15 @@ def repair(
     effects: Effects | None = None,
     report: Callable[[str], None] = log.info,
 ) -> Repaired:
-    """Say what is wrong with a view, and repair it if asked to.
+    """Diagnose a view, and repair it if ``act`` is set.
 
     Args:
         catalog: Where the view is.
         view: The view.
-        act: Repair it; else nothing is changed.
+        act: Whether to repair. By default nothing is changed.
         accept_older: Where the catalog was restored to an older day, stay there instead of going forward.
         effects: The clock.
-        report: Told of the progress.
+        report: Receives progress messages.
 
     Raises:
         CommitConflictError: The view has changed since it was looked at. Nothing was changed.
@@ -639,7 +639,7 @@ def repair(
 
 
 def _clock(catalog: MaterializedViewCatalog, view: Identifier) -> Finding | None:
-    """Return what a host with a wrong clock has left in a storage table that is whole, if there is such a thing."""
+    """Return the finding about times of a wrong clock in an intact storage table, if there is one."""
     try:
         found = repair_clock(catalog, view, dry_run=True)
     except MaterializedViewError as error:
@@ -659,7 +659,7 @@ def _clock(catalog: MaterializedViewCatalog, view: Identifier) -> Finding | None
 
 
 def _publish(catalog: MaterializedViewCatalog, view: Identifier, found: Diagnosis, effects: Effects) -> None:
-    """Publish one step of a repair; what is left to do is found by the next look."""
+    """Publish one step of a repair. The next diagnosis finds what is left to do."""
     if found.view is None or found.table is None:
         raise NotFoundError(f"view {view}: there is nothing to repair it from")
     if found.view.storage_table is None:
@@ -673,7 +673,7 @@ def _publish(catalog: MaterializedViewCatalog, view: Identifier, found: Diagnosi
 
 
 def _publish_pointed(catalog: MaterializedViewCatalog, found: Diagnosis, effects: Effects) -> None:
-    """Write what has changed, and swap the view's pointer: all of it in one change."""
+    """Write the changed metadata and swap the view's pointer, in one change."""
     view, table = found.view, found.table
     if found.row is None or view is None or table is None or table.document is None or table.table is None:
         return
@@ -701,7 +701,7 @@ def _publish_view(
     effects: Effects,
     discards: tuple[str, ...] = (),
 ) -> None:
-    """Write a view's metadata under a fresh name and swap the row to it, if it is as it was looked at."""
+    """Write a view's metadata under a new name and swap the row to it, if the row did not change since it was read."""
     settings = view.materialized.repointed(storage_location)
     metadata = with_view_properties(view.metadata, {PROPERTY: property_text(settings)})
     number = max(next_number(row.location), next_number(view.metadata_location))
@@ -710,7 +710,7 @@ def _publish_view(
 
 
 def _publish_table(catalog: MaterializedViewCatalog, found: Diagnosis, base: str, effects: Effects) -> None:
-    """Write a storage table's metadata under a fresh name and swap its row to it (registered layout)."""
+    """Write a storage table's metadata under a new name and swap its row to it (registered layout)."""
     view, table = found.view, found.table
     name = view.storage_table if view else None
     if name is None or table is None or table.document is None or table.table is None:
@@ -745,7 +745,7 @@ State = TypeVar("State")
 
 
 class _Repair(Change[State]):
-    """One step of a repair. It is not made anew: what has moved has to be looked at again."""
+    """One step of a repair. After a conflict it is not rebuilt: the view has to be diagnosed again."""
 
     def publish(self) -> None:
         """Run the protocol.
@@ -767,16 +767,16 @@ class _Repair(Change[State]):
 
 
 class _RowRepair(_Repair[Row | None]):
-    """Have a row name another metadata file; it has landed where the row names that file, or has named it before.
+    """Make a row name another metadata file. It has landed if the row names that file, or named it before.
 
     Args:
         catalog: Where the row is.
-        name: Of what.
+        name: The name of the view or table.
         base: The file that the row names now.
-        new: The file that it is to name.
+        new: The file that the row is to name.
         effects: Clock, sleep and jitter.
-        discards: What else was written for it.
-        kind: Whether it is the row of a view or a table.
+        discards: Other files that were written for it.
+        kind: Whether the row is of a view or of a table.
     """
 
     def __init__(
@@ -799,7 +799,7 @@ class _RowRepair(_Repair[Row | None]):
         return self._catalog.row(self._name)
 
     def judge(self, state: Row | None) -> Verdict:
-        """``SUPERSEDED`` where somebody else has moved the row."""
+        """``SUPERSEDED`` if another writer has moved the row."""
         if state is not None and self._new in (state.location, state.previous):
             return Verdict.LANDED
         return Verdict.READY if self.may_land(state) else Verdict.SUPERSEDED
@@ -810,22 +810,22 @@ class _RowRepair(_Repair[Row | None]):
         return swap(self._name, self._base, self._new)
 
     def may_land(self, state: Row | None) -> bool:
-        """Whether the row is as it was looked at."""
+        """Whether the row is as it was read."""
         return state is not None and state.location == self._base
 
     def clean_up(self) -> None:
-        """Delete what was written; nothing where an answer was lost, since the row may have come by our file."""
+        """Delete what was written. After a lost answer delete nothing, because the row may name our file."""
         for location in () if self.unknown else (self._new, *self._discards):
             discard(self._catalog.files, location)
 
 
 class _TableRepair(_Repair[tuple[str, TableMetadata] | None]):
-    """A commit to a storage table; it has landed where the table is as the commit leaves it.
+    """A commit to a storage table. It has landed if the table is in the state that the commit makes.
 
     Args:
         catalog: Where the table is.
         name: The table.
-        storage: The table as it was looked at.
+        storage: The table as it was read.
         change: The commit.
         effects: Clock, sleep and jitter.
     """
@@ -847,7 +847,7 @@ class _TableRepair(_Repair[tuple[str, TableMetadata] | None]):
         return (located.metadata_location, self._catalog.table_metadata(self._name, located)) if located else None
 
     def judge(self, state: tuple[str, TableMetadata] | None) -> Verdict:
-        """``SUPERSEDED`` where somebody else has changed what the commit requires."""
+        """``SUPERSEDED`` if another writer has changed what the commit requires."""
         if state is None or state[1].table_uuid != self._storage.table.table_uuid:
             return Verdict.SUPERSEDED
         if state[0] != self._storage.location and self._has_landed(state[1]):
@@ -874,7 +874,7 @@ class _TableRepair(_Repair[tuple[str, TableMetadata] | None]):
         return self._catalog.commit_table(self._name, uuid, self._change) is not None
 
     def may_land(self, state: tuple[str, TableMetadata] | None) -> bool:
-        """Whether what the commit requires is so."""
+        """Whether the commit's requirements hold."""
         return state is not None and self._meets(state[1])
 
 

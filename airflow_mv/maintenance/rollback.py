@@ -22,13 +22,13 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class RolledBack:
-    """The end of a rollback.
+    """The result of a rollback.
 
     Args:
         view: The view.
         refresh_id: The refresh that is current now.
         snapshot_id: The storage snapshot with its rows.
-        changed: ``False`` where it was current already.
+        changed: ``False`` if it was current already.
     """
 
     view: Identifier
@@ -51,9 +51,8 @@ def rollback(
 ) -> RolledBack:
     """Make the rows of an earlier recorded refresh the view's current ones.
 
-    Later refreshes stay in the history, so that a rollback can be taken back. Where base tables have moved on
-    since that refresh the view is stale afterwards, and its next refresh brings it up to date: stop the schedule
-    first where that is not wanted.
+    Later refreshes stay in the history, so a rollback can be undone. If base tables changed since that refresh, the
+    view is stale afterwards and its next refresh brings it up to date. Stop the schedule first if that is not wanted.
 
     Args:
         catalog: Where the view is.
@@ -74,7 +73,7 @@ def rollback(
 
 
 class _Rollback(StorageChange):
-    """Make an earlier refresh current; it has landed where its id is among those that the history remembers.
+    """Make an earlier refresh current. It has landed if its rollback id is in the history.
 
     Args:
         catalog: Where the view is.
@@ -95,7 +94,7 @@ class _Rollback(StorageChange):
     def is_needed(self, view: LoadedView, storage: LoadedStorage) -> bool:
         """Whether the refresh is not current, and an earlier copy of the rollback has not landed."""
         if storage.state is not None and self._id in storage.state.rollback_ids:
-            return False  # whatever was published on top of it
+            return False  # even if something was published after it
         state, self.snapshot_id = _find(view, storage, self._refresh_id)
         self._state = state.rolled_back(self._refresh_id, self._id)
         return state.current_refresh_id != self._refresh_id or storage.table.head != self.snapshot_id

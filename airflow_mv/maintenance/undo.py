@@ -30,9 +30,9 @@ class Undone:
     Args:
         view: The view.
         restored: The snapshots that are in the storage table again.
-        lost: Expired snapshots that cannot be restored: files are gone, or the storage table is of the catalog.
-        unmarked: How many files are no longer announced to be deleted.
-        registered: Whether the storage table is of the catalog, which takes no expired snapshot back.
+        lost: Expired snapshots that cannot be restored: files are gone, or the storage table is registered.
+        unmarked: How many files are no longer marked for deletion.
+        registered: Whether the storage table is registered: a catalog does not accept expired snapshots.
     """
 
     view: Identifier
@@ -43,7 +43,7 @@ class Undone:
 
     @property
     def why_lost(self) -> str | None:
-        """Why snapshots cannot be restored; ``None`` where there are none of these."""
+        """Why snapshots cannot be restored; ``None`` if there are none."""
         if not self.lost:
             return None
         if self.registered:
@@ -62,10 +62,10 @@ class Undone:
 
 
 def undo(catalog: MaterializedViewCatalog, view: str | Identifier, *, effects: Effects | None = None) -> Undone:
-    """Put expired snapshots back whose files are all there, and forget which files were to be deleted.
+    """Restore expired snapshots whose files all exist, and unmark the files that were to be deleted.
 
     The ledger names the expiries; the snapshots themselves are read from the storage metadata files of that time. In
-    the registered layout snapshots cannot be put back: a catalog takes no snapshot that is older than its newest.
+    the registered layout snapshots cannot be restored: a catalog accepts no snapshot older than its newest.
 
     Args:
         catalog: Where the view is.
@@ -91,7 +91,7 @@ def undo(catalog: MaterializedViewCatalog, view: str | Identifier, *, effects: E
 
 
 class _Restoration(StorageChange):
-    """Put expired snapshots back (pointed layout); it has landed where all of them are there.
+    """Restore expired snapshots (pointed layout). It has landed if all of them are in the metadata.
 
     Args:
         catalog: Where the view is.
@@ -109,7 +109,7 @@ class _Restoration(StorageChange):
     ) -> None:
         super().__init__(catalog, view, "the restoration of snapshots", effects)
         self._found = found
-        #: The snapshots that were put back.
+        #: The restored snapshots.
         self.restored: tuple[int, ...] = ()
 
     def _missing(self, storage: LoadedStorage) -> dict[int, dict[str, Any]]:
@@ -126,7 +126,7 @@ class _Restoration(StorageChange):
         return ChangedMetadata(_with_all(document, missing))
 
     def table_change(self, _storage: LoadedStorage) -> TableChange:
-        """Refuse: a catalog takes no snapshot that is older than its newest."""
+        """Refuse: a catalog accepts no snapshot older than its newest."""
         raise UnsupportedError(f"{self.target}: snapshots of a storage table in the catalog cannot be put back")
 
 
@@ -140,7 +140,7 @@ def _with_all(document: dict[str, Any], missing: dict[int, dict[str, Any]]) -> d
 
 
 def _restorable(catalog: MaterializedViewCatalog, storage: LoadedStorage, ledger: Ledger) -> dict[int, dict[str, Any]]:
-    """Return the storage metadata that has each expired snapshot whose files are all there."""
+    """Return, by expired snapshot whose files all exist, the storage metadata that has it."""
     found: dict[int, dict[str, Any]] = {}
     for entry in ledger.expired:
         document = _before(catalog, storage, entry.metadata_file)
@@ -151,7 +151,7 @@ def _restorable(catalog: MaterializedViewCatalog, storage: LoadedStorage, ledger
 
 
 def _before(catalog: MaterializedViewCatalog, storage: LoadedStorage, location: str) -> dict[str, Any] | None:
-    """Return an earlier metadata file of the storage table; ``None`` where it is gone, or is none of it."""
+    """Return an earlier metadata file of the storage table; ``None`` if it is gone, or is not the storage table's."""
     if not lies_in(location, (storage.table.location,)):
         return None
     try:
@@ -169,7 +169,7 @@ def _whole(
     location: str,
     snapshot_ids: Collection[int],
 ) -> list[int]:
-    """Return those of the snapshots whose files are all there."""
+    """Return the snapshots whose files all exist."""
     table = parse_table(catalog.files.read(location, what="earlier storage table file"), source=location)
     there = {file.location for file in catalog.files.list(storage.table.location)}
     whole = []

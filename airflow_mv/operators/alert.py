@@ -20,30 +20,30 @@ from airflow_mv.spec.identifiers import split
 from airflow_mv.spec.times import duration
 
 Listener = BaseNotifier | Callable[[FreshnessAlert], object]
-#: Scheme of the asset that remembers what was told.
+#: Scheme of the asset whose state store keeps the sent alerts.
 _SCHEME = "iceberg-mv-alerts"
 
 
 class FreshnessAlertOperator(BaseOperator):
-    """Tell once when a view passes its ``max_staleness``, and once when it is on time again.
+    """Send one alert when a view exceeds its ``max_staleness``, and one message when it is on time again.
 
-    It looks at the views, not at runs: it tells also where the refresh DAG is paused, or its runs are skipped. Put it
-    in a DAG of its own, every few minutes. A view that was never refreshed, or has a new definition, is late once it
-    has been so for ``max_staleness``; one that cannot be looked at is late at once.
+    It checks the views, not runs: it also sends alerts if the refresh DAG is paused, or its runs are skipped. Run it
+    in a DAG of its own, every few minutes. A view that was never refreshed, or has a new definition, is late after
+    ``max_staleness`` in this state. A view that cannot be read is late at once.
 
-    What was told is kept in the state store of an asset of the task's own, and written after the telling: a worker
-    that dies in between makes an alert come twice, and none is lost.
+    Sent alerts are recorded in the state store of an asset of the task's own, after they were sent. If a worker dies in
+    between, an alert is sent twice; none is lost.
 
     Sets the gauge ``airflow_mv.lag_seconds`` (tag ``view``) for each view. Returns (XCom) a document for each view.
 
     Args:
         views: A view's name, or several: ``catalog.namespace.name`` (templated).
-        namespace: All views in ``catalog.namespace``, or in ``catalog``, of which something is promised (templated).
+        namespace: All views in ``catalog.namespace``, or in ``catalog``, that have a freshness SLO (templated).
         iceberg_conn_id: Connection of their catalog (templated).
-        max_staleness: How far behind views may be: seconds, a ``timedelta`` or a text like ``2 h`` (templated). By
-            default each view's property ``airflow-mv.max-staleness`` says it.
-        on_breach: Whom to tell: notifiers, which find the alert as ``freshness_alert`` in their context, or callables
-            that take a :class:`airflow_mv.freshness.alerts.FreshnessAlert`.
+        max_staleness: The freshness SLO: seconds, a ``timedelta`` or a text like ``2 h`` (templated). By default each
+            view's property ``airflow-mv.max-staleness``.
+        on_breach: Receivers of an alert: notifiers, which find the alert as ``freshness_alert`` in their context, or
+            callables that take a :class:`airflow_mv.freshness.alerts.FreshnessAlert`.
         on_recovery: The same, for the recovery.
         **kwargs: All that ``BaseOperator`` takes.
     """
@@ -76,11 +76,11 @@ class FreshnessAlertOperator(BaseOperator):
         self.inlets = [*self.inlets, self.memory]
 
     def execute(self, context: Context) -> list[dict[str, Any]]:
-        """Look at all views, and tell what is new.
+        """Check all views, and send new alerts.
 
         Raises:
             AirflowFailException: An argument is wrong.
-            AlertError: An alert could not be delivered, or that not be noted; the next run tries again.
+            AlertError: An alert could not be delivered or recorded; the next run tries again.
             MaterializedViewError: A catalog does not answer.
         """
         memory = self._memory(context)
@@ -89,7 +89,7 @@ class FreshnessAlertOperator(BaseOperator):
         def deliver(alert: FreshnessAlert) -> None:
             self.log.warning("Telling of a %s: %s", alert.event, alert.message)
             listeners = self.on_breach if alert.event == "breach" else self.on_recovery
-            with ExitStack() as all_of_them:  # also where one of them fails
+            with ExitStack() as all_of_them:  # all close, also if one of them fails
                 for listener in reversed(listeners):
                     all_of_them.callback(_notify, listener, alert, context)
 
@@ -100,7 +100,7 @@ class FreshnessAlertOperator(BaseOperator):
                 documents.append(promise.to_dict())
                 try:
                     settle(promise, memory, deliver)
-                except Exception as error:  # whoever is told is the user's code; the other views are told of, too
+                except Exception as error:  # a notifier is the user's code; alerts of other views must go on
                     self.log.exception("The alert of %s was not delivered", promise.view)
                     undelivered.append(f"{promise.view}: {type(error).__name__}: {error}")
             if undelivered:
@@ -130,7 +130,7 @@ class FreshnessAlertOperator(BaseOperator):
 
 
 class _Forgetful:
-    """Stands in for the state store outside of Airflow's runs."""
+    """Replaces the state store outside of Airflow's runs."""
 
     def get(self, key: str) -> None:  # noqa: ARG002
         return None
@@ -157,18 +157,18 @@ def _listeners(given: Listener | Sequence[Listener], what: str) -> list[Listener
     return listeners
 
 
-#: Name of the gauge, after Airflow's own prefix; the tag ``view`` says of which view.
+#: Name of the gauge, after Airflow's own prefix; the tag ``view`` names the view.
 LAG_SECONDS = "airflow_mv.lag_seconds"
 
 log = logging.getLogger(__name__)
 
 
 def report_lag(view: str, seconds: float | None) -> None:
-    """Set the gauge of a view's lag. Never fails: a metric is not worth a task.
+    """Set the gauge of a view's lag. Never raises: a metric must not fail a task.
 
     Args:
         view: The view.
-        seconds: Its lag; ``None``, where it cannot be told, leaves the gauge as it is.
+        seconds: Its lag. ``None``, an unknown lag, leaves the gauge unchanged.
     """
     if seconds is None:
         return

@@ -21,15 +21,15 @@ if TYPE_CHECKING:
 class CreateMaterializedViewOperator(MaterializedViewSparkOperator):
     """Create a materialized view, with an empty storage table; a refresh fills it.
 
-    Idempotent: an existing materialized view with the same query is left alone, so the task may stand at the
-    head of a DAG. Another query is refused, or with ``replace`` becomes the view's next version; its rows stay
-    those of the old one until the next refresh.
+    Idempotent: an existing materialized view with the same query is not changed, so the task may be the first of a
+    DAG. Another query is refused, or with ``replace`` becomes the view's next version. Until the next refresh the
+    rows are those of the old version.
 
     Returns (XCom) the document of ``airflow-mv status``.
 
     Args:
         view: ``catalog.namespace.name`` (templated).
-        sql: The query (templated); names without a catalog are of the view's catalog and namespace.
+        sql: The query (templated); names without a catalog are resolved in the view's catalog and namespace.
         iceberg_conn_id: Connection of type ``iceberg`` (templated).
         spark_conn_id: Connection of type ``spark`` or ``spark_connect`` (templated).
         refresh_strategy: ``full`` or ``incremental``.
@@ -39,7 +39,7 @@ class CreateMaterializedViewOperator(MaterializedViewSparkOperator):
         properties: More view properties.
         checks: The view's own checks, which the rows of every refresh must pass before they are published
             (templated); see :mod:`airflow_mv.checks`.
-        layout: ``pointed`` or ``registered``; by default what the catalog does best.
+        layout: ``pointed`` or ``registered``; by default the catalog's preferred layout.
         replace: Give an existing materialized view this definition.
         **kwargs: All that ``SparkSubmitOperator`` takes.
     """
@@ -82,7 +82,7 @@ class CreateMaterializedViewOperator(MaterializedViewSparkOperator):
         self.replace = replace
 
     def execute(self, context: Context) -> dict[str, Any]:  # type: ignore[override]
-        """Create the view if need be.
+        """Create the view if needed.
 
         Raises:
             InvalidQueryError, AlreadyExistsError: The query is wrong, or the name is taken by another definition.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Hand a script to a driver elsewhere and take its outcome back, through files beside the storage table."""
+"""Pass a script to a remote driver and read its outcome, through files beside the storage table."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def answerable(script: Script) -> Script:
-    """Return the script with a place for its outcome; one that creates a storage table has none by itself."""
+    """Return the script with a location for its outcome. A script that creates a storage table has none by itself."""
     if script.outcome_location is not None:
         return script
     location = next(step.location for step in script.steps if isinstance(step, CreateStorageStep))
@@ -33,13 +33,13 @@ def answerable(script: Script) -> Script:
 
 
 def write_script(catalog: MaterializedViewCatalog, script: Script) -> str:
-    """Write a script beside its outcome, and take away what a failed try left there.
+    """Write a script beside its outcome, and delete the files of a failed try.
 
     Returns:
         Its location.
 
     Raises:
-        ConfigurationError: A check is a function that a driver elsewhere cannot import.
+        ConfigurationError: A check is a function that a remote driver cannot import.
     """
     from airflow_mv.publish.layout import read_outcome
     from airflow_mv.refresh.checks import has_passed
@@ -55,7 +55,7 @@ def write_script(catalog: MaterializedViewCatalog, script: Script) -> str:
 
 
 def _require_importable(script: Script) -> None:
-    """A DAG file is a module of Airflow's own making: what is written in it, no other process can import."""
+    """Refuse functions of a DAG file: Airflow loads it as a module that no other process can import."""
     for check in script.checks.checks if script.checks else ():
         if check.function.startswith(("__main__:", "unusual_prefix_")):
             raise ConfigurationError(
@@ -66,11 +66,11 @@ def _require_importable(script: Script) -> None:
 
 
 def ship(catalog: MaterializedViewCatalog, folder: str) -> tuple[str, str]:
-    """Put the job package into a folder of the view's store, once for each content and half a collection's grace.
+    """Upload the job package to a folder of the view's store, once per content and half of the grace.
 
     Returns:
-        Locations of the main file and of the zip for ``--py-files``. Maintenance leaves both alone for at least half
-        of the grace from now on.
+        Locations of the main file and of the zip for ``--py-files``. Maintenance does not delete them for at least
+        half of the grace from now on.
     """
     from airflow_mv.job.submit import build_package, main_file
 
@@ -85,7 +85,7 @@ def ship(catalog: MaterializedViewCatalog, folder: str) -> tuple[str, str]:
 
 
 def _digest(data: bytes) -> str:
-    """Return what maintenance knows a job package by."""
+    """Return the digest by which maintenance recognizes a job package."""
     return hashlib.sha256(data).hexdigest()[:12]
 
 
@@ -99,11 +99,11 @@ def _lasting(catalog: MaterializedViewCatalog, folder: str) -> list[StoredFile]:
 
 
 def _put(catalog: MaterializedViewCatalog, there: list[StoredFile], stem: str, suffix: str, data: bytes) -> str:
-    """Return a whole file of this content that lasts: one that is there, or a new one."""
+    """Return a complete file of this content that is young enough: an existing one, or a new one."""
     for file in there:
         if file.location.startswith(stem) and file.location.endswith(suffix) and file.size_bytes == len(data):
             return file.location
-    # A name of its own: a collection that has just listed an older one would delete it under any other's hands.
+    # A new name: a collection that has just listed the older file may delete it.
     location = f"{stem}-{uuid.uuid4().hex[:8]}{suffix}"
     catalog.files.write(location, data)
     return location

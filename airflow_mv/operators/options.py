@@ -28,30 +28,29 @@ _NONE = ("None", "", None)
 
 
 class RefreshingOperator(BaseOperator):
-    """A task that plans a refresh. Stands first among an operator's bases.
+    """Base of operators that plan a refresh. It must be the first base class.
 
     Args:
         as_of: Read the base tables as they were then (templated), e.g. ``{{ data_interval_end }}``.
-        full: Recompute although nothing may have changed (templated).
-        on_fallback: ``full``, ``fail`` or ``skip``, where an incremental view must be recomputed (templated); by
-            default what the view's property ``airflow-mv.on-fallback`` says, else ``full``.
-        max_full_bytes: Bytes of base table files that such a recompute may read, more fails the task (templated).
-        pins: Read the base tables as the run has pinned them (templated): the output of a
-            :class:`~airflow_mv.operators.pin.PinBaseTablesOperator`. The time is that operator's to choose.
-        checks: What must hold of the new rows before they are published (templated), beside the view's own checks:
+        full: Recompute even if nothing has changed (templated).
+        on_fallback: ``full``, ``fail`` or ``skip``, if an incremental view must be recomputed (templated). Default: the
+            view's property ``airflow-mv.on-fallback``, else ``full``.
+        max_full_bytes: Limit in bytes of base table files for such a recompute; above it the task fails (templated).
+        pins: Read the base tables at the run's pins (templated): the output of a
+            :class:`~airflow_mv.operators.pin.PinBaseTablesOperator`. That operator also takes ``as_of``.
+        checks: Checks of the staged rows (templated), in addition to the view's own checks:
             see :mod:`airflow_mv.checks`, and ``docs/checks.md``.
         scope: What a run refreshes (templated): ``whole`` (the view as the base tables are now), ``as_of`` (as they
             were at the end of the run's data interval or partition) or ``interval`` (only the rows of the run's data
-            interval or partition, from the base tables as they are now). A run's params decide before it, see
+            interval or partition, from the base tables as they are now). A run's params override it, see
             :func:`~airflow_mv.operators.refresh_params`, and :mod:`airflow_mv.scope` for each kind of run.
-        interval_column: The column of the view that an interval is of (templated); by default the one that the view's
-            property ``airflow-mv.interval-column`` names.
-        interval_length: How long the interval of a run is (templated) that tells only one end of it: ``1 d``, ``6 h``.
-        max_snapshots: New commits of the base tables that an incremental refresh reads at most (templated); the rest
-            is for the next run, which the log says.
-        max_bytes: Bytes of files that these commits added and removed, at most, but for a first one that is larger
-            (templated).
-        **kwargs: All that the other bases take.
+        interval_column: The interval column (templated); by default the view's property ``airflow-mv.interval-column``.
+        interval_length: Length of the interval if a run gives only one end of it (templated): ``1 d``, ``6 h``.
+        max_snapshots: Maximum of new base commits that an incremental refresh reads (templated). The rest is left for
+            the next run, and logged.
+        max_bytes: Maximum of bytes of files that these commits added and removed (templated). One commit is always
+            read.
+        **kwargs: Arguments of the other bases.
     """
 
     #: What an operator adds to its ``template_fields``.
@@ -100,10 +99,10 @@ class RefreshingOperator(BaseOperator):
         self.max_bytes = max_bytes
 
     def pinned(self, catalog: MaterializedViewCatalog, view: Identifier) -> Pins | None:
-        """Return the base tables that the run has pinned, looked at again; ``None`` where the task takes no pins.
+        """Return the run's pinned base tables, checked again; ``None`` if the task has no pins.
 
         Raises:
-            ConfigurationError: The task was given something else.
+            ConfigurationError: ``pins`` is something else.
             PinError: A pinned snapshot has expired, or the view reads another table.
         """
         from airflow_mv.refresh.pins import restore
@@ -124,7 +123,7 @@ class RefreshingOperator(BaseOperator):
             context: The task's context.
 
         Raises:
-            ConfigurationError: One of them is not what it must be.
+            ConfigurationError: One of them is invalid.
         """
         from airflow_mv.refresh import RefreshOptions
 
@@ -163,11 +162,11 @@ class RefreshingOperator(BaseOperator):
 
 
 def run_pins(value: Any) -> RunPins:
-    """Read pins as XCom or a template gives them.
+    """Parse pins from XCom or a rendered template.
 
     Raises:
         ConfigurationError: There are none.
-        InvalidMetadataError: They are not what they must be.
+        InvalidMetadataError: They are invalid.
     """
     from airflow_mv.refresh.pins import RunPins
 
@@ -179,7 +178,7 @@ def run_pins(value: Any) -> RunPins:
 
 
 def moment(value: Any, *, field: str) -> datetime | None:
-    """Read a point in time as a template leaves it; without a zone it is UTC.
+    """Parse a time from a rendered template; without a zone it is UTC.
 
     Args:
         value: A time, its text in ISO 8601, or nothing.
@@ -189,7 +188,7 @@ def moment(value: Any, *, field: str) -> datetime | None:
         ConfigurationError: It is something else.
     """
     if value is None or value == "":
-        return None  # not "None": that is a template of something which this kind of run does not have
+        return None  # not "None", the text of a template that is not set in this kind of run
     try:
         return parse_time(value)
     except ValueError:
@@ -200,10 +199,10 @@ def moment(value: Any, *, field: str) -> datetime | None:
 
 
 def truth(value: Any, *, field: str) -> bool:
-    """Read a truth value as a template leaves it.
+    """Parse a boolean from a rendered template.
 
     Args:
-        value: A truth value or its text.
+        value: A boolean or its text.
         field: For the message.
 
     Raises:
@@ -216,7 +215,7 @@ def truth(value: Any, *, field: str) -> bool:
 
 
 def count(value: Any, *, field: str, unit: str) -> int | None:
-    """Read a number as a template leaves it.
+    """Parse a number from a rendered template.
 
     Args:
         value: A number, its text, or nothing.
@@ -235,11 +234,11 @@ def count(value: Any, *, field: str, unit: str) -> int | None:
 
 
 def one_of(value: Any, words: Sequence[str], *, field: str) -> Any:
-    """Read one of some words as a template leaves it, or nothing.
+    """Parse one of some words, or nothing, from a rendered template.
 
     Args:
         value: The word.
-        words: What it may be.
+        words: The allowed words.
         field: For the message.
 
     Raises:

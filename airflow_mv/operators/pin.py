@@ -23,27 +23,27 @@ if TYPE_CHECKING:
 
 
 class PinBaseTablesOperator(BaseOperator):
-    """Pin the base tables of several views to their snapshots of one moment.
+    """Pin the base tables of several views to one consistent snapshot set.
 
     Every refresh that gets ``pins=pin.output`` computes its view from these, whenever it runs: the views agree.
-    Metadata only. A view or a table that cannot be looked at fails the refreshes that need it, and no other.
+    Reads metadata only. A view or table that cannot be read fails only the refreshes that need it.
 
-    A cleared or retried refresh keeps the pins that its run has. Clearing this task, too, gives the run new ones.
+    A cleared or retried refresh keeps the pins of its run. Clear this task, too, to pin again.
 
-    Returns (XCom) the document of ``airflow-mv pin``: the views in order, each base table's snapshot, what could not
-    be pinned.
+    Returns (XCom) the document of ``airflow-mv pin``: the views in order, each base table's snapshot, and what could
+    not be pinned.
 
     Args:
-        views: The views that the run refreshes (templated); a mapping says of each which others the DAG refreshes
-            before it, and a view that reads another one of them is then told.
+        views: The views that the run refreshes (templated); a mapping gives for each view the views that the DAG
+            refreshes before it. A view that reads another one without that order is reported.
         namespace: Instead of ``views``: all materialized views of ``catalog.namespace`` at run time (templated).
         iceberg_conn_id: Connection of type ``iceberg`` (templated).
         as_of: Pin the base tables as they were then (templated), e.g. ``{{ data_interval_end }}``.
         scope: ``whole`` (as they are now) or ``as_of`` (as they were at the end of the run's data interval or
-            partition), where ``as_of`` does not say it (templated). A run's params decide before it, see
+            partition), if ``as_of`` is not given (templated). A run's params override it, see
             :func:`~airflow_mv.operators.refresh_params`.
-        definitions: Queries by view, for views that are created beside this task (templated).
-        depth: The levels of views that read each other which the DAG has tasks for; more fail the task.
+        definitions: Queries by view, for views that are created in the same run (templated).
+        depth: Number of dependency levels that the DAG has tasks for. More levels fail the task.
         **kwargs: All that ``BaseOperator`` takes.
     """
 
@@ -75,11 +75,11 @@ class PinBaseTablesOperator(BaseOperator):
         self.depth = depth
 
     def execute(self, context: Context) -> dict[str, Any]:
-        """Pin.
+        """Pin the base tables.
 
         Raises:
             ConfigurationError: The views are in several catalogs, or on more levels than the DAG has.
-            InvalidQueryError: They read each other in a circle.
+            InvalidQueryError: The views read each other in a cycle.
         """
         from airflow_mv.refresh.pins import pin_base_tables
 
@@ -139,9 +139,9 @@ class PinBaseTablesOperator(BaseOperator):
 
 
 class ReadyViewsOperator(BaseOperator):
-    """Say which views of a level can be refreshed: all but those that read a view whose refresh has failed.
+    """Return the views of a level that can be refreshed: all except those that read a view whose refresh failed.
 
-    For a task that is mapped over views which are known at run time only.
+    For a task that is mapped over views that are known only at run time.
 
     Returns (XCom) their names.
 
@@ -170,7 +170,7 @@ class ReadyViewsOperator(BaseOperator):
         self.refreshed = refreshed
 
     def execute(self, context: Context) -> list[str]:  # noqa: ARG002 (Airflow names it)
-        """List them.
+        """Return the views.
 
         Raises:
             ConfigurationError: ``pins`` is something else.

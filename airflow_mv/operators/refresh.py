@@ -28,11 +28,11 @@ class RefreshMaterializedViewOperator(LineageOfRefresh, RefreshingOperator, Mate
 
     What is done follows from the recorded refresh and the base tables' snapshots, so the task may run as often as
     it likes: a fresh view costs a look at metadata and starts no Spark. A try that died after its Spark job is
-    taken up where it stopped; one that died after publishing is found and not repeated.
+    resumed there; one that died after publishing is detected and not repeated.
 
     The task has the view's asset as an outlet (:func:`airflow_mv.assets.materialized_view_asset`) where ``view`` is
     its full name, else and where it is mapped the alias of all of them (:data:`airflow_mv.assets.VIEWS_ALIAS`). An
-    event is made only when something was published; its extra holds refresh id, mode, base snapshots, rows and lag.
+    event is emitted only if something was published; its extra holds refresh id, mode, base snapshots, rows and lag.
 
     Returns (XCom) the document of ``airflow-mv refresh``.
 
@@ -49,7 +49,7 @@ class RefreshMaterializedViewOperator(LineageOfRefresh, RefreshingOperator, Mate
         *RefreshingOperator.option_fields,
         "planned",
     )
-    #: What was planned at run time is shown among the rendered templates.
+    #: The plan made at run time is shown among the rendered templates.
     overwrite_rtif_after_execution = True
 
     def __init__(
@@ -63,16 +63,16 @@ class RefreshMaterializedViewOperator(LineageOfRefresh, RefreshingOperator, Mate
         super().__init__(view=view, iceberg_conn_id=iceberg_conn_id, spark_conn_id=spark_conn_id, **kwargs)
         self.planned: str | None = None
         named = {getattr(outlet, "uri", None) for outlet in self.outlets}
-        # Airflow knows no asset by name that only a mapped task instance has as its outlet.
+        # Airflow cannot resolve the name of an asset that is an outlet of only a mapped task instance.
         if VIEWS_ALIAS not in self.outlets:
             found = [outlet for outlet in view_outlet(view) if getattr(outlet, "uri", "") not in named]
             self.outlets = [*self.outlets, *found]
 
     @classmethod
     def partial(cls, **kwargs: Any) -> OperatorPartial:
-        """Begin to map the task over views: ``.partial(task_id="refresh").expand(view=[…])``.
+        """Map the task over views: ``.partial(task_id="refresh").expand(view=[…])``.
 
-        Each instance shows its view's name, and makes the event of its view's asset, through
+        Each instance shows its view's name, and emits the event of its view's asset, through
         :data:`airflow_mv.assets.VIEWS_ALIAS`.
 
         Args:
@@ -87,7 +87,7 @@ class RefreshMaterializedViewOperator(LineageOfRefresh, RefreshingOperator, Mate
         """Refresh the view.
 
         Raises:
-            MaterializedViewError: ``retryable`` says whether another try may succeed, and the retry policy goes by it.
+            MaterializedViewError: ``retryable`` says whether another try may succeed; the retry policy uses it.
             JobError, CommitError: A retry may help.
         """
         from airflow_mv.refresh.run import refresh
@@ -115,10 +115,10 @@ class RefreshMaterializedViewOperator(LineageOfRefresh, RefreshingOperator, Mate
 
 
 class _Memory:
-    """Tells a view that an earlier try of this very task refreshed from one that was fresh anyway.
+    """Distinguishes a view that an earlier try of this task refreshed from a view that was fresh before.
 
-    A worker may die between publishing and reporting success. The next try finds the view fresh, and yet the asset
-    event is still due. The key holds the run's ``clear_number``: a cleared task starts afresh.
+    A worker may die between publishing and reporting success. The next try finds the view fresh, but the asset
+    event is still due. The key contains the run's ``clear_number``, so a cleared task starts anew.
     """
 
     def __init__(self, context: Context) -> None:

@@ -34,12 +34,12 @@ if TYPE_CHECKING:
     from airflow_mv.catalog import MaterializedViewCatalog
     from airflow_mv.refresh.stagers import InProcessStager
 
-#: What the operator itself sets.
+#: Arguments that the operator sets itself.
 _OWN = ("application", "application_args", "java_class", "conn_id")
 _KILL_SECONDS = 3.0
-#: Values that no key makes a secret (``….credentials.hive.enabled``): masked, they would be missing in every log line.
+#: Values that are never secrets, whatever their key (``….credentials.hive.enabled``): masking them would garble logs.
 _PLAIN = re.compile(r"(?i)true|false|none|\d{1,9}|")
-#: A Connect client of this process or a user's profile sets them; they turn a submitted driver into a client.
+#: Set by a Connect client of this process or a user's profile. They would turn a submitted driver into a client.
 _CONNECT_VARIABLES = ("SPARK_CONNECT_MODE_ENABLED", "SPARK_REMOTE", "SPARK_LOCAL_REMOTE")
 
 
@@ -59,7 +59,7 @@ class MaterializedViewSparkOperator(MaskingOperator, SubmittingOperator):
         name: Name of the Spark application (templated).
         max_active_tis_per_dag: As for ``BaseOperator``.
         retry_policy: As for ``BaseOperator``; by default :class:`airflow_mv.retries.MaterializedViewRetryPolicy`.
-        **kwargs: All that ``SparkSubmitOperator`` takes, but for the application itself. ``packages=""`` adds no
+        **kwargs: All arguments of ``SparkSubmitOperator``, except the application. ``packages=""`` adds no
             Maven packages: the cluster has the jars.
     """
 
@@ -69,7 +69,7 @@ class MaterializedViewSparkOperator(MaskingOperator, SubmittingOperator):
         "iceberg_conn_id",
         "spark_conn_id",
     )
-    #: A view may well be named ``lake.reports.sql``: no field is ever taken for a file's name.
+    #: A view may well be named ``lake.reports.sql``: no field may be read as the name of a template file.
     template_ext: Sequence[str] = ()
     operator_extra_links = (MaterializedViewLink(), SparkApplicationLink())
     ui_color: str = "#d9efe5"
@@ -99,7 +99,7 @@ class MaterializedViewSparkOperator(MaskingOperator, SubmittingOperator):
         self.view = view
         self.iceberg_conn_id = iceberg_conn_id
         self.spark_conn_id = spark_conn_id
-        #: The Spark application that ran for the view, once it has.
+        #: The Spark application that ran for the view, after it ran.
         self.application_id: str | None = None
         self._target: SparkTarget | None = None
         self._submission: _Submission | None = None
@@ -108,7 +108,7 @@ class MaterializedViewSparkOperator(MaskingOperator, SubmittingOperator):
 
     @contextmanager
     def stager(self, catalog: MaterializedViewCatalog, context: Context) -> Iterator[Callable[[Script], Outcome]]:
-        """Yield what runs scripts. Nothing is looked up or started before the first one.
+        """Yield a stager. It connects to nothing before the first script.
 
         Args:
             catalog: The view's catalog; its properties become Spark's settings.
@@ -130,12 +130,12 @@ class MaterializedViewSparkOperator(MaskingOperator, SubmittingOperator):
         """Stop what this task has started on Spark. Airflow gives it 5 seconds."""
         session, self._session = self._session, None
         if session is not None:
-            # Not in this thread: it may be in the midst of a call of the same session.
+            # Not in this thread, which may be in a call of the same session.
             stopping = threading.Thread(target=session.close, daemon=True)
             stopping.start()
             stopping.join(_KILL_SECONDS)
         super().on_kill()
-        if self._scratch is not None:  # it holds credentials, and nobody comes back to clear it
+        if self._scratch is not None:  # it holds credentials, and no later code deletes it
             shutil.rmtree(self._scratch, ignore_errors=True)
 
     def _stage(self, catalog: MaterializedViewCatalog, context: Context, script: Script) -> Outcome:
@@ -167,12 +167,12 @@ class MaterializedViewSparkOperator(MaskingOperator, SubmittingOperator):
         location = write_script(catalog, script)
         self._submission = _Submission(catalog, target, location)
         run = context["dag_run"].clear_number
-        # A job that succeeded under other checks has not answered these.
+        # A job that succeeded with other checks has not run these.
         checks = f":{script.checks.digest[:8]}" if script.checks else ""
         self.log.info("::group::Spark's own log, on master %s", target.master)
         try:
             with _no_connect_variables():
-                # Airflow keeps task state over a clear, and calls a finished job of before "already succeeded".
+                # Airflow keeps task state after a clear, and reports an earlier finished job as "already succeeded".
                 self.submit(context, str(main_file()), f"{run}:{script.refresh_id}{checks}")
         except (AirflowException, RuntimeError, OSError) as error:
             self.log.info("::endgroup::")
@@ -183,7 +183,7 @@ class MaterializedViewSparkOperator(MaskingOperator, SubmittingOperator):
         self.log.info("::endgroup::")
         outcome = read_outcome(catalog, script)
         if outcome is None:
-            # A job id that Airflow kept for a reattach would say "already succeeded" again.
+            # A job id that Airflow kept for a reattach would be reported as "already succeeded" again.
             self.forget(context)
             raise JobError(
                 f"view {script.view}: the Spark job ended well, but there is no outcome at {script.outcome_location}; "
@@ -192,7 +192,7 @@ class MaterializedViewSparkOperator(MaskingOperator, SubmittingOperator):
         return outcome
 
     def new_hook(self) -> SparkSubmitHook:
-        """Return the hook of the next submission: the user's options, and what the view needs."""
+        """Return the hook of the next submission, with the user's options and those that the view needs."""
         from airflow_mv.refresh.stagers import settings_of
 
         if self._submission is None:
@@ -216,7 +216,7 @@ class MaterializedViewSparkOperator(MaskingOperator, SubmittingOperator):
 
 @dataclass(frozen=True, slots=True)
 class _Submission:
-    """What one script is submitted with.
+    """Return the arguments of one script's submission.
 
     Args:
         catalog: The view's catalog; its properties become Spark's settings.
@@ -239,7 +239,7 @@ def _no_connect_variables() -> Iterator[None]:
 
 
 class _Closer:
-    """Closes the session that the operator may have opened by then."""
+    """Closes the session if the operator has opened one."""
 
     def __init__(self, operator: MaterializedViewSparkOperator) -> None:
         self._operator = operator
@@ -251,9 +251,9 @@ class _Closer:
 
 
 def _tail(error: BaseException) -> str:
-    """Cut the parent's error, which begins with the whole command, down to the last lines of output."""
+    """Shorten the parent's error, which begins with the whole command, to the last lines of output."""
     head, found, output = str(error).partition("Last spark-submit output:")
     lines = [line.strip() for line in (output if found else head).splitlines()]
     kept = [line for line in lines if line and not line.startswith(("at ", "\tat "))]
-    # Airflow knows more secrets than we do, and none of them by its first half.
+    # Mask before cutting: Airflow does not recognize the first half of a secret.
     return shortened(redacted(" ".join(kept[-5:])), 1500) or type(error).__name__

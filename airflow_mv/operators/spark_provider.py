@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Private names of the Spark provider that this package uses, in one place.
 
-The provider's operator tracks a driver in a cluster, resumes it after a worker has died, and kills it, all through the
-:class:`SparkSubmitHook` that it holds. Here that hook is made for each submission, with arguments of its own. No option
-of the operator is overwritten.
+The provider's operator tracks a driver in a cluster, resumes it after a worker has died, and kills it, all through its
+:class:`SparkSubmitHook`. Here a hook with its own arguments is made for each submission. No option of the operator is
+overwritten.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from airflow.sdk import Connection, Context
 
 
 class SubmittingOperator(SparkSubmitOperator):
-    """A ``SparkSubmitOperator`` that submits with a hook which is made for each submission."""
+    """A ``SparkSubmitOperator`` that makes a new hook for each submission."""
 
     @property
     def hook(self) -> SparkSubmitHook | None:
@@ -30,17 +30,17 @@ class SubmittingOperator(SparkSubmitOperator):
         """Return the hook of the next submission."""
 
     def options(self) -> dict[str, Any]:
-        """Return the arguments of a :class:`SparkSubmitHook` as the user has set them, rendered where templated."""
+        """Return the arguments of a :class:`SparkSubmitHook` as the user set them, with templates rendered."""
         names = [name for name in inspect.signature(SparkSubmitHook.__init__).parameters if name != "self"]
         return {name: getattr(self, name) if hasattr(self, name) else getattr(self, f"_{name}") for name in names}
 
     def submit(self, context: Context, application: str, identity: str) -> None:
-        """Submit an application and wait for its end, or take up the one that an earlier try has submitted.
+        """Submit an application and wait for its end, or reattach to the one that an earlier try submitted.
 
         Args:
             context: The task's context.
             application: The file to submit.
-            identity: Equal for submissions of which one is enough.
+            identity: Key: equal for submissions of which one is enough.
         """
         conf = self.conf
         self._hook = None
@@ -53,12 +53,12 @@ class SubmittingOperator(SparkSubmitOperator):
             self.conf = conf  # the provider adds OpenLineage's settings
 
     def forget(self, context: Context) -> None:
-        """Have the next :meth:`submit` submit again."""
+        """Make the next :meth:`submit` submit again."""
         if (store := context.get("task_state_store")) is not None:
             store.delete(self.external_id_key)
 
     def on_kill(self) -> None:
-        """Kill what was submitted."""
+        """Kill the submitted application."""
         if self._hook is not None:
             super().on_kill()
 
@@ -67,7 +67,7 @@ class SubmittingOperator(SparkSubmitOperator):
 
 
 class LocalSparkSubmitHook(SparkSubmitHook):
-    """A hook for ``local[*]``, where there is no connection: the provider would take YARN."""
+    """A hook for ``local[*]`` without a connection: the provider's default is YARN."""
 
     @classmethod
     def get_connection(cls, conn_id: str) -> Connection:

@@ -28,12 +28,12 @@ if TYPE_CHECKING:
 
 
 class PlanRefreshOperator(RefreshingOperator, SkipMixin):
-    """Plan a refresh, and leave all that any Spark submitter needs to run it.
+    """Plan a refresh, and write the files that any Spark submitter needs to run it.
 
     Script and job package are written beside the storage table, so the driver may run anywhere that reads the
-    view's store. The return value is the plan, for :class:`CommitRefreshOperator`. Beside it stand the XComs
+    view's store. The return value is the plan, for :class:`CommitRefreshOperator`. Further XComs are
     ``application``, ``application_args``, ``py_files``, ``packages``, ``conf`` (no secrets) and ``secret_conf`` (names
-    of the settings that the driver needs from you, by its own secret store or a properties file)::
+    of the settings that you have to give the driver, through its own secret store or a properties file)::
 
         run = SparkSubmitOperator(application=plan.output["application"], conf=plan.output["conf"], …)
 
@@ -64,10 +64,10 @@ class PlanRefreshOperator(RefreshingOperator, SkipMixin):
         self.spark_task_ids = [spark_task_ids] if isinstance(spark_task_ids, str) else list(spark_task_ids)
 
     def execute(self, context: Context) -> dict[str, Any]:
-        """Plan.
+        """Plan the refresh.
 
         Raises:
-            NotFoundError: There is nothing to plan from: no such view, a base table is gone …
+            NotFoundError: The view or a base table does not exist.
         """
         with task_errors():
             hook = MaterializedViewHook(self.iceberg_conn_id)
@@ -83,7 +83,7 @@ class PlanRefreshOperator(RefreshingOperator, SkipMixin):
                 context["ti"].xcom_push(key=key, value=value)
             return document
         if self.spark_task_ids:
-            # Skipping ends the task: what it returns has to be pushed before.
+            # Skipping ends the task, so the return value has to be pushed before.
             context["ti"].xcom_push(key="return_value", value=document)
             self.skip(ti=context["ti"], tasks=[self.dag.get_task(task_id) for task_id in self.spark_task_ids])
         return document
@@ -105,10 +105,10 @@ class PlanRefreshOperator(RefreshingOperator, SkipMixin):
 
 
 class CommitRefreshOperator(LineageOfRefresh, BaseOperator):
-    """Publish what a planned refresh's Spark job staged. Running it again publishes nothing twice.
+    """Publish the rows that a planned refresh's Spark job staged. Running it again does not publish them twice.
 
     Returns (XCom) the document of ``airflow-mv refresh``. Name the view's asset
-    (:func:`airflow_mv.assets.materialized_view_asset`) in ``outlets`` to have its event, with the same facts as that
+    (:func:`airflow_mv.assets.materialized_view_asset`) in ``outlets`` to emit its event, with the same extra as that
     of ``RefreshMaterializedViewOperator``.
 
     Args:
@@ -137,7 +137,7 @@ class CommitRefreshOperator(LineageOfRefresh, BaseOperator):
         self.view: str | None = None
 
     def execute(self, context: Context) -> dict[str, Any]:
-        """Publish.
+        """Publish the staged rows.
 
         Raises:
             AirflowFailException: The Spark job failed or left nothing, or the view changed since it was planned:
@@ -178,7 +178,7 @@ def _read_plan(document: Mapping[str, Any]) -> RefreshPlan:
 
 
 def _left_behind(catalog: MaterializedViewCatalog) -> Any:
-    """Return a stager that takes what the submitted driver has left."""
+    """Return a stager that reads the outcome of the submitted driver."""
     from airflow_mv.publish.layout import read_outcome
 
     def take(script: Script) -> Outcome:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from airflow_mv.catalog.spark import SparkSettings
     from airflow_mv.hooks import SparkTarget
 
-#: A task's log is read by people. Any of these may be set in ``conf``.
+#: Defaults that keep a task's log readable. ``conf`` overrides them.
 _QUIET = {"spark.log.level": "ERROR", "spark.ui.showConsoleProgress": "false"}
 _JAVA_OPTIONS = "spark.driver.extraJavaOptions"
 _EXTENSIONS = "spark.sql.extensions"
@@ -27,7 +27,7 @@ _OWN_JARS = "spark.jars"
 
 @dataclass(frozen=True, slots=True)
 class SubmitOptions:
-    """What the user has set, rendered.
+    """The user's options, rendered.
 
     Args:
         conf: ``conf``.
@@ -51,11 +51,11 @@ class SubmitOptions:
 
 
 def submission(given: SubmitOptions, settings: SparkSettings, target: SparkTarget, folder: Path) -> dict[str, Any]:
-    """Return the arguments of a ``SparkSubmitHook`` that the view needs in one submission, merged with the user's.
+    """Return the arguments of a ``SparkSubmitHook`` for one submission: the view's, merged with the user's.
 
     Args:
-        given: What the user has set.
-        settings: What the view's catalogs need.
+        given: The user's options.
+        settings: The settings of the view's catalogs.
         target: The Spark connection.
         folder: Where the files for this submission are written; only this user may enter it.
 
@@ -83,7 +83,7 @@ def submission(given: SubmitOptions, settings: SparkSettings, target: SparkTarge
 
 
 def _jars(given: SubmitOptions, needed: Iterable[str]) -> dict[str, str | None]:
-    """Have Spark resolve the packages, unless all are on this machine and the driver is, too."""
+    """Let Spark resolve the packages, unless all of them and the driver are on this machine."""
     from airflow_mv.job.submit import jar_confs
 
     asked = packages(given, needed)
@@ -95,7 +95,7 @@ def _jars(given: SubmitOptions, needed: Iterable[str]) -> dict[str, str | None]:
 
 
 def packages(given: SubmitOptions, needed: Iterable[str]) -> str | None:
-    """Return the Maven packages to ask for: the needed ones, unless the user brings their own or wants none."""
+    """Return the Maven packages to request: the needed ones, unless the user gives others or none."""
     if given.packages == "":
         return None
     own = _joined([given.packages or "", given.conf.get(_PACKAGES, "")]).split(",")
@@ -121,7 +121,7 @@ def spark_submit(given: SubmitOptions, target: SparkTarget) -> str:
         return given.spark_binary
     path = given.environment.get("PATH")
     on_path = shutil.which(target.binary or "spark-submit", path=path)
-    # pip's own script asks whatever `python3` is on the PATH for Spark; the one inside the package does not.
+    # pip's own script looks for Spark with the `python3` on the PATH; the script inside the package does not.
     inside = Path(sys.prefix) in Path(on_path).parents if on_path else False
     if on_path and not inside:
         return on_path
@@ -140,7 +140,7 @@ def spark_submit(given: SubmitOptions, target: SparkTarget) -> str:
 
 
 def _python(given: SubmitOptions) -> dict[str, str]:
-    """Have the driver use this Python, where it runs on this machine and nobody says otherwise."""
+    """Make a driver on this machine use this Python, unless the user set another one."""
     chosen = {"PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON"} & given.environment.keys()
     if given.cluster or chosen or "spark.pyspark.python" in given.conf:
         return {}
@@ -148,7 +148,7 @@ def _python(given: SubmitOptions) -> dict[str, str]:
 
 
 def _java(given: SubmitOptions, folder: Path, binary: str) -> dict[str, str]:
-    """Keep Derby's log file out of the working folder, and Spark's first lines out of the task's log."""
+    """Keep Derby's log file out of the working folder, and Spark's startup lines out of the task's log."""
     from airflow_mv.job.submit import log4j_properties
 
     if _JAVA_OPTIONS in given.conf:
@@ -157,7 +157,7 @@ def _java(given: SubmitOptions, folder: Path, binary: str) -> dict[str, str]:
     theirs = any(path.suffix != ".template" for path in _spark_conf_folder(given, binary).glob("log4j2.*"))
     if not given.cluster and not theirs and not set(str(folder)) & set(" \t\"'\\"):
         file = folder / "log4j2.properties"
-        # Until `spark.log.level` counts, Spark logs by its own file, in the same form as here.
+        # Until `spark.log.level` takes effect, Spark uses its own logging file, in the same format as here.
         file.write_text(log4j_properties("%d{yy/MM/dd HH:mm:ss} %p %c{1}: %m%n%ex"), encoding="ascii")
         options.append(f"-Dlog4j2.configurationFile={file.as_uri()}")
     return {_JAVA_OPTIONS: " ".join(options)}
@@ -169,10 +169,10 @@ def _spark_conf_folder(given: SubmitOptions, binary: str) -> Path:
 
 
 def _add_users_file(file: Path, given: SubmitOptions, binary: str) -> None:
-    """spark-submit reads one properties file, and with it no spark-defaults.conf: put theirs into ours.
+    """Merge the user's properties file, or spark-defaults.conf, into ours: spark-submit reads only one file.
 
-    In a properties file the last line on a setting counts: spark-defaults.conf gives way, a file that was asked
-    for does not.
+    In a properties file the last line of a setting counts: ours overrides spark-defaults.conf, but not a file that
+    the user gave.
     """
     ours = file.read_text(encoding="ascii")
     if given.properties_file:

@@ -26,17 +26,17 @@ _REASONS, _LONGEST = 5, 300
 
 
 def view_outlet(view: Any) -> list[Asset | AssetAlias]:
-    """Return the outlet of a task for a view: an alias, where its full name is known only at run time."""
+    """Return the outlet of a task for a view: an alias if its full name is known only at run time."""
     if not isinstance(view, str) or "{{" in view or "{%" in view:
         return [VIEWS_ALIAS]
     try:
         return [materialized_view_asset(view)]
     except InvalidIdentifierError:
-        return [VIEWS_ALIAS]  # a name without its catalog, which the connection has; a wrong one the run will refuse
+        return [VIEWS_ALIAS]  # a name without its catalog, which the connection gives; the run refuses a wrong one
 
 
 def log_plan(log: Logger, plan: RefreshPlan) -> None:
-    """Say what is going to be done, why, and from which snapshots."""
+    """Log what will be done, why, and from which snapshots."""
     if plan.interval is None:
         log.info("Plan for %s: %s (the view is %s)", plan.view, plan.mode, plan.state)
     else:
@@ -55,14 +55,14 @@ def log_plan(log: Logger, plan: RefreshPlan) -> None:
 
 
 def plan_text(plan: RefreshPlan) -> str:
-    """Return a plan as the rendered templates show it: the mode, why, and the statements as they run."""
+    """Return a plan for the rendered templates: the mode, the reasons, and the statements as they run."""
     reasons = [f"because {reason.message} [{reason.code}]" for reason in plan.reasons]
     return "\n".join([f"{plan.mode} of {plan.view} (the view is {plan.state})", *reasons, *plan.statements])
 
 
 def log_result(log: Logger, result: RefreshResult) -> None:
-    """Say how a refresh ended."""
-    if result.fallback is not None and result.fallback.startswith(FOUND_OUT):  # else the plan has said so
+    """Log the outcome of a refresh."""
+    if result.fallback is not None and result.fallback.startswith(FOUND_OUT):  # else the plan's log lines have it
         log.warning("%s is incremental, and was refreshed by %s: %s", result.view, result.mode, result.fallback)
     if not result.published:
         log.info("%s: %s, nothing was written; readers get refresh %s", result.view, result.outcome, result.refresh_id)
@@ -82,10 +82,10 @@ def log_result(log: Logger, result: RefreshResult) -> None:
 
 
 def announce(operator: BaseOperator, context: Context, result: RefreshResult) -> None:
-    """Give the view's asset event its facts, or take the event back where nothing was published.
+    """Set the extra of the view's asset event, or remove the event if nothing was published.
 
-    Airflow makes an event for every outlet of a task that succeeds. A refresh that found the view fresh would
-    then start every consumer for nothing, so its outlet is taken out of this run of the task.
+    Airflow emits an event for every outlet of a successful task. A refresh that found the view fresh would start every
+    consumer for nothing, so its outlet is removed from this run of the task.
     """
     asset = materialized_view_asset(str(result.view))
     if VIEWS_ALIAS in operator.outlets and result.published:
@@ -102,9 +102,9 @@ def announce(operator: BaseOperator, context: Context, result: RefreshResult) ->
 
 
 def event_extra(result: RefreshResult) -> dict[str, Any]:
-    """Return what the asset event of a refresh carries, of bounded size: events are kept for long.
+    """Return the extra of a refresh's asset event. Its size is bounded, because events are kept for long.
 
-    Snapshot ids are text: they exceed JavaScript's numbers.
+    Snapshot ids are strings, because they exceed JavaScript's safe integers.
     """
     reasons = result.reasons[:_REASONS]
     return {
@@ -124,7 +124,7 @@ def event_extra(result: RefreshResult) -> dict[str, Any]:
 
 
 def _counted(checks: Sequence[CheckResult]) -> dict[str, Any] | None:
-    """Count checks: those of a refresh that was published have passed, or have warned."""
+    """Count checks. Those of a published refresh have passed or warned."""
     warned = [_cut(check.name) for check in checks if not check.passed]
     return {"passed": len(checks) - len(warned), "of": len(checks), "warned": warned[:_REASONS]} if checks else None
 
@@ -134,15 +134,15 @@ def _cut(text: str) -> str:
 
 
 def given_document(value: Any, *, field: str, wanted: str) -> Mapping[str, Any]:
-    """Read the output of another task as XCom or a template gives it.
+    """Parse the output of another task from XCom or a rendered template.
 
     Args:
         value: A document, or its JSON text.
         field: The operator's argument, for the message.
-        wanted: What it must be and where that comes from, for the message.
+        wanted: What it must be and where it comes from, for the message.
 
     Raises:
-        ConfigurationError: It is none.
+        ConfigurationError: It is not a document.
     """
     try:
         document = json.loads(value) if isinstance(value, str) else value

@@ -39,7 +39,7 @@ def _page_app() -> Any:
 
 
 class AirflowMvPlugin(AirflowPlugin):
-    """A page in the navigation, and the same page as a tab of each DAG, cut down to the views that it refreshes.
+    """A page in the navigation, and the same page as a tab of each DAG, limited to the views that it refreshes.
 
     The addresses are relative: Airflow's UI resolves them below the path that it is served under.
     """
@@ -50,7 +50,7 @@ class AirflowMvPlugin(AirflowPlugin):
     ]
     external_views = [  # noqa: RUF012
         {
-            "name": "Mat. views",  # the navigation cuts longer names off
+            "name": "Mat. views",  # the navigation truncates longer names
             "href": f"{PAGE_PATH}/",
             "destination": "nav",
             "url_route": PAGE_ROUTE,

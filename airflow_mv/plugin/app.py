@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The page's web application. Every route checks access with Airflow's auth manager first; none changes anything.
 
-A plugin's application gets no authentication from Airflow. Who may read assets may read the page; whoever is not
-logged in gets 401, and whoever may not, 403: for the files of the page, too. There are only GET routes; what a
-button changes goes to Airflow's own REST API.
+A plugin's application gets no authentication from Airflow. Users who may read assets may read the page. A user who is
+not logged in gets 401, a user without this permission 403; this holds for the page's files, too. There are only GET
+routes: buttons that change something call Airflow's own REST API.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from airflow_mv.plugin.page import Page
 from airflow_mv.plugin.routes import router
 from airflow_mv.plugin.sources import Sources
 
-#: Nothing but our own files and addresses, no inline script or style; shown in a frame of Airflow's own UI only.
+#: Only our own files and addresses, no inline scripts or styles; framed by Airflow's own UI only.
 _POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'self'"
@@ -47,7 +47,7 @@ _TOLD = {
 
 @dataclass(frozen=True, slots=True)
 class StaticFiles:
-    """The page's files, in memory. Their address holds a digest of all, so that a browser may keep them.
+    """The page's files, in memory. Their URL contains a digest of all, so that a browser may cache them.
 
     Args:
         content: Each file by its name.
@@ -69,7 +69,7 @@ class StaticFiles:
 
         Args:
             name: Its name.
-            keep: Whether the browser may keep it for good.
+            keep: Whether the browser may cache it forever.
         """
         kind = _TYPES.get(PurePath(name).suffix)
         if name not in self.content or kind is None:
@@ -87,9 +87,9 @@ def create_app(page: Page | None = None) -> FastAPI:
     """Return the application that Airflow mounts.
 
     Args:
-        page: What answers; by default over the catalogs in Airflow's configuration.
+        page: The page's content; by default of the catalogs in Airflow's configuration.
     """
-    # Without a schema there are no routes for documentation, which no dependency guards.
+    # No schema: its documentation routes would have no access check.
     app = FastAPI(
         title="Iceberg materialized views",
         openapi_url=None,
@@ -143,7 +143,7 @@ def _status(error: MaterializedViewError) -> int:
 
 
 async def _not_understood(_: Request, error: Exception) -> Response:
-    # Their own answer repeats what was sent.
+    # FastAPI's own answer repeats the input.
     fields = ", ".join(str(item["loc"][-1]) for item in error.errors()) if hasattr(error, "errors") else ""
     told = {"error": "WrongRequest", "message": f"not understood: {fields}", "advice": "Open the page again."}
     return JSONResponse(told, 400)

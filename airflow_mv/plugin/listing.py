@@ -19,15 +19,15 @@ _NODES = 150
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """What the reader asked to see.
+    """The filter, sorting and page of a list request.
 
     Args:
         text: Part of a view's or a base table's name; case is ignored.
-        states: Only these; all, if there is none.
-        views: Only views of these names, where given.
+        states: Only these states. Empty: all.
+        views: Only views of these names, if given.
         sort: One of :data:`SORTS`.
-        descending: The other way round.
-        offset: Rows to leave out.
+        descending: Whether to sort in descending order.
+        offset: Rows to skip.
         limit: Most rows to return.
     """
 
@@ -41,7 +41,7 @@ class Query:
 
 
 def matching(rows: Iterable[ViewRow], query: Query) -> list[ViewRow]:
-    """Return the rows that fit, whatever their state."""
+    """Return the rows that match, in any state."""
     text = query.text.strip().lower()
     return [
         row
@@ -52,13 +52,13 @@ def matching(rows: Iterable[ViewRow], query: Query) -> list[ViewRow]:
 
 
 def cut(rows: Sequence[ViewRow], query: Query) -> tuple[list[ViewRow], int]:
-    """Return the asked page of the rows in the asked states, sorted, and how many there are on all pages."""
+    """Return the requested page of the rows in the requested states, sorted, and their total number."""
     wanted = [row for row in rows if not query.states or row.state in query.states]
     now = datetime.now(UTC)
     wanted.sort(key=lambda row: str(row.view))
     wanted.sort(key=lambda row: _key(row, query.sort, now), reverse=query.descending)
     if query.sort != "attention":
-        wanted.sort(key=lambda row: _is_missing(row, query.sort, now))  # what is not known comes last, either way
+        wanted.sort(key=lambda row: _is_missing(row, query.sort, now))  # unknown values come last in both directions
     return wanted[query.offset : query.offset + query.limit], len(wanted)
 
 
@@ -87,14 +87,14 @@ def _is_missing(row: ViewRow, sort: str, now: datetime) -> bool:
 
 
 def graph(rows: Sequence[ViewRow], around: Collection[str]) -> dict[str, Any]:
-    """Return views and tables, and what reads what.
+    """Return the graph of views and tables.
 
     Args:
         rows: All views.
-        around: Views to show, with all that they are made from and all that is made from them.
+        around: Views to show, with all their direct and indirect inputs and dependents.
 
     Returns:
-        ``nodes``, ``edges`` (from what is read to who reads it), and how many nodes were ``left_out``.
+        ``nodes``, ``edges`` (from the table that is read to its reader), and how many nodes were ``left_out``.
     """
     by_name = {str(row.view): row for row in rows}
     readers: dict[str, list[str]] = {}

@@ -18,10 +18,10 @@ _FIELDS = frozenset({"scope", "interval_column", "max_snapshots"})
 
 
 def asking(dag_id: str, session: Session) -> dict[str, Any]:
-    """Say what to ask whoever runs a DAG by hand.
+    """Return the input that the user has to give for a manual run of a DAG.
 
     A run that is started by hand has no data interval, so a task that refreshes the run's interval refuses it, unless
-    the run's conf names one. That holds for all tasks of the run: it cannot be given to some of them.
+    the run's conf names one. The conf applies to all tasks of the run.
 
     Args:
         dag_id: The DAG.
@@ -29,7 +29,7 @@ def asking(dag_id: str, session: Session) -> dict[str, Any]:
 
     Returns:
         ``asks``: ``nothing``; ``interval``, under the names in ``params``, of the time zone ``zone``; or ``form``,
-        where tasks differ, or a template says what they do: then only the DAG's own form fits.
+        if tasks differ or have a templated scope: then only the DAG's own form fits.
     """
     stored = SerializedDagModel.get(dag_id, session=session)
     dag = (stored.data or {}).get("dag", {}) if stored else {}
@@ -45,7 +45,7 @@ def _asks(dag: Mapping[str, Any]) -> Asks:
 
 
 def _scope(task: Mapping[str, Any]) -> Any:
-    """Return the scope as it is written; ``None`` where only a run knows it."""
+    """Return the scope as written; ``None`` if it is known only in a run."""
     if not task.get("_is_mapped"):
         return task.get("scope") or "whole"
     mapped = task.get("expand_input", {})

@@ -29,15 +29,15 @@ from airflow_mv.refresh import plan_refresh
 from airflow_mv.refresh.plan import RefreshPlan
 from airflow_mv.spec.identifiers import Identifier
 
-#: So long the first request for a list waits, that a small catalog is shown whole at once.
+#: Seconds that the first request for a list waits, so that a small catalog is shown at once.
 _FIRST_WAIT = 1.5
-#: Snapshot ids and the like exceed JavaScript's numbers.
+#: JavaScript's safe integers are below this; snapshot ids exceed them.
 _SAFE = 2**53
 
 
 @dataclass
 class Page:
-    """Answers for the page.
+    """The content of the page.
 
     Args:
         sources: The catalogs.
@@ -50,7 +50,7 @@ class Page:
     # -- all views -----------------------------------------------------------------------------
 
     def rows(self, catalogs: Collection[str]) -> tuple[list[ViewRow], list[dict[str, Any]]]:
-        """Return what is known of all views, and how it stands with each catalog.
+        """Return the rows of all views, and the state of each catalog.
 
         Args:
             catalogs: Names of catalogs that DAGs speak of.
@@ -87,8 +87,8 @@ class Page:
             catalogs: Names of catalogs that DAGs speak of.
 
         Raises:
-            InvalidIdentifierError: It is no name.
-            ViewNotFoundError: No connection of the page leads to a catalog of this name.
+            InvalidIdentifierError: It is not a name.
+            ViewNotFoundError: No connection of the page has a catalog of this name.
         """
         found, _ = self.sources.all(catalogs)
         names = {source.address.catalog for source in found}
@@ -102,17 +102,17 @@ class Page:
         )
 
     def facts(self, source: Source, view: Identifier) -> Future[dict[str, Any]]:
-        """Look at a view: state, lag, reasons, base tables, definition, recorded refreshes."""
+        """Return a view's state, lag, reasons, base tables, definition and recorded refreshes."""
         return self._ask("facts", source, view, lambda: _facts(source, view))
 
     def plan(self, source: Source, view: Identifier) -> Future[dict[str, Any]]:
-        """Say what a refresh would do now, and why."""
+        """Return what a refresh would do now, and why."""
         return self._ask("plan", source, view, lambda: _plan(source.open(), view))
 
     def _ask(
         self, what: str, source: Source, view: Identifier, call: Callable[[], dict[str, Any]]
     ) -> Future[dict[str, Any]]:
-        """Ask in the catalog's own threads; those who ask the same within the cache's time share the answer."""
+        """Query in the catalog's own threads. Equal requests within the cache's time share the result."""
         key = (what, str(view))
         with self._lock:
             now = time.monotonic()
@@ -135,7 +135,7 @@ def _told(conn_id: str, catalog: str | None, found: Found) -> dict[str, Any]:
 
 
 def with_history(facts: Mapping[str, Any], events: list[dict[str, Any]]) -> dict[str, Any]:
-    """Join what the view recorded of its refreshes with what Airflow knows of them, the newest first."""
+    """Join the view's recorded refreshes with Airflow's records of them, newest first."""
     recorded = {item["refresh_id"]: item for item in facts["history"]}
     known = {event["refresh_id"] for event in events}
     joined = [{**event, **_recorded(recorded.get(event["refresh_id"]))} for event in events]
@@ -158,7 +158,7 @@ def _recorded(item: Mapping[str, Any] | None) -> dict[str, Any]:
 
 
 def _line(row: ViewRow, last: Mapping[str, Any] | None, now: datetime) -> dict[str, Any]:
-    """A line of the list; what Airflow says of another refresh than the recorded one is left out."""
+    """Return a row of the list. Airflow's data on a refresh other than the recorded one is left out."""
     mine = last if last and last["refresh_id"] == row.refresh_id else {}
     return {**row.to_dict(now), **{key: mine.get(key) for key in ("seconds", "by", "dag_id", "run_id", "task_id")}}
 
@@ -205,7 +205,7 @@ def _plan(catalog: MaterializedViewCatalog, view: Identifier) -> dict[str, Any]:
 
 
 def _exact(value: Any) -> Any:
-    """Return a JSON value in which no number is beyond what a browser can hold: those become text."""
+    """Return a JSON value in which numbers that exceed JavaScript's safe integers are strings."""
     if isinstance(value, Mapping):
         return {str(key): _exact(item) for key, item in value.items()}
     if isinstance(value, list | tuple):

@@ -15,7 +15,7 @@ from sqlalchemy.orm import Session
 
 @dataclass(frozen=True, slots=True)
 class Reader:
-    """A user of Airflow, who may read assets.
+    """A user of Airflow who may read assets.
 
     Args:
         user: As Airflow has authenticated them.
@@ -29,7 +29,7 @@ class Reader:
         return {dag_id for dag_id in dag_ids if self._may_read(dag_id, teams)}
 
     def runnable(self, dag_ids: Collection[str], session: Session) -> set[str]:
-        """Return those of the DAGs that the user may run; what decides in the end is Airflow's own REST API."""
+        """Return those of the DAGs that the user may run. Airflow's REST API checks it again."""
         teams = _teams(dag_ids, session)
         return {
             dag_id

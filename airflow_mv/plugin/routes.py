@@ -32,7 +32,7 @@ ViewName = Annotated[str, Parameter(min_length=1, max_length=_LONGEST_NAME)]
 
 
 class ListQuery(BaseModel):
-    """What a list request may say."""
+    """The query parameters of a list request."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -46,12 +46,12 @@ class ListQuery(BaseModel):
     limit: int = Field(100, ge=1, le=500)
 
     def query(self, views: frozenset[str] | None) -> listing.Query:
-        """Return it as the list understands it."""
+        """Return the list's filter."""
         return listing.Query(self.q, tuple(self.state), views, self.sort, self.desc, self.offset, self.limit)
 
 
 def _page(request: Request) -> Page:
-    """Return what answers; the application has it."""
+    """Return the application's page content."""
     page: Page = request.app.state.page
     return page
 
@@ -76,7 +76,7 @@ async def views(asked: Asked, page: PageDep, user: GetUserDep) -> dict[str, Any]
 
 @router.get("/graph")
 async def graph(asked: Asked, page: PageDep, user: GetUserDep) -> dict[str, Any]:
-    """Return what is made from what, around one view or all that the list would have."""
+    """Return the graph around one view, or of all views of the list."""
 
     def answer(session: Session) -> dict[str, Any]:
         query = asked.query(_views_of(asked.dag_id, Reader(user), session))
@@ -90,7 +90,7 @@ async def graph(asked: Asked, page: PageDep, user: GetUserDep) -> dict[str, Any]
 
 @router.get("/view")
 async def one_view(view: ViewName, page: PageDep, user: GetUserDep) -> dict[str, Any]:
-    """Return all about one view but its plan."""
+    """Return everything about one view except its plan."""
     source, name = await _found(view, page)
     facts = await _in_time(page.facts(source, name))
 
@@ -122,7 +122,7 @@ def _views_of(dag_id: str | None, reader: Reader, session: Session) -> frozenset
 
 
 async def _from_database(answer: Callable[[Session], Answer]) -> Answer:
-    """Run what reads Airflow's database in a thread, with a session of its own."""
+    """Read Airflow's database in a thread, with its own session."""
 
     def run() -> Answer:
         with create_session(scoped=False) as session:
@@ -132,7 +132,7 @@ async def _from_database(answer: Callable[[Session], Answer]) -> Answer:
 
 
 async def _in_time(answer: Future[dict[str, Any]]) -> dict[str, Any]:
-    """Wait for a catalog, but not for ever; what comes later is kept for who asks again."""
+    """Wait for a catalog, up to a limit. A later result is cached for the next request."""
     try:
         return await asyncio.wait_for(asyncio.shield(asyncio.wrap_future(answer)), _SECONDS)
     except TimeoutError:

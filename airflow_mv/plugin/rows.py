@@ -19,11 +19,11 @@ from airflow_mv.spec.identifiers import Identifier
 from airflow_mv.spec.materialized_view import RefreshRecord
 from airflow_mv.spec.reasons import Code, Reason
 
-#: The state of a view that is listed, but not looked at yet.
+#: The state of a view that is listed, but not read yet.
 PENDING = "pending"
-#: What is listed, but is no materialized view: it is not shown.
+#: The state of a listed view that is not materialized: it is not shown.
 PLAIN = "plain"
-#: States by how much they need someone's attention, the most first.
+#: States by urgency, the most urgent first.
 STATES = (
     str(State.UNKNOWN),
     str(State.DEFINITION_CHANGED),
@@ -36,21 +36,21 @@ STATES = (
 
 @dataclass(frozen=True, slots=True)
 class ViewRow:
-    """A view, as it was when it was looked at.
+    """A view's row, as of its last observation.
 
     Args:
         view: Its name.
         state: Its state, :data:`PENDING` or :data:`PLAIN`.
         reasons: Why, as ``{"code", "message"}``.
-        behind: Its lag; ``None`` where it could not be looked at.
+        behind: Its lag; ``None`` if it could not be read.
         refresh_id: The recorded refresh.
         refreshed_at: When that was published, ISO 8601.
         mode: Its mode.
         rows_written: Rows that it wrote.
-        last: What it says of itself, see :func:`airflow_mv.plugin.messages.said`.
+        last: The reasons, interval and checks of the refresh, see :func:`airflow_mv.plugin.messages.said`.
         strategy: ``full`` or ``incremental``.
         tables: Its base tables, each with whether rows of it have changed since.
-        pointers: Where the catalog's pointers led that the state follows from; ``None`` where they do not tell all.
+        pointers: The catalog's pointers that determine the state; ``None`` if they do not determine it completely.
     """
 
     view: Identifier
@@ -96,7 +96,7 @@ class ViewRow:
 
 
 def rows_of(catalog: MaterializedViewCatalog, views: Iterable[Identifier]) -> Iterator[ViewRow]:
-    """Return the row of each view. What is wrong with a view is in its row.
+    """Return the row of each view. An error of a view is in its row.
 
     Args:
         catalog: Where they are.
@@ -141,7 +141,7 @@ def _last(record: RefreshRecord) -> dict[str, Any]:
 
 
 def _pointers(observation: Observation) -> dict[Identifier, str] | None:
-    """Return the pointers that the verdict follows from, exactly as they were read, if that is all of them."""
+    """Return the pointers that determine the state, exactly as they were read, if all are known."""
     if observation.nested_views or observation.nested_storages:
         return None
     view: LoadedView = observation.view

@@ -26,7 +26,7 @@ from airflow_mv.plugin.readers import Reader
 
 _EVENTS = 100
 _TASKS = 50
-#: Task states that a timeline shows beside what was published.
+#: Task states that a timeline shows in addition to published refreshes.
 _SHOWN = ("failed", "up_for_retry", "running", "deferred", "queued", "scheduled")
 _UNFINISHED = ("queued", "running")
 
@@ -48,11 +48,11 @@ def views_of(dag_id: str, session: Session) -> list[str]:
 
 
 def refreshers(view: str, reader: Reader, session: Session) -> dict[str, Any]:
-    """Say which DAGs refresh a view, and whether the reader may run them.
+    """Return which DAGs refresh a view, and whether the user may run them.
 
     Returns:
-        ``dags``: those that the reader may read, each with ``may_run``, what is in the way, and what a run has to be
-        told (:func:`~airflow_mv.plugin.manual_run.asking`); ``hidden``: how many there are besides.
+        ``dags``: those that the user may read, each with ``may_run``, what prevents a run, and the input of a run
+        (:func:`~airflow_mv.plugin.manual_run.asking`); ``hidden``: how many other ones there are.
     """
     dags: dict[str, dict[str, Any]] = {}
     tasks = _tasks(view)
@@ -80,7 +80,7 @@ def refreshers(view: str, reader: Reader, session: Session) -> dict[str, Any]:
 
 
 def _tasks(view: str) -> Subquery:
-    """Select the tasks that refresh a view: a task that is mapped over views names none before it has run."""
+    """Select the tasks that refresh a view. A task mapped over views names none before it has run."""
     reference = TaskOutletAssetReference
     asset = select(AssetModel.id).where(AssetModel.uri == _uri(view)).scalar_subquery()
     declared = select(reference.dag_id.label("dag_id"), reference.task_id.label("task_id"))
@@ -98,7 +98,7 @@ def _in_the_way(dag: Mapping[str, Any], runnable: Collection[str]) -> str:
 
 
 def last_refreshes(views: Iterable[str], reader: Reader, session: Session) -> dict[str, dict[str, Any]]:
-    """Return the last published refresh of each view, as far as Airflow made it."""
+    """Return the last refresh of each view that Airflow published."""
     uris = {_uri(view): view for view in views}
     newest = (
         select(func.max(AssetEvent.id))
@@ -112,7 +112,7 @@ def last_refreshes(views: Iterable[str], reader: Reader, session: Session) -> di
 
 
 def timeline(view: str, reader: Reader, session: Session) -> list[dict[str, Any]]:
-    """Return what happened to a view in Airflow, the newest first: published refreshes, failures, what runs now."""
+    """Return a view's events in Airflow, newest first: published refreshes, failures and running tasks."""
     newest = _events().where(AssetModel.uri == _uri(view)).order_by(AssetEvent.timestamp.desc()).limit(_EVENTS)
     events = session.execute(newest).all()
     tasks = _unpublished(view, session)
@@ -124,7 +124,7 @@ def timeline(view: str, reader: Reader, session: Session) -> list[dict[str, Any]
 
 
 def _unpublished(view: str, session: Session) -> Sequence[Row[TaskInstance, DagRun]]:
-    """Find the latest task instances that refresh the view and have failed, or are on their way."""
+    """Find the latest task instances that refresh the view and have failed, or are unfinished."""
     tasks = _tasks(view)
     query = (
         select(TaskInstance, DagRun)
@@ -139,7 +139,7 @@ def _unpublished(view: str, session: Session) -> Sequence[Row[TaskInstance, DagR
 
 
 def _events() -> Select[AssetEvent, TaskInstance, DagRun]:
-    """Asset events with the task instance and the run that made them, as far as those are still there."""
+    """Asset events with the task instance and the run that made them, if those still exist."""
     return (
         select(AssetEvent, TaskInstance, DagRun)
         .join(AssetModel, AssetModel.id == AssetEvent.asset_id)
@@ -195,7 +195,7 @@ def _task(row: Any) -> dict[str, Any]:
 
 
 def _by(run: DagRun | None) -> str | None:
-    """Who: the user who started the run, or what did."""
+    """The user who started the run, or its trigger."""
     if run is None:
         return None
     kind = {"asset_triggered": "an asset event", "asset_materialization": "a materialization"}.get(

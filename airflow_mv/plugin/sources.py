@@ -21,7 +21,7 @@ from airflow_mv.plugin.messages import problem
 from airflow_mv.plugin.survey import Survey
 
 SECTION = "airflow_mv"
-#: A changed connection is noticed after so many seconds.
+#: Seconds after which a changed connection is noticed.
 _OPEN_SECONDS = 300.0
 _THREADS = 2
 
@@ -38,11 +38,11 @@ class Address:
 class Source:
     """A catalog that is shown.
 
-    It is asked in threads of its own: one that hangs takes none from other catalogs, nor from Airflow's API.
+    It has its own threads: a hanging catalog blocks neither other catalogs nor Airflow's API.
 
     Args:
         address: Its connection and name.
-        seconds: How old what is shown of it may be.
+        seconds: Maximum age of its shown content.
     """
 
     address: Address
@@ -56,7 +56,7 @@ class Source:
         self.pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="airflow-mv-page")
 
     def open(self) -> MaterializedViewCatalog:
-        """Open the catalog, again after some minutes: its connection may have been edited.
+        """Open the catalog. It is opened again after some minutes, because its connection may have been edited.
 
         Raises:
             ConfigurationError, CatalogUnavailableError: See :meth:`MaterializedViewHook.catalog_named`.
@@ -76,8 +76,8 @@ class Sources:
     """The catalogs of the page.
 
     Args:
-        entries: ``conn_id``, or ``conn_id:catalog`` where a connection does not say its catalog's name.
-        seconds: How old what is shown may be.
+        entries: ``conn_id``, or ``conn_id:catalog`` if the connection does not set its catalog's name.
+        seconds: Maximum age of the shown content.
     """
 
     entries: tuple[str, ...]
@@ -93,10 +93,10 @@ class Sources:
         return cls(entries, conf.getfloat(SECTION, "page_cache_seconds", fallback=10.0))
 
     def all(self, seen: Collection[str]) -> tuple[list[Source], list[tuple[str, dict[str, Any]]]]:
-        """Return the catalogs, and by entry what is wrong with connections that lead to none.
+        """Return the catalogs, and by entry the problem of connections without a catalog.
 
         Args:
-            seen: Names of catalogs in the assets that DAGs name: for connections that name none.
+            seen: Names of catalogs in the assets of DAGs, for connections that name none.
         """
         found: list[Source] = []
         wrong: list[tuple[str, dict[str, Any]]] = []

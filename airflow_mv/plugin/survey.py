@@ -24,13 +24,13 @@ _CHUNK = 100
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What is known of a catalog's views.
+    """The known rows of a catalog's views.
 
     Args:
-        rows: The materialized views; those that were not looked at yet are ``pending``.
-        looked_at: When the last look ended that reached every view.
-        looking: For how many seconds a look has been under way; ``None`` where none is.
-        problem: Why the last look did not reach the views.
+        rows: The materialized views; those that were not read yet are ``pending``.
+        looked_at: When the last complete survey ended.
+        looking: For how many seconds a survey has been running; ``None`` if none is.
+        problem: Why the last survey failed.
     """
 
     rows: tuple[ViewRow, ...] = ()
@@ -41,16 +41,16 @@ class Found:
 
 @dataclass
 class Survey:
-    """Keeps the rows of one catalog.
+    """The rows of one catalog, kept up to date.
 
-    A look goes through all views in a thread of its own, and its rows are there as soon as they are found. A view whose
-    pointer and whose base tables' pointers are where they were is not read again, so that in a SQL catalog a look
-    at thousands of unchanged views costs a few queries.
+    A survey reads all views in its own thread, and each row is available as soon as it is read. A view is not read
+    again if its pointer and its base tables' pointers have not moved, so in a SQL catalog a survey of thousands of
+    unchanged views costs a few queries.
 
     Args:
-        open: Opens the catalog; called for each look, it should remember.
-        seconds: How old rows may be before they are looked for again.
-        rest: At least so many times as long as a look took: one that takes a minute is not repeated every ten seconds.
+        open: Opens the catalog. Called for each survey, so it should cache.
+        seconds: Age of the rows after which a new survey starts.
+        rest: Minimum pause, as a multiple of a survey's duration, so that a slow survey is not repeated constantly.
     """
 
     open: Callable[[], MaterializedViewCatalog]
@@ -66,10 +66,10 @@ class Survey:
     _problem: dict[str, Any] | None = None
 
     def found(self, *, wait: float = 0.0) -> Found:
-        """Return what is known, and see to it that it does not get old.
+        """Return the known rows, and start a survey if they are too old.
 
         Args:
-            wait: Seconds since its beginning to wait for a look to end; nobody waits for one that hangs.
+            wait: Seconds, from its start, to wait for a survey to end, so that nobody waits for a hanging one.
         """
         thread = self._start()
         if thread is not None:
@@ -121,8 +121,8 @@ class Survey:
 
 
 def _moved(catalog: MaterializedViewCatalog, known: Mapping[Identifier, ViewRow]) -> list[Identifier]:
-    """Return the views that a row does not stand for any more."""
-    if not catalog.chooses_locations:  # a REST catalog tells a pointer only with all that it leads to
+    """Return the views whose rows are outdated."""
+    if not catalog.chooses_locations:  # a REST catalog returns a pointer only with the full metadata
         return list(known)
     names = list(dict.fromkeys(name for row in known.values() for name in row.pointers or ()))
     located = catalog.locate(names) if names else {}

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Find the refresh modes that are possible for a view's changes: append, merge, replace-keys, or none.
 
-Each mode is correct wherever the algebra (:mod:`airflow_mv.ivm`) allows it; which one runs is a
-matter of cost. What is not taken is told with its reason.
+Each mode is correct wherever the algebra (:mod:`airflow_mv.ivm`) allows it; the cost decides which one
+runs. A mode that is not taken is reported with its reason.
 """
 
 from __future__ import annotations

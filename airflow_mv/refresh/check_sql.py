@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Compile checks to the queries that a job runs on its staged rows.
 
-The SQL of a check is validated like a view's own: it must be one condition or one query, and reads nothing but the
+The SQL of a check is validated like a view's own: it must be one condition or one query, and may read only the
 staged rows and the view's base tables at the refresh's snapshots. Names of columns are checked here, before Spark.
 """
 

@@ -25,19 +25,22 @@ from airflow_mv.triggers.connected import Connected
 
 
 class BaseTablesChangedSensor(WaitingSensor):
-    """Wait until base tables of views have changes that the views' recorded refreshes have not seen.
+    """Wait until a view has pending changes.
 
-    Compaction is no such change. A view that was never refreshed, or has another definition by now, has seen nothing.
+    Compaction does not count. For a view that was never refreshed, or whose definition changed, every base table
+    counts.
 
-    Returns (XCom) the views with their changed tables: snapshots from and to (ids as text) and rows.
+    Returns (XCom) the views with their changed tables: the recorded and the current snapshot (ids as strings), and
+    rows.
 
     Args:
-        views: A view's name, or several: ``catalog.namespace.name`` (templated). One that has news is enough.
+        views: A view's name, or several: ``catalog.namespace.name`` (templated). One view with pending changes is
+            enough.
         iceberg_conn_id: Connection of their catalog (templated).
-        tables: Base tables that count, where not all do (templated).
+        tables: Names of the base tables that count (templated). Default: all base tables.
         require: Whether ``any`` of a view's base tables must have changed, or ``all``.
-        quiet_period: Wait until the last commit is this old: seconds, a ``timedelta`` or a text like ``5 m``.
-        wait_at_most: But no longer than until the first one is this old.
+        quiet_period: Wait until the newest commit is this old: seconds, a ``timedelta`` or a text like ``5 m``.
+        wait_at_most: Do not wait for ``quiet_period`` once the oldest commit is this old.
         deferrable: Wait in the triggerer; the default is that of :class:`MaterializedViewFreshSensor`.
         **kwargs: All that ``BaseSensorOperator`` takes (``poke_interval``, ``timeout``, ``soft_fail`` …).
     """
@@ -70,7 +73,7 @@ class BaseTablesChangedSensor(WaitingSensor):
         return pending_criteria(self.tables, self.require, self.quiet_period, self.wait_at_most)
 
     def look(self) -> PokeReturnValue:
-        """Look at the base tables."""
+        """Poll the base tables."""
         with closing(Connected(self.iceberg_conn_id)) as connection:
             news = find_pending(connection, named_views(self.views), self._wanted())
         self.say(news.describe(), news.verdict)

@@ -24,12 +24,12 @@ from airflow_mv.triggers import Look, MaterializedViewFreshTrigger, look, span_o
 
 
 class MaterializedViewFreshSensor(WaitingSensor):
-    """Wait until a materialized view is fresh. Reads metadata only; the log says the state and why when it changes.
+    """Wait until a materialized view is fresh. Reads metadata only; logs the state when it changes.
 
     ========================  ====================================================================================
-    ``FRESH``                 It has all commits of its base tables.
-    ``WITHIN_GRACE``          It lacks some, but none that is older than ``max_staleness``; this is accepted.
-    ``STALE``                 It lacks older ones.
+    ``FRESH``                 It contains all commits of its base tables.
+    ``WITHIN_GRACE``          Its lag is at most ``max_staleness``; this is accepted.
+    ``STALE``                 Its lag is more than that.
     ``NEVER``, ``INVALID``    It was never refreshed, or its rows are those of another definition.
     ``UNKNOWN``               A base table cannot be read.
     ========================  ====================================================================================
@@ -40,21 +40,20 @@ class MaterializedViewFreshSensor(WaitingSensor):
     Args:
         view: ``catalog.namespace.name`` (templated).
         iceberg_conn_id: Connection of its catalog (templated).
-        states: States that are waited for, of those above or of ``airflow-mv status``.
-        max_staleness: Accept a stale view, too, if the oldest base commit that it lacks is at most so old: seconds, a
-            ``timedelta``, or a text like ``2 h`` (templated).
-        scope: ``whole``, or ``interval``: look at nothing but the rows that a refresh with ``scope="interval"`` in the
+        states: Accepted states: of those above, or of ``airflow-mv status``.
+        max_staleness: Also accept a stale view whose lag is at most this: seconds, a ``timedelta``, or a text like ``2
+            h`` (templated).
+        scope: ``whole``, or ``interval``: consider only the rows that a refresh with ``scope="interval"`` in the
             same run refreshes, see :mod:`airflow_mv.scope`. They may be fresh although the rest of the view is not.
-        interval_length: With this scope: how long the interval of a run is that tells only one end of it: ``1 d``
-            (templated).
-        interval_start: Instead: look at nothing but the rows from this time on (templated).
-        interval_end: The first moment after them (templated); by default the end of the storage table's partition
-            that starts there.
+        interval_length: With this scope: length of the interval if a run gives only one end of it: ``1 d`` (templated).
+        interval_start: Alternative: consider only the rows from this time on (templated).
+        interval_end: Their end, excluded (templated); by default the end of the storage table's partition that begins
+            at ``interval_start``.
         interval_column: The view's column (templated); by default that of its property
             ``airflow-mv.interval-column``.
-        deferrable: Wait in the triggerer. By default as ``AIRFLOW__OPERATORS__DEFAULT_DEFERRABLE`` says; where it does
-            not, unless Airflow says that no triggerer runs. Else the task is rescheduled between looks. No worker slot
-            is held either way.
+        deferrable: Wait in the triggerer. Default: ``AIRFLOW__OPERATORS__DEFAULT_DEFERRABLE``; if that is not set, yes
+            unless Airflow reports that no triggerer runs. Otherwise the task is rescheduled between polls. No worker
+            slot is held either way.
         **kwargs: All that ``BaseSensorOperator`` takes (``poke_interval``, ``timeout``, ``soft_fail`` …).
     """
 
@@ -96,7 +95,7 @@ class MaterializedViewFreshSensor(WaitingSensor):
             self._max_staleness_seconds()
 
     def poke(self, context: Context) -> PokeReturnValue:
-        """Look once, at the rows that the run is for.
+        """Poll once, for the rows that the run is for.
 
         Raises:
             AirflowFailException: Waiting cannot help.
@@ -110,7 +109,7 @@ class MaterializedViewFreshSensor(WaitingSensor):
         return super().poke(context)
 
     def look(self) -> PokeReturnValue:
-        """Look at the view."""
+        """Poll the view."""
         try:
             with closing(MaterializedViewHook(self.iceberg_conn_id)) as hook:
                 seen = look(
@@ -141,7 +140,7 @@ class MaterializedViewFreshSensor(WaitingSensor):
         )
 
     def taken(self, event: Mapping[str, Any]) -> dict[str, Any]:
-        """Say what ended the waiting, and return the status."""
+        """Log the result, and return the status."""
         seen = Look.from_dict(event)
         self.log.info(seen.describe())
         return seen.document()

@@ -25,21 +25,21 @@ _HINT = (
 
 
 def deferrable_by_default() -> bool | None:
-    """Whether sensors wait in the triggerer where the DAG does not say: as the environment does.
+    """Whether sensors wait in the triggerer by default, from the environment.
 
-    ``None`` where ``AIRFLOW__OPERATORS__DEFAULT_DEFERRABLE`` is not set there. A no in ``airflow.cfg`` is nobody's
-    decision, for Airflow itself writes it there.
+    ``None`` where ``AIRFLOW__OPERATORS__DEFAULT_DEFERRABLE`` is not set there. The option in
+    ``airflow.cfg`` is not used, because Airflow itself writes its default there.
     """
     return conf.getboolean("operators", "default_deferrable") if _SETTING in os.environ else None
 
 
 class WaitingSensor(BaseSensorOperator):
-    """A sensor that waits in the triggerer, or else is rescheduled between looks: no worker slot is held either way.
+    """A sensor that waits in the triggerer, or is rescheduled between polls. No worker slot is held either way.
 
     Args:
-        deferrable: Wait in the triggerer. ``None``: see :func:`deferrable_by_default`; and where nobody has decided,
-            do so unless Airflow says that no triggerer runs, which each look asks anew.
-        mode: Where it does not: ``reschedule``, or ``poke``, which holds a worker slot.
+        deferrable: Wait in the triggerer. ``None``: see :func:`deferrable_by_default`; if that is not set, yes
+            unless Airflow reports that no triggerer runs. Each poll checks this again.
+        mode: Without a triggerer: ``reschedule``, or ``poke``, which holds a worker slot.
         **kwargs: All that ``BaseSensorOperator`` takes.
     """
 
@@ -51,11 +51,11 @@ class WaitingSensor(BaseSensorOperator):
         self._said: object = None
 
     def execute(self, context: Context) -> Any:
-        """Poke, or look once and leave the rest to the trigger.
+        """Poke, or poll once and defer to the trigger.
 
         Raises:
             AirflowFailException: Waiting cannot help, e.g. there is no such view.
-            AirflowSkipException: In its place, with ``soft_fail`` or ``never_fail``.
+            AirflowSkipException: The same, with ``soft_fail`` or ``never_fail``.
         """
         if not self.deferrable:
             return super().execute(context)
@@ -77,13 +77,13 @@ class WaitingSensor(BaseSensorOperator):
         return self.defer(trigger=self.trigger(), method_name="execute_complete", timeout=left)
 
     def _left(self, context: Context) -> timedelta:
-        """Return what is left of the timeout: the task may have been rescheduled before a triggerer was there."""
+        """Return the rest of the timeout: the task may have been rescheduled before a triggerer ran."""
         limit = timedelta(seconds=self.timeout)
         began = context["ti"].get_first_reschedule_date(context) if context.get("task_reschedule_count") else None
         return limit if began is None else max(limit - (datetime.now(UTC) - began), timedelta())
 
     def poke(self, context: Context) -> PokeReturnValue:  # noqa: ARG002 (Airflow names it)
-        """Look once.
+        """Poll once.
 
         Raises:
             AirflowFailException: Waiting cannot help.
@@ -95,25 +95,25 @@ class WaitingSensor(BaseSensorOperator):
         """Take the trigger's event.
 
         Raises:
-            AirflowFailException: The trigger met an error that waiting cannot mend.
+            AirflowFailException: The trigger met an error that is not retryable.
         """
         with airflow_errors():
             return self.taken(event)
 
     @abstractmethod
     def look(self) -> PokeReturnValue:
-        """Look once; an error is raised only where waiting cannot mend it."""
+        """Poll once. Raise an error only if it is not retryable."""
 
     @abstractmethod
     def trigger(self) -> BaseTrigger:
-        """Return what waits in the triggerer."""
+        """Return the trigger."""
 
     @abstractmethod
     def taken(self, event: Mapping[str, Any]) -> dict[str, Any]:
         """Return what the task returns after the trigger's event."""
 
     def say(self, text: str, verdict: object) -> None:
-        """Write a line to the log if the verdict is another one than that of the last look."""
+        """Log the result if it differs from the last poll's."""
         if verdict != self._said:
             self.log.info(text)
             self._said = verdict
@@ -130,10 +130,10 @@ log = logging.getLogger(__name__)
 
 
 def triggerer_runs() -> bool | None:
-    """Ask the API server that tasks report to for a triggerer with a heartbeat of late. Anybody may: it needs no login.
+    """Return whether the API server reports a triggerer with a recent heartbeat. This needs no login.
 
     Returns:
-        ``None`` where that cannot be known: the server does not answer, or does not serve the API to its workers.
+        ``None`` if this is unknown: the server does not answer, or does not serve this API to its workers.
     """
     import httpx
 
@@ -148,14 +148,14 @@ def triggerer_runs() -> bool | None:
 
 
 def _address() -> str:
-    """Return where the server tells its health: it has the API for tasks under another path."""
+    """Return the URL of the server's health endpoint. The API for tasks has another path."""
     told = conf.get("core", "execution_api_server_url", fallback=None) or conf.get("api", "base_url", fallback=None)
     base = (told or "").rstrip("/").removesuffix(_EXECUTION)
     return f"{base if '://' in base else f'{_LOCAL}{base}'}{_HEALTH}"
 
 
 def _authorities() -> ssl.SSLContext:
-    """Return whom to believe: the system's authorities, and those that Airflow's own client is told."""
+    """Return the TLS context: the system's authorities, and those that Airflow's own client uses."""
     context = ssl.create_default_context()
     for option in ("ssl_ca_file", "ssl_cert"):
         if file := conf.get("api", option, fallback=None):
