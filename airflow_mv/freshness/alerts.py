@@ -29,39 +29,39 @@ if TYPE_CHECKING:
     from airflow_mv.catalog import MaterializedViewCatalog
     from airflow_mv.freshness.observe import Observation
 
-#: How keys in the memory begin.
+#: Prefix of the keys in the memory.
 _KEY = "airflow_mv_breach."
 _ON_TIME = frozenset({Readiness.FRESH, Readiness.WITHIN_GRACE})
 
 
 class Memory(Protocol):
-    """Keeps JSON values by key; an asset's state store does."""
+    """A store of JSON values by key, such as an asset's state store."""
 
     def get(self, key: str) -> Any:
         """Return a value, or ``None``."""
 
     def set(self, key: str, value: Any) -> None:
-        """Keep a value."""
+        """Store a value."""
 
     def delete(self, key: str) -> None:
-        """Forget a value, if there is one."""
+        """Delete a value, if there is one."""
 
 
 @dataclass(frozen=True, slots=True)
 class FreshnessSlo:
-    """How one view stands to what was promised of it.
+    """One view's state against its freshness SLO.
 
     Args:
         view: The view.
         readiness: Its state.
-        max_staleness: What was promised; ``None``: nothing.
-        breached: Whether it is later than that.
-        lag_seconds: How long it has been behind, 0 where it is not; ``None`` where that cannot be told.
-        since: The first base commit that it lacks, or, where it has no rows of its definition, when that was made:
-            its own, or that of a plain view that it reads.
-        tables: The base tables whose commits it lacks.
-        reasons: Why, for people.
-        uuid: The view's uuid; ``None`` where it cannot be looked at.
+        max_staleness: The SLO; ``None``: the view has none.
+        breached: Whether the view is later than that.
+        lag_seconds: The view's lag, 0 if it has none; ``None`` if it is unknown.
+        since: Time of the first base commit that it does not contain. If it has no rows of its definition, the time of
+            that definition: its own, or that of a plain view that it reads.
+        tables: The base tables with commits that it does not contain.
+        reasons: The reasons, as text.
+        uuid: The view's uuid; ``None`` if the view cannot be read.
     """
 
     view: Identifier
@@ -93,11 +93,11 @@ class FreshnessSlo:
 
 @dataclass(frozen=True, slots=True)
 class FreshnessAlert:
-    """What a notification is about.
+    """The content of a notification.
 
     Args:
         event: ``breach``, or ``recovery`` after one.
-        promise: The view, its lag, since when, and which base tables it lacks.
+        promise: The view's state, with its lag and the base tables that are ahead of it.
     """
 
     event: Literal["breach", "recovery"]
@@ -110,23 +110,23 @@ class FreshnessAlert:
 
     @property
     def lag(self) -> timedelta | None:
-        """How long the view has been behind, where that can be told."""
+        """The view's lag, if it is known."""
         seconds = self.promise.lag_seconds
         return None if seconds is None else timedelta(seconds=round(seconds))
 
     @property
     def since(self) -> datetime | None:
-        """When the first base commit was made that the view lacks."""
+        """Time of the first base commit that the view does not contain."""
         return self.promise.since
 
     @property
     def base_tables(self) -> tuple[str, ...]:
-        """The base tables whose commits the view lacks."""
+        """The base tables with commits that the view does not contain."""
         return tuple(table.identifier for table in self.promise.tables)
 
     @property
     def message(self) -> str:
-        """One sentence for people."""
+        """One sentence that describes the alert."""
         if self.event == "recovery":
             return f"{self.view} is on time again ({self.promise.readiness})"
         behind = f", behind for {self.lag}" if self.lag else ""
@@ -148,19 +148,19 @@ def freshness_slos(
     listed: bool = False,
     now: datetime | None = None,
 ) -> Iterator[FreshnessSlo]:
-    """Look at views, and say which are later than they may be. A base table that they share is looked at once.
+    """Check views against their freshness SLOs. A base table that they share is read once.
 
-    What is wrong with one view, in the catalog or because nothing is promised of it, is a breach of that view.
+    An error of one view, in the catalog or because it has no SLO, is a breach of that view.
 
     Args:
         catalog: Where they are.
         views: Their names.
-        max_staleness: What is promised of all of them; else their property ``airflow-mv.max-staleness`` says it.
-        listed: Nobody named them: leave plain views out, and let views pass of which nothing is promised.
-        now: The time that lag counts to.
+        max_staleness: The SLO of all of them; by default each view's property ``airflow-mv.max-staleness``.
+        listed: The views were listed, not named: leave out plain views and views without an SLO.
+        now: The current time, for the lag.
 
     Raises:
-        MaterializedViewError: A catalog does not answer; after all views that can be looked at.
+        MaterializedViewError: A catalog does not answer. Raised after all readable views.
     """
     from airflow_mv.freshness.observe import observe_each
 
@@ -200,7 +200,7 @@ def _slo_of(seen: Observation, max_staleness: timedelta | None, now: datetime) -
     found, since = readiness(seen, allowed, behind=behind, now=now), behind.since
     if found in (Readiness.NEVER, Readiness.INVALID):
         since = from_ms(_defined_ms(seen))
-    # Rows that do not answer the question are late once the view has had them for too long; what is unknown is late.
+    # Rows of another definition are late once the view has had them for too long. An unknown state is late.
     waits = found in (Readiness.NEVER, Readiness.INVALID)
     late = allowed is not None and found not in _ON_TIME and not (waits and since and now - since <= allowed)
     return FreshnessSlo(
@@ -217,7 +217,7 @@ def _slo_of(seen: Observation, max_staleness: timedelta | None, now: datetime) -
 
 
 def _defined_ms(seen: Observation) -> int:
-    """Return when the definition was made that the rows are not of: the view's, or that of a nested view."""
+    """Return the time of the definition that the rows do not have: the view's, or that of a nested view."""
     own, record = seen.view.metadata.current_version, seen.record
     known = {view.identifier: view for view in record.nested_views} if record else {}
     nested = zip(seen.dependencies.views, seen.nested_views, strict=True)
@@ -228,12 +228,12 @@ def _defined_ms(seen: Observation) -> int:
 
 
 def settle(promise: FreshnessSlo, memory: Memory, deliver: Callable[[FreshnessAlert], None]) -> None:
-    """Tell of a breach or a recovery, if that was not told before, and then take note of it.
+    """Send an alert for a breach or a recovery that was not sent before, and then record it.
 
     Args:
-        promise: How the view stands now.
-        memory: What was told; only the view's own key is touched.
-        deliver: Takes the alert. What it raises passes before anything is noted: the next call tells again.
+        promise: The view's current state.
+        memory: The sent alerts; only the view's own key is changed.
+        deliver: Sends the alert. If it raises, nothing is recorded and the next call sends it again.
     """
     key = _KEY + hashlib.sha256(str(promise.view).encode()).hexdigest()[:16]
     told = _was_told(memory.get(key), promise)
@@ -247,7 +247,7 @@ def settle(promise: FreshnessSlo, memory: Memory, deliver: Callable[[FreshnessAl
 
 
 def _was_told(noted: Any, promise: FreshnessSlo) -> bool:
-    """Whether the breach of this very view was told: it may have been dropped and made again since."""
+    """Whether an alert was sent for this very view: it may have been dropped and created again since."""
     if not isinstance(noted, Mapping):
         return False
     return None in (noted.get("uuid"), promise.uuid) or noted["uuid"] == promise.uuid

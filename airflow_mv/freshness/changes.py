@@ -16,28 +16,28 @@ from airflow_mv.spec.table import Snapshot, TableMetadata, snapshots_between
 
 
 class Kind(StrEnum):
-    """The kind of a change, the harmless first. A range of snapshots is of its worst kind."""
+    """The kind of a change, the most harmless first. A range of snapshots has its worst kind."""
 
     UNCHANGED = "unchanged"
-    #: Compaction, or commits without rows: perhaps other files, the same rows.
+    #: Compaction, or commits without rows: the files may differ, the rows are the same.
     REPLACED = "replaced"
     APPENDED = "appended"
-    #: Copy-on-write: data files were exchanged.
+    #: Copy-on-write: data files were replaced.
     REWRITTEN = "rewritten"
     POSITION_DELETES = "position-deletes"
     DELETION_VECTORS = "deletion-vectors"
     EQUALITY_DELETES = "equality-deletes"
-    #: The old snapshot is there, but it is no ancestor of the new one.
+    #: The old snapshot exists, but it is not an ancestor of the new one.
     ROLLED_BACK = "rolled-back"
-    #: The old snapshot is gone.
+    #: The old snapshot has expired.
     EXPIRED = "expired"
-    #: Another table under the name.
+    #: Another table has the name.
     RECREATED = "recreated"
-    #: It was no part of the last refresh, or cannot be read.
+    #: The table was not part of the last refresh, or cannot be read.
     UNKNOWN = "unknown"
 
 
-#: Kinds whose two snapshots are both there, so that their difference can be read.
+#: Kinds whose two snapshots both exist, so that their difference can be read.
 DIFFERABLE = frozenset(
     {
         Kind.APPENDED,
@@ -54,19 +54,20 @@ _CHANGES = ("added-", "deleted-", "removed-")
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """How much a range of snapshots changed, and how large the table is after it. ``None``: not known.
+    """How much a range of snapshots changed, and how large the table is after it. ``None``: unknown.
 
     Args:
         rows_added: Rows in added data files, without those of compaction.
         rows_deleted: Rows of removed data files and rows deleted by position; rows that equality
-            deletes match are not known.
-        bytes_added: Bytes of added files, those of compaction included: a difference of two snapshots reads them.
+            deletes match are unknown.
+        bytes_added: Bytes of added files, including compaction: a difference of two snapshots reads them.
         bytes_removed: Bytes of removed files, likewise.
         files_added: Data files added.
         files_removed: Data files removed.
-        partitions: Partitions touched, added up over the snapshots.
-        bytes_touched: Bytes of data files that stay but have rows deleted, about: those must be read to know the rows.
-        total_rows: Rows of the table at the end, deleted ones that still lie in files included.
+        partitions: Changed partitions, summed over the snapshots.
+        bytes_touched: Approximate bytes of data files that stay but have deleted rows: they must be read to find the
+            rows.
+        total_rows: Rows of the table at the end, including deleted ones that are still in files.
         total_bytes: Bytes of the table's files at the end.
     """
 
@@ -82,7 +83,7 @@ class Size:
     total_bytes: int | None = 0
 
 
-#: The size of a change of which nothing is known.
+#: The size of an unknown change.
 UNKNOWN_SIZE = Size(*(None for _ in Size.__dataclass_fields__))
 
 
@@ -91,11 +92,11 @@ class Range:
     """The snapshots between two.
 
     Args:
-        kind: What they did to the rows.
+        kind: Their effect on the rows.
         operations: Their number by operation, as ``((operation, count), …)``.
         size: How much they changed.
-        only_appends: Whether a scan of the appended files tells the whole change: no other writer touched rows.
-        schema_changed: Whether the table's schema is another one at the end.
+        only_appends: Whether a scan of the appended files gives the whole change: no other commit changed rows.
+        schema_changed: Whether the table's schema differs at the end.
     """
 
     kind: Kind
@@ -110,7 +111,7 @@ class Range:
         return sum(count for _, count in self.operations)
 
 
-#: A table whose metadata file was not opened, as it is the recorded one.
+#: A table whose metadata file was not opened, because it is the recorded one.
 UNCHANGED = Range(Kind.UNCHANGED, size=Size(total_rows=None, total_bytes=None))
 UNKNOWN = Range(Kind.UNKNOWN, size=UNKNOWN_SIZE)
 
@@ -122,7 +123,7 @@ def between(table: TableMetadata, old: int | None, new: int | None, *, same_rows
         table: Its metadata.
         old: The snapshot that was read; ``None`` for the table before its first one.
         new: The snapshot to get to; ``None`` likewise.
-        same_rows: Snapshots that are known to have the rows of their parents, by their manifests.
+        same_rows: Snapshots whose manifests show that they have the rows of their parents.
     """
     if old == new:
         return Range(Kind.UNCHANGED, size=_totals(table, new))
@@ -141,7 +142,7 @@ def between(table: TableMetadata, old: int | None, new: int | None, *, same_rows
     )
 
 
-#: What marks a snapshot that deleted rows without rewriting their files, the worst first.
+#: Summary keys of snapshots that deleted rows without rewriting their files, the worst first.
 _DELETES = (
     (Kind.EQUALITY_DELETES, ("added-equality-deletes", "added-equality-delete-files")),
     (Kind.DELETION_VECTORS, ("added-dvs",)),
@@ -150,16 +151,16 @@ _DELETES = (
 
 
 def may_have_same_rows(snapshot: Snapshot) -> bool:
-    """Whether the summary of a commit that is no compaction names no change: its manifests have to tell.
+    """Whether a commit other than a compaction has a summary without changes: its manifests must be read.
 
-    A writer that found nothing to delete writes such a summary, and so does one that leaves the optional numbers out.
+    Writers that found nothing to delete write such a summary, and so do writers that omit the optional numbers.
     """
     touched = [key for key in snapshot.summary if key.startswith(_CHANGES)]
     return snapshot.operation != "replace" and not any(snapshot.number(key) != 0 for key in touched)
 
 
 def changes_rows(snapshot: Snapshot, same_rows: Collection[int] = ()) -> bool:
-    """Whether a snapshot may have other rows than its parent; compaction has not.
+    """Whether a snapshot may have other rows than its parent. A compaction never has.
 
     Args:
         snapshot: The snapshot.
@@ -181,7 +182,7 @@ def bytes_changed(table: TableMetadata, snapshot: Snapshot, same_rows: Collectio
     return known_sum(_Commit(snapshot, _parent(table, snapshot)).moved("files-size"))
 
 
-#: The end of a total's name, and the names of what a commit added and removed of it.
+#: The suffix of a total's key, and the keys of its added and removed parts.
 _NAMES: Mapping[str, tuple[str, str]] = {
     "records": ("added-records", "deleted-records"),
     "data-files": ("added-data-files", "deleted-data-files"),
@@ -229,7 +230,7 @@ class _Commit:
             elif added is None and self.snapshot.number(f"total-{what}") == 0 == change:
                 added = removed = 0  # there was none and is none
         sound = change is None or None in (added, removed) or (added or 0) - (removed or 0) == change
-        # Numbers that contradict each other say nothing.
+        # Contradictory numbers are ignored.
         return (added, removed) if sound and min(added or 0, removed or 0) >= 0 else (None, None)
 
     def _told(self, key: str) -> int | None:
@@ -246,7 +247,7 @@ class _Commit:
         return None if after is None or before is None else after - before
 
 
-#: What commits of an operation never do, by the specification.
+#: By operation, what its commits never do according to the specification.
 _NEVER: Mapping[str, frozenset[str]] = {
     "append": frozenset({removed for _, removed in _NAMES.values()} | {"added-delete-files", "added-position-deletes"}),
     "delete": frozenset({"added-records", "added-data-files"}),
@@ -270,14 +271,14 @@ def known_sum(numbers: Iterable[int | None]) -> int | None:
 
 
 def _broken(table: TableMetadata, old: int | None, new: int | None) -> Range:
-    """A range that the table's own line of snapshots does not show."""
+    """Return a range that is not on the table's line of snapshots."""
     totals = _totals(table, new)
     unknown = replace(UNKNOWN_SIZE, total_rows=totals.total_rows, total_bytes=totals.total_bytes)
     if old is None or table.find(old) is None:
         return Range(Kind.EXPIRED, size=unknown)
     left = snapshots_between(table, new, old)
     if left is None:
-        # Two branches of one history: what each did since they parted is not followed, all may have changed.
+        # Two branches of one history: their changes since they diverged are not followed, so all rows may differ.
         size = replace(unknown, bytes_added=totals.total_bytes, bytes_removed=table.bytes_at(old), bytes_touched=0)
     else:
         undone = _sizes([_Commit(snapshot, _parent(table, snapshot)) for snapshot in left], totals)
@@ -314,7 +315,7 @@ def _sizes(chain: Sequence[_Commit], totals: Size) -> Size:
 
 
 def _touched(moved: Sequence[_Commit], totals: Size) -> int | None:
-    """Return about how many bytes of data files got deletes: a delete file is for one of them, as a rule."""
+    """Return approximately how many bytes of data files have deletes. Usually a delete file is for one data file."""
     deletes = known_sum(item.moved("delete-files")[0] for item in moved)
     if deletes == 0:
         return 0

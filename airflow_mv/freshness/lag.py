@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Lag: the time since the first base commit that a view does not contain.
 
-Not from the last refresh: a view that was refreshed a week ago has no lag where nobody has written since. Times are
-those of the base tables' writers, by their clocks.
+It is not the time since the last refresh: a view that was refreshed a week ago has no lag if no base table changed
+since. Times are commit times, by the clocks of the base tables' writers.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from airflow_mv.spec.times import duration, from_ms
 #: View property: how far the view may be behind, like ``2 h``.
 MAX_STALENESS_PROPERTY = "airflow-mv.max-staleness"
 
-#: The last moment that can be written as a date: stored times may be anything.
+#: The latest representable time: stored times may be out of range.
 
 
 class Readiness(StrEnum):
-    """What someone who waits for a view, or watches it, needs to know of it."""
+    """A view's state for those who wait for it or monitor it."""
 
     FRESH = "FRESH"
-    #: Stale, but by no more than is tolerated.
+    #: Stale, but within the tolerated lag.
     WITHIN_GRACE = "WITHIN_GRACE"
     STALE = "STALE"
     #: Never refreshed: it has no rows.
@@ -42,10 +42,10 @@ class Readiness(StrEnum):
 
     @classmethod
     def named(cls, word: str) -> Readiness:
-        """Return the member of a name, in any case, or of a state's word such as ``never-refreshed``.
+        """Return the member of a name (case is ignored) or of a state such as ``never-refreshed``.
 
         Raises:
-            ConfigurationError: There is none.
+            ConfigurationError: There is no such member.
         """
         found = _WORDS.get(word.lower().replace("_", "-"))
         if found is None:
@@ -66,7 +66,7 @@ _WORDS = {str(state): member for state, member in _READINESS.items()} | {
 
 
 class Seen(Protocol):
-    """What is needed of a look at a view; :class:`airflow_mv.freshness.observe.Observation` has it."""
+    """The needed part of an observation; :class:`airflow_mv.freshness.observe.Observation` has it."""
 
     @property
     def freshness(self) -> Freshness:
@@ -79,12 +79,12 @@ class Seen(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class TableLag:
-    """The first commit to a base table that is not in the view.
+    """The first commit to a base table that the view does not contain.
 
     Args:
         identifier: The table.
-        since: When it was made; ``None`` where nothing tells it.
-        exact: Whether that is the first one. If not, an earlier one is not known any more: the lag is at least so long.
+        since: Its time; ``None`` if it is unknown.
+        exact: Whether that is the first one. If not, earlier commits have expired and the lag is a lower bound.
     """
 
     identifier: str
@@ -94,12 +94,12 @@ class TableLag:
 
 @dataclass(frozen=True, slots=True)
 class Lag:
-    """How long a view has been behind its base tables.
+    """The lag of a view.
 
     Args:
         state: The view's state; only a stale view has a lag, that of a fresh one is 0.
-        tables: The base tables that have changed since the rows were computed.
-        whole: Whether all rows were computed. Where only intervals were, the lag is that of these.
+        tables: The base tables that changed since the rows were computed.
+        whole: Whether all rows were computed. If only intervals were, the lag is theirs.
     """
 
     state: State
@@ -108,12 +108,12 @@ class Lag:
 
     @property
     def since(self) -> datetime | None:
-        """When the first commit that is not in the view was made, as far as it is known."""
+        """Time of the first commit that the view does not contain, if known."""
         return min((table.since for table in self.tables if table.since), default=None)
 
     @property
     def exact(self) -> bool:
-        """Whether nothing older is missing; if not, the lag is a lower bound."""
+        """Whether this is the first one. If not, the lag is a lower bound."""
         return self.state == State.FRESH or (
             self.whole and bool(self.tables) and all(table.exact for table in self.tables)
         )
@@ -122,11 +122,11 @@ class Lag:
         """Return the lag.
 
         Args:
-            now: The time to count to.
+            now: The current time.
 
         Returns:
-            Seconds, 0 for a fresh view; ``None`` where it cannot be told: never refreshed, of another definition, a
-            base table that cannot be read.
+            Seconds, 0 for a fresh view; ``None`` if it is unknown: the view was never refreshed, its rows are of
+            another definition, or a base table cannot be read.
         """
         if self.state == State.FRESH:
             return 0.0
@@ -137,7 +137,7 @@ class Lag:
 
 
 def lag(seen: Seen) -> Lag:
-    """Return how long a view has been behind its base tables.
+    """Return the lag of a view.
 
     Args:
         seen: A look at the view.
@@ -157,7 +157,7 @@ def lag(seen: Seen) -> Lag:
 
 
 def _longer(known: TableLag | None, other: TableLag) -> TableLag:
-    """Of what two parts of a view lack of a table, the earlier."""
+    """Return the earlier of the first missing commits of two parts of a view."""
     if known is None:
         return other
     since = min((item.since for item in (known, other) if item.since), default=None)
@@ -167,17 +167,17 @@ def _longer(known: TableLag | None, other: TableLag) -> TableLag:
 def readiness(
     seen: Seen, max_staleness: timedelta | None = None, *, behind: Lag | None = None, now: datetime | None = None
 ) -> Readiness:
-    """Say how a view stands for those who tolerate some staleness.
+    """Return a view's state, given a tolerated lag.
 
     Args:
         seen: A look at the view.
-        max_staleness: The lag that is tolerated; without it none is. A lag of which only a lower bound is known
-            is not: nobody can say that it is within.
-        behind: Its lag, where that is known already.
+        max_staleness: The tolerated lag; ``None``: no lag. A lag with only a known lower bound is not
+            tolerated.
+        behind: The view's lag, if it was computed before.
         now: The time to count to.
     """
     found = _READINESS[seen.freshness.state]
-    # Rows that others have put into the storage table are not old answers.
+    # Rows that other writers put into the storage table are not rows of an earlier refresh.
     foreign = any(reason.code == Code.STORAGE_CHANGED for reason in seen.freshness.reasons)
     if found != Readiness.STALE or max_staleness is None or foreign:
         return found
@@ -188,17 +188,17 @@ def readiness(
 
 
 def max_staleness_of(properties: Mapping[str, str], *, view: str) -> timedelta | None:
-    """Return how far a view may be behind, by its property; ``None`` where it does not say.
+    """Return a view's freshness SLO from its property, or ``None``.
 
     Raises:
-        ConfigurationError: The property is no length of time.
+        ConfigurationError: The property is not a length of time.
     """
     what = f"view {view}, property {MAX_STALENESS_PROPERTY}"
     return duration(properties.get(MAX_STALENESS_PROPERTY), what=what)
 
 
 def last_change(table: TableMetadata, snapshot_id: int | None, same_rows: Collection[int] = ()) -> Snapshot | None:
-    """Return the last snapshot, up to this one, that may have changed rows: what compaction does not move.
+    """Return the last snapshot, up to this one, that may have changed rows. Compaction does not move it.
 
     Args:
         table: The table.
@@ -220,19 +220,19 @@ def _table_lag(change: BaseTableChange, observed: ObservedTable) -> TableLag:
     left = _left(table, old)
     if left is not None:
         return TableLag(change.identifier, from_ms(left), exact=True)
-    # What came first has expired. The oldest that is left is not in the view either.
+    # The first commit has expired. The oldest retained one is not in the view either.
     known = [item.timestamp_ms for item in ancestors(table, change.current)]
     return TableLag(change.identifier, from_ms(min(known, default=table.last_updated_ms)), exact=False)
 
 
 def _first(missing: Sequence[Snapshot], same_rows: Collection[int]) -> int:
-    """When the first of these commits that may have changed rows was made."""
+    """Return the time of the first of these commits that may have changed rows."""
     changing = [item for item in missing if changes_rows(item, same_rows)]
     return min(item.timestamp_ms for item in changing or missing)
 
 
 def _left(table: TableMetadata, snapshot_id: int | None) -> int | None:
-    """When a table that was rolled back, or put on another branch, left a snapshot; by its own log."""
+    """Return when a table that was rolled back, or set to another branch, left a snapshot, from its log."""
     if snapshot_id is None or table.find(snapshot_id) is None:
         return None
     log = table.snapshot_log

@@ -41,7 +41,7 @@ log = logging.getLogger(__name__)
 K = TypeVar("K")
 T = TypeVar("T")
 
-#: More commits than this are not looked at: the older ones count as changes of rows.
+#: The limit of commits that are inspected. Older ones count as changes of rows.
 _MOST_LOOKS = 100
 
 _METADATA_TABLES = frozenset(
@@ -56,7 +56,7 @@ _METADATA_TABLES = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """One consistent look at a materialized view.
+    """One consistent observation of a materialized view.
 
     Args:
         view: The view.
@@ -67,7 +67,7 @@ class Observation:
         nested_storages: Of each base table that is a materialized view the storage table: its metadata file, or its
             name in the catalog.
         freshness: The verdict.
-        interval: The rows that the verdict is on; ``None`` for all.
+        interval: The rows that the verdict is about; ``None`` for all.
     """
 
     view: LoadedView
@@ -98,18 +98,18 @@ def observe(
     pins: dict[Identifier, ObservedTable] | None = None,
     span: Span | None = None,
 ) -> Observation:
-    """Look at a view.
+    """Observe a view.
 
     Args:
         catalog: Where it is.
         view: Its name, or the view as it was loaded.
-        as_of: Compare with the base tables as they were then, instead of as they are now.
-        pins: Base tables that an earlier look of the same run has seen; they are taken from here, and new
-            ones are added, so that all views of the run are computed from one set of snapshots.
-        span: Judge nothing but the rows of this stretch of time.
+        as_of: Compare with the base tables as of this time, instead of their current state.
+        pins: Base tables that the same run observed before. They are taken from here, and new ones are added,
+            so that all views of the run are computed from one consistent snapshot set.
+        span: Consider only the rows of this interval.
 
     Raises:
-        ConfigurationError: The span is no interval of the view.
+        ConfigurationError: The span is not an interval of the view.
         NotMaterializedError: It is a plain view.
         SnapshotNotFoundError: A base table has no snapshot as of the time.
     """
@@ -130,12 +130,12 @@ def observe(
 
 @dataclass(frozen=True, slots=True)
 class ItemResult(Generic[K, T]):
-    """What came of one item of several: of a view, or of a catalog.
+    """The result for one of several items: a view or a catalog.
 
     Args:
         item: Its name.
         value: What was computed; ``None`` after an error.
-        error: The error that it met; an :class:`UnexpectedError` has the original one as its cause.
+        error: The error; an :class:`UnexpectedError` has the original one as its cause.
     """
 
     item: K
@@ -146,7 +146,7 @@ class ItemResult(Generic[K, T]):
         """Return the value.
 
         Raises:
-            MaterializedViewError: The error, as it was met.
+            MaterializedViewError: The error.
         """
         if self.error is not None:
             unexpected = isinstance(self.error, UnexpectedError)
@@ -155,10 +155,10 @@ class ItemResult(Generic[K, T]):
 
 
 def for_each(items: Iterable[K], compute: Callable[[K], T]) -> Iterator[ItemResult[K, T]]:
-    """Compute something of each view, or of each catalog. One that fails, for whatever reason, hides no other.
+    """Compute a value for each view or catalog. A failure of one item does not affect the others.
 
     All code that reads several views goes through here. It alone decides which errors belong to one item. The caller
-    decides by the error's class what it means, and stops the iteration where the next items would fail, too.
+    decides by the error's class what it means, and stops the iteration if the next items would fail, too.
 
     Args:
         items: Their names.
@@ -188,14 +188,14 @@ def observe_each(
     plain: Callable[[LoadedView], T] | None = None,
     span: Span | None = None,
 ) -> Iterator[ItemResult[Identifier, T]]:
-    """Observe several views of a catalog and compute something of each. A base table that they share is read once.
+    """Observe several views of a catalog and compute a value for each. A base table that they share is read once.
 
     Args:
         catalog: Where they are.
         views: Their names.
         compute: Takes the observation of a view.
-        plain: Takes a plain view, where nobody has named the views. Without it a plain view is an error.
-        span: Judge nothing but the rows of this stretch of time.
+        plain: Takes a plain view, if the views were listed and not named. Without it a plain view is an error.
+        span: Consider only the rows of this interval.
     """
     pins: dict[Identifier, ObservedTable] = {}
 
@@ -211,7 +211,7 @@ def observe_each(
 def _with_proof(
     catalog: MaterializedViewCatalog, observed: ObservedTable, record: RefreshRecord | None
 ) -> ObservedTable:
-    """Return a base table with the commits that have changed no row, as far as it takes manifests to know."""
+    """Return a base table with the commits whose manifests show that they changed no row."""
     table = observed.table
     if table is None:
         return observed
@@ -228,7 +228,7 @@ def _with_proof(
 def _without_named_change(
     table: TableMetadata, head: int | None, recorded: Collection[int]
 ) -> list[tuple[Snapshot, Snapshot]]:
-    """Return the commits since the oldest recorded snapshot whose summaries name no change, with their parents."""
+    """Return the commits since the oldest recorded snapshot with summaries without changes, and their parents."""
     found: list[tuple[Snapshot, Snapshot]] = []
     left = {identity for identity in recorded if table.find(identity) is not None}
     for snapshot in ancestors(table, head):
@@ -247,7 +247,7 @@ def _interval(view: LoadedView, storage: LoadedStorage, span: Span) -> Interval:
 
 
 def freshness_of(observation: Observation) -> Freshness:
-    """Judge the rows of a view that were looked at."""
+    """Determine the freshness of the observed rows."""
     storage = observation.storage
     freshness = assess(
         observation.record,
@@ -260,7 +260,7 @@ def freshness_of(observation: Observation) -> Freshness:
 
 
 def _without_rows_of_its_own(freshness: Freshness, storage: LoadedStorage) -> Freshness:
-    """A storage table in the catalog that others have written to does not hold what the record says."""
+    """Mark rows as stale whose storage table in the catalog was changed by other writers."""
     if freshness.state not in (State.FRESH, State.STALE):
         return freshness
     why = Reason(
@@ -274,7 +274,7 @@ def query_of(view: LoadedView) -> ParsedQuery:
     """Parse the query of a view's current version.
 
     Raises:
-        InvalidQueryError: It is not readable.
+        InvalidQueryError: It cannot be parsed.
     """
     return parse_query(
         view.metadata.sql(view=str(view.identifier)),
@@ -297,7 +297,7 @@ def load_dependencies(
         catalog: Where the lookup begins.
         query: The query of a view.
         pins: Names that are known to be base tables.
-        located: Receives where the names of base tables lead, so that no name is located twice.
+        located: Receives the locations of base tables, so that no name is located twice.
 
     Raises:
         InvalidQueryError: A nested view is not readable, or views are nested in a cycle or too deeply.
@@ -311,7 +311,7 @@ def load_dependencies(
 def _load_plain_view(
     catalog: MaterializedViewCatalog, identifier: Identifier, reader: str, located: dict[Identifier, Located] | None
 ) -> NestedView | None:
-    """Return a nested plain view, or ``None`` for a name that is a table, a materialized view or nothing."""
+    """Return a nested plain view, or ``None`` if the name is a table, a materialized view or unknown."""
     try:
         home = catalog.other(identifier.catalog)
         place = home.locate([identifier]).get(identifier)
@@ -348,14 +348,14 @@ def observe_tables(
     pins: dict[Identifier, ObservedTable] | None = None,
     located: Mapping[Identifier, Located] | None = None,
 ) -> tuple[tuple[ObservedTable, ...], dict[Identifier, str | Identifier]]:
-    """Look at base tables: one catalog query at most, and a metadata file only where a pointer has moved.
+    """Observe base tables: with at most one catalog query, and a metadata file only if a pointer has moved.
 
     Returns:
         The tables, and of each that is a materialized view the storage table: its metadata file, or its name in
         the catalog.
     """
     wanted = tuple(identifiers)
-    # Where parts of the rows are of several snapshots, the file has to tell what happened since each of them.
+    # If parts of the rows are of several snapshots, the file is needed for the changes since each of them.
     single = record is not None and not as_of and not (record.intervals or record.only_intervals)
     known = {table.identifier: table for table in record.base_tables} if record and single else {}
     pinned = {} if pins is None else pins
@@ -366,7 +366,7 @@ def observe_tables(
         table = pinned.get(identifier)
         if table is None:
             table = _look(catalog, identifier, places[identifier], known.get(str(identifier)), storages, as_of)
-            # A materialized view that the same run refreshes first must be read as that refresh left it.
+            # A materialized view that the same run refreshes earlier must be read as that refresh left it.
             if identifier not in storages:
                 pinned[identifier] = table
         elif _lacks_history(table, known.get(str(identifier))):
@@ -378,7 +378,7 @@ def observe_tables(
 
 
 def _lacks_history(pinned: ObservedTable, recorded: BaseTable | None) -> bool:
-    """Whether a table was pinned by its pointer alone, for another view, and this view has not read just that."""
+    """Whether a table was pinned for another view by its pointer only, and this view has read another state."""
     return (
         pinned.table is None
         and pinned.metadata_location is not None
@@ -387,7 +387,7 @@ def _lacks_history(pinned: ObservedTable, recorded: BaseTable | None) -> bool:
 
 
 def _with_history(catalog: MaterializedViewCatalog, identifier: Identifier, pinned: ObservedTable) -> ObservedTable:
-    """Open the file that a pin stands for: it never changes, so the pin stays what it was."""
+    """Open the metadata file of a pin. The file never changes, so the pin stays the same."""
     try:
         return _read(catalog, identifier, Located("table", pinned.metadata_location or ""), None)
     except MetadataFileNotFoundError as error:
@@ -416,7 +416,7 @@ def _look(
 
 
 def require_readable(view: Identifier, tables: Iterable[ObservedTable]) -> None:
-    """Refuse to go on where a base table cannot be read.
+    """Raise if a base table cannot be read.
 
     Raises:
         BaseTableNotFoundError: Names the tables and the reasons.
@@ -429,9 +429,9 @@ def require_readable(view: Identifier, tables: Iterable[ObservedTable]) -> None:
 def _places(
     catalog: MaterializedViewCatalog, wanted: Sequence[Identifier], located: Mapping[Identifier, Located]
 ) -> dict[Identifier, Located | str]:
-    """Return where each name leads, or why it leads nowhere."""
-    # Where a catalog can tell of several names at once, it is asked so: answers from different moments may be of
-    # states that never were there together.
+    """Return the location of each name, or why there is none."""
+    # A catalog that can locate several names in one query gets one query: separate answers may be of
+    # states that never existed together.
     found: dict[Identifier, Located | str] = {
         name: located[name]
         for name in wanted
@@ -463,7 +463,7 @@ def _through_materialized_view(
     place: Located,
     storages: dict[Identifier, str | Identifier],
 ) -> Located:
-    """A base table that is a materialized view stands for its storage table."""
+    """For a base table that is a materialized view, return its storage table."""
     if place.kind != "view":
         return place
     home = catalog.other(identifier.catalog)
@@ -479,7 +479,7 @@ def _read(
     head = table.head
     if as_of is not None:
         head = snapshot_as_of(table, int(as_of.timestamp() * 1000), name=str(identifier)).snapshot_id
-    # A recorded location stands for the snapshot that is current in it: not for an older one.
+    # A recorded location means the snapshot that is current in it, not an older one.
     location = place.metadata_location if head == table.head else None
     return ObservedTable(str(identifier), location, head, table, table.table_uuid)
 

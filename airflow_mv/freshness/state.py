@@ -24,12 +24,12 @@ from airflow_mv.spec.materialized_view import (
 from airflow_mv.spec.reasons import Code, Reason
 from airflow_mv.spec.table import TableMetadata, is_ancestor
 
-#: Stale intervals that are named one by one.
+#: Maximum of stale intervals that are named individually.
 _MOST_TOLD = 3
 
 
 class State(StrEnum):
-    """How a materialized view stands to its base tables."""
+    """The freshness state of a materialized view."""
 
     FRESH = "fresh"
     STALE = "stale"
@@ -40,18 +40,18 @@ class State(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ObservedTable:
-    """A base table now.
+    """The current state of a base table.
 
     Args:
         identifier: Its full name.
-        metadata_location: Where the catalog's pointer leads; ``None`` where ``head`` is not current there.
+        metadata_location: The metadata file in the catalog; ``None`` if ``head`` is not current in it.
         head: The snapshot to compare with, or ``None`` for a table that was never written.
-        table: Its metadata; ``None`` where the pointer equals the recorded one and no file was opened.
-        table_uuid: Its uuid, as far as it is known.
+        table: Its metadata; ``None`` if the pointer equals the recorded one and no file was opened.
+        table_uuid: Its uuid, if known.
         error: Why it cannot be read, or ``None``.
         storage: Of a materialized view that a run has pinned the storage table: its metadata file, or its name in
             the catalog.
-        same_rows: Snapshots whose summaries name no change, and whose manifests prove that there is none.
+        same_rows: Snapshots whose summaries name no change and whose manifests prove that they changed no row.
     """
 
     identifier: str
@@ -77,17 +77,17 @@ class ObservedTable:
 
 @dataclass(frozen=True, slots=True)
 class BaseTableChange:
-    """What happened to one base table since the recorded refresh.
+    """The change of one base table since the recorded refresh.
 
     Args:
         identifier: The table.
         type: The record's type.
-        recorded: Snapshot that the refresh read; ``None`` where it was empty or not part of it.
+        recorded: Snapshot that the refresh read; ``None`` if the table was empty or not part of it.
         current: Snapshot now.
         moved: Whether the two differ.
-        changed: Whether rows may have changed; compaction moves a table but changes no row.
-        range: What happened between the two.
-        reason: Why it counts as changed or moved; ``None`` where nothing happened.
+        changed: Whether rows may have changed. A compaction moves the table but changes no row.
+        range: The changes between the two.
+        reason: Why it counts as changed or moved; ``None`` if it did not change.
     """
 
     identifier: str
@@ -100,7 +100,7 @@ class BaseTableChange:
     reason: Reason | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the JSON form of status and plan; :meth:`from_dict` reads it back but for the reason."""
+        """Return the JSON form of status and plan. :meth:`from_dict` reads it back, except the reason."""
         return {
             "identifier": self.identifier,
             "type": self.type,
@@ -122,7 +122,7 @@ class BaseTableChange:
 
         Raises:
             InvalidMetadataError: A field is missing or of another type.
-            AttributeError, KeyError, TypeError, ValueError: It is no such document otherwise.
+            AttributeError, KeyError, TypeError, ValueError: It is not such a document.
         """
         check_fields(document, _KINDS, "plan")
         size = Size(**{field: document[field] for field in Size.__dataclass_fields__})
@@ -133,7 +133,7 @@ class BaseTableChange:
         return cls(**{name: document[name] for name in names}, range=told)
 
 
-#: Types of the fields of :meth:`BaseTableChange.to_dict` that are taken as they are.
+#: Types of the fields of :meth:`BaseTableChange.to_dict` that are read without conversion.
 _KINDS = {
     **dict.fromkeys(("identifier", "type"), str),
     **dict.fromkeys(("recorded", "current"), int | None),
@@ -144,11 +144,11 @@ _KINDS = {
 
 @dataclass(frozen=True, slots=True)
 class PartFreshness:
-    """How rows that are of one set of snapshots stand to the base tables.
+    """The freshness of rows that were computed from one set of snapshots.
 
     Args:
         part: The rows.
-        base_tables: What happened to the base tables since they were computed.
+        base_tables: The changes of the base tables since the rows were computed.
     """
 
     part: IntervalPart
@@ -156,7 +156,7 @@ class PartFreshness:
 
     @property
     def is_fresh(self) -> bool:
-        """Whether they were computed, and nothing has changed since."""
+        """Whether the rows were computed, and nothing has changed since."""
         return self.part.computed and not any(change.changed for change in self.base_tables)
 
 
@@ -168,11 +168,11 @@ class Freshness:
     reasons: tuple[Reason, ...]
     base_tables: tuple[BaseTableChange, ...]
     parts: tuple[PartFreshness, ...] = ()
-    """Those of the rows that were looked at, where intervals were refreshed on their own."""
+    """The freshness of the parts of the observed rows, if intervals were refreshed on their own."""
 
     @property
     def moved(self) -> bool:
-        """Whether some recorded snapshot id is no longer the current one."""
+        """Whether a recorded snapshot id is no longer the current one."""
         changes = [*self.base_tables, *(change for part in self.parts for change in part.base_tables)]
         return any(change.moved for change in changes)
 
@@ -185,14 +185,14 @@ def assess(
     observed: Sequence[ObservedTable],
     interval: Interval | None = None,
 ) -> Freshness:
-    """Compare a recorded refresh with what is there now.
+    """Compare a recorded refresh with the current state.
 
     Args:
-        record: The current refresh record, or ``None`` where the view was never refreshed.
+        record: The current refresh record, or ``None`` if the view was never refreshed.
         version_id: The view's current version.
         nested_views: The plain views that the query reads, as they are now.
         observed: The base tables that the query reads, as they are now.
-        interval: Only these rows are asked about.
+        interval: Consider only these rows.
     """
     changes = _compared(record.base_tables if record else (), observed)
     broken = tuple(change.reason for change in changes if change.reason and change.reason.code == Code.BASE_UNREADABLE)
@@ -216,7 +216,7 @@ def assess(
 def _of_parts(
     parts: Sequence[IntervalPart], rest: tuple[BaseTableChange, ...], observed: Sequence[ObservedTable]
 ) -> Freshness:
-    """Judge rows that are of several sets of snapshots: they are fresh where all of them are."""
+    """Return the freshness of rows of several sets of snapshots: fresh only if all parts are."""
     looked = tuple(
         PartFreshness(part, rest if part.interval is None else _compared(part.base_tables, observed)) for part in parts
     )
@@ -234,7 +234,7 @@ def _of_parts(
 
 
 def _of_stale(stale: Sequence[PartFreshness]) -> tuple[Reason, ...]:
-    """Say of a few stale parts what happened, and how many there are."""
+    """Return the reasons of some stale parts, and the number of the others."""
     told = []
     for item in [item for item in stale if item.part.computed][:_MOST_TOLD]:
         rows = "rows in no interval" if item.part.interval is None else str(item.part.interval)
@@ -252,7 +252,7 @@ def _compared(recorded: Sequence[BaseTable], observed: Sequence[ObservedTable]) 
 
 
 def compare(recorded: BaseTable | None, observed: ObservedTable) -> BaseTableChange:
-    """Say what happened to one base table since a refresh recorded it."""
+    """Return the change of one base table since a refresh recorded it."""
     old = None if recorded is None or recorded.snapshot_reference == NO_SNAPSHOT else recorded.snapshot_reference
     kind = recorded.type if recorded else "iceberg-metastore"
     name = observed.identifier
@@ -281,7 +281,7 @@ def _follow(kind: str, old: int | None, observed: ObservedTable) -> BaseTableCha
     if told.kind in (Kind.ROLLED_BACK, Kind.EXPIRED, Kind.UNKNOWN):
         reason = _broken_range(name, old, new, table)
         return BaseTableChange(name, kind, old, new, moved=True, changed=True, range=told, reason=reason)
-    # Rows that stay read otherwise by another schema: a dropped and added column is null, a float is a double.
+    # Unchanged rows read differently with another schema: a dropped and added column is null, a float is a double.
     changed = told.kind != Kind.REPLACED or told.schema_changed
     change = f"{told.snapshots} snapshot{'s' if told.snapshots != 1 else ''} ({_counted(told.operations)})"
     if changed:
@@ -293,7 +293,7 @@ def _follow(kind: str, old: int | None, observed: ObservedTable) -> BaseTableCha
 
 
 def _rows(size: Size) -> str:
-    """Say how many rows came and went, as far as it is known."""
+    """Return how many rows were added and removed, if known."""
     counts = (("+", size.rows_added), ("-", size.rows_deleted))
     told = [f"{sign}{'unknown' if count is None else f'{count:,}'}" for sign, count in counts if count != 0]
     return f", {' '.join(told)} rows" if told else ""

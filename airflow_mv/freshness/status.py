@@ -25,7 +25,7 @@ Opener = Callable[[], MaterializedViewCatalog]
 
 
 def status(catalog: MaterializedViewCatalog, view: str | Identifier, *, interval: Span | None = None) -> ViewStatus:
-    """Say how a view stands to its base tables. Reads metadata only.
+    """Return the freshness of a view. Reads metadata only.
 
     Args:
         catalog: Where it is.
@@ -33,7 +33,8 @@ def status(catalog: MaterializedViewCatalog, view: str | Identifier, *, interval
         interval: Only the rows of this stretch of time are asked about.
 
     Raises:
-        ViewNotFoundError, NotMaterializedError, InvalidMetadataError, MetadataFileNotFoundError: See there.
+        ViewNotFoundError, NotMaterializedError, InvalidMetadataError, MetadataFileNotFoundError: The
+            view cannot be read.
     """
     return ViewStatus(observe(catalog, view, span=interval))
 
@@ -44,7 +45,7 @@ def statuses(
     *,
     interval: Span | None = None,
 ) -> list[dict[str, Any]]:
-    """Return the freshness documents of several views; a base table that they share is looked at once.
+    """Return the freshness documents of several views; a base table that they share is read once.
 
     Args:
         catalog: Where they are.
@@ -65,17 +66,17 @@ class CatalogStatuses:
     Args:
         documents: One for each materialized view. One that cannot be read is ``unknown``, and so is a catalog that
             cannot be read: there ``view`` is ``None``.
-        errors: The errors of catalogs that did not answer.
+        errors: The errors of the catalogs that did not answer.
     """
 
     documents: list[dict[str, Any]]
     errors: list[MaterializedViewError]
 
     def require_complete(self) -> None:
-        """Raise where catalogs did not answer.
+        """Raise if catalogs did not answer.
 
         Raises:
-            MaterializedViewError: The error, or one that tells them all.
+            MaterializedViewError: The error, or one that lists all of them.
         """
         messages = dict.fromkeys(str(error) for error in self.errors)
         if len(messages) == 1:
@@ -85,10 +86,10 @@ class CatalogStatuses:
 
 
 def statuses_of_catalogs(catalogs: Mapping[str, Opener], namespace: tuple[str, ...] | None = None) -> CatalogStatuses:
-    """Return the freshness of all materialized views in several catalogs. One catalog that is away hides no other.
+    """Return the freshness of all materialized views in several catalogs. A failing catalog does not affect the others.
 
     Args:
-        catalogs: What opens each of them, by name. Of several, those that cannot hold views are left out.
+        catalogs: Functions that open them, by name. If there are several, those that cannot hold views are left out.
         namespace: Only the views of this namespace.
 
     Raises:
@@ -127,7 +128,7 @@ def _document(seen: Observation) -> dict[str, Any] | None:
 
 
 def _own_error(catalog: MaterializedViewCatalog, view: Identifier) -> CatalogUnavailableError | None:
-    """Return the error of the view's own catalog; ``None`` where it answers, and that of a base table does not."""
+    """Return the error of the view's own catalog; ``None`` if only the catalog of a base table does not answer."""
     (result,) = for_each([view], catalog.load)
     return result.error if isinstance(result.error, CatalogUnavailableError) else None
 
@@ -203,7 +204,7 @@ def stored_metadata(catalog: MaterializedViewCatalog, view: str | Identifier) ->
 
 
 def _refresh_state(storage: LoadedStorage) -> dict[str, Any] | None:
-    """Return what the writer of the current snapshot says that it has read, whichever draft's words it took."""
+    """Return the refresh state in the current snapshot's summary, in any version of the draft specification."""
     snapshot = None if storage.table.head is None else storage.table.find(storage.table.head)
     text = snapshot.summary.get(REFRESH_STATE_KEY) if snapshot else None
     if text is None:

@@ -36,11 +36,11 @@ _KEEPS_ROWS = frozenset({Kind.UNCHANGED, Kind.REPLACED})
 
 @dataclass(frozen=True, slots=True)
 class AppendedFiles:
-    """Commits that appended rows to a table, whose files' statistics tell of its current columns.
+    """Commits that appended rows to a table, and whose files have statistics of its current columns.
 
     Args:
         table: The table.
-        metadata_location: A metadata file of the table that knows the snapshots.
+        metadata_location: A metadata file of the table that contains the snapshots.
         snapshots: The appending snapshots.
     """
 
@@ -56,7 +56,7 @@ class AppendedFiles:
 
 
 class Statistics(Protocol):
-    """The statistics of base tables' data files. The only thing that a decision reads, and only where it asks."""
+    """The statistics of base tables' data files. The only input that a decision reads itself, and only on demand."""
 
     def added_rows_may_match(
         self,
@@ -74,17 +74,17 @@ class BaseTableInput:
 
     Args:
         identifier: The table.
-        sql: How Spark names it, quoted.
+        sql: Its quoted name in Spark.
         columns: Name and Spark type of each column now.
         recorded: The snapshot that the stored rows are of; ``None`` for no rows.
         target: The snapshot to get to; ``None`` likewise.
         range: What happened between the two.
-        total_bytes: Bytes of its files now; ``None``: not known.
-        kept: Columns that were there at the recorded snapshot too, by the same id and type.
+        total_bytes: Bytes of its files now; ``None``: unknown.
+        kept: Columns that the recorded snapshot has, too, with the same id and type.
         not_null: Columns that are NOT NULL, at the recorded snapshot too.
         schema_is_current: Whether the table's current columns are those of the target: a scan of appends has these.
-        appended: The commits since the recorded snapshot; ``None`` where rows did not only come by appends, or
-            columns have changed since.
+        appended: The commits since the recorded snapshot; ``None`` if not all of them are appends, or columns
+            changed since.
     """
 
     identifier: Identifier
@@ -107,7 +107,7 @@ class BaseTableInput:
 
 @dataclass(frozen=True, slots=True)
 class StorageInput:
-    """The storage table as an incremental refresh finds it.
+    """The storage table of an incremental refresh.
 
     Args:
         table: Quoted name that the script writes to.
@@ -122,13 +122,13 @@ class StorageInput:
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A way to refresh from the changes.
+    """A possible incremental refresh.
 
     Args:
-        mode: The way.
+        mode: The mode.
         steps: What Spark does, after the storage table is registered.
-        reasons: Why this way, and why none that is cheaper.
-        estimate: What it is expected to take.
+        reasons: Why this mode, and why not a cheaper one.
+        estimate: Its estimated cost.
     """
 
     mode: Mode
@@ -139,7 +139,7 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """A view to be refreshed from changes.
+    """The input of an incremental refresh of a view.
 
     Args:
         view: For messages.
@@ -161,7 +161,7 @@ class Question:
 
 
 def candidate(question: Question, statistics: Statistics) -> Candidate | tuple[Reason, ...]:
-    """Return the cheapest way to refresh a view from what changed, or the reasons why there is none.
+    """Return the cheapest incremental refresh of a view, or the reasons why there is none.
 
     Args:
         question: The view.
@@ -190,12 +190,12 @@ def candidate(question: Question, statistics: Statistics) -> Candidate | tuple[R
 
 @dataclass(frozen=True, slots=True)
 class _Candidates:
-    """The ways that one question allows."""
+    """The incremental refreshes that one view allows."""
 
     question: Question
     query: IncrementalQuery
     relations: Mapping[Identifier, BaseRelation]
-    #: The pinned query, written again.
+    #: The pinned query, regenerated.
     again: str
 
     def cheapest(self) -> Candidate | tuple[Reason, ...]:
@@ -280,7 +280,7 @@ class _Candidates:
 
     @property
     def _small(self) -> bool:
-        """Whether the whole change fits into the memory of every task."""
+        """Whether the whole change can be broadcast to every task."""
         changed = [cost for cost in base_costs(self.question.bases) if cost.range is not None]
         rows = known_sum(cost.changed_rows for cost in changed)
         size = known_sum(cost.changed_bytes for cost in changed)
@@ -293,7 +293,7 @@ class _Candidates:
         return Candidate(mode, (probe, *steps), (Reason(Code.INCREMENTAL, text),), estimate)
 
     def _relations(self, reads: Mapping[str, int], *, only_added: bool = False) -> tuple[Step, ...]:
-        """Make the relations that the statements read, and no others."""
+        """Return the steps that create the relations that the statements read, and no others."""
         steps: list[Step] = []
         for base in self.question.bases:
             relation = self.relations[base.identifier]
@@ -314,7 +314,7 @@ def _told(refused: Mapping[Reason, Sequence[Mode]]) -> tuple[Reason, ...]:
 
 
 def base_costs(bases: Sequence[BaseTableInput]) -> tuple[BaseCost, ...]:
-    """Return base tables as an estimate sees them."""
+    """Return the base tables in the form of the estimates."""
     return tuple(BaseCost(base.range if base.changed else None, base.total_bytes) for base in bases)
 
 
@@ -354,7 +354,7 @@ def _delta(relation: BaseRelation, base: BaseTableInput, columns: Sequence[str],
 
 
 def _broken(base: BaseTableInput) -> Reason | None:
-    """Why the change of a table cannot be had."""
+    """Return why the change of a table cannot be determined."""
     kind = base.range.kind
     if not base.changed or kind in DIFFERABLE:
         return None
@@ -367,7 +367,7 @@ def _broken(base: BaseTableInput) -> Reason | None:
 
 
 def _changed_columns(bases: Sequence[BaseTableInput], query: IncrementalQuery) -> tuple[Reason, ...]:
-    """Name the tables of which the query reads a column that was another one at the recorded snapshot."""
+    """Return the tables with a column that the query reads and that was another one at the recorded snapshot."""
     reasons = []
     for base in bases:
         changed = [column for column in query.used_columns.get(base.identifier, ()) if column not in base.kept]
@@ -378,7 +378,7 @@ def _changed_columns(bases: Sequence[BaseTableInput], query: IncrementalQuery) -
 
 
 def _row_by_row(base: BaseTableInput) -> bool:
-    """Whether each added row stands for itself: where rows have to be compared, equal ones may come as one."""
+    """Whether added rows are kept apart. Where rows must be compared, equal rows may be combined."""
     change = base.range
     return change.only_appends and base.schema_is_current and "replace" not in dict(change.operations)
 
@@ -388,7 +388,7 @@ def _never_null(found: Merged | Replaced) -> tuple[str, ...]:
 
 
 def _unseen(bases: Sequence[BaseTableInput], query: IncrementalQuery, statistics: Statistics) -> Candidate | None:
-    """A change of which no row can pass the query's filters leaves the rows as they are: no Spark at all."""
+    """If no changed row can pass the query's filters, the stored rows stay as they are, and no Spark is needed."""
     filters = query.filters
     reasons = []
     for base in (item for item in bases if item.changed):

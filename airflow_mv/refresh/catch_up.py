@@ -16,26 +16,25 @@ from airflow_mv.refresh.cost import human
 from airflow_mv.spec.reasons import Code, Reason
 from airflow_mv.spec.table import Snapshot, TableMetadata, snapshots_between
 
-#: Of each new commit: when it was made, by a clock that never runs back; the table; the commit; its bytes, perhaps
-#: infinite.
+#: For each new commit: its time, by a monotonic clock; the table; the commit; its bytes, perhaps infinite.
 _Commit = tuple[int, str, Snapshot, float]
 
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """How much of what is new is read at once: whichever is reached first, and at least one commit.
+    """How many of the new commits are read at once: up to the first limit, and at least one commit.
 
     Args:
-        commits: New commits, over all base tables; ``None``: any number.
-        size: Bytes of data and delete files that these commits added and removed, by their summaries; ``None``: any
-            number. A commit whose writer did not say is taken for larger than any bound, and so is read alone.
+        commits: Maximum of new commits of all base tables; ``None``: no limit.
+        size: Maximum of bytes of data and delete files that these commits added and removed, by their summaries;
+            ``None``: no limit. A commit of unknown size counts as larger than any limit, so it is read alone.
     """
 
     commits: int | None = None
     size: int | None = None
 
     def end(self, commits: Sequence[_Commit]) -> int:
-        """Return the moment of the last commit that is within the bound.
+        """Return the time of the last commit within the bound.
 
         Args:
             commits: The new ones, at least one, in order.
@@ -51,17 +50,17 @@ class Bound:
 
 
 def up_to(observation: Observation, bound: Bound) -> tuple[Observation, Reason] | None:
-    """Return a stale view as it was when its base tables had only so much of what the view has not seen.
+    """Return the observation of a stale view with only a bounded part of its pending changes.
 
-    All base tables are cut at one moment, that of the last of these commits; commits of that very moment come along.
+    All base tables are read as of one time, that of the last of these commits, including commits of the same time.
 
     Args:
-        observation: A look at the view.
+        observation: The observation of the view.
         bound: How much.
 
     Returns:
-        ``None`` where there is no more than that, or where base tables have been rolled back, expired or recreated:
-        then nothing but a whole refresh makes the view fresh.
+        ``None`` if there are no more changes than that, or if base tables were rolled back, expired or recreated: then
+        only a full refresh makes the view fresh.
     """
     if observation.freshness.state != State.STALE or observation.freshness.parts or not observation.storage.intact:
         return None
@@ -89,7 +88,7 @@ def _why(seen: Sequence[_Commit], commits: Sequence[_Commit], bound: Bound) -> R
 
 
 def _line(table: ObservedTable, change: BaseTableChange) -> list[_Commit] | None:
-    """Return the commits between the recorded snapshot and the head; ``None`` where they are not on one line."""
+    """Return the commits between the recorded snapshot and the head; ``None`` if they are not on one line."""
     if not change.moved:
         return []
     if table.table is None:
@@ -108,5 +107,5 @@ def _in_order(observed: ObservedTable, table: TableMetadata, line: tuple[Snapsho
 
 def _at(table: ObservedTable, heads: dict[str, int], change: BaseTableChange) -> ObservedTable:
     head = heads.get(table.identifier, change.recorded)
-    # A location stands for the snapshot that is current there, and for no older one.
+    # A location means the snapshot that is current in it, not an older one.
     return table if head == table.head else replace(table, head=head, metadata_location=None)

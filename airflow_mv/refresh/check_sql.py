@@ -24,24 +24,24 @@ from airflow_mv.spec.identifiers import Identifier
 from airflow_mv.sql.query import NestedView, PinnedTable, parse_query, parse_tree, pin_query, string_literal
 
 _SIGNS = {"geq_to": (">=",), "greater_than": (">",), "leq_to": ("<=",), "less_than": ("<",), "equal_to": (">=", "<=")}
-#: Limits that a single row can break.
+#: Limits that can be violated by a single row.
 _LOWER, _UPPER = ("geq_to", "greater_than", "equal_to"), ("leq_to", "less_than", "equal_to")
 
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """What the checks of a refresh are about.
+    """The subject of the checks of a refresh.
 
     Args:
         view: For messages.
         columns: The view's columns.
         table: Quoted Spark name by which the refresh writes to the storage table.
-        before: The storage table with the rows of the last refresh; empty where there are none of this definition.
+        before: The storage table with the rows of the last refresh; empty if there are no rows of this definition.
         where: The condition that the rows of an interval pass; empty for all rows.
-        tables: The snapshots that the refresh reads of the view's base tables; ``None`` where they do not matter yet.
+        tables: The snapshots of the view's base tables that the refresh reads; ``None`` if they are not known yet.
         views: The nested plain views that the view reads.
-        default_catalog: As the view's query has it.
-        default_namespace: As the view's query has it.
+        default_catalog: The default catalog of the view's query.
+        default_namespace: The default namespace of the view's query.
     """
 
     view: str
@@ -62,8 +62,8 @@ class Subject:
         """Return the query of a check with the view's base tables pinned.
 
         Args:
-            text: It reads the staged rows as :data:`~airflow_mv.script.ROWS`.
-            label: What errors call it.
+            text: The query. It reads the staged rows as :data:`~airflow_mv.script.ROWS`.
+            label: Its name in error messages.
 
         Raises:
             InvalidQueryError: It is not one query, or reads something else.
@@ -88,11 +88,11 @@ class Subject:
 
 
 def compile_checks(checks: Sequence[Check], subject: Subject) -> StagedChecks | None:
-    """Return what a job asks of the staged rows; ``None`` without checks.
+    """Return the queries that a job runs on the staged rows; ``None`` without checks.
 
     Raises:
         ConfigurationError: A check names a column that the view does not have.
-        InvalidQueryError: The SQL of a check is no condition, no query, or reads what it must not.
+        InvalidQueryError: The SQL of a check is not a condition or query, or reads other tables.
     """
     if not checks:
         return None
@@ -115,7 +115,7 @@ class _Compiler:
             _condition(check.where, subject.columns, self._label, aggregates=False)
 
     def staged(self) -> StagedCheck:
-        """Return what the job runs."""
+        """Return the query that the job runs."""
         ways: dict[str, Callable[[], StagedCheck]] = {
             "not_null": self._not_null,
             "unique": self._unique,
@@ -215,7 +215,7 @@ class _Compiler:
         measured = measures[what] if not self._check.where else self._subquery(measures[what])
         terms = _comparisons(limits)
         passes = " AND ".join(f"({measured}) {term}" for both in terms.values() for term in both)
-        # Without any value there is no smallest one: nothing breaks the limit.
+        # Without values, min and max are NULL, which does not violate the limit.
         optional = f"({measured}) IS NULL OR ({passes})" if what in ("min", "max") else passes
         expected = ", ".join(f"{key} {value}" for key, value in limits.items())
         return self._staged(
@@ -294,7 +294,7 @@ class _Compiler:
 
 
 def _comparisons(limits: Mapping[str, Value]) -> dict[str, list[str]]:
-    """Return each limit as the terms behind what is compared, a lower one first; a tolerance widens it outward."""
+    """Return each limit as comparison terms, the lower one first. A tolerance widens the range."""
     compared = {key: value for key, value in limits.items() if key != "tolerance"}
     if "tolerance" not in limits:
         return {key: [f"{sign} {_literal(value)}" for sign in _SIGNS[key]] for key, value in compared.items()}
@@ -308,8 +308,8 @@ def _comparisons(limits: Mapping[str, Value]) -> dict[str, list[str]]:
 
 
 def _condition(text: str, columns: Sequence[str], label: str, *, aggregates: bool) -> exp.Expr:
-    """Read a condition on rows: one expression, over the view's columns alone."""
-    # On lines of its own: a comment at its end hides nothing of ours.
+    """Parse a condition on rows: one expression over the view's columns."""
+    # On separate lines, so that a comment at its end does not hide our text.
     tree = parse_tree(f"SELECT (\n{text}\n) FROM {ROWS}", view=label)
     found = tree.expressions[0] if isinstance(tree, exp.Select) and len(tree.expressions) == 1 else None
     plain = {key for key, value in tree.args.items() if value} <= {"expressions", "from_", "kind"}

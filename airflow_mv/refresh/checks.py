@@ -18,20 +18,20 @@ from airflow_mv.sql.intervals import condition
 
 log = logging.getLogger(__name__)
 
-#: What the message of a failed refresh shows: of each check so many rows, and so many checks. The log has more.
+#: Limits of the message of a failed refresh: rows per check, and checks. The log has more.
 _ROWS_IN_MESSAGE = 5
 _CHECKS_IN_MESSAGE = 10
 
 
 def all_checks(observation: Observation, given: Sequence[Check]) -> tuple[Check, ...]:
-    """Return the view's own checks and those of a call.
+    """Return the view's own checks and those of the call.
 
     Args:
-        observation: A look at the view.
+        observation: The observation of the view.
         given: The call's.
 
     Raises:
-        ConfigurationError: The view's property is not what it must be.
+        ConfigurationError: The view's property is invalid.
     """
     loaded = observation.view
     stored = stored_checks(loaded.metadata.properties, view=str(loaded.identifier))
@@ -39,7 +39,7 @@ def all_checks(observation: Observation, given: Sequence[Check]) -> tuple[Check,
 
 
 def checks_to_run(inputs: RefreshInputs, checks: Sequence[Check]) -> StagedChecks | None:
-    """Compile checks for a refresh; of an interval they see its rows only.
+    """Compile checks for a refresh. The checks of an interval read only its rows.
 
     Args:
         inputs: What the refresh is planned from.
@@ -47,7 +47,7 @@ def checks_to_run(inputs: RefreshInputs, checks: Sequence[Check]) -> StagedCheck
 
     Raises:
         ConfigurationError: A check names a column that the view does not have.
-        InvalidQueryError: The SQL of a check is not what it must be.
+        InvalidQueryError: The SQL of a check is invalid.
     """
     observation = inputs.observation
     loaded, storage, schema = observation.view, observation.storage, observation.view.metadata.schema_
@@ -70,10 +70,10 @@ def checks_to_run(inputs: RefreshInputs, checks: Sequence[Check]) -> StagedCheck
 
 
 def require_fitting(properties: Mapping[str, str], *, view: str, columns: Sequence[str]) -> None:
-    """Refuse a view's own checks where they do not fit its columns; which tables they read is not looked at here.
+    """Refuse a view's own checks if they do not fit its columns. The tables that they read are not checked here.
 
     Args:
-        properties: The view's, as they are to be.
+        properties: The view's new properties.
         view: For messages.
         columns: The view's columns.
 
@@ -84,20 +84,20 @@ def require_fitting(properties: Mapping[str, str], *, view: str, columns: Sequen
 
 
 def reads_staged_views(observation: Observation, checks: Sequence[Check]) -> bool:
-    """Whether a query of a check may read a base table that the job has to register: a view in no catalog."""
+    """Whether a check's query may read a base table that the job has to register: a pointed materialized view."""
     staged_views = any(isinstance(place, str) for place in observation.nested_storages.values())
     return staged_views and any(check.kind == "sql" for check in checks)
 
 
 def has_passed(script: Script | None, outcome: Outcome) -> bool:
-    """Whether what was staged has passed all checks of a script, these very ones."""
+    """Whether the staged rows have passed exactly the checks of this script."""
     if script is None or script.checks is None:
         return True
     return outcome.checks_digest == script.checks.digest and not any(result.stops for result in outcome.checks)
 
 
 def judge(plan: RefreshPlan, outcome: Outcome) -> None:
-    """Log which checks of a staged refresh have failed, and end it if one of them forbids to publish.
+    """Log the failed checks of a staged refresh, and raise if one of them forbids publication.
 
     Raises:
         CheckFailedError, JobError: See :func:`require_passed`.
@@ -109,10 +109,10 @@ def judge(plan: RefreshPlan, outcome: Outcome) -> None:
 
 
 def require_passed(plan: RefreshPlan, outcome: Outcome) -> None:
-    """Refuse to publish what has not passed its checks. What was staged stays for a look.
+    """Refuse to publish rows that have not passed their checks. The staged rows stay for inspection.
 
     Raises:
-        CheckFailedError: With some of the rows that broke the checks.
+        CheckFailedError: With some of the rows that violate the checks.
         JobError: The job has not run these checks.
     """
     if plan.script is None or has_passed(plan.script, outcome):
@@ -148,5 +148,5 @@ def _place(plan: RefreshPlan, outcome: Outcome) -> str:
 
 
 def _has_rows_to_compare(observation: Observation) -> bool:
-    """Whether the stored rows are an older answer to the same question."""
+    """Whether the stored rows are older rows of the same definition."""
     return observation.freshness.state not in (State.NEVER_REFRESHED, State.DEFINITION_CHANGED)

@@ -43,13 +43,13 @@ def _at_least_zero(kind: Callable[[str], _Number]) -> Callable[[str], _Number]:
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """What may be done to make an incremental view fresh.
+    """The allowed ways to make an incremental view fresh.
 
     Args:
-        on_fallback: What to do where it would have to be recomputed in full. With ``full`` the estimates decide;
-            with ``fail`` and ``skip`` an incremental way is taken wherever there is one.
-        max_full_bytes: Bytes of base table files that such a recompute may read; more is refused. ``None``: any.
-        up_to: An incremental way is taken up to this many times the estimated seconds of a full refresh.
+        on_fallback: What to do if it would have to be recomputed in full. With ``full`` the estimates decide; with
+            ``fail`` and ``skip`` an incremental mode is taken wherever one is possible.
+        max_full_bytes: Bytes of base table files that such a recompute may read; more is refused. ``None``: no limit.
+        up_to: An incremental mode is taken up to this many times the estimated seconds of a full refresh.
     """
 
     on_fallback: FallbackPolicy = "full"
@@ -65,7 +65,7 @@ class Policy:
         on_fallback: FallbackPolicy | None = None,
         max_full_bytes: int | None = None,
     ) -> Policy:
-        """Return the policy of a view's properties, with what a call asks for in their place.
+        """Return the policy of a view's properties. The call's options override it.
 
         Args:
             properties: The view's.
@@ -74,7 +74,7 @@ class Policy:
             max_full_bytes: The call's.
 
         Raises:
-            ConfigurationError: A property is none of what it may be.
+            ConfigurationError: A property has an invalid value.
         """
 
         def read(name: str, convert: Callable[[str], _Value], wanted: str) -> _Value | None:
@@ -94,7 +94,7 @@ class Policy:
         )
 
     def allows(self, full: Estimate) -> bool:
-        """Whether a full refresh is within the budget; one of unknown size is within none."""
+        """Whether a full refresh is within the budget. One of unknown size is not."""
         if self.max_full_bytes is None:
             return True
         return full.bytes_read is not None and full.bytes_read <= self.max_full_bytes
@@ -102,13 +102,13 @@ class Policy:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """The mode that a view's state calls for.
+    """The chosen mode of a refresh.
 
     Args:
         mode: What to do.
         reasons: Why, in order of weight.
-        candidate: How, where the mode is an incremental one.
-        estimates: What the ways that were compared are expected to take, the chosen one first.
+        candidate: The incremental refresh, if the mode is incremental.
+        estimates: The estimated costs of the compared modes, the chosen one first.
     """
 
     mode: Mode
@@ -118,17 +118,17 @@ class Choice:
 
 
 def choose(inputs: RefreshInputs, policy: Policy) -> tuple[Choice, RefreshInputs]:
-    """Choose the cheapest mode that makes the view fresh. A function of its arguments.
+    """Choose the cheapest mode that makes the view fresh. Pure.
 
     Args:
-        inputs: The view, which can be read.
-        policy: What an incremental view may fall back to.
+        inputs: The inputs; all base tables are readable.
+        policy: The fallback policy of an incremental view.
 
     Returns:
-        The choice, and what it is about: the inputs, or these with a bounded part of the new base commits.
+        The choice, and its inputs: the given ones, or those with a bounded part of the new base commits.
 
     Raises:
-        ConfigurationError: The options do not go together.
+        ConfigurationError: The options exclude each other.
         RefreshRefusedError: The policy forbids what would be needed.
     """
     choice, chosen = _bounded(inputs, policy) or (_unbounded(inputs, policy), inputs)
@@ -139,7 +139,7 @@ def choose(inputs: RefreshInputs, policy: Policy) -> tuple[Choice, RefreshInputs
 
 
 def _bounded(inputs: RefreshInputs, policy: Policy) -> tuple[Choice, RefreshInputs] | None:
-    """Choose how to catch up by a part of the new base commits; ``None`` where nothing bounds the refresh."""
+    """Choose how to catch up by a part of the new base commits; ``None`` if the refresh is unbounded."""
     options, observation = inputs.options, inputs.observation
     if not options.bounds:
         return None
@@ -174,7 +174,7 @@ def _unbounded(inputs: RefreshInputs, policy: Policy) -> Choice:
         return _of_interval(inputs, inputs.observation.interval)
     choice = _of_all_rows(inputs, policy)
     if options.bounds and choice.mode == Mode.FULL and not options.full:
-        # To recompute everything, and then be stale, would be the whole cost for half of the use.
+        # A full recompute that leaves the view stale would have the full cost for part of the use.
         names = " and no ".join(options.bounds)
         why = Reason(Code.BOUNDED, f"a full refresh knows no {names}: it reads the base tables as they are")
         return replace(choice, reasons=(*choice.reasons, why))
@@ -188,15 +188,15 @@ def _of_all_rows(inputs: RefreshInputs, policy: Policy) -> Choice:
 
 
 def by_state(freshness: Freshness, *, strategy: Literal["full", "incremental"], forced: bool) -> Choice | None:
-    """Choose the mode where the view's state alone decides.
+    """Choose the mode if the view's state alone decides.
 
     Args:
         freshness: The verdict; not ``unknown``.
         strategy: The view's ``refresh-strategy``.
-        forced: Recompute although nothing may have changed.
+        forced: Recompute even if nothing has changed.
 
     Returns:
-        ``None`` where an incremental refresh may be possible.
+        ``None`` if an incremental refresh may be possible.
     """
     if forced:
         return Choice(Mode.FULL, (Reason(Code.FORCED, "a full refresh was asked for"), *_news(freshness)))
@@ -215,7 +215,7 @@ def by_cost(freshness: Freshness, found: Alternatives, policy: Policy, *, view: 
 
     Args:
         freshness: The verdict.
-        found: The two.
+        found: The two alternatives.
         policy: What an incremental view may fall back to.
         view: For messages.
 
@@ -229,7 +229,7 @@ def by_cost(freshness: Freshness, found: Alternatives, policy: Policy, *, view: 
 
 def _cheaper(freshness: Freshness, candidate: Candidate, full: Estimate, policy: Policy) -> Choice:
     within = policy.allows(full)
-    # To record new snapshot ids is never the dearer way, whatever the property asks for.
+    # A fast-forward is never more expensive, whatever the property says.
     dearer = bool(candidate.steps) and _is_longer(candidate.estimate, full, policy.up_to)
     if policy.on_fallback == "full" and within and dearer:
         told = "full is expected to be cheaper"
@@ -247,7 +247,7 @@ def _cheaper(freshness: Freshness, candidate: Candidate, full: Estimate, policy:
 
 
 def _is_longer(one: Estimate, other: Estimate, times: float = 1.0) -> bool:
-    """Whether one way takes longer than so many times another; not where the cost of one of them is not known."""
+    """Whether one mode takes longer than a multiple of another; ``False`` if one of the costs is unknown."""
     return one.seconds is not None and other.seconds is not None and one.seconds > other.seconds * times
 
 
@@ -292,7 +292,7 @@ def _of_interval(inputs: RefreshInputs, interval: Interval) -> Choice:
 
 
 def _require_possible(observation: Observation, interval: Interval, *, same_schema: bool) -> None:
-    """Refuse to put an interval beside rows that it does not fit to."""
+    """Refuse to refresh an interval that does not fit the stored rows."""
     record, view = observation.record, observation.view.identifier
     why = ""
     if observation.freshness.state == State.DEFINITION_CHANGED:
@@ -314,13 +314,13 @@ def _require_possible(observation: Observation, interval: Interval, *, same_sche
 
 # ------------------------------------------------------------------------------ older snapshots
 def _older_than_recorded(inputs: RefreshInputs) -> Reason | None:
-    """Say so where the stored rows already hold later snapshots than the requested ones: never go back unasked."""
+    """Return a reason if the stored rows are of later snapshots than the requested ones: no refresh goes back unasked."""
     for observed in inputs.observation.tables:
         for recorded in recorded_snapshots(inputs.observation, observed):
             table = observed.table
             if table is not None and table.find(recorded) is None:
                 table = inputs.current.get(Identifier.parse(observed.identifier))
-            # A table that was rolled back has left the recorded snapshot: that is no later state, but another.
+            # A table that was rolled back has left the recorded snapshot, which is then not a later state.
             if table is None or not is_ancestor(table, recorded, table.head):
                 continue
             if snapshots_between(table, observed.head, recorded):

@@ -15,32 +15,32 @@ from typing import Any
 
 from airflow_mv.freshness.changes import Range, known_sum
 
-#: Bytes of Parquet, of which a query wants some columns, that two cores scan and filter in a second.
+#: Bytes of Parquet that two cores scan and filter in a second, for a query that reads some of the columns.
 _SCAN = 300e6
-#: Bytes that they scan, join, aggregate and write in a second: a full refresh of an ordinary query.
+#: Bytes that they scan, join, aggregate and write in a second, in a full refresh of an ordinary query.
 _COMPUTE = 55e6
-#: Bytes of which they compare all rows with each other in a second.
+#: Bytes of which they compare all rows in a second.
 _COMPARE = 28e6
 #: Bytes of stored rows that they find again by value, and write anew, in a second.
 _REWRITE = 4e6
-#: Seconds that a statement takes on no data: planning, scheduling, the commit.
+#: Seconds that a statement takes without data: planning, scheduling, commit.
 _FIXED_FULL = 0.5
 _FIXED = {"append": 0.4, "merge": 0.9, "replace-keys": 1.6}
-#: Seconds to make ready the change of one table.
+#: Seconds to prepare the change of one table.
 _FIXED_DELTA = 0.15
-#: A factor outside of these is an accident, such as a cluster that had to start.
+#: A factor outside of this range is ignored as an outlier, such as the start of a cluster.
 _LEAST_FACTOR, _MOST_FACTOR = 0.1, 6.0
-#: Up to so many bytes a stored table is rewritten as fast as it is patched.
+#: Up to this size, rewriting a stored table takes as long as patching it.
 SMALL_STORAGE = 8 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """What one way to refresh is expected to take.
+    """The estimated cost of one refresh mode.
 
     Args:
-        mode: The way.
-        seconds: On the machine that the figures are from, in a warm session; ``None`` where the bytes are not known.
+        mode: The mode.
+        seconds: On the machine of the constants, in a warm session; ``None`` if the bytes are unknown.
         bytes_read: Bytes of base table files and of the storage table that are read; ``None``: not known.
         rows_changed: Rows of base tables that changed; ``None``: not known.
         factor: By how much the view's refreshes in this mode took longer than the bare estimate; in ``seconds``.
@@ -53,7 +53,7 @@ class Estimate:
     factor: float = 1.0
 
     def corrected(self, factors: Mapping[str, float]) -> Estimate:
-        """Return the estimate, corrected by what was seen before.
+        """Return the estimate, corrected by the measured factors.
 
         Args:
             factors: By mode.
@@ -62,10 +62,11 @@ class Estimate:
         return self if self.seconds is None else replace(self, seconds=round(self.seconds * known, 3), factor=known)
 
     def factor_of(self, seconds: float) -> float | None:
-        """Return the factor that a refresh of so many seconds teaches; ``None`` where nothing was expected of it.
+        """Return the new factor after a refresh of this duration; ``None`` if it had no estimate.
 
-        Halfway from what was known to what was seen; but all of it where a full refresh was faster: it may be slow by
-        accident, and is never fast by accident. An incremental one may be, as changes differ.
+        Halfway (geometric mean) between the old and the measured factor. If a full refresh was faster, the measured
+        factor: a full refresh may be slow by accident, but is never fast by accident. An incremental one may be,
+            because changes differ.
         """
         if self.seconds is None:
             return None
@@ -90,10 +91,10 @@ class Estimate:
 
 @dataclass(frozen=True, slots=True)
 class BaseCost:
-    """A base table as an estimate sees it.
+    """A base table in an estimate.
 
     Args:
-        range: What changed; ``None`` for one that did not.
+        range: The change; ``None`` if the table did not change.
         total_bytes: Bytes of its files now; ``None``: not known.
     """
 
@@ -112,7 +113,7 @@ class BaseCost:
 
     @property
     def compared_bytes(self) -> int | None:
-        """Bytes of the rows that are compared: all of files that only one snapshot has, the deleted ones of others."""
+        """Bytes of the compared rows: whole files that only one snapshot has, and deleted rows of other files."""
         if self.range is None or self.range.only_appends:
             return 0
         size = self.range.size
@@ -123,7 +124,7 @@ class BaseCost:
         return self._at_most_both((size.bytes_added, size.bytes_removed, deleted))
 
     def _at_most_both(self, sizes: Iterable[int | None]) -> int | None:
-        """No more can be read than all of both snapshots, which are about as large as each other."""
+        """At most both snapshots are read, which have about the same size."""
         known = known_sum(sizes)
         if self.total_bytes is None:
             return known
@@ -132,13 +133,13 @@ class BaseCost:
 
     @property
     def changed_rows(self) -> int | None:
-        """Rows that came or went; ``None``: not known."""
+        """Rows added or removed; ``None``: unknown."""
         return known_sum((self.range.size.rows_added, self.range.size.rows_deleted)) if self.range else 0
 
 
 @dataclass(frozen=True, slots=True)
 class StoredCost:
-    """The storage table as an estimate sees it.
+    """The storage table in an estimate.
 
     Args:
         bytes: Bytes of its files.
@@ -179,22 +180,22 @@ def incremental_cost(mode: str, bases: Sequence[BaseCost], stored: StoredCost) -
     read = delta + sum(others - (base.total_bytes or 0) for base in changed)
     seconds = compared / _COMPARE
     if mode == "replace-keys":
-        # The affected keys' rows are looked for in all of the base tables, and in the stored rows.
+        # The rows of the affected keys are searched in all base tables and in the stored rows.
         read += others + stored.bytes
-        # No more keys can be affected than rows changed; of a few large groups all are.
+        # At most as many keys are affected as rows changed. With few large groups, all of them are.
         affected = 1.0 if rows is None else min(rows / max(stored.rows, 1), 1.0)
         seconds += affected * (others / _COMPUTE + stored.bytes / _REWRITE)
     elif mode == "merge":
         read += stored.bytes
         if not all(base.range.only_appends for base in changed if base.range):
-            # Rows deleted here and there are found in all files of the stored rows.
+            # Scattered deletes touch all files of the stored rows.
             seconds += stored.bytes / _REWRITE
     seconds += _FIXED[mode] + _FIXED_DELTA * len(changed) + read / _SCAN
     return Estimate(mode, round(seconds, 3), read, rows)
 
 
 def human(count: int | None) -> str:
-    """Return a number of bytes for people."""
+    """Return a number of bytes as readable text."""
     if count is None:
         return "an unknown number of bytes"
     size = float(count)

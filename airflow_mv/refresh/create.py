@@ -50,24 +50,24 @@ from airflow_mv.version import __version__
 log = logging.getLogger(__name__)
 
 SUMMARY = {"engine-name": "airflow-mv", "engine-version": __version__}
-#: In the summary of a view's version: the change that has made it.
+#: Summary key of a view's version: the id of the change that made it.
 _CHANGE_ID = "airflow-mv.change-id"
 
 
 @dataclass(frozen=True, slots=True)
 class Definition:
-    """What a materialized view is to be.
+    """The definition of a materialized view.
 
     Args:
-        sql: The query; ``None`` keeps the query of the plain view that is there.
+        sql: The query; ``None`` keeps the query of the existing plain view.
         refresh_strategy: The stored ``refresh-strategy``.
-        allow_stale_data: Whether stored rows may be read although base tables have moved on.
+        allow_stale_data: Whether stale rows may be read.
         time_travel: Whether each refresh stays in the history, with its own tagged snapshot.
         partition_by: Partition transforms of the storage table, e.g. ``days(ts)``.
         properties: More view properties.
-        checks: What must hold of the rows of every refresh before they are published: the view's own checks.
+        checks: The view's own checks, which the rows of every refresh must pass before they are published.
         layout: ``pointed``: the view names the storage table's metadata file. ``registered``: the storage table is
-            a table of the catalog, for any engine to read by its name. ``None`` takes what the catalog does best.
+            a table of the catalog, for any engine to read by its name. ``None``: the catalog's preferred layout.
     """
 
     sql: str | None
@@ -80,11 +80,11 @@ class Definition:
     checks: Sequence[Check] = ()
 
     def view_properties(self, storage: NewStorage, kept: ViewSettings | None = None) -> dict[str, str]:
-        """Return the properties that make a view a materialized one, with a storage table of its own."""
+        """Return the properties of a materialized view with a new storage table."""
         return {**self._settings(storage.location, kept), **storage.view_properties}
 
     def properties_on(self, view: LoadedView) -> dict[str, str]:
-        """Return the properties of a view that is materialized already: it keeps its storage table."""
+        """Return the properties of a view that is already materialized and keeps its storage table."""
         return self._settings(view.materialized.storage_table_location, view.settings)
 
     def _settings(self, storage_table_location: str, kept: ViewSettings | None) -> dict[str, str]:
@@ -100,7 +100,7 @@ class Definition:
 
     @property
     def given_properties(self) -> dict[str, str]:
-        """The properties that are asked for, the checks among them."""
+        """The requested properties, including the checks."""
         checks = (*stored_checks(self.properties, view="to be created"), *self.checks)
         return {**self.properties, **({CHECKS_PROPERTY: property_of(checks)} if checks else {})}
 
@@ -109,7 +109,7 @@ class Definition:
 
         Raises:
             ConfigurationError: There is no such layout.
-            UnsupportedError: The catalog cannot have it, or the view has another one.
+            UnsupportedError: The catalog does not support it, or the view has another one.
         """
         has = stored_layout(existing).name if existing and existing.settings else None
         wanted = self.layout or has or catalog.layouts[0]
@@ -136,8 +136,8 @@ def create(
 ) -> LoadedView:
     """Create a materialized view with an empty storage table.
 
-    Spark analyses the query, so the view's columns are what Spark will write. A plain view of the name is
-    turned into a materialized one where no query is given. With ``replace`` an existing materialized view
+    Spark analyses the query, so the view's columns are what Spark will write. A plain view of this name is
+    turned into a materialized one if no query is given. With ``replace`` an existing materialized view
     gets a new version, unless its query and the types of its columns are the same; its rows stay, and are of
     the old version, until the next refresh.
 
@@ -145,7 +145,7 @@ def create(
         AlreadyExistsError: The name is taken.
         InvalidQueryError: Names the place in the SQL.
         BaseTableNotFoundError: The query reads a table that does not exist.
-        UnsupportedError: The catalog or the view cannot have the layout.
+        UnsupportedError: The catalog does not support the layout, or the view has another one.
     """
     identifier = catalog.identify(view)
     history_limits({**definition.properties, TIME_TRAVEL_PROPERTY: "true"}, view=str(identifier))
@@ -237,7 +237,7 @@ def _redefine(
     keeps = _storage_has(catalog, existing, storage.fields)
     change = _NewDefinition(catalog, existing, sql, storage, definition, keeps=keeps, effects=effects)
     if keeps:
-        storage.discard(catalog)  # only its columns were wanted
+        storage.discard(catalog)  # only its columns were needed
         return change.publish()
     with discarded_on_failure(catalog, storage):
         replaced = change.publish()
@@ -245,7 +245,7 @@ def _redefine(
 
 
 def _storage_has(catalog: MaterializedViewCatalog, view: LoadedView, fields: Sequence[Mapping[str, Any]]) -> bool:
-    """Whether a view's storage table can be kept for these columns: one of no catalog changes with a refresh."""
+    """Whether a view's storage table can be kept for these columns. In the pointed layout a refresh changes them."""
     try:
         table = catalog.load_storage(view).table
         return view.storage_table is None or same_columns(fields, table)
@@ -255,21 +255,21 @@ def _storage_has(catalog: MaterializedViewCatalog, view: LoadedView, fields: Seq
 
 
 def _retired(catalog: MaterializedViewCatalog, old: LoadedView, new: LoadedView) -> LoadedView:
-    """Take the storage table that a view named before out of the catalog."""
+    """Remove the storage table that a view named before from the catalog."""
     if old.storage_table is not None and old.storage_table != new.storage_table:
         drop_storage(catalog, old)
     return new
 
 
 class _NewDefinition(ViewChange):
-    """Another query: the new version and the properties in one commit, recognized by an id in the version's summary.
+    """A new query: the new version and the properties in one commit, recognized by an id in the version's summary.
 
     Args:
         catalog: Where the view is.
         existing: The view.
         sql: The query.
         storage: The storage table that was made for it.
-        definition: What the view is to be.
+        definition: The view's new definition.
         keeps: Whether the view keeps the storage table that it has.
         effects: Clock, sleep and jitter.
     """
@@ -315,9 +315,9 @@ class _NewDefinition(ViewChange):
 
 
 class _NewProperties(ViewChange):
-    """Other properties, and where one was made for it another storage table; the definition stays.
+    """New properties, and a new storage table if one was made. The definition stays.
 
-    To set properties twice is the same as to set them once: the properties themselves say whether it has landed.
+    Setting properties is idempotent: the properties themselves show whether the change has landed.
 
     Args:
         catalog: Where the view is.
@@ -360,7 +360,7 @@ def _new_storage(
     stager: Callable[[Script], Outcome],
     context: Identifier,
 ) -> NewStorage:
-    """Have Spark make an empty storage table below a view's location; no view names it yet."""
+    """Let Spark create an empty storage table below a view's location. No view names it yet."""
     token = uuid.uuid4().hex
     query, nested = _resolved(catalog, sql, columns, context, view)
     name = None
@@ -382,7 +382,7 @@ def _new_storage(
         kind = InvalidQueryError if outcome.query_error else JobError
         raise kind(f"view {view}: {outcome.error or 'the job ended without a storage table'}")
     if catalog.chooses_locations:
-        # The job's word must not lead anywhere else: what it names is read, and deleted where the view is refused.
+        # The job's location is untrusted: it is read, and deleted if the view is refused.
         folder = join(location, f"storage-{token[:12]}")
         check_confined(outcome.metadata_location, (folder,), what=f"view {view}, file of its new storage table")
     table = catalog.load_table(name, location=outcome.metadata_location, what=f"view {view}, storage table")
@@ -399,10 +399,10 @@ def _new_storage(
 
 
 def _require_clock(catalog: MaterializedViewCatalog, storage: NewStorage) -> None:
-    """Refuse a storage table whose time is ahead of the store's clock: it is the driver's, and becomes the view's.
+    """Refuse a storage table with a time ahead of the store's clock: the driver's time would become the view's.
 
     Raises:
-        ClockError: It is.
+        ClockError: The time is ahead.
     """
     if not catalog.chooses_locations:
         return  # the server's clock counts
@@ -415,7 +415,7 @@ def _require_clock(catalog: MaterializedViewCatalog, storage: NewStorage) -> Non
 
 
 def _now_ms(catalog: MaterializedViewCatalog, folder: str, effects: Effects) -> int:
-    """Return the time for a view's new version: this host's, or the store's where this host's clock is ahead."""
+    """Return the time for a view's new version: this host's, or the store's if this host's clock is ahead."""
     now_ms = effects.now_ms()
     store_ms = catalog.files.now_ms(folder) if catalog.chooses_locations else now_ms
     return now_ms if now_ms <= store_ms + MAX_AHEAD_MS else store_ms

@@ -33,11 +33,11 @@ _MODES = (Mode.APPEND, Mode.MERGE, Mode.REPLACE_KEYS)
 
 @dataclass(frozen=True, slots=True)
 class Alternatives:
-    """The two ways to make an incremental view fresh.
+    """The two alternatives for an incremental view.
 
     Args:
-        incremental: The cheapest incremental one, or why there is none.
-        full: What the other one is expected to take.
+        incremental: The cheapest incremental refresh, or why there is none.
+        full: The estimated cost of a full refresh.
     """
 
     incremental: Candidate | tuple[Reason, ...]
@@ -45,7 +45,7 @@ class Alternatives:
 
 
 def alternatives(inputs: RefreshInputs) -> Alternatives:
-    """Return the cheapest incremental way, or why there is none, and what a full refresh is expected to take.
+    """Return the cheapest incremental refresh, or why there is none, and the estimate of a full refresh.
 
     Args:
         inputs: A stale view.
@@ -69,7 +69,7 @@ def alternatives(inputs: RefreshInputs) -> Alternatives:
         query=observation.query,
         views=observation.dependencies.nested,
         output=columns_of({"fields": loaded.metadata.schema_.fields}),
-        # There is no incremental way where the query reads a column whose name has another meaning by now.
+        # No incremental refresh is possible if the query reads a column whose name means another column now.
         pinned=inputs.pinned_query(filtered=True)[0],
         bases=bases,
         stored=_stored(observation.storage),
@@ -81,7 +81,7 @@ def alternatives(inputs: RefreshInputs) -> Alternatives:
 
 
 def full_estimate(inputs: RefreshInputs) -> Estimate:
-    """Return what a full refresh is expected to take."""
+    """Return the estimate of a full refresh."""
     observation = inputs.observation
     total = known_sum(inputs.metadata(observed).bytes_at(observed.head) for observed in observation.tables)
     factors = observation.record.factors if observation.record else {}
@@ -94,7 +94,7 @@ def _stored(storage: LoadedStorage) -> StorageInput:
     return StorageInput(
         table=storage.target.written,
         columns=table.column_names,
-        # A refresh writes both; after another writer's commit they may be missing: then it is not taken for small.
+        # A refresh writes both. If they are missing after another writer's commit, the table is not assumed small.
         cost=StoredCost(SMALL_STORAGE + 1 if size is None else size, rows or 0),
     )
 
@@ -121,12 +121,12 @@ def _base(inputs: RefreshInputs, observed: ObservedTable, record: RefreshRecord 
 
 
 def appended_files(observed: ObservedTable, table: TableMetadata, change: BaseTableChange) -> AppendedFiles | None:
-    """Return the commits that appended rows since the recorded snapshot; ``None`` where they are not known.
+    """Return the commits that appended rows since the recorded snapshot; ``None`` if they are unknown.
 
     Args:
         observed: The base table.
         table: Its metadata.
-        change: What happened to it, which is appends alone.
+        change: Its change, which consists of appends only.
     """
     location = observed.metadata_location
     between = snapshots_between(table, change.recorded, observed.head)
@@ -137,7 +137,7 @@ def appended_files(observed: ObservedTable, table: TableMetadata, change: BaseTa
 
 
 def _range(change: BaseTableChange, table: TableMetadata) -> Range:
-    """Its line of snapshots may be whole although the recorded one, which has to be read, has just left it."""
+    """Return the change. Its kind is ``EXPIRED`` if the recorded snapshot, which must be read, has just left the table."""
     gone = change.recorded is not None and table.find(change.recorded) is None
     if gone and change.range.kind in DIFFERABLE:
         return replace(change.range, kind=Kind.EXPIRED)
