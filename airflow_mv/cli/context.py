@@ -48,7 +48,7 @@ _CONTROL = ("Cc", "Cs")
 def guarded(command: Command) -> Command:
     """Add ``--verbose``, and print this package's errors as one line with an exit code."""
 
-    @click.option("-v", "--verbose", is_flag=True, help="Say what is done, on stderr.")
+    @click.option("-v", "--verbose", is_flag=True, help="Log what is done, on stderr.")
     @functools.wraps(command)
     def run(*args: Any, verbose: bool, **kwargs: Any) -> None:
         _set_up_logs(verbose=verbose)
@@ -146,7 +146,7 @@ def with_checks(command: Command) -> Command:
     def with_read(*, checks: tuple[str, ...], **rest: Any) -> Any:
         return command(checks=read_checks(list(checks), source="--check"), **rest)
 
-    what = "What must hold of the new rows before they are published: a condition, a query over {rows}, or JSON."
+    what = "A check that the new rows must pass before they are published: a condition, a query over {rows}, or JSON."
     return click.option("--check", "checks", multiple=True, metavar="TEXT", help=what)(with_read)
 
 

@@ -125,7 +125,7 @@ def _java() -> Finding:
     text = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=30, check=False).stderr
     match = re.search(r'version "(?:1\.)?(\d+)[^"]*"', text)
     if match is None:
-        return Finding("java", ok=False, found=f"{java}, of no known version", mend=mend)
+        return Finding("java", ok=False, found=f"{java}, of an unknown version", mend=mend)
     return Finding("java", int(match[1]) >= _MIN_JAVA, f"{match[0].split(chr(34))[1]} ({java})", mend)
 
 

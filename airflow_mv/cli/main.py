@@ -134,7 +134,7 @@ def status(
     as_json: bool,
     conn_id: str | None,
 ) -> None:
-    """Say whether views are fresh, and why not. Reads metadata only.
+    """Show whether views are fresh, and why not. Reads metadata only.
 
     Views that cannot be read are shown as unknown. Ends with 1 if a catalog did not answer; the views of the others
     are shown, and it is named on stderr.
@@ -144,7 +144,7 @@ def status(
     if sum((bool(views), namespace is not None, whole is not None)) != 1:
         raise click.UsageError("name views, or --namespace CATALOG.NAMESPACE, or --all [CATALOG]")
     if interval is not None and not views:
-        raise click.UsageError("--interval is asked of views that are named")
+        raise click.UsageError("--interval needs named views")
     if views:
         found = CatalogStatuses(statuses(*open_catalog(views, conn_id), interval=interval), [])
     else:
@@ -317,7 +317,7 @@ def verify(
 def doctor(*, names: tuple[str, ...], as_json: bool, conn_id: str | None) -> None:
     """Check Java, PySpark and the catalogs; or a view's metadata, manifests and base tables.
 
-    Says how to mend what fails.
+    Prints how to fix what fails.
     """
     from airflow_mv.cli.doctor import examine, examine_view, is_view
 

@@ -36,7 +36,9 @@ class Age(click.ParamType[timedelta]):
             return value
         match = _AGE.fullmatch(str(value))
         if match is None:
-            self.fail(f"{value!r} is no age: write a whole number and a unit, such as 3d, 12h, 30m or 0s", param, ctx)
+            self.fail(
+                f"{value!r} is not an age: write a whole number and a unit, such as 3d, 12h, 30m or 0s", param, ctx
+            )
         return timedelta(**{_UNITS[match[2]]: int(match[1])})
 
 
@@ -47,7 +49,7 @@ class Age(click.ParamType[timedelta]):
     type=Age(),
     default="3d",
     show_default=True,
-    help="Only what has been needless for this long: 3d, 12h, 30m. At least twice the longest refresh.",
+    help="Only what has been unneeded for this long: 3d, 12h, 30m. At least twice the longest refresh.",
 )
 @click.option("--dry-run", is_flag=True, help="Say what would be expired and deleted, with the proofs; change nothing.")
 @click.option("--undo", is_flag=True, help="Restore expired snapshots whose files are still there; unmark all files.")

@@ -16,7 +16,7 @@ _DIFFERENT = 4
 
 @click.command()
 @click.argument("view")
-@click.option("--yes", is_flag=True, help="Do it. Without it nothing is changed.")
+@click.option("--yes", is_flag=True, help="Repair the view. Without it nothing is changed.")
 @click.option(
     "--accept-older",
     is_flag=True,
@@ -24,7 +24,7 @@ _DIFFERENT = 4
 )
 @common
 def repair(*, view: str, yes: bool, accept_older: bool, as_json: bool, conn_id: str | None) -> None:
-    """Show what is lost or cut of a view, and repair it with --yes. Deletes nothing.
+    """Show which files of a view are lost or cut, and repair it with --yes. Deletes nothing.
 
     Ends with 4 where something is wrong and was not repaired.
     """

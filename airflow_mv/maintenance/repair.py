@@ -643,7 +643,7 @@ def _clock(catalog: MaterializedViewCatalog, view: Identifier) -> Finding | None
     try:
         found = repair_clock(catalog, view, dry_run=True)
     except MaterializedViewError as error:
-        log.warning("The times of %s could not be looked at: %s", view, error)
+        log.warning("The times of %s could not be checked: %s", view, error)
         return None
     if not found.needed:
         return None

@@ -87,7 +87,7 @@ class FreshnessAlertOperator(BaseOperator):
         documents, undelivered = [], []
 
         def deliver(alert: FreshnessAlert) -> None:
-            self.log.warning("Telling of a %s: %s", alert.event, alert.message)
+            self.log.warning("Sending an alert of a %s: %s", alert.event, alert.message)
             listeners = self.on_breach if alert.event == "breach" else self.on_recovery
             with ExitStack() as all_of_them:  # all close, also if one of them fails
                 for listener in reversed(listeners):
@@ -125,7 +125,7 @@ class FreshnessAlertOperator(BaseOperator):
         stores = context.get("asset_state_store")
         if stores is not None:
             return cast("Memory", stores[self.memory])
-        self.log.warning("There is no state store here: what is late is told of in every run")
+        self.log.warning("There is no state store here: every run sends an alert for each late view")
         return _Forgetful()
 
 

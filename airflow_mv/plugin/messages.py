@@ -15,7 +15,7 @@ _LONGEST = 2_000
 _ADVICE: tuple[tuple[type[MaterializedViewError], str], ...] = (
     (ViewNotFoundError, "It may have been dropped or renamed. Go back to all views."),
     (CatalogUnavailableError, "Nothing is known to be wrong with the views. The page tries again by itself."),
-    (ConfigurationError, "Someone who may edit connections or Airflow's configuration has to mend it."),
+    (ConfigurationError, "Someone who may edit connections or Airflow's configuration has to fix it."),
 )
 
 

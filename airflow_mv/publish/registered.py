@@ -193,7 +193,7 @@ class RegisteredAttempt:
         try:
             commit(DropBranch(self._catalog, table, branch, self._staged.effects))
         except MaterializedViewError as error:
-            log.warning("The needless branch %s could not be dropped: %s", branch, error)
+            log.warning("The unneeded branch %s could not be dropped: %s", branch, error)
 
 
 class DropBranch(Change[TableMetadata | None]):

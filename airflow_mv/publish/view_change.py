@@ -238,7 +238,7 @@ def _is_needless(catalog: MaterializedViewCatalog, storage: NewStorage) -> bool:
     except ViewNotFoundError:
         return True
     except MaterializedViewError as error:
-        log.warning("The storage table %s stays, though it may be needless: %s", storage.name, error)
+        log.warning("The storage table %s stays, though it may be unneeded: %s", storage.name, error)
         return False
 
 

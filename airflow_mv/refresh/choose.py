@@ -314,7 +314,7 @@ def _require_possible(observation: Observation, interval: Interval, *, same_sche
 
 # ------------------------------------------------------------------------------ older snapshots
 def _older_than_recorded(inputs: RefreshInputs) -> Reason | None:
-    """Return a reason if the stored rows are of later snapshots than the requested ones: no refresh goes back unasked."""
+    """Return a reason if the stored rows are of later snapshots than the requested ones."""
     for observed in inputs.observation.tables:
         for recorded in recorded_snapshots(inputs.observation, observed):
             table = observed.table

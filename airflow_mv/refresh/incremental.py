@@ -137,7 +137,7 @@ def appended_files(observed: ObservedTable, table: TableMetadata, change: BaseTa
 
 
 def _range(change: BaseTableChange, table: TableMetadata) -> Range:
-    """Return the change. Its kind is ``EXPIRED`` if the recorded snapshot, which must be read, has just left the table."""
+    """Return the change. Its kind is ``EXPIRED`` if the recorded snapshot has just left the table."""
     gone = change.recorded is not None and table.find(change.recorded) is None
     if gone and change.range.kind in DIFFERABLE:
         return replace(change.range, kind=Kind.EXPIRED)

@@ -148,7 +148,7 @@ def _require_files(catalog: MaterializedViewCatalog, plan: RefreshPlan, reason: 
         only = () if storage.rows_snapshot is None else (storage.rows_snapshot,)
         found = check_snapshots(store_of(catalog, view, storage), storage.table, only=only, footers=False)
     except MaterializedViewError as error:
-        log.warning("The files of %s could not be looked at: %s", plan.view, error)
+        log.warning("The files of %s could not be checked: %s", plan.view, error)
         return
     for damage in found.all[:1]:
         raise InvalidMetadataError(

@@ -58,11 +58,12 @@ class PendingReport:
     def describe(self) -> str:
         """Return the pending changes and the errors, one line each."""
         lines = [
-            f"{item.view} has not seen: " + "; ".join(reason.message for reason in item.observation.freshness.reasons)
+            f"{item.view} has pending changes: "
+            + "; ".join(reason.message for reason in item.observation.freshness.reasons)
             for item in self.views.values()
         ]
-        lines += [f"{view} cannot be looked at: {kind}: {text}" for view, (kind, text) in self.errors.items()]
-        return "\n".join(lines) or "nothing is new"
+        lines += [f"{view} cannot be read: {kind}: {text}" for view, (kind, text) in self.errors.items()]
+        return "\n".join(lines) or "no pending changes"
 
     @property
     def verdict(self) -> object:

@@ -169,7 +169,7 @@ class Connected:
         except TimeoutError:
             raise CatalogUnavailableError(
                 f"connection {self.conn_id!r}: its catalog did not answer within {LOOK_SECONDS:g} s; "
-                f"{len(self._running)} looks wait for it"
+                f"{len(self._running)} reads wait for it"
             ) from None
         if answer.error is not None:
             raise answer.error.with_traceback(None)
