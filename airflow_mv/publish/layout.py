@@ -20,13 +20,13 @@ class StorageLayout(ABC):
 
     @abstractmethod
     def attempt(self, catalog: MaterializedViewCatalog, staged: Staged) -> Attempt:
-        """Return what sends a staged refresh."""
+        """Return the attempt that publishes a staged refresh."""
 
     @abstractmethod
     def staged_before(
         self, catalog: MaterializedViewCatalog, plan: PlannedRefresh, script: Script
     ) -> Iterator[Outcome]:
-        """Yield what earlier tries of a refresh have staged whole, and what can still be published.
+        """Yield the outcomes that earlier tries of a refresh staged completely and that can still be published.
 
         Args:
             catalog: Where the view is.
@@ -36,7 +36,7 @@ class StorageLayout(ABC):
 
 
 def read_outcome(catalog: MaterializedViewCatalog, script: Script) -> Outcome | None:
-    """Read what a job has left; ``None`` where there is nothing, or nothing whole."""
+    """Read the outcome of a job; ``None`` if there is none, or it is incomplete."""
     text = catalog.files.read_text(script.outcome_location) if script.outcome_location else None
     try:
         return Outcome.from_json(text) if text else None
@@ -45,6 +45,6 @@ def read_outcome(catalog: MaterializedViewCatalog, script: Script) -> Outcome | 
 
 
 def good_outcome(catalog: MaterializedViewCatalog, script: Script) -> Outcome | None:
-    """Return what an earlier try of a script has left, if it did not fail."""
+    """Return the outcome of an earlier try of a script, if it did not fail."""
     outcome = read_outcome(catalog, script)
     return outcome if outcome and outcome.refresh_id == script.refresh_id and not outcome.error else None

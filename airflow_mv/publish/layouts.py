@@ -20,7 +20,7 @@ def layout_of(plan: PlannedRefresh) -> StorageLayout:
     """Return the layout of the view that a refresh is planned for.
 
     Raises:
-        InvalidMetadataError: The plan, which may come from another version, names one that is not there.
+        InvalidMetadataError: The plan, which may come from another version, names an unknown layout.
     """
     if plan.layout not in LAYOUTS:
         raise InvalidMetadataError(f"view {plan.view}: the plan names the layout {plan.layout!r}, which is not there")

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The pointed layout: the view names the storage table's metadata file, and a refresh swaps the view's pointer.
 
-What is written before the swap counts for nothing. A swap whose base is gone can never land later, since
-names of metadata files are never used twice; only then its files are deleted.
+What is written before the swap has no effect. A swap whose base is gone can never land later, because
+names of metadata files are never used twice; only then are its files deleted.
 """
 
 from __future__ import annotations
@@ -60,17 +60,17 @@ class PointedAttempt:
         return tuple(item for item in (self._staged.where, self.storage_location) if item is not None)
 
     def send(self, view: LoadedView, storage: LoadedStorage) -> str | None:
-        """Write what is missing, and swap the pointer."""
+        """Write the missing files, and swap the pointer."""
         if self.storage_location is None:
             self.storage_location = _write_storage(self._catalog, view, storage, self._staged)
         return self.storage_location if swap(self._catalog, self, view) else None
 
     def is_ours(self, storage: LoadedStorage) -> bool:
-        """Whether the file that only this publication has written is or was the storage table's."""
+        """Whether the file that only this publication wrote is, or was, the storage table's metadata file."""
         return self.storage_location in storage.published_files
 
     def landed(self) -> None:
-        """Leave everything: what was written may be what is published."""
+        """Keep all files: they may be the published ones."""
 
     def clean_up(self) -> None:
         """Delete what this publication wrote."""
@@ -134,7 +134,7 @@ def write_next(
     number: int | None = None,
     dropped: Collection[str] = (),
 ) -> str:
-    """Write a storage table's next metadata file, which counts for nothing until a view names it.
+    """Write a storage table's next metadata file, which has no effect until a view names it.
 
     Args:
         catalog: Where the view is.
@@ -201,7 +201,7 @@ def _check_staged(plan: PlannedRefresh, storage: LoadedStorage, staged: TableMet
 
 
 def _require_inside(location: str, storage: LoadedStorage, *, what: str) -> None:
-    """Refuse a place that is not the storage table's own: a job's word must not lead anywhere else."""
+    """Refuse a location outside the storage table: what a job reports is untrusted."""
     check_location(location, what=what)
     if not lies_in(location, (storage.table.location,)):
         raise InvalidMetadataError(
@@ -221,9 +221,9 @@ class PointedPublication(StorageLayout):
     def staged_before(
         self, catalog: MaterializedViewCatalog, plan: PlannedRefresh, script: Script
     ) -> Iterator[Outcome]:
-        """Yield the outcome that is left, if the metadata file that it names is there and will stay for long enough."""
+        """Yield the stored outcome, if the metadata file that it names exists and will be kept long enough."""
         location = script.outcome_location
-        # Its age is asked before what it says: a run that replaces it meanwhile must not lend an old one its age.
+        # Its age is read before its content: a run that replaces it in between must not make an old one look young.
         written_ms = _written_ms(catalog, location) if location else None
         outcome = good_outcome(catalog, script) if written_ms is not None else None
         if location is None or written_ms is None or outcome is None or outcome.metadata_location is None:

@@ -47,7 +47,7 @@ DEFAULT_GRACE = timedelta(days=3)
 
 
 class PlannedRefresh(Protocol):
-    """What publishing needs to know of a refresh plan."""
+    """The part of a refresh plan that publication needs."""
 
     @property
     def view(self) -> Identifier:
@@ -186,10 +186,10 @@ class Attempt(Protocol):
         """
 
     def landed(self) -> None:
-        """Told that the refresh is published, by this publication or by another one of the same refresh."""
+        """Called when the refresh is published, by this publication or by another one of the same refresh."""
 
     def clean_up(self) -> None:
-        """Take away what was written and cannot be published any more; what stays is only waste."""
+        """Delete what was written and cannot be published any more. What stays is only waste."""
 
 
 class PublishOutcome(StrEnum):
@@ -217,7 +217,7 @@ class Published:
 
 
 class Current(NamedTuple):
-    """A view and its storage table, as they are published now."""
+    """The published state of a view and its storage table."""
 
     view: LoadedView
     storage: LoadedStorage
@@ -255,7 +255,7 @@ class RefreshChange(Change[Current]):
         self._location: str | None = None
 
     def look(self) -> Current:
-        """Load the view and its storage table; another view of the name is none of ours."""
+        """Load the view and its storage table; another view of this name is an error."""
         return load_current(self._catalog, self._plan.view, self._plan.view_uuid)
 
     def judge(self, state: Current) -> Verdict:
@@ -330,7 +330,7 @@ def judge(
         view: The view now.
         storage: Its storage table now.
         ours: The storage metadata files that only this refresh writes.
-        covers: Whether another refresh's record makes ours needless.
+        covers: Whether another refresh's record makes ours unneeded.
     """
     if has_landed(storage, plan.refresh_id, ours):
         return Verdict.LANDED
@@ -351,7 +351,7 @@ def has_landed(storage: LoadedStorage, refresh_id: str, ours: Collection[str]) -
 
 
 def _covers(catalog: MaterializedViewCatalog, plan: PlannedRefresh, record: RefreshRecord) -> bool:
-    """Whether all rows that our refresh is for are of our base snapshots or of later ones."""
+    """Whether all rows of our refresh's scope are of our base snapshots or of later ones."""
     if record.version_id != plan.version_id or any(reason.code == Code.FORCED for reason in plan.reasons):
         return False
     if _versions(record.nested_views) != _versions(plan.nested_views):

@@ -50,7 +50,7 @@ class RegisteredAttempt:
         staged: What is to be published.
 
     Raises:
-        InvalidMetadataError: The branch is none of this refresh's: neither published nor ever dropped.
+        InvalidMetadataError: The branch is not this refresh's: it is neither published nor dropped.
     """
 
     def __init__(self, catalog: MaterializedViewCatalog, staged: Staged) -> None:
@@ -71,7 +71,7 @@ class RegisteredAttempt:
 
     @property
     def ours(self) -> tuple[str, ...]:
-        """None: the commit's metadata file is the catalog's."""
+        """None: the catalog writes the commit's metadata file."""
         return ()
 
     def send(self, view: LoadedView, storage: LoadedStorage) -> str | None:
@@ -125,7 +125,7 @@ class RegisteredAttempt:
         """Return the time for the record: this host's, or the store's where this host's clock is ahead of it."""
         now_ms = self._staged.effects.now_ms()
         if now_ms <= storage.table.last_updated_ms + MAX_AHEAD_MS:
-            return now_ms  # the table has just been changed, by the staging: there is nothing to ask
+            return now_ms  # the staging has just changed the table, so the store's clock need not be read
         try:
             store_ms = self._catalog.files.now_ms(storage.table.location)
         except MaterializedViewError as error:
@@ -151,7 +151,7 @@ class RegisteredAttempt:
     def _check(self, view: LoadedView, storage: LoadedStorage, branch: str, snapshot: Snapshot) -> None:
         plan = self._staged.plan
         if plan.mode != Mode.FULL and snapshot.snapshot_id == storage.rows_snapshot:
-            return  # the work had nothing to write: no row of the view has changed
+            return  # the job had nothing to write: no row of the view has changed
         if snapshot.summary.get(REFRESH_ID_KEY) != plan.refresh_id:
             raise InvalidMetadataError(
                 f"view {plan.view}: the branch {branch!r} of {storage.name} was not written by refresh "
@@ -182,7 +182,7 @@ class RegisteredAttempt:
         return any(item.snapshot_id == self._snapshot_id for item in ancestors(storage.table, storage.table.head))
 
     def landed(self) -> None:
-        """Drop the branch of a run that came second; the commit that landed has dropped its own."""
+        """Drop the branch of a run that came second. The commit that landed has dropped its own branch."""
         self.clean_up()
 
     def clean_up(self) -> None:
@@ -247,7 +247,7 @@ class RegisteredPublication(StorageLayout):
     name = "registered"
 
     def attempt(self, catalog: MaterializedViewCatalog, staged: Staged) -> Attempt:
-        """Return what commits to the storage table."""
+        """Return the attempt that commits to the storage table."""
         return RegisteredAttempt(catalog, staged)
 
     def staged_before(

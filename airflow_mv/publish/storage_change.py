@@ -2,7 +2,7 @@
 """Changes of a storage table that no Spark job computed: an expiry, a rollback, a correction of times.
 
 Each is a subclass of :class:`StorageChange`, which is given to the loop of :mod:`airflow_mv.publish.protocol`. After a
-conflict the change is made anew on what is there now. A refresh that was planned before the change finds another
+conflict the change is made again for the current state. A refresh that was planned before the change finds another
 storage state than it was planned on, and plans again.
 """
 

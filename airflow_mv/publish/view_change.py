@@ -178,7 +178,7 @@ def _storage_uuid(view: LoadedView) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class NewStorage:
-    """A storage table that was made just now; no view names it yet.
+    """A new storage table that no view names yet.
 
     Args:
         location: Its metadata file.
@@ -211,7 +211,7 @@ class NewStorage:
         return {STORAGE_TABLE_PROPERTY: self.name.within_catalog, STORAGE_TABLE_UUID_PROPERTY: uuid}
 
     def discard(self, catalog: MaterializedViewCatalog) -> None:
-        """Take it away: nothing ever pointed at it."""
+        """Delete it: no view ever named it."""
         if self.name is not None and not catalog.tables.drop(self.name, uuid=self.table.table_uuid, owner=self.owner):
             return
         if catalog.chooses_locations:
@@ -220,7 +220,7 @@ class NewStorage:
 
 @contextmanager
 def discarded_on_failure(catalog: MaterializedViewCatalog, storage: NewStorage) -> Iterator[None]:
-    """Take a new storage table out of the catalog again where it is sure that its view did not come to name it."""
+    """Remove a new storage table from the catalog, if it is certain that its view does not name it."""
     try:
         yield
     except (CommitStateUnknownError, CatalogUnavailableError):
@@ -250,7 +250,7 @@ def _named_storage(view: LoadedView) -> Identifier | None:
 
 
 def drop_storage(catalog: MaterializedViewCatalog, view: LoadedView, *, force: bool = False) -> str | None:
-    """Take a view's storage table out of the catalog; what is left there, and why."""
+    """Remove a view's storage table from the catalog. Return what is left there, and why."""
     uuid_ = view.metadata.properties.get(STORAGE_TABLE_UUID_PROPERTY)
     try:
         name = view.storage_table

@@ -75,7 +75,7 @@ class Pin(_Document):
 
 
 class RunPins(_Document):
-    """The cut of one run: :meth:`document` is the JSON of XCom and command line, :meth:`read` takes it back.
+    """The pins of one run: :meth:`document` is the JSON of XCom and command line, :meth:`read` takes it back.
 
     Args:
         pinned_at: When the base tables were looked at, ISO 8601.
@@ -100,7 +100,7 @@ class RunPins(_Document):
         }
 
     def ready(self, level: int, refreshed: Collection[str]) -> tuple[list[str], dict[str, list[str]]]:
-        """Say which views of a level can be refreshed now.
+        """Return which views of a level can be refreshed now.
 
         Args:
             level: From 0.
@@ -147,9 +147,9 @@ def pin_base_tables(
     definitions: Mapping[Identifier, str] | None = None,
     order: Reads | None = None,
 ) -> RunPins:
-    """Look at all base tables of some views, once.
+    """Pin all base tables of some views, reading each once.
 
-    What cannot be looked at is told in ``faults`` and holds nothing else up.
+    Views and tables that cannot be read are listed in ``faults`` and do not affect the others.
 
     Args:
         catalog: Where the views are.

@@ -194,7 +194,7 @@ def refresh_id(
 
 @dataclass(frozen=True, slots=True)
 class RefreshResult:
-    """What a refresh came to; :meth:`to_dict` is the document of command line and XCom.
+    """The result of a refresh; :meth:`to_dict` is the document of command line and XCom.
 
     Args:
         view: The view.

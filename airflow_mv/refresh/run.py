@@ -43,15 +43,15 @@ from airflow_mv.sql.order import in_order
 
 log = logging.getLogger(__name__)
 
-#: Runs a script somewhere and says what it did.
+#: Runs a script and returns its outcome.
 Stager = Callable[[Script], Outcome]
 
-#: What Spark and Iceberg say where a file is lost or cut.
+#: Error messages of Spark and Iceberg for lost or truncated files.
 _ABOUT_FILES = re.compile(
     r"NotFoundException|File does not exist: |FAILED_READ_FILE|not a Parquet file|Not an Avro data file|"
     r"Failed to (open|read)"
 )
-#: What Java Iceberg says of times that go back by more than a minute.
+#: Error messages of Java Iceberg for times that go back by more than a minute.
 _ABOUT_CLOCKS = re.compile(
     r"Expected sorted (snapshot|previous metadata) log entries|Invalid (update|snapshot) timestamp", re.ASCII
 )
@@ -292,7 +292,7 @@ def refresh(
         options: How to refresh.
         pins: Base tables that were pinned before (:mod:`airflow_mv.refresh.pins`); by default several views pin
             their own.
-        on_plan: Told each plan before it is carried out.
+        on_plan: Called with each plan before it is carried out.
         effects: Clock, sleep and jitter.
 
     Raises:

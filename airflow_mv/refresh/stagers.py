@@ -78,7 +78,7 @@ class InProcessStager:
         catalog: Its configuration becomes the session's.
         master: A Spark master; by default a local one.
         remote: A Spark Connect URL (``sc://…``) instead.
-        report: Told the progress.
+        report: Receives progress messages.
     """
 
     def __init__(

@@ -35,7 +35,7 @@ MAX_ROWS = 20
 
 @dataclass(frozen=True, slots=True)
 class Verification:
-    """What a comparison found.
+    """The result of a comparison.
 
     Args:
         view: The view.
@@ -70,7 +70,7 @@ class Verification:
 
 @dataclass(frozen=True, slots=True)
 class FilesVerification:
-    """What a check of a view's files found.
+    """The result of a check of a view's files.
 
     Args:
         view: The view.
@@ -116,7 +116,7 @@ def verify_files(
     Args:
         catalog: Where the view is.
         view: The view.
-        report: Told of the progress.
+        report: Receives progress messages.
 
     Raises:
         InvalidMetadataError, MetadataFileNotFoundError: The metadata of the view or its storage table is broken.
