@@ -93,7 +93,8 @@ class Airflow:
         process = self._started()
         connections = {f"AIRFLOW_CONN_{key.upper()}": json.dumps(value) for key, value in self.connections.items()}
         environment = {"AIRFLOW__AIRFLOW_MV__SPARK_APPLICATION_URL": f"{HISTORY}{{application_id}}", **connections}
-        request = {"file": str(file), "arguments": arguments, "environment": environment}
+        answer = file.with_suffix(".answer.json")
+        request = {"file": str(file), "arguments": arguments, "environment": environment, "answer": str(answer)}
         assert process.stdin
         assert process.stdout
         process.stdin.write(json.dumps(request) + "\n")
@@ -102,7 +103,7 @@ class Airflow:
         for line in process.stdout:
             if line.startswith(ANSWER):
                 print("".join(lines))  # pytest shows it where the test fails
-                return Run("".join(lines), **json.loads(line.removeprefix(ANSWER)))
+                return Run("".join(lines), **json.loads(answer.read_text()))
             lines.append(line)
             if meanwhile and meanwhile[0] in line:
                 meanwhile[1]()

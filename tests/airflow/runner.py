@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A process of its own that runs DAG files in a real Airflow: its output is the log as a user reads it.
 
-It takes a JSON line for each run on stdin, and ends each answer with a line that begins with :data:`ANSWER`.
+It takes a JSON line for each run on stdin. The answer is in the file that the line names, since child processes of
+Airflow write to the same stdout at any time; a line that begins with :data:`ANSWER` says that it is complete.
 """
 
 from __future__ import annotations
@@ -38,7 +39,8 @@ def main() -> None:
         forget()
         os.environ.clear()
         os.environ.update(before)
-        print(f"\n{ANSWER}{json.dumps(answer, default=str)}", flush=True)
+        Path(request["answer"]).write_text(json.dumps(answer, default=str))
+        print(f"\n{ANSWER}", flush=True)
 
 
 def _run(file: Path, arguments: dict[str, Any]) -> dict[str, Any]:
