@@ -5,13 +5,11 @@ from __future__ import annotations
 
 from airflow_mv.catalog import MaterializedViewCatalog
 from airflow_mv.publish.layouts import layout_of
-from airflow_mv.publish.pointed import PointedAttempt as PointedAttempt
 from airflow_mv.publish.protocol import Effects as Effects
 from airflow_mv.publish.refresh import PlannedRefresh, RefreshChange, Staged
 from airflow_mv.publish.refresh import Published as Published
 from airflow_mv.publish.refresh import PublishOutcome as PublishOutcome
 from airflow_mv.publish.refresh import RefreshMetrics as RefreshMetrics
-from airflow_mv.publish.registered import RegisteredAttempt as RegisteredAttempt
 
 
 def publish(

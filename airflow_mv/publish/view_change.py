@@ -92,12 +92,18 @@ class CreateView(Change[LoadedView | None]):
         """Run the protocol.
 
         Raises:
-            AlreadyExistsError: The name is taken, by another view or a table.
-            CommitStateUnknownError: See :func:`airflow_mv.publish.protocol.commit`.
+            AlreadyExistsError: The name is taken, by another view or a table, and every answer of the catalog is known.
+            CommitStateUnknownError: See :func:`airflow_mv.publish.protocol.commit`; or the name is taken, and the
+                answer to an earlier copy is not known: it may be applied yet.
         """
         ended = commit(self)
         if ended.verdict == Verdict.LANDED and (created := self._created or ended.state) is not None:
             return created
+        if self.unknown:
+            raise CommitStateUnknownError(
+                f"view {self._view}: the catalog gave no answer to its creation ({self.unknown[-1]}), and another view "
+                "has the name now. It is not known whether it was created in between; nothing was deleted, run it again"
+            )
         raise self._taken or AlreadyExistsError(
             f"a view {self._view} exists already; choose another name or use replace"
         )
@@ -127,6 +133,7 @@ class ViewChange(Change[LoadedView]):
         new = storage.view_properties.get(STORAGE_TABLE_UUID_PROPERTY) if storage else None
         self._storages = {_storage_uuid(existing), new}
         self._base: str | None = None
+        self._next: ViewMetadata | None = None
 
     @abstractmethod
     def wanted(self, view: LoadedView) -> ViewMetadata | None:
@@ -141,16 +148,16 @@ class ViewChange(Change[LoadedView]):
 
     def judge(self, state: LoadedView) -> Verdict:
         """``SUPERSEDED`` where the view got another storage table meanwhile: ours would be the wrong one."""
-        if self.wanted(state) is None:
+        self._next = self.wanted(state)
+        if self._next is None:
             return Verdict.LANDED
         uuid = _storage_uuid(state)
         return Verdict.READY if uuid in self._storages else Verdict.SUPERSEDED
 
     def send(self, state: LoadedView) -> bool:
-        """Replace the view's metadata."""
-        metadata = self.wanted(state)
+        """Replace the view's metadata by what :meth:`judge` made of this state."""
         self._base = state.metadata_location
-        return metadata is None or self._catalog.replace(state, metadata)
+        return self._next is None or self._catalog.replace(state, self._next)
 
     def may_land(self, state: LoadedView) -> bool:
         """Whether the view is where the change was sent from."""

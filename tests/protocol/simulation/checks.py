@@ -150,9 +150,9 @@ class Ledger:
         """Check what a change of the view reports: that it has landed, that it never will, or nothing."""
         if error is None and mark not in self.changed:
             raise Violation(f"I4: success was reported for a change of the view that has not landed: {mark}")
-        if isinstance(error, (CommitConflictError, AlreadyExistsError)) and mark in self.changed:
-            raise Violation(f"I5: a change of the view has landed, and was called impossible: {mark}")
-        if isinstance(error, CommitConflictError):
+        if isinstance(error, (CommitConflictError, AlreadyExistsError)):
+            if mark in self.changed:
+                raise Violation(f"I5: a change of the view has landed, and was called impossible: {mark}")
             self.impossible.add(mark)
         self.world.events[f"view change: {type(error).__name__ if error else 'done'}"] += 1
 
@@ -270,13 +270,18 @@ class Ledger:
         for reason in plan.reasons:
             self.world.events[f"reason: {reason.code}"] += 1
         seen = self.seen[greenlet.getcurrent()]
-        self.plans[greenlet.getcurrent()] = (seen, self.landed_before[plan.storage_table_location])
+        self.plans[greenlet.getcurrent()] = (seen, self._landed_before(plan.storage_table_location))
         for record in plan.records:
             base = Identifier.parse(record.identifier)
             if record.snapshot_reference != self.world.bases[base].heads[seen[base]]:
                 raise Violation(f"I15: planned {record.snapshot_reference} of {base}, which was not current")
         if plan.mode == Mode.NOOP:
             self._check_noop(plan)
+
+    def _landed_before(self, storage: str) -> int:
+        if storage not in self.landed_before:
+            raise Violation(f"I8: planned on a storage table that was never current: {storage}")
+        return self.landed_before[storage]
 
     def _is_recorded(self, refresh_id: str) -> bool:
         state = self.state()

@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from airflow_mv.errors import CommitConflictError, CommitStateUnknownError
-from airflow_mv.publish import RegisteredAttempt
+from airflow_mv.publish.registered import RegisteredAttempt
 from airflow_mv.spec.identifiers import Identifier
 from airflow_mv.spec.materialized_view import StorageState
 from tests.protocol.simulation.actors import Actor, replace_view
