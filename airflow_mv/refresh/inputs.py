@@ -20,7 +20,7 @@ from airflow_mv.refresh.statements import pin, pinned_tables
 from airflow_mv.spec.identifiers import Identifier
 from airflow_mv.spec.interval import Span
 from airflow_mv.spec.interval_parts import parts_in, parts_of
-from airflow_mv.spec.materialized_view import NO_SNAPSHOT, BaseTable
+from airflow_mv.spec.materialized_view import METADATA_LOCATION, NO_SNAPSHOT, BaseTable
 from airflow_mv.spec.table import TableMetadata
 from airflow_mv.sql.query import Dependencies, PinnedTable
 from airflow_mv.sql.star_expansion import Schemas, expand_stars
@@ -81,7 +81,7 @@ class RefreshInputs:
         statistics: Answers questions on the statistics of data files. It reads manifests, and only when it is asked.
         pinned: Whether the run has chosen the base tables' snapshots before.
         current: Of base tables whose metadata does not know a recorded snapshot: their metadata as it is now.
-        newest: The base tables as they are now, where an earlier look of the run has pinned what is read of them.
+        newest: Base tables that have changed since an earlier observation of the run pinned them, as they are now.
     """
 
     observation: Observation
@@ -148,7 +148,7 @@ def load_inputs(
     if options.full or observation.freshness.state != State.FRESH:
         tables = load_tables(catalog, observation.tables)
         observation = with_own_columns(observation, tables)
-        newest = {} if pins is None else _tables_now(catalog, [*tables])
+        newest = {} if pins is None else _newer_tables(catalog, observation.tables)
     in_the_past = options.as_of is not None or pins is not None
     current = _current_tables(catalog, observation) if in_the_past else {}
     return RefreshInputs(
@@ -241,25 +241,45 @@ def renamed_columns(
     return {name: columns for name, columns in sorted(found.items()) if columns}
 
 
-def renamed_by_now(catalog: MaterializedViewCatalog, records: Sequence[BaseTable]) -> dict[str, tuple[str, ...]]:
+def renamed_by_now(
+    catalog: MaterializedViewCatalog, records: Sequence[BaseTable], planned: Mapping[str, tuple[str, ...]]
+) -> dict[str, tuple[str, ...]]:
     """Return what :func:`renamed_columns` would return for recorded snapshots, from the catalog as it is now.
 
     Args:
         catalog: Where the tables are.
         records: The tables with the snapshots that were read. One that has expired since is left out: a job reads all
             of a snapshot, or fails.
+        planned: What it returned for the plan. It holds for a table whose metadata file has not changed since.
     """
-    read = {Identifier.parse(record.identifier): record.snapshot_reference for record in records}
+    read = {Identifier.parse(record.identifier): record for record in records}
+    files = {name: record.properties.get(METADATA_LOCATION) for name, record in read.items()}
     found = {}
-    for name, table in _tables_now(catalog, [*read]).items():
-        if table.find(read[name]) is not None:
-            found[str(name)] = _renamed(table, table, read[name])
+    for name, table in _tables_now(catalog, files).items():
+        snapshot = read[name].snapshot_reference
+        if table is None:
+            found[str(name)] = planned.get(str(name), ())
+        elif table.find(snapshot) is not None:
+            found[str(name)] = _renamed(table, table, snapshot)
     return {name: columns for name, columns in sorted(found.items()) if columns}
 
 
-def _tables_now(catalog: MaterializedViewCatalog, wanted: Sequence[Identifier]) -> dict[Identifier, TableMetadata]:
-    places = catalog.locate(wanted)
-    return {name: catalog.table_metadata(name, at) for name, at in places.items() if at.kind == "table"}
+def _newer_tables(
+    catalog: MaterializedViewCatalog, observed: Sequence[ObservedTable]
+) -> dict[Identifier, TableMetadata]:
+    files = {Identifier.parse(item.identifier): item.metadata_location for item in observed}
+    return {name: table for name, table in _tables_now(catalog, files).items() if table is not None}
+
+
+def _tables_now(
+    catalog: MaterializedViewCatalog, files: Mapping[Identifier, str | None]
+) -> dict[Identifier, TableMetadata | None]:
+    """Return the metadata of tables as it is now; ``None`` if the metadata file is the one that was read before."""
+    return {
+        name: None if at.metadata_location == files[name] else catalog.table_metadata(name, at)
+        for name, at in catalog.locate([*files]).items()
+        if at.kind == "table"
+    }
 
 
 def _renamed(table: TableMetadata, now: TableMetadata, snapshot: int) -> tuple[str, ...]:

@@ -195,7 +195,8 @@ def publish(
         return _unchanged(catalog, plan)
     if outcome is not None:
         require_passed(plan, outcome)
-        if (renamed := renamed_by_now(catalog, plan.records)) != dict(plan.renamed):
+        planned = dict(plan.renamed)
+        if (renamed := renamed_by_now(catalog, plan.records, planned)) != planned:
             log.info("Columns of base tables of %s were renamed meanwhile (%s): planning again", plan.view, renamed)
             return None
     published = publish_staged(
