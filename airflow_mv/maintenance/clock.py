@@ -91,16 +91,12 @@ def repair_clock(
 def _look(catalog: MaterializedViewCatalog, view: LoadedView) -> tuple[ClockRepair, dict[str, Any]]:
     storage = catalog.load_storage(view)
     document = catalog.stored_table(view, storage)
-    store_ms = catalog.files.now_ms(_folder(view, storage))
+    store_ms = catalog.files.now_ms(storage.clock_folder(view))
     needed = is_false(document, store_ms)
     return (
         ClockRepair(view.identifier, storage.location, latest_ms(document), store_ms, needed=needed, done=False),
         document,
     )
-
-
-def _folder(view: LoadedView, storage: LoadedStorage) -> str:
-    return view.metadata.location if storage.name is None else storage.table.location
 
 
 class _Times(StorageChange):

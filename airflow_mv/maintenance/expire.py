@@ -15,7 +15,7 @@ from airflow_mv.publish.protocol import Effects
 from airflow_mv.publish.refresh import DEFAULT_GRACE
 from airflow_mv.publish.storage_change import ChangedMetadata, StorageChange
 from airflow_mv.spec.identifiers import Identifier
-from airflow_mv.spec.snapshots import dead_branches, kept_snapshots, without_snapshots
+from airflow_mv.spec.snapshots import kept_snapshots, without_snapshots
 
 log = logging.getLogger(__name__)
 
@@ -75,8 +75,7 @@ def expire(
     identifier = catalog.identify(view)
     loaded = catalog.load(identifier)
     storage = catalog.load_storage(loaded)
-    folder = loaded.metadata.location if storage.name is None else storage.table.location
-    limit = catalog.files.now_ms(folder) - older_than // timedelta(milliseconds=1)
+    limit = catalog.files.now_ms(storage.clock_folder(loaded)) - older_than // timedelta(milliseconds=1)
     result = _expired(identifier, storage, limit, dry_run=dry_run)
     if dry_run or not result:
         return result
@@ -135,10 +134,8 @@ class _Expiry(StorageChange):
 
 
 def _expired(view: Identifier, storage: LoadedStorage, limit: int, *, dry_run: bool) -> Expired:
-    table, branches = storage.table, []
-    if storage.name is not None:
-        current = (storage.table.head, storage.tagged)
-        branches = dead_branches(table, current=current, not_current_since_ms=limit)
+    table, branches = storage.table, storage.dead_branches(limit)
+    if branches:
         # Snapshots that only these branches name may be dropped with them.
         table = msgspec.structs.replace(
             table, refs={key: ref for key, ref in table.refs.items() if key not in branches}

@@ -18,7 +18,7 @@ SOURCE = Path(airflow_mv.__file__).parent
 ALLOWED = {
     *(f"{package}/{name}.py" for package in ("catalog", "publish") for name in STORED_LAYOUTS),
     # Creation, maintenance and pins still tell the layouts apart themselves: each entry is one to remove.
-    *("maintenance/expire.py", "maintenance/repair.py", "maintenance/undo.py"),
+    *("maintenance/repair.py", "maintenance/undo.py"),
     *("publish/storage_change.py", "publish/view_change.py", "maintenance/clock.py"),
     *("refresh/create.py", "refresh/pins.py", "lineage/facts.py"),
 }
