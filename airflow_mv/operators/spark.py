@@ -216,7 +216,7 @@ class MaterializedViewSparkOperator(MaskingOperator, SubmittingOperator):
 
 @dataclass(frozen=True, slots=True)
 class _Submission:
-    """Return the arguments of one script's submission.
+    """One submission of a script.
 
     Args:
         catalog: The view's catalog; its properties become Spark's settings.
