@@ -76,13 +76,13 @@ class BaseTableInput:
         identifier: The table.
         sql: Its quoted name in Spark.
         columns: Name and Spark type of each column now.
-        recorded: The snapshot that the stored rows are of; ``None`` for no rows.
-        target: The snapshot to get to; ``None`` likewise.
-        range: What happened between the two.
+        recorded: The snapshot that the stored rows were computed from; ``None`` for no rows.
+        target: The snapshot to refresh to; ``None`` for no rows.
+        range: The change between the two snapshots.
         total_bytes: Bytes of its files now; ``None``: unknown.
-        kept: Columns that the recorded snapshot has, too, with the same id and type.
-        not_null: Columns that are NOT NULL, at the recorded snapshot too.
-        schema_is_current: Whether the table's current columns are those of the target: a scan of appends has these.
+        kept: Columns that the recorded snapshot also has, with the same id and type.
+        not_null: Columns that are NOT NULL now and at the recorded snapshot.
+        schema_is_current: Whether the target has the table's current columns: a scan of appends returns these.
         appended: The commits since the recorded snapshot; ``None`` if not all of them are appends, or columns
             changed since.
     """
@@ -220,11 +220,11 @@ class _Candidates:
         return self._candidate(Mode.APPEND, (*self._relations(found.reads, only_added=True), insert), text)
 
     def _merge(self) -> Candidate | Reason:
-        text = "the new aggregates are made from the stored ones and the change alone"
+        text = "the new aggregates are computed from the stored ones and the change alone"
         return self._merged(self.query.merge(broadcast=self._small), text, weighted=False)
 
     def _merge_rows(self) -> Candidate | Reason:
-        text = "of each row that came or went, the stored copies and the change tell how many there are now"
+        text = "the new number of copies of each changed row follows from the stored copies and the change"
         return self._merged(self.query.merge_rows(broadcast=self._small), text, weighted=True)
 
     def _merged(self, found: Merged | Reason, text: str, *, weighted: bool) -> Candidate | Reason:
@@ -262,7 +262,7 @@ class _Candidates:
         )
         text = f"the rows of the affected keys ({', '.join(found.keys)}) are recomputed and replaced; {self._told_how}"
         if self.query.is_one_row:
-            text = "the one row is recomputed if the change reaches it"
+            text = "the only row is recomputed if the change affects it"
         elif found.constants:
             text += "; all rows are recomputed if the value of a subquery has changed"
         relations = self._relations(found.reads)
@@ -275,8 +275,8 @@ class _Candidates:
     @property
     def _told_how(self) -> str:
         if self._how == "overwrite":
-            return "the stored rows are few, so that all are written again"
-        return "of the stored rows only those are deleted and inserted"
+            return "the stored rows are few, so all of them are rewritten"
+        return "no other stored rows are rewritten"
 
     @property
     def _small(self) -> bool:
@@ -359,15 +359,15 @@ def _broken(base: BaseTableInput) -> Reason | None:
     if not base.changed or kind in DIFFERABLE:
         return None
     if kind == Kind.EXPIRED:
-        text = f"{base.identifier}: the snapshot that the stored rows are of has expired; keep it with a tag, or longer"
+        text = f"{base.identifier}: the recorded snapshot has expired; keep it with a tag, or keep snapshots longer"
         return Reason(Code.SNAPSHOT_EXPIRED, text)
     if kind == Kind.RECREATED:
-        return Reason(Code.BASE_RECREATED, f"{base.identifier} is another table than the one that was read")
-    return Reason(Code.BASE_CHANGED, f"{base.identifier}: how it changed cannot be told from its metadata")
+        return Reason(Code.BASE_RECREATED, f"{base.identifier} is not the table that the recorded refresh read")
+    return Reason(Code.BASE_CHANGED, f"{base.identifier}: its change cannot be determined from its metadata")
 
 
 def _changed_columns(bases: Sequence[BaseTableInput], query: IncrementalQuery) -> tuple[Reason, ...]:
-    """Return the tables with a column that the query reads and that was another one at the recorded snapshot."""
+    """Return the tables in which a column that the query reads was a different column at the recorded snapshot."""
     reasons = []
     for base in bases:
         changed = [column for column in query.used_columns.get(base.identifier, ()) if column not in base.kept]
@@ -378,7 +378,7 @@ def _changed_columns(bases: Sequence[BaseTableInput], query: IncrementalQuery) -
 
 
 def _row_by_row(base: BaseTableInput) -> bool:
-    """Whether added rows are kept apart. Where rows must be compared, equal rows may be combined."""
+    """Whether equal added rows stay separate. Where rows must be compared, equal rows may be combined."""
     change = base.range
     return change.only_appends and base.schema_is_current and "replace" not in dict(change.operations)
 

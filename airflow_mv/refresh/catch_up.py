@@ -56,7 +56,7 @@ def up_to(observation: Observation, bound: Bound) -> tuple[Observation, Reason] 
 
     Args:
         observation: The observation of the view.
-        bound: How much.
+        bound: The most commits and bytes to read.
 
     Returns:
         ``None`` if there are no more changes than that, or if base tables were rolled back, expired or recreated: then
@@ -107,5 +107,5 @@ def _in_order(observed: ObservedTable, table: TableMetadata, line: tuple[Snapsho
 
 def _at(table: ObservedTable, heads: dict[str, int], change: BaseTableChange) -> ObservedTable:
     head = heads.get(table.identifier, change.recorded)
-    # A location means the snapshot that is current in it, not an older one.
+    # A location stands for the snapshot that is current in it, not for an older one.
     return table if head == table.head else replace(table, head=head, metadata_location=None)

@@ -30,7 +30,7 @@ _LOWER, _UPPER = ("geq_to", "greater_than", "equal_to"), ("leq_to", "less_than",
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """The subject of the checks of a refresh.
+    """The rows that the checks of a refresh read, and the tables that they may read.
 
     Args:
         view: For messages.

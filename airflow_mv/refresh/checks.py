@@ -28,7 +28,7 @@ def all_checks(observation: Observation, given: Sequence[Check]) -> tuple[Check,
 
     Args:
         observation: The observation of the view.
-        given: The call's.
+        given: The checks of the call.
 
     Raises:
         ConfigurationError: The view's property is invalid.
@@ -130,7 +130,7 @@ def require_passed(plan: RefreshPlan, outcome: Outcome) -> None:
         f"view {plan.view}: {len(failed)} of {len(outcome.checks)} checks failed, so nothing was published and readers "
         "keep the rows that they have",
         *told,
-        f"The rows that were checked are kept for a look: {_place(plan, outcome)}",
+        f"The checked rows are kept for inspection: {_place(plan, outcome)}",
     ])  # fmt: skip
     raise CheckFailedError(message, results=tuple(failed))
 

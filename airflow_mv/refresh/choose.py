@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Choose the mode of a refresh, and say why."""
+"""Choose the mode of a refresh, and give the reasons."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from airflow_mv.spec.reasons import NOT_INCREMENTAL, Code, Mode, Reason
 from airflow_mv.spec.table import is_ancestor, snapshots_between
 from airflow_mv.sql.intervals import MAX_INTERVALS
 
-#: View properties: the policy of a view, where a call names none.
+#: View properties: the policy of a view, unless a call overrides it.
 ON_FALLBACK_PROPERTY = "airflow-mv.on-fallback"
 MAX_FULL_BYTES_PROPERTY = "airflow-mv.max-full-bytes"
 UP_TO_PROPERTY = "airflow-mv.incremental-up-to"
@@ -175,8 +175,8 @@ def _unbounded(inputs: RefreshInputs, policy: Policy) -> Choice:
     choice = _of_all_rows(inputs, policy)
     if options.bounds and choice.mode == Mode.FULL and not options.full:
         # A full recompute that leaves the view stale would have the full cost for part of the use.
-        names = " and no ".join(options.bounds)
-        why = Reason(Code.BOUNDED, f"a full refresh knows no {names}: it reads the base tables as they are")
+        names = " and ".join(options.bounds)
+        why = Reason(Code.BOUNDED, f"a full refresh ignores {names}: it reads the base tables as they are")
         return replace(choice, reasons=(*choice.reasons, why))
     return choice
 
@@ -199,7 +199,7 @@ def by_state(freshness: Freshness, *, strategy: Literal["full", "incremental"], 
         ``None`` if an incremental refresh may be possible.
     """
     if forced:
-        return Choice(Mode.FULL, (Reason(Code.FORCED, "a full refresh was asked for"), *_news(freshness)))
+        return Choice(Mode.FULL, (Reason(Code.FORCED, "a full refresh was requested"), *_news(freshness)))
     if freshness.state == State.FRESH:
         return Choice(Mode.FAST_FORWARD if freshness.moved else Mode.NOOP, freshness.reasons)
     if strategy == "full":
@@ -281,9 +281,9 @@ def _of_interval(inputs: RefreshInputs, interval: Interval) -> Choice:
     observation = inputs.observation
     freshness = observation.freshness
     _require_possible(observation, interval, same_schema=inputs.same_schema)
-    what = Reason(Code.INTERVAL, f"the rows with {interval} are recomputed and replaced, and no others")
+    what = Reason(Code.INTERVAL, f"only the rows with {interval} are recomputed and replaced")
     if inputs.options.full:
-        return Choice(Mode.REPLACE_INTERVAL, (Reason(Code.FORCED, "a recomputation was asked for"), what))
+        return Choice(Mode.REPLACE_INTERVAL, (Reason(Code.FORCED, "a recomputation was requested"), what))
     if freshness.state == State.FRESH:
         return Choice(Mode.NOOP, freshness.reasons)
     if (proof := is_unaffected(inputs, interval)) is not None:
@@ -296,7 +296,7 @@ def _require_possible(observation: Observation, interval: Interval, *, same_sche
     record, view = observation.record, observation.view.identifier
     why = ""
     if observation.freshness.state == State.DEFINITION_CHANGED:
-        why = "its stored rows are of another definition: " + "; ".join(
+        why = "its stored rows belong to another definition: " + "; ".join(
             reason.message for reason in observation.freshness.reasons
         )
     elif not same_schema:
@@ -304,7 +304,7 @@ def _require_possible(observation: Observation, interval: Interval, *, same_sche
     elif record is not None and any(item.column != interval.column for item in record.intervals):
         why = f"intervals of another column, {record.intervals[0].column}, have been refreshed on their own"
     elif record is not None and len(record.intervals) >= MAX_INTERVALS:
-        why = f"{len(record.intervals)} intervals are of snapshots of their own, which is as many as a record holds"
+        why = f"{len(record.intervals)} intervals have their own base snapshots; a record holds no more"
     if why:
         raise RefreshRefusedError(
             f"view {view} cannot be refreshed for {interval} alone: {why}. Refresh the whole view first: airflow-mv "
@@ -324,6 +324,6 @@ def _older_than_recorded(inputs: RefreshInputs) -> Reason | None:
             if table is None or not is_ancestor(table, recorded, table.head):
                 continue
             if snapshots_between(table, observed.head, recorded):
-                text = f"the stored rows hold {observed.identifier} at {recorded} already, later than {observed.head}"
+                text = f"the stored rows contain {observed.identifier} at {recorded}, later than {observed.head}"
                 return Reason(Code.ALREADY_NEWER, text)
     return None

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Estimate the cost of a refresh from metadata, well enough to tell a cheap mode from an expensive one.
+"""Estimate the cost of a refresh from metadata, well enough to separate cheap modes from expensive ones.
 
-The constants were measured on one class of machine; only their ratios matter. What a view's last refreshes took against
-their estimates, once recorded, corrects the guess. ``python -m benchmarks incremental`` prints both side by side, and
-``benchmarks/README.md`` says how to set the figures anew by it.
+The constants were measured on one class of machine; only their ratios matter. The measured durations of a view's last
+refreshes correct its estimates. ``python -m benchmarks incremental`` prints estimates and durations side by side, and
+``benchmarks/README.md`` describes how to calibrate the constants with it.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from airflow_mv.freshness.changes import Range, known_sum
 _SCAN = 300e6
 #: Bytes that they scan, join, aggregate and write in a second, in a full refresh of an ordinary query.
 _COMPUTE = 55e6
-#: Bytes of which they compare all rows in a second.
+#: Bytes of rows that they compare in a second.
 _COMPARE = 28e6
-#: Bytes of stored rows that they find again by value, and write anew, in a second.
+#: Bytes of stored rows that they find by value, and rewrite, in a second.
 _REWRITE = 4e6
-#: Seconds that a statement takes without data: planning, scheduling, commit.
+#: Seconds that a statement without data takes: planning, scheduling, commit.
 _FIXED_FULL = 0.5
 _FIXED = {"append": 0.4, "merge": 0.9, "replace-keys": 1.6}
 #: Seconds to prepare the change of one table.
@@ -43,7 +43,8 @@ class Estimate:
         seconds: On the machine of the constants, in a warm session; ``None`` if the bytes are unknown.
         bytes_read: Bytes of base table files and of the storage table that are read; ``None``: not known.
         rows_changed: Rows of base tables that changed; ``None``: not known.
-        factor: By how much the view's refreshes in this mode took longer than the bare estimate; in ``seconds``.
+        factor: The measured duration of the view's refreshes in this mode, divided by the bare estimate. It is
+            contained in ``seconds``.
     """
 
     mode: str
@@ -64,9 +65,9 @@ class Estimate:
     def factor_of(self, seconds: float) -> float | None:
         """Return the new factor after a refresh of this duration; ``None`` if it had no estimate.
 
-        Halfway (geometric mean) between the old and the measured factor. If a full refresh was faster, the measured
-        factor: a full refresh may be slow by accident, but is never fast by accident. An incremental one may be,
-            because changes differ.
+        The geometric mean of the old and the measured factor. If a full refresh was faster than estimated, the measured
+        factor itself: a full refresh may be slow by accident, but is never fast by accident. An incremental refresh may
+        be fast by accident, because changes differ.
         """
         if self.seconds is None:
             return None
@@ -103,7 +104,7 @@ class BaseCost:
 
     @property
     def changed_bytes(self) -> int | None:
-        """Bytes that a difference of the two snapshots reads at most; ``None``: not known."""
+        """The most bytes that comparing the two snapshots reads; ``None``: not known."""
         if self.range is None:
             return 0
         size = self.range.size
@@ -113,7 +114,7 @@ class BaseCost:
 
     @property
     def compared_bytes(self) -> int | None:
-        """Bytes of the compared rows: whole files that only one snapshot has, and deleted rows of other files."""
+        """Bytes of the compared rows: files that only one of the two snapshots has, and deleted rows of other files."""
         if self.range is None or self.range.only_appends:
             return 0
         size = self.range.size
@@ -176,7 +177,7 @@ def incremental_cost(mode: str, bases: Sequence[BaseCost], stored: StoredCost) -
     others = known_sum(base.total_bytes for base in bases)
     if delta is None or compared is None or others is None:
         return Estimate(mode, None, None, rows)
-    # A change of one table is joined with the others, whole: once for each changed table.
+    # The change of each table is joined with the whole other tables: once for each changed table.
     read = delta + sum(others - (base.total_bytes or 0) for base in changed)
     seconds = compared / _COMPARE
     if mode == "replace-keys":

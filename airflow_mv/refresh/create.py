@@ -138,8 +138,8 @@ def create(
 
     Spark analyses the query, so the view's columns are what Spark will write. A plain view of this name is
     turned into a materialized one if no query is given. With ``replace`` an existing materialized view
-    gets a new version, unless its query and the types of its columns are the same; its rows stay, and are of
-    the old version, until the next refresh.
+    gets a new version, unless its query and the types of its columns are the same. Its rows stay those of
+    the old version until the next refresh.
 
     Raises:
         AlreadyExistsError: The name is taken.
@@ -245,7 +245,7 @@ def _redefine(
 
 
 def _storage_has(catalog: MaterializedViewCatalog, view: LoadedView, fields: Sequence[Mapping[str, Any]]) -> bool:
-    """Whether a view's storage table can be kept for these columns. In the pointed layout a refresh changes them."""
+    """Whether a view's storage table can be kept for these columns. In the pointed layout a refresh can change them."""
     try:
         table = catalog.load_storage(view).table
         return view.storage_table is None or same_columns(fields, table)
@@ -262,7 +262,7 @@ def _retired(catalog: MaterializedViewCatalog, old: LoadedView, new: LoadedView)
 
 
 class _NewDefinition(ViewChange):
-    """A new query: the new version and the properties in one commit, recognized by an id in the version's summary.
+    """A new version and its properties in one commit, recognized by an id in the version's summary.
 
     Args:
         catalog: Where the view is.
@@ -270,7 +270,7 @@ class _NewDefinition(ViewChange):
         sql: The query.
         storage: The storage table that was made for it.
         definition: The view's new definition.
-        keeps: Whether the view keeps the storage table that it has.
+        keeps: Whether the view keeps its present storage table.
         effects: Clock, sleep and jitter.
     """
 
@@ -294,7 +294,7 @@ class _NewDefinition(ViewChange):
         return any(version.summary.get(_CHANGE_ID) == self._id for version in metadata.versions)
 
     def wanted(self, view: LoadedView) -> ViewMetadata | None:
-        """Return the view with the new version, unless that is in its history already."""
+        """Return the view with the new version, unless its history already has this version."""
         metadata = view.metadata
         if self._is_in_history(metadata):
             return None
@@ -322,9 +322,9 @@ class _NewProperties(ViewChange):
     Args:
         catalog: Where the view is.
         existing: The view.
-        definition: What the view is to be.
+        definition: The view's new definition.
         effects: Clock, sleep and jitter.
-        storage: The new storage table; ``None`` where the view keeps the one that it has.
+        storage: The new storage table; ``None`` if the view keeps its present one.
     """
 
     def __init__(
@@ -405,7 +405,7 @@ def _require_clock(catalog: MaterializedViewCatalog, storage: NewStorage) -> Non
         ClockError: The time is ahead.
     """
     if not catalog.chooses_locations:
-        return  # the server's clock counts
+        return  # the server's clock decides
     ahead_ms = storage.table.last_updated_ms - catalog.files.modified_ms(storage.location)
     if ahead_ms > MAX_AHEAD_MS:
         raise ClockError(

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Find the incremental refreshes that the algebra allows for a stale view, with the metadata in the catalog."""
+"""Find the incremental refreshes that the algebra allows for a stale view, from the metadata in the catalog."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Alternatives:
     """The two alternatives for an incremental view.
 
     Args:
-        incremental: The cheapest incremental refresh, or why there is none.
+        incremental: The cheapest incremental refresh, or the reasons why there is none.
         full: The estimated cost of a full refresh.
     """
 
@@ -61,7 +61,7 @@ def alternatives(inputs: RefreshInputs) -> Alternatives:
     if not observation.storage.intact:
         return Alternatives(observation.freshness.reasons, full)
     if record.intervals or record.only_intervals:
-        text = "its rows are of several snapshots, as intervals were refreshed on their own: a full refresh ends that"
+        text = "its intervals were refreshed separately, from different base snapshots: a full refresh makes them equal"
         return Alternatives((Reason(Code.INTERVALS, text),), full)
     loaded = observation.view
     question = Question(
@@ -69,7 +69,7 @@ def alternatives(inputs: RefreshInputs) -> Alternatives:
         query=observation.query,
         views=observation.dependencies.nested,
         output=columns_of({"fields": loaded.metadata.schema_.fields}),
-        # No incremental refresh is possible if the query reads a column whose name means another column now.
+        # No incremental refresh is possible if a column name in the query now means a different column.
         pinned=inputs.pinned_query(filtered=True)[0],
         bases=bases,
         stored=_stored(observation.storage),

@@ -26,7 +26,7 @@ from airflow_mv.sql.query import Dependencies, PinnedTable
 from airflow_mv.sql.star_expansion import Schemas, expand_stars
 from airflow_mv.sql.types import rebound_columns
 
-#: What is done where an incremental view would have to be recomputed in full.
+#: What happens if an incremental view would have to be recomputed in full.
 FallbackPolicy = Literal["full", "fail", "skip"]
 #: Base tables that a run has pinned.
 Pins = dict[Identifier, ObservedTable]
@@ -40,17 +40,16 @@ class RefreshOptions:
 
     Args:
         as_of: Read the base tables as they were then (an aware time), instead of as they are now.
-        full: Recompute although nothing may have changed.
-        on_fallback: What to do where an incremental view would have to be recomputed in full; by default what the
-            view's property ``airflow-mv.on-fallback`` says, else ``full``.
-        max_full_bytes: Bytes of base table files that such a recompute may read, more is refused; by default the
-            view's property ``airflow-mv.max-full-bytes``, else any number.
-        interval: Refresh only the rows of this stretch of time.
-        max_snapshots: New commits of the base tables that an incremental refresh reads at most; the rest is for the
-            next one.
-        max_bytes: Bytes of files that these commits added and removed, at most, but for a first one that is larger; see
-            :class:`airflow_mv.refresh.catch_up.Bound`.
-        checks: What must hold of the new rows before they are published, beside the view's own checks.
+        full: Recompute all rows even if nothing has changed.
+        on_fallback: What to do if an incremental view would have to be recomputed in full. The default is the view's
+            property ``airflow-mv.on-fallback``, else ``full``.
+        max_full_bytes: The most bytes of base table files that such a recompute may read. The default is the view's
+            property ``airflow-mv.max-full-bytes``, else no limit.
+        interval: Refresh only the rows of this interval.
+        max_snapshots: The most new base commits that an incremental refresh reads; the rest is for the next one.
+        max_bytes: The most bytes of files that these commits added and removed. The first commit is read even if it is
+            larger; see :class:`airflow_mv.refresh.catch_up.Bound`.
+        checks: Checks of the new rows before they are published, in addition to the view's own checks.
     """
 
     as_of: datetime | None = None
@@ -64,24 +63,24 @@ class RefreshOptions:
 
     @property
     def bounds(self) -> dict[str, int]:
-        """What bounds an incremental refresh, by the option's name."""
+        """The given bounds of an incremental refresh, by option name."""
         given = {"max_snapshots": self.max_snapshots, "max_bytes": self.max_bytes}
         return {name: value for name, value in given.items() if value is not None}
 
 
 @dataclass(frozen=True, slots=True)
 class RefreshInputs:
-    """What a refresh is decided and compiled from: functions of it read nothing more, but for statistics of files.
+    """All input from which a refresh is decided and compiled. Only statistics of data files are read later, on demand.
 
     Args:
         observation: The view, its storage table and its base tables; the query gives the view's own columns.
         options: How to refresh.
-        tables: The metadata of each base table; empty where the view is fresh and nothing is to be computed.
-        started_ms: When they were read.
-        statistics: Answers questions on the statistics of data files. It reads manifests, and only when it is asked.
-        pinned: Whether the run has chosen the base tables' snapshots before.
-        current: Of base tables whose metadata does not know a recorded snapshot: their metadata as it is now.
-        newest: Base tables that have changed since an earlier observation of the run pinned them, as they are now.
+        tables: The metadata of each base table; empty if the view is fresh and nothing has to be computed.
+        started_ms: When the inputs were read.
+        statistics: Statistics of data files. Its methods read manifests; nothing is read before they are called.
+        pinned: Whether the run pinned the base tables' snapshots earlier.
+        current: The present metadata of base tables whose given metadata lacks a recorded snapshot.
+        newest: The present metadata of base tables that changed after the run pinned them.
     """
 
     observation: Observation
@@ -101,7 +100,7 @@ class RefreshInputs:
 
     @property
     def renamed_columns(self) -> dict[str, tuple[str, ...]]:
-        """By base table the columns that were renamed since the snapshot to read; see the function."""
+        """The columns that were renamed since the snapshot to read, by base table; see :func:`renamed_columns`."""
         return renamed_columns(self.observation.tables, self.tables, self.newest)
 
     def metadata(self, observed: ObservedTable) -> TableMetadata:
@@ -109,15 +108,15 @@ class RefreshInputs:
         return self.tables[Identifier.parse(observed.identifier)]
 
     def pinned_tables(self, *, filtered: bool = False) -> dict[Identifier, PinnedTable]:
-        """Return the snapshot that is read of each base table.
+        """Return the snapshot that is read from each base table.
 
         Args:
-            filtered: Whether filters may reach the scans of all tables: the query reads no column that was renamed.
+            filtered: Whether filters may be pushed into the scans of all tables: the query reads no renamed column.
         """
         return tables_at_snapshots(self.observation, () if filtered else self.renamed_columns)
 
     def pinned_query(self, *, filtered: bool = False) -> Pinned:
-        """Return the view's query with base tables at the snapshots that were observed.
+        """Return the view's query with the base tables pinned to the observed snapshots.
 
         Args:
             filtered: See :meth:`pinned_tables`.
@@ -130,7 +129,7 @@ class RefreshInputs:
 def load_inputs(
     catalog: MaterializedViewCatalog, view: str | Identifier, options: RefreshOptions, *, pins: Pins | None = None
 ) -> RefreshInputs:
-    """Read what a refresh is decided from. Reads metadata only.
+    """Read the inputs of a refresh. Reads metadata only.
 
     Args:
         catalog: Where the view is.
@@ -164,7 +163,7 @@ def load_inputs(
 
 
 def load_tables(catalog: MaterializedViewCatalog, tables: Sequence[ObservedTable]) -> dict[Identifier, TableMetadata]:
-    """Return the metadata of base tables: freshness opens no file of a table whose pointer has not moved.
+    """Return the metadata of base tables. Freshness does not load the metadata of a table whose pointer has not moved.
 
     Args:
         catalog: Where the lookup begins.
@@ -179,7 +178,7 @@ def load_tables(catalog: MaterializedViewCatalog, tables: Sequence[ObservedTable
 
 
 def _current_tables(catalog: MaterializedViewCatalog, observation: Observation) -> dict[Identifier, TableMetadata]:
-    """Open the base tables whose metadata, which a run may have pinned, is from before a recorded snapshot."""
+    """Load the present metadata of base tables whose given metadata, perhaps pinned, predates a recorded snapshot."""
     found = {}
     for observed in observation.tables:
         identifier, table = Identifier.parse(observed.identifier), observed.table
@@ -192,7 +191,7 @@ def _current_tables(catalog: MaterializedViewCatalog, observation: Observation) 
 
 
 def recorded_snapshots(observation: Observation, observed: ObservedTable) -> list[int]:
-    """Return the snapshots of a base table, other than the observed one, that parts of the stored rows are of."""
+    """Return the other snapshots of a base table from which parts of the stored rows were computed."""
     record = observation.record
     if record is None or record.version_id != observation.view.metadata.current_version_id:
         return []
@@ -204,11 +203,11 @@ def recorded_snapshots(observation: Observation, observed: ObservedTable) -> lis
 
 # ------------------------------------------------------------------------------------ the query
 def tables_at_snapshots(observation: Observation, unfiltered: Iterable[str] = ()) -> dict[Identifier, PinnedTable]:
-    """Return the snapshot that a query of a view reads of each base table.
+    """Return the snapshot that a view's query reads from each base table.
 
     Args:
         observation: The view.
-        unfiltered: The base tables in which a column was renamed: no filter may reach their scans.
+        unfiltered: The base tables in which a column was renamed: no filter may be pushed into their scans.
     """
     return pinned_tables(
         observation.dependencies.tables,
@@ -223,14 +222,14 @@ def renamed_columns(
     tables: Mapping[Identifier, TableMetadata],
     newest: Mapping[Identifier, TableMetadata] = MappingProxyType({}),
 ) -> dict[str, tuple[str, ...]]:
-    """Return by base table the columns whose names meant another column, or none, at the snapshot to read.
+    """Return the columns whose names meant another column, or none, at the snapshot to read, by base table.
 
     Iceberg binds a filter to the names that a table has when the job runs, whatever snapshot it reads.
 
     Args:
         observed: The base tables.
         tables: Their metadata.
-        newest: Their metadata as it is now, where what is read of them was pinned before.
+        newest: Their present metadata, if their snapshots were pinned before.
     """
     found = {}
     for item in observed:
@@ -244,13 +243,13 @@ def renamed_columns(
 def renamed_by_now(
     catalog: MaterializedViewCatalog, records: Sequence[BaseTable], planned: Mapping[str, tuple[str, ...]]
 ) -> dict[str, tuple[str, ...]]:
-    """Return what :func:`renamed_columns` would return for recorded snapshots, from the catalog as it is now.
+    """Return the result of :func:`renamed_columns` for recorded snapshots, from the present metadata in the catalog.
 
     Args:
         catalog: Where the tables are.
-        records: The tables with the snapshots that were read. One that has expired since is left out: a job reads all
-            of a snapshot, or fails.
-        planned: What it returned for the plan. It holds for a table whose metadata file has not changed since.
+        records: The tables with the snapshots that were read. Expired ones are left out: a job reads all of a
+            snapshot, or fails.
+        planned: The result for the plan. It is still right for a table whose metadata file has not changed since.
     """
     read = {Identifier.parse(record.identifier): record for record in records}
     files = {name: record.properties.get(METADATA_LOCATION) for name, record in read.items()}
@@ -274,7 +273,7 @@ def _newer_tables(
 def _tables_now(
     catalog: MaterializedViewCatalog, files: Mapping[Identifier, str | None]
 ) -> dict[Identifier, TableMetadata | None]:
-    """Return the metadata of tables as it is now; ``None`` if the metadata file is the one that was read before."""
+    """Return the present metadata of tables; ``None`` if the metadata file is still the one that was read before."""
     return {
         name: None if at.metadata_location == files[name] else catalog.table_metadata(name, at)
         for name, at in catalog.locate([*files]).items()
@@ -287,7 +286,7 @@ def _renamed(table: TableMetadata, now: TableMetadata, snapshot: int) -> tuple[s
 
 
 def with_own_columns(observation: Observation, tables: Mapping[Identifier, TableMetadata]) -> Observation:
-    """Return a view whose query, and the nested ones, give the views' own columns.
+    """Return the observation with ``*`` expanded in the query and the nested queries.
 
     Args:
         observation: The view.
@@ -301,10 +300,10 @@ def with_own_columns(observation: Observation, tables: Mapping[Identifier, Table
 
 
 def expanded_dependencies(dependencies: Dependencies, schemas: Schemas) -> Dependencies:
-    """Return what a query reads, with the nested views' queries giving the nested views' own columns.
+    """Return the dependencies of a query, with ``*`` expanded in the nested views' queries.
 
     Args:
-        dependencies: What the query reads.
+        dependencies: The tables and nested views that the query reads.
         schemas: See :func:`schemas_of`.
     """
     views = dependencies.nested
@@ -316,7 +315,7 @@ def expanded_dependencies(dependencies: Dependencies, schemas: Schemas) -> Depen
 
 
 def schemas_of(observed: Sequence[ObservedTable], tables: Mapping[Identifier, TableMetadata]) -> Schemas:
-    """Return the columns that base tables have had: those at their snapshot first, then the newest.
+    """Return all columns that base tables have had: those of their observed snapshot first, then the newest.
 
     Args:
         observed: The tables.
@@ -337,7 +336,7 @@ def _columns_had(table: TableMetadata, head: int | None) -> Sequence[tuple[str, 
 
 
 def same_columns(fields: Sequence[Mapping[str, Any]], table: TableMetadata) -> bool:
-    """Whether a table has these columns, by name and type."""
+    """Whether a table has exactly these columns, by name and type."""
     wanted = [(field["name"], _shape(field["type"])) for field in fields]
     return wanted == [(field["name"], _shape(field["type"])) for field in table.current_schema.get("fields", [])]
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The statements that refresh one interval of a view, and reuse of rows that an earlier attempt staged."""
+"""The statements that refresh one interval of a view, and reuse the rows that an earlier attempt staged."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from airflow_mv.spec.interval import Interval
 from airflow_mv.spec.reasons import Mode
 from airflow_mv.sql.intervals import condition
 
-#: Bytes for which Spark's own number of partitions is left alone.
+#: From this many bytes on, Spark's own number of partitions is used.
 ANY_SIZE = 2**40
 
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """What an earlier round of the same refresh has staged and could not publish.
+    """Rows that an earlier round of the same refresh staged and could not publish.
 
     Args:
         plan: Its plan.
-        outcome: What its job left.
+        outcome: The outcome of its job.
     """
 
     plan: RefreshPlan
@@ -32,13 +32,13 @@ class Kept:
 
 
 def interval_work(observation: Observation, interval: Interval, query: str, bytes_read: int | None) -> PartialRefresh:
-    """Return what the job does for a refresh of an interval.
+    """Return the steps of a refresh of an interval.
 
     Args:
-        observation: A look at the view.
+        observation: The observation of the view.
         interval: The interval.
         query: The query for its rows, with the view's columns by position.
-        bytes_read: Bytes that the query reads at most; ``None`` where nothing is known of it.
+        bytes_read: The most bytes that the query reads; ``None`` if unknown.
     """
     schema = observation.view.metadata.schema_
     steps = interval_steps(
@@ -53,17 +53,17 @@ def interval_work(observation: Observation, interval: Interval, query: str, byte
 
 
 def kept_rows(observation: Observation, plan: RefreshPlan, kept: Kept | None) -> tuple[str, dict[str, str]] | None:
-    """Return a query for the interval's rows as an earlier round has staged them, and what it needs registered.
+    """Return a query for the rows that an earlier round staged, and the metadata files that it needs registered.
 
-    Only the storage table has moved since then: the rows are a function of the base snapshots, so they stay right.
+    Only the storage table has changed since then. The rows depend on the base snapshots alone, so they are still right.
 
     Args:
-        observation: A look at the interval now.
+        observation: The present observation of the interval.
         plan: The plan from it.
         kept: The earlier round.
 
     Returns:
-        ``None`` where that round was for something else, or its rows are gone.
+        ``None`` if that round had other inputs, or its rows are gone.
     """
     if kept is None or not _same_rows(plan, kept.plan):
         return None

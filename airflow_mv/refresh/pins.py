@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One consistent snapshot set for several refreshes: pins of base tables, as a small document.
+"""A consistent snapshot set for several refreshes: pins of base tables, as a small JSON document.
 
-A materialized view that the same run refreshes is not pinned: it is read as its refresh left it.
+A materialized view that the same run refreshes is not pinned: the run reads the rows of its refresh.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ from airflow_mv.sql.query import parse_query
 
 log = logging.getLogger(__name__)
 
-#: Base tables as a refresh takes them.
+#: Pinned base tables, in the form that a refresh takes.
 Pins = dict[Identifier, ObservedTable]
 
 _AGAIN = "Pin again: clear the task that pins, with those after it"
 
 
 class _Document(StoredModel):
-    """As :class:`StoredModel`, with the spelling of the other documents of tasks and command line."""
+    """As :class:`StoredModel`, with keys in the style of the other documents of tasks and command line."""
 
     model_config = ConfigDict(alias_generator=None, extra="ignore")
 
@@ -49,10 +49,10 @@ class Pin(_Document):
     """One base table at one snapshot.
 
     Args:
-        snapshot_id: The snapshot, as text (it exceeds JavaScript's numbers); ``None`` for a table without any.
-        metadata_location: The metadata file in which it was current, for people; ``None`` where a time chose it.
+        snapshot_id: The snapshot id, as text (it exceeds JavaScript's numbers); ``None`` for a table without snapshots.
+        metadata_location: The metadata file in which it was current, for people; ``None`` if chosen by time.
         table_uuid: The table's uuid.
-        storage_table: Of a materialized view that the run does not refresh: its storage table's metadata file.
+        storage_table: The storage table's metadata file, for a materialized view that the run does not refresh.
     """
 
     snapshot_id: str | None = None
@@ -65,7 +65,7 @@ class Pin(_Document):
         """The snapshot's id as a number.
 
         Raises:
-            InvalidMetadataError: It is none.
+            InvalidMetadataError: It is not a number.
         """
         text = self.snapshot_id
         try:
@@ -78,10 +78,10 @@ class RunPins(_Document):
     """The pins of one run: :meth:`document` is the JSON of XCom and command line, :meth:`read` takes it back.
 
     Args:
-        pinned_at: When the base tables were looked at, ISO 8601.
-        as_of: The time whose state was pinned, where it was not that moment.
-        views: The views that the run refreshes, in order, and what each reads of them.
-        base_tables: All that they read besides.
+        pinned_at: When the base tables were read, ISO 8601.
+        as_of: The time whose state was pinned, if it was not the present.
+        views: The views that the run refreshes, in order, each with those of them that it reads.
+        base_tables: All other tables that they read.
         faults: Views and tables that could not be pinned, and why. Only refreshes that need them fail.
     """
 
@@ -93,7 +93,7 @@ class RunPins(_Document):
 
     @property
     def reads(self) -> dict[Identifier, tuple[Identifier, ...]]:
-        """The views in order, and what each reads of them."""
+        """The views in order, each with the views of the run that it reads."""
         return {
             Identifier.parse(view): tuple(Identifier.parse(name) for name in names)
             for view, names in self.views.items()
@@ -107,7 +107,7 @@ class RunPins(_Document):
             refreshed: The views whose refresh by this run has succeeded.
 
         Returns:
-            The views, and those that are held up, with what they wait for in vain.
+            The views, and the blocked views with the views that they wait for.
         """
         views = self.levels[level] if level < len(self.levels) else []
         missing = {view: [name for name in self.views[view] if name not in refreshed] for view in views}
@@ -115,12 +115,12 @@ class RunPins(_Document):
 
     @property
     def levels(self) -> list[list[str]]:
-        """The views level by level: each reads views of earlier levels only."""
+        """The views by level. A view reads views of earlier levels only."""
         return [[str(view) for view in level] for level in levels(self.reads)]
 
 
 def materialized_views(catalog: MaterializedViewCatalog, namespace: str | tuple[str, ...] | None) -> list[Identifier]:
-    """List the materialized views of a namespace; one whose metadata is broken is among them, a plain one is not.
+    """List the materialized views of a namespace, including those with broken metadata. Plain views are left out.
 
     Args:
         catalog: Where the namespace is.
@@ -133,7 +133,7 @@ def materialized_views(catalog: MaterializedViewCatalog, namespace: str | tuple[
     found = []
     for result in for_each(catalog.list(namespace), catalog.load):
         _raise_if_retryable(result.error)
-        # Where it cannot be read its own refresh tells why.
+        # If it cannot be read, its own refresh reports why.
         if result.value is None or result.value.settings is not None:
             found.append(result.item)
     return found
@@ -154,12 +154,13 @@ def pin_base_tables(
     Args:
         catalog: Where the views are.
         views: The views that the run refreshes.
-        as_of: Pin the base tables as they were then, instead of as they are now.
+        as_of: Pin the base tables as of this time, instead of their current snapshots.
         definitions: Queries of views that need not exist yet, or not with this query.
-        order: What the run refreshes before each view. One that reads another of them without it gets a fault.
+        order: The views that the run refreshes before each view. A view that reads another view of the run which is
+            not refreshed before it gets a fault.
 
     Raises:
-        InvalidQueryError: The views read each other in a circle.
+        InvalidQueryError: The views depend on each other in a cycle.
         CatalogUnavailableError: The catalog does not answer.
     """
     wanted = list(dict.fromkeys(catalog.identify(view) for view in views))
@@ -185,9 +186,9 @@ def pin_base_tables(
 
 
 def restore(catalog: MaterializedViewCatalog, view: str | Identifier, run: RunPins) -> Pins:
-    """Return what a run has pinned for one of its views, as a refresh takes it.
+    """Return the pins of a run for one of its views, in the form that a refresh takes.
 
-    Each snapshot is looked for, so that what has expired since is told before Spark starts.
+    Each snapshot is looked up, so that an expired one is reported before Spark starts.
 
     Args:
         catalog: Where the view is.
@@ -227,7 +228,7 @@ def _sources(catalog: MaterializedViewCatalog, view: Identifier, definition: str
 
 
 def _misplaced(reads: Reads, order: Reads | None) -> dict[str, str]:
-    """Say which views read others that the run does not refresh before them."""
+    """Return a fault for each view that reads another view of the run which is not refreshed before it."""
     faults = {}
     for view, names in reads.items() if order is not None else ():
         before = all_read(view, order) if order is not None and view in order else set()
@@ -242,7 +243,7 @@ def _misplaced(reads: Reads, order: Reads | None) -> dict[str, str]:
 def _pinned(
     catalog: MaterializedViewCatalog, tables: list[Identifier], as_of: datetime | None, faults: dict[str, str]
 ) -> dict[str, Pin]:
-    """Look at tables, all at once; where that fails one by one, so that one holds up no other."""
+    """Load tables together. If that fails, load them one by one, so that a broken table does not affect the others."""
     (result,) = for_each([tuple(tables)], lambda names: observe_tables(catalog, names, None, as_of=as_of, pins={}))
     _raise_if_retryable(result.error)
     if result.value is None:
@@ -265,7 +266,7 @@ def _pinned(
 
 
 def _raise_if_retryable(error: MaterializedViewError | None) -> None:
-    """Raise what a retry of the whole run may mend, such as a catalog that does not answer: it is no view's fault."""
+    """Raise an error that a retry of the whole run may fix, such as an unavailable catalog. No view causes it."""
     if error is not None and error.retryable:
         raise error
 
@@ -273,7 +274,7 @@ def _raise_if_retryable(error: MaterializedViewError | None) -> None:
 def _given(run: RunPins, view: Identifier, table: Identifier) -> Pin:
     pin = run.base_tables.get(str(table))
     if pin is None:
-        why = run.faults.get(str(table), "the view has another query since then, or is none of the run's")
+        why = run.faults.get(str(table), "the view has another query now, or does not belong to the run")
         raise PinError(f"view {view} reads {table}, which the run has not pinned: {why}. {_AGAIN}")
     return pin
 
@@ -290,10 +291,10 @@ def _restored(catalog: MaterializedViewCatalog, name: Identifier, pin: Pin, plac
         raise PinError(f"{name}, which the run has pinned, was dropped")
     if pin.storage_table is not None:
         return _restored_view(catalog.other(name.catalog), name, pin, place)
-    # The table as it is now: a snapshot that has expired since cannot be read, whatever the pinned file says.
+    # The present metadata: an expired snapshot cannot be read, even if the pinned metadata file contains it.
     table = catalog.table_metadata(name, place)
     if pin.table_uuid is not None and table.table_uuid != pin.table_uuid:
-        raise PinError(f"{name} was dropped and created again since the run has pinned it")
+        raise PinError(f"{name} was dropped and created again after the run pinned it")
     if pin.head is not None and table.find(pin.head) is None:
         raise PinError(
             f"the run has pinned {name} at snapshot {pin.head}, which has expired since; keep snapshots for longer "
@@ -303,7 +304,7 @@ def _restored(catalog: MaterializedViewCatalog, name: Identifier, pin: Pin, plac
 
 
 def _restored_view(home: MaterializedViewCatalog, name: Identifier, pin: Pin, place: Located) -> ObservedTable:
-    """A materialized view outside of the run: its rows as they were, whoever has refreshed it since."""
+    """Pin a materialized view outside of the run: its rows at that time, even if it was refreshed since."""
     loaded = home.open_view(name, place)
     settings = loaded.materialized
     if loaded.storage_table is None and pin.storage_table is not None:
@@ -323,15 +324,15 @@ def _observed(name: Identifier, pin: Pin, location: str, table: TableMetadata) -
 
 
 def _tell_if_ahead(catalog: MaterializedViewCatalog, view: Identifier, below: Identifier, run: RunPins) -> None:
-    """Say so where another refresh has taken a view of the run further than the run's cut."""
+    """Log a warning if another refresh brought a view of the run to later snapshots than the pinned ones."""
     home = catalog.other(below.catalog)
     record = home.load_storage(home.load(below)).record
     for name, snapshot in record.snapshots.items() if record else ():
         pin = run.base_tables.get(name)
         if pin is not None and pin.head is not None and snapshot != pin.head:
             log.warning(
-                "%s reads %s, which holds %s at %s, not at %s as this run does: another refresh has gone its own way. "
-                "The next run brings them together",
+                "%s reads %s, which holds %s at %s, not at %s as this run does: another refresh used other snapshots. "
+                "The next run makes them consistent",
                 view,
                 below,
                 name,

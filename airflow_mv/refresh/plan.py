@@ -25,30 +25,30 @@ _REFRESH_IDS = uuid.UUID("6f2c2f0e-6a43-5d3c-9d9b-6e0f3f3f7a10")
 
 @dataclass(frozen=True, slots=True)
 class RefreshPlan:
-    """A decision, its reasons, and all that carrying it out needs; as JSON it may cross processes.
+    """What a refresh will do, why, and all data that this needs. As JSON it is passed between processes.
 
     Args:
         view: The view.
-        view_uuid: Its uuid: a view that was dropped and created again is another one.
+        view_uuid: Its uuid. A view that was dropped and created again has another one.
         version_id: The version whose query is computed.
         metadata_location: The view metadata file that the plan was made from: the base of the swap.
         storage_table_location: The storage metadata file that the plan was made from.
-        storage_base: The storage state that the plan was made from; another refresh changes it, nothing else.
-        storage_table: The storage table's name in the catalog, where it has one.
+        storage_base: The storage state that the plan was made from. Only another refresh changes it.
+        storage_table: The storage table's name in the catalog, if it has one.
         layout: The view's layout.
         mode: What to do.
         reasons: Why, in order of weight.
         refresh_id: Derived from the input; see :func:`refresh_id`.
         records: What the refresh will record for each base table.
         nested_views: The plain views that the query is expanded through.
-        changes: What happened to each base table since the last refresh.
-        state: The freshness that the plan found.
-        script: What Spark is asked, or ``None`` where no Spark job is needed.
-        estimates: What the ways that were compared are expected to take, the chosen one first.
-        skips: Whether the view stays as it is where the job finds that it cannot refresh incrementally.
-        interval: The rows that the refresh is for; ``None`` for the whole view.
-        behind_since_ms: When the first base commit was made that is not in the view, as far as that is known.
-        renamed: By base table, the columns whose names meant another column at the snapshot to read.
+        changes: How each base table has changed since the last refresh.
+        state: The view's freshness before the refresh.
+        script: The script for Spark; ``None`` if no Spark job is needed.
+        estimates: The estimated costs of the compared modes, the chosen one first.
+        skips: Whether the view stays as it is if the job finds that it cannot refresh incrementally.
+        interval: The interval to refresh; ``None`` for the whole view.
+        behind_since_ms: When the first base commit that the view does not contain was made, if known.
+        renamed: The columns whose names meant another column at the snapshot to read, by base table.
     """
 
     view: Identifier
@@ -79,11 +79,11 @@ class RefreshPlan:
         return self.script.statements if self.script else ()
 
     def with_script(self, script: Script) -> RefreshPlan:
-        """Return the plan with what Spark is asked."""
+        """Return the plan with its script."""
         return replace(self, script=script)
 
     def with_checks(self, checks: StagedChecks | None) -> RefreshPlan:
-        """Return the plan with what must hold of the rows that its script stages."""
+        """Return the plan with the checks of the rows that its script stages."""
         return self if self.script is None else replace(self, script=replace(self.script, checks=checks))
 
     def to_dict(self) -> dict[str, Any]:
@@ -118,7 +118,7 @@ class RefreshPlan:
         """Read what :meth:`to_dict` wrote.
 
         Raises:
-            InvalidMetadataError: If it is no such document; the message names the field.
+            InvalidMetadataError: It is not such a document; the message names the field.
         """
         check_fields(document, _KINDS, "plan")
         try:
@@ -153,7 +153,7 @@ class RefreshPlan:
             raise InvalidMetadataError(f"not a refresh plan: {type(error).__name__}: {str(error)[:300]}") from None
 
 
-#: Types of the fields of :meth:`RefreshPlan.to_dict` that are taken as they are, and the fields that are lists.
+#: Types of the fields of :meth:`RefreshPlan.to_dict` that are taken without conversion, and the fields that are lists.
 _KINDS = {
     **dict.fromkeys(
         ("view_uuid", "metadata_location", "storage_table_location", "storage_base", "refresh_id", "layout"), str
@@ -175,15 +175,15 @@ def refresh_id(
 ) -> str:
     """Derive the id of a refresh from its input.
 
-    Two workers that do the same refresh from the same state get the same id, so a retry or a zombie
-    finds what the other has done. The storage state is part of it: an id occurs once in a history.
+    Two workers that do the same refresh from the same state compute the same id, so a retry or a zombie task
+    finds the work of the other. The storage state is part of the input: an id occurs once in a history.
 
     Args:
         view_uuid: The view.
         version_id: Its version.
         records: Every base table with the snapshot that is read.
         nested_views: Every nested view with its version.
-        scope: ``full`` or what else the refresh covers.
+        scope: What the refresh covers, such as ``full``.
         storage_base: The storage state that the refresh starts from.
     """
     tables = sorted((item.identifier, item.snapshot_reference, item.properties.get("table-uuid")) for item in records)
@@ -194,22 +194,22 @@ def refresh_id(
 
 @dataclass(frozen=True, slots=True)
 class RefreshResult:
-    """The result of a refresh; :meth:`to_dict` is the document of command line and XCom.
+    """The result of a refresh; :meth:`to_dict` is the document in XCom and on the command line.
 
     Args:
         view: The view.
         outcome: ``refreshed``, ``fresh``, ``already-committed``, ``superseded`` or ``skipped``.
         mode: The mode that ran.
         reasons: Why that mode.
-        refresh_id: The refresh that the stored rows are of; ``None`` where there is none.
+        refresh_id: The refresh that produced the stored rows; ``None`` if there is none.
         storage_table_location: The storage metadata file that the view names now.
         rows_written: Rows that this refresh wrote.
         seconds: Wall-clock time of all steps.
-        snapshots: Snapshot by base table that the refresh read; ``-1`` for an empty table.
-        interval: The rows that it was for; ``None`` for the whole view.
-        lag_seconds: From the first base commit that this refresh brought in to its publication, by the clocks of the
-            two who made them; ``None`` where that is not known.
-        checks: What came of the checks of the rows that it published.
+        snapshots: The snapshot of each base table that the refresh read; ``-1`` for an empty table.
+        interval: The refreshed interval; ``None`` for the whole view.
+        lag_seconds: Time from the first base commit that this refresh added to the view until its publication, by the
+            clocks of the two hosts; ``None`` if unknown.
+        checks: The results of the checks of the published rows.
     """
 
     view: Identifier
@@ -227,12 +227,12 @@ class RefreshResult:
 
     @property
     def published(self) -> bool:
-        """Whether it gave the view's readers something new."""
+        """Whether it published something new to the view's readers."""
         return self.outcome in ("refreshed", "already-committed")
 
     @property
     def fallback(self) -> str | None:
-        """Why an incremental view was recomputed in full, or left as it is, against expectation; else ``None``."""
+        """Why an incremental view was unexpectedly recomputed in full, or not refreshed; else ``None``."""
         return fallback(self.reasons)
 
     def to_dict(self) -> dict[str, Any]:

@@ -40,19 +40,20 @@ def plan_refresh(
     pins: Pins | None = None,
     kept: Kept | None = None,
 ) -> RefreshPlan:
-    """Plan a refresh: what would run, and why. Reads metadata only.
+    """Return what a refresh would do, and why. Reads metadata only.
 
     Args:
         catalog: Where the view is.
         view: The view.
         options: How to refresh.
         pins: See :func:`airflow_mv.freshness.observe.observe`.
-        kept: What an earlier round of the same refresh has staged; taken where only the storage table moved since.
+        kept: Rows that an earlier round of the same refresh staged. They are reused if only the storage table has
+            changed since.
 
     Raises:
         BaseTableNotFoundError: A base table cannot be read.
         RefreshRefusedError: The fallback policy forbids what would be needed.
-        ConfigurationError, InvalidQueryError: A check is not what it must be.
+        ConfigurationError, InvalidQueryError: A check is invalid.
     """
     return compile_plan(load_inputs(catalog, view, options or RefreshOptions(), pins=pins), kept)
 
@@ -61,8 +62,8 @@ def compile_plan(inputs: RefreshInputs, kept: Kept | None = None) -> RefreshPlan
     """Choose what a refresh does, and compile its script. A function of its arguments; see :func:`plan_refresh`.
 
     Args:
-        inputs: What was read.
-        kept: What an earlier round of the same refresh has staged.
+        inputs: The inputs of the refresh.
+        kept: Rows that an earlier round of the same refresh staged.
     """
     policy = _policy(inputs)
     choice, inputs = choose(inputs, policy)
@@ -89,11 +90,11 @@ def _policy(inputs: RefreshInputs) -> Policy:
 
 
 def _of_interval(inputs: RefreshInputs, interval: Interval, plan: RefreshPlan, kept: Kept | None) -> RefreshPlan:
-    """Give the plan of an interval its script."""
+    """Add the script to the plan of an interval."""
     observation = inputs.observation
     found = kept_rows(observation, plan, kept)
     if found is not None:
-        why = Reason(Code.REBASED, "its rows are staged already: only the storage table has moved meanwhile")
+        why = Reason(Code.REBASED, "its rows are staged already: only the storage table has changed since")
         plan = replace(plan, reasons=(*plan.reasons, why))
     query = found or inputs.pinned_query()
     work = interval_work(observation, interval, query[0], full_estimate(inputs).bytes_read)
@@ -116,7 +117,7 @@ def _identity(observation: Observation, mode: Mode, renamed: Mapping[str, tuple[
         version_id=observation.view.metadata.current_version_id,
         records=tuple(table.record() for table in observation.tables),
         nested_views=observation.nested_views,
-        # What was staged before a column was renamed is another refresh's.
+        # Rows that were staged before a column was renamed must not be reused.
         scope=f"{scope} renamed {sorted(renamed.items())}" if renamed else scope,
         storage_base=observation.storage.base,
     )
@@ -154,10 +155,10 @@ def build_script(inputs: RefreshInputs, queries: Pinned, identity: str, work: Pa
     """Compile the script that recomputes the rows, or does less.
 
     Args:
-        inputs: What the refresh is planned from.
+        inputs: The inputs of the refresh.
         queries: The query for the rows.
         identity: The refresh.
-        work: What to do instead of recomputing all rows.
+        work: The steps that replace the recompute of all rows.
 
     Raises:
         UnsupportedError: The storage table in the catalog does not have the view's columns.
@@ -175,7 +176,7 @@ def build_script(inputs: RefreshInputs, queries: Pinned, identity: str, work: Pa
         storage=storage.table,
         target=storage.target,
         same_schema=inputs.same_schema,
-        # Only engines that find the table by its name look for it.
+        # Only engines that load the table by name read it.
         summary=_refresh_state(inputs) if storage.pointers else {},
         outcome_location=outcome_location,
         work=work,
@@ -183,12 +184,12 @@ def build_script(inputs: RefreshInputs, queries: Pinned, identity: str, work: Pa
 
 
 def _refresh_state(inputs: RefreshInputs) -> dict[str, str]:
-    """Return what the draft specification puts into the summary of a storage table's snapshot."""
+    """Return the summary fields that the draft specification defines for a storage table's snapshot."""
     observation = inputs.observation
     loaded, record = observation.view, observation.record
     tables = tuple(table.record() for table in observation.tables)
     if observation.interval is not None:
-        # Its readers know of whole refreshes only: for them nothing is newer than the last one.
+        # The draft knows refreshes of whole views only. For its readers the last one of these is the newest.
         if record is None or record.only_intervals:
             return {}
         tables = record.base_tables
@@ -205,7 +206,7 @@ def _refresh_state(inputs: RefreshInputs) -> dict[str, str]:
 
 
 def _require_same_schema(inputs: RefreshInputs) -> None:
-    """A table in the catalog gets no other columns while others read it: that takes a new storage table."""
+    """Refuse to change the columns of a table in the catalog, which others may read: a new storage table is needed."""
     observation = inputs.observation
     if not inputs.same_schema:
         name = observation.view.identifier

@@ -45,7 +45,7 @@ class Readable:
         storage: Its storage table.
         record: The refresh that the rows are of.
         snapshot_id: The storage snapshot that holds them; ``None`` for no rows at all.
-        state: The view's state when it was looked at.
+        state: The view's state when it was loaded.
     """
 
     view: LoadedView
@@ -56,13 +56,13 @@ class Readable:
 
     @property
     def refresh_id(self) -> str:
-        """The refresh that the rows are of."""
+        """The refresh that produced the rows."""
         return self.record.refresh_id
 
 
 @dataclass(frozen=True, slots=True)
 class ReadResult:
-    """Rows on their way: read ``batches`` once.
+    """A stream of stored rows. ``batches`` can be read once.
 
     Args:
         readable: What is read, and of which refresh.
@@ -81,8 +81,8 @@ class ReadResult:
         """Yield each row as a list of Python values.
 
         Raises:
-            NotFoundError: A data file is gone.
-            InvalidMetadataError: A data file is cut, or cannot be read.
+            NotFoundError: A data file is missing.
+            InvalidMetadataError: A data file is truncated, or cannot be read.
             CatalogUnavailableError: The store did not answer.
         """
         view = self.readable.view.identifier
@@ -108,15 +108,15 @@ def readable(
 ) -> Readable:
     """Find the stored rows that a reader may have.
 
-    Stale rows are given only where the view allows it; else the view is refreshed first, or refused.
-    Rows of another definition are never given.
+    Stale rows are returned only if the view allows it; else the view is refreshed first, or the call is refused.
+    Rows of another definition are never returned.
 
     Args:
         catalog: Where the view is.
         view: The view.
-        as_of: The rows as the view had them then, from the recorded history.
+        as_of: Return the view's rows as of this time, from the recorded history.
         refresh_id: The rows of this recorded refresh.
-        stager: Runs the refresh that may be needed; ``None`` refuses instead.
+        stager: Runs the refresh if one is needed. With ``None`` the call is refused instead.
 
     Raises:
         StaleViewError: A refresh would be needed and there is no stager.
@@ -150,7 +150,7 @@ def read_arrow(catalog: MaterializedViewCatalog, found: Readable, *, limit: int 
         limit: At most this many rows.
 
     Raises:
-        InvalidMetadataError: A file that lists the data files is lost or cut.
+        InvalidMetadataError: A file that lists the data files is missing or truncated.
         UnsupportedError: A column has a type that pyiceberg does not know.
     """
     _say(found)
@@ -173,7 +173,7 @@ def read_arrow(catalog: MaterializedViewCatalog, found: Readable, *, limit: int 
 
 
 def read(spark: SparkSession, view: str, *, catalog: MaterializedViewCatalog | None = None) -> DataFrame:
-    """Return a view's stored rows as a DataFrame, refreshed in this session first where that is needed.
+    """Return a view's stored rows as a DataFrame. If needed, the view is refreshed in this session first.
 
     Works in classic and in Spark Connect sessions.
 
@@ -194,7 +194,7 @@ def read(spark: SparkSession, view: str, *, catalog: MaterializedViewCatalog | N
 
 
 def _has_variant(kind: Any) -> bool:
-    """Whether a stored type is variant, or has it within."""
+    """Whether a stored type is or contains variant."""
     if not isinstance(kind, dict):
         return bool(kind == "variant")
     parts = [field["type"] for field in kind.get("fields", [])]
@@ -239,10 +239,10 @@ def _find(
 
 
 def _shown(table: TableMetadata, records: Sequence[RefreshRecord]) -> list[tuple[int, RefreshRecord]]:
-    """Return when the rows of which refresh came to be the current ones, oldest first.
+    """Return each time at which a refresh became current, with the refresh, oldest first.
 
-    A refresh has its own time. A rollback is in the storage table's log alone: there a snapshot became current at
-    another time than it was made.
+    The time of a refresh is in its record. A rollback is only in the storage table's log, as a snapshot that became
+    current at another time than it was made.
     """
     shown = [(record.refreshed_at_ms or 0, record) for record in records]
     for entry in table.snapshot_log:

@@ -56,25 +56,25 @@ _ABOUT_CLOCKS = re.compile(
     r"Expected sorted (snapshot|previous metadata) log entries|Invalid (update|snapshot) timestamp", re.ASCII
 )
 _MAX_PLANS = 6
-#: Refreshes of other intervals move the storage table too, and each of them only once: a backfill runs many at a time.
+#: Each refresh of another interval changes the storage table once, and a backfill runs many of them at a time.
 _MAX_INTERVAL_PLANS = 40
 
 
 def stage(catalog: MaterializedViewCatalog, plan: RefreshPlan, stager: Stager) -> Outcome | None:
-    """Run a plan's script, so that its rows exist and nobody sees them.
+    """Run a plan's script. Its rows are staged where no reader sees them.
 
-    An outcome that an earlier try of the same refresh left is taken up instead of running Spark again.
+    If an earlier try of the same refresh left its outcome, that outcome is used and Spark does not run again.
 
     Args:
-        catalog: Where the outcome is left.
+        catalog: Where the outcome is stored.
         plan: The plan.
         stager: Runs the script.
 
     Returns:
-        ``None`` where the plan needs no Spark job.
+        ``None`` if the plan needs no Spark job.
 
     Raises:
-        InvalidQueryError: The fault lies in the view's SQL.
+        InvalidQueryError: The view's SQL is the cause.
         RefreshRefusedError: The job cannot go on incrementally, and may not recompute.
         CheckFailedError: The staged rows have not passed the checks.
         ClockError, FutureTimeError: The clock of Spark's driver is wrong, or the view holds times of a wrong clock.
@@ -94,7 +94,7 @@ def stage(catalog: MaterializedViewCatalog, plan: RefreshPlan, stager: Stager) -
     if outcome.error is not None or outcome.metadata_location is None:
         raise _failure(catalog, plan, outcome)
     location = plan.script.outcome_location
-    # A submitted driver has left it there already; a branch tells by itself, but not whether its rows are good.
+    # A submitted driver has stored it already. A branch shows that rows were staged, but not that checks passed.
     telling = outcome.branch is not None and plan.script.checks is None
     if location is not None and not telling and catalog.files.read_text(location) != outcome.to_json():
         catalog.files.replace_text(location, outcome.to_json())
@@ -135,10 +135,10 @@ def _clock_error(catalog: MaterializedViewCatalog, view: Identifier, reason: str
 
 
 def _require_files(catalog: MaterializedViewCatalog, plan: RefreshPlan, reason: str) -> None:
-    """Say so if a job has failed because files of the stored rows are lost or cut: no retry helps then.
+    """Raise if a job failed because files of the stored rows are missing or truncated, which no retry can fix.
 
     Raises:
-        InvalidMetadataError: They are.
+        InvalidMetadataError: Files are missing or truncated.
     """
     if not _ABOUT_FILES.search(reason):
         return
@@ -159,7 +159,7 @@ def _require_files(catalog: MaterializedViewCatalog, plan: RefreshPlan, reason: 
 
 
 def _refused(plan: RefreshPlan, outcome: Outcome) -> Outcome:
-    """End a job that could not go on incrementally, and was not allowed to recompute."""
+    """Raise for a job that could not refresh incrementally and was not allowed to recompute all rows."""
     if plan.skips:
         return outcome
     raise RefreshRefusedError(
@@ -182,11 +182,11 @@ def publish(
     """Publish a staged plan.
 
     Returns:
-        ``None`` where the refresh has to be planned again; nothing of it was published then. That is so, too, where a
-            column of a base table was renamed meanwhile: the job's filters may have met another column.
+        ``None`` if the refresh has to be planned again; nothing was published then. This includes a column of a base
+            table that was renamed after the plan: the job's filters may have been applied to another column.
 
     Raises:
-        CheckFailedError: What was staged has not passed the plan's checks.
+        CheckFailedError: The staged rows have not passed the plan's checks.
         CommitConflictError, CommitStateUnknownError: See :func:`airflow_mv.publish.protocol.commit`.
     """
     if outcome is not None:
@@ -197,7 +197,7 @@ def publish(
         require_passed(plan, outcome)
         planned = dict(plan.renamed)
         if (renamed := renamed_by_now(catalog, plan.records, planned)) != planned:
-            log.info("Columns of base tables of %s were renamed meanwhile (%s): planning again", plan.view, renamed)
+            log.info("Columns of base tables of %s were renamed (%s): planning again", plan.view, renamed)
             return None
     published = publish_staged(
         catalog,
@@ -210,7 +210,7 @@ def publish(
         log.info("%s changed while it was refreshed: planning again", plan.view)
         return None
     if published.outcome == PublishOutcome.SUPERSEDED:
-        # The rows are another refresh's: say which.
+        # Another refresh published the rows: report that one.
         return replace(_unchanged(catalog, plan), outcome=str(published.outcome))
     committed = published.outcome == PublishOutcome.COMMITTED
     return RefreshResult(
@@ -235,7 +235,7 @@ def _lag_seconds(plan: RefreshPlan) -> float | None:
 
 
 def _as_it_ran(plan: RefreshPlan, outcome: Outcome) -> RefreshPlan:
-    """What counts is the mode that ran, not the one that was planned."""
+    """Return the mode that ran, which may differ from the planned one."""
     if outcome.fallback is None:
         return replace(plan, reasons=(*plan.reasons, *_compared(outcome)))
     code = Code.SKIPPED if outcome.metadata_location is None else Code.INCREMENTAL_UNAVAILABLE
@@ -245,10 +245,10 @@ def _as_it_ran(plan: RefreshPlan, outcome: Outcome) -> RefreshPlan:
 
 
 def _compared(outcome: Outcome) -> Iterator[Reason]:
-    """Say where all rows had to be read to know the change: no estimate has expected that."""
+    """Return reasons for tables of which all rows were read to find the change. The estimates do not expect that."""
     for delta in outcome.deltas:
         if "values" in delta.ways:
-            text = "all of its rows at both snapshots were compared: over Spark Connect its files cannot be asked for"
+            text = "all of its rows at both snapshots were compared: over Spark Connect its files cannot be listed"
             yield Reason(Code.ROWS_COMPARED, f"{delta.table}: {text}")
 
 
@@ -291,8 +291,8 @@ def refresh(
         views: Their names.
         stager: Runs the scripts; an in-process session serves all views with one Spark application.
         options: How to refresh.
-        pins: Base tables that were pinned before (:mod:`airflow_mv.refresh.pins`); by default several views pin
-            their own.
+        pins: Base tables that were pinned before (:mod:`airflow_mv.refresh.pins`). By default a refresh of several
+            views pins them itself.
         on_plan: Called with each plan before it is carried out.
         effects: Clock, sleep and jitter.
 
@@ -309,7 +309,7 @@ def refresh(
 
 
 def in_dependency_order(catalog: MaterializedViewCatalog, views: Sequence[Identifier]) -> list[Identifier]:
-    """Sort views so that each comes after those of them that it reads; else the given order stays."""
+    """Sort views so that each comes after the views that it reads. Otherwise the given order is kept."""
     reads: dict[Identifier, set[Identifier]] = {}
     for view in dict.fromkeys(views):
         loaded = catalog.load(view)

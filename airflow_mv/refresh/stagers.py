@@ -21,7 +21,7 @@ log = logging.getLogger(__name__)
 
 
 def settings_of(catalog: MaterializedViewCatalog) -> SparkSettings:
-    """Return the Spark configuration of a catalog and of every other catalog that was opened through it."""
+    """Return the Spark configuration of a catalog and of all catalogs that were opened through it."""
     settings = [spark_settings(name, home.properties) for name, home in catalog.opened().items()]
     return functools.reduce(SparkSettings.merge, settings)
 
@@ -29,7 +29,7 @@ def settings_of(catalog: MaterializedViewCatalog) -> SparkSettings:
 def session_stager(
     catalog: MaterializedViewCatalog, spark: SparkSession, *, report: Callable[[str], None] = log.info
 ) -> Callable[[Script], Outcome]:
-    """Return a stager that runs scripts in a session that is there already."""
+    """Return a stager that runs scripts in an existing session."""
 
     def stage(script: Script) -> Outcome:
         from airflow_mv.job.run import run
@@ -43,7 +43,7 @@ def session_stager(
 
 
 def _store_clock(catalog: MaterializedViewCatalog, script: Script) -> Callable[[], int] | None:
-    """Return what tells the time of the store that a script's outcome is in; ``None`` where it has no place there."""
+    """Return a function that reads the clock of the store of a script's outcome; ``None`` if the script stores none."""
     if script.outcome_location is None:
         return None
     folder = script.outcome_location.rpartition("/")[0]
@@ -60,7 +60,7 @@ def _store_clock(catalog: MaterializedViewCatalog, script: Script) -> Callable[[
 
 
 def stored_rows(spark: SparkSession, storage: LoadedStorage, snapshot_id: int | None) -> DataFrame:
-    """Return a storage table's rows at a snapshot, by its name where it has one; ``None`` for the current rows."""
+    """Return a storage table's rows at a snapshot, by the table's name if it has one; ``None`` for the current rows."""
     from airflow_mv.job.session import made_active
 
     with made_active(spark):
@@ -72,7 +72,7 @@ def stored_rows(spark: SparkSession, storage: LoadedStorage, snapshot_id: int | 
 
 
 class InProcessStager:
-    """Runs scripts in a session that is opened at the first one: what needs no Spark starts none.
+    """Runs scripts in a session that is opened for the first script. If no script runs, Spark does not start.
 
     Args:
         catalog: Its configuration becomes the session's.
@@ -102,7 +102,7 @@ class InProcessStager:
 
     @property
     def session(self) -> SparkSession:
-        """The session, opened now if it was not before."""
+        """The session. It is opened on first use."""
         if self._session is None:
             from airflow_mv.job.session import active_session, open_session
 
@@ -114,7 +114,7 @@ class InProcessStager:
         return self._session
 
     def close(self) -> None:
-        """Stop the session, if one was opened here; one that was there before goes on."""
+        """Stop the session if it was opened here. A session that existed before keeps running."""
         if self._session is not None and self._ours:
             self._session.stop()
         self._session = None

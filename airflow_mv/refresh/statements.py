@@ -27,15 +27,15 @@ from airflow_mv.spec.table import TableMetadata
 from airflow_mv.sql.query import Dependencies, ParsedQuery, PinnedTable, pin_query, string_literal
 
 _KEEP_METADATA = "write.metadata.delete-after-commit.enabled"
-#: A storage table's properties from the start. Old metadata files still belong to published versions.
+#: Initial properties of a storage table. Old metadata files are kept, because published versions refer to them.
 STORAGE_PROPERTIES = ((_KEEP_METADATA, "false"), ("format-version", "2"))
-#: One in the catalog is changed by several at once: by each refresh's branches, and by other engines.
+#: A storage table in the catalog has concurrent writers: the branches of refreshes, and other engines.
 REGISTERED_PROPERTIES = (*STORAGE_PROPERTIES, ("commit.retry.num-retries", "10"))
 _BYTES_OF_A_PARTITION, _LEAST_PARTITIONS, _SPARKS_PARTITIONS = 16 * 1024 * 1024, 4, 200
 _SNAPSHOT_PROPERTY = "spark.sql.iceberg.snapshot-property."
-#: A refresh is a function of its snapshots, not of a session: INSERT OVERWRITE replaces the whole table,
-#: `${…}` in a quoted name is no variable of Spark's, time zones are the same wherever the job runs, and so is what a
-#: backslash in a literal means: keys are written as literals.
+#: A refresh must depend on its snapshots only, not on a session. With these settings INSERT OVERWRITE replaces the
+#: whole table, `${…}` in a quoted name is not a variable, and the time zone and the meaning of a backslash in a literal
+#: are the same everywhere (keys are written as literals).
 _CONFS = (
     ("spark.sql.sources.partitionOverwriteMode", "static"),
     ("spark.sql.variable.substitute", "false"),
@@ -53,14 +53,14 @@ def pinned_tables(
     storages: Mapping[Identifier, str | Identifier],
     unfiltered: Collection[Identifier] = (),
 ) -> dict[Identifier, PinnedTable]:
-    """Return the snapshot of each base table, and a staged name of each that is a materialized view.
+    """Return the snapshot of each base table, and a staged name for each base table that is a materialized view.
 
     Args:
         tables: The base tables.
-        heads: The snapshot to read of each base table; ``None`` for one that was never written.
-        storages: Of each base table that is a materialized view the storage table: its metadata file, or its name
+        heads: The snapshot to read from each base table; ``None`` for one that was never written.
+        storages: The storage table of each base table that is a materialized view: its metadata file, or its name
             in the catalog.
-        unfiltered: Base tables of which no filter may reach the scan.
+        unfiltered: Base tables into whose scans no filter may be pushed.
     """
     names = read_as(storages)
     return {item: PinnedTable(item, heads[item], sql=names.get(item), unfiltered=item in unfiltered) for item in tables}
@@ -76,12 +76,12 @@ def pin(
 
     Args:
         query: The query.
-        dependencies: What the query reads.
+        dependencies: The tables and views that the query reads.
         tables: From :func:`pinned_tables`.
         storages: As for :func:`pinned_tables`.
 
     Returns:
-        The pinned query, and the storage metadata file to register by staged name.
+        The pinned query, and the storage metadata files to register, by staged name.
     """
     text = pin_query(query, tables=tables, views=dependencies.nested)
     return text, {_staged_names(storages)[item]: place for item, place in storages.items() if isinstance(place, str)}
@@ -107,10 +107,10 @@ class PartialRefresh:
     """What a refresh does instead of recomputing all rows.
 
     Args:
-        steps: After the storage table is at hand.
-        may_recompute: Whether the job may recompute all rows where it finds that it cannot go on.
+        steps: The steps that follow the registration of the storage table.
+        may_recompute: Whether the job may recompute all rows if it finds that it cannot refresh incrementally.
         bytes_read: Bytes that the steps are expected to read.
-        incremental: Whether the job may find that it cannot go on, for reasons that are not the query's.
+        incremental: Whether the job may find the steps impossible for reasons that do not lie in the query.
     """
 
     steps: tuple[Step, ...]
@@ -120,7 +120,7 @@ class PartialRefresh:
 
     @property
     def confs(self) -> tuple[tuple[str, str], ...]:
-        """Session settings for so much data: Spark's 200 shuffle partitions cost more than a small change itself."""
+        """Return session settings for this much data. Spark's 200 shuffle partitions cost more than a small change."""
         partitions = min(max(self.bytes_read // _BYTES_OF_A_PARTITION, _LEAST_PARTITIONS), _SPARKS_PARTITIONS)
         return () if partitions == _SPARKS_PARTITIONS else (("spark.sql.shuffle.partitions", str(partitions)),)
 
@@ -149,9 +149,9 @@ def refresh_script(
         storage: The storage table's metadata.
         target: How the statements name the storage table.
         same_schema: Whether its columns are the view's; else the table's schema is replaced, too.
-        summary: More for the summary of the snapshots that the job writes.
-        outcome_location: Where a submitted driver leaves its outcome.
-        work: What to do instead of recomputing; only where the columns are the same.
+        summary: Additional fields for the summaries of the snapshots that the job writes.
+        outcome_location: Where a submitted driver stores its outcome.
+        work: The steps that replace the recompute; only if the columns are the same.
     """
     query, nested = pinned
     steps = [_register(STORAGE, target.registers)] if target.registers else []
@@ -197,14 +197,14 @@ def interval_steps(table: str, *, query: str, columns: Sequence[str], where: str
         table: The quoted name by which the refresh writes to the storage table.
         query: A query with the view's columns by position.
         columns: The view's column names, in order.
-        where: What just the rows of the interval pass.
+        where: The condition that exactly the rows of the interval pass.
     """
     rows = f"{renamed(query, columns)}\nWHERE {where}"
     return SqlStep(f"DELETE FROM {table} WHERE {where}", query), SqlStep(f"INSERT INTO {table}\n{rows}")
 
 
 def all_rows(table: str, snapshot: int | None = None) -> str:
-    """Return the query for all rows of a table, at a snapshot or as it is.
+    """Return the query for all rows of a table, at a snapshot or the current ones.
 
     Args:
         table: Its quoted name.
@@ -230,12 +230,12 @@ def create_storage(
     Args:
         view: For messages.
         query: The view's SQL, with full names.
-        columns: Names to give the columns, where the view has its own.
-        location: The storage table's directory; ``None`` leaves it to the catalog.
+        columns: Names of the columns, if the view has its own.
+        location: The storage table's directory; with ``None`` the catalog chooses it.
         partition_by: Checked and quoted partition transforms.
         nested: Metadata file of each base table that is itself a materialized view, by staged name.
-        token: Stands in for a refresh id.
-        table: Its name in the catalog; by default it is in none.
+        token: Used in place of a refresh id.
+        table: Its name in the catalog; by default it is in no catalog.
         owner: The view's namespace and name, for a table in the catalog.
     """
     source = renamed(query, columns) if columns else query
@@ -253,7 +253,7 @@ def renamed(query: str, columns: Sequence[str]) -> str:
 
 
 def partition_transforms(storage: TableMetadata, columns: Sequence[str]) -> list[str]:
-    """Return a table's partitioning as Spark writes it, as far as the columns are still there."""
+    """Return a table's partitioning as Spark writes it, without fields whose columns no longer exist."""
     names = {field["id"]: str(field["name"]) for field in storage.current_schema.get("fields", []) if "id" in field}
     spec = next((item for item in storage.partition_specs if item.get("spec-id") == storage.default_spec_id), {})
     fields: list[dict[str, Any]] = spec.get("fields", [])

@@ -22,14 +22,14 @@ _Filters = Mapping[Identifier, Sequence[tuple[Comparison, ...]]]
 
 
 def is_unaffected(inputs: RefreshInputs, interval: Interval) -> tuple[Reason, ...] | None:
-    """Say why an interval has the rows that it would have now, although base tables have changed.
+    """Return the reason why an interval is unaffected although base tables have changed.
 
     Args:
         inputs: The view, whose freshness is that of the interval.
-        interval: It.
+        interval: The interval.
 
     Returns:
-        ``None`` where that is not sure.
+        ``None`` if this cannot be proven.
     """
     observation = inputs.observation
     freshness = observation.freshness
@@ -39,7 +39,7 @@ def is_unaffected(inputs: RefreshInputs, interval: Interval) -> tuple[Reason, ..
         return None
     looks = [item.base_tables for item in freshness.parts] or [freshness.base_tables]
     changes = [change for look in looks for change in look if change.moved]
-    # Rows that nobody touched read otherwise by another schema.
+    # With another schema even unchanged rows may be read differently.
     if any(change.range.schema_changed or (change.changed and not change.range.only_appends) for change in changes):
         return None
     filters = _filters(inputs, interval)
@@ -47,12 +47,12 @@ def is_unaffected(inputs: RefreshInputs, interval: Interval) -> tuple[Reason, ..
     if filters is None or any(_may_touch(inputs, filters, change) for change in changed):
         return None
     names = ", ".join(sorted({change.identifier for change in changed}))
-    told = Reason(Code.FILTERED_OUT, f"by its files' statistics no row that came to {names} has {interval}")
+    told = Reason(Code.FILTERED_OUT, f"by its files' statistics no row added to {names} has {interval}")
     return (told,)
 
 
 def _filters(inputs: RefreshInputs, interval: Interval) -> _Filters | None:
-    """Return what a row of each base table must be like to matter to the interval."""
+    """Return the conditions that a row of each base table must pass to affect the interval."""
     observation = inputs.observation
     view = observation.view
     relations = []
@@ -78,7 +78,7 @@ def _filters(inputs: RefreshInputs, interval: Interval) -> _Filters | None:
 def _may_touch(inputs: RefreshInputs, filters: _Filters, change: BaseTableChange) -> bool:
     observed = next(item for item in inputs.observation.tables if item.identifier == change.identifier)
     table = inputs.metadata(observed)
-    # The statistics are asked by the names of the table's current columns.
+    # Statistics are looked up by the names of the table's current columns.
     if table.schema_at(observed.head) != table.current_schema:
         return True
     appended = appended_files(observed, table, change)

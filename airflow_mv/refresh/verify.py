@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: Differing rows that are shown at most, on each side.
+#: The most differing rows that are shown, on each side.
 MAX_ROWS = 20
 
 
@@ -41,8 +41,8 @@ class Verification:
         view: The view.
         refresh_id: The refresh whose rows were compared.
         rows: How many rows are stored.
-        only_stored: Rows that are stored and not recomputed, at most :data:`MAX_ROWS`.
-        only_recomputed: Rows that are recomputed and not stored, at most :data:`MAX_ROWS`.
+        only_stored: Stored rows that are missing in the recomputed ones, at most :data:`MAX_ROWS`.
+        only_recomputed: Recomputed rows that are missing in the stored ones, at most :data:`MAX_ROWS`.
     """
 
     view: Identifier
@@ -76,7 +76,7 @@ class FilesVerification:
         view: The view.
         snapshots: How many snapshots are retained.
         current: The snapshot with the view's rows.
-        checked: What was looked at, and what is damaged.
+        checked: The checked files, and the damage found.
     """
 
     view: Identifier
@@ -86,7 +86,7 @@ class FilesVerification:
 
     @property
     def intact(self) -> bool:
-        """Whether every file is there as it was recorded."""
+        """Whether every file exists as recorded."""
         return not self.checked.damaged
 
     def to_dict(self) -> dict[str, Any]:
@@ -109,9 +109,9 @@ class FilesVerification:
 def verify_files(
     catalog: MaterializedViewCatalog, view: str | Identifier, *, report: Callable[[str], None] = log.info
 ) -> FilesVerification:
-    """Check that all files that a view's retained snapshots name are there, with the recorded sizes and counts.
+    """Check that all files of a view's retained snapshots exist, with the recorded sizes and counts.
 
-    Manifest lists and manifests are read whole, of Parquet files the footer. The rows are not read.
+    Manifest lists and manifests are read as a whole. Of Parquet files only the footer is read, not the rows.
 
     Args:
         catalog: Where the view is.
@@ -137,7 +137,7 @@ def verify(
     Args:
         catalog: Where the view is.
         view: The view.
-        session: Opens a session that knows the base tables' catalogs; called when it is sure to be needed.
+        session: Opens a session with the base tables' catalogs. It is called only when the session is needed.
 
     Raises:
         StaleViewError: There is no refresh of the present definition to compare with.
@@ -167,7 +167,7 @@ def verify(
 
 
 def _recomputed(observation: Observation, tables: Mapping[Identifier, TableMetadata], record: RefreshRecord) -> str:
-    """Return a query for what should be stored: each part of the rows at the snapshots that it was computed from."""
+    """Return a query for the expected rows: each part at the snapshots from which it was computed."""
     observation = with_own_columns(observation, tables)
     fields, rest = observation.view.metadata.schema_.fields, "TRUE"
     by_origin: dict[tuple[tuple[str, int], ...], list[str]] = {}
@@ -178,7 +178,7 @@ def _recomputed(observation: Observation, tables: Mapping[Identifier, TableMetad
         within = " OR ".join(text for texts in by_origin.values() for text in texts)
         rest = f"NOT coalesce({within}, FALSE)"
     parts = [(dict(origin), " OR ".join(texts)) for origin, texts in by_origin.items()]
-    # Rows in no interval of a view that was only refreshed by intervals: there must be none.
+    # A view that was only refreshed by intervals must have no rows outside of them.
     whole = (record.snapshots, "FALSE" if record.only_intervals else rest)
     names = observation.view.metadata.schema_.names
     queries = [

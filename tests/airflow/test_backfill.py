@@ -134,7 +134,7 @@ def test_a_backfill_in_parallel_computes_each_day_and_the_same_range_again_does_
     if last >= MANY:
         logs = [last_log(deployment, run_of(deployment, number)) for number in range(1, last + 1)]
         assert any("changed while it was refreshed: planning again" in log for log in logs)
-        assert any("its rows are staged already: only the storage table has moved" in log for log in logs)
+        assert any("its rows are staged already: only the storage table has changed since" in log for log in logs)
 
     again = backfill(deployment, 1, last, reprocess_behavior="completed")
 

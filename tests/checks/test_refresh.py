@@ -100,7 +100,7 @@ def test_the_checked_rows_stay_for_a_look(home: Lake) -> None:
     home.insert("orders", "(3, 'north', -5)")
     message = str(failing(home, condition("amount >= 0")))
 
-    kept = message.rpartition("kept for a look: ")[2]
+    kept = message.rpartition("kept for inspection: ")[2]
     if "metadata file" in kept:
         location = kept.removeprefix("the Iceberg table with the metadata file ")
         assert StaticTable.from_metadata(location).scan().to_arrow().num_rows == 4

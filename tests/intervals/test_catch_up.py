@@ -185,8 +185,8 @@ def test_a_full_refresh_is_never_of_an_older_state(lake: Days) -> None:
 
     assert str(found.mode) == "full"
     assert [item.snapshot_reference for item in found.records] == [head]
-    assert bounds(found) == ["a full refresh knows no max_snapshots: it reads the base tables as they are"]
-    assert bounds(plan(lake, 1, max_bytes=1))[0].startswith("a full refresh knows no max_snapshots and no max_bytes: ")
+    assert bounds(found) == ["a full refresh ignores max_snapshots: it reads the base tables as they are"]
+    assert bounds(plan(lake, 1, max_bytes=1))[0].startswith("a full refresh ignores max_snapshots and max_bytes: ")
 
 
 def test_a_forced_refresh_and_an_interval_know_no_bound(lake: Days) -> None:

@@ -88,7 +88,7 @@ def test_a_table_that_was_dropped_and_made_again_is_read_in_full(counted: Lake) 
     counted.run("DROP TABLE {ns}.r")
     table(counted, "r", "k int, n int", "(1, 1), (7, 2)")
 
-    with pytest.raises(RefreshRefusedError, match="is another table than the one that was read"):
+    with pytest.raises(RefreshRefusedError, match="is not the table that the recorded refresh read"):
         counted.refresh("v", on_fallback="fail")
     assert counted.refresh("v", on_fallback="full").mode == "full"
     check(counted, "v", COUNTS, in_duckdb=True)
