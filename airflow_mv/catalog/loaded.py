@@ -136,6 +136,10 @@ class LoadedStorage(ABC):
     def frame(self, reader: Any) -> Any:
         """Return the rows through Spark's ``DataFrameReader``."""
 
+    @abstractmethod
+    def how_to_read(self, view: Identifier) -> str:
+        """Return where the stored rows can be read, for people."""
+
 
 class OpensTables(Protocol):
     """The methods of a catalog that open a storage table."""

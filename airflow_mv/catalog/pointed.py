@@ -95,6 +95,10 @@ class PointedStorage(LoadedStorage):
         """Read by the metadata file."""
         return reader.load(self.location)
 
+    def how_to_read(self, view: Identifier) -> str:
+        """Return the ways of this package: no catalog lists the table."""
+        return f"`airflow-mv read {view}`, or airflow_mv.read(spark, {str(view)!r}) in Spark"
+
 
 class PointedLayout(StoredLayout):
     """The view names the storage table's metadata file."""

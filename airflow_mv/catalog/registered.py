@@ -115,6 +115,10 @@ class RegisteredStorage(LoadedStorage):
         """Read by name."""
         return reader.table(self.identifier.sql())
 
+    def how_to_read(self, view: Identifier) -> str:
+        """Return the table's name."""
+        return f"the table {self.identifier}, in every engine that uses this catalog"
+
 
 class RegisteredLayout(StoredLayout):
     """The catalog holds the storage table, and the view names it."""

@@ -89,6 +89,7 @@ def create(
     **definition: Any,
 ) -> None:
     """Create a materialized view."""
+    from airflow_mv.freshness.status import how_to_read
     from airflow_mv.freshness.status import status as view_status
     from airflow_mv.refresh.create import Definition
     from airflow_mv.refresh.create import create as create_view
@@ -100,12 +101,13 @@ def create(
     wanted = Definition(sql=text, properties=dict(_pair(item) for item in properties), **definition)
     catalog, (identifier,) = open_catalog([view], conn_id)
     stager = stager_for(catalog, master, remote)
-    create_view(catalog, identifier, wanted, stager=stager, replace=replace)
+    created = create_view(catalog, identifier, wanted, stager=stager, replace=replace)
+    reading = how_to_read(created, catalog.load_storage(created))
     results = refresh_views(catalog, [identifier], stager=stager) if and_refresh else []
     if as_json:
         print_json(results[0].to_dict() if results else view_status(catalog, identifier).to_dict())
         return
-    out.print(f"created {identifier}", markup=False)
+    out.print(f"created {identifier}\n{reading}", markup=False)
     for result in results:
         render.result(result.to_dict())
 

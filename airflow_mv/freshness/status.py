@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from airflow_mv.catalog import LoadedStorage, MaterializedViewCatalog, stored_layout
+from airflow_mv.catalog import LoadedStorage, LoadedView, MaterializedViewCatalog, stored_layout
 from airflow_mv.errors import CatalogUnavailableError, InvalidMetadataError, MaterializedViewError
 from airflow_mv.freshness.observe import Observation, for_each, observe, observe_each
 from airflow_mv.freshness.state import State
@@ -198,9 +198,18 @@ def stored_metadata(catalog: MaterializedViewCatalog, view: str | Identifier) ->
         "metadata": catalog.stored_view(loaded),
         "storage_table": str(storage.name) if storage.name else None,
         "storage_table_location": storage.location,
+        "how_to_read": how_to_read(loaded, storage),
         "storage_table_metadata": catalog.stored_table(loaded, storage),
         "refresh_state": _refresh_state(storage),
     }
+
+
+def how_to_read(view: LoadedView, storage: LoadedStorage) -> str:
+    """Return where people read a view's stored rows, and what a query by the view's name does."""
+    return (
+        f"stored rows of {view.identifier}: {storage.how_to_read(view.identifier)}. "
+        "A Spark query by the view's name does not use them: it runs the view's SQL"
+    )
 
 
 def _refresh_state(storage: LoadedStorage) -> dict[str, Any] | None:

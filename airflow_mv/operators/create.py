@@ -88,7 +88,7 @@ class CreateMaterializedViewOperator(MaterializedViewSparkOperator):
             InvalidQueryError, AlreadyExistsError: The query is wrong, or the name is taken by another definition.
             JobError: A retry may help.
         """
-        from airflow_mv.freshness.status import status
+        from airflow_mv.freshness.status import how_to_read, status
         from airflow_mv.refresh.create import Definition, create
 
         with task_errors():
@@ -114,6 +114,7 @@ class CreateMaterializedViewOperator(MaterializedViewSparkOperator):
                 loaded = create(catalog, view, definition, stager=stager, replace=self.replace)
             version = loaded.metadata.current_version_id
             self.log.info("%s %s, version %d", "Created" if existing is None else "Replaced", view, version)
+            self.log.info("%s", how_to_read(loaded, catalog.load_storage(loaded)))
             return status(catalog, view).to_dict()
 
     def _require_same(self, existing: LoadedView) -> None:

@@ -6,10 +6,16 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import duckdb
+import pyarrow
 import pytest
 from pyiceberg.table import StaticTable
 
+import airflow_mv
+from airflow_mv.catalog import Layout
 from airflow_mv.catalog.files import MetadataFiles
+from airflow_mv.freshness.status import how_to_read
+from airflow_mv.refresh.read import read_arrow, readable
 from airflow_mv.spec.materialized_view import PROPERTY
 from airflow_mv.spec.stored import decode
 from tests.engine.fixtures import new_lake
@@ -211,3 +217,32 @@ def test_dropping_a_view_in_spark_is_seen_here(daily: Lake) -> None:
 def _storage_document(lake: Lake) -> dict:
     location = lake.settings("daily")["storage-table-location"]
     return decode(MetadataFiles({}).read(location, what="storage"), source="storage")
+
+
+@pytest.mark.parametrize("layout", ["pointed", "registered"])
+def test_stored_rows_are_read_where_create_says_and_the_views_name_recomputes(lake: Lake, layout: Layout) -> None:
+    """One row per way of ``docs/reading.md``: after the refresh the base table gets a row that is not stored."""
+    lake.table("orders", "day int, amount int", "(1, 10), (1, 20), (2, 30)")
+    view = lake.create("daily", DAILY, layout=layout, allow_stale_data=True)
+    lake.refresh("daily")
+    lake.insert("orders", "(3, 5)")
+    stored, now = {(1, 30), (2, 30)}, {(1, 30), (2, 30), (3, 5)}
+    storage = lake.catalog.load_storage(lake.view("daily"))
+    described = how_to_read(view, storage)
+
+    assert rows_of(lake.sql("SELECT * FROM {ns}.daily").toArrow()) == now
+    assert rows_of(airflow_mv.read(lake.spark, lake("daily"), catalog=lake.catalog).toArrow()) == stored
+    batches = read_arrow(lake.catalog, readable(lake.catalog, lake("daily"))).batches
+    assert set(duckdb.from_arrow(batches.read_all()).fetchall()) == stored
+    if storage.name is None:
+        assert rows_of(StaticTable.from_metadata(storage.location).scan().to_arrow()) == stored
+        assert f"airflow-mv read {lake('daily')}" in described
+    else:
+        assert rows_of(lake.sql(f"SELECT * FROM {storage.name}").toArrow()) == stored
+        assert rows_of(lake.files.load_table((*storage.name.namespace, storage.name.name)).scan().to_arrow()) == stored
+        assert f"the table {storage.name}," in described
+
+
+def rows_of(table: pyarrow.Table) -> set[tuple[object, ...]]:
+    """Return a table's rows as tuples."""
+    return {tuple(row.values()) for row in table.to_pylist()}
