@@ -92,7 +92,7 @@ def _jvm(spark: SparkSession) -> Any:
 def _hadoop(spark: SparkSession, location: str) -> tuple[Any, Any]:
     path = _jvm(spark).org.apache.hadoop.fs.Path(location)
     if path.toUri().getScheme() is None:
-        # Without a scheme Hadoop takes its default file system: a local path is meant.
+        # Without a scheme Hadoop would use its default file system, but a local path is meant.
         path = _jvm(spark).org.apache.hadoop.fs.Path(_jvm(spark).java.io.File(location).getAbsoluteFile().toURI())
     configuration = spark._jsparkSession.sessionState().newHadoopConf()
     return path, path.getFileSystem(configuration)

@@ -2,7 +2,7 @@
 """Update the stored rows of the affected keys: delete the rows of these keys, and insert the query's rows of them.
 
 ``storage' = (storage anti-join D) + (new semi-join D)`` holds for any set of key columns as long as D has every
-key whose rows differ. D is held by the driver: that is what lets Spark push it below aggregates and into joins.
+key whose rows differ. The driver holds D, so that Spark can push it below aggregates and into joins.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def replace_keys(work: JobContext, step: ReplaceKeysStep) -> None:
 
     Raises:
         IncrementalRefusedError: Codes ``too-many-keys``, ``key-type``; and ``constant-changed`` where the script has
-            a fallback, which is cheaper then.
+            a fallback, because the fallback is cheaper then.
     """
     affected = step.affected
     if step.constants:
@@ -57,7 +57,7 @@ def merge_additive(work: JobContext, step: MergeAdditiveStep) -> None:
         IncrementalRefusedError: Codes ``ansi-off``, ``overflow``, ``too-many-keys``, ``key-type``.
     """
     if str(work.spark.conf.get("spark.sql.ansi.enabled")).lower() != "true":
-        raise IncrementalRefusedError("ansi-off", "without spark.sql.ansi.enabled a sum that overflows is not told")
+        raise IncrementalRefusedError("ansi-off", "without spark.sql.ansi.enabled a sum that overflows is not detected")
     try:
         _merge_additive(work, step)
     except IncrementalRefusedError:
@@ -86,7 +86,7 @@ def _merge_additive(work: JobContext, step: MergeAdditiveStep) -> None:
             work.write(f"INSERT OVERWRITE {step.table}\n{new}")
         return
     if step.how == "overwrite":
-        keys.write(new)  # one statement reads the stored rows and replaces them
+        keys.write(new)  # a single statement reads the stored rows and replaces them
         return
     rows, _ = work.kept(work.query(new), work.keys)
     view = _name("rows")
@@ -95,7 +95,7 @@ def _merge_additive(work: JobContext, step: MergeAdditiveStep) -> None:
 
 
 def _replace_all(work: JobContext, step: ReplaceKeysStep, affected: str) -> None:
-    """Without a key all rows are one group: either nothing changes, or all rows are replaced."""
+    """Replace all rows if anything changes: without a key they are one group."""
     found = work.at_hand(work.query(f"SELECT 1 FROM (\n{affected}\n) LIMIT 1"))
     work.keys = found[1] if found else 0
     work.way = "overwrite" if work.keys else "none"
@@ -107,9 +107,9 @@ class _Keys:
     """The affected keys, held by the driver under the name ``view``.
 
     Args:
-        work: The run's.
-        step: What to do with them.
-        frame: A query for them, which is run here: the key's columns and perhaps more.
+        work: The context of the run.
+        step: The step that uses the keys.
+        frame: A query for the keys, which is run here. It may have more columns.
     """
 
     def __init__(self, work: JobContext, step: ReplaceKeysStep | MergeAdditiveStep, frame: DataFrame) -> None:
@@ -138,7 +138,7 @@ class _Keys:
             relation: The relation and its alias, as in a FROM.
             alias: The alias, quoted.
         """
-        # Spark pushes a join of one column where one of all columns cannot go: to one side of a join below.
+        # Spark can push a semi join on one column to one side of a join below, but not a semi join on all columns.
         single = [key for key in self.step.keys if len(self.step.keys) > 1 and not self.predicates.get(key, "")]
         joins = [
             f"LEFT SEMI JOIN (SELECT {quote(key)} FROM {self.view}) AS `__k{number}` "
@@ -155,7 +155,7 @@ class _Keys:
         )
 
     def write(self, new: str) -> None:
-        """Write: the stored rows with an affected key go, the given ones come.
+        """Delete the stored rows with an affected key, and insert the given rows.
 
         Args:
             new: A query for all new rows of these keys, columns in the storage table's order.

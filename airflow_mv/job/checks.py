@@ -20,9 +20,9 @@ from airflow_mv.quoting import quote
 from airflow_mv.redaction import shortened
 from airflow_mv.script import LONGEST_VALUE, MOST_ROWS, CheckResult, StagedCheck, StagedChecks
 
-#: What the SQL of a check can end with through no fault of Spark's: to try again is no help.
+#: Errors that the SQL of a check itself causes: a retry does not help.
 _OF_SQL = (AnalysisException, *OF_VALUES)
-#: The same for its function.
+#: The same errors for a check's function.
 _OF_FUNCTION = (
     *_OF_SQL,
     ArithmeticError,
@@ -40,8 +40,8 @@ def run_checks(work: JobContext, checks: StagedChecks, report: Callable[[str], N
     """Compute the checks of a run.
 
     Args:
-        work: The run's.
-        checks: What to check, of the script that is bound to the run.
+        work: The context of the run.
+        checks: The checks of the script that is bound to the run.
         report: Called with a line for each check.
 
     Returns:
@@ -60,7 +60,7 @@ def run_checks(work: JobContext, checks: StagedChecks, report: Callable[[str], N
 
 
 def _computed(work: JobContext, checks: StagedChecks, asked: Sequence[StagedCheck]) -> list[CheckResult]:
-    """Compute checks in one aggregation, or where that fails each on its own: the others have a verdict, too."""
+    """Compute checks in one aggregation; if it fails, each one separately, so that the others have a result."""
     if not asked:
         return []
     try:
@@ -87,7 +87,7 @@ def _called(work: JobContext, checks: StagedChecks, check: StagedCheck) -> Check
         found = function(work.query(checks.over(check.offending)))  # type: ignore[operator]
         if isinstance(found, bool):
             return _result(check, passed=found, observed=str(found).lower())
-        # Classic and Connect sessions have frames of different classes, which share this one.
+        # The DataFrame classes of classic and Connect sessions share this base class.
         if isinstance(found, DataFrame):
             broken = _with_rows(_result(check, passed=False), found)
             count = len(broken.rows)

@@ -23,7 +23,8 @@ def require_clock(spark: SparkSession, store_ms: Callable[[], int], view: str) -
 
     Args:
         spark: A session, classic or Connect.
-        store_ms: Returns the store's clock. It is asked after the driver: the time that passes makes no false alarm.
+        store_ms: Returns the store's clock. It is read after the driver's clock, so that a delay cannot cause a false
+            alarm.
         view: For the message.
 
     Raises:

@@ -11,7 +11,7 @@ from airflow_mv.errors import InvalidQueryError
 from airflow_mv.job.context import JobContext
 from airflow_mv.script import Script
 
-#: Types, each of which can hold all values of those before it in its line.
+#: Lines of types. Each type can hold all values of the types before it in its line.
 _LINES = (
     (T.ByteType, T.ShortType, T.IntegerType, T.LongType),
     (T.FloatType, T.DoubleType),
@@ -24,8 +24,8 @@ def check_types(work: JobContext, script: Script) -> None:
     Spark would convert the values, and lose digits or fail on the first value that is too large.
 
     Args:
-        work: The run's.
-        script: Holds the query and the types, bound to the run's names.
+        work: The context of the run.
+        script: The script with the query and the types, bound to the run.
 
     Raises:
         InvalidQueryError: Names the columns and the types.
@@ -49,7 +49,7 @@ def _kinds(schema: T.StructType) -> list[T.DataType]:
 
 
 def _holds(want: T.DataType, have: T.DataType) -> bool:
-    """Whether a column of one type holds each value of another one exactly."""
+    """Whether a column of one type can hold each value of another type exactly."""
     if isinstance(want, T.StructType) and isinstance(have, T.StructType):
         pairs = zip_longest(want.fields, have.fields)
         return all(a and b and a.name == b.name and _holds(a.dataType, b.dataType) for a, b in pairs)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The shared state of one run's steps: the session, small results that are collected locally, and the clean-up."""
+"""The shared state of a run's steps: the session, small results that are collected locally, and the clean-up."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from airflow_mv.quoting import quote
 from airflow_mv.redaction import shortened
 from airflow_mv.script import STAGING_CATALOG, Delta
 
-#: A result of at most so many rows is held by the driver, as a relation whose size the optimizer knows.
+#: The driver holds a result of at most this many rows, as a relation whose size the optimizer knows.
 AT_HAND = 20_000
 _PARTITIONS = "spark.sql.shuffle.partitions"
 _ADAPTIVE = "spark.sql.adaptive.enabled"
@@ -92,20 +92,20 @@ class JobContext:
         return table.startswith(f"{quote(self.staging)}.")
 
     def public(self, text: str) -> str:
-        """Return a text of Spark's with the staging catalog named as in the script's statements."""
+        """Return a text from Spark with the staging catalog's name replaced by the one in the script's statements."""
         return text.replace(self.staging, STAGING_CATALOG)
 
     # --------------------------------------------------------------------------------------- results
 
     def at_hand(self, frame: DataFrame, most: int = AT_HAND) -> tuple[DataFrame, int] | None:
-        """Run a query and return its rows as a local relation with their number, or ``None`` if they are too much.
+        """Run a query and return its rows as a local relation, with their number; ``None`` if they are too many.
 
-        What the driver holds costs no job when it is read, its exact size lets Spark broadcast it and push it
-        through aggregates, and an empty one makes whole branches of a query vanish.
+        Reading a relation that the driver holds needs no job. Spark knows its exact size, so it can broadcast the
+        relation, push it through aggregates, and drop branches of a query if it is empty.
 
         Args:
             frame: The query.
-            most: Rows; of what they hold, the session's ``spark.driver.maxResultSize`` is the most.
+            most: The most rows. Their bytes are limited by the session's ``spark.driver.maxResultSize``.
         """
         try:
             return self._at_hand(frame, most)
@@ -119,10 +119,10 @@ class JobContext:
             table = frame.limit(most + 1).toArrow()
             local = self.spark.createDataFrame(table, schema=frame.schema)
             return (local, table.num_rows) if table.num_rows <= most else None
-        # As bytes: what is no UTF-8 would come back as other text.
+        # As bytes: text that is not valid UTF-8 would come back as other text.
         kinds = {item.name: item.dataType for item in frame.schema.fields}
         texts = {name: kind for name, kind in kinds.items() if _as_bytes(kind) != kind}
-        with self.setting("spark.sql.datetime.java8API.enabled", "true"):  # the older classes lose old dates
+        with self.setting("spark.sql.datetime.java8API.enabled", "true"):  # the older classes change early dates
             java = _cast(frame, {name: _as_bytes(kind) for name, kind in texts.items()}).limit(most + 1)._jdf
             with self.sized_for(_bytes_read(java)):
                 rows = java.collectAsList()
@@ -134,7 +134,7 @@ class JobContext:
 
     @contextmanager
     def setting(self, key: str, value: str) -> Iterator[None]:
-        """Set a setting of the session for a while."""
+        """Set a setting of the session, and restore it at the end."""
         before = self.spark.conf.get(key, None)
         self.spark.conf.set(key, value)
         try:
@@ -147,15 +147,15 @@ class JobContext:
 
     @contextmanager
     def sized_for(self, size: int) -> Iterator[None]:
-        """Plan for so many bytes: shuffled into as few partitions as keep the cores busy; each costs its milliseconds.
+        """Plan for this many bytes: use few shuffle partitions, since each costs milliseconds, but one for each core.
 
-        For a few bytes a plan is made once: to look again after each of its stages takes longer than they do.
+        For a few bytes adaptive execution is off: planning again after each stage takes longer than the stages.
 
         Args:
             size: Bytes.
         """
         if self.jvm is None:
-            yield  # how many cores a server has it does not tell
+            yield  # a Connect server does not report its cores
             return
         given = int(str(self.spark.conf.get(_PARTITIONS)))
         wanted = max(self.spark.sparkContext.defaultParallelism, -(-size // _PARTITION_BYTES))
@@ -164,13 +164,13 @@ class JobContext:
             yield
 
     def kept(self, frame: DataFrame, expected: int | None = None) -> tuple[DataFrame, int]:
-        """Run a query once and return its rows, wherever they fit, with their number.
+        """Run a query once and return its rows, held where they fit, with their number.
 
         Args:
             frame: The query.
-            expected: An upper bound of its rows, where one is known.
+            expected: An upper bound of its rows, if known.
         """
-        # The driver's maps of more than four entries have another order.
+        # Maps of more than four entries change their order in the driver.
         fits = incomparable(frame.schema, ("map",)) is None
         if fits and expected is not None and expected <= AT_HAND:
             local = self.at_hand(frame)
@@ -216,7 +216,7 @@ class JobContext:
         return self.jvm.org.apache.iceberg.spark.ScanTaskSetManager.get()
 
     def _table_cache(self) -> Any:
-        # py4j takes the static get() for the instance's get(String): reflection does not.
+        # py4j confuses the static get() with the instance's get(String); reflection does not.
         loader = self.jvm.java.lang.Thread.currentThread().getContextClassLoader()
         cache = loader.loadClass("org.apache.iceberg.spark.SparkTableCache")
         return cache.getMethod("get", self._array("Class", [])).invoke(None, self._array("Object", []))
@@ -231,10 +231,10 @@ class JobContext:
     # --------------------------------------------------------------------------------------- the end
 
     def found(self, error: BaseException | None) -> dict[str, Any]:
-        """Return the fields of an outcome that the incremental steps know.
+        """Return the fields of the outcome that describe the incremental steps.
 
         Args:
-            error: What ended the run or made it fall back.
+            error: The error that ended the run or made it fall back.
         """
         refused = error if isinstance(error, IncrementalRefusedError) else None
         return {
@@ -246,9 +246,9 @@ class JobContext:
         }
 
     def close(self) -> None:
-        """Forget the views, the staged tasks and the held rows."""
+        """Drop the temporary views, and release the staged scan tasks and the held rows."""
         for forget in self._leftovers():
-            with suppress(Exception):  # a session that has died keeps nothing
+            with suppress(Exception):  # nothing is left of a dead session
                 forget()
         self._views, self._staged, self._held = set(), [], []
 
@@ -271,13 +271,13 @@ def _cast(frame: DataFrame, types: Mapping[str, DataType]) -> DataFrame:
 
 
 def _bytes_read(java: Any) -> int:
-    """Return how many bytes a Java frame reads, as Spark expects: what it then plans is this plan."""
+    """Return Spark's estimate of the bytes that a Java frame reads. Spark reuses the plan that is made for it."""
     leaves = java.queryExecution().optimizedPlan().collectLeaves()
     return sum(int(str(leaves.apply(number).stats().sizeInBytes())) for number in range(leaves.size()))
 
 
 def _as_bytes(kind: DataType) -> DataType:
-    """Return a type with bytes for every text in it."""
+    """Return a type with every string in it replaced by binary."""
     if isinstance(kind, StructType):
         return StructType([StructField(item.name, _as_bytes(item.dataType), item.nullable) for item in kind.fields])
     if isinstance(kind, ArrayType):
@@ -288,7 +288,7 @@ def _as_bytes(kind: DataType) -> DataType:
 
 
 def incomparable(kind: DataType, names: tuple[str, ...]) -> str | None:
-    """Return the first type in a type, itself or nested, that is one of ``names``."""
+    """Return the first type that is one of ``names``: the type itself or a nested one."""
     inner: list[DataType] = []
     if kind.typeName().startswith(names):
         return kind.simpleString()
@@ -302,7 +302,7 @@ def incomparable(kind: DataType, names: tuple[str, ...]) -> str | None:
 
 
 def cause(error: Exception) -> str:
-    """Return the line that tells why: of an error that has no class in Python, the second, where Java's own begins."""
+    """Return the line with the cause. For an error without a Python class it is the second line, Java's first one."""
     text = str(error).strip()
     line = next((line for line in text.splitlines() if line.startswith(":")), text.partition("\n")[0])
     return shortened(line.lstrip(": "), 300)

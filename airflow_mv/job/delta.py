@@ -26,20 +26,20 @@ from airflow_mv.quoting import quote
 from airflow_mv.script import WEIGHT, Delta, DeltaStep, DeterminismStep, Step
 
 _ROW_ID, _ROW_VERSION = "_row_id", "_last_updated_sequence_number"
-#: Types of which equal values may still be told apart.
+#: Types whose equal values may still be distinguishable.
 _EQUAL_YET_OTHER = ("float", "double", "map")
-#: Spark's marks of a function that is not built in.
+#: How Spark's plans mark a function that is not built in.
 _OWN_FUNCTIONS = ("SQL_SCALAR_FUNCTION", "PYTHON_UDF", "SCALA_UDF")
 _NO_GROUPS = ("variant", "geometry", "geography", "calendarinterval")
 
 
 @dataclass(frozen=True, slots=True)
 class _Read:
-    """A signed frame that has not run yet, and what is known about it.
+    """A signed frame that has not run yet, and the facts that are known about it.
 
     Args:
         frame: The columns and the weight.
-        facts: What will be read.
+        facts: The data that will be read.
         net: Whether each row's weight is its net change already.
         sized: Whether Spark's own estimate of its size is about right.
         added: Whether it is known that no row was removed.
@@ -63,15 +63,15 @@ def check_deterministic(work: JobContext, step: DeterminismStep) -> None:
     if step.again:
         check_equivalent(work, step, frame)
     if work.jvm is None:
-        return  # the analysed plan is the server's: the planner's own list of functions has to do
+        return  # Only the server has the analysed plan. The planner's list of functions is used instead.
     plan: Any = frame._jdf.queryExecution().analyzed()
     catalyst = work.jvm.org.apache.spark.sql.catalyst
     patterns = catalyst.trees.TreePattern
     if any(plan.containsPattern(getattr(patterns, name)()) for name in _OWN_FUNCTIONS):
-        message = "the query calls a function of your own, which may have been created again to do something else"
+        message = "the query calls a user-defined function, which may have been replaced by another definition"
         raise IncrementalRefusedError("own-function", message)
     current = plan.containsPattern(patterns.CURRENT_LIKE())
-    # 'now' and 'today' are texts until they are cast.
+    # 'now' and 'today' are strings until they are cast.
     current = current or not catalyst.optimizer.SpecialDatetimeValues.apply(plan).fastEquals(plan)
     if current or not plan.deterministic():
         raise IncrementalRefusedError(
@@ -82,7 +82,8 @@ def check_deterministic(work: JobContext, step: DeterminismStep) -> None:
 def make_delta(work: JobContext, step: DeltaStep) -> None:
     """Make the temporary view of a :class:`~airflow_mv.script.DeltaStep`.
 
-    Rows that no query can tell apart cancel: all NaN are one, -0.0 and 0.0 are two, and so are two orders of a map.
+    Rows that no query can distinguish cancel each other: all NaN are equal; -0.0 and 0.0 differ, and so do two orders
+    of a map's entries.
 
     Raises:
         IncrementalRefusedError: Codes ``snapshot-missing``, ``schema-changed``, ``column-type``, ``delta-failed``,
@@ -96,7 +97,7 @@ def make_delta(work: JobContext, step: DeltaStep) -> None:
             frame, rows = work.kept(frame, facts.rows_read)
         facts = replace(facts, rows=rows)
     if in_doubt and frame.where(F.col(quote(WEIGHT)) < 0).limit(1).collect():
-        raise IncrementalRefusedError("rows-went", f"{step.table}: rows went, though its snapshots say that none did")
+        raise IncrementalRefusedError("rows-went", f"{step.table}: rows were removed, but its snapshots record none")
     work.deltas.append(facts)
     work.view(step.view, frame)
 
@@ -107,19 +108,19 @@ def _read_or_refuse(work: JobContext, step: DeltaStep) -> _Read:
     except (AnalysisException, IncrementalRefusedError):
         raise
     except Exception as error:
-        # What the library's own code throws reaches Python as py4j's error: a manifest that is gone, and the like.
+        # Errors of the library's own code, such as a missing manifest, reach Python as py4j's error.
         message = f"{step.table}: its change cannot be read: {cause(error)}"
         raise IncrementalRefusedError("delta-failed", message) from error
 
 
 def check_snapshots(work: JobContext, steps: Iterable[Step]) -> None:
-    """Refuse steps whose snapshots have expired since they were planned: before the first of them runs.
+    """Refuse steps whose snapshots have expired since the plan, before the first step runs.
 
     Raises:
         IncrementalRefusedError: Code ``snapshot-missing``.
     """
     for step in steps:
-        # The tables of nested views are staged by the steps themselves, from files that nobody changes.
+        # The steps themselves register the tables of nested views, from files that do not change.
         if isinstance(step, DeltaStep) and not work.is_staged(step.table):
             wanted = {snapshot for snapshot in (step.start, step.end) if snapshot is not None}
             missing = wanted - _known(work, step.table, wanted)
@@ -180,8 +181,8 @@ def _append(
     Args:
         work: The run's.
         step: The delta.
-        told: Files, bytes and rows that the snapshots' summaries tell.
-        bounds: What the files' statistics tell of some columns, see :func:`~airflow_mv.job.pruning.within`.
+        told: Files, bytes and rows in the snapshots' summaries.
+        bounds: Bounds of some columns in the files' statistics, see :func:`~airflow_mv.job.pruning.within`.
     """
     reader = work.spark.read.option("start-snapshot-id", str(step.start)).option("end-snapshot-id", str(step.end))
     facts = Delta(step.table, ("append",))
@@ -197,7 +198,7 @@ def _told_append(work: JobContext, step: DeltaStep) -> _Read:
     """Read the appended files without access to the Java table (Spark Connect)."""
     current, then = (work.query(f"SELECT * FROM {step.table}{at}").schema for at in ("", f" VERSION AS OF {step.end}"))
     if current != then:
-        # The scan of appends has the current columns; equal names may be other columns, and a plan has seen to that.
+        # The scan of appends has the current columns. The plan has made sure that equal names mean the same columns.
         raise IncrementalRefusedError("schema-changed", f"{step.table}: its columns have just changed")
     return _append(work, step, _told_appends(work, step))
 
@@ -242,7 +243,7 @@ def _cancelled(frame: DataFrame, step: DeltaStep) -> DataFrame:
     weight = F.col(quote(WEIGHT))
     exact = [name for name in step.columns if incomparable(frame.schema[name].dataType, _EQUAL_YET_OTHER) is None]
     other = [name for name in step.columns if name not in exact]
-    # GROUP BY takes -0.0 for 0.0 and a map in any order for the same, and gives one of them back. A query can tell.
+    # GROUP BY treats -0.0 and 0.0, and maps in any order, as equal. A query can distinguish them.
     own = _unlike("__", step.columns)
     texts = [F.col(quote(name)).cast("string").alias(f"{own}text{number}") for number, name in enumerate(other)]
     values = [F.first(F.col(quote(name))).alias(name) for name in other]
@@ -254,14 +255,14 @@ def _cancelled(frame: DataFrame, step: DeltaStep) -> DataFrame:
 
 
 def _unlike(prefix: str, names: Sequence[str]) -> str:
-    """Return a prefix that none of some names begins with."""
+    """Return a prefix with which none of these names begins."""
     while any(name.lower().startswith(prefix) for name in names):
         prefix += "_"
     return prefix
 
 
 def _ordered(frame: DataFrame, name: str) -> Column:
-    """Return a column to group by, where Spark sorts the entries of a map before it groups, and all uses of it."""
+    """Return the expression to group a column by. For a map it is its list of entries: Spark sorts maps first."""
     column = F.col(quote(name))
     return F.map_entries(column) if isinstance(frame.schema[name].dataType, MapType) else column
 
@@ -293,7 +294,7 @@ def list_of(work: JobContext, items: tuple[str, ...]) -> Any:
 
 
 class _Tasks:
-    """The rows of the tasks by which two snapshots differ."""
+    """The rows of the scan tasks that only one of two snapshots has."""
 
     def __init__(self, work: JobContext, step: DeltaStep, diff: Any, table: Any) -> None:
         self.work, self.step, self.diff = work, step, diff
@@ -302,7 +303,7 @@ class _Tasks:
         self.ways: list[str] = []
 
     def read(self) -> _Read:
-        """Return the signed union of what must be read."""
+        """Return the signed union of the rows that must be read."""
         parts = [*self._deleted(), *self._files()]
         facts = self._facts()
         if not parts:
@@ -328,7 +329,7 @@ class _Tasks:
         )
 
     def _deleted(self) -> Iterator[DataFrame]:
-        """Files that stay, with other deletes: what is deleted now came off, what no longer is came back."""
+        """Files of both snapshots with different deletes: newly deleted rows count -1, no longer deleted rows +1."""
         table = self.diff.readingDeletes() if self.after.size() else None
         if table is None:
             return
@@ -356,11 +357,11 @@ class _Tasks:
         table = self.diff.reading(self.version)
         old, new = (self._mattering(self.work.staged(table, tasks)) for tasks in (self.gone, self.come))
         ids = [_ROW_ID, _ROW_VERSION]
-        # Ids are a few bytes a row: where few differ, no other column is shuffled.
+        # Row ids have a few bytes each. If few rows differ, only the ids are shuffled, not the other columns.
         both = old.select(*ids, F.lit(-1).alias(WEIGHT)).unionAll(new.select(*ids, F.lit(1).alias(WEIGHT)))
         differ = both.groupBy(*ids).agg(F.sum(WEIGHT).alias(WEIGHT)).where(f"{WEIGHT} <> 0").select(*ids)
         few = self.work.at_hand(differ)
-        # Without the step's condition from here on: what is left of both has passed it.
+        # From here on without the step's condition: the remaining rows of both have passed it.
         for here, there, sign in ((old, new, -1), (new, old, 1)):
             if few is not None:
                 changed = here.join(F.broadcast(few[0]), on=ids, how="left_semi")
@@ -369,5 +370,5 @@ class _Tasks:
             yield _signed(changed, replace(self.step, where=""), sign)
 
     def _mattering(self, frame: DataFrame) -> DataFrame:
-        """Rows of one id and version are the same row: both sides have it, or neither, after the condition, too."""
+        """Rows with the same id and version are equal: both sides have them or neither, after the condition too."""
         return frame.where(self.step.where) if self.step.where else frame

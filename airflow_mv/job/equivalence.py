@@ -14,16 +14,16 @@ from airflow_mv.job.context import JobContext
 from airflow_mv.job.reads import whole_text
 from airflow_mv.script import DeterminismStep
 
-#: The optimizer's rules that see through a spelling (``CAST('1' AS INT)`` is 1), and look at no table.
+#: Optimizer rules that remove differences of notation (``CAST('1' AS INT)`` is 1) and do not read tables.
 _RULES = ("ReplaceExpressions", "ConstantFolding", "SimplifyCasts", "BooleanSimplification")
-#: Rules that add filters to the plan by the sizes of tables. Spark does not compare these filters as equal.
+#: Rules that add filters by the sizes of tables. Spark does not treat two such filters as equal.
 _RUNTIME_FILTERS = (
     "spark.sql.optimizer.dynamicPartitionPruning.enabled",
     "spark.sql.optimizer.runtime.bloomFilter.enabled",
 )
 _NUMBERS = re.compile(r"#\d+L?|plan_id=\d+")
 _LEXEMES = re.compile(r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|`[^`]*`|--[^\n]*|/\*.*?\*/""", re.DOTALL)
-#: The physical plan, too: filters that a scan has taken over are in its text only.
+#: Includes the physical plan: filters that were pushed into a scan are in its text only.
 _PLANS = re.compile(r"(?s)== Optimized Logical Plan ==\n(.*)")
 
 
@@ -34,9 +34,9 @@ def check_equivalent(work: JobContext, step: DeterminismStep, frame: DataFrame) 
     owner wrote. Usually it only compares the analysed queries, which reads no table.
 
     Args:
-        work: The run's.
-        step: Holds the query in both spellings.
-        frame: The query as its owner wrote it.
+        work: The context of the run.
+        step: The step with the query's regenerated SQL.
+        frame: The query in its owner's text.
 
     Raises:
         IncrementalRefusedError: Code ``written-otherwise``.
@@ -51,7 +51,7 @@ def check_equivalent(work: JobContext, step: DeterminismStep, frame: DataFrame) 
 
 
 def _same_plan(work: JobContext, step: DeterminismStep) -> bool:
-    """Compare the analysed plans with their CTEs numbered alike, then the optimized plans without runtime filters."""
+    """Compare the analysed plans with renumbered CTEs, then the optimized plans without runtime filters."""
     catalyst = work.jvm.org.apache.spark.sql.catalyst
     rules = [catalyst.normalizer.NormalizeCTEIds, *(getattr(catalyst.optimizer, name) for name in _RULES)]
     with ExitStack() as settings:
@@ -66,7 +66,7 @@ def _same_plan(work: JobContext, step: DeterminismStep) -> bool:
 
 
 def _same_text(work: JobContext, step: DeterminismStep) -> bool:
-    """Compare the optimized and the physical plan as text, with columns numbered anew: Connect gives no more."""
+    """Compare the optimized and physical plans as text with renumbered columns. Connect returns only the text."""
     texts = []
     with whole_text(work):
         for sql in (step.query, step.again):
@@ -76,7 +76,7 @@ def _same_text(work: JobContext, step: DeterminismStep) -> bool:
 
 
 def _lists(sql: str) -> list[str]:
-    """Return the string literals that a plan's text does not tell from several: it has no quotes around them."""
+    """Return the string literals that are ambiguous in a plan's text, which has no quotes around them."""
     literals = (found[0] for found in _LEXEMES.finditer(sql) if found[0][0] in "'\"" and ", " in found[0])
     return sorted(re.sub(r"['\"\\]", "", literal) for literal in literals)
 

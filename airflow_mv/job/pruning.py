@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Write keys as plain predicates, by which Iceberg skips partitions and files. A join's keys come too late for that."""
+"""Write keys as plain predicates, so that Iceberg skips partitions and files. A join with the keys cannot do that."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from pyspark.sql import types as T
 from airflow_mv.job.storage import literal
 from airflow_mv.quoting import quote
 
-#: Iceberg looks at a file's bounds for each value of a list up to this long.
+#: Iceberg compares a file's bounds with each value of a list up to this length.
 _LONGEST_LIST = 200
-#: With more keys than this no predicates are made.
+#: With more keys than this, no predicates are written.
 _MOST_KEYS = 20_000
 _LONGEST_STRING = 200
-#: Replaces text that is not valid UTF-8, so that the value itself is different.
+#: Replaces bytes that are not valid UTF-8, so that such a value can be recognized.
 _UNREADABLE = "\ufffd"
 _WHOLE = (T.ByteType, T.ShortType, T.IntegerType, T.LongType)
 
@@ -49,12 +49,12 @@ def predicates(
 
 
 def within(bounds: Mapping[str, Sequence[Any]], schema: T.StructType) -> str:
-    """Return a predicate that all rows pass, by the bounds of their columns; empty where none can be written.
+    """Return a predicate that all rows pass, from the bounds of their columns; empty if none can be written.
 
-    What is known of one side of a join Spark then asks of the other side, too, whose files and row groups it skips.
+    Spark applies such a predicate to the other side of a join too, and skips files and row groups there.
 
     Args:
-        bounds: By column: its least value, its greatest, and whether it may be NULL. Empty: not known.
+        bounds: The least value, the greatest value and whether there may be NULLs, by column. Empty: not known.
         schema: The columns and their types.
     """
     found = []
@@ -74,7 +74,7 @@ def _is_unwritable(text: str) -> bool:
 
 
 def _text(kind: T.DataType) -> str | None:
-    """How a value reaches Python unchanged."""
+    """Return an expression by which a value reaches Python unchanged."""
     if isinstance(kind, _WHOLE):
         return "?"
     if isinstance(kind, T.DecimalType) or (isinstance(kind, T.StringType) and kind.simpleString() == "string"):

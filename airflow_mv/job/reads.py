@@ -2,9 +2,9 @@
 """Check that a view's query reads its base tables at their snapshots, and nothing else.
 
 A refresh records the snapshots of the tables that the query's text names. A SQL function (``CREATE FUNCTION …
-RETURN …``) may read another table, and may be created again with another definition: no snapshot tells. So views
-call none.
-Spark expands functions when it analyses the query, so that the analysed plan shows everything that is read.
+RETURN …``) may read another table, and may be replaced by another definition, which no snapshot records. Therefore
+views must not call SQL functions. Spark expands functions when it analyses the query, so the analysed plan shows
+everything that is read.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from airflow_mv.errors import InvalidQueryError
 from airflow_mv.job.context import JobContext
 from airflow_mv.quoting import quote
 
-#: Settings with which a plan's text leaves nothing out.
+#: Settings with which a plan's text is complete.
 _WHOLE_TEXT = {"spark.sql.debug.maxToStringFields": str(2**31 - 1), "spark.sql.maxPlanStringLength": str(2**31 - 16)}
 _PART = "`(?:[^`]|``)+`"
 #: A base table as the statements of a refresh name it.
@@ -46,15 +46,15 @@ def check_reads(work: JobContext, sql: str) -> DataFrame:
     """Analyse a query and check what it reads.
 
     Args:
-        work: The run's.
+        work: The context of the run.
         sql: The query, with its base tables at snapshots.
 
     Returns:
         The query as a frame; it has not run.
 
     Raises:
-        InvalidQueryError: It calls a SQL function, or reads a session variable or something that is not one of these
-            tables at its snapshot.
+        InvalidQueryError: It calls a SQL function, or reads a session variable or anything else than these tables at
+            their snapshots.
     """
     frame = work.query(sql)
     if work.jvm is None:
@@ -81,7 +81,7 @@ def check_reads(work: JobContext, sql: str) -> DataFrame:
 
 @contextmanager
 def whole_text(work: JobContext) -> Iterator[None]:
-    """Have Spark leave nothing out of the texts of plans."""
+    """Make Spark write complete texts of plans."""
     with ExitStack() as settings:
         for key, value in _WHOLE_TEXT.items():
             settings.enter_context(work.setting(key, value))
@@ -110,7 +110,7 @@ def _table(leaf: Any) -> _Read:
 
 
 def _has_function_node(work: JobContext, plan: Any) -> bool:
-    """Whether a SQL function that gives a table is called: it leaves a node of the plan, and no pattern."""
+    """Whether a SQL table function is called. It appears as a node of the plan."""
     with whole_text(work):
         return _FUNCTION_NODE.search(str(plan.toString())) is not None
 
@@ -119,13 +119,13 @@ def _sql_functions(work: JobContext, sql: str) -> Iterator[str]:
     """Yield the SQL functions that a query calls, temporary ones too."""
     for call in dict.fromkeys(found[1] for found in _CALL.finditer(sql)):
         name = ".".join(re.findall(rf"{_PART}|\w+", call))
-        with suppress(Exception):  # a word before a parenthesis, or a function of a catalog that lists none
+        with suppress(Exception):  # a word before a parenthesis, or a catalog that lists no functions
             if str(work.spark.catalog.getFunction(name).className) == _SQL_FUNCTION:
                 yield f"{name.replace('`', '')}()"
 
 
 def _check_text(work: JobContext, sql: str) -> None:
-    """Check the text of the analysed plan: over Connect there is no more of it."""
+    """Check the text of the analysed plan. Over Connect only the text is available."""
     for function in _sql_functions(work, sql):
         raise _function(function)
     with whole_text(work):

@@ -27,7 +27,7 @@ from airflow_mv.redaction import shortened
 from airflow_mv.script import CLOCK, STAGING_CATALOG, STAGING_NAMESPACE, CheckResult, Outcome, Script
 
 _STAMP = f"spark.sql.iceberg.snapshot-property.{STAMP}"
-#: Settings of the view's catalog that say how files are reached, not where pointers are.
+#: Settings of the view's catalog for access to files, as opposed to access to pointers.
 _FILE_ACCESS = ("io-impl", "io.", "s3.", "client.", "gcs.", "adls.", "http-client.", "hadoop.")
 _DEFAULT_IO = {
     "rest": "org.apache.iceberg.io.ResolvingFileIO",
@@ -38,7 +38,7 @@ _LATER_COLUMN = (
     ". Base tables are read at snapshots, with the columns of that time: a column that was added or renamed since is "
     "there as of the table's next write (an INSERT of no rows is one)."
 )
-#: Names of staging catalogs that no run is using, by how they reach files. All sessions of a JVM share the databases.
+#: Names of unused staging catalogs, by their settings for file access. All sessions of a JVM share their databases.
 _idle: dict[frozenset[tuple[str, str]], list[str]] = {}
 
 
@@ -51,20 +51,20 @@ def run(
 ) -> Outcome:
     """Run the steps of a script in order; the first failure ends it. Nothing is published here.
 
-    While it runs, the staging catalog is this run's alone: in the session it carries a name of its own in
-    place of ``airflow_mv_staging``, since Spark never reads a catalog's settings twice. Classic sessions
-    lend it to their next run: Derby's databases take longer to make and to drop than all else around a refresh.
+    Each run uses a staging catalog that no other run uses at the time. In the session it has a unique name instead of
+    ``airflow_mv_staging``, because Spark never reads a catalog's settings twice. Classic sessions reuse it for the next
+    run: creating and dropping a Derby database takes longer than everything else around a refresh.
 
     Args:
         spark: A session that knows the base tables' catalogs, classic or Connect. Its settings are as
             before when this returns.
-        script: What to run.
+        script: The script.
         report: Called with a line before and after each step.
         store_ms: Returns the store's clock. With it, a run that commits to a table of the catalog checks the driver's
             clock first.
 
     Returns:
-        What was staged, or the reason why not; a failing statement never raises.
+        What was staged, or the reason why nothing was. A failing statement does not raise.
     """
     seconds: list[float] = []
     script = replace(script, branch=_own_branch(script))
@@ -123,9 +123,9 @@ def _stages(script: Script) -> bool:
 
 
 def _staging(script: Script, name: str, *, is_new: bool) -> dict[str, str]:
-    """Return the settings of a run; a staging catalog may be new to the session though its database is not.
+    """Return the settings of a run. A staging catalog may be new to the session while its database exists already.
 
-    Iceberg cannot see that a database of Derby has the schema V1 already, and would fail to bring it there again.
+    Iceberg does not see that a Derby database already has the schema V1, and would fail to migrate it again.
     """
     catalog = f"{CATALOG}{name}"
     return {
@@ -134,8 +134,8 @@ def _staging(script: Script, name: str, *, is_new: bool) -> dict[str, str]:
         f"{catalog}.uri": f"jdbc:derby:memory:{name};create=true",
         f"{catalog}.jdbc.schema-version": "V1" if is_new else "V0",
         f"{catalog}.cache-enabled": "false",
-        f"{catalog}.warehouse": "file:///nowhere",  # JdbcCatalog wants one; every table names its location
-        # INSERT OVERWRITE replaces the whole table, whatever the session's owner prefers.
+        f"{catalog}.warehouse": "file:///nowhere",  # JdbcCatalog requires it; every table has its own location
+        # INSERT OVERWRITE must replace the whole table, whatever the session's setting is.
         "spark.sql.sources.partitionOverwriteMode": "static",
         _STAMP: script.refresh_id,
         # Another run that finds this branch must know whether all statements have run.
@@ -144,9 +144,9 @@ def _staging(script: Script, name: str, *, is_new: bool) -> dict[str, str]:
 
 
 def _open_staging(spark: SparkSession, name: str, access: Mapping[str, str]) -> None:
-    """Open the staging catalog, with the settings by which files are reached set for that moment only.
+    """Open the staging catalog. The settings for file access are set in the session for this moment only.
 
-    Spark tells its event log and its UI with each job what was set while it ran, credentials too.
+    Spark writes the settings of each job, credentials included, to its event log and its UI.
     """
     with _settings(spark, {f"{CATALOG}{name}.{key}": value for key, value in access.items()}):
         if getattr(spark, "_jvm", None) is not None:
@@ -158,7 +158,7 @@ def _open_staging(spark: SparkSession, name: str, access: Mapping[str, str]) -> 
 def _drop_branch(spark: SparkSession, script: Script) -> None:
     """Remove the branch of a failed run."""
     if script.branch is not None:
-        with suppress(Exception):  # the session may be what has failed; the outcome tells the first error
+        with suppress(Exception):  # the session itself may have failed; the outcome has the first error
             spark.sql(f"ALTER TABLE {script.table} DROP BRANCH IF EXISTS {quote(script.branch)}").collect()
 
 
@@ -168,7 +168,7 @@ def _own_branch(script: Script) -> str | None:
 
 
 def _file_access(spark: SparkSession, view: str) -> dict[str, str]:
-    """Return the settings by which the view's catalog reaches files."""
+    """Return the settings with which the view's catalog accesses files."""
     quoted = re.match(r"`((?:[^`]|``)+)`", view)
     name = quoted[1].replace("``", "`") if quoted else view.partition(".")[0]
     own = settings_below(spark, f"{CATALOG}{name}.")
@@ -187,7 +187,7 @@ def _settings(spark: SparkSession, wanted: Mapping[str, str]) -> Iterator[None]:
             spark.conf.set(key, value)
         yield
     finally:
-        with suppress(Exception):  # a session that has died keeps no settings
+        with suppress(Exception):  # a dead session has no settings to restore
             for key, old in before.items():
                 if old is None:
                     spark.conf.unset(key)
@@ -209,17 +209,17 @@ def _give_back(access: Mapping[str, str], name: str) -> None:
 
 @contextmanager
 def _tables(spark: SparkSession, script: Script, name: str, access: Mapping[str, str]) -> Iterator[None]:
-    """Forget what a run registered: without PURGE, since the files belong to the published table or the refresh."""
+    """Unregister a run's tables, without PURGE, since the files belong to the published table or the refresh."""
     if (jvm := getattr(spark, "_jvm", None)) is not None:
         jvm.java.lang.System.setProperty("derby.stream.error.file", "/dev/null")  # else ./derby.log
-    # A storage table in the catalog is nobody's to drop.
+    # A storage table in the catalog must not be dropped.
     staged = [script.bound(name, script.branch).table] if script.is_staged else []
     staged += [f"`{name}`.`{STAGING_NAMESPACE}`.`base_{number}`" for number in range(script.nested)]
     try:
         yield
     finally:
         clean = False
-        with suppress(Exception):  # a failure here must not hide what the run has to say
+        with suppress(Exception):  # a failure here must not hide the run's outcome
             for table in staged:
                 spark.sql(f"DROP TABLE IF EXISTS {table}").collect()
             clean = True
@@ -231,12 +231,12 @@ def _tables(spark: SparkSession, script: Script, name: str, access: Mapping[str,
 
 
 def _drop_database(spark: SparkSession, name: str) -> None:
-    """Free the memory of a run's database: a Connect server may run for months."""
+    """Free the memory of a run's database, because a Connect server may run for months."""
     address = f"jdbc:derby:memory:{name};drop=true"
     if (jvm := getattr(spark, "_jvm", None)) is not None:
         jvm.java.sql.DriverManager.getConnection(address)
         return
-    # Over Connect a catalog is the only thing that opens a JDBC connection.
+    # Over Connect only a catalog can open a JDBC connection.
     wanted = {
         f"{CATALOG}{name}_end": "org.apache.iceberg.spark.SparkCatalog",
         f"{CATALOG}{name}_end.catalog-impl": "org.apache.iceberg.jdbc.JdbcCatalog",
@@ -249,8 +249,8 @@ def _drop_database(spark: SparkSession, name: str) -> None:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Keep PySpark from printing a Java stack for an error that is told in the outcome."""
-    # PySpark's own kind of logger: a plain one of this name would break it for the whole process.
+    """Keep PySpark from printing a Java stack trace for an error that the outcome reports."""
+    # This must be PySpark's own logger class: a plain logger of this name would break PySpark in the whole process.
     loggers = [PySparkLogger.getLogger(name) for name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger")]
     levels = [logger.level for logger in loggers]
     for logger in loggers:
@@ -265,7 +265,7 @@ def _quiet() -> Iterator[None]:
 def _application_id(spark: SparkSession) -> str | None:
     try:
         return spark.conf.get("spark.app.id", None)
-    except Exception:  # noqa: BLE001 (the session may be what has failed)
+    except Exception:  # noqa: BLE001 (the session itself may have failed)
         return None
 
 
@@ -273,7 +273,7 @@ def _application_id(spark: SparkSession) -> str | None:
 
 
 def _check(work: JobContext, script: Script, report: Callable[[str], None]) -> tuple[CheckResult, ...]:
-    """Check what was staged, if anything was: rows that stay as they are have readers already."""
+    """Run the checks on the staged rows, if there are any. Unchanged rows are published already."""
     if script.checks is None or work.way == "none":
         return ()
     return run_checks(work, script.checks, report)
@@ -283,10 +283,10 @@ def _check(work: JobContext, script: Script, report: Callable[[str], None]) -> t
 
 
 def reason(error: BaseException, sql: str = "") -> str:
-    """Return an error of Spark in one paragraph: what, where in the SQL, and the root cause. No stack, no plan.
+    """Return an error of Spark as one paragraph: the error, the place in the SQL, the root cause. No stack, no plan.
 
     Args:
-        error: What a statement raised.
+        error: The error that a statement raised.
         sql: The statement.
     """
     text, _, stack = str(error).partition("JVM stacktrace:")
@@ -305,7 +305,7 @@ def reason(error: BaseException, sql: str = "") -> str:
 
 def _place(error: BaseException, sql: str, coded: re.Match[str] | None) -> str:
     contexts: list[Any] = []
-    with suppress(Exception):  # not every error has a context, and asking may need the JVM
+    with suppress(Exception):  # not every error has a context, and reading it may need the JVM
         contexts = list(error.getQueryContext() or [])  # type: ignore[attr-defined]
     for context in contexts:
         with suppress(Exception):

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Temporary folders for files with secrets, and the removal of folders of killed processes.
 
-The folder's name says which process has made it: the host's boot and the process namespace, the process id, and when
-the process was started. So a folder is removed only if it is proven that its process is gone.
+The folder's name identifies the process that made it: the host's boot, the process namespace, the process id and the
+start time of the process. A folder is removed only if this proves that its process has ended.
 """
 
 from __future__ import annotations
@@ -55,8 +55,8 @@ def scratch_folder() -> Iterator[Path]:
 def sweep(base: Path | None = None) -> Swept:
     """Remove the folders that killed processes of this user have left on this host.
 
-    A folder is left alone unless its name is of the right form, it belongs to this user and lets nobody else in, and
-    its process is proven to be gone. Folders of another boot, container or host are not judged.
+    A folder is removed only if its name has the right form, it belongs to this user, no other user may enter it, and
+    its process is proven to have ended. Folders of another boot, container or host are kept.
 
     Args:
         base: The folder that they are in; by default the one for temporary files.
@@ -91,7 +91,7 @@ def _is_gone(pid: int, started: int) -> bool:
 
 
 def _started(pid: int) -> int | None:
-    """Return when a process was started, in clock ticks since the boot; ``None`` where that is not known."""
+    """Return when a process was started, in clock ticks since the boot; ``None`` if unknown."""
     try:
         text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
         return int(text.rpartition(")")[2].split()[_STARTED])
@@ -100,7 +100,7 @@ def _started(pid: int) -> int | None:
 
 
 def _scope() -> str:
-    """Return what says within which boot and process namespace a process id means one process."""
+    """Return the boot and process namespace within which a process id is unique."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii")
         space = Path("/proc/self/ns/pid").readlink()

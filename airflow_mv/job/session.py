@@ -22,7 +22,7 @@ from airflow_mv.job.scratch import scratch_folder
 from airflow_mv.job.submit import JARS_VARIABLE, jar_confs, log4j_properties, write_properties
 from airflow_mv.redaction import hide, shortened
 
-#: Settings of catalogs begin so.
+#: The prefix of catalog settings.
 CATALOG = "spark.sql.catalog."
 _OLDEST_JAVA = 17
 
@@ -71,22 +71,22 @@ def open_session(
 
 
 def active_session() -> SparkSession | None:
-    """Return the process's session, if it has one: also from a thread that did not open it."""
+    """Return the process's session, if it has one, even in a thread that did not open it."""
     session = SparkSession.getActiveSession()
     if session is not None:
         return session
     try:
         from pyspark.core.context import SparkContext
-    except ImportError:  # the Connect client alone
+    except ImportError:  # only the Connect client is installed
         return None
     return SparkSession.builder.getOrCreate() if SparkContext._active_spark_context is not None else None
 
 
 @contextmanager
 def made_active(spark: SparkSession) -> Iterator[None]:
-    """Make a classic session the active one of this thread for a while: Iceberg looks there for settings and catalogs.
+    """Make a classic session this thread's active one for a while. Iceberg reads settings and catalogs from it.
 
-    A thread starts without one, and ``spark.newSession()`` leaves the older one active.
+    A thread starts without an active session, and ``spark.newSession()`` leaves the older session active.
 
     Args:
         spark: A session, classic or Connect.
@@ -108,12 +108,12 @@ def made_active(spark: SparkSession) -> Iterator[None]:
 
 
 def _connect(remote: str, app_name: str) -> SparkSession:
-    address = urlsplit(remote.partition(";")[0])  # what follows may be a token
+    address = urlsplit(remote.partition(";")[0])  # a token may follow
     host, port = address.hostname or "", address.port or 15002
     if address.scheme != "sc" or not host:
         raise ConfigurationError("a Spark Connect URL looks like sc://host:15002/;token=…")
     try:
-        socket.create_connection((host, port), timeout=10).close()  # gRPC itself tries for minutes
+        socket.create_connection((host, port), timeout=10).close()  # gRPC itself retries for minutes
     except OSError as error:
         raise JobError(f"the Spark Connect server {host}:{port} does not answer: {error}") from error
     try:
@@ -138,7 +138,7 @@ def with_catalogs(spark: SparkSession, confs: Mapping[str, str]) -> SparkSession
             "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions and the Iceberg runtime's jar"
         )
     names = {key: key.removeprefix(CATALOG).partition(".")[0] for key in confs if key.startswith(CATALOG)}
-    # A catalog that its owner has set up stays as it is: two halves make no catalog.
+    # A catalog that the session's owner has configured is kept: two partial configurations must not be mixed.
     known = {name for name in set(names.values()) if spark.conf.get(f"{CATALOG}{name}", None) is not None}
     for key, name in names.items():
         if name not in known:
@@ -156,14 +156,14 @@ def settings_below(spark: SparkSession, prefix: str) -> dict[str, str]:
     if getattr(spark, "_jvm", None) is None:
         found = dict(spark.conf.getAll)
     else:
-        # One call in place of one for each setting, with an exception at the end that takes 40 ms to translate.
+        # A single call: reading each setting separately ends with an exception that takes 40 ms to translate.
         text = spark.conf._jconf.getAll().mkString("\0")
         found = dict(item.split(" -> ", 1) for item in text.split("\0") if item)
     return {name.removeprefix(prefix): value for name, value in found.items() if name.startswith(prefix)}
 
 
 def hide_secrets(spark: SparkSession) -> None:
-    """Keep the secrets among a classic session's settings out of messages, those that Spark does not show either."""
+    """Redact in messages the values of a classic session's settings that Spark itself redacts."""
     confs = dict(spark.sparkContext.getConf().getAll())
     pattern = re.compile(confs.get("spark.redaction.regex") or "(?i)secret|password|token|access[.]?key")
     hide(value for key, value in confs.items() if pattern.search(key) and not key.endswith("uri"))
@@ -197,7 +197,7 @@ def _defaults(*, local: bool) -> dict[str, str]:
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.log.level": "ERROR",
-        # Spark keeps 1,000 queries and 100,000 tasks in memory for its page, also where that is off.
+        # Spark keeps 1,000 queries and 100,000 tasks in memory for its UI, even if the UI is off.
         "spark.ui.retainedJobs": "20",
         "spark.ui.retainedStages": "20",
         "spark.ui.retainedTasks": "200",
@@ -218,7 +218,7 @@ def _start(settings: Mapping[str, str]) -> SparkSession:
 
     kept: dict[str, Any] = {key: value for key, value in settings.items() if value != ""}
     try:
-        if SparkContext._gateway is not None:  # a Java that is up already gets no arguments any more
+        if SparkContext._gateway is not None:  # a JVM that is running already takes no more arguments
             return SparkSession.builder.config(map=kept).getOrCreate()
         with scratch_folder() as folder, _submit_arguments(folder, kept):
             return SparkSession.builder.getOrCreate()
@@ -229,7 +229,7 @@ def _start(settings: Mapping[str, str]) -> SparkSession:
 
 @contextmanager
 def _submit_arguments(folder: Path, settings: dict[str, str]) -> Iterator[None]:
-    """PySpark makes every setting an argument of Java, for all to see in the process list: give it a file."""
+    """Pass the settings in a file: PySpark would make each one an argument of Java, visible in the process list."""
     if "spark.driver.extraJavaOptions" not in settings:
         log4j = folder / "log4j2.properties"
         log4j.write_text(log4j_properties("%d{HH:mm:ss} %p %c{1}: %m%n%ex{0}"))

@@ -37,7 +37,7 @@ from airflow_mv.script import (
     Step,
 )
 
-#: What a row can make an expression of the query end with.
+#: Errors that a row's values can cause in an expression of the query.
 OF_VALUES = (
     ArithmeticException,
     ArrayIndexOutOfBoundsException,
@@ -45,11 +45,11 @@ OF_VALUES = (
     NumberFormatException,
     SparkRuntimeException,
 )
-#: The same of errors that have no class in Python, or only Java's name: SQL's states of data, and what libraries throw.
+#: The same for errors without a Python class or with only Java's name: SQLSTATEs of data errors, errors of libraries.
 _TOLD_OF_VALUES = re.compile(r"SQLSTATE: (?:22|42601)|\): java\.(?:lang\.IllegalArgument|util\.regex\.)")
-#: Set for a script's last statement: another run that finds its branch must know whether all have run.
+#: Set for a script's last statement, so that another run that finds the branch knows whether all statements have run.
 COMPLETE = "spark.sql.iceberg.snapshot-property.airflow-mv.complete"
-#: Set with the code and the reason while the fallback runs: that run must know what this one has done, too.
+#: Set to the code and the reason while the fallback runs, so that such a run also knows about the fallback.
 FALLBACK = "spark.sql.iceberg.snapshot-property.airflow-mv.fallback"
 
 
@@ -61,8 +61,8 @@ def run_steps(
     The one statement that writes comes last, so nothing is written when a step refuses.
 
     Args:
-        work: The run's.
-        script: What to run, bound to the run's names.
+        work: The context of the run.
+        script: The script, bound to the run.
         seconds: Receives the wall-clock seconds of each step.
         report: Called with a line before and after each step.
 
@@ -96,14 +96,14 @@ def _run_incremental(work: JobContext, script: Script, seconds: list[float], rep
     except AnalysisException as error:
         if not script.incremental:
             raise
-        # A statement of ours, not the user's: Spark refuses some subqueries that SQL allows.
+        # The statement is generated, not the user's: Spark refuses some subqueries that SQL allows.
         raise IncrementalRefusedError("not-supported", f"Spark cannot run a statement of it: {cause(error)}") from error
     except IncrementalRefusedError:
         raise
     except Exception as error:
         if not script.incremental or not (isinstance(error, OF_VALUES) or _TOLD_OF_VALUES.search(str(error))):
             raise
-        # Old and new rows meet that were never there together: what fails on them may well be fine in the whole.
+        # The statement combines old and new rows, which never existed together. A full refresh may still succeed.
         raise IncrementalRefusedError("values", f"a statement fails on a value: {cause(error)}") from error
 
 
@@ -122,7 +122,7 @@ def _run_each(
         if script.branch is not None and number == len(steps):
             work.before_last = partial(work.spark.conf.set, COMPLETE, "true")
         try:
-            if isinstance(step, DeterminismStep):  # it stands before all that is incremental
+            if isinstance(step, DeterminismStep):  # it precedes all incremental steps
                 check_snapshots(work, steps)
             _run_step(work, step)
         finally:
@@ -159,7 +159,7 @@ def _analysed(work: JobContext, step: CreateStorageStep) -> DataFrame:
 
 
 def brief(sql: str) -> str:
-    """Return the first line of a statement, cut."""
+    """Return the first line of a statement, shortened."""
     line = " ".join(sql.strip().splitlines()[:1])
     line = f"{line} …" if len(sql.strip().splitlines()) > 1 else line
     return line if len(line) <= 160 else f"{line[:159]}…"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Write the statement that creates a storage table, and read what a run has written to it."""
+"""Write the statement that creates a storage table, and read the results of a run from it."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ def create_table(work: JobContext, step: CreateStorageStep, schema: StructType) 
     """Return the CREATE TABLE of a storage table with the columns of a query.
 
     Args:
-        work: The run's.
-        step: What to create.
+        work: The context of the run.
+        step: The step.
         schema: The query's columns.
 
     Raises:
@@ -50,17 +50,17 @@ def create_table(work: JobContext, step: CreateStorageStep, schema: StructType) 
 
 
 def _column(field: StructField, separator: str) -> str:
-    """Return a column or a field of a struct. Nullable, as a view's columns are."""
+    """Return the SQL of a column or a struct field. It is nullable, like a view's columns."""
     comment = field.metadata.get("comment")
     text = f" COMMENT {literal(str(comment))}" if comment else ""
     return f"{quote(field.name)}{separator}{_type(field.dataType)}{text}"
 
 
 def _since_version_3(field: StructField, *, staged: bool) -> bool:
-    """Whether a column's type, or one within it, is only in tables of Iceberg's format version 3.
+    """Whether a column's type, or a nested type, needs Iceberg's format version 3.
 
     Raises:
-        InvalidQueryError: It is, and the table is to be one of the catalog, where pyiceberg has to read it.
+        InvalidQueryError: It does, and the table is to be registered in the catalog, where pyiceberg must read it.
     """
     kind = incomparable(field.dataType, _SINCE_VERSION_3)
     if kind is not None and not staged:
@@ -83,7 +83,7 @@ def _type(kind: DataType) -> str:
 
 
 def literal(text: str) -> str:
-    """Return a string as Spark writes it."""
+    """Return a string as a Spark SQL literal."""
     return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
 
 
@@ -97,7 +97,7 @@ def written(work: JobContext, script: Script) -> dict[str, Any]:
 
     Args:
         work: The run's.
-        script: What was run, bound to the run.
+        script: The script, bound to the run.
     """
     if work.jvm is None:
         location, summaries = _by_statements(work, script)
@@ -108,13 +108,13 @@ def written(work: JobContext, script: Script) -> dict[str, Any]:
 
 
 def _by_metadata(table: Any, script: Script) -> tuple[str, list[Mapping[str, str]]]:
-    """A Spark statement takes longer than all that is asked here."""
+    """Return the metadata location and the summaries through Java: a Spark statement would take longer."""
     table.refresh()
     return str(table.operations().current().metadataFileLocation()), list(_own(table, script))
 
 
 def _own(table: Any, script: Script) -> Iterator[Mapping[str, str]]:
-    """Yield the summaries of the run's snapshots, the newest first; a delete of whole files carries no stamp."""
+    """Yield the summaries of the run's snapshots, newest first. Deletes of whole files have no refresh id in theirs."""
     snapshot = table.currentSnapshot() if script.branch is None else table.snapshot(script.branch)
     while snapshot is not None:
         summary = snapshot.summary()
@@ -122,13 +122,13 @@ def _own(table: Any, script: Script) -> Iterator[Mapping[str, str]]:
         if stamp == script.refresh_id:
             yield summary
         elif stamp is not None:
-            return  # of an earlier refresh, as is all before it
+            return  # this snapshot and all before it belong to earlier refreshes
         snapshot = None if snapshot.parentId() is None else table.snapshot(snapshot.parentId())
 
 
 def _by_statements(work: JobContext, script: Script) -> tuple[str, list[Mapping[str, str]]]:
     table = script.table
-    # In the log's order the current file is last. By timestamp it need not be: writers' clocks differ.
+    # In the log's order the current file is last. By timestamp it may not be, because writers' clocks differ.
     location = str(work.query(f"SELECT file FROM {table}.metadata_log_entries").collect()[-1][0])
     rows = work.query(f"SELECT snapshot_id, parent_id, summary FROM {table}.snapshots").collect()
     if script.branch is not None:

@@ -12,7 +12,7 @@ from pathlib import Path
 from airflow_mv.errors import ConfigurationError
 
 _ROOT = Path(__file__).parents[1]
-#: ZIP's first date: the same sources give the same bytes.
+#: ZIP's earliest date, so that the same sources give the same bytes.
 _EPOCH = (1980, 1, 1, 0, 0, 0)
 _SHIPPED = ("__init__.py", "documents.py", "errors.py", "quoting.py", "redaction.py", "script.py", "version.py")
 _ESCAPES = {"\\": "\\\\", "\n": "\\n", "\r": "\\r", "\t": "\\t", "\f": "\\f"}
@@ -20,7 +20,7 @@ _LAST_PRINTABLE = 0x7E
 
 
 def build_package(folder: Path) -> Path:
-    """Write the zip for ``--py-files``: what a driver needs beside PySpark. Its bytes depend on the sources only.
+    """Write the zip for ``--py-files`` with the modules that a driver needs. Its bytes depend on the sources only.
 
     Args:
         folder: Where to write it.
@@ -58,13 +58,13 @@ def write_properties(folder: Path, confs: Mapping[str, str], secrets: Mapping[st
         The file's path, for ``--properties-file``.
 
     Raises:
-        ConfigurationError: For what spark-submit would change silently: a key that does not start with
-            ``spark.``, a credential with a blank at an end.
+        ConfigurationError: spark-submit would silently change a setting: a key that does not start with ``spark.``,
+            or a credential with a blank at its start or end.
     """
     settings = {**confs, **(secrets or {})}
     for key in settings:
         if not key.startswith("spark."):
-            raise ConfigurationError(f"{key!r} is no Spark setting: its name must start with 'spark.'")
+            raise ConfigurationError(f"{key!r} is not a Spark setting: its name must start with 'spark.'")
         if settings[key] != settings[key].strip(" \t") and (
             key in (secrets or {}) or key.startswith("spark.sql.catalog.")
         ):
@@ -97,7 +97,7 @@ def _escaped_character(character: str, special: str) -> str:
 
 #: A folder of jars, so that nothing is downloaded.
 JARS_VARIABLE = "AIRFLOW_MV_JARS"
-#: Packages whose one jar is enough: their names alone tell whether all is there.
+#: Packages that consist of a single jar: if the jar exists, nothing is missing.
 _SELF_CONTAINED = re.compile(
     r"org\.apache\.iceberg:iceberg-(spark-runtime-[\w.]+|(aws|gcp|azure)-bundle)|org\.xerial:sqlite-jdbc"
     r"|org\.postgresql:postgresql"
@@ -105,7 +105,7 @@ _SELF_CONTAINED = re.compile(
 
 
 def jar_confs(settings: Mapping[str, str], packages: Sequence[str] = ()) -> dict[str, str]:
-    """Return the settings by which Spark finds its packages; those on this machine cost no resolution.
+    """Return the settings with which Spark finds its packages. Packages on this machine need no resolution.
 
     Args:
         settings: Spark settings, of which ``spark.jars``, ``spark.jars.packages`` and ``spark.jars.ivy`` count.
@@ -130,13 +130,13 @@ def _jar(coordinates: str, folders: Sequence[Path]) -> Path | None:
         return None
     for folder in folders:
         for name in (f"{group}_{artifact}-{version}.jar", f"{artifact}-{version}.jar"):
-            if zipfile.is_zipfile(folder / name):  # Ivy may be writing it just now
+            if zipfile.is_zipfile(folder / name):  # Ivy may still be writing it
                 return folder / name
     return None
 
 
 def log4j_properties(pattern: str) -> str:
-    """Return a configuration of Log4j that writes errors alone, to stderr.
+    """Return a configuration of Log4j that writes only errors, to stderr.
 
     Args:
         pattern: The form of a line.

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """sqlglot's Spark dialect, changed where sqlglot would write SQL with another meaning.
 
-A view's query is parsed in this dialect once: the same tree tells the base tables, expands ``*`` and is analysed for an
-incremental refresh. Before an incremental refresh Spark itself compares the regenerated query with the user's own
-(:class:`airflow_mv.script.DeterminismStep`). What is known to come out otherwise is kept here as it was written.
+A view's query is parsed in this dialect once. The same tree is used to find base tables, to expand ``*``, and for the
+analysis of incremental refreshes. Before an incremental refresh Spark itself compares the regenerated query with the
+user's own (:class:`airflow_mv.script.DeterminismStep`). This module keeps constructs in their original form that
+sqlglot is known to regenerate differently.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from sqlglot.dialects.spark import Spark
 from sqlglot.generators.spark import SparkGenerator
 from sqlglot.parsers.spark import SparkParser
 
-#: Functions whose name and arguments are kept: sqlglot has another form for them, or another idea of a format.
+#: Functions whose name and arguments are kept, because sqlglot rewrites them or their formats.
 KEPT = frozenset(
     """
     date_format date_sub date_trunc from_unixtime instr levenshtein locate log log10 log2 regexp_replace space
@@ -24,20 +25,20 @@ KEPT = frozenset(
     """.split()  # noqa: SIM905
 )
 _TYPED = {exp.DType.DATE: "DATE", exp.DType.TIMESTAMPTZ: "TIMESTAMP"}
-#: What may stand behind ``window`` where that is a name, and AS behind it.
+#: Tokens that may follow ``window`` if it is a name, including AS.
 _NEVER_NAMES = (TokenType.R_PAREN, TokenType.DOT, TokenType.COMMA)
 
 
 class AsWrittenParser(SparkParser):
-    """Spark's parser, which keeps more of what was written."""
+    """Spark's parser, which keeps more of the original text."""
 
-    #: Else a comma would be read as CROSS JOIN, which Spark's analysis tells from it.
+    #: Otherwise a comma would be read as CROSS JOIN, and Spark's analysis distinguishes the two.
     JOINS_HAVE_EQUAL_PRECEDENCE = False
     FUNCTIONS: ClassVar = {name: build for name, build in SparkParser.FUNCTIONS.items() if name.lower() not in KEPT}
 
     def _parse_interval(self, require_interval: bool = True, parse_function_unit: bool = True) -> exp.Expr | None:  # type: ignore[override]  # noqa: FBT001, FBT002 (sqlglot's)
         found = super()._parse_interval(require_interval, parse_function_unit)
-        # An interval of several units is read as a sum: without parentheses a minus before it is for the first only.
+        # An interval of several units is read as a sum. Without parentheses a minus would apply to the first unit only.
         return exp.Paren(this=found) if isinstance(found, exp.Add) else found
 
 
@@ -48,21 +49,21 @@ class _Generator(SparkGenerator):
     }
 
     def not_sql(self, expression: exp.Not) -> str:
-        """Write ``IS NOT NULL`` as people do: to Spark's analysis it is no ``NOT``."""
+        """Write ``IS NOT NULL``, which Spark's analysis distinguishes from ``NOT … IS NULL``."""
         inner = expression.this
         if type(inner) is exp.Is and isinstance(inner.expression, exp.Null):
             return f"{self.sql(inner, 'this')} IS NOT NULL"
         return super().not_sql(expression)
 
     def cast_sql(self, expression: exp.Cast, safe_prefix: str | None = None) -> str:
-        """Write a typed literal as one: sqlglot takes only that for a cast that may fail."""
+        """Write a typed literal in its own form. Only typed literals are read as a plain ``exp.Cast``."""
         value, name = expression.this, _TYPED.get(expression.to.this)
         if type(expression) is exp.Cast and name and isinstance(value, exp.Literal) and value.is_string:
             return f"{name} {self.sql(value)}"
         return super().cast_sql(expression, safe_prefix)
 
     def function_of_texts(self, expression: exp.GroupConcat) -> str:
-        """Write LISTAGG without a separator where none was given."""
+        """Write LISTAGG without a separator if none was given."""
         if expression.args.get("separator") is not None:
             return str(SparkGenerator.TRANSFORMS[exp.GroupConcat](self, expression))
         value = expression.this
@@ -75,14 +76,14 @@ class _Generator(SparkGenerator):
 
 
 class AsWritten(Spark):
-    """Spark's dialect, of which more is written as it was read."""
+    """Spark's dialect, which writes more constructs in the form in which they were read."""
 
     Parser = AsWrittenParser
     Generator = _Generator
 
 
 def tokenized(sql: str) -> list[Token]:
-    """Return the tokens of a text, where sqlglot takes ``window`` for a keyword only where it begins a clause.
+    """Return the tokens of a text. ``window`` is a keyword only where it begins a clause.
 
     Raises:
         TokenError: There are none.

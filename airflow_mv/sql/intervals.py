@@ -13,14 +13,14 @@ from airflow_mv.spec.interval import Interval, Span
 from airflow_mv.spec.table import TableMetadata
 from airflow_mv.spec.times import next_unit
 
-#: View property: the column that an interval is of, where a call names none.
+#: View property: the default interval column.
 COLUMN_PROPERTY = "airflow-mv.interval-column"
-#: Intervals that a record holds; more would make each of the view's metadata files large.
+#: The most intervals in a record; more would make each of the view's metadata files large.
 MAX_INTERVALS = 1000
 
 #: Partition transforms, the finest first.
 _UNITS = ("hour", "day", "month", "year")
-#: How Spark writes a literal of an Iceberg type.
+#: The keyword of a Spark literal, by Iceberg type.
 _LITERALS = {"date": "DATE", "timestamp": "TIMESTAMP_NTZ", "timestamptz": "TIMESTAMP_LTZ"}
 
 
@@ -32,20 +32,20 @@ def resolve(
     *,
     view: str,
 ) -> Interval:
-    """Return the interval of a view that a stretch of time means.
+    """Return the interval of a view for a requested interval of time.
 
-    A date column takes whole days, in the zone of the given times: ``2024-06-01T00:00+02:00`` is the first of June.
-    A day that is cut is refused and not widened: each of the 24 runs of an hourly DAG would recompute it.
+    A date column needs whole days, in the zone of the given times: ``2024-06-01T00:00+02:00`` is the first of June.
+    A part of a day is refused, not widened to the day: each of the 24 runs of an hourly DAG would recompute that day.
 
     Args:
-        span: The stretch of time.
+        span: The requested interval of time.
         fields: The view's columns, as its schema holds them.
-        properties: The view's, which may name the column.
-        storage: Its storage table, whose partitions say where an interval ends of which only the start is given.
+        properties: The view's properties, which may name the column.
+        storage: Its storage table. If only the start is given, its partitioning determines the end.
         view: For messages.
 
     Raises:
-        ConfigurationError: No column, one that will not do, an empty stretch of time, or one that cuts a day.
+        ConfigurationError: There is no suitable column, or the interval is empty or contains a part of a day.
     """
     kind, column = _column(span, fields, properties, view=view)
     last = span.end or _partition_end(span, column, storage, view=view)
@@ -58,23 +58,23 @@ def resolve(
 
 
 def condition(interval: Interval, fields: Sequence[Mapping[str, Any]]) -> str:
-    """Return the SQL condition that just the rows of an interval pass, with literals of the column's type.
+    """Return the SQL condition that exactly the rows of an interval pass, with literals of the column's type.
 
     Args:
         interval: The interval.
         fields: The view's columns, as its schema holds them.
 
     Raises:
-        InvalidMetadataError: The view has no such column of a date or a time: someone else wrote the record.
+        InvalidMetadataError: The view has no such date or time column: another program wrote the record.
     """
     kind, name = kind_of(interval.column, fields), quote(interval.column)
     if kind not in _LITERALS:
-        raise InvalidMetadataError(f"a recorded interval is of {interval.column!r}: no date or time of the view")
+        raise InvalidMetadataError(f"a recorded interval is of {interval.column!r}, not a date or time of the view")
     return f"{name} >= {_literal(interval.start, kind)} AND {name} < {_literal(interval.end, kind)}"
 
 
 def kind_of(column: str, fields: Sequence[Mapping[str, Any]]) -> str:
-    """Return the type of a column as the schema names it; empty for a column that is not there, or nested."""
+    """Return the type of a column as named in the schema; empty for a missing or nested column."""
     found = next((field["type"] for field in fields if field["name"] == column), "")
     return found if isinstance(found, str) else ""
 
@@ -88,7 +88,7 @@ def literal_text(moment: datetime, kind: str) -> str:
 
 
 def _partition_end(span: Span, column: str, storage: TableMetadata, *, view: str) -> datetime:
-    """Return the end of the storage table's partition that begins with a stretch of time."""
+    """Return the end of the storage table's partition that begins at the start of an interval."""
     names = {field["id"]: field["name"] for field in storage.current_schema.get("fields", []) if "id" in field}
     spec = next((item for item in storage.partition_specs if item.get("spec-id") == storage.default_spec_id), {})
     of_column = [field["transform"] for field in spec.get("fields", []) if names.get(field.get("source-id")) == column]
@@ -98,7 +98,7 @@ def _partition_end(span: Span, column: str, storage: TableMetadata, *, view: str
     if unit is None:
         raise ConfigurationError(
             f"view {view}, interval {span}: only its start is known, and the storage table has no partitions by year, "
-            f"month, day or hour of {column!r} to tell the end: set interval_length"
+            f"month, day or hour of {column!r} to find the end: set interval_length"
         )
     return next_unit(span.start, unit)
 
@@ -111,7 +111,7 @@ def _column(
     span: Span, fields: Sequence[Mapping[str, Any]], properties: Mapping[str, str], *, view: str
 ) -> tuple[str, str]:
     fit = [str(field["name"]) for field in fields if kind_of(field["name"], fields) in _LITERALS]
-    would = f"these columns would do: {', '.join(fit)}" if fit else "no column of it would do"
+    would = f"these columns are suitable: {', '.join(fit)}" if fit else "no column of it is suitable"
     column = span.column or properties.get(COLUMN_PROPERTY)
     if column is None:
         raise ConfigurationError(
@@ -120,7 +120,7 @@ def _column(
         )
     if column not in fit:
         known = kind_of(column, fields)
-        what = f"is of type {known}" if known else "is no column of it"
+        what = f"is of type {known}" if known else "is not a column of it"
         raise ConfigurationError(
             f"view {view}: {column!r} {what}; an interval needs a date, timestamp or timestamptz: {would}"
         )

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Order views by what they read: each view comes after those that it reads."""
+"""Order views by their dependencies: each view comes after the views that it reads."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from collections.abc import Collection, Mapping
 from airflow_mv.errors import InvalidQueryError
 from airflow_mv.spec.identifiers import Identifier
 
-#: The views of a chain, and of each those of them that it reads.
+#: The views of a chain, each with the views of the chain that it reads.
 Reads = Mapping[Identifier, Collection[Identifier]]
 
 
 def levels(reads: Reads) -> tuple[tuple[Identifier, ...], ...]:
-    """Return the views level by level: each reads views of earlier levels only, and one of the level just before.
+    """Return the views by level. Each view reads views of earlier levels only, and at least one of the level before.
 
     Args:
-        reads: The views, and what each reads of them. Within a level their order stays.
+        reads: The views, each with the views of the chain that it reads. Within a level their order is kept.
 
     Raises:
-        InvalidQueryError: They read each other in a circle.
+        InvalidQueryError: The views depend on each other in a cycle.
     """
     done: set[Identifier] = set()
     found: list[tuple[Identifier, ...]] = []
@@ -27,20 +27,20 @@ def levels(reads: Reads) -> tuple[tuple[Identifier, ...], ...]:
         ready = tuple(view for view in waiting if done.issuperset(reads[view]))
         if not ready:
             names = ", ".join(str(view) for view in waiting)
-            raise InvalidQueryError(f"these materialized views read each other in a circle: {names}")
+            raise InvalidQueryError(f"these materialized views read each other in a cycle: {names}")
         found.append(ready)
         done.update(ready)
     return tuple(found)
 
 
 def in_order(reads: Reads) -> list[Identifier]:
-    """Return the views so that each comes after those that it reads; else their order stays.
+    """Sort the views so that each comes after the views that it reads. Otherwise their order is kept.
 
     Args:
-        reads: The views, and what each reads of them.
+        reads: The views, each with the views of the chain that it reads.
 
     Raises:
-        InvalidQueryError: They read each other in a circle.
+        InvalidQueryError: The views depend on each other in a cycle.
     """
     levels(reads)
     ordered: list[Identifier] = []
@@ -50,11 +50,11 @@ def in_order(reads: Reads) -> list[Identifier]:
 
 
 def all_read(view: Identifier, reads: Reads) -> set[Identifier]:
-    """Return what a view reads, directly or through others of the chain.
+    """Return the views of the chain that a view reads, directly or through others.
 
     Args:
         view: One of the views.
-        reads: The views, and what each reads of them; without circles.
+        reads: The views, each with the views of the chain that it reads; without cycles.
     """
     found: set[Identifier] = set()
     waiting = [*reads[view]]

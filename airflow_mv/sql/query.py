@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Parse a view's query, find what it reads, and pin each base table to a snapshot.
+"""Parse a view's query, find the tables and views that it reads, and pin each base table to a snapshot.
 
 Views do not support time travel, so nested plain views are expanded as subqueries, with their own base tables pinned.
 """
@@ -37,9 +37,9 @@ class PinnedTable:
     identifier: Identifier
     #: ``None``: the table has never been written to.
     snapshot_id: int | None
-    #: The name to read it by, as SQL, where that is not its own.
+    #: The SQL name to read it by, if it differs from its own.
     sql: str | None = None
-    #: Whether no filter may reach the scan.
+    #: Whether no filter may be pushed into the scan.
     unfiltered: bool = False
 
 
@@ -60,16 +60,16 @@ class Reference:
 
 @dataclass(frozen=True, slots=True)
 class ParsedQuery:
-    """One query, parsed once. It is handed on from the dependencies to the statements of a refresh.
+    """A query that is parsed once. The same value is used from finding dependencies to compiling statements.
 
     Args:
         text: The text without a final semicolon.
-        view: Whose query it is, for messages.
+        view: The view whose query it is, for messages.
         default_catalog: The catalog of names with one or two parts.
         default_namespace: The namespace of names with one part.
         references: Each place where it names a table or a view, in the order of the text. Names of CTEs and table
             functions are not among them.
-        tree: How sqlglot reads it. Whoever changes a tree copies it first.
+        tree: sqlglot's tree. Copy it before changing it.
         tokens: The tokens of the text.
     """
 
@@ -82,7 +82,7 @@ class ParsedQuery:
     tokens: tuple[Token, ...] = field(repr=False, compare=False)
 
     def identifier(self, table: exp.Table) -> Identifier:
-        """Return what a table of the tree is called in full.
+        """Return the full name of a table in the tree.
 
         Raises:
             InvalidIdentifierError: It has no readable name.
@@ -92,7 +92,7 @@ class ParsedQuery:
 
 @dataclass(frozen=True, slots=True)
 class NestedView:
-    """A plain view that a query reads, at one version, which was made at a time in milliseconds since 1970."""
+    """A plain view that a query reads, at one version. The version's time is in milliseconds since the epoch."""
 
     identifier: Identifier
     query: ParsedQuery
@@ -116,11 +116,11 @@ class Dependencies:
 
 
 def names_to_load(query: ParsedQuery, known: Mapping[Identifier, NestedView | None]) -> tuple[Identifier, ...]:
-    """Return the names that a query reads of which it is not known yet whether they are nested views.
+    """Return the names that a query reads and that must be loaded, since they may be nested views.
 
     Args:
         query: The query.
-        known: What was loaded before: the nested plain view of a name, ``None`` for anything else.
+        known: The names loaded so far: the nested plain view, or ``None`` for anything else.
     """
     found: dict[Identifier, None] = {}
     level = [query]
@@ -153,7 +153,7 @@ def base_tables(query: ParsedQuery, known: Mapping[Identifier, NestedView | None
 def pin_query(
     query: ParsedQuery, *, tables: Mapping[Identifier, PinnedTable], views: Mapping[Identifier, NestedView]
 ) -> str:
-    """Return the query reading each base table at its snapshot; all else is the user's own text.
+    """Return the query with each base table at its snapshot. The rest is the user's own text.
 
     Args:
         query: The query.
@@ -168,7 +168,7 @@ def pin_query(
 
 
 def pinned_table(identifier: Identifier, snapshot_id: int | None) -> str:
-    """Return a table at a snapshot, as it is written after FROM; columns keep their qualified names.
+    """Return a table at a snapshot, as written after FROM. Columns keep their qualified names.
 
     Args:
         identifier: The table.
@@ -178,12 +178,12 @@ def pinned_table(identifier: Identifier, snapshot_id: int | None) -> str:
 
 
 def expand_view(sql: str, columns: tuple[str, ...], name: str) -> str:
-    """Return a nested view as it is written after FROM, with or without an alias after it.
+    """Return a nested view as written after FROM, with or without an alias after it.
 
     Args:
         sql: The view's pinned query.
         columns: Its column names, by position.
-        name: What columns call the view where the user gave no alias.
+        name: The qualifier of the view's columns, if the user gave no alias.
     """
     # A relation in parentheses lets TABLESAMPLE and an alias follow, and shows its inner name without one.
     return f"((\n{sql}\n) AS {quote(name)}({', '.join(map(quote, columns))}))"
@@ -195,7 +195,7 @@ def partition_transform(text: str, columns: Collection[str] | None = None) -> st
     Args:
         text: A column, or ``years``, ``months``, ``days``, ``hours`` of a column, or ``bucket`` or
             ``truncate`` of a width and a column.
-        columns: The columns there are, where they are known.
+        columns: The existing columns, if known.
 
     Raises:
         InvalidQueryError: It is not one of these.
@@ -223,7 +223,7 @@ def string_literal(text: str) -> str:
     try:
         text.encode()
     except UnicodeEncodeError as error:
-        raise InvalidQueryError(f"{text!r} is no Unicode text") from error
+        raise InvalidQueryError(f"{text!r} is not Unicode text") from error
     return "'" + _ESCAPED.sub(_escaped, text) + "'"
 
 
@@ -242,7 +242,7 @@ class _Collector:
     heights: dict[Identifier, int] = field(default_factory=dict)
 
     def visit(self, query: ParsedQuery, path: tuple[str, ...]) -> int:
-        """Collect what a query reads; return how many views deep it is."""
+        """Collect the tables and views that a query reads; return the depth of nested views."""
         height = 0
         for reference in query.references:
             name = reference.identifier
@@ -280,7 +280,7 @@ class _Pinner:
         return splice(query.text, edits)
 
     def _replacement(self, query: ParsedQuery, reference: Reference, path: tuple[str, ...]) -> tuple[str, bool]:
-        """Return what to read instead, and whether columns can call it by one part only."""
+        """Return the replacement of a reference, and whether columns can name it by one part only."""
         name = reference.identifier
         if table := self.tables.get(name):
             if table.unfiltered and table.snapshot_id is not None:
@@ -298,7 +298,7 @@ class _Pinner:
 
 
 def _at_snapshot(name: str, snapshot_id: int | None, *, alias: str) -> str:
-    """Return a relation that, in parentheses where need be, lets TABLESAMPLE and an alias follow."""
+    """Return a relation that can be followed by TABLESAMPLE and an alias, in parentheses if needed."""
     if snapshot_id is None:
         return f"({name} TABLESAMPLE (0 ROWS){alias})"
     pinned = f"{name} VERSION AS OF {snapshot_id}{alias}"
@@ -308,9 +308,9 @@ def _at_snapshot(name: str, snapshot_id: int | None, *, alias: str) -> str:
 def _unfiltered(table: PinnedTable) -> str:
     """Return a table at a snapshot as a subquery through which Spark pushes no filter.
 
-    Iceberg binds the names in a filter to the table's current columns, also for a scan of an older snapshot: where a
-    name has come to mean another column, it would skip files by the statistics of that one. Spark keeps all filters
-    above one that is not deterministic.
+    Iceberg binds the names in a filter to the table's current columns, also for a scan of an older snapshot. If a name
+    now means another column, Iceberg would skip files by the statistics of the wrong column. Spark does not push
+    filters below a nondeterministic one.
     """
     pinned = _at_snapshot(table.sql or table.identifier.sql(), table.snapshot_id, alias="")
     return f"((SELECT * FROM {pinned} WHERE spark_partition_id() >= 0) AS {quote(table.identifier.name)})"
@@ -359,9 +359,9 @@ _FIRST_WORDS = (TokenType.SELECT, TokenType.WITH, TokenType.FROM, TokenType.VALU
 _QUERIES = (exp.Query, exp.Values)
 _STATEMENTS = (exp.DDL, exp.DML, exp.Into, exp.Command, exp.MultitableInserts)
 _CALLS_JAVA = frozenset({"reflect", "try_reflect", "java_method"})
-#: Functions that may read a file by its path, and how many arguments they have without that.
+#: Functions that may read a file by its path, and their number of arguments without a path.
 _READS_FILES = {"from_protobuf": 0, "to_protobuf": 0, "from_avro": 2, "from_xml": 2, "schema_of_xml": 1}
-#: Functions of where a row is stored or read: compaction and the number of tasks change them.
+#: Functions of the place where a row is stored or read. Compaction and the number of tasks change their values.
 _TELL_PLACES = frozenset(
     {
         "input_file_name",
@@ -371,13 +371,13 @@ _TELL_PLACES = frozenset(
         "monotonically_increasing_id",
     }
 )
-#: Iceberg's columns of where a row is stored: compaction changes them, and no row is another.
+#: Iceberg's columns of the place where a row is stored. Compaction changes their values without changing rows.
 _PLACES = frozenset({"_file", "_pos", "_spec_id", "_partition", "_deleted"})
 _TABLE_FUNCTIONS = frozenset({"range", "explode", "posexplode", "inline", "stack", "json_tuple", "variant_explode"})
 _FILE_FORMATS = frozenset({"parquet", "orc", "csv", "json", "text", "xml", "avro", "binaryfile", "delta", "iceberg"})
-#: sqlglot's functions trip over some calls that Spark accepts, such as map() with one argument.
+#: sqlglot raises these for some calls that Spark accepts, such as map() with one argument.
 _PARSER_FAULTS = (ArithmeticError, AssertionError, AttributeError, LookupError, TypeError, ValueError)
-#: A token as sqlglot prints it in a message; people want its text.
+#: A token as sqlglot prints it in a message, to be replaced by its text.
 _TOKEN = re.compile(r"<Token token_type: \S+, text: (.*?), line: \d+, col: \d+, start: \d+, end: \d+, comments: .*?>")
 #: Reading a token takes sqlglot one to two steps; 200,000 steps take about a second.
 _MAX_STEPS = 200_000
@@ -397,14 +397,14 @@ def parse_query(
     default_namespace: tuple[str, ...],
     given: Collection[str] = (),
 ) -> ParsedQuery:
-    """Read one query in Spark's dialect.
+    """Parse one query in Spark's dialect.
 
     Args:
         sql: The text.
-        view: Whose query it is, for messages.
+        view: The view whose query it is, for messages.
         default_catalog: The catalog of names with one or two parts.
         default_namespace: The namespace of names with one part.
-        given: Names of one part that are no tables: the statement around the query says what they are.
+        given: Names of one part that are not tables, because the statement around the query defines them.
 
     Raises:
         InvalidQueryError: The text is not a single query, or contains something whose result could not
@@ -416,11 +416,11 @@ def parse_query(
 
 
 def parse_tree(sql: str, *, view: str) -> exp.Expr:
-    """Read one query in Spark's dialect whose tables do not matter.
+    """Parse one query in Spark's dialect without regard to its tables.
 
     Args:
         sql: The text.
-        view: Whose query it is, for messages.
+        view: The view whose query it is, for messages.
 
     Raises:
         InvalidQueryError: As :func:`parse_query`.
@@ -450,7 +450,7 @@ def _references(
     default_namespace: tuple[str, ...],
     given: Collection[str],
 ) -> tuple[Reference, ...]:
-    """Return each place that names a table or a view; refuse names that are unreadable, paths and time travel."""
+    """Return each place that names a table or a view. Refuse unreadable names, paths and time travel."""
     found = []
     for table in _tables(tree):
         if len(table.parts) == 1 and _fold(table.name) in given:
@@ -486,7 +486,7 @@ def splice(text: str, edits: Mapping[Span, str]) -> str:
 
 
 def shorter_qualifiers(query: ParsedQuery, reference: Reference) -> dict[Span, str]:
-    """Return edits that let columns say ``orders.x`` for ``lake.sales.orders.x``.
+    """Return edits that shorten column qualifiers: ``orders.x`` for ``lake.sales.orders.x``.
 
     A subquery that stands in for a table can be named by one part only.
 
@@ -520,7 +520,7 @@ def query_error(text: str, offset: int, message: str, view: str) -> InvalidQuery
         text: The query.
         offset: Where in it, in characters.
         message: What is wrong there.
-        view: Whose query it is.
+        view: The view whose query it is.
     """
     start = text.rfind("\n", 0, offset) + 1
     end = text.find("\n", offset)
@@ -537,7 +537,7 @@ def _check_text(sql: str, view: str) -> None:
     try:
         size = len(sql.encode())
     except UnicodeEncodeError as error:
-        raise InvalidQueryError(f"view {view}: character {error.start + 1} of the query is no Unicode text") from error
+        raise InvalidQueryError(f"view {view}: character {error.start + 1} of the query is not Unicode text") from error
     if size > MAX_QUERY_BYTES:
         raise InvalidQueryError(f"view {view}: the query has {size} bytes: at most {MAX_QUERY_BYTES} are allowed")
     if match := _SUBSTITUTION.search(sql):
@@ -566,7 +566,7 @@ def _without_last_semicolons(sql: str, tokens: list[Token]) -> tuple[str, list[T
 
 
 def _check_tokens(text: str, tokens: Sequence[Token], view: str) -> None:
-    """Refuse what sqlglot may read as something else than Spark does, wherever it stands."""
+    """Refuse text that sqlglot may read differently than Spark, wherever it occurs."""
     if tokens[0].token_type not in _FIRST_WORDS:
         raise query_error(text, tokens[0].start, "this is not a query: it must begin with SELECT or WITH", view)
     for index, token in enumerate(tokens):
@@ -584,11 +584,11 @@ def _refusal(token: Token, before: TokenType | None, after: Token | None) -> str
     if kind is TokenType.SEMICOLON:
         return "there are several statements: a view has one query"
     if is_call and word in _CALLS_JAVA and kind is not TokenType.STRING:
-        return f"{word}() calls any Java code: its result belongs to no snapshot"
+        return f"{word}() calls any Java code: its result does not depend on snapshots alone"
     if is_call and word in _TELL_PLACES and kind is not TokenType.STRING:
-        return f"{word}() tells where a row is stored or read, which changes while no row does: leave it out"
+        return f"{word}() depends on where a row is stored or read, which changes while rows do not: leave it out"
     if is_call and word == "identifier" and kind is TokenType.VAR:
-        return "IDENTIFIER() hides which name is meant: write the name itself"
+        return "IDENTIFIER() hides the name of the table: write the name itself"
     return _table_refusal(before, after) if kind is TokenType.TABLE and after is not None else None
 
 
@@ -601,11 +601,11 @@ def _table_refusal(before: TokenType | None, after: Token) -> str | None:
 
 
 class _TooManyStepsError(Exception):
-    """Not an error of sqlglot's, which would catch it."""
+    """Not a subclass of sqlglot's errors, because sqlglot would catch it."""
 
 
 class _BoundedParser(AsWrittenParser):
-    """Stops where sqlglot's tries double with each JOIN without ON, or each nested STRUCT."""
+    """Stops parsing where sqlglot's attempts double with each JOIN without ON, or each nested STRUCT."""
 
     steps_left: int
 
@@ -673,7 +673,7 @@ def _check_columns(text: str, tree: exp.Expr, view: str) -> None:
     places = _PLACES - {_fold(alias.alias) for alias in tree.find_all(exp.Alias)}
     for column in tree.find_all(exp.Column):
         if _fold(column.name) in places:
-            message = f"{column.name} tells where Iceberg has stored a row, which maintenance changes: leave it out"
+            message = f"{column.name} is where Iceberg has stored a row, which maintenance changes: leave it out"
             raise query_error(text, _start(column), message, view)
 
 
@@ -691,7 +691,7 @@ def _tables(tree: exp.Expr) -> Iterator[exp.Table]:
 
 
 def cte_of(table: exp.Table) -> exp.CTE | None:
-    """Return the CTE that a name means: of the innermost WITH that defines it before this place."""
+    """Return the CTE that a name means: the one of the innermost WITH that defines it before this place."""
     if len(table.parts) > 1:
         return None
     name = _fold(table.name)
@@ -709,7 +709,7 @@ def cte_of(table: exp.Table) -> exp.CTE | None:
 
 
 def _visible(with_: exp.Expr, definition: exp.Expr | None) -> Iterator[exp.CTE]:
-    """What a WITH offers: all to its query, to a definition those before (and itself if recursive)."""
+    """Yield the CTEs of a WITH that its query, or one of its definitions, can name: the latter only earlier ones."""
     for cte in with_.expressions:
         if cte is not definition or with_.args.get("recursive"):
             yield cte
@@ -718,7 +718,7 @@ def _visible(with_: exp.Expr, definition: exp.Expr | None) -> Iterator[exp.CTE]:
 
 
 def _span(text: str, parts: Sequence[exp.Expr], view: str) -> Span:
-    """Return where a name is written, having checked that sqlglot's places say what its names say."""
+    """Return the place of a name in the text, after a check that the text there equals the name."""
     for part in parts:
         start, end = part.meta.get("start"), part.meta.get("end")
         written = text[start : end + 1] if start is not None and end is not None else ""
@@ -729,7 +729,7 @@ def _span(text: str, parts: Sequence[exp.Expr], view: str) -> Span:
 
 
 def _chain(column: exp.Column) -> list[exp.Expr]:
-    """Return all parts of a column's name, with struct fields, which sqlglot keeps outside of the column."""
+    """Return all parts of a column's name, including struct fields, which sqlglot keeps outside of the column."""
     chain, node = [*column.parts], column.parent
     while isinstance(node, exp.Dot):
         chain.append(node.expression)
@@ -738,7 +738,7 @@ def _chain(column: exp.Column) -> list[exp.Expr]:
 
 
 def _is_unique(tree: exp.Expr, node: exp.Table, names: list[str]) -> bool:
-    """Whether a relation's short name means only that relation (or another of the same full name)."""
+    """Whether a relation's short name means only that relation, or others of the same full name."""
     for alias in tree.find_all(exp.TableAlias):
         if _fold(alias.name) == names[-1]:
             return False
@@ -751,5 +751,5 @@ def _is_unique(tree: exp.Expr, node: exp.Table, names: list[str]) -> bool:
 
 
 def _fold(name: str) -> str:
-    """Make names that Java's ``equalsIgnoreCase`` takes for the same the same: character by character."""
+    """Return a form that is equal for names that Java's ``equalsIgnoreCase`` treats as equal."""
     return "".join((upper if len(upper := char.upper()) == 1 else char).lower() for char in name)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Star expansion: a view keeps the columns that it was created with, even if a table gets more columns later.
 
-The earlier columns of a table are found, not stored: they are those of its newest schema with which the query returns
-the view's own columns. This also works for views of other programs.
+The earlier columns of a table are not stored but found: they are those of its newest schema with which the query
+returns the view's own columns. This also works for views that other programs created.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from airflow_mv.quoting import quote
 from airflow_mv.spec.identifiers import Identifier
 from airflow_mv.sql.query import NestedView, ParsedQuery, Span, cte_of, parse_query, splice
 
-#: The lists of columns that each base table has had, the present one first.
+#: All column lists that each base table has had, the present one first.
 Schemas = Mapping[Identifier, Sequence[tuple[str, ...]]]
 _MOST_TRIES = 200
-#: A column without a name of its own: any name may be the view's.
+#: A column without a name; any name of a view's column fits.
 _Names = tuple[str | None, ...]
 
 
@@ -36,15 +36,15 @@ def expand_stars(
     views: Mapping[Identifier, NestedView],
     schemas: Schemas,
 ) -> ParsedQuery:
-    """Return a view's query with each ``*`` written out that would give more than the view's columns.
+    """Return a view's query with each ``*`` replaced by columns if it would return more than the view's columns.
 
-    The query stays as it is where no ``*`` gives more, and where it cannot be told what it gives.
+    The query is unchanged if no ``*`` returns more, or if the columns of a ``*`` cannot be determined.
 
     Args:
         query: The query.
         columns: The view's columns.
         views: The nested plain views.
-        schemas: The columns of base tables; those that a ``*`` stands for must be there.
+        schemas: The columns of base tables; must contain those that a ``*`` stands for.
     """
     if "*" not in query.text:
         return query
@@ -58,7 +58,7 @@ def expand_stars(
             if _agree(names.of_query(query.tree), columns):
                 older = {item for item, given, known in zip(tables, chosen, every, strict=True) if given != known[0]}
                 return _edited(query, dict(names.edits(older))) if older else query
-    except (_UnknownError, InvalidIdentifierError, RecursionError, KeyError):  # a key: a name that we read otherwise
+    except (_UnknownError, InvalidIdentifierError, RecursionError, KeyError):  # KeyError: a name with another meaning
         return query
     return query
 
@@ -78,7 +78,7 @@ def _agree(found: _Names, wanted: Sequence[str]) -> bool:
 
 
 def _stars(tree: exp.Expr) -> Iterator[tuple[exp.Select, exp.Expr]]:
-    """Yield each ``*`` and ``x.*`` among the columns of a SELECT, and the SELECT. EXISTS looks at none."""
+    """Yield each ``*`` and ``x.*`` among the columns of a SELECT, with the SELECT. Columns in EXISTS do not matter."""
     for select in tree.find_all(exp.Select):
         for item in [] if isinstance(select.parent, exp.Exists) else select.expressions:
             if item.is_star and isinstance(item, exp.Star | exp.Column):
@@ -87,7 +87,7 @@ def _stars(tree: exp.Expr) -> Iterator[tuple[exp.Select, exp.Expr]]:
 
 @dataclass(frozen=True, slots=True)
 class _Relation:
-    """One relation of a FROM clause: what columns call it, what it is, and the names given to its columns."""
+    """One relation of a FROM clause: its qualifier, its node, and the names given to its columns."""
 
     alias: str
     node: exp.Expr
@@ -96,13 +96,13 @@ class _Relation:
 
 @dataclass(slots=True)
 class _Naming:
-    """The names of columns, by what tables are taken to have."""
+    """Finds the names of columns, under an assumption about the tables' columns."""
 
     query: ParsedQuery
     views: Mapping[Identifier, NestedView]
     columns: Mapping[Identifier, tuple[str, ...]] = field(default_factory=dict)
 
-    # -------------------------------------------------------------------------------- what stars say
+    # -------------------------------------------------------------------------------- expansion
     def behind(self, select: exp.Select, star: exp.Expr) -> Iterator[Identifier]:
         """Yield the base tables that a ``*`` stands for."""
         for relation in self._covered(select, star):
@@ -110,7 +110,7 @@ class _Naming:
                 yield identifier
 
     def edits(self, older: set[Identifier]) -> Iterator[tuple[Span, str]]:
-        """Yield what to write for each ``*`` that stands for one of some tables."""
+        """Yield the replacement of each ``*`` that stands for one of some tables."""
         for select, star in _stars(self.query.tree):
             relations = self._covered(select, star)
             bases = [self._base(item) for item in relations]
@@ -135,7 +135,7 @@ class _Naming:
             return relations
         found = [item for item in relations if item.alias.lower() == _parts(star)[-2].name.lower()]
         if len(found) != 1:
-            raise _UnknownError  # a struct's fields, a relation of an outer query, or one of two of a name
+            raise _UnknownError  # a struct's fields, a relation of an outer query, or an ambiguous name
         return found
 
     # -------------------------------------------------------------------------------- names of columns
@@ -180,7 +180,7 @@ class _Naming:
         if identifier in self.views:
             return None
         if relation.given:
-            raise _UnknownError  # columns that have got other names by position
+            raise _UnknownError  # columns that were renamed by position
         return identifier
 
 

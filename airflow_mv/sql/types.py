@@ -44,7 +44,7 @@ def spark_type(stored: str | Mapping[str, Any]) -> str:
 
 
 def rebound_columns(then: Mapping[str, Any], now: Mapping[str, Any]) -> frozenset[str]:
-    """Return the columns of an older schema whose name, or a nested field's, means another field or none by now.
+    """Return the columns of an older schema whose name, or a nested field's name, now means another field or none.
 
     Args:
         then: A stored schema.
@@ -79,10 +79,10 @@ def columns_of(schema: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
 
 
 def unknown_type(table: TableMetadata) -> str | None:
-    """Return the first type among a table's columns with which pyiceberg cannot read its metadata.
+    """Return the first type among a table's columns because of which pyiceberg cannot read its metadata.
 
     Args:
-        table: The table; pyiceberg reads the schemas that it has had, too.
+        table: The table. Its earlier schemas count too, because pyiceberg reads them.
     """
     types = (kind for schema in (table.current_schema, *table.schemas) for kind in _type_names(schema))
     return next((kind for kind in types if kind.startswith(_UNKNOWN_TYPES)), None)

@@ -85,7 +85,7 @@ def test_functions_of_a_place_are_refused_before_spark_starts(tables: Lake) -> N
     """Compaction changes what they give, and no snapshot tells."""
     calls = ("input_file_name()", "Input_File_Block_Start()", "input_file_block_length ()", "`spark_partition_id`()")
     for call in (*calls, "monotonically_increasing_id()"):
-        with pytest.raises(InvalidQueryError, match="tells where a row is stored or read"):
+        with pytest.raises(InvalidQueryError, match="depends on where a row is stored or read"):
             tables.create("v", f"SELECT k, {call} AS x FROM {{ns}}.r")
     tables.run("CREATE VIEW {ns}.nested AS SELECT k, spark_partition_id() AS x FROM {ns}.r")
     with pytest.raises(InvalidQueryError, match="nested view"):

@@ -184,7 +184,7 @@ def test_the_command_line_plans_refreshes_and_asks_for_intervals(spark_lake: Lak
     fresh = call("status", view, *days, *column, "--check", "--json")
     history = call("history", view)
 
-    assert (refused.code, "these columns would do: day" in refused.error) == (1, True)
+    assert (refused.code, "these columns are suitable: day" in refused.error) == (1, True)
     assert "replace-interval  day in [2024-06-01T00:00:00+00:00, 2024-06-03T00:00:00+00:00)" in planned.stdout
     assert "DELETE FROM" in planned.stdout
     assert document["interval"] == done["interval"] == fresh.json[0]["interval"]

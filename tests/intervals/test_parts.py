@@ -116,5 +116,5 @@ def test_an_interval_of_a_column_that_is_none_makes_no_sql() -> None:
         "`a``b` >= DATE '2024-06-01' AND `a``b` < DATE '2024-06-02'"
     )
     for column in ("n", "nowhere"):
-        with pytest.raises(InvalidMetadataError, match="no date or time"):
+        with pytest.raises(InvalidMetadataError, match="not a date or time"):
             condition(replace(interval(0, 24), column=column), fields)

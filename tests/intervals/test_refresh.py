@@ -295,8 +295,8 @@ def test_intervals_of_two_columns_do_not_stand_side_by_side(lake: Days) -> None:
 @pytest.mark.parametrize(
     ("start", "end", "column", "message"),
     [
-        ("2024-06-01", "2024-06-02", "orders", "is of type long; .*these columns would do: day"),
-        ("2024-06-01", "2024-06-02", "hour", "is no column of it; .*these columns would do: day"),
+        ("2024-06-01", "2024-06-02", "orders", "is of type long; .*these columns are suitable: day"),
+        ("2024-06-01", "2024-06-02", "hour", "is not a column of it; .*these columns are suitable: day"),
         ("2024-06-02", "2024-06-02", None, "it is empty"),
         ("2024-06-03", "2024-06-02", None, "it is empty"),
         ("2024-06-01T06:00", "2024-06-02", None, "takes whole days, and 2024-06-01T06:00:00.00:00 is within one"),
@@ -316,7 +316,7 @@ def test_without_a_column_the_view_has_to_name_one(lake: Days) -> None:
     """The message names the columns that would do, and where to say it."""
     lake.view("plain", BY_DAY)
 
-    with pytest.raises(ConfigurationError, match=r"airflow-mv.interval-column; these columns would do: day"):
+    with pytest.raises(ConfigurationError, match=r"airflow-mv.interval-column; these columns are suitable: day"):
         lake.refresh("sales.plain", options=RefreshOptions(interval=days(1, 2)))
 
 

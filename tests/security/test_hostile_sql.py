@@ -71,7 +71,7 @@ REFUSED = {
     "ADD JAR": ("ADD JAR '/tmp/evil.jar'", "not a query"),
     "a temporary function": ("CREATE TEMPORARY FUNCTION f AS 'evil.Class'", "not a query"),
     "EXECUTE IMMEDIATE": ("EXECUTE IMMEDIATE 'DROP TABLE t'", "not a query"),
-    "names that are computed": ("SELECT * FROM IDENTIFIER('lake.sales.' || 'orders')", "hides which name"),
+    "names that are computed": ("SELECT * FROM IDENTIFIER('lake.sales.' || 'orders')", "hides the name"),
     # what cannot be pinned
     "time travel": ("SELECT * FROM orders VERSION AS OF 1", "time travel"),
     "itself": (f"SELECT * FROM {VIEW}", "cycle"),
@@ -79,7 +79,7 @@ REFUSED = {
     "500 levels": ("SELECT " + "(" * 500 + "1" + ")" * 500, "nested too deeply"),
     "doubling joins": ("SELECT * FROM orders " + "JOIN orders " * 60, "takes sqlglot too long|too deeply"),
     "an unclosed comment": ("SELECT 1 /* /*", "never closed|not readable"),
-    "half a surrogate pair": ("SELECT '\ud800'", "no Unicode text"),
+    "half a surrogate pair": ("SELECT '\ud800'", "not Unicode text"),
     "nothing": (" -- nothing", "the query is empty"),
     "a function that is not there": ("SELECT * FROM my_temporary_function(1)", "the table function"),
 }  # fmt: skip

@@ -237,7 +237,7 @@ def test_settings_come_back_from_a_properties_file_as_they_were_and_only_the_own
 
 def test_a_setting_that_spark_would_change_silently_is_refused_without_its_value(tmp_path: Path) -> None:
     """spark-submit drops foreign keys and trims values."""
-    with pytest.raises(ConfigurationError, match="no Spark setting"):
+    with pytest.raises(ConfigurationError, match="is not a Spark setting"):
         write_properties(tmp_path, {"jdbc.password": CANARY})
     with pytest.raises(ConfigurationError, match="blank") as caught:
         write_properties(tmp_path, {}, {"spark.sql.catalog.l.token": f"{CANARY} "})
