@@ -2,7 +2,7 @@
 """Find and correct times in table metadata that are in the future.
 
 Java Iceberg refuses to read or to change a table whose times go back by more than one minute. A table that holds a
-time of two hours in the future can therefore not be changed by anybody for two hours. All functions here are pure.
+time two hours in the future can therefore not be changed by anyone for two hours. All functions here are pure.
 """
 
 from __future__ import annotations
@@ -91,8 +91,8 @@ def corrected(document: Mapping[str, Any], store_ms: int) -> dict[str, Any]:
 def not_after(document: Mapping[str, Any], limit_ms: int) -> dict[str, Any]:
     """Return table metadata in which no time is later than a limit.
 
-    Later times become the limit, so the order of all entries stays as it is. The times of the refresh records
-    in the table's property are brought down as well.
+    Later times are replaced by the limit, so the order of all entries is kept. The times of the refresh records
+    in the table's property are limited too.
 
     Args:
         document: A decoded metadata file; not changed.
@@ -123,7 +123,7 @@ def _capped(item: Mapping[str, Any], key: str, limit_ms: int) -> dict[str, Any]:
 
 
 def _records_not_after(text: str, limit_ms: int) -> str:
-    """Cap the times in the property with the refresh records; text that is none of ours stays as it is."""
+    """Limit the times in the property with the refresh records. Text in another format is unchanged."""
     try:
         state = json.loads(text)
         records = [_record_not_after(record, limit_ms) for record in state["refreshes"]]

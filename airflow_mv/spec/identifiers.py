@@ -30,7 +30,7 @@ class Identifier:
     name: str
 
     def __post_init__(self) -> None:
-        """Refuse parts that no catalog can hold, however the identifier was made."""
+        """Refuse parts that no catalog can hold."""
         for part in self.parts:
             _check_part(part)
         if not self.namespace:
@@ -43,7 +43,7 @@ class Identifier:
         """Read a written name such as ``lake.sales.daily`` or ``lake.`2024 Q1`.daily``.
 
         Args:
-            text: The name. A part of other characters than letters, digits, ``_`` and ``-`` is in
+            text: The name. A part with characters other than letters, digits, ``_`` and ``-`` is in
                 backticks, with each backtick inside doubled.
             default_catalog: The catalog of a name with one or two parts. Names with more parts
                 begin with their catalog.
@@ -110,7 +110,7 @@ def split(text: str) -> tuple[str, ...]:
             longer than any name.
     """
     if len(text) > MAX_LENGTH:
-        raise InvalidIdentifierError(f"{text[:40]!r}… is no name: it has {len(text)} characters")
+        raise InvalidIdentifierError(f"{text[:40]!r}… is not a name: it has {len(text)} characters")
     parts: list[str] = []
     position = 0
     while True:
@@ -129,7 +129,7 @@ def split(text: str) -> tuple[str, ...]:
 
 def _no_name(text: str, position: int) -> InvalidIdentifierError:
     shown = repr(text) if len(text) <= MAX_PART_LENGTH else f"{text[:MAX_PART_LENGTH]!r}…"
-    return InvalidIdentifierError(f"{shown} is no name: {_explain(text, position)}")
+    return InvalidIdentifierError(f"{shown} is not a name: {_explain(text, position)}")
 
 
 def _explain(text: str, position: int) -> str:

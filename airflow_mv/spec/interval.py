@@ -19,7 +19,7 @@ class Span:
     Args:
         start: Its first moment, an aware time.
         end: The first moment after it; ``None`` for the end of the storage table's partition that starts there.
-        column: The view's column whose values count; by default the one that the view's property names.
+        column: The view's interval column; by default the one in the view's property.
     """
 
     start: datetime
@@ -32,7 +32,7 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """The rows of a view of which one column lies in a stretch of time. NULL lies in none.
+    """The rows of a view whose interval column lies between two times. NULL lies in no interval.
 
     Args:
         column: The column.
@@ -49,7 +49,7 @@ class Interval:
         """Return the interval between two times in µs since the epoch.
 
         Raises:
-            ValueError, OverflowError: It is empty, or a time is none that can be written as a date.
+            ValueError, OverflowError: It is empty, or a time is out of the range of dates.
         """
         start, end = (_EPOCH + timedelta(microseconds=value) for value in (start_us, end_us))
         if start >= end:
@@ -67,11 +67,11 @@ class Interval:
         return (self.end - _EPOCH) // _MICROSECOND
 
     def overlaps(self, other: Interval) -> bool:
-        """Whether some moment lies in both; they are of one column."""
+        """Whether the intervals, which have the same column, overlap."""
         return self.start < other.end and other.start < self.end
 
     def without(self, other: Interval) -> tuple[Interval, ...]:
-        """Return this interval without another one of the column: none, one or two pieces."""
+        """Return this interval without another one of the same column: no piece, one or two."""
         if not self.overlaps(other):
             return (self,)
         before = (replace(self, end=other.start),) if self.start < other.start else ()
@@ -79,7 +79,7 @@ class Interval:
         return (*before, *after)
 
     def to_dict(self) -> dict[str, str]:
-        """Return the JSON form of plan, result and history; :meth:`from_dict` reads it back."""
+        """Return the JSON form in plans, results and histories; :meth:`from_dict` reads it back."""
         return {"column": self.column, "start": self.start.isoformat(), "end": self.end.isoformat()}
 
     @classmethod
@@ -87,7 +87,7 @@ class Interval:
         """Read what :meth:`to_dict` wrote.
 
         Raises:
-            KeyError, TypeError, ValueError: It is no such document.
+            KeyError, TypeError, ValueError: It is not such a document.
         """
         start, end = (parse_timestamp(document[key]).astimezone(UTC) for key in ("start", "end"))
         if start >= end:
@@ -99,6 +99,6 @@ class Interval:
 
 
 def _shown(moment: datetime) -> str:
-    """Return a time, cut to the day where it is midnight in UTC."""
+    """Return a time as text; midnight in UTC is shown as a date."""
     text = moment.isoformat()
     return text.removesuffix("T00:00:00+00:00") if text.endswith("T00:00:00+00:00") else text

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Record which stored rows were computed from which snapshots: those of a full refresh, and later intervals.
 
-A partial refresh is never recorded as a complete one. Its record keeps what the last whole refresh read, and
-beside it the intervals that were refreshed on their own: they do not overlap, the newest cuts the older ones,
-and neighbours of the same snapshots are one.
+A partial refresh is never recorded as a complete one. Its record keeps the snapshots that the last whole refresh read,
+and the intervals that were refreshed separately since. These do not overlap: a new interval replaces the parts of older
+ones that it covers. Adjacent intervals with the same snapshots are merged.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from airflow_mv.spec.materialized_view import BaseTable, RefreshRecord
 
 @dataclass(frozen=True, slots=True)
 class IntervalPart:
-    """Stored rows that are of one set of snapshots.
+    """Stored rows that were computed from one set of snapshots.
 
     Args:
-        interval: Which rows; ``None`` for all that are in no recorded interval.
-        base_tables: What they were computed from.
-        refresh_id: The refresh that did.
+        interval: Which rows; ``None`` for all rows that are in no recorded interval.
+        base_tables: The base tables and snapshots that they were computed from.
+        refresh_id: The refresh that computed them.
         refreshed_at_ms: When it was published, ms since the epoch.
-        computed: Whether they ever were computed.
+        computed: Whether they were ever computed.
     """
 
     interval: Interval | None
@@ -36,7 +36,7 @@ class IntervalPart:
 
     @property
     def origin(self) -> tuple[tuple[str, int], ...]:
-        """The snapshots; parts of one origin are as if one refresh had computed them."""
+        """The snapshots. Parts with the same origin are as if one refresh had computed them."""
         return tuple(sorted((table.identifier, table.snapshot_reference) for table in self.base_tables))
 
 
@@ -49,7 +49,7 @@ def parts_of(record: RefreshRecord) -> tuple[IntervalPart, ...]:
 
 
 def parts_in(record: RefreshRecord, interval: Interval) -> tuple[IntervalPart, ...]:
-    """Return the parts that hold rows of an interval."""
+    """Return the parts that may hold rows of an interval."""
     rest, *recorded = parts_of(record)
     left, within = [interval], []
     for part in recorded:
@@ -66,9 +66,9 @@ def after(record: RefreshRecord | None, interval: Interval, new: IntervalPart) -
     """Return the recorded intervals, as documents, after one more was refreshed.
 
     Args:
-        record: The current record before; ``None`` where there was none. Its intervals are of the same column.
-        interval: The one.
-        new: Its rows' origin.
+        record: The current record before the refresh; ``None`` if there is none. Its intervals have the same column.
+        interval: The refreshed interval.
+        new: The origin of its rows.
     """
     pieces = [
         (piece, part)
@@ -78,7 +78,7 @@ def after(record: RefreshRecord | None, interval: Interval, new: IntervalPart) -
     ]
     pieces = sorted([*pieces, (interval, new)], key=lambda item: item[0].start)
     if record is not None and not record.only_intervals:
-        # What is of the whole refresh's snapshots needs no entry of its own.
+        # Rows at the whole refresh's snapshots need no separate entry.
         whole = parts_of(record)[0].origin
         pieces = [(piece, part) for piece, part in pieces if part.origin != whole]
     return [_document(piece, part) for piece, part in _joined(pieces)]

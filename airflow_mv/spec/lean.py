@@ -13,20 +13,20 @@ from airflow_mv.spec.stored import is_wide
 
 T = TypeVar("T")
 
-#: Bytes of memory that the decoded parts of one document may take.
+#: The most bytes of memory that the decoded parts of one document may take.
 BUDGET = 176 * 1024 * 1024
-#: The largest part that is decoded with all that is in it.
+#: The largest part that is decoded with all of its content.
 _MOST_BYTES = 32 * 1024 * 1024
-#: The most marks between the values of a part that is decoded with all that is in it.
+#: The most marks between the values of a part that is decoded with all of its content.
 _MOST_MARKS = 1_500_000
 #: The most keys that the items of a lazy sequence may have together.
 _MOST_KEYS = 4_000_000
-#: What an object, a key with its value, and any value of a part take at least.
+#: The least bytes of memory that an object, a key with its value, and any value of a part take.
 _OBJECT, _KEY, _VALUE = 120, 160, 60
 
 
 class LazyItems(Sequence[T], Generic[T]):
-    """Items of a JSON array that are decoded each time they are asked for.
+    """Items of a JSON array that are decoded at each access.
 
     Args:
         items: The texts of the items.
@@ -61,7 +61,7 @@ class LazyItems(Sequence[T], Generic[T]):
 
 
 class Budget:
-    """What the parts of one document may take together."""
+    """The memory budget of the parts of one document."""
 
     def __init__(self) -> None:
         self._left = BUDGET
@@ -72,7 +72,7 @@ class Budget:
         Args:
             raw: Its text.
             decoder: Its decoder.
-            generic: Whether the decoder keeps whatever is in it.
+            generic: Whether the decoder keeps all content.
 
         Raises:
             ValueError: It would take too much memory.
@@ -94,8 +94,8 @@ class Budget:
         Args:
             raw: Its text.
             decoder: The decoder of an item.
-            whole: The document that the array is in. What is counted there is no less than in the array, which would
-                have to be copied.
+            whole: The document that contains the array. Marks are counted in it, which gives an upper bound, because
+                counting in the array would need a copy of it.
 
         Raises:
             ValueError: It would take too much memory, or too long.
@@ -110,7 +110,7 @@ class Budget:
         if cost < self._left // 2:
             self._take(cost)
             return list(items)
-        for _ in items:  # each is looked at: a fault is found now
+        for _ in items:  # each item is decoded, so that errors are found now
             pass
         return items
 
@@ -121,7 +121,7 @@ class Budget:
 
 
 class _Object(msgspec.Struct, gc=False):
-    """Any JSON object; nothing of it is kept."""
+    """Any JSON object; its content is not kept."""
 
 
 _OBJECTS = msgspec.json.Decoder(list[_Object])

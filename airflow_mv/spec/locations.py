@@ -35,9 +35,9 @@ class Parts(NamedTuple):
     """The parts of a location.
 
     Args:
-        scheme: In lower case, aliases replaced; ``file`` where there is none.
+        scheme: In lower case, aliases replaced; ``file`` if the location has none.
         host: A bucket, a container with its account, a name node.
-        path: The rest, as it is spelled.
+        path: The rest, unchanged.
     """
 
     scheme: str
@@ -58,13 +58,13 @@ def split_location(location: str) -> Parts:
 
 
 def exact(location: str) -> str:
-    """Return the form by which two locations are surely one file or folder. Links are not resolved."""
+    """Return the exact form: locations with the same form are the same file or folder. Links are not resolved."""
     scheme, host, path = split_location(location)
     return f"{scheme}://{host.removesuffix(_DEFAULT_PORTS.get(scheme, ' '))}{path.rstrip('/')}"
 
 
 def canonical(location: str) -> str:
-    """Return the form that all spellings of one file or folder share. Links are not resolved."""
+    """Return the canonical form, which all spellings of a file or folder share. Links are not resolved."""
     scheme, host, path = split_location(location)
     plain = posixpath.normpath("/" + decoded(_END_OF_PATH.split(path, maxsplit=1)[0]).lstrip("/")).rstrip("/")
     return unicodedata.normalize("NFC", f"//{_host(scheme, host)}{plain}".casefold())
@@ -76,9 +76,9 @@ def is_within(form: str, folder: str) -> bool:
 
 
 def irregular_segment(location: str) -> str | None:
-    """Return the first empty, ``.`` or ``..`` segment of a path, quoted for a message; ``None`` where there is none.
+    """Return the first empty, ``.`` or ``..`` segment of a path, quoted for a message; ``None`` if there is none.
 
-    Percent-encoded ones count. A slash at the end does not.
+    Percent-encoded segments count. A slash at the end does not.
     """
     path = decoded(split_location(location).path)
     segments = path.removesuffix("/").split("/")[1:] if path.startswith("/") else path.removesuffix("/").split("/")
@@ -88,7 +88,7 @@ def irregular_segment(location: str) -> str | None:
 
 
 def decoded(text: str) -> str:
-    """Undo percent-encoding, also where it was done several times."""
+    """Undo percent-encoding, even if it was applied several times."""
     for _ in range(_MOST_ENCODINGS):
         plain = unquote(text)
         if plain == text:

@@ -54,10 +54,10 @@ class ViewSettings(StoredModel):
     """The view's settings for its materialization."""
 
     storage_table_location: NonEmpty
-    """Path of the storage table's current metadata file. In the registered layout it is the first one, which the
-    format asks for; there the property ``airflow-mv.storage-table`` says where the storage table is."""
+    """Path of the storage table's current metadata file. In the registered layout it is the first one, because the
+    format requires a path; there the property ``airflow-mv.storage-table`` names the storage table."""
     allow_stale_data: bool = False
-    """Whether stored rows may be returned although base tables have moved on."""
+    """Whether stored rows may be returned although base tables have changed since."""
     refresh_strategy: Literal["full", "incremental"] = "full"
 
     def repointed(self, location: str) -> ViewSettings:
@@ -97,9 +97,9 @@ class IntervalBounds(StoredModel):
 
     column: NonEmpty
     start_us: Long
-    """µs since the epoch, the first of it."""
+    """The start (included), µs since the epoch."""
     end_us: Long
-    """µs since the epoch, the first after it."""
+    """The end (excluded), µs since the epoch."""
 
     @model_validator(mode="after")
     def _not_empty(self) -> Self:
@@ -116,7 +116,7 @@ class IntervalBounds(StoredModel):
 
 
 class RefreshedInterval(IntervalBounds):
-    """Rows that were refreshed on their own, and the snapshots they were computed from (ours)."""
+    """Rows that were refreshed separately, and the snapshots from which they were computed (ours)."""
 
     refresh_id: NonEmpty
     refreshed_at_ms: Long | None = None
@@ -124,11 +124,11 @@ class RefreshedInterval(IntervalBounds):
 
 
 class RefreshRecord(StoredModel):
-    """One refresh operation and the snapshots it was computed from."""
+    """One refresh operation and the snapshots from which it was computed."""
 
     refresh_id: NonEmpty
     version_id: Int
-    """The view's version at the time."""
+    """The view's version at that time."""
     base_tables: Annotated[tuple[BaseTable, ...], FirstFault]
     sequence_number: Long | None = None
     """Sequence number of the storage snapshot that holds the refreshed files."""
@@ -145,21 +145,21 @@ class RefreshRecord(StoredModel):
     rows_changed: Long | None = None
     """Ours: rows of base tables that an incremental refresh found changed."""
     rows_deleted: Long | None = None
-    """Ours: stored rows that an incremental refresh took away."""
+    """Ours: stored rows that an incremental refresh removed."""
     bytes_read: Long | None = None
-    """Ours: bytes of base table files that were read to know the change."""
+    """Ours: bytes of base table files that were read to find the change."""
     rows_read: Long | None = None
     """Ours: rows in these files."""
     factors: Numbers = Field(default_factory=dict)
-    """Ours: by mode, how many times its estimate the view's refreshes took."""
+    """Ours: the measured duration of the view's refreshes divided by the estimate, by mode."""
     checks: Annotated[tuple[Texts, ...], FirstFault] = ()
-    """Ours: what came of the checks of the rows, as ``{"name", "result"}``, with ``observed`` where one failed."""
+    """Ours: the results of the checks of the rows, as ``{"name", "result"}``; failed ones also have ``observed``."""
     interval: IntervalBounds | None = None
-    """Ours: what this refresh was for, where it was not for the whole view."""
+    """Ours: the refreshed interval, if the refresh was not for the whole view."""
     intervals: Annotated[tuple[RefreshedInterval, ...], FirstFault] = ()
-    """Ours: the rows that are of other snapshots than ``base-tables``; they do not overlap."""
+    """Ours: intervals whose rows were computed from other snapshots than ``base-tables``. They do not overlap."""
     only_intervals: bool = False
-    """Ours: whether no rows but those of ``intervals`` were ever computed; then ``base-tables`` says -1 for each."""
+    """Ours: whether only the rows of ``intervals`` were ever computed; then each of ``base-tables`` has -1."""
 
     @model_validator(mode="after")
     def _one_line(self) -> Self:
@@ -182,9 +182,9 @@ class StorageState(StoredModel):
     refreshes: Annotated[tuple[RefreshRecord, ...], Field(min_length=1), FirstFault]
     current_refresh_id: NonEmpty
     rollback_id: NonEmpty | None = None
-    """Ours: set where the current refresh is so by a rollback: that state is another one than it was before."""
+    """Ours: the rollback that made the current refresh current. It makes this state differ from the earlier one."""
     rollback_ids: Annotated[tuple[NonEmpty, ...], FirstFault] = ()
-    """Ours: the last rollbacks, by which one whose answer was lost knows that it was done."""
+    """Ours: the last rollbacks. A rollback whose answer was lost is found here if it was applied."""
 
     @model_validator(mode="after")
     def _current_is_recorded(self) -> StorageState:
@@ -197,7 +197,7 @@ class StorageState(StoredModel):
 
     @property
     def tag(self) -> str:
-        """The tag on the current refresh's rows (registered layout). It never comes back, whatever is rolled back."""
+        """The tag on the current refresh's rows (registered layout). A rollback never uses an earlier tag again."""
         tag = current_tag(self.current_refresh_id)
         return f"{tag}_{self.rollback_id}" if self.rollback_id else tag
 
@@ -221,12 +221,12 @@ class StorageState(StoredModel):
     def after(
         cls, previous: StorageState | None, record: RefreshRecord, *, keep: int, not_before_ms: int | None = None
     ) -> StorageState:
-        """Return the state that a new refresh leaves: its record, after the newest ones of the history.
+        """Return the state after a new refresh: the newest records of the history, and the new one.
 
         Args:
             previous: The state before.
             record: The new record.
-            keep: How many records stay, the new one among them.
+            keep: How many records are kept, including the new one.
             not_before_ms: Records of refreshes before that time are dropped.
         """
         older = previous.document() if previous else {}
@@ -248,7 +248,7 @@ class StorageState(StoredModel):
 
         Args:
             refresh_id: It must be recorded.
-            rollback_id: Of this rollback alone.
+            rollback_id: The unique id of this rollback.
         """
         document = {
             **self.document(),
@@ -260,7 +260,7 @@ class StorageState(StoredModel):
 
 
 def _historic(record: dict[str, Any]) -> dict[str, Any]:
-    """Return a record without what only the newest one is asked for: where its base tables' metadata was."""
+    """Return a record without its base tables' metadata locations, which are only read from the newest record."""
     tables = [
         {
             **table,
@@ -279,17 +279,17 @@ def current_tag(refresh_id: str) -> str:
 
 
 def refresh_tag(refresh_id: str) -> str:
-    """Return the tag that keeps the rows of a refresh, where the view keeps its history."""
+    """Return the tag that keeps the rows of a refresh, for a view that keeps its history."""
     return f"refresh-{refresh_id}"
 
 
 def staging_branch(refresh_id: str) -> str:
-    """Return the branch that a refresh is staged on (registered layout); each run puts a suffix behind it."""
+    """Return the branch on which a refresh is staged (registered layout). Each run adds a suffix."""
     return f"airflow_mv_{refresh_id.replace('-', '_')}"
 
 
 def is_staging_branch(name: str) -> bool:
-    """Whether a name is that of a branch that one run of a refresh has staged its rows on."""
+    """Whether a name is that of a staging branch of a run of a refresh."""
     return _STAGING_BRANCH.fullmatch(name) is not None
 
 
@@ -307,7 +307,7 @@ def parse_settings(properties: Mapping[str, str], *, view: str, location: str) -
 
 
 def parse_storage_state(properties: Mapping[str, str], *, view: str, location: str) -> StorageState | None:
-    """Read the storage table's record, or ``None`` where it was never refreshed.
+    """Read the storage table's record, or ``None`` if it was never refreshed.
 
     Raises:
         InvalidMetadataError: Names the view, the storage metadata file and the field.
@@ -318,7 +318,7 @@ def parse_storage_state(properties: Mapping[str, str], *, view: str, location: s
     source = f"view {view}, storage table file {location}, property {PROPERTY}"
     document = decode_text(text, source=source)
     if document.get("refreshes") == []:
-        # Another writer's way to say "never refreshed": legal for the format, no current refresh to name.
+        # Another writer's form of "never refreshed": the format allows it, and there is no current refresh.
         return None
     return StorageState.read(document, source=source)
 

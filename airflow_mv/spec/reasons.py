@@ -9,7 +9,7 @@ from enum import StrEnum
 
 
 class Code(StrEnum):
-    """Why: the same word in plan, log, command line, XCom and history."""
+    """The codes of reasons. Plan, log, command line, XCom and history use the same ones."""
 
     FRESH = "FRESH"
     ONLY_REPLACED = "ONLY_REPLACED"
@@ -38,7 +38,7 @@ class Code(StrEnum):
     INTERVALS = "INTERVALS"
     REBASED = "REBASED"
     BOUNDED = "BOUNDED"
-    # What the algebra refuses, see plan/incremental.
+    # Refusals of the algebra, see airflow_mv.ivm.
     UNREADABLE = "UNREADABLE"
     UNRESOLVED_NAME = "UNRESOLVED_NAME"
     UNSUPPORTED_OPERATOR = "UNSUPPORTED_OPERATOR"
@@ -53,9 +53,9 @@ class Code(StrEnum):
     WHOLE_RESULT = "WHOLE_RESULT"
 
 
-#: What stands before the reasons that there is no incremental way.
+#: Precedes the reasons why no incremental refresh is possible.
 NOT_INCREMENTAL = "the strategy is incremental, but this change is not: see why"
-#: How the reason of a job begins that could not go on incrementally.
+#: The beginning of the reason of a job that could not refresh incrementally.
 FOUND_OUT = "the job found out"
 _UNEXPECTED = frozenset({Code.INCREMENTAL_UNAVAILABLE, Code.SKIPPED})
 
@@ -73,13 +73,13 @@ class Reason:
 
 
 def fallback(reasons: Sequence[Reason]) -> str | None:
-    """Say why an incremental view was recomputed in full, or left as it is, against expectation.
+    """Return why an incremental view was unexpectedly recomputed in full, or not refreshed.
 
     Args:
-        reasons: Of a plan, a result or a record.
+        reasons: The reasons of a plan, a result or a record.
 
     Returns:
-        ``None`` where nothing unexpected was done: a first refresh is full, and a full one may be the cheaper one.
+        ``None`` if nothing unexpected happened: a first refresh is full, and a full refresh may be the cheapest one.
     """
     at = next((at for at, reason in enumerate(reasons) if reason.code in _UNEXPECTED), None)
     if at is None:

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The refresh state in a snapshot's summary, by the draft "Materialized View Spec" (apache/iceberg#11041).
 
-The draft is not merged and its words have changed. What is written here is the text of June 2026, behind the
-name of a dialect; what is read are the older spellings, too: ``refresh-version-id`` for the view's version
-(2024), and the two lists ``source-table-states`` and ``source-view-states`` for ``source-states`` (2024 to 2025).
-Our own record in the storage table's property stays what decides: this is for other engines.
+The draft is not merged, and its field names have changed. This module writes the form of June 2026, as a named
+dialect. It also reads older forms: ``refresh-version-id`` for the view's version (2024), and the two lists
+``source-table-states`` and ``source-view-states`` for ``source-states`` (2024 to 2025). The refresh state is for other
+engines. Our own record in the storage table's property remains authoritative.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class SourceTable(StoredModel):
     uuid: NonEmpty
     snapshot_id: Long
     catalog: str | None = None
-    """``None`` means the materialized view's own."""
+    """``None`` means the materialized view's own catalog."""
     ref: str | None = None
     """``None`` means ``main``."""
 
@@ -75,10 +75,10 @@ def refresh_state(
     Args:
         version_id: The view's version.
         started_ms: When the refresh began, ms since the epoch.
-        tables: The base tables as they are read. One that was never written has no snapshot to name, and one whose
-            uuid nobody knows cannot be told: neither is listed.
+        tables: The base tables and their snapshots. Tables that were never written are not listed.
+            Tables with an unknown uuid are not listed either.
         nested_views: The plain views that the query is expanded through.
-        catalog: The view's catalog; it is not written out.
+        catalog: The view's catalog, which is left out in the document.
     """
     states: list[dict[str, Any]] = []
     for table in tables:
@@ -111,7 +111,7 @@ def write(state: RefreshState, dialect: str, *, view: str) -> str | None:
 
 
 def parse(text: str, *, source: str) -> RefreshState:
-    """Read the summary's text, in any of the known spellings.
+    """Read the summary's text, in any of the known forms.
 
     Raises:
         InvalidMetadataError: Names ``source`` and the field.
@@ -125,7 +125,7 @@ def parse(text: str, *, source: str) -> RefreshState:
 
 
 def _joined(document: dict[str, Any], source: str) -> list[Any]:
-    """Make one list of the two that older drafts had."""
+    """Merge the two lists of older drafts into one."""
     states: list[Any] = []
     for kind in ("table", "view"):
         part = document.pop(f"source-{kind}-states", [])

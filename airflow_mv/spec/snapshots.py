@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Change which snapshots a table's metadata holds: drop old ones, make an earlier one current.
 
-Pure functions on decoded metadata files, so that fields nobody here knows are kept. Source: Iceberg
+Pure functions on decoded metadata files, so that unknown fields are kept. Source: Iceberg
 ``format/spec.md``, "Snapshot Retention Policy" and the ``snapshot-log`` of "Table Metadata Fields".
 """
 
@@ -25,8 +25,8 @@ def kept_snapshots(table: TableMetadata, *, not_current_since_ms: int) -> dict[i
 
     Args:
         table: The table.
-        not_current_since_ms: A snapshot stays that was current later than this, or was made later. Age counts
-            from when another one took its place: until then, readers were given it.
+        not_current_since_ms: Snapshots that were current, or made, later than this are kept. The age of a snapshot
+            counts from when another one replaced it, because readers used it until then.
 
     Returns:
         :data:`CURRENT`, :data:`NAMED` (by a tag or branch) or :data:`YOUNG`, by snapshot id.
@@ -46,13 +46,13 @@ def kept_snapshots(table: TableMetadata, *, not_current_since_ms: int) -> dict[i
 
 
 def dead_branches(table: TableMetadata, *, current: Collection[int | None], not_current_since_ms: int) -> list[str]:
-    """Name the staging branches that no running refresh can be at any more.
+    """Return the staging branches that no running refresh can still use.
 
     Args:
         table: The table.
-        current: The snapshots that a refresh starts its branch from now: one that is there still may be starting.
-        not_current_since_ms: Age counts from the branch's last snapshot or, where a run has written none, from when
-            another snapshot took the place of the one that it started from: its refresh can never be published then.
+        current: The snapshots from which a refresh starts its branch now. A branch at one of them may just be starting.
+        not_current_since_ms: The age of a branch counts from its last snapshot. If its run has written none, it counts
+            from when the snapshot that it started from was replaced: from then on its refresh cannot be published.
     """
     ended = _last_current_ms(table)
     return sorted(
@@ -66,7 +66,7 @@ def dead_branches(table: TableMetadata, *, current: Collection[int | None], not_
 
 
 def _last_current_ms(table: TableMetadata) -> dict[int, int]:
-    """Return when another snapshot took the place of each, or when it was made."""
+    """Return when each snapshot was replaced by another one, or else when it was made."""
     ended = {item.snapshot_id: item.timestamp_ms for item in table.snapshots}
     for entry, following in zip(table.snapshot_log, table.snapshot_log[1:], strict=False):
         ended[entry.snapshot_id] = max(ended.get(entry.snapshot_id, 0), following.timestamp_ms)
@@ -86,16 +86,16 @@ def without_snapshots(document: dict[str, Any], dropped: Collection[int]) -> dic
             changed[name] = [item for item in document[name] if item["snapshot-id"] not in dropped]
     history = document.get("snapshot-log", [])
     gaps = [number for number, entry in enumerate(history) if entry["snapshot-id"] in dropped]
-    # A log with a hole would answer "as of" questions wrongly: the specification ends it at the hole.
+    # A log with a gap would give wrong results for "as of": by the specification the log is cut at the gap.
     return {**changed, "snapshot-log": history[gaps[-1] + 1 :] if gaps else history}
 
 
 def with_snapshots(document: dict[str, Any], earlier: dict[str, Any], restored: Collection[int]) -> dict[str, Any]:
-    """Return table metadata with snapshots again that it had before.
+    """Return table metadata with earlier snapshots restored.
 
     Args:
         document: A decoded metadata file; not changed.
-        earlier: One that precedes it, and has the snapshots.
+        earlier: An earlier metadata file, which has the snapshots.
         restored: Their ids, none of them in ``document``.
     """
     changed = dict(document)
@@ -105,7 +105,7 @@ def with_snapshots(document: dict[str, Any], earlier: dict[str, Any], restored: 
             changed[name] = [*back, *document.get(name, [])]
     changed["snapshots"].sort(key=lambda item: (item.get("sequence-number", 0), item.get("timestamp-ms", 0)))
     history, then = document.get("snapshot-log", []), earlier.get("snapshot-log", [])
-    # What was cut off the log's beginning comes back as far as it has no hole.
+    # The log's removed beginning is restored as far as it has no gap.
     cut = next((number for number, entry in enumerate(then) if history and entry == history[0]), 0)
     known = {item["snapshot-id"] for item in changed["snapshots"]}
     log = [*then[:cut], *history]
@@ -114,12 +114,12 @@ def with_snapshots(document: dict[str, Any], earlier: dict[str, Any], restored: 
 
 
 def with_head(document: dict[str, Any], snapshot_id: int, *, now_ms: int) -> dict[str, Any]:
-    """Return table metadata whose current snapshot is one that it holds already.
+    """Return table metadata with another one of its snapshots as the current one.
 
     Args:
         document: A decoded metadata file; not changed.
         snapshot_id: The snapshot.
-        now_ms: For the snapshot log; the file's own last update wins over an older clock.
+        now_ms: The time for the snapshot log. If the file's last update is later, that time is used.
     """
     time_ms = max(now_ms, int(document.get("last-updated-ms", 0)))
     refs = document.get("refs", {})

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Read stored JSON documents into frozen values and write them back, with precise errors.
 
-Whatever the bytes are, reading them ends in a value or in one
-:class:`~airflow_mv.errors.InvalidMetadataError` that names the source and the field.
+Reading any bytes either returns a value or raises one :class:`~airflow_mv.errors.InvalidMetadataError` that names the
+source and the field.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from airflow_mv.errors import InvalidMetadataError
 #: Largest metadata file that is read, in bytes, after decompression. A table with 100,000 snapshots
 #: needs about 100 MB; a compression bomb wants more.
 MAX_BYTES = 128 * 1024 * 1024
-#: Largest view metadata file: Python's own JSON objects take ten times their text.
+#: Largest view metadata file: Python's JSON objects take ten times the size of their text.
 MAX_VIEW_BYTES = 12 * 1024 * 1024
 #: The most marks in it, see :data:`airflow_mv.documents.MAX_MARKS`.
 MAX_VIEW_MARKS = 250_000
@@ -33,13 +33,13 @@ MAX_WIDE_BYTES = 24 * 1024 * 1024
 #: The most marks in it, see :data:`airflow_mv.documents.MAX_MARKS`.
 MAX_DOCUMENT_MARKS = 700_000
 _PIECE = 1024 * 1024
-#: More faults than this are only counted: to describe each takes a kilobyte.
+#: Further errors are only counted, because describing each one takes a kilobyte.
 _MOST_DESCRIBED = 10_000
 _LONGEST_SHOWN = 300
 
 
 def _each(*kinds: type) -> Callable[[Any], Any]:
-    """Return a check that ends at the first value of another type: pydantic notes all, and each takes a kilobyte."""
+    """Return a check that stops at the first value of another type. Pydantic would collect all, a kilobyte for each."""
 
     def check(value: Any) -> Any:
         if isinstance(value, Mapping) and len(value) > _MOST_DESCRIBED:
@@ -51,7 +51,7 @@ def _each(*kinds: type) -> Callable[[Any], Any]:
     return check
 
 
-#: A field that is a tuple: the first fault ends its validation.
+#: A field that is a tuple. Its validation stops at the first error.
 FirstFault = FailFast()
 Texts = Annotated[Mapping[str, str], BeforeValidator(_each(str))]
 Numbers = Annotated[Mapping[str, float], BeforeValidator(_each(int, float))]
@@ -60,7 +60,7 @@ Int = Annotated[int, Field(ge=0, le=2**31 - 1)]
 
 
 def kebab(name: str) -> str:
-    """Spell a Python field name as the formats do: ``refresh_id`` becomes ``refresh-id``."""
+    """Convert a Python field name to the formats' style: ``refresh_id`` becomes ``refresh-id``."""
     return name.replace("_", "-")
 
 
@@ -74,7 +74,7 @@ class StoredModel(BaseModel):
         """Validate a decoded JSON value.
 
         Args:
-            raw: What the JSON text held.
+            raw: The decoded value.
             source: Names the view and the file or property, for the message.
 
         Raises:
@@ -116,11 +116,11 @@ def decode(
     Args:
         data: The file.
         source: For messages.
-        limit: The most bytes that it may have, unpacked.
+        limit: The most bytes that it may have after decompression.
         marks: See :func:`decode_text`.
 
     Raises:
-        InvalidMetadataError: For anything else, naming ``source``.
+        InvalidMetadataError: The data is anything else; the message names ``source``.
     """
     return decode_text(unpacked(data, source, limit), source=source, limit=limit, marks=marks)
 
@@ -156,7 +156,7 @@ def check_size(text: bytes | bytearray | str, source: str, limit: int) -> None:
     """Refuse a text that would take too much memory when it is decoded.
 
     Raises:
-        InvalidMetadataError: It is larger than ``limit`` bytes, or than those that text may have whose characters take
+        InvalidMetadataError: It is larger than ``limit`` bytes, or than the limit for text with characters that take
             more than a byte.
     """
     size = len(text)
@@ -168,7 +168,7 @@ def check_size(text: bytes | bytearray | str, source: str, limit: int) -> None:
 
 
 def is_wide(text: bytes | bytearray | str) -> bool:
-    """Whether a JSON text may hold characters that take more than a byte in memory."""
+    """Whether a JSON text may contain characters that take more than a byte in memory."""
     if not text.isascii():
         return True
     if isinstance(text, str):
@@ -194,7 +194,7 @@ def whole_number(text: str, default: int) -> int:
 
 
 def unpacked(data: bytes, source: str, limit: int = MAX_BYTES) -> bytes | bytearray:
-    """Return a file's bytes, unpacked where they are gzip data; what follows the data is no part of it.
+    """Return a file's bytes, decompressed if they are gzip data. Bytes after the gzip data are ignored.
 
     Raises:
         InvalidMetadataError: Broken or truncated gzip data, or more than ``limit`` bytes.
@@ -207,7 +207,7 @@ def unpacked(data: bytes, source: str, limit: int = MAX_BYTES) -> bytes | bytear
 
 
 def _decompressed(data: bytes, source: str, limit: int) -> bytearray:
-    """Unpack piece by piece: a bomb is given up at the limit, and never held twice."""
+    """Decompress piece by piece. Stops at the limit, so that a compression bomb does no harm."""
     stream, text, position = zlib.decompressobj(wbits=31), bytearray(), 0
     try:
         while not stream.eof:
@@ -224,7 +224,7 @@ def _decompressed(data: bytes, source: str, limit: int) -> bytearray:
 
 
 def _refuse_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is no JSON number")
+    raise ValueError(f"{name} is not a JSON number")
 
 
 def _finite(digits: str) -> float:

@@ -18,7 +18,7 @@ from airflow_mv.errors import InvalidMetadataError, SnapshotNotFoundError
 from airflow_mv.spec.lean import Budget
 from airflow_mv.spec.stored import MAX_DOCUMENT_BYTES, MAX_DOCUMENT_MARKS, decode_text, shown, unpacked, whole_number
 
-#: Newest table format that is understood.
+#: The newest supported table format version.
 MAX_FORMAT_VERSION = 3
 _NUMBER = re.compile(r"[0-9]{1,30}")
 _LARGEST = 2**63 - 1
@@ -44,7 +44,7 @@ class Snapshot(msgspec.Struct, frozen=True, rename="kebab"):
         return self.summary.get("operation", "overwrite")
 
     def number(self, key: str) -> int | None:
-        """Return a number of the summary; ``None`` where it is absent, negative or not a number.
+        """Return a number of the summary; ``None`` if it is absent, negative or not a number.
 
         All numbers of a summary are optional: an absent one is unknown, not 0.
         """
@@ -52,7 +52,7 @@ class Snapshot(msgspec.Struct, frozen=True, rename="kebab"):
         return min(int(text), _LARGEST) if _NUMBER.fullmatch(text) else None
 
     def count(self, key: str) -> int:
-        """Return a number of a summary that a refresh wrote, 0 where it is absent: Spark leaves zeros out."""
+        """Return a number of a summary that a refresh wrote; 0 if it is absent, because Spark omits zeros."""
         return self.number(key) or 0
 
 
@@ -78,7 +78,7 @@ class Ref(msgspec.Struct, frozen=True, rename="kebab"):
 
 
 class TableMetadata(msgspec.Struct, frozen=True, rename="kebab", dict=True):
-    """Table metadata, versions 1 to 3, cut down to what is used; its lists are not changed."""
+    """Table metadata, versions 1 to 3, reduced to the used fields. Its lists must not be changed."""
 
     format_version: int
     location: str
@@ -93,7 +93,7 @@ class TableMetadata(msgspec.Struct, frozen=True, rename="kebab", dict=True):
     schema: dict[str, Any] | None = None
     partition_specs: list[dict[str, Any]] = msgspec.field(default_factory=list)
     properties: dict[str, str] = msgspec.field(default_factory=dict)
-    #: Those of very many are decoded again each time they are asked for.
+    #: If there are very many, they are decoded at each access.
     snapshots: Sequence[Snapshot] = msgspec.field(default_factory=list)
     snapshot_log: list[LogEntry] = msgspec.field(default_factory=list)
     metadata_log: list[MetadataLogEntry] = msgspec.field(default_factory=list)
@@ -106,7 +106,7 @@ class TableMetadata(msgspec.Struct, frozen=True, rename="kebab", dict=True):
 
     @cached_property
     def by_id(self) -> dict[int, int]:
-        """The places of the retained snapshots by their ids."""
+        """The positions of the retained snapshots, by id."""
         return {item.snapshot_id: number for number, item in enumerate(self.snapshots)}
 
     def find(self, snapshot_id: int) -> Snapshot | None:
@@ -125,7 +125,7 @@ class TableMetadata(msgspec.Struct, frozen=True, rename="kebab", dict=True):
         return self._schema(self.current_schema_id) or self.schema or {"type": "struct", "fields": []}
 
     def schema_at(self, snapshot_id: int | None) -> dict[str, Any]:
-        """Return the schema by which a snapshot is read: its own, or the current one for a table without rows."""
+        """Return the schema with which a snapshot is read: its own, or the current one for a table without rows."""
         snapshot = None if snapshot_id is None else self.find(snapshot_id)
         if snapshot is None or snapshot.schema_id is None:
             return self.current_schema
@@ -135,11 +135,11 @@ class TableMetadata(msgspec.Struct, frozen=True, rename="kebab", dict=True):
         return next((schema for schema in self.schemas if schema.get("schema-id") == schema_id), None)
 
     def rows_at(self, snapshot_id: int | None) -> int | None:
-        """Return the rows of a snapshot's files, deleted ones that still lie in them included; ``None``: unknown."""
+        """Return the number of rows in a snapshot's files, including deleted rows in them; ``None``: unknown."""
         return self._total("total-records", snapshot_id)
 
     def bytes_at(self, snapshot_id: int | None) -> int | None:
-        """Return the bytes of a snapshot's files; ``None``: unknown."""
+        """Return the total bytes of a snapshot's files; ``None``: unknown."""
         return self._total("total-files-size", snapshot_id)
 
     def _total(self, key: str, snapshot_id: int | None) -> int | None:
@@ -176,7 +176,7 @@ class _Parts(msgspec.Struct, frozen=True, rename="kebab"):
 
 _DECODER = msgspec.json.Decoder(_Parts)
 _SNAPSHOT = msgspec.json.Decoder(Snapshot)
-#: Parts by their types, and whether all that is in them is kept.
+#: The decoded parts: their types, and whether all of their content is kept.
 _PARTS: dict[str, tuple[Any, bool]] = {
     "location": (msgspec.json.Decoder(str), False),
     "table_uuid": (msgspec.json.Decoder(str | None), False),
@@ -222,8 +222,8 @@ def parse_table(data: bytes, *, source: str, unique: bool = False) -> TableMetad
     Args:
         data: The file.
         source: For messages.
-        unique: Refuse a key that occurs twice, as a view's file: so for a storage table, which is written anew. Of
-            others' tables the last one counts, as for every reader; to look for more would take four times as long.
+        unique: Refuse a key that occurs twice, as in a view's file. Used for storage tables, whose metadata is written
+            again. In other tables the last one counts, as for every reader; the check would take four times as long.
 
     Raises:
         InvalidMetadataError: Names ``source`` and the field.
@@ -251,7 +251,7 @@ def parse_table(data: bytes, *, source: str, unique: bool = False) -> TableMetad
 
 
 def _has_fields(stored: dict[str, Any], wanted: Mapping[str, type]) -> bool:
-    """Whether the fields of a schema or partition spec have what is looked into."""
+    """Whether the fields of a schema or partition spec have the keys that are read."""
     fields = stored.get("fields", [])
     return isinstance(fields, list) and all(
         isinstance(field, dict)
@@ -270,8 +270,8 @@ def snapshot_as_of(table: TableMetadata, timestamp_ms: int, *, name: str) -> Sna
         name: For the message.
 
     Raises:
-        SnapshotNotFoundError: Before the first log entry (the message says the oldest time that can be
-            had), or if the snapshot has expired since.
+        SnapshotNotFoundError: The time is before the first log entry (the message names the oldest possible time), or
+            the snapshot has expired since.
     """
     entries = [entry for entry in table.snapshot_log if entry.timestamp_ms <= timestamp_ms]
     if not entries:
@@ -287,7 +287,7 @@ def snapshot_as_of(table: TableMetadata, timestamp_ms: int, *, name: str) -> Sna
 def _oldest(table: TableMetadata) -> str:
     times = [entry.timestamp_ms for entry in table.snapshot_log if entry.snapshot_id in table.by_id]
     return (
-        f"the oldest that can be had is {times[0]} ms" if times else "no earlier state is retained, or none was written"
+        f"the oldest possible time is {times[0]} ms" if times else "no earlier state is retained, or none was written"
     )
 
 
@@ -301,7 +301,7 @@ def ancestors(table: TableMetadata, snapshot_id: int | None) -> Iterator[Snapsho
 
 
 def is_ancestor(table: TableMetadata, older: int, newer: int | None) -> bool:
-    """Whether a snapshot is another one or a retained ancestor of it."""
+    """Whether a snapshot is the same as another one, or a retained ancestor of it."""
     return any(item.snapshot_id == older for item in ancestors(table, newer))
 
 
@@ -314,7 +314,7 @@ def snapshots_between(table: TableMetadata, old: int | None, new: int | None) ->
         new: Inclusive end.
 
     Returns:
-        ``None`` where ``old`` is no ancestor of ``new``: rolled back, replaced, or expired in between.
+        ``None`` if ``old`` is not an ancestor of ``new``: rolled back, replaced, or expired in between.
     """
     chain: list[Snapshot] = []
     for snapshot in ancestors(table, new):
@@ -338,11 +338,11 @@ def with_properties(
 
     Args:
         document: The decoded metadata file at ``previous_location``; not changed.
-        previous_location: Joins the metadata log.
+        previous_location: Is added to the metadata log.
         updates: Properties to set.
         tags: Snapshot id by tag name to add.
-        now_ms: The clock. Times never go back: the file's own last update wins over an older clock.
-        dropped_tags: Tags to remove; a branch of such a name stays.
+        now_ms: The current time. Times never go back: if the file's last update is later, that time is used.
+        dropped_tags: Tags to remove. Branches of these names are kept.
     """
     last = int(document.get("last-updated-ms", 0))
     properties = {**document.get("properties", {}), **updates}

@@ -34,7 +34,7 @@ def parse_time(value: object, zone: tzinfo = UTC) -> datetime:
 
     Args:
         value: A time, or its text in ISO 8601. (pendulum's parser would also take ``now``, and ``12:00`` as of today.)
-        zone: The time zone of one without its own.
+        zone: The time zone for a time without one.
 
     Raises:
         ValueError: It is not a point in time.
@@ -44,10 +44,10 @@ def parse_time(value: object, zone: tzinfo = UTC) -> datetime:
 
 
 def parse_timestamp(text: str) -> datetime:
-    """Read a timestamp in ISO 8601, with a time zone or without one, as it is written.
+    """Read a timestamp in ISO 8601, with or without a time zone. It is not converted.
 
     Raises:
-        ValueError: It is none.
+        ValueError: It is not valid.
     """
     return datetime.fromisoformat(text)
 
@@ -56,17 +56,17 @@ def parse_date(text: str) -> date:
     """Read a date in ISO 8601.
 
     Raises:
-        ValueError: It is none.
+        ValueError: It is not valid.
     """
     return date.fromisoformat(text)
 
 
 def parse_key(key: str, zone: tzinfo) -> tuple[datetime, str]:
-    """Read the key of a partition: when it begins, and how long it is: a unit, or the empty text where it is exact.
+    """Read the key of a partition: its start and its length, which is a unit, or empty for an exact time.
 
     Args:
         key: A year, month, day, hour, or a time in ISO 8601.
-        zone: The time zone of one without its own.
+        zone: The time zone for a time without one.
 
     Raises:
         ValueError: It is not a time.
@@ -78,12 +78,12 @@ def parse_key(key: str, zone: tzinfo) -> tuple[datetime, str]:
 
 
 def from_ms(milliseconds: int) -> datetime:
-    """Return a stored time. One that is not between the years 1970 and 9999 becomes the nearest that is."""
+    """Return a stored time. A time outside of the years 1970 to 9999 is replaced by the nearest one in range."""
     return pendulum.from_timestamp(min(max(milliseconds, 0), _LAST_MS) / 1000)
 
 
 def shift(moment: datetime, length: timedelta) -> datetime:
-    """Return a moment later or earlier: by the calendar for whole days, by the clock for anything else.
+    """Add a length to a time, or subtract it: by the calendar for whole days, by the clock for anything else.
 
     Raises:
         ConfigurationError: It is not between the years 1 and 9999.
@@ -97,8 +97,8 @@ def next_unit(moment: datetime, unit: str) -> datetime:
     """Return the beginning of the next year, month, day or hour.
 
     Args:
-        moment: The beginning of one; of a year or month any moment.
-        unit: Which.
+        moment: The start of the unit; for a year or a month any moment in it.
+        unit: The unit.
 
     Raises:
         ConfigurationError: It is after the year 9999.
@@ -124,7 +124,7 @@ def duration(value: object, *, what: str) -> timedelta | None:
         what: For the message.
 
     Raises:
-        ConfigurationError: It is none.
+        ConfigurationError: It is not a length of time.
     """
     if isinstance(value, timedelta) or value is None or value in ("", "None"):
         found = value if isinstance(value, timedelta) else None
@@ -138,7 +138,7 @@ def duration(value: object, *, what: str) -> timedelta | None:
 def _read(text: str, what: str) -> timedelta:
     match = _LENGTH.fullmatch(text)
     if match is None or match["unit"] not in _SECONDS:
-        raise ConfigurationError(f"{what} is {text!r}, which is no length of time; write it like 30 m, 2 h or 1 d")
+        raise ConfigurationError(f"{what} is {text!r}, which is not a length of time; write it like 30 m, 2 h or 1 d")
     try:
         return timedelta(seconds=float(match["number"]) * _SECONDS[match["unit"]])
     except OverflowError:

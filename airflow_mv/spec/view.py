@@ -37,7 +37,7 @@ _DROP_DIALECT = "replace.drop-dialect.allowed"
 
 
 class Representation(StoredModel):
-    """How the view is expressed; ``sql`` is the only type there is."""
+    """How the view is expressed. ``sql`` is the only type that the format defines."""
 
     type: str
     sql: str | None = None
@@ -69,7 +69,7 @@ class VersionLogEntry(StoredModel):
 
 
 class ViewSchema(StoredModel):
-    """The view's columns, in Iceberg's types; only the names are looked into."""
+    """The view's columns, in Iceberg's types. Only the names are checked."""
 
     type: Literal["struct"] = "struct"
     schema_id: Int = 0
@@ -125,7 +125,7 @@ class ViewMetadata(StoredModel):
         """Return the current version's SQL in Spark's dialect.
 
         Raises:
-            InvalidMetadataError: If the view has no text in this dialect, or more than one.
+            InvalidMetadataError: The view has no text in this dialect, or more than one.
         """
         mine = [item for item in self.current_version.representations if (item.dialect or DIALECT).lower() == DIALECT]
         texts = {item.sql for item in mine if item.type == "sql" and item.sql}
@@ -148,13 +148,13 @@ class ViewMetadata(StoredModel):
         return (self.properties.get(_FOLDER) or f"{self.location.rstrip('/')}/metadata").rstrip("/")
 
     def to_bytes(self) -> bytes:
-        """Write the metadata file; gzip only where the view's own property asks for it."""
+        """Return the bytes of the metadata file. It is compressed only if the view's property requires gzip."""
         data = encode(self.document())
         return gzip.compress(data) if self.properties.get(_CODEC, "none").lower() == "gzip" else data
 
     @property
     def file_suffix(self) -> str:
-        """File name ending that goes with :meth:`to_bytes`."""
+        """The file name's ending for :meth:`to_bytes`."""
         return ".gz.metadata.json" if self.properties.get(_CODEC, "none").lower() == "gzip" else ".metadata.json"
 
 
@@ -195,11 +195,11 @@ def new_view(
         location: Its directory.
         schema: Its columns.
         sql: The query, in Spark's dialect or, as a mapping, in each dialect.
-        default_catalog: The catalog of names that have none; ``None`` for the view's own.
-        default_namespace: The namespace of names that have none.
+        default_catalog: The catalog of names without one; ``None`` for the view's own.
+        default_namespace: The namespace of names without one.
         properties: The view's properties.
-        summary: More about the version.
-        now_ms: When it is made.
+        summary: Additional fields of the version's summary.
+        now_ms: The time of its creation.
     """
     version = {
         "version-id": 1,
@@ -231,10 +231,10 @@ def replace_version(
     summary: Mapping[str, str],
     now_ms: int,
 ) -> ViewMetadata:
-    """Return the view with a new current version, the oldest versions dropped beyond the history size.
+    """Return the view with a new current version. The oldest versions beyond the history size are dropped.
 
-    A definition that equals the current one gives the same view, and one that equals an older version makes
-    that one current again: a version says that something changed. See :func:`new_view` for the arguments.
+    A definition that equals the current one changes nothing, and one that equals an older version makes that version
+    current again, because a new version means that something changed. See :func:`new_view` for the arguments.
 
     Raises:
         UnsupportedError: The view has a text in another dialect, which would be lost.
@@ -254,7 +254,7 @@ def replace_version(
         "summary": {"operation": "replace", **summary},
         **definition,
     }
-    # By their ids: other writers list them in another order.
+    # Sorted by id, because other writers list them in another order.
     kept = sorted((item.version_id for item in view.versions), reverse=True)[: _history_size(view) - 1]
     document["versions"] = [item for item in document["versions"] if item["version-id"] in kept] + [version]
     # Schemas of dropped versions go too, or the file grows with every replace (apache/iceberg#18155).
@@ -268,7 +268,7 @@ def roll_back(view: ViewMetadata, version_id: int, *, now_ms: int) -> ViewMetada
     """Return the view with an older version current again.
 
     Raises:
-        InvalidMetadataError: If the version is not retained.
+        InvalidMetadataError: The version is not retained.
         UnsupportedError: It lacks a dialect that the current version has.
     """
     return _made_current(view, view.document(), version_id, _not_before(view, now_ms), source="rolled back view")
@@ -277,7 +277,7 @@ def roll_back(view: ViewMetadata, version_id: int, *, now_ms: int) -> ViewMetada
 def with_view_properties(
     view: ViewMetadata, updates: Mapping[str, str], *, removed: Collection[str] = ()
 ) -> ViewMetadata:
-    """Return the view with properties set and removed; the version stays."""
+    """Return the view with properties set and removed. The version does not change."""
     document = view.document()
     kept = {key: value for key, value in document.get("properties", {}).items() if key not in removed}
     document["properties"] = {**kept, **updates}
@@ -287,7 +287,7 @@ def with_view_properties(
 def _definition(
     sql: str | Mapping[str, str], default_catalog: str | None, default_namespace: tuple[str, ...]
 ) -> dict[str, Any]:
-    """Return the part of a version that says what the view is."""
+    """Return the part of a version that defines the view."""
     texts = {DIALECT: sql} if isinstance(sql, str) else sql
     return {
         "representations": [{"type": "sql", "sql": text, "dialect": dialect} for dialect, text in texts.items()],
@@ -297,7 +297,7 @@ def _definition(
 
 
 def _version_like(view: ViewMetadata, definition: Mapping[str, Any], schema: Mapping[str, Any]) -> int | None:
-    """Return the id of a version that says the same, the current one first; more dialects do not matter."""
+    """Return the id of a version with the same definition, the current one first. Additional dialects do not matter."""
     wanted = {item["dialect"].lower(): item["sql"] for item in definition["representations"]}
     names = (definition.get("default-catalog"), tuple(definition["default-namespace"]))
     schemas = {item.schema_id for item in view.schemas if _columns(item.document()) == _columns(schema)}
@@ -310,7 +310,7 @@ def _version_like(view: ViewMetadata, definition: Mapping[str, Any], schema: Map
 
 
 def _log_of_retained(document: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return the log from behind its last entry of a dropped version, as Iceberg does: it would grow for ever."""
+    """Return the log after its last entry of a dropped version, as Iceberg does, so that it does not grow forever."""
     retained = {item["version-id"] for item in document["versions"]}
     log: list[dict[str, Any]] = document["version-log"]
     dropped = [number for number, entry in enumerate(log) if entry["version-id"] not in retained]
@@ -327,7 +327,7 @@ def _made_current(
     if lost and view.properties.get(_DROP_DIALECT, "false").lower() != "true":
         raise UnsupportedError(
             f"{source} at {view.location}: the current version has SQL in the dialect {', '.join(lost)} too, which "
-            f"would be lost. Set the view property {_DROP_DIALECT}=true to give it up"
+            f"would be lost. Set the view property {_DROP_DIALECT}=true to drop it"
         )
     return made
 
@@ -342,7 +342,7 @@ def _history_size(view: ViewMetadata) -> int:
 
 
 def _columns(schema: Mapping[str, Any]) -> list[tuple[Any, Any]]:
-    """Names and types; field ids differ from one analysis to the next and mean nothing in a view."""
+    """Names and types, without field ids, which differ between analyses and mean nothing in a view."""
     return [(field.get("name"), _without_ids(field.get("type"))) for field in schema.get("fields", [])]
 
 
@@ -363,7 +363,7 @@ def _with_schema(schemas: list[dict[str, Any]], schema: Mapping[str, Any]) -> tu
 
 
 def lift_draft(raw: dict[str, Any], source: str) -> dict[str, Any]:
-    """Turn the older draft's shape into version 1, in place; version 1 passes unchanged."""
+    """Convert the older draft's form into version 1, in place. Version 1 is not changed."""
     versions = raw.get("versions")
     if not isinstance(versions, list):
         return raw

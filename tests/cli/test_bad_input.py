@@ -65,7 +65,7 @@ def broken(shop: Lake) -> Any:
         ("lake..daily", 2, r"part at character 6 is empty"),
         ("lake.a b.daily", 2, r"put the part with ' ' at character 7 in backticks"),
         ("lake.s.`x", 2, r"backtick at character 8 is unbalanced"),
-        ("", 2, r"'' is no name"),
+        ("", 2, r"'' is not a name"),
     ],
 )
 def test_a_name_that_leads_nowhere_is_named(shop: Lake, command: str, view: str, code: int, message: str) -> None:

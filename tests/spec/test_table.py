@@ -119,7 +119,7 @@ def test_time_travel_follows_the_log_through_a_rollback(at: int, expected: int) 
 
 
 def test_a_time_before_the_first_entry_says_the_oldest_that_can_be_had() -> None:
-    with pytest.raises(SnapshotNotFoundError, match=r"as of 99 ms: the oldest that can be had is 200"):
+    with pytest.raises(SnapshotNotFoundError, match=r"as of 99 ms: the oldest possible time is 200"):
         snapshot_as_of(table(), 99, name="t")
 
 
