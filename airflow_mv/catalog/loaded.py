@@ -49,6 +49,16 @@ class LoadedStorage(ABC):
         ref = self.table.refs.get(self.state.tag) if self.state else None
         return ref.snapshot_id if ref else None
 
+    def snapshot_of(self, record: RefreshRecord) -> int | None:
+        """Return the snapshot with the rows of a recorded refresh; ``None`` if they have expired.
+
+        The sequence number decides. A tag of an earlier refresh may have been moved by another writer.
+        """
+        if self.record is not None and record.refresh_id == self.record.refresh_id:
+            return self.rows_snapshot
+        number = record.sequence_number
+        return next((item.snapshot_id for item in self.table.snapshots if item.sequence_number == number), None)
+
     @property
     def rows_table(self) -> TableMetadata:
         """The table as a base table of other views: with the rows of the refresh, even after other writers' commits."""

@@ -32,7 +32,6 @@ from airflow_mv.spec.materialized_view import (
     RefreshRecord,
     StorageState,
     property_text,
-    refresh_tag,
 )
 from airflow_mv.spec.snapshots import with_head, without_snapshots
 from airflow_mv.spec.table import TableMetadata
@@ -563,17 +562,7 @@ def _links(files: Iterable[TableFile]) -> list[Link]:
 
 
 def _rows_of(table: TableFile, record: RefreshRecord) -> int | None:
-    """Return the snapshot with the rows of a recorded refresh."""
-    storage, state = table.storage, table.state
-    if storage is None or state is None:
-        return None
-    if record.refresh_id == state.current_refresh_id:
-        return storage.rows_snapshot
-    tag = storage.table.refs.get(refresh_tag(record.refresh_id))
-    if tag is not None:
-        return tag.snapshot_id
-    number = record.sequence_number
-    return next((item.snapshot_id for item in storage.table.snapshots if item.sequence_number == number), None)
+    return table.storage.snapshot_of(record) if table.storage else None
 
 
 def _gone(table: TableFile, checked: Checked, history: StorageState, kept: str) -> list[str]:

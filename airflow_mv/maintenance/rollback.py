@@ -15,7 +15,6 @@ from airflow_mv.publish.storage_change import ChangedMetadata, StorageChange
 from airflow_mv.spec.identifiers import Identifier
 from airflow_mv.spec.materialized_view import PROPERTY, StorageState, property_text, refresh_tag
 from airflow_mv.spec.snapshots import with_head
-from airflow_mv.spec.table import TableMetadata
 
 log = logging.getLogger(__name__)
 
@@ -108,11 +107,12 @@ class _Rollback(StorageChange):
         """Move ``main`` and the current tag, as publishing a refresh does, and with the same requirements."""
         state, target = self._after, self.snapshot_id
         before, kept = storage.state.tag if storage.state else None, refresh_tag(state.current_refresh_id)
+        ref = storage.table.refs.get(kept)
         return TableChange(
             requires={
                 "main": storage.table.head,
                 **({before: storage.tagged} if before else {}),
-                **({kept: target} if kept in storage.table.refs else {}),
+                **({kept: ref.snapshot_id} if ref else {}),
             },
             branches={"main": target},
             tags={state.tag: target},
@@ -142,16 +142,7 @@ def _find(view: LoadedView, storage: LoadedStorage, refresh_id: str) -> tuple[St
             f"view {view.identifier}: refresh {refresh_id} is of version {record.version_id} of the view, which is at "
             f"version {view.metadata.current_version_id} now: its rows answer another query"
         )
-    current = refresh_id == state.current_refresh_id
-    snapshot_id = storage.rows_snapshot if current else _snapshot(storage.table, state, refresh_id)
+    snapshot_id = storage.snapshot_of(record)
     if snapshot_id is None:
         raise RefreshNotFoundError(f"view {view.identifier}: the rows of refresh {refresh_id} have expired")
     return state, snapshot_id
-
-
-def _snapshot(table: TableMetadata, state: StorageState, refresh_id: str) -> int | None:
-    tag = table.refs.get(refresh_tag(refresh_id))
-    if tag is not None and table.find(tag.snapshot_id) is not None:
-        return tag.snapshot_id
-    number = state.find(refresh_id).sequence_number
-    return next((item.snapshot_id for item in table.snapshots if item.sequence_number == number), None)

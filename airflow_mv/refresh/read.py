@@ -209,12 +209,9 @@ def _recorded(
     record = storage.state.current
     if refresh_id is not None or as_of is not None:
         record = _find(view, storage, storage.state.refreshes, as_of, refresh_id)
-    head = storage.rows_snapshot
-    if record.refresh_id != storage.state.current_refresh_id:
-        numbers = {item.sequence_number: item.snapshot_id for item in storage.table.snapshots}
-        head = numbers.get(record.sequence_number or -1)
-        if head is None:
-            raise RefreshNotFoundError(f"view {view.identifier}: the rows of refresh {record.refresh_id} have expired")
+    head = storage.snapshot_of(record)
+    if head is None and record != storage.state.current:
+        raise RefreshNotFoundError(f"view {view.identifier}: the rows of refresh {record.refresh_id} have expired")
     return Readable(view, storage, record, head, state)
 
 

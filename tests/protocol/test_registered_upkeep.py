@@ -16,9 +16,10 @@ from airflow_mv.maintenance.rollback import rollback
 from airflow_mv.publish import publish
 from airflow_mv.refresh import plan_refresh
 from airflow_mv.refresh.plan import RefreshPlan
+from airflow_mv.refresh.read import readable
 from airflow_mv.refresh.run import stage
 from airflow_mv.script import Outcome
-from airflow_mv.spec.materialized_view import current_tag, staging_branch
+from airflow_mv.spec.materialized_view import current_tag, refresh_tag, staging_branch
 from tests.branches import create_branch
 from tests.builders import Lake, lake
 from tests.faults import Clock, Fault, FaultyCatalog, Send, after
@@ -208,3 +209,17 @@ def test_a_rollback_to_the_current_refresh_takes_away_the_rows_of_others(home: L
     assert rollback(home.catalog, VIEW, only).changed
     assert home.read() == rows
     assert status(home.catalog, VIEW).to_dict()["state"] == "fresh"
+
+
+def test_a_refresh_whose_tag_someone_moved_is_found_by_its_own_rows(home: Lake) -> None:
+    """A reader and a rollback agree on which snapshot has the rows of a recorded refresh."""
+    first, second = refreshed(home, 2, time_travel=True)
+    own, tag = home.storage(), refresh_tag(first)
+    assert own.name is not None
+    table = home.iceberg.load_table((*own.name.namespace, own.name.name))
+    snapshot, other = (own.table.refs[refresh_tag(item)].snapshot_id for item in (first, second))
+    table.manage_snapshots().remove_tag(tag).commit()
+    table.manage_snapshots().create_tag(other, tag).commit()
+    assert readable(home.catalog, VIEW, refresh_id=first).snapshot_id == snapshot
+    assert rollback(home.catalog, VIEW, first).snapshot_id == snapshot
+    assert home.read() == sorted(table.scan(snapshot_id=snapshot).to_arrow().to_pylist(), key=str)
