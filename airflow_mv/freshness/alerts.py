@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Alerts on freshness SLOs: which views are late, and which alerts were sent.
 
-This looks at the views themselves, not at runs: a refresh DAG that is paused, or whose runs are skipped, has no run
-that could fail.
+The alerts are based on the views themselves, not on runs: a refresh DAG that is paused, or whose runs are skipped, has
+no run that could fail.
 """
 
 from __future__ import annotations
@@ -247,7 +247,7 @@ def settle(promise: FreshnessSlo, memory: Memory, deliver: Callable[[FreshnessAl
 
 
 def _was_told(noted: Any, promise: FreshnessSlo) -> bool:
-    """Whether an alert was sent for this very view: it may have been dropped and created again since."""
+    """Whether an alert was sent for this view. A view that was dropped and created again is another one."""
     if not isinstance(noted, Mapping):
         return False
     return None in (noted.get("uuid"), promise.uuid) or noted["uuid"] == promise.uuid

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What happened to a table between two snapshots, from its metadata alone: the kind of change, and its size.
+"""Determine the change of a table between two snapshots from its metadata alone: its kind and its size.
 
 Source of the summary keys: Iceberg ``format/spec.md``, "Optional Snapshot Summary Fields". All of them are optional: a
 number that is absent is unknown, not 0. Where an operation or the totals of two snapshots determine it, it is computed.
@@ -16,7 +16,7 @@ from airflow_mv.spec.table import Snapshot, TableMetadata, snapshots_between
 
 
 class Kind(StrEnum):
-    """The kind of a change, the most harmless first. A range of snapshots has its worst kind."""
+    """The kind of a change, the most harmless first. A range of snapshots has the worst kind of its commits."""
 
     UNCHANGED = "unchanged"
     #: Compaction, or commits without rows: the files may differ, the rows are the same.
@@ -54,7 +54,7 @@ _CHANGES = ("added-", "deleted-", "removed-")
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """How much a range of snapshots changed, and how large the table is after it. ``None``: unknown.
+    """The size of a change, and of the table after it. ``None``: unknown.
 
     Args:
         rows_added: Rows in added data files, without those of compaction.
@@ -89,7 +89,7 @@ UNKNOWN_SIZE = Size(*(None for _ in Size.__dataclass_fields__))
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """The snapshots between two.
+    """The change between two snapshots.
 
     Args:
         kind: Their effect on the rows.
@@ -111,18 +111,18 @@ class Range:
         return sum(count for _, count in self.operations)
 
 
-#: A table whose metadata file was not opened, because it is the recorded one.
+#: For a table whose metadata file was not opened, because it is the recorded one.
 UNCHANGED = Range(Kind.UNCHANGED, size=Size(total_rows=None, total_bytes=None))
 UNKNOWN = Range(Kind.UNKNOWN, size=UNKNOWN_SIZE)
 
 
 def between(table: TableMetadata, old: int | None, new: int | None, *, same_rows: Collection[int] = ()) -> Range:
-    """Classify what happened between two snapshots of a table.
+    """Classify the change between two snapshots of a table.
 
     Args:
         table: Its metadata.
         old: The snapshot that was read; ``None`` for the table before its first one.
-        new: The snapshot to get to; ``None`` likewise.
+        new: The snapshot to refresh to; ``None`` for a table without snapshots.
         same_rows: Snapshots whose manifests show that they have the rows of their parents.
     """
     if old == new:
@@ -160,7 +160,7 @@ def may_have_same_rows(snapshot: Snapshot) -> bool:
 
 
 def changes_rows(snapshot: Snapshot, same_rows: Collection[int] = ()) -> bool:
-    """Whether a snapshot may have other rows than its parent. A compaction never has.
+    """Whether a snapshot may have other rows than its parent. A compaction never does.
 
     Args:
         snapshot: The snapshot.
@@ -170,7 +170,7 @@ def changes_rows(snapshot: Snapshot, same_rows: Collection[int] = ()) -> bool:
 
 
 def bytes_changed(table: TableMetadata, snapshot: Snapshot, same_rows: Collection[int] = ()) -> int | None:
-    """Return the bytes of data and delete files that a commit added and removed; ``None`` where it is not known.
+    """Return the bytes of data and delete files that a commit added and removed; ``None`` if unknown.
 
     Args:
         table: The table.
@@ -228,7 +228,7 @@ class _Commit:
             elif added is not None and removed is None:
                 removed = added - change
             elif added is None and self.snapshot.number(f"total-{what}") == 0 == change:
-                added = removed = 0  # there was none and is none
+                added = removed = 0  # none before and none after
         sound = change is None or None in (added, removed) or (added or 0) - (removed or 0) == change
         # Contradictory numbers are ignored.
         return (added, removed) if sound and min(added or 0, removed or 0) >= 0 else (None, None)

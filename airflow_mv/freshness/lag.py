@@ -140,7 +140,7 @@ def lag(seen: Seen) -> Lag:
     """Return the lag of a view.
 
     Args:
-        seen: A look at the view.
+        seen: The observation of the view.
     """
     freshness = seen.freshness
     if freshness.state != State.STALE:
@@ -170,14 +170,14 @@ def readiness(
     """Return a view's state, given a tolerated lag.
 
     Args:
-        seen: A look at the view.
+        seen: The observation of the view.
         max_staleness: The tolerated lag; ``None``: no lag. A lag with only a known lower bound is not
             tolerated.
         behind: The view's lag, if it was computed before.
         now: The time to count to.
     """
     found = _READINESS[seen.freshness.state]
-    # Rows that other writers put into the storage table are not rows of an earlier refresh.
+    # Rows that other writers wrote to the storage table are not rows of an earlier refresh.
     foreign = any(reason.code == Code.STORAGE_CHANGED for reason in seen.freshness.reasons)
     if found != Readiness.STALE or max_staleness is None or foreign:
         return found

@@ -64,10 +64,10 @@ class Observation:
         query: The current version's query.
         dependencies: The base tables and nested views of the query.
         tables: The base tables as they are now, or were at ``as_of``.
-        nested_storages: Of each base table that is a materialized view the storage table: its metadata file, or its
+        nested_storages: The storage table of each base table that is a materialized view: its metadata file, or its
             name in the catalog.
-        freshness: The verdict.
-        interval: The rows that the verdict is about; ``None`` for all.
+        freshness: The view's freshness.
+        interval: The interval to which the freshness applies; ``None`` for all rows.
     """
 
     view: LoadedView
@@ -260,7 +260,7 @@ def freshness_of(observation: Observation) -> Freshness:
 
 
 def _without_rows_of_its_own(freshness: Freshness, storage: LoadedStorage) -> Freshness:
-    """Mark rows as stale whose storage table in the catalog was changed by other writers."""
+    """Mark the rows as stale if other writers changed the storage table in the catalog."""
     if freshness.state not in (State.FRESH, State.STALE):
         return freshness
     why = Reason(
@@ -351,7 +351,7 @@ def observe_tables(
     """Observe base tables: with at most one catalog query, and a metadata file only if a pointer has moved.
 
     Returns:
-        The tables, and of each that is a materialized view the storage table: its metadata file, or its name in
+        The tables, and the storage table of each one that is a materialized view: its metadata file, or its name in
         the catalog.
     """
     wanted = tuple(identifiers)

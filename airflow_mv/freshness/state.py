@@ -49,7 +49,7 @@ class ObservedTable:
         table: Its metadata; ``None`` if the pointer equals the recorded one and no file was opened.
         table_uuid: Its uuid, if known.
         error: Why it cannot be read, or ``None``.
-        storage: Of a materialized view that a run has pinned the storage table: its metadata file, or its name in
+        storage: The storage table of a materialized view that a run has pinned: its metadata file, or its name in
             the catalog.
         same_rows: Snapshots whose summaries name no change and whose manifests prove that they changed no row.
     """
@@ -216,7 +216,7 @@ def assess(
 def _of_parts(
     parts: Sequence[IntervalPart], rest: tuple[BaseTableChange, ...], observed: Sequence[ObservedTable]
 ) -> Freshness:
-    """Return the freshness of rows of several sets of snapshots: fresh only if all parts are."""
+    """Return the freshness of rows that were computed from several sets of snapshots: fresh only if all parts are."""
     looked = tuple(
         PartFreshness(part, rest if part.interval is None else _compared(part.base_tables, observed)) for part in parts
     )
@@ -261,12 +261,12 @@ def compare(recorded: BaseTable | None, observed: ObservedTable) -> BaseTableCha
         return BaseTableChange(name, kind, old, None, range=UNKNOWN, reason=reason)
     new = observed.head
     if recorded is None:
-        reason = Reason(Code.BASE_CHANGED, f"{name} was no part of the last refresh; it is at {new or 'empty'}")
+        reason = Reason(Code.BASE_CHANGED, f"{name} was not part of the last refresh; it is at {new or 'empty'}")
         return BaseTableChange(name, kind, None, new, moved=True, changed=True, range=UNKNOWN, reason=reason)
     uuid = recorded.properties.get(TABLE_UUID)
     if uuid and observed.table_uuid and uuid != observed.table_uuid:
         reason = Reason(
-            Code.BASE_RECREATED, f"{name} is another table than the one that was read (dropped and created)"
+            Code.BASE_RECREATED, f"{name} is not the table that was read (it was dropped and created again)"
         )
         other = Range(Kind.RECREATED, size=UNKNOWN_SIZE)
         return BaseTableChange(name, kind, old, new, moved=True, changed=True, range=other, reason=reason)
@@ -304,7 +304,7 @@ def _broken_range(name: str, old: int | None, new: int | None, table: TableMetad
         return Reason(Code.SNAPSHOT_EXPIRED, f"{name}: the recorded snapshot {old} has expired; it is at {new} now")
     if table is not None and new is not None and is_ancestor(table, new, old):
         return Reason(Code.ROLLED_BACK, f"{name} was rolled back: {old} → its ancestor {new}")
-    return Reason(Code.ROLLED_BACK, f"{name}: the recorded snapshot {old} is no ancestor of {new}")
+    return Reason(Code.ROLLED_BACK, f"{name}: the recorded snapshot {old} is not an ancestor of {new}")
 
 
 def _definition_reasons(

@@ -30,7 +30,7 @@ def status(catalog: MaterializedViewCatalog, view: str | Identifier, *, interval
     Args:
         catalog: Where it is.
         view: The view.
-        interval: Only the rows of this stretch of time are asked about.
+        interval: Consider only the rows of this interval.
 
     Raises:
         ViewNotFoundError, NotMaterializedError, InvalidMetadataError, MetadataFileNotFoundError: The
@@ -50,7 +50,7 @@ def statuses(
     Args:
         catalog: Where they are.
         views: Their names.
-        interval: Only the rows of this stretch of time are asked about.
+        interval: Consider only the rows of this interval.
 
     Raises:
         MaterializedViewError: One of them cannot be read.
@@ -233,12 +233,12 @@ class ViewStatus:
 
     @property
     def state(self) -> State:
-        """The verdict."""
+        """The view's freshness."""
         return self.observation.freshness.state
 
     @property
     def reasons(self) -> tuple[Reason, ...]:
-        """Why."""
+        """The reasons."""
         return self.observation.freshness.reasons
 
     def to_dict(self) -> dict[str, Any]:

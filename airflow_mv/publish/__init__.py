@@ -24,10 +24,10 @@ def publish(
 
     Args:
         catalog: Where the view is.
-        plan: What was planned, and from which state.
+        plan: The plan, with the state that it was made from.
         staged: The staged storage metadata file, or in the registered layout the branch with the staged rows;
             ``None`` for a fast-forward.
-        figures: What the refresh did, for its record.
+        figures: The refresh in numbers, for its record.
         effects: Clock, sleep and jitter.
     """
     change = Staged(plan, staged, figures or RefreshMetrics(), effects or Effects())

@@ -26,7 +26,7 @@ class StorageLayout(ABC):
     def staged_before(
         self, catalog: MaterializedViewCatalog, plan: PlannedRefresh, script: Script
     ) -> Iterator[Outcome]:
-        """Yield the outcomes that earlier tries of a refresh staged completely and that can still be published.
+        """Yield the outcomes of earlier tries of a refresh that were staged completely and can still be published.
 
         Args:
             catalog: Where the view is.

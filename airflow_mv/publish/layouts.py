@@ -10,7 +10,7 @@ from airflow_mv.publish.pointed import PointedPublication
 from airflow_mv.publish.refresh import PlannedRefresh
 from airflow_mv.publish.registered import RegisteredPublication
 
-#: By name. :mod:`airflow_mv.catalog.layouts` has the same names.
+#: Layouts by name. :mod:`airflow_mv.catalog.layouts` has the same names.
 LAYOUTS: dict[Layout, StorageLayout] = {
     layout.name: layout for layout in (PointedPublication(), RegisteredPublication())
 }
@@ -23,5 +23,5 @@ def layout_of(plan: PlannedRefresh) -> StorageLayout:
         InvalidMetadataError: The plan, which may come from another version, names an unknown layout.
     """
     if plan.layout not in LAYOUTS:
-        raise InvalidMetadataError(f"view {plan.view}: the plan names the layout {plan.layout!r}, which is not there")
+        raise InvalidMetadataError(f"view {plan.view}: the plan names the layout {plan.layout!r}, which does not exist")
     return LAYOUTS[plan.layout]

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The pointed layout: the view names the storage table's metadata file, and a refresh swaps the view's pointer.
 
-What is written before the swap has no effect. A swap whose base is gone can never land later, because
-names of metadata files are never used twice; only then are its files deleted.
+Files that are written before the swap have no effect. A swap whose base is no longer current can never land later,
+because names of metadata files are never used twice. Only then are its files deleted.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class PointedAttempt:
 
     Args:
         catalog: Where the view is.
-        staged: What is to be published.
+        staged: The staged refresh.
     """
 
     def __init__(self, catalog: MaterializedViewCatalog, staged: Staged) -> None:
@@ -56,7 +56,7 @@ class PointedAttempt:
 
     @property
     def ours(self) -> tuple[str, ...]:
-        """The staged file, and the one that records the refresh."""
+        """The staged file, and the file that records the refresh."""
         return tuple(item for item in (self._staged.where, self.storage_location) if item is not None)
 
     def send(self, view: LoadedView, storage: LoadedStorage) -> str | None:
@@ -80,9 +80,9 @@ class PointedAttempt:
 
 
 def swap(catalog: MaterializedViewCatalog, attempt: PointedAttempt, view: LoadedView) -> bool:
-    """Swap the pointer from a view's base to metadata that names the new storage file; whether it matched."""
+    """Swap the view's pointer from its base to metadata that names the new storage file. Return whether it matched."""
     if attempt.base != view.metadata_location:
-        # A new base: the old swap can never match again, its file is ours to delete.
+        # The base is new, so the old swap can never match again and its file can be deleted.
         if attempt.view_location is not None:
             discard(catalog.files, attempt.view_location)
         settings = view.materialized.repointed(attempt.storage_location or "")
@@ -97,7 +97,7 @@ def swap(catalog: MaterializedViewCatalog, attempt: PointedAttempt, view: Loaded
 
 
 def _write_storage(catalog: MaterializedViewCatalog, view: LoadedView, storage: LoadedStorage, staged: Staged) -> str:
-    """Write the storage table's next metadata file: what was staged, and the refresh's record."""
+    """Write the storage table's next metadata file: the staged metadata with the refresh's record."""
     plan, now_ms = staged.plan, staged.effects.now_ms()
     source = staged.where or plan.storage_table_location
     what = f"view {plan.view}, staged storage table file"
@@ -139,17 +139,17 @@ def write_next(
     Args:
         catalog: Where the view is.
         folder: The table's location.
-        document: Its decoded metadata; for the others see :func:`airflow_mv.spec.table.with_properties`.
-        previous_location: The file that this one follows.
+        document: Its decoded metadata; see :func:`airflow_mv.spec.table.with_properties`.
+        previous_location: The metadata file before this one.
         updates: Properties to set.
         tags: Snapshot id by tag name to add.
-        now_ms: The clock.
+        now_ms: The current time.
         number: The number in the file's name; by default the one after ``previous_location``'s.
         dropped: Tags to remove.
 
-    No time in the file is further ahead of the store's clock than :mod:`airflow_mv.spec.clock` allows. The store
-    tells its time by the modification time of the file that was just written. If this host, or the driver that staged
-    the rows, has a clock that is ahead, its times are brought down and the file is written again.
+    No time in the file is further ahead of the store's clock than :mod:`airflow_mv.spec.clock` allows. The store's time
+    is the modification time of the file that was just written. If the clock of this host, or of the driver that staged
+    the rows, is ahead, the times are reduced to the store's time and the file is written again.
 
     Returns:
         Its location.
@@ -169,7 +169,7 @@ def write_next(
         return location
     log.warning(
         "The storage table at %s has wrong times, up to %.0f s ahead of the store's clock: the clock of %s or of "
-        "Spark's driver is wrong. They are brought down to the store's time. Set that clock right",
+        "Spark's driver is wrong. They are reduced to the store's time. Set that clock right",
         folder,
         max(0, latest_ms(written) - store_ms) / 1000,
         socket.gethostname(),
@@ -189,7 +189,7 @@ def _check_staged(plan: PlannedRefresh, storage: LoadedStorage, staged: TableMet
     """Refuse staged metadata that was not computed on the storage state that the plan names."""
     if staged.table_uuid != storage.table.table_uuid:
         raise InvalidMetadataError(
-            f"view {plan.view}: the staged file {source} is of another table than the storage table"
+            f"view {plan.view}: the staged file {source} belongs to another table than the storage table"
         )
     earlier = {entry.metadata_file for entry in staged.metadata_log} | {source}
     if plan.storage_table_location not in earlier:
@@ -201,7 +201,7 @@ def _check_staged(plan: PlannedRefresh, storage: LoadedStorage, staged: TableMet
 
 
 def _require_inside(location: str, storage: LoadedStorage, *, what: str) -> None:
-    """Refuse a location outside the storage table: what a job reports is untrusted."""
+    """Refuse a location outside the storage table, because a job's report is untrusted."""
     check_location(location, what=what)
     if not lies_in(location, (storage.table.location,)):
         raise InvalidMetadataError(
@@ -215,7 +215,7 @@ class PointedPublication(StorageLayout):
     name = "pointed"
 
     def attempt(self, catalog: MaterializedViewCatalog, staged: Staged) -> Attempt:
-        """Return what swaps the pointer."""
+        """Return the attempt that swaps the pointer."""
         return PointedAttempt(catalog, staged)
 
     def staged_before(
@@ -223,7 +223,7 @@ class PointedPublication(StorageLayout):
     ) -> Iterator[Outcome]:
         """Yield the stored outcome, if the metadata file that it names exists and will be kept long enough."""
         location = script.outcome_location
-        # Its age is read before its content: a run that replaces it in between must not make an old one look young.
+        # The age is read before the content, so that a file replaced in between does not make old content look young.
         written_ms = _written_ms(catalog, location) if location else None
         outcome = good_outcome(catalog, script) if written_ms is not None else None
         if location is None or written_ms is None or outcome is None or outcome.metadata_location is None:
@@ -236,15 +236,13 @@ class PointedPublication(StorageLayout):
             return
         # Half of the grace is left for the rest of the refresh: files of the job are older than its outcome.
         if written_ms <= oldest_lasting_ms(catalog, location.rpartition("/")[0]):
-            log.info(
-                "What an earlier try of refresh %s staged is too old to be taken up: staging again", plan.refresh_id
-            )
+            log.info("The rows that a try of refresh %s staged earlier are too old: staging again", plan.refresh_id)
             return
         yield outcome
 
 
 def _written_ms(catalog: MaterializedViewCatalog, location: str) -> int | None:
-    """Return when a file was written, by the store's clock; ``None`` where there is none."""
+    """Return when a file was written, by the store's clock; ``None`` if it does not exist."""
     try:
         return catalog.files.modified_ms(location)
     except MetadataFileNotFoundError:

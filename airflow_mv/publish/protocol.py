@@ -3,29 +3,29 @@
 
 Everything that changes a view, its storage table or a row of the catalog is a :class:`Change` that is given to one
 loop, :func:`commit`: a refresh, an expiry, a rollback, a new definition, a creation, new properties, the removal of a
-branch, a repair. What is written before the change is sent has a fresh name and is seen by nobody. The change itself
-is one atomic conditional operation of the catalog: it requires a state, its *base*. Three rules make it safe:
+branch, a repair. Files that are written before the change is sent have new names, and no reader sees them. The change
+itself is one atomic conditional operation of the catalog: it requires a state, its *base*. Three rules make it safe:
 
-1. *Look before you judge.* An error or a refusal proves nothing, because the answer to an earlier copy of the change
+1. *Load before judging.* An error or a refusal proves nothing, because the answer to an earlier copy of the change
    may have been lost. Only the state of the catalog shows whether a change has landed. Each change has a mark by
-   which it recognizes itself there: a refresh id, a rollback id, a file that nobody else writes, or the absence of
+   which it is recognized there: a refresh id, a rollback id, a file that no other writer names, or the absence of
    what it removes.
 2. *Only a moved base proves a conflict.* As long as the base has not moved, the same change is sent again. All copies
    require the same base, so at most one of them can be applied. Only after the base has moved can no copy be applied
    any more, and only then are files that were written for it deleted.
-3. *A conflict is judged by what changed*: :meth:`Change.judge` says whether to send the change again, made for the
-   new state, or to end.
+3. *A conflict is judged by what changed*: :meth:`Change.judge` decides whether to send the change again, adapted to
+   the new state, or to end.
 
 The loop has several rounds, with growing waits between them::
 
-    look, judge ─┬─ LANDED, SUPERSEDED or REPLAN: the end
+    load, judge ─┬─ LANDED, SUPERSEDED or REPLAN: the end
                  └─ READY: send ─┬─ confirmed: the end
-                                 ├─ refused: the next round finds out what moved
+                                 ├─ refused: the next round finds out what changed
                                  └─ no answer, an *unknown outcome*: the next round finds out, or sends it again
 
-After the last round a single unknown outcome is enough to raise :class:`CommitStateUnknownError`. All files stay
-where they are, and a later call settles it. Without any unknown outcome nothing can land any more: what was written
-is deleted, and :class:`CommitConflictError` is raised.
+After the last round a single unknown outcome is enough to raise :class:`CommitStateUnknownError`. All files are kept,
+and a later call settles it. Without any unknown outcome nothing can land any more: the files that were written are
+deleted, and :class:`CommitConflictError` is raised.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ log = logging.getLogger(__name__)
 
 State = TypeVar("State")
 
-#: How often the loop looks at the catalog before it gives up. The waits between the looks grow to about 3 s each.
+#: How often the loop loads the state before it gives up. The waits in between grow to about 3 s each.
 TRIES = 8
 
 
@@ -60,7 +60,7 @@ class Verdict(StrEnum):
     """What the present state of the catalog means for a change.
 
     ``LANDED``: it is applied, or there is nothing to change. ``READY``: it can be sent. ``SUPERSEDED`` and
-    ``REPLAN``: it is not applied and must not be sent, because something else took its place, or because it has to be
+    ``REPLAN``: it is not applied and must not be sent, because another change replaces it, or because it has to be
     computed again.
     """
 
@@ -79,7 +79,7 @@ class Effects:
     jitter: Callable[[], float] = random.random
 
     def wait(self, number: int) -> None:
-        """Back off after the try of this number, the first being 1: longer each time, up to about 3 s."""
+        """Wait after a try, the first being number 1: longer each time, up to about 3 s."""
         self.sleep(min(0.05 * 2**number, 3.0) * (0.5 + self.jitter()))
 
 
@@ -87,12 +87,12 @@ class Change(ABC, Generic[State]):
     """A change of a catalog, and how to recognize it there.
 
     Args:
-        target: What is changed, for messages: ``view lake.sales.daily``.
+        target: The changed object, for messages: ``view lake.sales.daily``.
         name: The change, for messages: ``the rollback to refresh 4f…``.
         effects: Clock, sleep and jitter.
 
     Attributes:
-        unknown: Why outcomes are unknown so far; :func:`commit` appends to it. With a single entry, a copy of the
+        unknown: The reasons of unknown outcomes so far; :func:`commit` appends to it. If it is not empty, a copy of the
             change may be applied without our knowledge.
     """
 
@@ -107,7 +107,7 @@ class Change(ABC, Generic[State]):
         """Load the present state.
 
         Raises:
-            ViewNotFoundError: The view is not there any more. This ends the change.
+            ViewNotFoundError: The view does not exist any more. This ends the change.
             CatalogUnavailableError: The catalog did not answer.
         """
 
@@ -117,7 +117,7 @@ class Change(ABC, Generic[State]):
 
     @abstractmethod
     def send(self, state: State) -> bool:
-        """Write what is missing and send the change, the same one while its base is the same.
+        """Write missing files and send the change. As long as its base is the same, the same change is sent.
 
         Returns:
             Whether the catalog applied it. ``False`` does not prove that an earlier copy was not applied.
@@ -128,10 +128,10 @@ class Change(ABC, Generic[State]):
 
     @abstractmethod
     def may_land(self, state: State) -> bool:
-        """Whether the base of the change that was sent last is still as it was, so that a copy may be applied yet."""
+        """Whether the base of the change that was sent last has not moved, so that a copy may still be applied."""
 
     def clean_up(self) -> None:
-        """Delete what was written. It is called when no copy can be applied any more; what stays is only waste."""
+        """Delete the written files. Called when no copy can be applied any more; a file that is left does no harm."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,9 +140,9 @@ class Committed(Generic[State]):
 
     Args:
         verdict: How it ended; never ``READY``.
-        state: The state that was looked at last.
-        tries: How often the catalog was looked at.
-        confirmed: Whether the catalog confirmed the last copy that was sent. Without that the last look decided.
+        state: The state that was loaded last.
+        tries: How often the state was loaded.
+        confirmed: Whether the catalog confirmed the last copy that was sent. If not, the last loaded state decided.
     """
 
     verdict: Verdict
@@ -152,15 +152,15 @@ class Committed(Generic[State]):
 
 
 def commit(change: Change[State]) -> Committed[State]:
-    """Send a change, and settle unknown outcomes by looking at the catalog.
+    """Send a change, and settle unknown outcomes by loading the catalog's state.
 
     Args:
         change: The change.
 
     Raises:
-        CommitConflictError: Other changes kept coming first. Nothing was published.
-        CommitStateUnknownError: Answers of the catalog stayed lost, or prove nothing. Nothing is deleted; try again.
-        ConfigurationError, UnsupportedError: The catalog refused the change, and a look shows that it did not land.
+        CommitConflictError: Other changes came first each time. Nothing was published.
+        CommitStateUnknownError: Answers of the catalog were lost, or prove nothing. Nothing is deleted; try again.
+        ConfigurationError, UnsupportedError: The catalog refused the change, and its state shows that it did not land.
         ViewNotFoundError: The view was dropped, or dropped and created again.
     """
     refusal: MaterializedViewError | None = None
@@ -171,7 +171,7 @@ def commit(change: Change[State]) -> Committed[State]:
             if verdict != Verdict.READY:
                 return _ended(change, verdict, state, number)
             if refusal is not None:
-                raise refusal  # the answer to the last copy, and this look shows that it did not land
+                raise refusal  # the answer to the last copy; this state shows that it did not land
             if change.send(state):
                 return Committed(Verdict.LANDED, state, number, confirmed=True)
         except (CatalogUnavailableError, CommitStateUnknownError) as error:
@@ -190,14 +190,14 @@ def _look(change: Change[State]) -> State:
     try:
         return change.look()
     except ViewNotFoundError:
-        # Where an answer was lost, the change may have been applied: to a view that has another name now.
+        # If an answer was lost, the change may have been applied to a view that has another name now.
         if not change.unknown:
             change.clean_up()
         raise
 
 
 def _last_look(change: Change[State]) -> Committed[State] | None:
-    """Look once more after the last refusal; ``None`` where the end is a conflict, or another unknown outcome."""
+    """Load the state once more after the last refusal; ``None`` if it ends in a conflict or another unknown outcome."""
     try:
         state = _look(change)
         verdict = change.judge(state)
@@ -207,7 +207,7 @@ def _last_look(change: Change[State]) -> Committed[State] | None:
     if verdict != Verdict.READY:
         return _ended(change, verdict, state, TRIES)
     if change.may_land(state):
-        change.unknown.append("it refused the change, although nothing has changed meanwhile")
+        change.unknown.append("it refused the change, although nothing has changed since")
     return None
 
 
@@ -221,7 +221,7 @@ def _given_up(change: Change[State]) -> CommitError:
     """Return the error after the last round."""
     if change.unknown:
         return CommitStateUnknownError(
-            f"{change.target}: after {TRIES} tries the catalog still gave no answer to go by ({change.unknown[-1]}). "
+            f"{change.target}: after {TRIES} tries the catalog still gave no conclusive answer ({change.unknown[-1]}). "
             f"It is not known whether {change.name} is published; nothing was deleted, run it again to settle it"
         )
     # Every copy was refused, and none can be applied any more.

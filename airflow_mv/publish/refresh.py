@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Publish a staged refresh: how it is judged, what is recorded, and the interface of a layout's attempt.
 
-A refresh was planned from one state of the view and its storage table and staged: its rows exist, nobody sees them.
-To publish is to change one thing that everyone looks at: in the pointed layout the view's pointer, by one conditional
-UPDATE; in the registered layout the storage table, by one commit that requires its ``main`` branch and its current
-tag. A refresh has landed if its refresh id is recorded, if its staged file is the current storage metadata or in its
-metadata log, or if ``main`` has come from its snapshot.
+A refresh was planned from one state of the view and its storage table, and staged: its rows exist, but no reader sees
+them. Publishing changes the one thing that all readers load. In the pointed layout this is the view's pointer, changed
+by one conditional UPDATE. In the registered layout it is the storage table, changed by one commit that requires its
+``main`` branch and its current tag. A refresh has landed if its refresh id is recorded, if its staged file is the
+current storage metadata file or in the metadata log, or if ``main`` descends from its snapshot.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from airflow_mv.spec.times import duration
 MAX_COUNT_PROPERTY = "airflow-mv.history.max-count"
 MAX_AGE_PROPERTY = "airflow-mv.history.max-age"
 DEFAULT_MAX_COUNT = 100
-#: How long files stay that nothing needs. It has to be more than twice as long as the longest refresh.
+#: How long unneeded files are kept. It must be more than twice as long as the longest refresh.
 DEFAULT_GRACE = timedelta(days=3)
 
 
@@ -67,7 +67,7 @@ class PlannedRefresh(Protocol):
 
     @property
     def storage_base(self) -> str:
-        """The storage state that the plan was made from; only another refresh changes it."""
+        """The storage state that the plan was made from. Only another refresh changes it."""
 
     @property
     def storage_table(self) -> Identifier | None:
@@ -79,19 +79,19 @@ class PlannedRefresh(Protocol):
 
     @property
     def mode(self) -> Mode:
-        """What the refresh does."""
+        """The mode of the refresh."""
 
     @property
     def reasons(self) -> tuple[Reason, ...]:
-        """Why."""
+        """The reasons of the mode."""
 
     @property
     def refresh_id(self) -> str:
-        """The refresh."""
+        """The refresh id."""
 
     @property
     def records(self) -> tuple[BaseTable, ...]:
-        """What the refresh will record for each base table."""
+        """The record of each base table."""
 
     @property
     def nested_views(self) -> tuple[NestedViewVersion, ...]:
@@ -99,21 +99,21 @@ class PlannedRefresh(Protocol):
 
     @property
     def interval(self) -> Interval | None:
-        """The rows that the refresh is for; ``None`` for the whole view."""
+        """The refreshed interval; ``None`` for the whole view."""
 
 
 @dataclass(frozen=True, slots=True)
 class RefreshMetrics:
-    """What a refresh did, in numbers, for its record; ``None`` where it is not known.
+    """A refresh in numbers, for its record. ``None``: unknown.
 
     Args:
         rows_written: Rows written to the storage table.
-        rows_changed: Rows of base tables found changed.
-        rows_deleted: Stored rows taken away.
-        bytes_read: Bytes of base table files read to know the change.
+        rows_changed: Changed rows of base tables.
+        rows_deleted: Removed stored rows.
+        bytes_read: Bytes of base table files that were read to find the change.
         rows_read: Rows in these files.
-        factors: How many times its estimate a refresh took, by its mode.
-        checks: What came of the checks of the rows.
+        factors: The measured durations divided by the estimates, by mode.
+        checks: The results of the checks of the rows.
     """
 
     rows_written: int = 0
@@ -125,10 +125,10 @@ class RefreshMetrics:
     checks: tuple[dict[str, str], ...] | None = None
 
     def document(self, before: RefreshRecord | None) -> dict[str, Any]:
-        """Return the record's fields; what an earlier refresh has taught about estimates is kept.
+        """Return the record's fields. The factors of other modes are kept from earlier refreshes.
 
         Args:
-            before: The record of the refresh before.
+            before: The record of the previous refresh.
         """
         known = {name.replace("_", "-"): value for name, value in asdict(self).items() if value is not None}
         factors = {**(before.factors if before else {}), **(self.factors or {})}
@@ -137,14 +137,14 @@ class RefreshMetrics:
 
 @dataclass(frozen=True, slots=True)
 class Staged:
-    """What is to be published.
+    """A staged refresh to be published.
 
     Args:
-        plan: What was planned, and from which state.
+        plan: The plan, with the state that it was made from.
         where: The staged storage metadata file (pointed layout) or the branch with the staged rows (registered);
             ``None`` for a fast-forward.
-        figures: For the record.
-        effects: The clock, and how to wait.
+        figures: The refresh in numbers, for the record.
+        effects: Clock, sleep and jitter.
     """
 
     plan: PlannedRefresh
@@ -158,9 +158,9 @@ class Attempt(Protocol):
 
     @property
     def base(self) -> str | None:
-        """The view's metadata file that the last change was sent from: once the view has left it, it can never land.
+        """The view's metadata file that the last change was sent from. Once the view has moved on, it can never land.
 
-        ``None`` where a change needs nothing of the view to be as it was.
+        ``None`` if the change does not require any state of the view.
         """
 
     @property
@@ -168,18 +168,18 @@ class Attempt(Protocol):
         """The storage metadata files that only this publication writes."""
 
     def send(self, view: LoadedView, storage: LoadedStorage) -> str | None:
-        """Send the change to the catalog, the same one while the base is the same.
+        """Send the change to the catalog. As long as the base is the same, the same change is sent.
 
         Returns:
-            The storage metadata file that is published, or ``None`` where the catalog refused: that does not prove
-            that an earlier copy of the change did not land.
+            The published storage metadata file, or ``None`` if the catalog refused. A refusal does not prove that an
+            earlier copy of the change did not land.
 
         Raises:
             CommitStateUnknownError: No answer; the change may land, even later.
         """
 
     def is_ours(self, storage: LoadedStorage) -> bool:
-        """Whether a refresh that has landed was published by this publication, not by another of the same refresh.
+        """Whether a landed refresh was published by this publication, and not by another one of the same refresh.
 
         Args:
             storage: The storage table now.
@@ -189,11 +189,11 @@ class Attempt(Protocol):
         """Called when the refresh is published, by this publication or by another one of the same refresh."""
 
     def clean_up(self) -> None:
-        """Delete what was written and cannot be published any more. What stays is only waste."""
+        """Delete written files that cannot be published any more. A file that is left does no harm."""
 
 
 class PublishOutcome(StrEnum):
-    """How publishing ended. A failure that proves nothing landed, or one that proves nothing, raises."""
+    """How publishing ended. Conflicts and unknown outcomes raise instead."""
 
     COMMITTED = "committed"
     ALREADY_COMMITTED = "already-committed"
@@ -208,7 +208,7 @@ class Published:
     Args:
         outcome: How it ended.
         storage_table_location: The storage metadata file that the view names now.
-        tries: How many times the catalog was looked at.
+        tries: How often the catalog's state was loaded.
     """
 
     outcome: PublishOutcome
@@ -245,8 +245,8 @@ class RefreshChange(Change[Current]):
 
     Args:
         catalog: Where the view is.
-        staged: What is to be published.
-        attempt: Sends it, as the layout does.
+        staged: The staged refresh.
+        attempt: Sends it in the view's layout.
     """
 
     def __init__(self, catalog: MaterializedViewCatalog, staged: Staged, attempt: Attempt) -> None:
@@ -269,23 +269,23 @@ class RefreshChange(Change[Current]):
         )
 
     def send(self, state: Current) -> bool:
-        """Send the change as the layout does."""
+        """Send the change in the view's layout."""
         self._location = self._attempt.send(state.view, state.storage)
         return self._location is not None
 
     def may_land(self, state: Current) -> bool:
-        """Whether the view is where the change was sent from, or does not matter; the storage table is."""
+        """Whether the storage table, and the view if it matters, have not changed since the change was sent."""
         return self._attempt.base in (None, state.view.metadata_location)
 
     def clean_up(self) -> None:
-        """Delete what the layout has written."""
+        """Delete the files that the attempt has written."""
         self._attempt.clean_up()
 
     def publish(self) -> Published:
         """Run the protocol.
 
         Returns:
-            ``REPLAN`` where the refresh must be planned again; nothing of it was published then.
+            ``REPLAN`` if the refresh must be planned again. Nothing was published then.
 
         Raises:
             CommitConflictError, CommitStateUnknownError, ConfigurationError, UnsupportedError, ViewNotFoundError: See
@@ -301,7 +301,7 @@ class RefreshChange(Change[Current]):
         if verdict != Verdict.LANDED:
             return PublishOutcome.SUPERSEDED if verdict == Verdict.SUPERSEDED else PublishOutcome.REPLAN
         self._attempt.landed()
-        # To have sent something proves nothing: another process may have published the same refresh.
+        # A sent change proves nothing, because another process may have published the same refresh.
         return PublishOutcome.COMMITTED if self._attempt.is_ours(storage) else PublishOutcome.ALREADY_COMMITTED
 
 
@@ -320,17 +320,17 @@ def judge(
     ===================================================  ==========================
     nothing                                              ``READY``
     only the view's other properties or comment          ``READY``: rebase, no recompute
-    this very refresh is there                           ``LANDED``
+    this refresh is recorded                             ``LANDED``
     another refresh: our rows at or after our snapshots  ``SUPERSEDED``
     another one, older or of other rows; the definition  ``REPLAN``
     ===================================================  ==========================
 
     Args:
-        plan: What was planned.
+        plan: The plan.
         view: The view now.
         storage: Its storage table now.
         ours: The storage metadata files that only this refresh writes.
-        covers: Whether another refresh's record makes ours unneeded.
+        covers: Whether the record of another refresh makes this one unneeded.
     """
     if has_landed(storage, plan.refresh_id, ours):
         return Verdict.LANDED
@@ -351,7 +351,7 @@ def has_landed(storage: LoadedStorage, refresh_id: str, ours: Collection[str]) -
 
 
 def _covers(catalog: MaterializedViewCatalog, plan: PlannedRefresh, record: RefreshRecord) -> bool:
-    """Whether all rows of our refresh's scope are of our base snapshots or of later ones."""
+    """Whether all rows of this refresh's scope were computed from its base snapshots or later ones."""
     if record.version_id != plan.version_id or any(reason.code == Code.FORCED for reason in plan.reasons):
         return False
     if _versions(record.nested_views) != _versions(plan.nested_views):
@@ -368,7 +368,7 @@ def _part_covers(catalog: MaterializedViewCatalog, plan: PlannedRefresh, part: I
 
 
 def _at_or_after(catalog: MaterializedViewCatalog, theirs: BaseTable, ours: BaseTable) -> bool:
-    """Whether another refresh read a base table at our snapshot, or at a later one that still counts."""
+    """Whether another refresh read a base table at our snapshot, or at a later one that was not rolled back."""
     uuids = (theirs.properties.get(TABLE_UUID), ours.properties.get(TABLE_UUID))
     if all(uuids) and uuids[0] != uuids[1]:
         return False
@@ -379,7 +379,7 @@ def _at_or_after(catalog: MaterializedViewCatalog, theirs: BaseTable, ours: Base
     if located is None or located.kind != "table":
         return False
     table = catalog.table_metadata(identifier, located)
-    # A snapshot that the table was rolled back from is not on this line: rows of it are no later ones.
+    # A snapshot that was rolled back is not on this line, so its rows do not count as later ones.
     line = [snapshot.snapshot_id for snapshot in ancestors(table, table.head)]
     if theirs.snapshot_reference not in line:
         return False
@@ -392,17 +392,17 @@ def _versions(views: Iterable[NestedViewVersion]) -> set[tuple[str, str, int]]:
 
 
 def oldest_lasting_ms(catalog: MaterializedViewCatalog, folder: str) -> int:
-    """Return the time since which a staged file must have been written for half of the grace to be left to it.
+    """Return the earliest writing time of a staged file for which half of the grace is still left.
 
     Args:
         catalog: Where the folder is.
-        folder: Its store's clock counts.
+        folder: The folder whose store's clock is used.
     """
     return catalog.files.now_ms(folder) - DEFAULT_GRACE // timedelta(milliseconds=2)
 
 
 def keeps_history(view: LoadedView) -> bool:
-    """Whether each refresh stays in the history, with its rows."""
+    """Whether each refresh is kept in the history, with its rows."""
     return view.metadata.properties.get(TIME_TRAVEL_PROPERTY, "false").lower() == "true"
 
 
@@ -411,8 +411,8 @@ class HistoryLimits:
     """How many refresh records a view keeps.
 
     Args:
-        max_count: At most so many, the current one among them.
-        max_age: None that is older than this, but for the current one; ``None`` for no such limit.
+        max_count: The most records, including the current one.
+        max_age: The maximum age of records other than the current one; ``None``: no limit.
     """
 
     max_count: int
@@ -427,7 +427,7 @@ def history_limits(properties: Mapping[str, str], *, view: str) -> HistoryLimits
         view: For the message.
 
     Raises:
-        ConfigurationError: A limit is not one.
+        ConfigurationError: A limit is invalid.
     """
     if properties.get(TIME_TRAVEL_PROPERTY, "false").lower() != "true":
         return HistoryLimits(1, None)
@@ -444,9 +444,9 @@ def history_limits(properties: Mapping[str, str], *, view: str) -> HistoryLimits
 
 
 def dropped_tags(view: LoadedView, before: StorageState | None, after: StorageState) -> list[str]:
-    """Return the tags on the rows of refreshes whose records a new state does not hold any more.
+    """Return the tags on the rows of refreshes whose records the new state has dropped.
 
-    A view that keeps no history has no such tags, or keeps those of the time when it did.
+    A view without a history has no such tags, or keeps those from when it had one.
     """
     if before is None or not keeps_history(view):
         return []
@@ -464,7 +464,7 @@ def next_state(
         view: The view now.
         storage: Its storage table now.
         snapshot: The snapshot with the refresh's rows.
-        now_ms: The clock, read once for each publication.
+        now_ms: The current time, read once for each publication.
     """
     plan = staged.plan
     before = storage.record
@@ -487,7 +487,7 @@ def next_state(
 
 
 def _rows(plan: PlannedRefresh, before: RefreshRecord | None, refreshed_at_ms: int) -> dict[str, Any]:
-    """Return the fields that say which rows are of which snapshots."""
+    """Return the fields that record which rows were computed from which snapshots."""
     read = [record.document() for record in plan.records]
     if plan.interval is None:
         return {"base-tables": read}
@@ -503,7 +503,7 @@ def _rows(plan: PlannedRefresh, before: RefreshRecord | None, refreshed_at_ms: i
 
 
 def _without_location(table: BaseTable) -> BaseTable:
-    """A base table as an interval records it: there may be a thousand of them."""
+    """Return the short record of a base table for an interval, because there may be a thousand of them."""
     document = table.document()
     kept = {key: value for key, value in table.properties.items() if key != METADATA_LOCATION}
     return BaseTable.read({**document, "properties": kept}, source=f"base table {table.identifier}")

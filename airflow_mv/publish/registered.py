@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """The registered layout: the storage table is a table of the catalog, and one commit to it publishes.
 
-A refresh is staged on a branch of its own. The commit moves ``main`` to the branch's head, writes the record
-into the table's property, drops the branch and moves the *current tag*, all at once. It requires what it was
-planned on: ``main`` where it was, and the tag of the refresh that was current then. There is one such tag at a
-time, and no two refreshes share an id: so of all commits from one state at most one is done, those that move
-no branch too. It also requires the branch: once that is dropped, a copy of the commit that comes late is refused.
+Each run stages its refresh on a separate branch. The commit moves ``main`` to the branch's head, writes the record
+into the table's property, drops the branch and moves the *current tag*, all at once. It requires the state that it
+was planned on: the position of ``main``, and the tag of the refresh that was current. There is one such tag at a
+time, and no two refreshes have the same id. So at most one of all commits from one state is applied, including
+commits that move no branch. The commit also requires the branch: after that is dropped, a late copy is refused.
 """
 
 from __future__ import annotations
@@ -47,16 +47,18 @@ class RegisteredAttempt:
 
     Args:
         catalog: Where the view and its storage table are.
-        staged: What is to be published.
+        staged: The staged refresh.
 
     Raises:
-        InvalidMetadataError: The branch is not this refresh's: it is neither published nor dropped.
+        InvalidMetadataError: The branch does not belong to this refresh. It is neither published nor dropped.
     """
 
     def __init__(self, catalog: MaterializedViewCatalog, staged: Staged) -> None:
         plan, branch = staged.plan, staged.where
         if branch is not None and not branch.startswith(f"{staging_branch(plan.refresh_id)}_"):
-            raise InvalidMetadataError(f"view {plan.view}: the branch {branch!r} is not of refresh {plan.refresh_id}")
+            raise InvalidMetadataError(
+                f"view {plan.view}: branch {branch!r} does not belong to refresh {plan.refresh_id}"
+            )
         self._catalog = catalog
         self._staged = staged
         self._now_ms: int | None = None
@@ -66,7 +68,7 @@ class RegisteredAttempt:
 
     @property
     def base(self) -> str | None:
-        """None: a commit requires the storage table's state, and nothing of the view."""
+        """None: a commit requires a state of the storage table, but not of the view."""
         return None
 
     @property
@@ -87,8 +89,8 @@ class RegisteredAttempt:
     def _is_read(self, view: LoadedView) -> bool:
         """Whether the view still names the storage table: a commit to a table cannot require that.
 
-        ``create --replace`` may have given it another one meanwhile. The refresh is in the old table then, where
-        nobody sees it; the next look has it planned again.
+        ``create --replace`` may have given the view another one in between. Then the refresh is in the old table, where
+        no reader sees it, and the next loaded state makes it plan again.
         """
         try:
             now = self._catalog.load(view.identifier)
@@ -122,10 +124,10 @@ class RegisteredAttempt:
         )
 
     def _time(self, storage: LoadedStorage) -> int:
-        """Return the time for the record: this host's, or the store's where this host's clock is ahead of it."""
+        """Return the time for the record: this host's, or the store's if this host's clock is ahead."""
         now_ms = self._staged.effects.now_ms()
         if now_ms <= storage.table.last_updated_ms + MAX_AHEAD_MS:
-            return now_ms  # the staging has just changed the table, so the store's clock need not be read
+            return now_ms  # staging has just changed the table, so the store's clock need not be read
         try:
             store_ms = self._catalog.files.now_ms(storage.table.location)
         except MaterializedViewError as error:
@@ -134,7 +136,7 @@ class RegisteredAttempt:
         return now_ms if now_ms <= store_ms + MAX_AHEAD_MS else store_ms
 
     def _snapshot(self, view: LoadedView, storage: LoadedStorage) -> Snapshot:
-        """Return the snapshot with the refresh's rows: the staged one, or the one that is there."""
+        """Return the snapshot with the refresh's rows: the staged one, or the present one."""
         plan, branch = self._staged.plan, self._staged.where
         ref = storage.table.refs.get(branch) if branch else None
         found = ref.snapshot_id if ref else None if branch else storage.rows_snapshot
@@ -151,7 +153,7 @@ class RegisteredAttempt:
     def _check(self, view: LoadedView, storage: LoadedStorage, branch: str, snapshot: Snapshot) -> None:
         plan = self._staged.plan
         if plan.mode != Mode.FULL and snapshot.snapshot_id == storage.rows_snapshot:
-            return  # the job had nothing to write: no row of the view has changed
+            return  # the job wrote nothing, because no row of the view has changed
         if snapshot.summary.get(REFRESH_ID_KEY) != plan.refresh_id:
             raise InvalidMetadataError(
                 f"view {plan.view}: the branch {branch!r} of {storage.name} was not written by refresh "
@@ -159,7 +161,7 @@ class RegisteredAttempt:
             )
         if self._checked or snapshot.manifest_list is None or storage.name is None:
             return
-        # Java's JdbcCatalog deletes the files of a commit whose answer was lost, landed or not.
+        # Java's JdbcCatalog deletes the files of a commit whose answer was lost, even if it has landed.
         if not self._catalog.tables.has_file(storage.name, snapshot.manifest_list):
             self.clean_up()
             raise JobError(
@@ -172,21 +174,21 @@ class RegisteredAttempt:
         self._checked = True
 
     def is_ours(self, storage: LoadedStorage) -> bool:
-        """Whether what we have sent is recorded or, where the record is gone, our snapshot led to ``main``."""
+        """Whether our record is in the history or, if it was dropped from it, ``main`` descends from our snapshot."""
         refresh_id = self._staged.plan.refresh_id
         recorded = storage.state.refreshes if storage.state else ()
         for record in recorded:
             if record.refresh_id == refresh_id:
-                # Another process may have published the very branch: its record has a time of its own.
+                # Another process may have published the same branch. Its record has another time.
                 return record.refreshed_at_ms in self._stamps
         return any(item.snapshot_id == self._snapshot_id for item in ancestors(storage.table, storage.table.head))
 
     def landed(self) -> None:
-        """Drop the branch of a run that came second. The commit that landed has dropped its own branch."""
+        """Drop the branch, if another run published the refresh. The commit that landed has dropped its own branch."""
         self.clean_up()
 
     def clean_up(self) -> None:
-        """Drop the branch. That also ends every copy of the commit that is still on its way."""
+        """Drop the branch. After that no copy of the commit that is still in flight can be applied."""
         branch, table = self._staged.where, self._staged.plan.storage_table
         if branch is None or table is None:
             return
@@ -197,7 +199,7 @@ class RegisteredAttempt:
 
 
 class DropBranch(Change[TableMetadata | None]):
-    """The removal of a branch from a table of the catalog; it has landed where the branch or the table is gone.
+    """The removal of a branch from a table of the catalog. It has landed if the branch or the table does not exist.
 
     Args:
         catalog: Where the table is.
@@ -221,7 +223,7 @@ class DropBranch(Change[TableMetadata | None]):
         return Verdict.LANDED if state is None or self._branch not in state.refs else Verdict.READY
 
     def send(self, state: TableMetadata | None) -> bool:
-        """Remove it, if it is where it was looked at."""
+        """Remove the branch, if it has not moved since it was loaded."""
         if state is None:
             return False
         self._required = state.refs[self._branch].snapshot_id
@@ -229,12 +231,12 @@ class DropBranch(Change[TableMetadata | None]):
         return self._catalog.commit_table(self._table, state.table_uuid or "", change) is not None
 
     def may_land(self, state: TableMetadata | None) -> bool:
-        """Whether the branch is where it was when the change was sent."""
+        """Whether the branch has not moved since the change was sent."""
         return state is not None and state.refs[self._branch].snapshot_id == self._required
 
 
 def _left_over(storage: LoadedStorage) -> list[str]:
-    """Return the branches of other runs of the current refresh: it has landed, nobody will publish them."""
+    """Return the branches of other runs of the current refresh. It has landed, so they will not be published."""
     if storage.state is None:
         return []
     prefix = f"{staging_branch(storage.state.current_refresh_id)}_"
@@ -253,10 +255,10 @@ class RegisteredPublication(StorageLayout):
     def staged_before(
         self, catalog: MaterializedViewCatalog, plan: PlannedRefresh, script: Script
     ) -> Iterator[Outcome]:
-        """Yield the branches that runs of the refresh have written whole: their snapshots say so."""
+        """Yield the branches that runs of the refresh have written completely, by their snapshots' summaries."""
         storage = catalog.load_storage(catalog.load(plan.view))
         prefix, whole = f"{staging_branch(plan.refresh_id)}_", (plan.refresh_id, "true")
-        # What says which branch of this refresh was checked, and what came of it.
+        # The outcome records which branch of this refresh was checked, and the results.
         checked = good_outcome(catalog, script) if script.checks else None
         for name, ref in storage.table.refs.items():
             head = storage.table.find(ref.snapshot_id) if name.startswith(prefix) else None
@@ -269,7 +271,7 @@ class RegisteredPublication(StorageLayout):
 
 
 def _branch_outcome(storage: LoadedStorage, head: Snapshot, branch: str) -> Outcome:
-    """Return what a run has done, as far as its snapshots tell it."""
+    """Return a run's outcome, as far as its snapshots record it."""
     identity = head.summary[REFRESH_ID_KEY]
     line = ancestors(storage.table, head.snapshot_id)
     own = [item for item in line if item.summary.get(REFRESH_ID_KEY) == identity]

@@ -2,8 +2,8 @@
 """Changes of a storage table that no Spark job computed: an expiry, a rollback, a correction of times.
 
 Each is a subclass of :class:`StorageChange`, which is given to the loop of :mod:`airflow_mv.publish.protocol`. After a
-conflict the change is made again for the current state. A refresh that was planned before the change finds another
-storage state than it was planned on, and plans again.
+conflict the change is adapted to the current state. A refresh that was planned before such a change finds a different
+storage state, and plans again.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class ChangedMetadata:
 
     Args:
         document: Its metadata, as the next metadata file.
-        properties: Table properties to set besides.
+        properties: Additional table properties to set.
     """
 
     document: dict[str, Any]
@@ -37,10 +37,10 @@ class ChangedMetadata:
 
 
 class StorageChange(Change[Current]):
-    """A change of a view's storage table: one method for each layout, and one that says whether it is needed.
+    """A change of a view's storage table: one method for each layout, and one that returns whether it is needed.
 
-    A commit to a table of the catalog is recognized by the state that it leaves: it is not needed any more. In the
-    pointed layout the storage metadata file that was written for it is recognized, too.
+    A commit to a table of the catalog is recognized by its result: the change is not needed any more. In the pointed
+    layout the storage metadata file that was written for it is recognized, too.
 
     Args:
         catalog: Where the view is.
@@ -61,7 +61,7 @@ class StorageChange(Change[Current]):
 
     @abstractmethod
     def is_needed(self, view: LoadedView, storage: LoadedStorage) -> bool:
-        """Whether there is something to change, in a state of the view; ``False`` after the change has landed."""
+        """Whether there is something to change in a state of the view; ``False`` after the change has landed."""
 
     @abstractmethod
     def changed_metadata(self, storage: LoadedStorage, document: dict[str, Any], now_ms: int) -> ChangedMetadata:
@@ -78,7 +78,7 @@ class StorageChange(Change[Current]):
         return current
 
     def judge(self, state: Current) -> Verdict:
-        """``LANDED`` also where there is nothing to change."""
+        """``LANDED`` also if there is nothing to change."""
         if self._location in state.storage.published_files or not self.is_needed(state.view, state.storage):
             return Verdict.LANDED
         return Verdict.READY
@@ -95,7 +95,7 @@ class StorageChange(Change[Current]):
             self._location, self._base = self._write(storage), view.metadata_location
         settings = view.materialized.repointed(self._location or "")
         metadata = with_view_properties(view.metadata, {PROPERTY: property_text(settings)})
-        # Two swaps of one base name one storage file, and at most one of them matches: to send it again is safe.
+        # Two swaps from the same base name the same storage file, and at most one of them matches, so a resend is safe.
         return self._catalog.replace(view, metadata)
 
     def _write(self, storage: LoadedStorage) -> str:
@@ -113,7 +113,7 @@ class StorageChange(Change[Current]):
         )
 
     def may_land(self, state: Current) -> bool:
-        """Whether the view, or what the commit required of the table, is where the change was sent from."""
+        """Whether the view, or the required state of the table, has not changed since the change was sent."""
         if state.storage.name is None:
             return state.view.metadata_location == self._base
         return self._sent is not None and self.table_change(state.storage).requires == self._sent.requires
@@ -128,7 +128,7 @@ class StorageChange(Change[Current]):
         """Run the protocol.
 
         Returns:
-            Whether something was published; ``False`` where there was nothing to change.
+            Whether something was published; ``False`` if there was nothing to change.
 
         Raises:
             CommitConflictError, CommitStateUnknownError, ViewNotFoundError: See

@@ -38,8 +38,8 @@ log = logging.getLogger(__name__)
 class CreateView(Change[LoadedView | None]):
     """The creation of a view.
 
-    It is recognized by its uuid or, where the server of a REST catalog chooses that, by its storage table, which no
-    other view has. Of all copies at most one can be applied: the name is free only once.
+    It is recognized by its uuid. If the server of a REST catalog chooses the uuid, it is recognized by its storage
+    table, which no other view has. At most one copy can be applied, because the name is free only once.
 
     Args:
         catalog: Where the view is created.
@@ -64,7 +64,7 @@ class CreateView(Change[LoadedView | None]):
             return None
 
     def judge(self, state: LoadedView | None) -> Verdict:
-        """``SUPERSEDED`` where another view, or a table, has the name."""
+        """``SUPERSEDED`` if another view or a table has the name."""
         if state is None:
             return Verdict.READY if self._taken is None else Verdict.SUPERSEDED
         uuids = (state.metadata.properties.get(STORAGE_TABLE_UUID_PROPERTY), self._storage_uuid)
@@ -76,11 +76,11 @@ class CreateView(Change[LoadedView | None]):
         return self._metadata.properties.get(STORAGE_TABLE_UUID_PROPERTY)
 
     def send(self, _state: LoadedView | None) -> bool:
-        """Add the view to the catalog, which does that only while the name is free."""
+        """Add the view to the catalog, which accepts it only while the name is free."""
         try:
             self._created = self._catalog.create(self._view, self._metadata)
         except AlreadyExistsError as error:
-            self._taken = error  # perhaps by an earlier copy: the next look tells
+            self._taken = error  # perhaps by an earlier copy: the next loaded state shows it
             return False
         return True
 
@@ -94,7 +94,7 @@ class CreateView(Change[LoadedView | None]):
         Raises:
             AlreadyExistsError: The name is taken, by another view or a table, and every answer of the catalog is known.
             CommitStateUnknownError: See :func:`airflow_mv.publish.protocol.commit`; or the name is taken, and the
-                answer to an earlier copy is not known: it may be applied yet.
+                answer to an earlier copy was lost: it may have been applied.
         """
         ended = commit(self)
         if ended.verdict == Verdict.LANDED and (created := self._created or ended.state) is not None:
@@ -117,7 +117,7 @@ class ViewChange(Change[LoadedView]):
         existing: The view as it was loaded before.
         name: The change, for messages.
         effects: Clock, sleep and jitter.
-        storage: The storage table that the view gets by it, if it gets another one.
+        storage: The view's new storage table, if it gets another one.
     """
 
     def __init__(
@@ -137,17 +137,17 @@ class ViewChange(Change[LoadedView]):
 
     @abstractmethod
     def wanted(self, view: LoadedView) -> ViewMetadata | None:
-        """Return the metadata that a view is to have; ``None`` where the change has landed, or is not needed."""
+        """Return the view's new metadata; ``None`` if the change has landed or is not needed."""
 
     def look(self) -> LoadedView:
-        """Load the view; another one of its name is not the one to change."""
+        """Load the view. Another view of the same name is an error."""
         loaded = self._catalog.load(self._existing.identifier)
         if loaded.metadata.view_uuid != self._existing.metadata.view_uuid:
             raise ViewNotFoundError(f"view {loaded.identifier} was dropped and created again while it was changed")
         return loaded
 
     def judge(self, state: LoadedView) -> Verdict:
-        """``SUPERSEDED`` where the view got another storage table meanwhile: ours would be the wrong one."""
+        """``SUPERSEDED`` if the view got another storage table since, because ours would replace that one."""
         self._next = self.wanted(state)
         if self._next is None:
             return Verdict.LANDED
@@ -155,12 +155,12 @@ class ViewChange(Change[LoadedView]):
         return Verdict.READY if uuid in self._storages else Verdict.SUPERSEDED
 
     def send(self, state: LoadedView) -> bool:
-        """Replace the view's metadata by what :meth:`judge` made of this state."""
+        """Replace the view's metadata by the metadata that :meth:`judge` derived from this state."""
         self._base = state.metadata_location
         return self._next is None or self._catalog.replace(state, self._next)
 
     def may_land(self, state: LoadedView) -> bool:
-        """Whether the view is where the change was sent from."""
+        """Whether the view has not changed since the change was sent."""
         return state.metadata_location == self._base
 
     def publish(self) -> LoadedView:
@@ -191,7 +191,7 @@ class NewStorage:
         location: Its metadata file.
         table: Its metadata.
         name: Its name in the catalog, in the registered layout.
-        owner: The view that it is made for.
+        owner: The view for which it is created.
     """
 
     location: str
@@ -211,7 +211,7 @@ class NewStorage:
 
     @property
     def view_properties(self) -> dict[str, str]:
-        """What a view says of it beside the settings."""
+        """The view's properties about it, in addition to the settings."""
         if self.name is None:
             return {}
         uuid = self.table.table_uuid or ""
@@ -239,7 +239,7 @@ def discarded_on_failure(catalog: MaterializedViewCatalog, storage: NewStorage) 
 
 
 def _is_needless(catalog: MaterializedViewCatalog, storage: NewStorage) -> bool:
-    """Whether the view is not there, or names another storage table; an error alone is no proof that it failed."""
+    """Whether the view does not exist, or names another storage table. An error alone does not prove a failure."""
     try:
         return catalog.load(storage.owner).storage_table != storage.name
     except ViewNotFoundError:
@@ -257,7 +257,7 @@ def _named_storage(view: LoadedView) -> Identifier | None:
 
 
 def drop_storage(catalog: MaterializedViewCatalog, view: LoadedView, *, force: bool = False) -> str | None:
-    """Remove a view's storage table from the catalog. Return what is left there, and why."""
+    """Remove a view's storage table from the catalog. Return what could not be removed, and why."""
     uuid_ = view.metadata.properties.get(STORAGE_TABLE_UUID_PROPERTY)
     try:
         name = view.storage_table

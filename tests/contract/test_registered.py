@@ -206,7 +206,7 @@ def test_a_branch_of_another_refresh_is_refused(home: Lake) -> None:
     home.append()
     second = plan_refresh(home.catalog, VIEW)
     assert outcome is not None
-    with pytest.raises(InvalidMetadataError, match="is not of refresh"):
+    with pytest.raises(InvalidMetadataError, match="does not belong to refresh"):
         publish(home.catalog, second, outcome.staged, effects=Clock().effects)
     assert home.read() == []
 

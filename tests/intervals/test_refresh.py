@@ -260,7 +260,7 @@ def test_an_incremental_refresh_is_refused_while_intervals_are_recorded(sqlite_u
         lake.refresh_days(2, 3)
         lake.sell((3, 3))
 
-        with pytest.raises(RefreshRefusedError, match="several snapshots"):
+        with pytest.raises(RefreshRefusedError, match="different base snapshots"):
             lake.refresh(VIEW, options=RefreshOptions(on_fallback="fail"))
         plan = plan_refresh(lake.catalog, VIEW)
 

@@ -192,7 +192,7 @@ def test_a_reference_says_where_it_is_and_whether_it_has_an_alias() -> None:
         ("SELECT * FROM lake.2024.t", "put each part of the name in backticks"),
         ("SELECT * FROM ``.t", "empty part|line 1"),
         ("SELECT x, `_FILE` FROM t", "line 1, column 11: _FILE is where Iceberg has stored a row"),
-        ("SELECT x FROM t WHERE t._pos > 1", "_pos tells where"),
+        ("SELECT x FROM t WHERE t._pos > 1", "_pos is where"),
         ("SELECT '\ud800'", "not Unicode text"),
         ("SELECT " + "1," * 600_000 + "1", "at most 1048576"),
     ],
