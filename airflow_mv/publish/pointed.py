@@ -30,7 +30,7 @@ from airflow_mv.publish.refresh import (
     oldest_lasting_ms,
 )
 from airflow_mv.script import Outcome, Script
-from airflow_mv.spec.clock import corrected, goes_back, is_ahead, latest_ms
+from airflow_mv.spec.clock import MAX_AHEAD_MS, corrected, goes_back, is_ahead, latest_ms
 from airflow_mv.spec.materialized_view import PROPERTY, property_text, refresh_tag
 from airflow_mv.spec.stored import decode, encode
 from airflow_mv.spec.table import TableMetadata, parse_table, with_properties
@@ -167,15 +167,25 @@ def write_next(
     store_ms = catalog.files.modified_ms(location)
     if not is_ahead(written, store_ms) and not goes_back(document):
         return location
-    log.warning(
-        "The storage table at %s has wrong times, up to %.0f s ahead of the store's clock: the clock of %s or of "
-        "Spark's driver is wrong. They are reduced to the store's time. Set that clock right",
-        folder,
-        max(0, latest_ms(written) - store_ms) / 1000,
-        socket.gethostname(),
-    )
+    _warn_of_times(folder, (latest_ms(written) - store_ms) / 1000)
     discard(catalog.files, location)
     return _write(catalog, folder, corrected(written, store_ms), number)
+
+
+def _warn_of_times(folder: str, ahead_seconds: float) -> None:
+    if ahead_seconds * 1000 > MAX_AHEAD_MS:
+        found = f"up to {ahead_seconds:.0f} s ahead of the store's clock"
+        cause = f"the clock of {socket.gethostname()} or of Spark's driver is wrong"
+    else:
+        found = "which go back by more than a minute"
+        cause = "the clock of Spark's driver or of an earlier writer was wrong"
+    log.warning(
+        "The storage table at %s has wrong times, %s: %s. They are reduced to the store's time and to the times after "
+        "them. Set that clock right",
+        folder,
+        found,
+        cause,
+    )
 
 
 def _write(catalog: MaterializedViewCatalog, folder: str, document: dict[str, Any], number: int) -> str:

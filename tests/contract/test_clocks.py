@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -89,7 +90,7 @@ def test_i15_a_worker_with_a_wrong_clock_publishes_no_time_of_the_future(every_h
 
 @pytest.mark.parametrize("skew", [HOURS, -HOURS])
 def test_i15_a_driver_with_a_wrong_clock_stages_rows_that_are_published_at_the_right_time(
-    every_home: Lake, skew: int
+    every_home: Lake, skew: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     if every_home.layout == "registered":
         pytest.skip("there the driver itself compares its clock before it commits")
@@ -104,6 +105,9 @@ def test_i15_a_driver_with_a_wrong_clock_stages_rows_that_are_published_at_the_r
     assert publish(every_home.catalog, plan, outcome) is not None
     if skew > 0:
         assert not is_ahead(document(every_home), now())
+    warned = [item.getMessage() for item in caplog.records if "wrong times" in item.getMessage()]
+    assert len(warned) == 1
+    assert re.search(r"up to 7\d\d\d s ahead of" if skew > 0 else "go back by more than a minute", warned[0])
     right(every_home)
 
 
