@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Many views looked at together: what they share is looked at once, and each gets the verdict it gets alone."""
+"""The status of many views at once: shared base tables are read once, and each view has the same status as alone."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Base tables of writers that leave optional numbers out of their summaries: no change of rows is overlooked."""
+"""Base tables whose writers omit optional numbers in summaries: no change of rows is overlooked."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Chains of views in a whole Airflow: siblings at once, cleared tasks, and the two entrances of one chain."""
+"""Chains of views in a whole Airflow: siblings in parallel, cleared tasks, and two DAGs of one chain."""
 
 from __future__ import annotations
 

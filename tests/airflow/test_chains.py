@@ -323,8 +323,8 @@ def test_the_example_of_a_namespace_refreshes_what_is_in_it(airflow: Airflow, ch
 
 
 def test_the_example_of_two_entrances_does_the_same_through_either(airflow: Airflow, chain: Lake) -> None:
-    first = airflow.run_file(EXAMPLES / "two_entrances.py", dag_id="on_orders")
-    second = airflow.run_file(EXAMPLES / "two_entrances.py", dag_id="on_orders_periodic")
+    first = airflow.run_file(EXAMPLES / "events_and_backfill.py", dag_id="on_orders")
+    second = airflow.run_file(EXAMPLES / "events_and_backfill.py", dag_id="on_orders_periodic")
     assert first.states == second.states == dict.fromkeys(["pin", "refresh_daily", "refresh_total"], "success")
     assert first.values["refresh_daily"]["outcome"] == "refreshed"
     assert second.values["refresh_daily"]["outcome"] == "fresh"

@@ -14,7 +14,7 @@ from airflow_mv.refresh.run import stage
 from tests.builders import Lake, lake
 from tests.cli.support import call
 from tests.engine.support import reload_configuration
-from tests.protocol.upkeep import files, folder_of, grow_old, local, orphans, read_all
+from tests.protocol.maintenance import files, folder_of, grow_old, local, orphans, read_all
 
 VIEW = "lake.sales.daily"
 KEYS = {

@@ -13,7 +13,7 @@ from tests.builders import LAYOUTS, Lake, lake
 from tests.cli.support import call
 from tests.contract.test_repair import commented, parts
 from tests.engine.support import reload_configuration
-from tests.protocol.upkeep import files, local
+from tests.protocol.maintenance import files, local
 
 VIEW = "lake.sales.daily"
 FINDING = {"what", "file", "known", "repair", "lost", "repairable"}

@@ -14,7 +14,7 @@ from airflow_mv.errors import ViewNotFoundError
 from airflow_mv.maintenance.drop import drop
 from tests.builders import Lake, lake
 from tests.contract.support import VIEW
-from tests.protocol.upkeep import local
+from tests.protocol.maintenance import local
 
 pytestmark = pytest.mark.rest
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Every kind of change keeps one promise in every catalog and layout: an answer that is lost changes nothing about it.
 
-Refreshes, expiries and rollbacks are attacked in more ways by ``test_publication`` and ``test_upkeep``.
+Refreshes, expiries and rollbacks are attacked in more ways by ``test_publication`` and ``test_maintenance``.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from tests.faults import (
     refuse,
     refuse_what_landed,
 )
-from tests.protocol.upkeep import NOW, files, local, refreshed, snapshot_ids
+from tests.protocol.maintenance import NOW, files, local, refreshed, snapshot_ids
 
 OTHER_QUERY = QUERY.replace("sum", "max")
 

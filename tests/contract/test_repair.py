@@ -41,7 +41,7 @@ from airflow_mv.spec.view import with_view_properties
 from tests.builders import LAYOUTS, Lake, lake
 from tests.contract.support import VIEW, staged, where
 from tests.faults import Clock, FaultyCatalog, StoppedError, refuse
-from tests.protocol.upkeep import files, folder_of, grow_old, local
+from tests.protocol.maintenance import files, folder_of, grow_old, local
 
 OTHER = "sales.other"
 

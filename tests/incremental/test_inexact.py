@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A floating sum may come out otherwise when a query runs again: what it decides is no key, and a decimal sum is one.
+"""Floating-point sums may differ when a query runs again, so columns that depend on them cannot be keys.
 
-What is stored here is another right result than the one that a recompute of the old rows gives.
+Sums of decimals are exact and can be keys. The stored rows in these tests are a correct result, but another one than a
+recompute of the old rows gives.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ from airflow_mv.refresh.run import stage
 from airflow_mv.spec.view import with_view_properties
 from tests.builders import QUERY, Lake, exists, lake, metadata_files
 from tests.faults import Clock, FaultyCatalog, after, lose_answer_before
-from tests.protocol.upkeep import (
+from tests.protocol.maintenance import (
     NOW,
     VIEW,
     files,

@@ -26,7 +26,7 @@ from airflow_mv.script import Outcome
 from airflow_mv.spec.view import with_view_properties
 from tests.builders import LAYOUTS, QUERY, Lake, exists, lake
 from tests.faults import Clock, FaultyCatalog, after, lose_answer_after
-from tests.protocol.upkeep import NOW, VIEW, files, folder_of, grow_old, local
+from tests.protocol.maintenance import NOW, VIEW, files, folder_of, grow_old, local
 
 
 @pytest.fixture(params=LAYOUTS)

@@ -28,7 +28,7 @@ from airflow_mv.refresh import plan_refresh
 from airflow_mv.refresh.run import find_staged, stage
 from airflow_mv.script import Outcome
 from tests.builders import Lake, lake
-from tests.protocol.upkeep import (
+from tests.protocol.maintenance import (
     LONG,
     VIEW,
     files,

@@ -28,7 +28,7 @@ from airflow_mv.refresh.create import Definition, create
 from airflow_mv.refresh.run import refresh
 from tests.builders import QUERY, Lake, lake
 from tests.faults import FaultyCatalog, StoppedError, lose_answer_after, stop_after, stop_before
-from tests.protocol.upkeep import LONG, VIEW, folder_of, grow_old, orphans, read_all, staged
+from tests.protocol.maintenance import LONG, VIEW, folder_of, grow_old, orphans, read_all, staged
 
 
 class Histories(RuleBasedStateMachine):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A REST server, or a proxy before it, that gives any answer to a commit: what has landed is looked for first.
+"""A REST server or a proxy may give any answer to a commit: the state of the table decides whether it has landed.
 
 The server is Iceberg's own. Between it and the catalog's session is an adapter that replaces one answer: the request
 before has been carried out (it has landed), or has not been sent.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A process that is struck amid a refresh: killed, stopped for a while or asked to end, at a given point."""
+"""A process that is interrupted at a given point of a refresh: killed, stopped for a while, or terminated."""
 
 from __future__ import annotations
 

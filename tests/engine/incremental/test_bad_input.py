@@ -2,7 +2,7 @@
 """What must not go wrong silently, each by name; what stands elsewhere is named here.
 
 - A base table whose range of snapshots is broken: ``test_edge_tables``, an expired snapshot, a table dropped and made
-  again, one replaced, one rolled back; ``test_found``, a snapshot that is only named as a parent.
+  again, one replaced, one rolled back; ``test_fuzzer_findings``, a snapshot that is only named as a parent.
 - A storage table that someone else has changed: here; ``tests/contract/test_registered.py`` has the forms of it.
 - A key with nulls: ``test_edges.test_a_null_is_a_key_as_any_other``, and every view of the fuzzer.
 - A group that disappears: ``test_edges.test_a_group_that_loses_its_last_row_disappears``.

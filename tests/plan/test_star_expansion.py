@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A ``*`` stands for the columns that its tables had when the view was made, whatever they have got since."""
+"""A ``*`` stands for the columns that its tables had when the view was created, even if they have more now."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Base tables moved, but not for this interval: their files' statistics prove it, and no Spark is started."""
+"""Base tables changed, but not for this interval: the files' statistics prove it, and Spark does not start."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the fuzzer of this folder has found, each as the smallest case that shows it."""
+"""Regression tests: bugs that the fuzzer of this folder has found, each as its smallest case."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What maintenance is judged by: an own walk over folders and metadata, and files that grow old."""
+"""Helpers for tests of maintenance: an independent walk over folders and metadata, and files that are made older."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Expiry and rollback keep one contract in every catalog and layout: done once, made anew where they lose."""
+"""Expiry and rollback follow one contract in all catalogs and layouts: applied once, and retried after a conflict."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from tests.faults import (
     refuse,
     refuse_what_landed,
 )
-from tests.protocol.upkeep import NOW, refreshed, snapshot_ids
+from tests.protocol.maintenance import NOW, refreshed, snapshot_ids
 
 FAULTS = [lose_answer_after(), lose_answer_before(), arrive_late]
 

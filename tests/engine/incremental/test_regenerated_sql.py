@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Incremental statements hold the view's expressions, written again: with the same meaning, or there are none."""
+"""Incremental statements contain regenerated expressions of the view. They mean the same, or the refresh is full."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ from airflow_mv.spec.materialized_view import current_tag, refresh_tag, staging_
 from tests.branches import create_branch
 from tests.builders import Lake, lake
 from tests.faults import Clock, Fault, FaultyCatalog, Send, after
-from tests.protocol.upkeep import NOW, VIEW, files, grow_old, refreshed, snapshot_ids
+from tests.protocol.maintenance import NOW, VIEW, files, grow_old, refreshed, snapshot_ids
 
 DAY = timedelta(days=1)
 

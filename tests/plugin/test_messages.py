@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the page shows of each refresh: of which rows it was, why, what nobody expected, what its checks came to."""
+"""The page shows of each refresh: its interval, reasons, fallback, and the results of its checks."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Publishing in doubt: a catalog that stays away, conflicts without end, cleaning up, resuming, refusing."""
+"""Publication with unknown outcomes: an unavailable catalog, endless conflicts, clean-up, resumption, refusals."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A REST server whose own database loses answers: what it then says of a commit is not so, and we must not believe it.
+"""A REST server whose database loses answers: its answer about a commit is then wrong, and must not be trusted.
 
 Iceberg's JdbcCatalog sends the UPDATE again on another connection, finds that no row matches, and reports that the
-commit has failed, though it has landed (polaris #5459 is the same).
+commit has failed, although it has landed (polaris #5459 is the same bug).
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What an audit found that the fuzzer had not, each as the smallest case that shows it."""
+"""Regression tests: bugs that an audit found and the fuzzer did not, each as its smallest case."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the recorded refreshes have not seen, on real commits: which of them are news, and when news is told again."""
+"""Pending changes, on real commits: which commits count, and when a pending change is announced again."""
 
 from __future__ import annotations
 
