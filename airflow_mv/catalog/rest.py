@@ -175,14 +175,25 @@ class RestViews:
             told = _refusal(self._catalog.name, response, what)
         except CatalogUnavailableError as error:
             told = error
-        found, known = self._looked(view)
+        listed = self._listed(view)
+        # A server that cannot read the view's metadata file does not answer a load either, until the deadline.
+        found, known = (None, False) if listed else self._looked(view)
         if known and found is None:
             return response is None or response.status_code != 404
-        if response is not None and known and _is_refused(response):
+        if response is not None and (known or listed) and _is_refused(response):
             raise told
         raise CommitStateUnknownError(
             f"{told}. It may or may not have been dropped: drop it again; that there is no such view means that it was"
+            ". A server that lists the view and can neither load nor drop it may not be able to read its metadata "
+            f"file: delete that file, which the server's log names, then run `airflow-mv drop {view} --force`"
         )
+
+    def _listed(self, view: Identifier) -> bool:
+        """Whether the server lists the view, which it can without reading the view's metadata file."""
+        try:
+            return (view.namespace, view.name) in self.names(view.namespace)
+        except MaterializedViewError:
+            return False
 
     def _loaded(self, view: Identifier, response: Response) -> LoadedView:
         source = f"view {view}, answer of catalog {self._catalog.name!r}"

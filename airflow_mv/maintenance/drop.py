@@ -11,6 +11,7 @@ from airflow_mv.catalog.evidence import Evidence
 from airflow_mv.errors import (
     CatalogUnavailableError,
     InvalidMetadataError,
+    MaterializedViewError,
     MetadataFileNotFoundError,
     UnsupportedError,
     ViewNotFoundError,
@@ -104,11 +105,24 @@ def _loaded_or_proven(catalog: MaterializedViewCatalog, view: Identifier, *, for
             f"`airflow-mv drop {view} --force` drops it all the same, and leaves its files"
         ) from None
     except (CatalogUnavailableError, UnsupportedError) as error:
-        if catalog.has_rows or not force:
+        if catalog.has_rows:
             raise
-        # A REST server may fail to load a view that it can still drop.
-        log.warning("Dropping %s although the server cannot tell what it is: %s", view, error)
+        _require_force_unread(view, error, force=force)
         return None
+
+
+def _require_force_unread(view: Identifier, error: MaterializedViewError, *, force: bool) -> None:
+    """Allow to drop a view that a REST server does not load: the server may be able to drop it.
+
+    Raises:
+        MaterializedViewError: The error, without ``force``.
+    """
+    if not force:
+        raise type(error)(
+            f"{error}. A server may be able to drop a view that it cannot load: `airflow-mv drop {view} --force` "
+            "requests it, and leaves the view's files and its storage table"
+        )
+    log.warning("Dropping %s although the server cannot tell what it is: %s", view, error)
 
 
 def _require_force(view: Identifier, error: ViewNotFoundError, *, force: bool) -> None:

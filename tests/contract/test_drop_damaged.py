@@ -6,11 +6,15 @@ from __future__ import annotations
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+from pyiceberg.catalog.rest import RestCatalog
+from requests import PreparedRequest, ReadTimeout, Response
+from requests.adapters import HTTPAdapter
 
 from airflow_mv.catalog import MaterializedViewCatalog
-from airflow_mv.errors import ViewNotFoundError
+from airflow_mv.errors import CatalogUnavailableError, CommitStateUnknownError, ViewNotFoundError
 from airflow_mv.maintenance.drop import drop
 from tests.builders import Lake, lake
 from tests.contract.support import VIEW
@@ -46,6 +50,41 @@ def test_a_view_whose_files_are_lost_is_dropped_by_force(home: Lake, lost: str) 
     assert home.read("sales.other")
     with pytest.raises(ViewNotFoundError):
         drop(catalog, VIEW, force=True)
+
+
+class NoAnswer(HTTPAdapter):
+    """Lets requests for one view end as they do at the deadline; all others are sent."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__()
+        self.end = f"/views/{name}"
+        self.asked: list[str] = []
+
+    def send(self, request: PreparedRequest, *args: Any, **kwargs: Any) -> Response:
+        if not str(request.path_url).endswith(self.end):
+            return super().send(request, *args, **kwargs)
+        self.asked.append(str(request.method))
+        raise ReadTimeout
+
+
+def test_a_view_that_the_server_cannot_read_is_dropped_as_the_error_says(home: Lake) -> None:
+    """Iceberg's server tries for 87 s to read a truncated file, longer than a client waits, and then drops nothing."""
+    assert isinstance(home.iceberg, RestCatalog)
+    file = _path(home.catalog.load(VIEW).metadata_location)
+    file.write_bytes(file.read_bytes()[:100])
+    server = NoAnswer("daily")
+    home.iceberg._session.mount("http://", server)
+    catalog = MaterializedViewCatalog(home.iceberg)
+    with pytest.raises(CatalogUnavailableError, match="--force"):
+        drop(catalog, VIEW)
+    assert server.asked == ["GET"]
+    with pytest.raises(CommitStateUnknownError, match=r"delete that file.*--force"):
+        drop(catalog, VIEW, force=True)
+    assert server.asked == ["GET", "GET", "DELETE"]  # each waits until the deadline: no other look
+    home.iceberg._session.mount("http://", HTTPAdapter())
+    file.unlink()
+    drop(catalog, VIEW, force=True)
+    assert [str(view) for view in catalog.list("sales")] == ["lake.sales.other"]
 
 
 def _path(location: str) -> Path:
