@@ -258,7 +258,7 @@ def _read(item: Any) -> Iterable[Check]:
     if isinstance(item, str):
         return _read_text(item)
     if not isinstance(item, Mapping) or not item or not all(isinstance(key, str) for key in item):
-        raise ConfigurationError(f"{_shown(item)} is no check")
+        raise ConfigurationError(f"{_shown(item)} is not a check")
     if all(isinstance(body, Mapping) and ("check_statement" in body or _is_columns(body)) for body in item.values()):
         return [check for key, body in item.items() for check in _common_sql(key, body)]
     return (_own(item),)
@@ -311,7 +311,7 @@ def _own(item: Mapping[str, Any]) -> Check:
     kinds = [key for key in item if key not in _OPTIONS]
     if len(kinds) != 1 or kinds[0] not in _MAKERS:
         raise ConfigurationError(
-            f"{_shown(dict(item))} is no check: it must have one of {', '.join(_MAKERS)}, and may have "
+            f"{_shown(dict(item))} is not a check: it must have one of {', '.join(_MAKERS)}, and may have "
             f"{', '.join(_OPTIONS)}; or be a dictionary of the common-sql provider's check operators"
         )
     options = {key: item[key] for key in _OPTIONS if key in item}
@@ -388,7 +388,7 @@ def _value(value: Any, where: str) -> Value:
         return str(value)
     if isinstance(value, bool | int | str) or (isinstance(value, float) and math.isfinite(value)):
         return value
-    raise ConfigurationError(f"{where}: {_shown(value)} is no text, number, date or truth value")
+    raise ConfigurationError(f"{where}: {_shown(value)} is not a text, number, date or truth value")
 
 
 def _named(kind: str, columns: tuple[str, ...]) -> str:

@@ -60,7 +60,7 @@ class MaterializedViewRetryPolicy(RetryPolicy):
             return RetryDecision.default()
         name = type(exception).__name__
         if not exception.retryable:
-            return RetryDecision.fail(f"{name}: another try would end the same way")
+            return RetryDecision.fail(f"{name}: another try would fail in the same way")
         if try_number > max_tries:
             return RetryDecision.default()
         task = context["ti"].task if context else None
@@ -71,7 +71,7 @@ class MaterializedViewRetryPolicy(RetryPolicy):
         return RetryDecision.retry(delay, f"{name}: another try may succeed, in {round(delay.total_seconds())} s")
 
     def _conflict_delay(self) -> timedelta:
-        return self.conflict * random.uniform(1, 3)  # noqa: S311 (nobody gains by guessing it)
+        return self.conflict * random.uniform(1, 3)  # noqa: S311 (not a secret)
 
     def _outage_delay(self, failures: int) -> timedelta:
         doubled = self.outage * 2.0 ** min(max(failures, 1) - 1, 20)

@@ -4,13 +4,13 @@
 ========================================  ==========================================  ===========================
 run                                       ``interval``                                ``as_of``
 ========================================  ==========================================  ===========================
-any, with ``refresh_interval_start/end``  that stretch of time                        (not said by it)
-any, with ``refresh_as_of``               (not said by it)                            that time
+any, with ``refresh_interval_start/end``  that interval                               (not set by it)
+any, with ``refresh_as_of``               (not set by it)                             that time
 partitioned                               the partition                               the partition's end
 with a data interval                      the data interval                           its end
 with an empty one (``@daily``)            from the schedule's tick before to this one  its end
 the same, by hand between two ticks       the schedule's last whole interval          its end
-neither (asset-triggered, manual)         refused, says what to give                  when the run was due to start
+neither (asset-triggered, manual)         refused; the error names what to give       when the run was due to start
 ========================================  ==========================================  ===========================
 """
 
@@ -110,7 +110,7 @@ def _interval(facts: RunFacts, length: timedelta | None) -> tuple[tuple[datetime
         return _partition(facts, length), f"the run's partition {facts.partition_key or facts.partition_date}"
     if facts.data_interval is None:
         raise ConfigurationError(
-            "this run has no data interval and no partition, so it does not tell which rows to refresh: it was started "
+            "this run has no data interval and no partition, so its rows to refresh are not known: it was started "
             f"by hand or by an asset. Give it {START_PARAM} and {END_PARAM} in its conf, start it with a logical date, "
             "or set scope='whole' for such runs"
         )
@@ -120,11 +120,11 @@ def _interval(facts: RunFacts, length: timedelta | None) -> tuple[tuple[datetime
     moment, end = end, _aligned(facts, end)
     if length is not None:
         said = "the run's moment" if end == moment else "the schedule's moment before the run's own"
-        return (shift(end, -length), end), f"{length} up to {said}, which interval_length says"
+        return (shift(end, -length), end), f"{length} up to {said}, by interval_length"
     before = facts.tick(end, -1)
     if before is None:
         raise ConfigurationError(
-            f"the run's data interval is empty (both ends are {end.isoformat()}) and its schedule tells no moment "
+            f"the run's data interval is empty (both ends are {end.isoformat()}) and its schedule has no time "
             "before: set interval_length, or a timetable with data intervals such as CronDataIntervalTimetable"
         )
     if end != moment:
@@ -147,7 +147,7 @@ def _partition(facts: RunFacts, length: timedelta | None) -> tuple[datetime, dat
             start = start or read
     if start is None:
         raise ConfigurationError(
-            f"the run's partition key {facts.partition_key!r} is no time: write keys like 2024-06-01, or give the run "
+            f"the run's partition key {facts.partition_key!r} is not a time: write keys like 2024-06-01, or give it "
             f"{START_PARAM} and {END_PARAM} in its conf"
         )
     start = start.astimezone(facts.zone)
@@ -187,7 +187,7 @@ def _moment(facts: RunFacts, name: str) -> datetime | None:
         return parse_time(value, facts.zone)
     except ValueError:
         raise ConfigurationError(
-            f"the run's conf has {name} = {value!r}, which is no point in time; write it like 2024-06-01T00:00:00+00:00"
+            f"the run's conf has {name} = {value!r}, which is not a time; write it like 2024-06-01T00:00:00+00:00"
         ) from None
 
 

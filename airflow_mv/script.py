@@ -233,8 +233,8 @@ class DeterminismStep:
     pinned: bool = False
 
     def describe(self) -> str:
-        """Return what is asked of Spark."""
-        return "<ask whether the query gives the same rows each time, and means the same as it is written below>"
+        """Return a description of the check."""
+        return "<check that the query is deterministic, and that the statements below mean the same>"
 
 
 @dataclass(frozen=True, slots=True)

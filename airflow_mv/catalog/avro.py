@@ -68,19 +68,19 @@ def require_frame(data: bytes) -> None:
     decoder = StreamingBinaryDecoder(stream)
     try:
         if stream.read(len(_MAGIC)) != _MAGIC:
-            raise ValueError("it is no Avro file")
+            raise ValueError("it is not an Avro file")
         _skip_map(decoder)
         sync = decoder.read(_SYNC)
         while stream.tell() < len(data):
             decoder.skip_int()
             size = decoder.read_int()
             if not 0 <= size <= len(data):
-                raise ValueError("it is cut")
+                raise ValueError("it is truncated")
             stream.seek(size, io.SEEK_CUR)
             if decoder.read(_SYNC) != sync:
                 raise ValueError("its blocks do not end where they should")
     except (EOFError, TypeError):
-        raise ValueError("it is cut") from None
+        raise ValueError("it is truncated") from None
 
 
 def _skip_map(decoder: StreamingBinaryDecoder) -> None:

@@ -108,7 +108,7 @@ class Store:
             try:
                 return len(self.io.new_input(location))
             except TypeError:
-                raise FileNotFoundError(f"{location} is no file") from None
+                raise FileNotFoundError(f"{location} is not a file") from None
 
     def _check(self, location: str, role: str) -> None:
         check_confined(location, self.folders, what=role)

@@ -214,7 +214,7 @@ def parsed(location: str, what: str) -> Iterator[None]:
             yield
         except (OSError, ImportError, MaterializedViewError):
             raise
-        except Exception as error:  # noqa: BLE001 (broken Avro raises whatever it stumbles over)
+        except Exception as error:  # noqa: BLE001 (broken Avro files raise many kinds of errors)
             raise InvalidMetadataError(f"{what}: {location} cannot be read: {type(error).__name__}: {error}") from None
 
 
@@ -223,7 +223,7 @@ def _size(file: InputFile, location: str) -> int:
         return len(file)
     except TypeError:
         # Errors for a device, a directory or a bucket.
-        raise FileNotFoundError(f"{location} is no file") from None
+        raise FileNotFoundError(f"{location} is not a file") from None
 
 
 def check_location(location: str, *, what: str) -> None:

@@ -29,7 +29,7 @@ class StoredFile:
     """A file in a listing.
 
     Args:
-        location: Its location, spelled like the listed folder.
+        location: Its location, written like the listed folder.
         size_bytes: Its size.
         modified_ms: When it was written, by the store's clock, milliseconds since the epoch.
     """
@@ -75,7 +75,7 @@ def modified_ms(io: FileIO, location: str) -> int:
     if hasattr(io, "get_fs"):
         system = _fsspec(io, location)
         return _fsspec_time(system, location, system.info(location))
-    raise UnsupportedError(f"{type(io).__name__} cannot tell when {location} was written")
+    raise UnsupportedError(f"{type(io).__name__} cannot return when {location} was written")
 
 
 def is_local(location: str) -> bool:
@@ -145,7 +145,7 @@ def _arrow_time(io: Any, location: str) -> int:
     scheme, netloc, path = io.parse_location(location, io.properties)
     found = io.fs_by_scheme(scheme, netloc).get_file_info(path)
     if found.mtime_ns is None:
-        raise FileNotFoundError(f"{location} is no file with a time")
+        raise FileNotFoundError(f"{location} is not a file with a time")
     return int(found.mtime_ns) // 1_000_000
 
 

@@ -147,7 +147,7 @@ def _view(views: RestViews, identifier: Identifier) -> Iterator[Neighbour]:
 
 
 def _dotted(space: tuple[str, ...], name: str, catalog: str) -> str:
-    """Return a name as the catalog's rows spell it: its parts joined by dots."""
+    """Return a name as the catalog's rows store it: its parts joined by dots."""
     return ".".join((catalog, *space, name))
 
 

@@ -62,7 +62,7 @@ class PointedStorage(LoadedStorage):
 
     @property
     def keeps_columns(self) -> bool:
-        """No: nobody reads it by name."""
+        """No: no reader uses its name."""
         return False
 
     def staged_rows(self, refresh_id: str, metadata_location: str | None) -> tuple[str | Identifier, int | None] | None:

@@ -192,7 +192,7 @@ def _uri(own: Mapping[str, str]) -> dict[str, str]:
 #: property -> (the Spark-side property that settles it, advice)
 _UNSUPPORTED = {
     "auth": ("rest.auth.type", "Spark's REST client is configured by rest.auth.* properties"),
-    "ssl": ("ssl", "Java trusts what its trust store holds"),
+    "ssl": ("ssl", "Java trusts the certificates in its trust store"),
     "py-catalog-impl": ("catalog-impl", "name its Java counterpart"),
     "glue.access-key-id": ("client.credentials-provider", "Spark's Glue client takes a provider class"),
     "adls.client-secret": ("adls.token-credential-provider", "Spark's ADLS client takes a provider class"),
@@ -350,7 +350,7 @@ def _sqlite(name: str, uri: str) -> dict[str, str]:
     try:
         busy = str(round(float(options["timeout"]) * 1000)) if "timeout" in options else _SQLITE_BUSY_MS
     except ValueError:
-        raise ConfigurationError(f"catalog {name!r}: 'timeout' in the property 'uri' is no number.") from None
+        raise ConfigurationError(f"catalog {name!r}: 'timeout' in the property 'uri' is not a number.") from None
     return {"uri": f"jdbc:sqlite:{os.path.abspath(path)}", "jdbc.busy_timeout": busy}  # noqa: PTH100 - text only
 
 
@@ -360,7 +360,7 @@ def _postgresql(name: str, uri: str) -> dict[str, str]:
         port = parts.port or 5432
     except ValueError:  # its text may contain the password
         raise ConfigurationError(
-            f"catalog {name!r}: the property 'uri' is no URL (escape odd characters of a password as %XX)."
+            f"catalog {name!r}: the property 'uri' is not a URL (escape special characters of a password as %XX)."
         ) from None
     options = _options(name, parts.query, frozenset(_POSTGRESQL_OPTIONS))
     if not parts.hostname or "," in parts.netloc:

@@ -185,7 +185,7 @@ class StorageTables:
             ClockError: It is ahead of the store's clock, or behind the table's last change.
         """
         if isinstance(self._catalog, RestCatalog):
-            return  # the server's clock counts
+            return  # the server's clock decides
         now_ms = time.time_ns() // 1_000_000
         behind_ms = table.metadata.last_updated_ms - now_ms
         if behind_ms > MAX_AHEAD_MS:

@@ -123,17 +123,17 @@ def how(command: Command) -> Command:
         return command(options=options, **rest)
 
     policies = click.Choice(["full", "fail", "skip"])
-    fallback = "Where an incremental view must be recomputed; by default what the view says, else full."
-    budget = "Refuse such a recompute where it would read more bytes of base table files."
-    bound = "New base commits that an incremental refresh reads at most; the rest is for the next one."
-    size = "Bytes of files that these added and removed, at most; but one commit is always read."
+    fallback = "If an incremental view must be recomputed; by default the view's property, else full."
+    budget = "Refuse such a recompute if it would read more bytes of base table files."
+    bound = "The most new base commits that an incremental refresh reads; the rest is for the next one."
+    size = "The most bytes of files that these commits added and removed; one commit is always read."
     for option in (
         click.option("--max-bytes", type=click.IntRange(min=1), help=size),
         click.option("--max-snapshots", type=click.IntRange(min=1), help=bound),
         click.option("--max-full-bytes", type=click.IntRange(min=0), help=budget),
         click.option("--on-fallback", type=policies, help=fallback),
-        click.option("--full", is_flag=True, help="Recompute although nothing may have changed."),
-        click.option("--as-of", help="Base tables as they were then, ISO 8601."),
+        click.option("--full", is_flag=True, help="Recompute even if nothing has changed."),
+        click.option("--as-of", help="Read the base tables as of this time, ISO 8601."),
     ):
         with_options = option(with_options)
     return with_options
@@ -162,7 +162,7 @@ def with_interval(command: Command) -> Command:
 
     column = "A date, timestamp or timestamptz of the view; by default its property airflow-mv.interval-column."
     with_span = click.option("--interval-column", metavar="COLUMN", help=column)(with_span)
-    which = "Only the rows of this time, ISO 8601, the end excluded."
+    which = "Only the rows of this interval, ISO 8601, the end excluded."
     return click.option("--interval", nargs=2, metavar="START END", help=which)(with_span)
 
 
@@ -201,7 +201,7 @@ def split_namespace(namespace: str, conn_id: str | None) -> tuple[str, tuple[str
     if len(parts) == 1 and conn_id is None and len(names) == 1:
         parts = (names[0], *parts)
     if len(parts) == 1:
-        raise InvalidIdentifierError(f"{namespace!r} is no namespace with its catalog: write catalog.namespace")
+        raise InvalidIdentifierError(f"{namespace!r} is not a namespace with its catalog: write catalog.namespace")
     return parts[0], parts[1:]
 
 
@@ -214,7 +214,7 @@ def catalog_names(name: str, conn_id: str | None) -> list[str]:
     if name:
         return [name]
     if conn_id is not None:
-        raise ConfigurationError("with --conn-id, say under which name its catalog is known: --all CATALOG")
+        raise ConfigurationError("with --conn-id, give the name of its catalog: --all CATALOG")
     names = _configured()
     if not names:
         raise ConfigurationError("no catalog is configured; set PYICEBERG_CATALOG__<NAME>__TYPE and its properties")
@@ -280,7 +280,7 @@ def parse_time(text: str | None) -> datetime | None:
     try:
         return parse_iso(text)
     except ValueError:
-        raise InvalidIdentifierError(f"{text!r} is no point in time; write it like 2013-06-30T00:00:00+00:00") from None
+        raise InvalidIdentifierError(f"{text!r} is not a time; write it like 2013-06-30T00:00:00+00:00") from None
 
 
 def _set_up_logs(*, verbose: bool) -> None:
@@ -291,7 +291,7 @@ def _set_up_logs(*, verbose: bool) -> None:
 @click.command()
 @click.argument("views", nargs=-1)
 @click.option("--namespace", help="All materialized views of catalog.namespace.")
-@click.option("--as-of", help="Base tables as they were then, ISO 8601.")
+@click.option("--as-of", help="Read the base tables as of this time, ISO 8601.")
 @common
 def pin(
     *, views: tuple[str, ...], namespace: str | None, as_of: str | None, as_json: bool, conn_id: str | None

@@ -59,18 +59,18 @@ def main() -> None:
 @click.option("--sql", help="The query. Without it, the plain view of this name becomes a materialized one.")
 @click.option("--sql-file", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="A file with the query.")
 @click.option("--refresh-strategy", type=click.Choice(["full", "incremental"]), default="full", show_default=True)
-@click.option("--allow-stale-data", is_flag=True, help="Readers may have stored rows that are stale.")
+@click.option("--allow-stale-data", is_flag=True, help="Allow reads of stale rows.")
 @click.option("--time-travel", is_flag=True, help="Keep every refresh in the history, with its rows.")
 @click.option("--partition-by", multiple=True, help="Partition transform of the storage table, e.g. 'days(ts)'.")
 @click.option(
     "--layout",
     metavar="NAME",
-    help="Where the storage table is: named by the view alone, or a table of the catalog that any engine reads by its "
+    help="Where the storage table is: named by the view only, or a table of the catalog that any engine reads by its "
     "name. By default pointed; registered in a REST catalog.",
 )
 @click.option("--property", "properties", multiple=True, metavar="K=V", help="View property.")
 @click.option("--replace", is_flag=True, help="Give an existing materialized view this definition.")
-@click.option("--refresh", "and_refresh", is_flag=True, help="Refresh it at once.")
+@click.option("--refresh", "and_refresh", is_flag=True, help="Refresh the view at once.")
 @sparked
 @common
 @with_checks
@@ -228,9 +228,9 @@ def history(*, view: str, as_json: bool, conn_id: str | None) -> None:
 
 @main.command()
 @click.argument("view")
-@click.option("--as-of", help="The rows as the view had them then, ISO 8601.")
+@click.option("--as-of", help="The view's rows as of this time, ISO 8601.")
 @click.option("--refresh-id", help="The rows of this refresh.")
-@click.option("--limit", type=click.IntRange(min=0), default=None, help="At most so many rows.")
+@click.option("--limit", type=click.IntRange(min=0), default=None, help="The most rows to print.")
 @click.option("--no-refresh", is_flag=True, help="Refuse to read a stale view instead of refreshing it.")
 @sparked
 @common
@@ -246,7 +246,7 @@ def read(
     as_json: bool,
     conn_id: str | None,
 ) -> None:
-    """Print the stored rows. They are refreshed first where stale rows are not allowed."""
+    """Print the stored rows. If stale rows are not allowed, the view is refreshed first."""
     from airflow_mv.refresh.read import read_arrow, readable
 
     catalog, (identifier,) = open_catalog([view], conn_id)
@@ -289,7 +289,7 @@ def show(*, view: str, as_json: bool, conn_id: str | None) -> None:
 def verify(
     *, view: str, files: bool, master: str | None, remote: str | None, as_json: bool, conn_id: str | None
 ) -> None:
-    """Compare the stored rows with a recomputation. At the recorded snapshots; ends with 4 if they differ."""
+    """Compare the stored rows with a recomputation at the recorded snapshots. Ends with 4 if they differ."""
     from airflow_mv.refresh.verify import verify as verify_view
     from airflow_mv.refresh.verify import verify_files
 
@@ -341,7 +341,7 @@ def doctor(*, names: tuple[str, ...], as_json: bool, conn_id: str | None) -> Non
 @click.option("--home", type=click.Path(file_okay=False, path_type=Path), help="Its folder; by default ./.demo.")
 @guarded
 def demo(*, home: Path | None) -> None:
-    """Run the main job on real data, from nothing. Flights, three views, a real Airflow, every row checked."""
+    """Run a complete demo on real data: flights, three views, a real Airflow, every row checked."""
     if not (Path(__file__).parents[2] / "examples" / "demo").is_dir():
         raise ConfigurationError(
             "the demo is in airflow-mv's repository, not in the installed package: clone it, run make demo"

@@ -51,13 +51,13 @@ class Age(click.ParamType[timedelta]):
     show_default=True,
     help="Only what has been unneeded for this long: 3d, 12h, 30m. At least twice the longest refresh.",
 )
-@click.option("--dry-run", is_flag=True, help="Say what would be expired and deleted, with the proofs; change nothing.")
-@click.option("--undo", is_flag=True, help="Restore expired snapshots whose files are still there; unmark all files.")
+@click.option("--dry-run", is_flag=True, help="Show what would be expired and deleted, with proofs; change nothing.")
+@click.option("--undo", is_flag=True, help="Restore expired snapshots whose files still exist; unmark all files.")
 @common
 def maintain(
     *, views: tuple[str, ...], older_than: timedelta, dry_run: bool, undo: bool, as_json: bool, conn_id: str | None
 ) -> None:
-    """Expire old snapshots and collect orphans. Deletes what is proven the view's and no metadata reaches."""
+    """Expire old snapshots and delete orphan files that are proven to be the view's."""
     from airflow_mv.maintenance.orphans import maintain as maintain_view
 
     catalog, identifiers = open_catalog(views, conn_id)
@@ -96,7 +96,7 @@ def _undo(catalog: MaterializedViewCatalog, views: Sequence[Identifier], *, as_j
 @click.option("--to", "refresh_id", required=True, help="The refresh, by its id in the history.")
 @common
 def rollback(*, view: str, refresh_id: str, as_json: bool, conn_id: str | None) -> None:
-    """Make an earlier refresh current again. The next refresh moves on from there."""
+    """Make an earlier refresh current again. The next refresh brings the view up to date again."""
     from airflow_mv.maintenance.rollback import rollback as roll_back
 
     catalog, (identifier,) = open_catalog([view], conn_id)
@@ -109,7 +109,7 @@ def rollback(*, view: str, refresh_id: str, as_json: bool, conn_id: str | None) 
 
 @click.command()
 @click.argument("view")
-@click.option("--purge", is_flag=True, help="Delete the files below the view's location that are proven its own, too.")
+@click.option("--purge", is_flag=True, help="Also delete the files below the view's location that are proven its own.")
 @click.option("--force", is_flag=True, help="Drop it although its files cannot be read, or cannot be purged.")
 @click.confirmation_option("--yes", prompt="Remove the view from the catalog?")
 @common

@@ -20,13 +20,13 @@ _DIFFERENT = 4
 @click.option(
     "--accept-older",
     is_flag=True,
-    help="Where the catalog's database was restored to an older day, stay at that state instead of going forward.",
+    help="If the catalog's database was restored to an older day, stay at that state instead of going forward.",
 )
 @common
 def repair(*, view: str, yes: bool, accept_older: bool, as_json: bool, conn_id: str | None) -> None:
-    """Show which files of a view are lost or cut, and repair it with --yes. Deletes nothing.
+    """Show which files of a view are lost or truncated, and repair it with --yes. Deletes nothing.
 
-    Ends with 4 where something is wrong and was not repaired.
+    Ends with 4 if something is wrong and was not repaired.
     """
     from airflow_mv.maintenance.repair import repair as repair_view
 
@@ -54,4 +54,4 @@ def _show(document: Mapping[str, Any]) -> None:
     elif all(item["repairable"] for item in document["findings"]):
         out.print(f"nothing was changed; `airflow-mv repair {view} --yes` repairs it", markup=False)
     else:
-        out.print("nothing was changed: not all of it can be repaired from what is there", markup=False)
+        out.print("nothing was changed: the remaining files do not suffice to repair all of it", markup=False)

@@ -70,7 +70,7 @@ def _scope(document: Mapping[str, Any]) -> str:
 
 def _estimate(estimate: Mapping[str, Any]) -> str:
     """Return the estimate of one mode, with the correction by the view's own refreshes."""
-    taught = f", as its refreshes take {estimate['factor']:.1f} times what their bytes tell"
+    taught = f", as its refreshes take {estimate['factor']:.1f} times their first estimate"
     if estimate["seconds"] is None:
         return f"{estimate['mode']:12}  unknown, as the size of a base table is"
     told = f"{estimate['mode']:12}  {estimate['seconds']:6.1f} s  reading {human(estimate['bytes_read'])}"

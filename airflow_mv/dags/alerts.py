@@ -47,7 +47,7 @@ def freshness_alerts_dag(
     own = {
         "catchup": False,
         "max_active_runs": 1,
-        "doc_md": "Tells when materialized views are later than they may be, and when they are on time again.",
+        "doc_md": "Reports when materialized views are late, and when they are on time again.",
         **kwargs,
         "tags": sorted({"airflow-mv", *kwargs.get("tags", ())}),
         "default_args": {**_RETRIES, **(kwargs.get("default_args") or {})},

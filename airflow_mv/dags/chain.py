@@ -69,7 +69,7 @@ class Chain:
             other = next(item for item in names if names[item] == name)
             if other != view:
                 raise ConfigurationError(
-                    f"views {other} and {view} would both have the task {name!r}: chain them apart"
+                    f"views {other} and {view} would both have the task {name!r}: put them into separate chains"
                 )
         return names
 
@@ -110,7 +110,7 @@ def _reads(view: Identifier, chained: ChainedView, views: Mapping[Identifier, Ch
     before = [Identifier.parse(name) for name in chained.after]
     for name in before:
         if name not in views:
-            raise ConfigurationError(f"view {view}: after names {name}, which is none of the chain's views")
+            raise ConfigurationError(f"view {view}: after names {name}, which is not a view of the chain")
     if chained.sql is not None and not any(mark in chained.sql for mark in _TEMPLATE):
         from airflow_mv.sql.query import base_tables, parse_query
 

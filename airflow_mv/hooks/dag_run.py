@@ -25,15 +25,15 @@ def refresh_params() -> dict[str, Param]:
             False,  # noqa: FBT003 (the default value)
             type="boolean",
             title="Force a recomputation",
-            description="Recompute although nothing may have changed.",
+            description="Recompute even if nothing has changed.",
         ),
         AS_OF_PARAM: Param(
-            **when, title="As of", description="Read the base tables as they were then; empty: as they are now."
+            **when, title="As of", description="Read the base tables as of this time; empty: as they are now."
         ),
         START_PARAM: Param(
-            **when, title="Interval start", description="Refresh only rows from then on; empty: what the run is for."
+            **when, title="Interval start", description="Refresh only rows from here on; empty: the run's interval."
         ),
-        END_PARAM: Param(**when, title="Interval end", description="The end of these rows, itself excluded."),
+        END_PARAM: Param(**when, title="Interval end", description="The end of these rows, excluded."),
     }
 
 

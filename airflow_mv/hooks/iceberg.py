@@ -103,7 +103,7 @@ def _with_login(conn_id: str, uri: str, connection: Connection) -> str:
         url = make_url(uri)
     except (ArgumentError, ValueError):
         raise ConfigurationError(
-            f"connection {conn_id!r}: 'uri' is no database URL; write it like postgresql://host:5432/database"
+            f"connection {conn_id!r}: 'uri' is not a database URL; write it like postgresql://host:5432/database"
         ) from None
     if url.host is None:  # a file: SQLite
         return uri

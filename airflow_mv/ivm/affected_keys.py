@@ -104,7 +104,7 @@ def grouped(block: ir.Block, grouping: ir.Grouping, wanted: Sequence[int], conte
 
 
 def global_aggregate(block: ir.Block, wanted: Sequence[int], context: Context) -> list[ir.Tree]:
-    """R10: the one row, old and new, if an input row changed."""
+    """R10: the only row, old and new, if an input row changed."""
     if not affected_keys(block, (ir.one(),), context):
         return []
     row = _without(block, wanted)

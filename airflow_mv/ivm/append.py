@@ -98,10 +98,10 @@ def _reshaping(block: ir.Block, inner: str) -> str:
     if has_windows(block):
         return f"a window{inner}: a new row may change the others of its partition"
     if block.distinct:
-        return f"DISTINCT{inner}: a new row may be there already"
+        return f"DISTINCT{inner}: a new row may already exist"
     if block.grouping is not None:
         return f"GROUP BY{inner}: a new row changes the row of its group"
-    return f"an aggregate{inner}: a new row changes the one row"
+    return f"an aggregate{inner}: a new row changes the only row"
 
 
 def weighted_terms(block: ir.Block, context: Context) -> list[ir.Block]:

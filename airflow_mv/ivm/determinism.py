@@ -108,7 +108,7 @@ def without_inexact(block: ir.Block) -> ir.Block:
 
     for relation in block.relations:
         if relation.join not in ("INNER", "SEMI") and looked.is_inexact(relation.on):
-            raise _refused(f"the {relation.join} join of {relation.alias} tests a floating sum")
+            raise _refused(f"the {relation.join} join of {relation.alias} tests a floating-point sum")
     relations = tuple(replace(item, on=exact(item.on)) for item in block.relations)
     found = replace(block, relations=relations, where=exact(block.where), having=exact(block.having))
     return ir.with_used_nested(found)
@@ -126,7 +126,7 @@ def check_certain(tree: ir.Tree, kinds: Sequence[str]) -> None:
     """
     found, is_inexact_count = _look(tree, {})
     if is_inexact_count:
-        raise _refused("a floating sum decides which rows there are")
+        raise _refused("a floating-point sum decides which rows exist")
     for name, doubt, kind in zip(ir.names(tree), found, kinds, strict=True):
         if not is_certain(doubt, kind):
             raise _refused(f"column {name} has a value that is chosen among several, or an inexact sum")
@@ -171,7 +171,7 @@ class _Block:
         if ir.marks(condition, self.block) or not self.is_inexact(condition):
             return False
         if isinstance(condition.unnest(), exp.EQ | exp.NullSafeEQ) and len(ir.aliases(condition, self.block)) > 1:
-            raise _refused(f"{condition.sql(dialect='spark')[:60]} joins by a floating sum")
+            raise _refused(f"{condition.sql(dialect='spark')[:60]} joins by a floating-point sum")
         return True
 
     def is_inexact_count(self, found: tuple[Nondeterminism, ...]) -> bool:
@@ -377,13 +377,13 @@ def is_exact_sum(call: exp.Expr, block: ir.Block) -> bool:
 
 
 class _Reader:
-    """Reads what expressions are made of, each column of a derived table once."""
+    """Finds the digits of expressions. Each column of a derived table is read once."""
 
     def __init__(self) -> None:
         self._columns: dict[tuple[int, str], Digits | None] = {}
 
     def digits(self, value: exp.Expr, block: ir.Block) -> Digits | None:
-        """Return the digits of an exact number; ``None``: an expression may be another."""
+        """Return the digits of an exact number; ``None`` if the expression may be anything else."""
         if isinstance(value, exp.Column):
             relation = next((item for item in block.relations if item.alias == value.table), None)
             return self._of_column(relation.source, value.name) if relation is not None else None
@@ -433,7 +433,7 @@ def _added(call: exp.Sum | exp.Avg, digits: Digits | None) -> Digits | None:
 
 
 def _written_digits(value: exp.Expr) -> Digits | None:
-    """Return the digits of what no column decides."""
+    """Return the digits of an expression without columns."""
     if isinstance(value, exp.Literal) and not value.is_string and _NUMBER.fullmatch(value.name):
         return 1 if "." in value.name else 0
     if isinstance(value, exp.Cast):

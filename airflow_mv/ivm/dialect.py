@@ -30,9 +30,7 @@ def write(tree: exp.Expr, *, identify: bool = True, pretty: bool = False) -> str
     try:
         return tree.sql(dialect=AsWritten, identify=identify, pretty=pretty, unsupported_level=ErrorLevel.RAISE)
     except UnsupportedError as error:
-        raise RefusedError(
-            Code.UNSUPPORTED_OPERATOR, f"a part of the query cannot be written again: {error}"
-        ) from error
+        raise RefusedError(Code.UNSUPPORTED_OPERATOR, f"a part of the query cannot be regenerated: {error}") from error
 
 
 def regenerate(sql: str) -> str:

@@ -120,7 +120,7 @@ def check(call: exp.Expr) -> None:
     if isinstance(call, exp.Cast) and isinstance(call.this, exp.Literal) and _is_now(call):
         raise RefusedError(Code.NOT_DETERMINISTIC, f"{call.sql(dialect='spark')} is another time at each refresh")
     if isinstance(call, exp.Anonymous) and name not in _AGGREGATES | _SCALARS | KEPT | _GENERATOR_NAMES:
-        message = f"{name}() is no built-in function that is known here: it might be an aggregate or not deterministic"
+        message = f"{name}() is not a known built-in function: it might be an aggregate, or not deterministic"
         raise RefusedError(Code.UNKNOWN_FUNCTION, message)
 
 

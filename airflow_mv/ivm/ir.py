@@ -116,7 +116,7 @@ Tree: TypeAlias = Block | Compound
 Source: TypeAlias = Base | Named | Rows | Block | Compound
 
 
-# ---------------------------------------------------------------------------------------- looking
+# ---------------------------------------------------------------------------------------- queries
 def names(source: Source) -> tuple[str, ...]:
     """Return the names of a relation's or a query's columns."""
     if isinstance(source, Block):

@@ -44,9 +44,9 @@ def merged(
     if has_windows(tree):
         raise RefusedError(Code.NOT_ADDITIVE, "a window over the groups: one group changes the rows of others")
     if tree.having is not None:
-        raise RefusedError(Code.NOT_ADDITIVE, "HAVING: a group that is not stored may come to pass it")
+        raise RefusedError(Code.NOT_ADDITIVE, "HAVING: a group that is not stored may pass it later")
     if tree.grouping is not None and tree.grouping.sets is not None:
-        raise RefusedError(Code.NOT_ADDITIVE, "grouping sets: a stored NULL may be a key's value or stand for all")
+        raise RefusedError(Code.NOT_ADDITIVE, "grouping sets: a stored NULL may be a key or stand for all")
     appended_only = _only_appended(relations)
     not_null = {relation.name: relation.not_null for relation in relations}
     columns = _Columns.of(tree, output, not_null, appended_only=appended_only)
@@ -148,9 +148,9 @@ class _Columns:
         by_rows = len(sometimes) < len(uncounted) or (bool(self.keys) and not appended_only)
         wanted += ["count(*)"] if by_rows and self.row_count() is None else []
         if wanted:
-            why = "without it the end of a group, or of a sum's last value, is not seen"
-            why = "an average is made of its sum and its count" if appended_only else why
-            also = " (count(*) will do for columns that are declared NOT NULL)" if sometimes else ""
+            why = "without it the end of a group, or of a sum's last value, is not detected"
+            why = "an average is computed from its sum and its count" if appended_only else why
+            also = " (count(*) is enough for columns that are declared NOT NULL)" if sometimes else ""
             raise RefusedError(
                 Code.NO_VISIBLE_COUNT, f"add {', '.join(dict.fromkeys(wanted))} to the view{also}: {why}"
             )
@@ -172,7 +172,7 @@ def _signed(block: ir.Block, columns: _Columns) -> ir.Block:
     below = ir.selecting(block, inputs)
     terms = weighted_terms(below, context)
     if is_nondeterministic(below):
-        message = "a value that is aggregated, or a key, may be another one when the query runs again"
+        message = "an aggregated value, or a key, may differ when the query runs again"
         raise RefusedError(Code.NOT_DETERMINISTIC, message)
     if not terms:
         raise RefusedError(Code.NOT_ADDITIVE, "no base table has changed")
@@ -261,7 +261,7 @@ def _derived(columns: _Columns, index: int) -> exp.Expr:
         if isinstance(node, exp.Avg):
             return _average(columns, node, index)
         if functions.is_aggregate(node) or isinstance(node, exp.Column | exp.Anonymous | exp.Filter):
-            message = f"{columns.name(index)} is computed from {written(node)}, which is no column of the view"
+            message = f"{columns.name(index)} is computed from {written(node)}, which is not a column of the view"
             raise RefusedError(Code.NOT_ADDITIVE, message)
         return None
 
@@ -371,7 +371,7 @@ def part(value: exp.Expr, kind: str, *, appended_only: bool) -> AggregatePart:
     if isinstance(call, _SEMIGROUPS) and not isinstance(call.this, exp.Distinct) and not call.args.get("having"):
         if appended_only:
             return AggregatePart(call, _filtered(argument, condition))
-        message = f"{written(call)} cannot forget rows that went"
+        message = f"{written(call)} cannot remove rows"
         raise RefusedError(Code.NOT_ADDITIVE, message)
     raise RefusedError(Code.NOT_ADDITIVE, f"{written(value)} needs all rows of its group")
 
@@ -401,7 +401,7 @@ def average(total: tuple[exp.Expr, str], count: exp.Expr, kind: str) -> exp.Expr
         if precision + 21 <= _MAX_PRECISION:
             quotient_scale = scale + 21
         if quotient_scale - int(shown[2]) < _SPARE_DIGITS:
-            raise RefusedError(Code.NOT_ADDITIVE, "an average of such wide decimals might be rounded otherwise")
+            raise RefusedError(Code.NOT_ADDITIVE, "an average of such wide decimals might be rounded differently")
         divided = exp.Div(this=value.copy(), expression=_cast(count, "DECIMAL(20, 0)"), typed=False, safe=False)
     elif total_kind.lower() == "bigint" and kind.lower() == "double":
         divided = exp.Div(this=_cast(value, "DOUBLE"), expression=_cast(count, "DOUBLE"), typed=False, safe=False)

@@ -117,7 +117,7 @@ class NameScope:
         path = tuple(map(fold, parts))
         found = [relation for relation in self.relations if relation.path[-len(path) :] == path]
         if len(found) != 1 or self.merged:
-            raise RefusedError(Code.UNRESOLVED_NAME, f"which columns {'.'.join(parts)}.* means is in doubt")
+            raise RefusedError(Code.UNRESOLVED_NAME, f"which columns {'.'.join(parts)}.* means is ambiguous")
         return found[0].fields
 
 

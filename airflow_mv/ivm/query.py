@@ -170,7 +170,7 @@ def _check_names(used: Mapping[Identifier, Sequence[str]], output: Sequence[str]
     """Refuse a column with the name of the weight column."""
     for owner, names in (*((str(table), columns) for table, columns in used.items()), ("the view", output)):
         if any(fold(name) == WEIGHT for name in names):
-            message = f"a column of {owner} is called {WEIGHT}, which is the name of a column of the statements"
+            message = f"a column of {owner} is called {WEIGHT}, a name that the generated statements use"
             raise RefusedError(Code.UNSUPPORTED_OPERATOR, message)
 
 
@@ -191,4 +191,4 @@ def _unless_refused(build: Callable[[], _Plan]) -> _Plan | Reason:
     except RecursionError:
         return Reason(Code.TOO_LARGE, "the query is nested too deeply")
     except _FAULTS as error:
-        return Reason(Code.UNREADABLE, f"sqlglot, by which the query is read and written again, cannot ({error!r})")
+        return Reason(Code.UNREADABLE, f"sqlglot cannot parse and regenerate the query ({error!r})")

@@ -67,7 +67,7 @@ def keys(tree: ir.Tree, output: Sequence[tuple[str, str]]) -> tuple[int, ...]:
         return found
     certain = [index for index in comparable if is_certain(found_doubts[index], output[index][1])]
     if not certain:
-        message = "no column surely finds the rows again: show one that the query groups or partitions by"
+        message = "no column identifies the stored rows: add one that the query groups or partitions by"
         raise RefusedError(Code.NO_KEYS, message)
     return tuple(certain)
 

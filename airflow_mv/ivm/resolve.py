@@ -97,7 +97,7 @@ class Resolver:
         allow(node, *_SELECT, "with_", *_ORDER)
         self._blocks += 1
         if self._blocks > MAX_BLOCKS:
-            message = f"with its CTEs and views written out the query has more than {MAX_BLOCKS} SELECTs"
+            message = f"with its CTEs and views expanded the query has more than {MAX_BLOCKS} SELECTs"
             raise RefusedError(Code.TOO_LARGE, message)
         node = with_lateral_view(_with_named_windows(node))
         window = time_window(node.args.get("group"))
@@ -257,7 +257,7 @@ class Resolver:
         if isinstance(part, exp.Func):
             functions.check(part)
         if isinstance(part, exp.Collate) or (isinstance(part, exp.DataType) and part.args.get("collate")):
-            raise RefusedError(Code.UNSUPPORTED_OPERATOR, "COLLATE: texts that compare as the same may be two")
+            raise RefusedError(Code.UNSUPPORTED_OPERATOR, "COLLATE: texts that compare as equal may differ")
         if isinstance(part, exp.Lambda):
             check_variables(part)
         if isinstance(part, exp.Dot) and isinstance(part.expression, exp.Func):
@@ -358,7 +358,7 @@ def _starred(item: exp.Expr, scope: NameScope) -> list[Field]:
         value = scope.own(names)
         kept = [entry for entry in fields if entry.value != value]
         if len(kept) != len(fields) - 1:
-            raise RefusedError(Code.UNRESOLVED_NAME, f"which column EXCEPT ({'.'.join(names)}) means is in doubt")
+            raise RefusedError(Code.UNRESOLVED_NAME, f"which column EXCEPT ({'.'.join(names)}) means is ambiguous")
         fields = kept
     if not fields:
         raise RefusedError(Code.UNRESOLVED_NAME, "* stands for no column")
@@ -560,7 +560,7 @@ class FromClause:
             one = NameScope(None, star=left).own([name])
             other = NameScope(None, star=list(right.fields)).own([name])
             if one is None or other is None or fold(name) in used:
-                raise RefusedError(Code.UNRESOLVED_NAME, f"column {name} of the join is in doubt")
+                raise RefusedError(Code.UNRESOLVED_NAME, f"column {name} of the join is ambiguous")
             used.add(fold(name))
             conditions.append(exp.EQ(this=one, expression=other))
             merged.append(Field(name, _merged(one, other, kind)))

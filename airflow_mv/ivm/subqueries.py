@@ -165,7 +165,7 @@ def _is_null(value: exp.Expr) -> exp.Expr:
     return exp.Is(this=exp.Paren(this=value.copy()), expression=exp.Null())
 
 
-# ---------------------------------------------------------------------------------------- looking
+# ---------------------------------------------------------------------------------------- queries
 def aggregated(block: ir.Block) -> bool:
     """Whether a block groups its rows."""
     if block.grouping is not None or block.having is not None:

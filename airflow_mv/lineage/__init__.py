@@ -32,7 +32,7 @@ class LineageOfRefresh:
 
         try:
             self._lineage = gather(catalog, plan)
-        except Exception as error:  # noqa: BLE001 (lineage is about the refresh; it is no part of it)
+        except Exception as error:  # noqa: BLE001 (a failure of lineage must not fail the refresh)
             self._lineage = None
             log.warning("No lineage of %s: %s: %s", plan.view, type(error).__name__, error)
 

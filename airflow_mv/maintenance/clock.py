@@ -125,7 +125,7 @@ class _Times(StorageChange):
 
     def table_change(self, _storage: LoadedStorage) -> TableChange:
         """Refuse: the view had the other layout when it was read."""
-        raise CommitConflictError(f"{self.target} got another layout meanwhile; run it again")
+        raise CommitConflictError(f"{self.target} got another layout since; run it again")
 
 
 class _TimesOfARow(_Times):

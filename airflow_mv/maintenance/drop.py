@@ -30,7 +30,7 @@ def purge(catalog: MaterializedViewCatalog, view: str | Identifier) -> Collected
 
     Raises:
         ViewNotFoundError: There is no such view.
-        NotMaterializedError: It is a plain view, which is none of ours to drop.
+        NotMaterializedError: It is a plain view, which this package does not drop.
         UnsupportedError: Another table or view uses its folder, too. Nothing was dropped.
     """
     loaded = catalog.load(view)
@@ -43,7 +43,7 @@ class Dropped:
 
     Args:
         view: The view.
-        left: What is still in the catalog, and why; ``None`` where nothing is.
+        left: What is still in the catalog, and why; ``None`` if nothing is left.
     """
 
     view: Identifier
@@ -63,7 +63,7 @@ def drop(catalog: MaterializedViewCatalog, view: str | Identifier, *, force: boo
 
     Raises:
         ViewNotFoundError: There is no such view.
-        NotMaterializedError: It is a plain view, which is none of ours to drop.
+        NotMaterializedError: It is a plain view, which this package does not drop.
         InvalidMetadataError: Its metadata cannot be read, and no earlier file proves what it is.
     """
     identifier = catalog.identify(view)

@@ -230,7 +230,7 @@ class History:
             return Proof("maintenance ledger", None, 6)
         if _CLOCK.fullmatch(name):
             asked = self._content(location) == CLOCK_TEXT
-            return Proof("written to ask the store for its time", None, 0) if asked else None
+            return Proof("written to read the store's clock", None, 0) if asked else None
         staged, _, last = folder.rpartition("/")
         if last != "staged" or self._compare.exact(staged) not in self._working:
             return None

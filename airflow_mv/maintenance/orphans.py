@@ -362,7 +362,7 @@ def _now(catalog: MaterializedViewCatalog, view: LoadedView) -> tuple[LoadedStor
     again = catalog.load(view.identifier)
     if again.metadata.view_uuid != view.metadata.view_uuid or again.metadata.location != view.metadata.location:
         raise ViewNotFoundError(
-            f"view {view.identifier} was dropped and created again while it was looked at; nothing was deleted"
+            f"view {view.identifier} was dropped and created again during maintenance; nothing was deleted"
         )
     storage = catalog.load_storage(again)
     return storage, (again.metadata_location, storage.location)
@@ -385,14 +385,14 @@ def _check_needed(catalog: MaterializedViewCatalog, view: Identifier, folder: _F
         if not folder.holds(location):
             raise UnsupportedError(
                 f"view {view} needs {location}, which is not below {' or '.join(folder.bases)}: a view whose files "
-                "are elsewhere, or spelled in two ways, is not cleaned up. Nothing was deleted"
+                "are elsewhere, or have two forms of one location, is not cleaned up. Nothing was deleted"
             )
         # A file that is younger than the listing is not in it.
         listed = folder.compare.exact(location) in folder.files
         if not listed and not catalog.files.exists(location, what=f"view {view}, file"):
             raise MetadataFileNotFoundError(
                 f"view {view} needs the file {location}, which does not exist. Nothing was deleted; restore it, or "
-                "compute the rows anew with `refresh --full` and expire the older snapshots"
+                "recompute the rows with `refresh --full` and expire the older snapshots"
             )
 
 

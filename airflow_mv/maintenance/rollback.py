@@ -123,7 +123,7 @@ class _Rollback(StorageChange):
     @property
     def _after(self) -> StorageState:
         if self._state is None:
-            raise RefreshNotFoundError(f"view {self._view} was not looked at yet")
+            raise RefreshNotFoundError(f"view {self._view} was not loaded yet")
         return self._state
 
 

@@ -47,8 +47,8 @@ class Undone:
         if not self.lost:
             return None
         if self.registered:
-            return "the storage table is a table of the catalog, which takes no expired snapshot back"
-        return "files of them are gone"
+            return "the storage table is a table of the catalog, which does not accept expired snapshots"
+        return "files of them no longer exist"
 
     def to_dict(self) -> dict[str, Any]:
         """Return what the command line prints."""

@@ -89,7 +89,7 @@ class FreshnessAlertOperator(BaseOperator):
         def deliver(alert: FreshnessAlert) -> None:
             self.log.warning("Sending an alert of a %s: %s", alert.event, alert.message)
             listeners = self.on_breach if alert.event == "breach" else self.on_recovery
-            with ExitStack() as all_of_them:  # all close, also if one of them fails
+            with ExitStack() as all_of_them:  # all are closed, even if one of them fails
                 for listener in reversed(listeners):
                     all_of_them.callback(_notify, listener, alert, context)
 

@@ -193,7 +193,7 @@ def moment(value: Any, *, field: str) -> datetime | None:
         return parse_time(value)
     except ValueError:
         raise ConfigurationError(
-            f"{field} is {value!r}, which is no point in time. Write it like 2013-06-30T00:00:00+00:00, or as a "
+            f"{field} is {value!r}, which is not a point in time. Write it like 2013-06-30T00:00:00+00:00, or as a "
             "template that is set in this kind of run: {{ dag_run.run_after }} is, {{ data_interval_end }} may not be"
         ) from None
 

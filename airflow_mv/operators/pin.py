@@ -99,7 +99,7 @@ class PinBaseTablesOperator(BaseOperator):
             self._say(run)
             if self.depth is not None and len(run.levels) > self.depth:
                 raise ConfigurationError(
-                    f"the views read each other over {len(run.levels)} levels, and the DAG has tasks for {self.depth}: "
+                    f"the views are on {len(run.levels)} levels, and the DAG has tasks for {self.depth}: "
                     f"give it depth={len(run.levels)}"
                 )
         return run.document()
@@ -180,6 +180,6 @@ class ReadyViewsOperator(BaseOperator):
         results = [result for level in self.refreshed for result in level or ()]
         ready, held = run.ready(self.level, {result["view"] for result in results})
         for view, names in held.items():
-            self.log.warning("%s is held up: %s was not refreshed in this run", view, ", ".join(names))
+            self.log.warning("%s is blocked: %s was not refreshed in this run", view, ", ".join(names))
         self.log.info("%d views", len(ready))
         return ready

@@ -26,9 +26,9 @@ if TYPE_CHECKING:
 class RefreshMaterializedViewOperator(LineageOfRefresh, RefreshingOperator, MaterializedViewSparkOperator):
     """Make a materialized view fresh.
 
-    What is done follows from the recorded refresh and the base tables' snapshots, so the task may run as often as
-    it likes: a fresh view costs a look at metadata and starts no Spark. A try that died after its Spark job is
-    resumed there; one that died after publishing is detected and not repeated.
+    What is done depends on the recorded refresh and the base tables' snapshots, so the task may run any number of
+    times: for a fresh view it only reads metadata and does not start Spark. A try that died after its Spark job is
+    resumed there. A try that died after publishing is detected and not repeated.
 
     The task has the view's asset as an outlet (:func:`airflow_mv.assets.materialized_view_asset`) where ``view`` is
     its full name, else and where it is mapped the alias of all of them (:data:`airflow_mv.assets.VIEWS_ALIAS`). An

@@ -186,7 +186,7 @@ class MaterializedViewSparkOperator(MaskingOperator, SubmittingOperator):
             # A job id that Airflow kept for a reattach would be reported as "already succeeded" again.
             self.forget(context)
             raise JobError(
-                f"view {script.view}: the Spark job ended well, but there is no outcome at {script.outcome_location}; "
+                f"view {script.view}: the Spark job succeeded, but there is no outcome at {script.outcome_location}; "
                 "the driver must be able to write there"
             )
         return outcome

@@ -133,7 +133,7 @@ def spark_submit(given: SubmitOptions, target: SparkTarget) -> str:
     if on_path:
         return on_path
     raise ConfigurationError(
-        f"connection {target.conn_id!r} leads to {target.master}, but this worker has no "
+        f"connection {target.conn_id!r} has the master {target.master}, but this worker has no "
         f"{target.binary or 'spark-submit'}. Install pyspark==4.1.3, put Spark's bin folder on the PATH, or "
         "set spark_binary; a connection of type spark_connect needs none"
     )

@@ -41,7 +41,7 @@ _TYPES = {".html": "text/html", ".js": "text/javascript", ".css": "text/css", ".
 _SHELL = "index.html"
 _TOLD = {
     401: "You are not logged in, or no longer. Log in to Airflow and open this page again.",
-    403: "You may not read assets in this Airflow, and so not this page. Ask its admin for the permission.",
+    403: "You may not read assets in this Airflow, and so not this page. An administrator can grant the permission.",
 }
 
 

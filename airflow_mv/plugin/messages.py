@@ -41,7 +41,7 @@ def said(document: Mapping[str, Any]) -> dict[str, Any]:
         document: A recorded refresh as ``airflow-mv history`` has it, or the extra of an asset event.
 
     Returns:
-        ``reasons``, ``fallback`` (why an incremental view was recomputed in full, against expectation), ``interval``
+        ``reasons``, ``fallback`` (why an incremental view was unexpectedly recomputed in full), ``interval``
         and ``checks``; each ``None`` or empty if the document has none.
     """
     reasons = _reasons(document.get("reasons"))

@@ -93,7 +93,7 @@ def _tasks(view: str) -> Subquery:
 
 def _in_the_way(dag: Mapping[str, Any], runnable: Collection[str]) -> str:
     if dag["dag_id"] not in runnable:
-        return "You may not trigger this DAG; ask for the permission to create its runs."
+        return "You may not trigger this DAG: you need the permission to create its runs."
     return "This DAG is paused: unpause it first, or its run would wait." if dag["paused"] else ""
 
 

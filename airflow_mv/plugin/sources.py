@@ -121,7 +121,7 @@ def _addresses(entry: str, seen: Iterable[str]) -> list[Address]:
     names = sorted(set(seen))
     if not names:
         raise ConfigurationError(
-            f"connection {conn_id!r} does not say what its catalog is called, and no DAG refreshes a view yet. Set its "
+            f"connection {conn_id!r} does not name its catalog, and no DAG refreshes a view yet. Set its "
             f"extra {CATALOG_NAME!r}, or write {conn_id}:NAME in [{SECTION}] page_conn_ids"
         )
     return [Address(conn_id, name) for name in names]

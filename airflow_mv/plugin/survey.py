@@ -69,7 +69,7 @@ class Survey:
         """Return the known rows, and start a survey if they are too old.
 
         Args:
-            wait: Seconds, from its start, to wait for a survey to end, so that nobody waits for a hanging one.
+            wait: Seconds, from its start, to wait for a survey to end, so that no request waits for a hanging one.
         """
         thread = self._start()
         if thread is not None:

@@ -94,7 +94,7 @@ class ReadResult:
             except FileNotFoundError as error:
                 raise MetadataFileNotFoundError(
                     f"view {view}: a data file of refresh {self.readable.refresh_id} is gone ({error}). Restore it, or "
-                    "compute the rows anew: a refresh with --full"
+                    "recompute the rows: a refresh with --full"
                 ) from None
 
 

@@ -19,8 +19,8 @@ from airflow_mv.hooks import airflow_errors
 
 _SETTING = "AIRFLOW__OPERATORS__DEFAULT_DEFERRABLE"
 _HINT = (
-    ". If no triggerer runs, nobody looks meanwhile: start one (`airflow triggerer`), or set deferrable=False, or "
-    f"{_SETTING}=False for all, to be rescheduled between looks"
+    ". If no triggerer runs, nothing polls: start one (`airflow triggerer`), or set deferrable=False, or "
+    f"{_SETTING}=False for all, to be rescheduled between polls"
 )
 
 
@@ -69,7 +69,7 @@ class WaitingSensor(BaseSensorOperator):
             return seen.xcom_value
         runs = triggerer_runs() if self._asks_for_triggerer else None
         if runs is False:
-            how = "this task is rescheduled between looks" if self.reschedule else "this task keeps its worker slot"
+            how = "this task is rescheduled between polls" if self.reschedule else "this task keeps its worker slot"
             self.log.info("No triggerer runs: %s (mode=%s)", how, self.mode)
             return super().execute(context)
         left = self._left(context)

@@ -131,7 +131,7 @@ def _moment(value: object, field: str) -> datetime:
         return parse_time(value)
     except ValueError:
         raise ConfigurationError(
-            f"{field} is {value!r}, which is no point in time. Write it like 2013-06-30T00:00:00+00:00, or as a "
+            f"{field} is {value!r}, which is not a point in time. Write it like 2013-06-30T00:00:00+00:00, or as a "
             "template that is set in this kind of run"
         ) from None
 

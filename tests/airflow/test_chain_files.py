@@ -82,7 +82,7 @@ def test_the_order_may_be_told_where_no_sql_tells_it() -> None:
         ({TOTAL: "SELECT FROM WHERE"}, InvalidQueryError, r"lake\.sales\.total"),
         ({TOTAL: "SELECT * FROM daily", DAILY: "SELECT * FROM total"}, InvalidQueryError, "circle"),
         ({"daily": []}, InvalidIdentifierError, "too few parts"),
-        ({TOTAL: [DAILY]}, ConfigurationError, r"after names lake\.sales\.daily, which is none of the chain's"),
+        ({TOTAL: [DAILY]}, ConfigurationError, r"after names lake\.sales\.daily, which is not a view of the chain"),
         ([DAILY, "lake.sales.`daily`"], ConfigurationError, "named twice"),
         ([], ConfigurationError, "at least one"),
         (["lake.a.`x y`", "lake.a.`x/y`"], ConfigurationError, "both have the task 'x_y'"),

@@ -107,7 +107,7 @@ def test_a_failed_view_holds_up_only_those_that_read_it(airflow: Airflow, chain:
     log = found.task_log("refresh_other")
     assert "lake.sales.other reads lake.sales.others, which the run has not pinned" in log
     assert "Pin again: clear the task that pins" in log
-    assert "another try would end the same way" in log
+    assert "another try would fail in the same way" in log
 
 
 def test_views_in_a_wrong_order_are_told_before_anything_is_refreshed(airflow: Airflow, chain: Lake) -> None:
@@ -185,7 +185,7 @@ def test_in_a_namespace_too_a_failed_view_holds_up_only_those_that_read_it(airfl
         "lake.sales.other": "failed",
     }
     assert found.values["views_2"] == [TOTALS]
-    assert "lake.sales.above is held up: lake.sales.other was not refreshed in this run" in found.task_log("views_2")
+    assert "lake.sales.above is blocked: lake.sales.other was not refreshed in this run" in found.task_log("views_2")
     assert (found.states["refresh_3"], found.states["refreshed"]) == ("skipped", "upstream_failed")
 
 

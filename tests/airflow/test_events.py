@@ -333,5 +333,5 @@ def test_where_no_triggerer_runs_sensors_are_rescheduled_and_hold_no_slot(world:
     ended = world.deployment.ended("gate", "alone")
     assert ended == {"fresh": "success", "changed": "success", "gives_up": "skipped"}, world.deployment.said()
     said = " ".join(world.deployment.log("gate", "alone", "fresh"))
-    assert "No triggerer runs: this task is rescheduled between looks" in said
+    assert "No triggerer runs: this task is rescheduled between polls" in said
     assert "Waiting in the triggerer" not in said

@@ -83,7 +83,7 @@ def test_every_form_of_a_secret_is_masked(airflow: Airflow, sales: Lake) -> None
     ("fields", "message"),
     [
         ({"conn_type": "postgres"}, "is of type 'postgres'; iceberg is needed"),
-        ({"conn_type": "iceberg", "extra": {"type": "sql", "uri": "no address"}}, "'uri' is no database URL"),
+        ({"conn_type": "iceberg", "extra": {"type": "sql", "uri": "no address"}}, "'uri' is not a database URL"),
         ({"conn_type": "iceberg", "extra": {"type": "nonsense"}}, "the catalog cannot be opened"),
     ],
 )

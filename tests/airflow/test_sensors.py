@@ -71,7 +71,7 @@ def test_a_deferrable_sensor_waits_off_the_worker_until_another_run_has_refreshe
 ) -> None:
     """No worker slot while it waits: the trigger looks, and the task takes its event."""
     daily.append()
-    deferred = "If no triggerer runs, nobody looks meanwhile: start one (`airflow triggerer`), or set deferrable=False"
+    deferred = "If no triggerer runs, nothing polls: start one (`airflow triggerer`), or set deferrable=False"
     run = airflow.run(
         f"""
         MaterializedViewFreshSensor(task_id="wait", view="{VIEW}", deferrable=True, poke_interval=0.3, timeout=300)
@@ -197,7 +197,7 @@ def test_a_sensor_may_wait_for_an_interval_of_the_view(airflow: Airflow, tmp_pat
         seen = trigger._look()
         assert seen.ready
         assert seen.describe().startswith(f"{VIEW}, day in [2024-06-01, 2024-06-02), is fresh: ")
-    with pytest.raises(AirflowFailException, match="interval_start is '', which is no point in time"):
+    with pytest.raises(AirflowFailException, match="interval_start is '', which is not a point in time"):
         MaterializedViewFreshSensor(task_id="wait", view=VIEW, interval_start="").poke({})
 
 

@@ -57,7 +57,7 @@ def test_the_common_sql_providers_dictionaries_are_read() -> None:
 
 
 def test_a_template_is_left_for_later() -> None:
-    """Airflow renders the texts in lists and dictionaries; what is no check yet passes untouched."""
+    """Airflow renders the texts in lists and dictionaries; what is not a check yet passes untouched."""
     given = [checks.condition("day = '{{ ds }}'"), "a = {{ params.a }}"]
     assert as_documents(given)[0]["condition"] == "day = '{{ ds }}'"
     assert as_documents("{{ var.json.checks }}") == "{{ var.json.checks }}"
@@ -67,8 +67,8 @@ def test_a_template_is_left_for_later() -> None:
     ("value", "message"),
     [
         (7, "checks are a list"),
-        ([7], "7 is no check"),
-        ([{}], "is no check"),
+        ([7], "7 is not a check"),
+        ([{}], "is not a check"),
         ([{"not_null": ["a"], "unique": ["a"]}], "must have one of not_null"),
         ([{"no_null": ["a"]}], "must have one of not_null"),
         ([{"not_null": []}], "name a column"),
@@ -82,8 +82,8 @@ def test_a_template_is_left_for_later() -> None:
         ([{"row_count": {"at_least": True}}], "a number of rows"),
         ([{"row_count": {"exactly": 1}}], "it cannot be"),
         ([{"row_count_change": {"at_most_down": 20}}], "a share such as 0.2"),
-        ([{"row_count_change": {"at_most_down": float("nan")}}], "no text, number"),
-        ([{"accepted_values": {"column": "a", "values": [None]}}], "no text, number"),
+        ([{"row_count_change": {"at_most_down": float("nan")}}], "not a text, number"),
+        ([{"accepted_values": {"column": "a", "values": [None]}}], "not a text, number"),
         ([{"accepted_values": ["a"]}], "it cannot be"),
         ([{"python": "os.system"}], "module:function"),
         ([{"a": {"min": {"tolerance": 0.1}}}], "compare with equal_to"),

@@ -210,7 +210,7 @@ def test_in_the_registered_layout_undo_says_what_it_cannot_restore(home: Lake) -
         home.refresh("sales.named")
     (document,) = call("maintain", "lake.sales.named", "--older-than", "0s", "--json").json
     assert document["expired_snapshots"]
-    why = "the storage table is a table of the catalog, which takes no expired snapshot back"
+    why = "the storage table is a table of the catalog, which does not accept expired snapshots"
     lines = call("maintain", "lake.sales.named", "--undo").stdout.splitlines()
     assert lines[1] == f"  snapshots restored: 0; not to be restored: {len(document['expired_snapshots'])} ({why})"
 

@@ -41,7 +41,7 @@ def test_a_plan_tells_its_reasons_its_changes_and_both_estimates() -> None:
         "  no append: rows of lake.sales.orders were deleted (NOT_APPEND_ONLY)",
         "  lake.sales.orders  position-deletes: +1,200 -7 rows, +1 -0 files, +2.0 KiB -0 B, 2 partitions touched",
         "  expected: replace-keys     1.8 s  reading 2.0 MiB, 1,207 changed rows",
-        "  expected: full             4.0 s  reading 9.0 MiB, as its refreshes take 2.0 times what their bytes tell",
+        "  expected: full             4.0 s  reading 9.0 MiB, as its refreshes take 2.0 times their first estimate",
         "",
         "-- 1 of 1",
         "SELECT 1",

@@ -138,7 +138,7 @@ def test_without_a_tick_the_storage_tables_partitions_tell_the_end() -> None:
 
 def test_a_partition_key_that_is_no_time_is_refused() -> None:
     """A key like a region's name tells no rows of a time."""
-    with pytest.raises(ConfigurationError, match="partition key 'north' is no time"):
+    with pytest.raises(ConfigurationError, match="partition key 'north' is not a time"):
         interval(RunFacts(NOW, partition_key="north"))
 
 
@@ -178,7 +178,7 @@ def test_a_param_as_of_goes_with_any_scope() -> None:
     [
         ({"refresh_interval_start": "2024-06-01"}, "only one of"),
         ({"refresh_interval_end": "2024-06-01"}, "only one of"),
-        ({"refresh_as_of": "yesterday"}, "refresh_as_of = 'yesterday', which is no point in time"),
+        ({"refresh_as_of": "yesterday"}, "refresh_as_of = 'yesterday', which is not a time"),
         ({"refresh_full": "perhaps"}, "refresh_full = 'perhaps'; it must be true or false"),
     ],
 )
