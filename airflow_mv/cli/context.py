@@ -53,15 +53,16 @@ def guarded(command: Command) -> Command:
     def run(*args: Any, verbose: bool, **kwargs: Any) -> None:
         _set_up_logs(verbose=verbose)
         _end_on_signals()
+        as_json = bool(kwargs.get("as_json"))
         try:
             command(*args, **kwargs)
         except MaterializedViewError as error:
-            _say_error(str(error))
+            _print_error(error, str(error), as_json=as_json, retryable=error.retryable)
             sys.exit(error.exit_code)
         except BrokenPipeError:
             raise  # the reader closed the pipe: click exits quietly
         except OSError as error:
-            _say_error(f"{type(error).__name__}: {error}")
+            _print_error(error, f"{type(error).__name__}: {error}", as_json=as_json, retryable=False)
             sys.exit(1)
 
     return run
@@ -80,17 +81,22 @@ def _end(number: int, _: object) -> None:
     sys.exit(128 + number)
 
 
-def _say_error(message: str) -> None:
-    """Print an error as one line, without the line that points into the SQL."""
+def _print_error(error: Exception, message: str, *, as_json: bool, retryable: bool) -> None:
+    """Print an error as one line on stderr, without the line that points into the SQL."""
     lines = [line for line in message.splitlines() if line.strip(" ^")]
-    err.print(f"error: {visible(' '.join(' '.join(lines).split()))}", markup=False)
+    text = visible(" ".join(" ".join(lines).split()))
+    if as_json:
+        document = {"error": {"code": type(error).__name__, "message": text, "retryable": retryable}}
+        text = json.dumps(document, ensure_ascii=False).encode("utf-8", "backslashreplace").decode("utf-8")
+    else:
+        text = f"error: {text}"
+    err.print(text, markup=False)
 
 
 def with_json(command: Command) -> Command:
     """Add ``--json``."""
-    return click.option("--json", "as_json", is_flag=True, help="One JSON document on stdout; logs go to stderr.")(
-        command
-    )
+    what = "One JSON document on stdout. Logs go to stderr; so does an error, as one line of JSON."
+    return click.option("--json", "as_json", is_flag=True, help=what)(command)
 
 
 def common(command: Command) -> Command:
@@ -177,6 +183,26 @@ def open_catalog(views: Sequence[str], conn_id: str | None) -> tuple[Materialize
     if len(names) != 1:
         raise ConfigurationError(f"the views are in several catalogs ({', '.join(names)}): one call for each catalog")
     return open_named(names[0], conn_id), identifiers
+
+
+def chosen_views(
+    views: Sequence[str], namespace: str | None, conn_id: str | None
+) -> tuple[MaterializedViewCatalog, list[Identifier]]:
+    """Open the catalog of the named views, or of all materialized views of a namespace.
+
+    Raises:
+        ConfigurationError: The views are in several catalogs.
+        NotFoundError: There is no such namespace.
+    """
+    from airflow_mv.refresh.pins import materialized_views
+
+    if bool(views) == (namespace is not None):
+        raise click.UsageError("name views, or --namespace CATALOG.NAMESPACE")
+    if namespace is None:
+        return open_catalog(views, conn_id)
+    name, space = split_namespace(namespace, conn_id)
+    catalog = open_named(name, conn_id)
+    return catalog, materialized_views(catalog, space)
 
 
 def open_named(name: str, conn_id: str | None) -> MaterializedViewCatalog:
@@ -300,16 +326,9 @@ def pin(
 
     Give the --json document to `refresh --pins FILE`; it lists the views in the order to refresh them.
     """
-    from airflow_mv.refresh.pins import materialized_views, pin_base_tables
+    from airflow_mv.refresh.pins import pin_base_tables
 
-    if bool(views) == (namespace is not None):
-        raise click.UsageError("name views, or --namespace CATALOG.NAMESPACE")
-    if namespace is not None:
-        name, space = split_namespace(namespace, conn_id)
-        catalog = open_named(name, conn_id)
-        identifiers = materialized_views(catalog, space)
-    else:
-        catalog, identifiers = open_catalog(views, conn_id)
+    catalog, identifiers = chosen_views(views, namespace, conn_id)
     found = pin_base_tables(catalog, identifiers, as_of=parse_time(as_of))
     if as_json:
         print_json(found.document())

@@ -213,13 +213,14 @@ def refresh(
 
 @main.command()
 @click.argument("view")
+@click.option("--limit", type=click.IntRange(min=1), help="Only the newest ones, at most so many.")
 @common
-def history(*, view: str, as_json: bool, conn_id: str | None) -> None:
+def history(*, view: str, limit: int | None, as_json: bool, conn_id: str | None) -> None:
     """List the recorded refreshes, oldest first."""
     from airflow_mv.freshness.status import history as view_history
 
     catalog, (identifier,) = open_catalog([view], conn_id)
-    documents = view_history(catalog, identifier)
+    documents = view_history(catalog, identifier)[-limit if limit else 0 :]
     if as_json:
         print_json(documents)
     else:

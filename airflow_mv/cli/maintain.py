@@ -4,14 +4,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from typing import Any
 
 import click
 
 from airflow_mv.catalog import MaterializedViewCatalog
-from airflow_mv.cli.context import common, open_catalog, out, print_json, progress, visible
+from airflow_mv.cli.context import chosen_views, common, open_catalog, out, print_json, progress, visible
 from airflow_mv.errors import (
     InvalidMetadataError,
     NotFoundError,
@@ -43,7 +43,8 @@ class Age(click.ParamType[timedelta]):
 
 
 @click.command()
-@click.argument("views", nargs=-1, required=True)
+@click.argument("views", nargs=-1)
+@click.option("--namespace", help="All materialized views of catalog.namespace.")
 @click.option(
     "--older-than",
     type=Age(),
@@ -55,25 +56,51 @@ class Age(click.ParamType[timedelta]):
 @click.option("--undo", is_flag=True, help="Restore expired snapshots whose files still exist; unmark all files.")
 @common
 def maintain(
-    *, views: tuple[str, ...], older_than: timedelta, dry_run: bool, undo: bool, as_json: bool, conn_id: str | None
+    *,
+    views: tuple[str, ...],
+    namespace: str | None,
+    older_than: timedelta,
+    dry_run: bool,
+    undo: bool,
+    as_json: bool,
+    conn_id: str | None,
 ) -> None:
-    """Expire old snapshots and delete orphan files that are proven to be the view's."""
+    """Expire old snapshots and delete orphan files that are proven to be the view's.
+
+    A view that fails does not stop the others. Its error is on stderr, and the command ends with its exit code.
+    """
     from airflow_mv.maintenance.orphans import maintain as maintain_view
 
-    catalog, identifiers = open_catalog(views, conn_id)
+    if undo and dry_run:
+        raise click.UsageError("--undo and --dry-run exclude each other")
+    catalog, identifiers = chosen_views(views, namespace, conn_id)
     if undo:
-        if dry_run:
-            raise click.UsageError("--undo and --dry-run exclude each other")
         _undo(catalog, identifiers, as_json=as_json)
         return
-    documents = []
-    for identifier in identifiers:
-        done = maintain_view(catalog, identifier, older_than=older_than, dry_run=dry_run, report=progress)
-        documents.append(done.to_dict())
+    _maintain_each(
+        identifiers,
+        lambda view: maintain_view(catalog, view, older_than=older_than, dry_run=dry_run, report=progress).to_dict(),
+        as_json=as_json,
+    )
+
+
+def _maintain_each(views: Sequence[Identifier], run: Callable[[Identifier], dict[str, Any]], *, as_json: bool) -> None:
+    from airflow_mv.freshness.observe import for_each
+
+    documents, errors = [], []
+    for result in for_each(views, run):
+        if result.error is not None:
+            errors.append(result.error)
+            continue
+        documents.append(result.get())
         if not as_json:
             _show(documents[-1])
-    if as_json:
+    if as_json and (documents or not errors):
         print_json(documents)
+    for error in errors[1:]:
+        progress(str(error))
+    if errors:
+        raise errors[0]
 
 
 def _undo(catalog: MaterializedViewCatalog, views: Sequence[Identifier], *, as_json: bool) -> None:

@@ -40,8 +40,10 @@ class Ended:
         assert self.stdout == ""
         assert "Traceback" not in self.stderr
         lines = self.stderr.strip().splitlines()
+        assert not any(line.startswith(("error: ", '{"error": ')) for line in lines[:-1])
+        if lines[-1].startswith('{"error": '):
+            return str(json.loads(lines[-1])["error"]["message"])
         assert lines[-1].startswith("error: "), self.stderr
-        assert not any(line.startswith("error: ") for line in lines[:-1])
         return lines[-1].removeprefix("error: ")
 
 

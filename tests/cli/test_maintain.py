@@ -104,10 +104,21 @@ def test_nothing_young_goes_by_default(home: Lake) -> None:
     assert {file for file in files(folder_of(home)) if not file.endswith("/ledger.json")} == before
 
 
-def test_several_views_are_maintained_at_once(home: Lake) -> None:
+@pytest.mark.parametrize("scope", [(VIEW, "lake.sales.other"), ("--namespace", "lake.sales")])
+def test_several_views_are_maintained_at_once_and_one_that_fails_stops_no_other(
+    home: Lake, scope: tuple[str, ...]
+) -> None:
     home.view("other")
-    documents = call("maintain", VIEW, "lake.sales.other", "--json").json
+    documents = call("maintain", *scope, "--json").json
     assert [document["view"] for document in documents] == [VIEW, "lake.sales.other"]
+
+    Path(home.storage().location.removeprefix("file://")).unlink()
+    done = call("maintain", *scope, "--json")
+    error = json.loads(done.stderr.strip().splitlines()[-1])["error"]
+    assert done.code == 1
+    assert [document["view"] for document in json.loads(done.stdout)] == ["lake.sales.other"]
+    assert (error["code"], error["retryable"]) == ("MetadataFileNotFoundError", False)
+    assert VIEW in error["message"]
 
 
 @pytest.mark.parametrize("age", ["", "3", "d", "-3d", "3.5d", "3 d", "3days", "1h30m", "٣d", "9999999d", "3D"])

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -86,7 +87,8 @@ def test_a_base_table_in_a_catalog_that_is_away_hides_no_other_view(
         "lake.sales.behind": "stale",
         "lake.sales.daily": "fresh",
     }
-    assert ended.stderr.strip().endswith("error: catalog 'west' does not answer")
+    error = {"code": "CatalogUnavailableError", "message": "catalog 'west' does not answer", "retryable": True}
+    assert json.loads(ended.stderr.strip().splitlines()[-1]) == {"error": error}
 
 
 def test_a_named_catalog_that_is_away_is_an_error(home: Lake) -> None:
