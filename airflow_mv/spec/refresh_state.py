@@ -2,9 +2,9 @@
 """The refresh state in a snapshot's summary, by the draft "Materialized View Spec" (apache/iceberg#11041).
 
 The draft is not merged, and its field names have changed. This module writes the form of June 2026, as a named
-dialect. It also reads older forms: ``refresh-version-id`` for the view's version (2024), and the two lists
-``source-table-states`` and ``source-view-states`` for ``source-states`` (2024 to 2025). The refresh state is for other
-engines. Our own record in the storage table's property remains authoritative.
+dialect. It also reads ``refresh-version-id``, an earlier name of ``view-version-id``, which the crate
+iceberg-rust-spec writes. The refresh state is for other engines. Our own record in the storage table's property
+remains authoritative.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ def write(state: RefreshState, dialect: str, *, view: str) -> str | None:
 
 
 def parse(text: str, *, source: str) -> RefreshState:
-    """Read the summary's text, in any of the known forms.
+    """Read the summary's text, with either name of the view's version.
 
     Raises:
         InvalidMetadataError: Names ``source`` and the field.
@@ -120,19 +120,8 @@ def parse(text: str, *, source: str) -> RefreshState:
     if "view-version-id" not in document and "refresh-version-id" in document:
         document["view-version-id"] = document.pop("refresh-version-id")
     if "source-states" not in document:
-        document["source-states"] = _joined(document, source)
+        document["source-states"] = []
     return RefreshState.read(document, source=source)
-
-
-def _joined(document: dict[str, Any], source: str) -> list[Any]:
-    """Merge the two lists of older drafts into one."""
-    states: list[Any] = []
-    for kind in ("table", "view"):
-        part = document.pop(f"source-{kind}-states", [])
-        if not isinstance(part, list) or not all(isinstance(item, dict) for item in part):
-            raise InvalidMetadataError(f"{source}: field 'source-{kind}-states': a list of objects is wanted")
-        states += [{"type": kind, **item} for item in part]
-    return states
 
 
 def _named(text: str, catalog: str) -> dict[str, Any]:

@@ -363,13 +363,13 @@ def test_what_another_engine_says_of_its_refresh_is_shown_in_one_spelling(home: 
     home.refresh()
     ours = stored_metadata(home.catalog, VIEW)["refresh_state"]
     assert (ours["view-version-id"], ours["source-states"][0]["snapshot-id"]) == (1, home.head())
-    source = {"name": "orders", "namespace": ["sales"], "uuid": "u", "snapshot-id": 7}
-    told = {"refresh-version-id": 1, "refresh-start-timestamp-ms": 5, "source-table-states": [source]}
+    source = {"type": "table", "name": "orders", "namespace": ["sales"], "uuid": "u", "snapshot-id": 7}
+    told = {"refresh-version-id": 1, "refresh-start-timestamp-ms": 5, "source-states": [source]}
     for text, shown in (
         (json.dumps(told), {
             "view-version-id": 1,
             "refresh-start-timestamp-ms": 5,
-            "source-states": [{"type": "table", **source}],
+            "source-states": [source],
         }),
         ("not JSON", None),
     ):  # fmt: skip
