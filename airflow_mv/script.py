@@ -173,12 +173,26 @@ WEIGHT = "__w"
 
 
 @dataclass(frozen=True, slots=True)
+class TableRead:
+    """A table that the view's query may read.
+
+    Args:
+        table: Quoted Spark name.
+        snapshot: The snapshot. ``None`` if the query names none: a table that was never written, of which it takes no
+            row.
+    """
+
+    table: str
+    snapshot: int | None
+
+
+@dataclass(frozen=True, slots=True)
 class SqlStep:
     """One Spark SQL statement.
 
     Args:
         sql: The statement.
-        query: The view's query that is part of the statement. It may only read pinned tables. Empty for none.
+        query: The view's query that is part of the statement. It may only read :attr:`Script.reads`. Empty for none.
         view: Quoted name of the temporary view that the statement creates, from :func:`temporary`; empty for none.
     """
 
@@ -197,11 +211,10 @@ class CreateStorageStep:
 
     Args:
         table: Quoted Spark name, in the staging catalog or in the view's own.
-        query: The view's SQL, pinned or not; it is analysed, never run.
+        query: The view's SQL; it is analysed, never run. It may only read :attr:`Script.reads`.
         location: The storage table's directory; ``None`` leaves it to the catalog.
         partition_by: Quoted partition transforms, e.g. ``days(`day`)``.
         properties: Table properties.
-        pinned: Whether the query names each table at a snapshot, so that it may read nothing else.
     """
 
     table: str
@@ -209,7 +222,6 @@ class CreateStorageStep:
     location: str | None
     partition_by: tuple[str, ...] = ()
     properties: tuple[tuple[str, str], ...] = ()
-    pinned: bool = False
 
     def describe(self) -> str:
         """Return the statement with the columns left to Spark."""
@@ -223,14 +235,12 @@ class DeterminismStep:
     """Check that a query is deterministic, and that its regenerated SQL is equivalent; otherwise the run falls back.
 
     Args:
-        query: The view's SQL, pinned or not; it is analysed, never run.
+        query: The view's SQL; it is analysed, never run. It may only read :attr:`Script.reads`.
         again: The query's regenerated SQL, which must have an equivalent plan; may be empty.
-        pinned: Whether the query names each table at a snapshot, so that it may read nothing else.
     """
 
     query: str
     again: str = ""
-    pinned: bool = False
 
     def describe(self) -> str:
         """Return a description of the check."""
@@ -385,6 +395,7 @@ class Script:
         checks: The checks of the staged rows.
         query: The query whose column types are compared with ``types``; empty for no comparison.
         types: The types of the view's columns, as Spark writes them, in order.
+        reads: All that the view's query may read.
     """
 
     view: str
@@ -400,6 +411,7 @@ class Script:
     checks: StagedChecks | None = None
     query: str = ""
     types: tuple[tuple[str, str], ...] = ()
+    reads: tuple[TableRead, ...] = ()
 
     @property
     def is_staged(self) -> bool:
@@ -442,6 +454,8 @@ class Script:
         for name in ("steps", "fallback"):
             document[name] = [_step(raw) for raw in json_objects(document.get(name, []), "script", name)]
         document["checks"] = StagedChecks.read(document.get("checks"))
+        reads = json_objects(document.get("reads", []), "script", "reads")
+        document["reads"] = [read(TableRead, raw, "script") for raw in reads]
         return read(cls, document, "script")
 
 

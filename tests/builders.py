@@ -35,7 +35,7 @@ from airflow_mv.refresh.run import refresh
 from airflow_mv.script import STAGING_CATALOG, CreateStorageStep, Outcome, Script, SqlStep
 from airflow_mv.spec.identifiers import Identifier, split
 from airflow_mv.spec.materialized_view import COMPLETE_KEY, REFRESH_ID_KEY
-from airflow_mv.spec.view import new_view, replace_version
+from airflow_mv.spec.view import ViewMetadata, new_view, replace_version
 from tests.branches import create_branch, overwrite_branch
 
 #: All layouts, by name.
@@ -55,6 +55,13 @@ _PINNED = re.compile(r"((?:`(?:[^`]|``)+`\.){2,}`(?:[^`]|``)+`)(?:\s+(?:FOR\s+)?
 def orders(rows: Iterable[tuple[int, str, int]]) -> pa.Table:
     """Rows of the usual base table: ``(id, region, amount)``."""
     return pa.Table.from_pylist([dict(zip(ORDERS.names, row, strict=True)) for row in rows], schema=ORDERS)
+
+
+def without_properties(view: ViewMetadata, *keys: str) -> ViewMetadata:
+    """Return a view's metadata as another program leaves it that removes properties."""
+    document = view.document()
+    document["properties"] = {key: value for key, value in view.properties.items() if key not in keys}
+    return ViewMetadata.read(document, source="without properties")
 
 
 @dataclass

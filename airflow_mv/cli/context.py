@@ -38,6 +38,8 @@ if TYPE_CHECKING:
 
 out = Console(highlight=False, soft_wrap=True, emoji=False)
 err = Console(stderr=True, highlight=False, soft_wrap=True, emoji=False)
+#: Exit code: something differs, or is wrong, and was not repaired.
+DIFFERENT = 4
 
 Command = Callable[..., None]
 

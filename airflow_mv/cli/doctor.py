@@ -17,10 +17,9 @@ from airflow_mv.catalog import MaterializedViewCatalog
 from airflow_mv.catalog.files import join
 from airflow_mv.errors import MaterializedViewError
 from airflow_mv.freshness.observe import observe
+from airflow_mv.job.submit import OLDEST_JAVA
 from airflow_mv.maintenance.repair import diagnose
 from airflow_mv.spec.identifiers import Identifier
-
-_MIN_JAVA = 17
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,14 +118,14 @@ def _guarded(check: str, look: Callable[[], Finding]) -> Finding:
 def _java() -> Finding:
     home = os.environ.get("JAVA_HOME")
     java = shutil.which("java", path=f"{home}/bin") if home else shutil.which("java")
-    mend = f"install Java {_MIN_JAVA} or newer (Debian: apt-get install openjdk-17-jre-headless), or set JAVA_HOME"
+    mend = f"install Java {OLDEST_JAVA} or newer (Debian: apt-get install openjdk-17-jre-headless), or set JAVA_HOME"
     if java is None:
         return Finding("java", ok=False, found="none" if home is None else f"none in JAVA_HOME={home}", mend=mend)
     text = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=30, check=False).stderr
     match = re.search(r'version "(?:1\.)?(\d+)[^"]*"', text)
     if match is None:
         return Finding("java", ok=False, found=f"{java}, of an unknown version", mend=mend)
-    return Finding("java", int(match[1]) >= _MIN_JAVA, f"{match[0].split(chr(34))[1]} ({java})", mend)
+    return Finding("java", int(match[1]) >= OLDEST_JAVA, f"{match[0].split(chr(34))[1]} ({java})", mend)
 
 
 def _version(distribution: str) -> str | None:

@@ -12,6 +12,7 @@ import click
 
 from airflow_mv.cli import show as render
 from airflow_mv.cli.context import (
+    DIFFERENT,
     catalog_names,
     common,
     guarded,
@@ -41,7 +42,6 @@ if TYPE_CHECKING:
     from airflow_mv.spec.interval import Span
 
 _STALE = 3
-_DIFFERENT = 4
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -302,7 +302,7 @@ def verify(
         else:
             render.verified_files(found.to_dict())
         if not found.intact:
-            sys.exit(_DIFFERENT)
+            sys.exit(DIFFERENT)
         return
     stager = stager_for(catalog, master, remote)
     verification = verify_view(catalog, identifier, session=lambda: stager.session)
@@ -311,7 +311,7 @@ def verify(
     else:
         render.verification(verification.to_dict())
     if not verification.equal:
-        sys.exit(_DIFFERENT)
+        sys.exit(DIFFERENT)
 
 
 @main.command()

@@ -9,9 +9,7 @@ from typing import Any
 
 import click
 
-from airflow_mv.cli.context import common, open_catalog, out, print_json, progress, visible
-
-_DIFFERENT = 4
+from airflow_mv.cli.context import DIFFERENT, common, open_catalog, out, print_json, progress, visible
 
 
 @click.command()
@@ -37,7 +35,7 @@ def repair(*, view: str, yes: bool, accept_older: bool, as_json: bool, conn_id: 
     else:
         _show(done.to_dict())
     if not done.ok:
-        sys.exit(_DIFFERENT)
+        sys.exit(DIFFERENT)
 
 
 def _show(document: Mapping[str, Any]) -> None:

@@ -51,7 +51,7 @@ class Announcements:
 
     at_most_every: timedelta = timedelta(0)
     remind_every: timedelta | None = None
-    marks: dict[str, tuple[str, float]] = field(default_factory=dict)
+    marks: dict[str, tuple[str, float]] = field(default_factory=dict, init=False)
 
     def due(self, marks: Mapping[str, str], now: float) -> list[str]:
         """Return the views whose pending changes are to be announced now.

@@ -75,6 +75,10 @@ class ObservedTable:
         return BaseTable.read(document, source=f"base table {self.identifier}")
 
 
+#: Base tables that a run has pinned, by name.
+Pins = dict[Identifier, ObservedTable]
+
+
 @dataclass(frozen=True, slots=True)
 class BaseTableChange:
     """The change of one base table since the recorded refresh.

@@ -18,7 +18,7 @@ from pyspark.sql.types import ArrayType, BinaryType, DataType, MapType, StringTy
 from airflow_mv.errors import IncrementalRefusedError
 from airflow_mv.quoting import quote
 from airflow_mv.redaction import shortened
-from airflow_mv.script import STAGING_CATALOG, Delta
+from airflow_mv.script import STAGING_CATALOG, Delta, TableRead
 
 #: The driver holds a result of at most this many rows, as a relation whose size the optimizer knows.
 AT_HAND = 20_000
@@ -41,6 +41,8 @@ class JobContext:
         self.staging = staging
         self.jvm: Any = getattr(spark, "_jvm", None)
         self.sql = ""
+        #: What the view's query may read.
+        self.reads: tuple[TableRead, ...] = ()
         self.deltas: list[Delta] = []
         self.keys: int | None = None
         self.way = "statement"

@@ -59,7 +59,7 @@ def check_deterministic(work: JobContext, step: DeterminismStep) -> None:
         IncrementalRefusedError: Codes ``not-deterministic``, ``own-function``, ``written-otherwise``.
         InvalidQueryError: It reads something other than its base tables.
     """
-    frame = check_reads(work, step.query) if step.pinned else work.query(step.query)
+    frame = check_reads(work, step.query)
     if step.again:
         check_equivalent(work, step, frame)
     if work.jvm is None:

@@ -23,19 +23,30 @@ from airflow_mv.quoting import quote
 #: Settings with which a plan's text is complete.
 _WHOLE_TEXT = {"spark.sql.debug.maxToStringFields": str(2**31 - 1), "spark.sql.maxPlanStringLength": str(2**31 - 16)}
 _PART = "`(?:[^`]|``)+`"
-#: A base table as the statements of a refresh name it.
-_PINNED = re.compile(rf"(?P<name>(?:{_PART}\.)+{_PART}) (?:VERSION AS OF (?P<snapshot>\d+)|TABLESAMPLE \(0 ROWS\))")
 #: Leaf nodes of a plan that do not read a table.
 _CONSTANT = frozenset({"OneRowRelation", "LocalRelation", "Range", "CTERelationRef", "UnionLoopRef"})
 _TABLE = "DataSourceV2Relation"
+#: What a SQL function that gives a table leaves in the analysed plan. It has no tree pattern.
+_FUNCTION_NODE = "SQLFunctionNode"
 _ANALYSED = re.compile(r"(?s)== Analyzed Logical Plan ==\n(.*?)\n== Optimized Logical Plan ==")
 _TABLE_IN_TEXT = re.compile(r"(?m)^[ :+-]*RelationV2\[.*\] (.+)$")
 _OTHER_IN_TEXT = re.compile(r"(?m)^[ :+-]*(Relation(?!V2)|HiveTableRelation|LogicalRDD|InMemoryRelation)\b.*$")
 _VARIABLE = re.compile(r"variablereference\(([^=)]+)=")
 #: Text that may be a call of a function by its full name.
 _CALL = re.compile(rf"(?<![\w`.])((?:(?:{_PART}|\w+)\s*\.\s*)*(?:{_PART}|\w+))\s*\(")
-_FUNCTION_NODE = re.compile(r"(?m)^[ :+-]*SQLFunctionNode ")
+_FUNCTION_IN_TEXT = re.compile(rf"(?m)^[ :+-]*{_FUNCTION_NODE} ")
 _SQL_FUNCTION = "sqlFunction."
+#: Frequent functions of Spark. No SQL function can take their names, so the server is not asked about them.
+_FREQUENT = """
+    abs and any_value approx_count_distinct array array_agg avg bool_and bool_or cast ceil coalesce collect_list
+    collect_set concat concat_ws contains count count_if date date_add date_diff date_format date_sub date_trunc day
+    dayofweek dense_rank explode first floor from_json get_json_object greatest grouping hash hour if ifnull in
+    isnotnull isnull lag last lead least length like lower lpad ltrim map max max_by md5 min min_by minute mod month
+    named_struct not nullif nvl or percentile power quarter rank regexp_extract regexp_replace replace round
+    row_number rpad rtrim second sha2 size split sqrt stddev string struct substr substring sum timestamp to_date
+    to_timestamp trim trunc try_divide unix_timestamp upper variance weekofyear when xxhash64 year
+"""
+BUILT_IN = frozenset(_FREQUENT.split())
 _CURE = "a refresh reads the tables that the query names at the snapshots that it records, and nothing else"
 
 #: A table's quoted name, and the snapshot that is read.
@@ -47,7 +58,7 @@ def check_reads(work: JobContext, sql: str) -> DataFrame:
 
     Args:
         work: The context of the run.
-        sql: The query, with its base tables at snapshots.
+        sql: The query. It may read what the run's script lists.
 
     Returns:
         The query as a frame; it has not run.
@@ -62,21 +73,25 @@ def check_reads(work: JobContext, sql: str) -> DataFrame:
         return frame
     plan: Any = frame._jdf.queryExecution().analyzed()
     patterns = work.jvm.org.apache.spark.sql.catalyst.trees.TreePattern
-    if plan.containsPattern(patterns.SQL_SCALAR_FUNCTION()) or _has_function_node(work, plan):
+    nodes = [(node, str(node.getClass().getSimpleName())) for node in _nodes(plan)]
+    if plan.containsPattern(patterns.SQL_SCALAR_FUNCTION()) or any(kind == _FUNCTION_NODE for _, kind in nodes):
         raise _function(next(_sql_functions(work, sql), "(its name is not known)"))
     if plan.containsPattern(patterns.VARIABLE_REFERENCE()):
         with whole_text(work):
             raise _variable(str(plan.toString()))
-    allowed = set(_pinned(sql))
-    for leaf in _leaves(plan):
-        kind = str(leaf.getClass().getSimpleName())
+    _check_leaves(work, [(node, kind) for node, kind in nodes if node.children().isEmpty()])
+    return frame
+
+
+def _check_leaves(work: JobContext, leaves: list[tuple[Any, str]]) -> None:
+    allowed = {(read.table, _text(read.snapshot)) for read in work.reads}
+    for leaf, kind in leaves:
         if kind == _TABLE and leaf.identifier().isDefined() and leaf.catalog().isDefined():
             found = _table(leaf)
-            if found not in allowed and not work.is_staged(found[0]):
+            if found not in allowed:
                 raise _foreign(found[0], {name for name, _ in allowed})
         elif kind not in _CONSTANT:
             raise _foreign(" ".join(str(leaf.simpleString(25)).split()), set())
-    return frame
 
 
 @contextmanager
@@ -88,14 +103,17 @@ def whole_text(work: JobContext) -> Iterator[None]:
         yield
 
 
-def _pinned(sql: str) -> Iterator[_Read]:
-    for found in _PINNED.finditer(sql):
-        yield found["name"], found["snapshot"]
+def _text(snapshot: int | None) -> str | None:
+    return None if snapshot is None else str(snapshot)
 
 
-def _leaves(plan: Any) -> Iterator[Any]:
-    for item in (plan, *_each(plan.subqueriesAll())):
-        yield from _each(item.collectLeaves())
+def _nodes(plan: Any) -> Iterator[Any]:
+    """Yield the nodes of a plan and of its subqueries. Their text would be long where a query has many columns."""
+    waiting = [plan, *_each(plan.subqueriesAll())]
+    while waiting:
+        node = waiting.pop()
+        yield node
+        waiting += _each(node.children())
 
 
 def _each(sequence: Any) -> Iterator[Any]:
@@ -109,16 +127,12 @@ def _table(leaf: Any) -> _Read:
     return ".".join(quote(str(part)) for part in parts), version[1] if version else None
 
 
-def _has_function_node(work: JobContext, plan: Any) -> bool:
-    """Whether a SQL table function is called. It appears as a node of the plan."""
-    with whole_text(work):
-        return _FUNCTION_NODE.search(str(plan.toString())) is not None
-
-
 def _sql_functions(work: JobContext, sql: str) -> Iterator[str]:
     """Yield the SQL functions that a query calls, temporary ones too."""
-    for call in dict.fromkeys(found[1] for found in _CALL.finditer(sql)):
-        name = ".".join(re.findall(rf"{_PART}|\w+", call))
+    names = dict.fromkeys(".".join(re.findall(rf"{_PART}|\w+", found[1])) for found in _CALL.finditer(sql))
+    for name in names:
+        if name.strip("`").lower() in BUILT_IN:
+            continue
         with suppress(Exception):  # a word before a parenthesis, or a catalog that lists no functions
             if str(work.spark.catalog.getFunction(name).className) == _SQL_FUNCTION:
                 yield f"{name.replace('`', '')}()"
@@ -133,14 +147,14 @@ def _check_text(work: JobContext, sql: str) -> None:
     work.sql = sql
     found = _ANALYSED.search(explained)
     text = found[1] if found else explained
-    if _FUNCTION_NODE.search(text):
+    if _FUNCTION_IN_TEXT.search(text):
         raise _function("(its name is not known)")
     if _VARIABLE.search(text):
         raise _variable(text)
-    allowed = {(_unquoted(name), snapshot) for name, snapshot in _pinned(sql)}
+    allowed = {(_unquoted(read.table), _text(read.snapshot)) for read in work.reads}
     for read in _TABLE_IN_TEXT.findall(text):
         name, _, snapshot = str(read).partition(" VERSION AS OF ")
-        if (name, snapshot.strip("'") or None) not in allowed and not name.startswith(f"{work.staging}."):
+        if (name, snapshot.strip("'") or None) not in allowed:
             raise _foreign(name, {name for name, _ in allowed})
     if other := _OTHER_IN_TEXT.search(text):
         raise _foreign(" ".join(other[0].split())[:100], set())

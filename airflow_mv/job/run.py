@@ -77,6 +77,7 @@ def run(
         idle = _take_idle(spark, access) if _stages(script) else None
         name = work.staging = idle or name
         bound = script.bound(name, script.branch)
+        work.reads = bound.reads
         with (
             _quiet(),
             made_active(spark),

@@ -52,19 +52,16 @@ def scratch_folder() -> Iterator[Path]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def sweep(base: Path | None = None) -> Swept:
+def sweep() -> Swept:
     """Remove the folders that killed processes of this user have left on this host.
 
     A folder is removed only if its name has the right form, it belongs to this user, no other user may enter it, and
     its process is proven to have ended. Folders of another boot, container or host are kept.
-
-    Args:
-        base: The folder that they are in; by default the one for temporary files.
     """
     removed: list[Path] = []
     failed: list[Path] = []
     scope = _scope()
-    for folder in sorted((base or Path(tempfile.gettempdir())).glob(f"{_PREFIX}*")):
+    for folder in sorted(Path(tempfile.gettempdir()).glob(f"{_PREFIX}*")):
         name = _NAME.fullmatch(folder.name)
         if name is None or name["scope"] != scope or not _is_ours(folder):
             continue

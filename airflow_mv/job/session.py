@@ -8,7 +8,7 @@ import re
 import shutil
 import socket
 import subprocess
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -19,21 +19,19 @@ from pyspark.sql import SparkSession
 
 from airflow_mv.errors import ConfigurationError, JobError
 from airflow_mv.job.scratch import scratch_folder
-from airflow_mv.job.submit import JARS_VARIABLE, jar_confs, log4j_properties, write_properties
+from airflow_mv.job.submit import JARS_VARIABLE, OLDEST_JAVA, jar_confs, log4j_properties, write_properties
 from airflow_mv.redaction import hide, shortened
 
 #: The prefix of catalog settings.
 CATALOG = "spark.sql.catalog."
-_OLDEST_JAVA = 17
+_NAME = "airflow-mv"
 
 
 def open_session(
     confs: Mapping[str, str],
     *,
-    packages: Sequence[str] = (),
     master: str | None = None,
     remote: str | None = None,
-    app_name: str = "airflow-mv",
     report: Callable[[str], None] = print,
 ) -> SparkSession:
     """Return a session that knows the catalogs in ``confs``.
@@ -43,10 +41,8 @@ def open_session(
 
     Args:
         confs: Spark settings, secret ones too.
-        packages: Maven coordinates, beside those in ``spark.jars.packages``.
         master: A Spark master; by default ``local[*]``.
         remote: A Spark Connect URL (``sc://…``) instead.
-        app_name: The application's name.
         report: Called with messages about slow steps.
 
     Raises:
@@ -54,14 +50,14 @@ def open_session(
         JobError: If the Spark Connect server or the master does not answer.
     """
     if remote is not None:
-        return with_catalogs(_connect(remote, app_name), confs)
+        return with_catalogs(_connect(remote), confs)
     active = active_session()
     if active is not None:
         return with_catalogs(active, confs)
     check_java()
     local = (master or "local[*]").startswith("local")
-    settings = {**_defaults(local=local), **confs, "spark.master": master or "local[*]", "spark.app.name": app_name}
-    settings |= jar_confs(settings, packages)
+    settings = {**_defaults(local=local), **confs, "spark.master": master or "local[*]", "spark.app.name": _NAME}
+    settings |= jar_confs(settings)
     if settings.get("spark.jars.packages"):
         report(f"fetching {settings['spark.jars.packages']} (once; {JARS_VARIABLE} names a folder of jars instead)")
     return _start(settings)
@@ -107,7 +103,7 @@ def made_active(spark: SparkSession) -> Iterator[None]:
             sessions.clearActiveSession()
 
 
-def _connect(remote: str, app_name: str) -> SparkSession:
+def _connect(remote: str) -> SparkSession:
     address = urlsplit(remote.partition(";")[0])  # a token may follow
     host, port = address.hostname or "", address.port or 15002
     if address.scheme != "sc" or not host:
@@ -117,7 +113,7 @@ def _connect(remote: str, app_name: str) -> SparkSession:
     except OSError as error:
         raise JobError(f"the Spark Connect server {host}:{port} does not answer: {error}") from error
     try:
-        return SparkSession.builder.remote(remote).appName(app_name).getOrCreate()
+        return SparkSession.builder.remote(remote).appName(_NAME).getOrCreate()
     except PySparkException as error:
         if error.getCondition() != "SESSION_ALREADY_EXIST":
             raise
@@ -180,7 +176,7 @@ def check_java() -> None:
     """
     home = os.environ.get("JAVA_HOME")
     java = str(Path(home, "bin", "java")) if home else shutil.which("java")
-    advice = f"Install Java {_OLDEST_JAVA} or newer (a full one) and let JAVA_HOME name its folder."
+    advice = f"Install Java {OLDEST_JAVA} or newer (a full one) and let JAVA_HOME name its folder."
     if java is None:
         raise ConfigurationError(f"Spark needs Java, and there is none on the PATH. {advice}")
     try:
@@ -188,7 +184,7 @@ def check_java() -> None:
     except (OSError, subprocess.SubprocessError) as error:
         raise ConfigurationError(f"Spark needs Java, and {java} does not run: {error}. {advice}") from error
     version = re.search(r'version "(\d+)', answer.stderr + answer.stdout)
-    if version and int(version[1]) < _OLDEST_JAVA:
+    if version and int(version[1]) < OLDEST_JAVA:
         raise ConfigurationError(f"{java} is Java {version[1]}: too old for Spark. {advice}")
 
 

@@ -17,7 +17,6 @@ from pyspark.errors import (
     NumberFormatException,
     SparkRuntimeException,
 )
-from pyspark.sql import DataFrame
 
 from airflow_mv.errors import IncrementalRefusedError
 from airflow_mv.job.apply import merge_additive, replace_keys
@@ -135,7 +134,7 @@ def _run_step(work: JobContext, step: Step) -> None:
         case SqlStep():
             _run_sql(work, step)
         case CreateStorageStep():
-            work.write(create_table(work, step, _analysed(work, step).schema))
+            work.write(create_table(work, step, check_reads(work, step.query).schema))
         case DeterminismStep():
             check_deterministic(work, step)
         case DeltaStep():
@@ -152,10 +151,6 @@ def _run_sql(work: JobContext, step: SqlStep) -> None:
     if step.view:
         work.forget_later(step.view)
     work.write(step.sql)
-
-
-def _analysed(work: JobContext, step: CreateStorageStep) -> DataFrame:
-    return check_reads(work, step.query) if step.pinned else work.query(step.query)
 
 
 def brief(sql: str) -> str:

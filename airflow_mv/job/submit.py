@@ -12,6 +12,8 @@ from pathlib import Path
 from airflow_mv.errors import ConfigurationError
 
 _ROOT = Path(__file__).parents[1]
+#: The oldest Java that Spark 4 runs on.
+OLDEST_JAVA = 17
 #: ZIP's earliest date, so that the same sources give the same bytes.
 _EPOCH = (1980, 1, 1, 0, 0, 0)
 _SHIPPED = ("__init__.py", "documents.py", "errors.py", "quoting.py", "redaction.py", "script.py", "version.py")
@@ -104,15 +106,14 @@ _SELF_CONTAINED = re.compile(
 )
 
 
-def jar_confs(settings: Mapping[str, str], packages: Sequence[str] = ()) -> dict[str, str]:
+def jar_confs(settings: Mapping[str, str]) -> dict[str, str]:
     """Return the settings with which Spark finds its packages. Packages on this machine need no resolution.
 
     Args:
         settings: Spark settings, of which ``spark.jars``, ``spark.jars.packages`` and ``spark.jars.ivy`` count.
-        packages: Maven coordinates, beside those in ``spark.jars.packages``.
     """
     listed = settings.get("spark.jars.packages", "").split(",")
-    wanted = [item for item in dict.fromkeys([*(part.strip() for part in listed), *packages]) if item]
+    wanted = [item for item in dict.fromkeys(part.strip() for part in listed) if item]
     folders = [Path(os.environ[JARS_VARIABLE])] if os.environ.get(JARS_VARIABLE) else []
     ivy = settings.get("spark.jars.ivy")
     folders.append(Path(ivy, "jars") if ivy else Path.home() / ".ivy2.5.2" / "jars")

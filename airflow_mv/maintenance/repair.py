@@ -27,6 +27,7 @@ from airflow_mv.publish.pointed import write_next
 from airflow_mv.publish.protocol import Change, Effects, Verdict, commit
 from airflow_mv.spec.identifiers import Identifier
 from airflow_mv.spec.materialized_view import (
+    KEPT_ROLLBACKS,
     PROPERTY,
     STORAGE_OF_PROPERTY,
     RefreshRecord,
@@ -491,7 +492,8 @@ class _Doctor:
         kept = without_records(back, _gone(table, checked, history, record.refresh_id))
         if state is not None:
             kept = StorageState.read(
-                {**kept.document(), "rollback-ids": [*state.rollback_ids, kept.rollback_id][-8:]}, source=PROPERTY
+                {**kept.document(), "rollback-ids": [*state.rollback_ids, kept.rollback_id][-KEPT_ROLLBACKS:]},
+                source=PROPERTY,
             )
         when = timestamp(record.refreshed_at_ms) or "an unknown time"
         other = "" if record.version_id == view.metadata.current_version_id else ", which is of an earlier definition"

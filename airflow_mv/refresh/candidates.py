@@ -289,7 +289,7 @@ class _Candidates:
     def _candidate(self, mode: Mode, steps: Sequence[Step], text: str) -> Candidate:
         costs = base_costs(self.question.bases)
         estimate = incremental_cost(str(mode), costs, self.question.stored.cost)
-        probe = DeterminismStep(self.question.pinned, self.again, pinned=True)
+        probe = DeterminismStep(self.question.pinned, self.again)
         return Candidate(mode, (probe, *steps), (Reason(Code.INCREMENTAL, text),), estimate)
 
     def _relations(self, reads: Mapping[str, int], *, only_added: bool = False) -> tuple[Step, ...]:

@@ -32,7 +32,7 @@ from airflow_mv.publish.refresh import history_limits
 from airflow_mv.publish.view_change import CreateView, NewStorage, ViewChange, discarded_on_failure, drop_storage
 from airflow_mv.refresh.checks import require_fitting
 from airflow_mv.refresh.inputs import expanded_dependencies, load_tables, same_columns, schemas_of
-from airflow_mv.refresh.statements import create_storage, pin, pinned_tables
+from airflow_mv.refresh.statements import PinnedQuery, create_storage, pin, pinned_tables
 from airflow_mv.script import Outcome, Script
 from airflow_mv.spec.clock import MAX_AHEAD_MS
 from airflow_mv.spec.identifiers import Identifier
@@ -362,17 +362,16 @@ def _new_storage(
 ) -> NewStorage:
     """Let Spark create an empty storage table below a view's location. No view names it yet."""
     token = uuid.uuid4().hex
-    query, nested = _resolved(catalog, sql, columns, context, view)
+    pinned = _resolved(catalog, sql, columns, context, view)
     name = None
     if definition.layout == "registered":
         name = Identifier(view.catalog, view.namespace, f"{view.name[:200]}__storage_{token[:8]}")
     script = create_storage(
         view=str(view),
-        query=query,
+        pinned=pinned,
         columns=columns,
         location=join(location, f"storage-{token[:12]}") if catalog.chooses_locations else None,
         partition_by=[partition_transform(text) for text in definition.partition_by],
-        nested=nested,
         token=token,
         table=name,
         owner=view.within_catalog,
@@ -423,7 +422,7 @@ def _now_ms(catalog: MaterializedViewCatalog, folder: str, effects: Effects) -> 
 
 def _resolved(
     catalog: MaterializedViewCatalog, sql: str, columns: Sequence[str] | None, context: Identifier, view: Identifier
-) -> tuple[str, dict[str, str]]:
+) -> PinnedQuery:
     """Return the query with every name resolved and pinned, so that Spark sees what a refresh will see."""
     query = parse_query(sql, view=str(view), default_catalog=context.catalog, default_namespace=context.namespace)
     dependencies = load_dependencies(catalog, query)

@@ -70,7 +70,7 @@ def alternatives(inputs: RefreshInputs) -> Alternatives:
         views=observation.dependencies.nested,
         output=columns_of({"fields": loaded.metadata.schema_.fields}),
         # No incremental refresh is possible if a column name in the query now means a different column.
-        pinned=inputs.pinned_query(filtered=True)[0],
+        pinned=inputs.pinned_query(filtered=True).sql,
         bases=bases,
         stored=_stored(observation.storage),
     )

@@ -14,9 +14,9 @@ from airflow_mv.catalog import Located, MaterializedViewCatalog
 from airflow_mv.catalog.statistics import FileStatistics
 from airflow_mv.checks import Check
 from airflow_mv.freshness.observe import Observation, observe, require_readable
-from airflow_mv.freshness.state import ObservedTable, State
+from airflow_mv.freshness.state import ObservedTable, Pins, State
 from airflow_mv.refresh.candidates import Statistics
-from airflow_mv.refresh.statements import pin, pinned_tables
+from airflow_mv.refresh.statements import PinnedQuery, pin, pinned_tables
 from airflow_mv.spec.identifiers import Identifier
 from airflow_mv.spec.interval import Span
 from airflow_mv.spec.interval_parts import parts_in, parts_of
@@ -28,10 +28,6 @@ from airflow_mv.sql.types import rebound_columns
 
 #: What happens if an incremental view would have to be recomputed in full.
 FallbackPolicy = Literal["full", "fail", "skip"]
-#: Base tables that a run has pinned.
-Pins = dict[Identifier, ObservedTable]
-#: A query with its base tables at snapshots, and the metadata file to register by staged name.
-Pinned = tuple[str, dict[str, str]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +111,7 @@ class RefreshInputs:
         """
         return tables_at_snapshots(self.observation, () if filtered else self.renamed_columns)
 
-    def pinned_query(self, *, filtered: bool = False) -> Pinned:
+    def pinned_query(self, *, filtered: bool = False) -> PinnedQuery:
         """Return the view's query with the base tables pinned to the observed snapshots.
 
         Args:

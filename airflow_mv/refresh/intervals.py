@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from airflow_mv.freshness.observe import Observation
 from airflow_mv.refresh.plan import RefreshPlan
-from airflow_mv.refresh.statements import PartialRefresh, all_rows, interval_steps
-from airflow_mv.script import Outcome, staged
+from airflow_mv.refresh.statements import PartialRefresh, PinnedQuery, all_rows, interval_steps
+from airflow_mv.script import Outcome, TableRead, staged
 from airflow_mv.spec.identifiers import Identifier
 from airflow_mv.spec.interval import Interval
 from airflow_mv.spec.reasons import Mode
@@ -52,8 +52,8 @@ def interval_work(observation: Observation, interval: Interval, query: str, byte
     )
 
 
-def kept_rows(observation: Observation, plan: RefreshPlan, kept: Kept | None) -> tuple[str, dict[str, str]] | None:
-    """Return a query for the rows that an earlier round staged, and the metadata files that it needs registered.
+def kept_rows(observation: Observation, plan: RefreshPlan, kept: Kept | None) -> PinnedQuery | None:
+    """Return a query for the rows that an earlier round staged.
 
     Only the storage table has changed since then. The rows depend on the base snapshots alone, so they are still right.
 
@@ -72,8 +72,9 @@ def kept_rows(observation: Observation, plan: RefreshPlan, kept: Kept | None) ->
         return None
     place, snapshot = found
     if isinstance(place, Identifier):
-        return all_rows(place.sql(), snapshot), {}
-    return all_rows(staged("base_0"), snapshot), {"base_0": place}
+        return PinnedQuery(all_rows(place.sql(), snapshot), (TableRead(place.sql(), snapshot),), {})
+    name = staged("base_0")
+    return PinnedQuery(all_rows(name, snapshot), (TableRead(name, snapshot),), {"base_0": place})
 
 
 def _same_rows(plan: RefreshPlan, other: RefreshPlan) -> bool:

@@ -24,7 +24,7 @@ from airflow_mv.errors import (
     PinError,
 )
 from airflow_mv.freshness.observe import for_each, load_dependencies, observe_tables, query_of
-from airflow_mv.freshness.state import ObservedTable
+from airflow_mv.freshness.state import ObservedTable, Pins
 from airflow_mv.spec.identifiers import Identifier
 from airflow_mv.spec.stored import StoredModel
 from airflow_mv.spec.table import TableMetadata
@@ -32,9 +32,6 @@ from airflow_mv.sql.order import Reads, all_read, in_order, levels
 from airflow_mv.sql.query import parse_query
 
 log = logging.getLogger(__name__)
-
-#: Pinned base tables, in the form that a refresh takes.
-Pins = dict[Identifier, ObservedTable]
 
 _AGAIN = "Pin again: clear the task that pins, with those after it"
 

@@ -11,13 +11,14 @@ from airflow_mv.catalog.files import join
 from airflow_mv.errors import UnsupportedError
 from airflow_mv.freshness.lag import lag
 from airflow_mv.freshness.observe import Observation
+from airflow_mv.freshness.state import Pins
 from airflow_mv.refresh.checks import all_checks, checks_to_run, reads_staged_views
 from airflow_mv.refresh.choose import Choice, Policy, choose
 from airflow_mv.refresh.incremental import full_estimate
-from airflow_mv.refresh.inputs import Pinned, Pins, RefreshInputs, RefreshOptions, load_inputs
+from airflow_mv.refresh.inputs import RefreshInputs, RefreshOptions, load_inputs
 from airflow_mv.refresh.intervals import ANY_SIZE, Kept, interval_work, kept_rows
 from airflow_mv.refresh.plan import RefreshPlan, refresh_id
-from airflow_mv.refresh.statements import PartialRefresh, refresh_script
+from airflow_mv.refresh.statements import PartialRefresh, PinnedQuery, refresh_script
 from airflow_mv.script import Script
 from airflow_mv.spec.identifiers import Identifier
 from airflow_mv.spec.interval import Interval
@@ -97,7 +98,7 @@ def _of_interval(inputs: RefreshInputs, interval: Interval, plan: RefreshPlan, k
         why = Reason(Code.REBASED, "its rows are staged already: only the storage table has changed since")
         plan = replace(plan, reasons=(*plan.reasons, why))
     query = found or inputs.pinned_query()
-    work = interval_work(observation, interval, query[0], full_estimate(inputs).bytes_read)
+    work = interval_work(observation, interval, query.sql, full_estimate(inputs).bytes_read)
     return plan.with_script(build_script(inputs, query, plan.refresh_id, work))
 
 
@@ -151,12 +152,12 @@ def _plan(inputs: RefreshInputs, choice: Choice, policy: Policy) -> RefreshPlan:
     )
 
 
-def build_script(inputs: RefreshInputs, queries: Pinned, identity: str, work: PartialRefresh | None) -> Script:
+def build_script(inputs: RefreshInputs, pinned: PinnedQuery, identity: str, work: PartialRefresh | None) -> Script:
     """Compile the script that recomputes the rows, or does less.
 
     Args:
         inputs: The inputs of the refresh.
-        queries: The query for the rows.
+        pinned: The query for the rows.
         identity: The refresh.
         work: The steps that replace the recompute of all rows.
 
@@ -171,7 +172,7 @@ def build_script(inputs: RefreshInputs, queries: Pinned, identity: str, work: Pa
     return refresh_script(
         view=str(loaded.identifier),
         refresh_id=identity,
-        pinned=queries,
+        pinned=pinned,
         columns=columns_of({"fields": loaded.metadata.schema_.fields}),
         storage=storage.table,
         target=storage.target,

@@ -18,6 +18,7 @@ from airflow_mv.script import (
     Script,
     SqlStep,
     Step,
+    TableRead,
     Target,
     staged,
 )
@@ -46,6 +47,21 @@ _ARGUMENT = re.compile(r"(bucket|truncate)\[(\d+)\]")
 _TIMES = {"year": "years", "month": "months", "day": "days", "hour": "hours"}
 
 
+@dataclass(frozen=True, slots=True)
+class PinnedQuery:
+    """A query with its base tables at snapshots.
+
+    Args:
+        sql: The query.
+        reads: The tables that it reads.
+        nested: The metadata file of each base table that is itself a materialized view, by staged name.
+    """
+
+    sql: str
+    reads: tuple[TableRead, ...]
+    nested: Mapping[str, str]
+
+
 def pinned_tables(
     tables: Collection[Identifier],
     *,
@@ -71,7 +87,7 @@ def pin(
     dependencies: Dependencies,
     tables: Mapping[Identifier, PinnedTable],
     storages: Mapping[Identifier, str | Identifier],
-) -> tuple[str, dict[str, str]]:
+) -> PinnedQuery:
     """Pin every base table of a query.
 
     Args:
@@ -79,12 +95,11 @@ def pin(
         dependencies: The tables and views that the query reads.
         tables: From :func:`pinned_tables`.
         storages: As for :func:`pinned_tables`.
-
-    Returns:
-        The pinned query, and the storage metadata files to register, by staged name.
     """
     text = pin_query(query, tables=tables, views=dependencies.nested)
-    return text, {_staged_names(storages)[item]: place for item, place in storages.items() if isinstance(place, str)}
+    reads = tuple(TableRead(item.sql or name.sql(), item.snapshot_id) for name, item in tables.items())
+    names = _staged_names(storages)
+    return PinnedQuery(text, reads, {names[item]: place for item, place in storages.items() if isinstance(place, str)})
 
 
 def read_as(storages: Mapping[Identifier, str | Identifier]) -> dict[Identifier, str]:
@@ -129,7 +144,7 @@ def refresh_script(
     *,
     view: str,
     refresh_id: str,
-    pinned: tuple[str, Mapping[str, str]],
+    pinned: PinnedQuery,
     columns: Sequence[tuple[str, str]],
     storage: TableMetadata,
     target: Target,
@@ -143,8 +158,7 @@ def refresh_script(
     Args:
         view: For messages.
         refresh_id: The refresh.
-        pinned: The view's SQL with every base table pinned, and the metadata file of each base table that is itself a
-            materialized view, by staged name.
+        pinned: The view's SQL with every base table pinned.
         columns: Name and Spark type of each of the view's columns, in order.
         storage: The storage table's metadata.
         target: How the statements name the storage table.
@@ -153,7 +167,7 @@ def refresh_script(
         outcome_location: Where a submitted driver stores its outcome.
         work: The steps that replace the recompute; only if the columns are the same.
     """
-    query, nested = pinned
+    query, nested = pinned.sql, pinned.nested
     steps = [_register(STORAGE, target.registers)] if target.registers else []
     steps += [_register(name, location) for name, location in sorted(nested.items())]
     if target.branch:
@@ -178,6 +192,7 @@ def refresh_script(
         branch=staging_branch(refresh_id) if target.branch else None,
         query=query,
         types=tuple(columns),
+        reads=pinned.reads,
     )
     return _with_partial(script, last, work)
 
@@ -216,11 +231,10 @@ def all_rows(table: str, snapshot: int | None = None) -> str:
 def create_storage(
     *,
     view: str,
-    query: str,
+    pinned: PinnedQuery,
     columns: Sequence[str] | None,
     location: str | None,
     partition_by: Sequence[str],
-    nested: Mapping[str, str],
     token: str,
     table: Identifier | None = None,
     owner: str = "",
@@ -229,21 +243,20 @@ def create_storage(
 
     Args:
         view: For messages.
-        query: The view's SQL, with full names.
+        pinned: The view's SQL with every base table pinned.
         columns: Names of the columns, if the view has its own.
         location: The storage table's directory; with ``None`` the catalog chooses it.
         partition_by: Checked and quoted partition transforms.
-        nested: Metadata file of each base table that is itself a materialized view, by staged name.
         token: Used in place of a refresh id.
         table: Its name in the catalog; by default it is in no catalog.
         owner: The view's namespace and name, for a table in the catalog.
     """
-    source = renamed(query, columns) if columns else query
+    source = renamed(pinned.sql, columns) if columns else pinned.sql
     name = table.sql() if table else staged(STORAGE)
     properties = (*REGISTERED_PROPERTIES, (STORAGE_OF_PROPERTY, owner)) if table else STORAGE_PROPERTIES
-    step = CreateStorageStep(name, source, location, tuple(partition_by), properties, pinned=True)
-    steps: tuple[Step, ...] = (*(_register(name, file) for name, file in sorted(nested.items())), step)
-    return Script(view, token, name, steps, None, _CONFS, len(nested))
+    step = CreateStorageStep(name, source, location, tuple(partition_by), properties)
+    steps: tuple[Step, ...] = (*(_register(name, file) for name, file in sorted(pinned.nested.items())), step)
+    return Script(view, token, name, steps, None, _CONFS, len(pinned.nested), reads=pinned.reads)
 
 
 def renamed(query: str, columns: Sequence[str]) -> str:

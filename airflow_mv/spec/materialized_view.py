@@ -40,12 +40,12 @@ COMPLETE_KEY = "airflow-mv.complete"
 FALLBACK_KEY = "airflow-mv.fallback"
 
 #: Key in a base table's ``properties``: its metadata file at the snapshot that was read.
-METADATA_LOCATION_KEY = "metadata-location"
-METADATA_LOCATION = METADATA_LOCATION_KEY
+METADATA_LOCATION = "metadata-location"
 
 _STAGING_BRANCH = re.compile(r"airflow_mv_[0-9a-f]{8}(_[0-9a-f]{4}){3}_[0-9a-f]{12}_[0-9a-f]{8}", re.ASCII)
 
-_KEPT_ROLLBACKS = 8
+#: The most ids of rollbacks that a storage state keeps.
+KEPT_ROLLBACKS = 8
 
 NonEmpty = Annotated[str, Field(min_length=1)]
 
@@ -254,7 +254,7 @@ class StorageState(StoredModel):
             **self.document(),
             "current-refresh-id": refresh_id,
             "rollback-id": rollback_id,
-            "rollback-ids": [*self.rollback_ids, rollback_id][-_KEPT_ROLLBACKS:],
+            "rollback-ids": [*self.rollback_ids, rollback_id][-KEPT_ROLLBACKS:],
         }
         return type(self).read(document, source=PROPERTY)
 
@@ -264,7 +264,7 @@ def _historic(record: dict[str, Any]) -> dict[str, Any]:
     tables = [
         {
             **table,
-            "properties": {key: text for key, text in table["properties"].items() if key != METADATA_LOCATION_KEY},
+            "properties": {key: text for key, text in table["properties"].items() if key != METADATA_LOCATION},
         }
         if "properties" in table
         else table

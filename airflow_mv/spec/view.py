@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import gzip
 import uuid
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
@@ -274,13 +274,10 @@ def roll_back(view: ViewMetadata, version_id: int, *, now_ms: int) -> ViewMetada
     return _made_current(view, view.document(), version_id, _not_before(view, now_ms), source="rolled back view")
 
 
-def with_view_properties(
-    view: ViewMetadata, updates: Mapping[str, str], *, removed: Collection[str] = ()
-) -> ViewMetadata:
-    """Return the view with properties set and removed. The version does not change."""
+def with_view_properties(view: ViewMetadata, updates: Mapping[str, str]) -> ViewMetadata:
+    """Return the view with properties set. The version does not change."""
     document = view.document()
-    kept = {key: value for key, value in document.get("properties", {}).items() if key not in removed}
-    document["properties"] = {**kept, **updates}
+    document["properties"] = {**document.get("properties", {}), **updates}
     return ViewMetadata.read(document, source="view properties")
 
 

@@ -189,13 +189,12 @@ def expand_view(sql: str, columns: tuple[str, ...], name: str) -> str:
     return f"((\n{sql}\n) AS {quote(name)}({', '.join(map(quote, columns))}))"
 
 
-def partition_transform(text: str, columns: Collection[str] | None = None) -> str:
+def partition_transform(text: str) -> str:
     """Check one partition field, such as ``days(ts)``, and return it with its column quoted.
 
     Args:
         text: A column, or ``years``, ``months``, ``days``, ``hours`` of a column, or ``bucket`` or
-            ``truncate`` of a width and a column.
-        columns: The existing columns, if known.
+            ``truncate`` of a width and a column. Spark finds the column when the table is created.
 
     Raises:
         InvalidQueryError: It is not one of these.
@@ -203,7 +202,7 @@ def partition_transform(text: str, columns: Collection[str] | None = None) -> st
     match = _TRANSFORM.fullmatch(text)
     if match is None:
         raise _no_transform(text)
-    column = _known_column(match["argument"] or match["column"], columns, text)
+    column = _quoted_column(match["argument"] or match["column"])
     if match["name"] is None:
         return column
     name, width = match["name"].lower(), match["width"]
@@ -331,16 +330,8 @@ def _too_deep(query: ParsedQuery, reference: Reference) -> InvalidQueryError:
 
 
 # ----------------------------------------------------------------------------- partition transforms
-def _known_column(written: str, columns: Collection[str] | None, text: str) -> str:
-    name = written[1:-1].replace("``", "`") if written.startswith("`") else written
-    if columns is None:
-        return quote(name)
-    if name in columns:
-        return quote(name)
-    for column in columns:
-        if column.lower() == name.lower():
-            return quote(column)
-    raise InvalidQueryError(f"partition field {text!r}: there is no column {name!r}; there are {', '.join(columns)}")
+def _quoted_column(written: str) -> str:
+    return quote(written[1:-1].replace("``", "`") if written.startswith("`") else written)
 
 
 def _no_transform(text: str) -> InvalidQueryError:

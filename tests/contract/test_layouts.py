@@ -19,7 +19,7 @@ from airflow_mv.refresh.read import read_arrow, readable
 from airflow_mv.refresh.run import refresh
 from airflow_mv.spec.reasons import Mode
 from airflow_mv.spec.view import with_view_properties
-from tests.builders import QUERY, Lake
+from tests.builders import QUERY, Lake, without_properties
 from tests.contract.support import EAST, NORTH, SOUTH, VIEW, ids, left_over, staged, where
 
 
@@ -80,7 +80,7 @@ def test_a_property_changes_without_a_new_version(home: Lake) -> None:
     now = home.catalog.load(VIEW)
     assert now.metadata.properties == {**view.metadata.properties, "comment": "été ☃"}
     assert now.metadata.current_version == view.metadata.current_version
-    assert home.catalog.replace(now, with_view_properties(now.metadata, {}, removed=["comment"]))
+    assert home.catalog.replace(now, without_properties(now.metadata, "comment"))
     assert home.catalog.load(VIEW).metadata.properties == view.metadata.properties
 
 

@@ -33,6 +33,7 @@ from airflow_mv.refresh.create import Definition, create
 from airflow_mv.spec.identifiers import Identifier
 from airflow_mv.spec.view import ViewMetadata, new_view, replace_version, with_view_properties
 from airflow_mv.sql.query import parse_query
+from tests.builders import without_properties
 from tests.services import http_server
 
 CANARY = "canary-91c2-token"
@@ -242,7 +243,7 @@ def test_only_what_differs_is_sent() -> None:
     """Whatever else someone changes meanwhile stays."""
     old = metadata(a="1", b="2")
     redefined = replace_version(
-        with_view_properties(old, {"a": "3"}, removed=["b"]),
+        without_properties(with_view_properties(old, {"a": "3"}), "b"),
         schema={"type": "struct", "fields": [{"id": 1, "name": "m", "required": False, "type": "string"}]},
         sql="SELECT 'x' AS m",
         default_catalog="lake",

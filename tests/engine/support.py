@@ -84,7 +84,8 @@ def open_spark(catalog: MaterializedViewCatalog) -> SparkSession:
     settings = settings_of(catalog)
     # Other folders' tests get this session, too: it needs every driver from the start.
     confs = {**settings.session_confs(), "spark.driver.defaultJavaOptions": QUICK_JAVA}
-    spark = open_session(confs, packages=(POSTGRESQL,), master="local[2]", report=lambda _: None)
+    confs["spark.jars.packages"] += f",{POSTGRESQL}"
+    spark = open_session(confs, master="local[2]", report=lambda _: None)
     spark.conf.set("spark.sql.shuffle.partitions", "2")
     spark.conf.set("spark.sql.session.timeZone", "UTC")
     for key, value in QUICK.items():

@@ -7,10 +7,12 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
+from pyspark.errors import AnalysisException, UnsupportedOperationException
 
 from airflow_mv.errors import InvalidQueryError
 from airflow_mv.job.context import JobContext
-from airflow_mv.job.reads import check_reads
+from airflow_mv.job.reads import BUILT_IN, check_reads
+from airflow_mv.script import TableRead
 from tests.engine.support import Lake
 
 #: Queries over r that call the function ``f()``, which the tests make.
@@ -109,14 +111,28 @@ def test_what_reads_no_table_is_read_as_it_is(tables: Lake) -> None:
     ]
     classic, over_connect = JobContext(tables.spark, "none"), JobContext(tables.spark, "none")
     over_connect.jvm = None
+    classic.reads = over_connect.reads = (
+        *(TableRead(_quoted(tables, name), tables.snapshot(name)) for name in ("r", "b")),
+        TableRead(_quoted(tables, "never"), None),
+    )
     for work in (classic, over_connect):
         for sql in queries:
             assert check_reads(work, sql.format(**pins)).columns
-        with pytest.raises(InvalidQueryError, match=tables("b")):
-            check_reads(work, f"SELECT k FROM {pins['r']} JOIN {_quoted(tables, 'b')}")
+        for column in ("k", f"'{_quoted(tables, 'b')} TABLESAMPLE (0 ROWS)' AS k"):  # a text is no permission
+            with pytest.raises(InvalidQueryError, match=tables("b")):
+                check_reads(work, f"SELECT {column} FROM {pins['r']} JOIN {_quoted(tables, 'b')}")
         for call in ("f()", "default . f ()", "`spark_catalog`.default.`f`()", "T()", "(SELECT max(v) FROM g())"):
             with pytest.raises(InvalidQueryError, match="SQL function"):
                 check_reads(work, f"SELECT k, {call} AS x FROM {pins['r']}")
+
+
+def test_no_sql_function_can_have_the_name_of_a_function_that_is_not_looked_up(tables: Lake) -> None:
+    """These names are taken for Spark's own."""
+    for name in ("sum", "upper"):
+        with pytest.raises((AnalysisException, UnsupportedOperationException)):
+            tables.run(f"CREATE OR REPLACE TEMPORARY FUNCTION {name}(x INT) RETURNS INT RETURN 3")
+    for name in BUILT_IN:
+        assert tables.spark.catalog.getFunction(name).className.startswith("org.apache.spark.sql.catalyst."), name
 
 
 def _quoted(lake: Lake, name: str) -> str:

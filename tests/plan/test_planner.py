@@ -17,7 +17,7 @@ from airflow_mv.freshness.changes import Kind, Range, Size
 from airflow_mv.freshness.state import BaseTableChange, State
 from airflow_mv.refresh.cost import Estimate
 from airflow_mv.refresh.plan import RefreshPlan, refresh_id
-from airflow_mv.refresh.statements import partition_transforms, refresh_script
+from airflow_mv.refresh.statements import PinnedQuery, partition_transforms, refresh_script
 from airflow_mv.script import (
     BRANCH,
     STAGING,
@@ -254,7 +254,7 @@ def statements(*, same_schema: bool, storage: TableMetadata = STORAGE) -> tuple[
     return refresh_script(
         view="v",
         refresh_id="r",
-        pinned=("SELECT 1", {"base_0": "file:///n.json"}),
+        pinned=PinnedQuery("SELECT 1", (), {"base_0": "file:///n.json"}),
         columns=[("key", "int")],
         storage=storage,
         target=Target(staged("storage"), staged("storage"), registers="file:///lake/it's here/1.json"),

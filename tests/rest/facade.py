@@ -33,6 +33,7 @@ from airflow_mv.errors import (
 )
 from airflow_mv.spec.identifiers import Identifier
 from airflow_mv.spec.view import ViewMetadata, new_view, replace_version, roll_back, with_view_properties
+from tests.builders import without_properties
 from tests.services import http_server
 
 _TRIES = 20
@@ -93,7 +94,7 @@ class Changes:
         self.view = with_view_properties(self.view, item["updates"])
 
     def _remove_properties(self, item: Mapping[str, Any]) -> None:
-        self.view = with_view_properties(self.view, {}, removed=item["removals"])
+        self.view = without_properties(self.view, *item["removals"])
 
     def _add_schema(self, item: Mapping[str, Any]) -> None:
         self._schemas[item["schema"]["schema-id"]] = item["schema"]

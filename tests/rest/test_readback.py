@@ -19,7 +19,7 @@ from airflow_mv.refresh.create import Definition, create
 from airflow_mv.spec.identifiers import Identifier
 from airflow_mv.spec.stored import decode
 from airflow_mv.spec.view import replace_version, roll_back, with_view_properties
-from tests.builders import QUERY, Lake, lake
+from tests.builders import QUERY, Lake, lake, without_properties
 from tests.rest.reference import (
     Document,
     Reference,
@@ -98,7 +98,7 @@ def test_views_and_storage_tables_of_a_busy_life_are_read_alike(
         home.compact()
         assert home.refresh(name).mode == "fast-forward"
         change(home, name, lambda metadata: with_view_properties(metadata, {"a": "1"}))
-        change(home, name, lambda metadata: with_view_properties(metadata, {"b": "☃"}, removed=["a"]))
+        change(home, name, lambda metadata: without_properties(with_view_properties(metadata, {"b": "☃"}), "a"))
         create(home.catalog, name, Definition(f"{QUERY} HAVING sum(amount) > 1"), stager=home.stager, replace=True)
         home.refresh(name)
     views, tables = check(reference, warehouse, at_least=(14, 12))

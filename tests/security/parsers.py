@@ -30,6 +30,7 @@ from airflow_mv.script import (
     SqlStep,
     StagedCheck,
     StagedChecks,
+    TableRead,
 )
 from airflow_mv.spec.identifiers import Identifier
 from airflow_mv.spec.materialized_view import PROPERTY, parse_settings, parse_storage_state, property_text
@@ -60,6 +61,7 @@ SCRIPT = Script(
     (("spark.sql.session.timeZone", "UTC"),),
     1,
     checks=StagedChecks("SELECT * FROM `s`", (StagedCheck("a", "warn", "b", "count(*)", "true", "", "m:f"),), "d1"),
+    reads=(TableRead("`a`.`b`.`c`", 7), TableRead(f"`{STAGING}`.`staged`.`base_0`", None)),
 )
 OUTCOME = Outcome(
     "6f1c",

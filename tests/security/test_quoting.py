@@ -14,7 +14,7 @@ from sqlglot import exp
 
 from airflow_mv.quoting import quote
 from airflow_mv.quoting import quote as script_quote
-from airflow_mv.refresh.statements import create_storage, renamed
+from airflow_mv.refresh.statements import PinnedQuery, create_storage, renamed
 from airflow_mv.script import CreateStorageStep
 from airflow_mv.spec.identifiers import Identifier
 from airflow_mv.sql.query import (
@@ -91,7 +91,7 @@ def test_i23_a_default_namespace_of_any_name_is_quoted() -> None:
     pinned = pin_query(parsed("SELECT * FROM orders", name.namespace), tables=tables, views={})
     assert pinned == "SELECT * FROM `c`.`${env:HOME}`.`a``; DROP TABLE t--`.`orders` VERSION AS OF 7"
     script = create_storage(
-        view="v", query=pinned, columns=None, location="file:///w", partition_by=[], nested={}, token="t"
+        view="v", pinned=PinnedQuery(pinned, (), {}), columns=None, location="file:///w", partition_by=[], token="t"
     )
     assert ("spark.sql.variable.substitute", "false") in script.confs
     assert isinstance(script.steps[-1], CreateStorageStep)

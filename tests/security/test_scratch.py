@@ -88,16 +88,19 @@ def test_i20_a_command_that_is_asked_to_end_while_spark_starts_leaves_no_secret(
         assert list((home / "tmp").glob("airflow-mv-*")) == []
 
 
-def test_i20_what_a_killed_command_leaves_is_removed_by_the_next_start_and_never_before(home: Path) -> None:
+def test_i20_what_a_killed_command_leaves_is_removed_by_the_next_start_and_never_before(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(home / "tmp"))
     secret = Canary("s3.secret-access-key")
     with starting(home, secret.text) as running:
-        assert sweep(home / "tmp").removed == ()  # it runs
+        assert sweep().removed == ()  # it runs
         assert found([secret], files(home / "tmp"))
         running.kill()
         running.wait()
         (left,) = (home / "tmp").glob("airflow-mv-*")
         assert found([secret], files(home / "tmp"))
-    swept = sweep(home / "tmp")
+    swept = sweep()
     assert (swept.removed, swept.failed) == ((left,), ())
     assert found([secret], files(home / "tmp")) == []
 
@@ -123,7 +126,10 @@ def test_i20_the_doctor_and_a_start_sweep(home: Path, monkeypatch: pytest.Monkey
         assert not left.exists()
 
 
-def test_only_what_is_proven_to_be_left_by_a_dead_process_of_ours_is_swept(tmp_path: Path) -> None:
+def test_only_what_is_proven_to_be_left_by_a_dead_process_of_ours_is_swept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     dead = subprocess.Popen([sys.executable, "-c", "0"])
     started = scratch._started(dead.pid)
     dead.wait()
@@ -146,14 +152,14 @@ def test_only_what_is_proven_to_be_left_by_a_dead_process_of_ours_is_swept(tmp_p
     (tmp_path / f"{good}linkedto").symlink_to(tmp_path / "elsewhere")
     (tmp_path / f"{good}just1one").write_text("a file")
     before = sorted(tmp_path.rglob("*"))
-    assert sweep(tmp_path) == scratch.Swept()
+    assert sweep() == scratch.Swept()
     assert sorted(tmp_path.rglob("*")) == before
 
     wrong = tmp_path / f"airflow-mv-{scope}-{us}-1-abcdefgh"  # our id, of a process that was started at another time
     (tmp_path / f"{good}abcdefgh" / "deep").mkdir(mode=0o700, parents=True)
     (tmp_path / f"{good}abcdefgh").chmod(0o700)
     wrong.mkdir(mode=0o700)
-    assert set(sweep(tmp_path).removed) == {wrong, tmp_path / f"{good}abcdefgh"}
+    assert set(sweep().removed) == {wrong, tmp_path / f"{good}abcdefgh"}
 
 
 def test_the_operator_s_folder_is_one_that_a_sweep_knows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -163,5 +169,5 @@ def test_the_operator_s_folder_is_one_that_a_sweep_knows(tmp_path: Path, monkeyp
         assert operator._scratch is not None
         assert scratch._NAME.fullmatch(operator._scratch.name)
         assert operator._scratch.stat().st_mode & 0o777 == 0o700
-        assert sweep(tmp_path).removed == ()
+        assert sweep().removed == ()
     assert not operator._scratch.exists()

@@ -19,7 +19,7 @@ from pyspark.sql import SparkSession
 
 from airflow_mv.catalog.spark import POSTGRESQL, SparkSettings, spark_settings
 from airflow_mv.job.session import open_session
-from airflow_mv.script import STAGING, CreateStorageStep, Outcome, Script, SqlStep
+from airflow_mv.script import STAGING, CreateStorageStep, Outcome, Script, SqlStep, TableRead
 
 #: Java compiles quickly instead of well: on small data the second compiler is half of what a test costs.
 QUICK_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
@@ -48,22 +48,30 @@ class Lake:
         version = f" VERSION AS OF {pin}" if pin else ""
         return f"SELECT day, sum(amount) AS amount FROM {self.name}.sales.orders{version} GROUP BY day"
 
+    @property
+    def reads(self) -> tuple[TableRead, ...]:
+        """The orders, with and without a snapshot."""
+        name = f"`{self.name}`.`sales`.`orders`"
+        return TableRead(name, None), TableRead(name, self.first_snapshot)
+
     def creation(self, query: str | None = None, **options: Any) -> Script:
         step = CreateStorageStep(TABLE, query or self.query(), self.storage, **options)
-        return Script(f"{self.name}.sales.daily", "created", TABLE, (step,))
+        return Script(f"{self.name}.sales.daily", "created", TABLE, (step,), reads=self.reads)
 
     def refresh(self, metadata_location: str, query: str, **options: Any) -> Script:
         register = (
             f"CALL `{STAGING}`.system.register_table(table => 'staged.storage', metadata_file => '{metadata_location}')"
         )
         steps = (SqlStep(register), SqlStep(f"INSERT OVERWRITE {TABLE}\n{query}"))
-        return Script(f"{self.name}.sales.daily", str(uuid.uuid4()), TABLE, steps, **options)
+        return Script(f"{self.name}.sales.daily", str(uuid.uuid4()), TABLE, steps, reads=self.reads, **options)
 
     def whole(self, query: str | None = None, **options: Any) -> Script:
         """Creation and pinned refresh in one script: what needs one Spark application only."""
         first, *_ = self.creation().steps
         insert = SqlStep(f"INSERT OVERWRITE {TABLE}\n{query or self.query(self.first_snapshot)}")
-        return Script(f"{self.name}.sales.daily", str(uuid.uuid4()), TABLE, (first, insert), **options)
+        return Script(
+            f"{self.name}.sales.daily", str(uuid.uuid4()), TABLE, (first, insert), reads=self.reads, **options
+        )
 
     def pointers(self) -> list[tuple[str, str]]:
         """What the catalog's database holds."""
@@ -103,7 +111,8 @@ def session() -> Iterator[SparkSession]:
     """One local session; it holds a secret from the start."""
     settings = spark_settings("unused", {"type": "sql", "uri": "sqlite:////nowhere/x.db", "token": CANARY})
     confs = {**settings.session_confs(), "spark.driver.defaultJavaOptions": QUICK_JAVA}
-    spark = open_session(confs, packages=[POSTGRESQL], master="local[2]")
+    confs["spark.jars.packages"] += f",{POSTGRESQL}"
+    spark = open_session(confs, master="local[2]")
     yield spark
     spark.stop()
 

@@ -23,6 +23,7 @@ from airflow_mv.script import (
     Script,
     SqlStep,
     Step,
+    TableRead,
     temporary,
 )
 from tests.spark.changing import plain, quick
@@ -72,7 +73,9 @@ class Home:
         """Create the storage table and fill it."""
         self.sql = sql
         modes = tuple((f"write.{operation}.mode", mode) for operation in ("merge", "delete", "update"))
-        created = run(self.spark, self.lake.creation(self.query(), properties=modes, **creation), report=silent)
+        table = ".".join(f"`{part}`" for part in self.base.split("."))
+        script = self.lake.creation(self.query(), properties=modes, **creation)
+        created = run(self.spark, replace(script, reads=(TableRead(table, self.head()),)), report=silent)
         assert created.metadata_location is not None, created.error
         self.stored = created.metadata_location
         filled = self.run(SqlStep(f"INSERT OVERWRITE {TABLE}\n{self.query()}"), incremental=False)

@@ -204,7 +204,14 @@ def whole_run(lake: Lake, *statements: str, start: int | None = None) -> Script:
     """Create a storage table, make the delta of the orders, run statements."""
     (create,) = lake.creation(f"SELECT day, amount, 0 AS w FROM {lake.name}.sales.orders").steps
     step = DeltaStep(VIEW, f"{lake.name}.sales.orders", lake.first_snapshot, start, ("day", "amount"))
-    return Script(f"{lake.name}.sales.daily", "r", TABLE, (create, step, *map(SqlStep, statements)), incremental=True)
+    return Script(
+        f"{lake.name}.sales.daily",
+        "r",
+        TABLE,
+        (create, step, *map(SqlStep, statements)),
+        incremental=True,
+        reads=lake.reads,
+    )
 
 
 def silent(line: str) -> None:
@@ -262,18 +269,22 @@ def test_steps_are_refused_for_a_snapshot_that_is_gone_before_the_first_runs(spa
     (create,) = lake.creation(f"SELECT day, amount FROM {name}").steps
     probe = DeterminismStep(lake.query())
     steps = (create, probe, view, DeltaStep(VIEW, name, 7, lake.first_snapshot, ("day",)))
-    outcome = run(spark, Script(name, "r", TABLE, steps, incremental=True, fallback=(full,)), report=silent)
+    outcome = run(
+        spark, Script(name, "r", TABLE, steps, incremental=True, fallback=(full,), reads=lake.reads), report=silent
+    )
     assert (outcome.mode, outcome.fallback, outcome.rows_written) == ("full", "snapshot-missing", 3)
 
 
 @pytest.mark.parametrize("word", ["rand()", "uuid()", "current_timestamp()", "current_date()", "now()"])
 def test_a_query_that_gives_other_rows_each_time_is_refused(spark: SparkSession, lake: Lake, word: str) -> None:
     """Half of the stored rows would be of one time and half of another."""
+    work = JobContext(spark, "none")
+    work.reads = lake.reads
     query = f"SELECT day, count(*) FROM {lake.name}.sales.orders WHERE {word} IS NOT NULL GROUP BY day"
     with pytest.raises(IncrementalRefusedError) as refused:
-        check_deterministic(JobContext(spark, "none"), DeterminismStep(query))
+        check_deterministic(work, DeterminismStep(query))
     assert refused.value.code == "not-deterministic"
-    check_deterministic(JobContext(spark, "none"), DeterminismStep(lake.query()))
+    check_deterministic(work, DeterminismStep(lake.query()))
 
 
 def test_a_refusal_runs_the_fallback_in_the_same_job_or_ends_it(spark: SparkSession, lake: Lake) -> None:
@@ -281,10 +292,10 @@ def test_a_refusal_runs_the_fallback_in_the_same_job_or_ends_it(spark: SparkSess
     full = SqlStep(f"INSERT OVERWRITE {TABLE} SELECT day, amount, 1 FROM {lake.name}.sales.orders")
     (create,) = lake.creation(f"SELECT day, amount, 0 AS w FROM {lake.name}.sales.orders").steps
     steps = (create, DeterminismStep("SELECT rand()"), SqlStep("INSERT INTO not_reached SELECT 1"))
-    script = Script(f"{lake.name}.sales.daily", "r", TABLE, steps, incremental=True, fallback=(full,))
+    script = Script(f"{lake.name}.sales.daily", "r", TABLE, steps, incremental=True, fallback=(full,), reads=lake.reads)
     outcome = run(spark, Script.from_json(script.to_json()), report=silent)
     assert (outcome.mode, outcome.fallback, outcome.rows_written) == ("full", "not-deterministic", 3)
-    ended = run(spark, Script(script.view, "r", TABLE, steps, incremental=True), report=silent)
+    ended = run(spark, Script(script.view, "r", TABLE, steps, incremental=True, reads=lake.reads), report=silent)
     assert (ended.mode, ended.fallback, ended.metadata_location) == ("none", "not-deterministic", None)
     assert "other rows each time" in (ended.error or "")
     assert not ended.query_error
@@ -323,7 +334,9 @@ def test_over_spark_connect_the_change_comes_from_the_rows_and_keys_are_replaced
     )
 
     def script(*steps: Step) -> Script:
-        return Script(f"{lake.name}.sales.daily", "r", TABLE, (create, fill, *steps), incremental=True)
+        return Script(
+            f"{lake.name}.sales.daily", "r", TABLE, (create, fill, *steps), incremental=True, reads=lake.reads
+        )
 
     orders = SqlCatalog(lake.name, **lake.properties).load_table("sales.orders")
     head = orders.metadata.current_snapshot_id

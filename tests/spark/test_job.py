@@ -285,7 +285,11 @@ def submit(folder: Path, lake: Lake, script: Script, *, confs: dict[str, str], m
     left = Path((script.outcome_location or "").removeprefix("file://"))
     left.write_text("half of an older outc")
     settings = lake.settings
-    plain = {**settings.confs, **jar_confs({}, settings.packages), "spark.ui.enabled": "false"}
+    plain = {
+        **settings.confs,
+        **jar_confs({"spark.jars.packages": ",".join(settings.packages)}),
+        "spark.ui.enabled": "false",
+    }
     properties = write_properties(folder, {**plain, **confs}, settings.secrets)
     options = ["--master", master, "--properties-file", str(properties), "--load-spark-defaults"]
     files = ["--py-files", str(build_package(folder)), str(main_file()), str(location)]

@@ -144,9 +144,9 @@ def test_metadata_files_go_where_the_view_s_property_says() -> None:
     assert a_view(**{"write.metadata.path": "file:///elsewhere/"}).metadata_folder == "file:///elsewhere"
 
 
-def test_properties_are_set_and_removed_and_the_version_stays() -> None:
-    view = with_view_properties(a_view(a="1", b="2"), {"c": "3"}, removed=["a", "z"])
-    assert view.properties == {"b": "2", "c": "3"}
+def test_properties_are_set_and_the_version_stays() -> None:
+    view = with_view_properties(a_view(a="1", b="2"), {"b": "3", "c": "4"})
+    assert view.properties == {"a": "1", "b": "3", "c": "4"}
     assert view.versions == a_view().versions
 
 
