@@ -78,7 +78,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> FromBot
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """A test that asks for a server need not say so twice; folders that start the same things are neighbours."""
+    """Mark what needs a server, give slow tests an hour, and make neighbours of folders that start the same things."""
     items.sort(key=place)
     for item in items:
         asked = getattr(item, "fixturenames", ())
@@ -86,6 +86,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.postgres)
         if "rest_jvm" in asked or "reference" in asked:
             item.add_marker(pytest.mark.rest)
+        if item.get_closest_marker("slow") and not item.get_closest_marker("timeout"):
+            item.add_marker(pytest.mark.timeout(3600))
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

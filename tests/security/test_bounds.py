@@ -191,7 +191,7 @@ def test_i25_a_history_is_as_old_as_the_view_allows(tmp_path: Path, layout: Layo
 
 @pytest.mark.slow
 def test_i25_two_thousand_refreshes_with_time_travel_leave_metadata_of_the_same_size(tmp_path: Path) -> None:
-    """The long run, with the default of 100 records and a maintenance at times; and each refresh costs the same."""
+    """The long run, with the default of 100 records and regular expiry; each refresh takes the same CPU time."""
     (tmp_path / "w").mkdir()
     with lake(f"sqlite:///{tmp_path}/c.db", tmp_path / "w") as home:
         home.table()
@@ -199,9 +199,9 @@ def test_i25_two_thousand_refreshes_with_time_travel_leave_metadata_of_the_same_
         home.refresh()
         sizes_, seconds = [], []
         for number in range(2000):
-            started = time.perf_counter()
+            started = time.process_time()  # others' processes do not count
             found = travelled(home, 1, 100)
-            seconds.append(time.perf_counter() - started)
+            seconds.append(time.process_time() - started)
             sizes_.append(found[-1])
             if number % 100 == 99:
                 expire(home.catalog, VIEW, older_than=timedelta(0))

@@ -36,7 +36,7 @@ def fuzzed(name: str, seed: int, count: int) -> dict[str, Any]:
         cwd=ROOT,
         capture_output=True,
         text=True,
-        timeout=550,
+        timeout=550 if count < 10_000 else 3500,
         check=False,
     )
     assert done.returncode == 0, f"{name}, seed {seed}: {done.stderr[-2000:]}"
