@@ -205,7 +205,7 @@ def test_a_view_that_reads_another_of_the_run_without_an_order_is_told_so(home: 
 
 def test_views_in_a_circle_are_refused(home: Lake) -> None:
     a, b = (Identifier.parse(f"lake.sales.{name}") for name in "ab")
-    with pytest.raises(InvalidQueryError, match="circle"):
+    with pytest.raises(InvalidQueryError, match="cycle"):
         pin_base_tables(home.catalog, [a, b], definitions={a: "SELECT * FROM b", b: "SELECT * FROM a"})
 
 

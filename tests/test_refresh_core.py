@@ -343,7 +343,7 @@ def test_views_that_read_each_other_in_a_circle_are_refused(home: Lake) -> None:
     home.view("b", "SELECT * FROM lake.sales.a")
     circle = Definition("SELECT * FROM lake.sales.b")
     create(home.catalog, "sales.a", circle, stager=home.stager, replace=True)
-    with pytest.raises(InvalidQueryError, match="circle"):
+    with pytest.raises(InvalidQueryError, match="cycle"):
         refresh(home.catalog, ["sales.a", "sales.b"], stager=home.stager)
 
 

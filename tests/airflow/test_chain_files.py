@@ -80,7 +80,7 @@ def test_the_order_may_be_told_where_no_sql_tells_it() -> None:
     ("views", "error", "message"),
     [
         ({TOTAL: "SELECT FROM WHERE"}, InvalidQueryError, r"lake\.sales\.total"),
-        ({TOTAL: "SELECT * FROM daily", DAILY: "SELECT * FROM total"}, InvalidQueryError, "circle"),
+        ({TOTAL: "SELECT * FROM daily", DAILY: "SELECT * FROM total"}, InvalidQueryError, "cycle"),
         ({"daily": []}, InvalidIdentifierError, "too few parts"),
         ({TOTAL: [DAILY]}, ConfigurationError, r"after names lake\.sales\.daily, which is not a view of the chain"),
         ([DAILY, "lake.sales.`daily`"], ConfigurationError, "named twice"),

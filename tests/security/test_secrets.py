@@ -186,7 +186,7 @@ def _called(arguments: tuple[str, ...], home: Path) -> str:
 FAILING: dict[str, dict[str, str]] = {
     "a database that is down": {"type": "sql", "uri": "postgresql+psycopg2://me:{}@127.0.0.1:1/x"},
     "a database by no driver": {"type": "sql", "uri": "nonsense+psycopg2://me:{}@127.0.0.1:1/x"},
-    "no URL": {"type": "sql", "uri": "postgresql://me:{}@127.0.0.1:port/x"},
+    "not a URL": {"type": "sql", "uri": "postgresql://me:{}@127.0.0.1:port/x"},
     "a REST server that is down": {"type": "rest", "uri": "http://me:{}@127.0.0.1:1/"},
     "another scheme": {"type": "rest", "uri": "gopher://me:{}@127.0.0.1:1/"},
     "a file that cannot be a database": {"type": "sql", "uri": "sqlite:////proc/nowhere/{}.db?password={}"},
@@ -226,7 +226,7 @@ def test_i20_no_secret_is_left_by_an_airflow_run_with_real_spark_submit(
     airflow.connect("spark_default", conn_type="spark", host="local[2]")
     (password,) = (item for item in canaries if item.place == "uri")
     keys = {item.place: item.text for item in canaries if item.place in KEYS}
-    for number, failing in enumerate(("a database that is down", "no URL", "a REST server that is down")):
+    for number, failing in enumerate(("a database that is down", "not a URL", "a REST server that is down")):
         broken = {key: value.replace("{}", password.url) for key, value in FAILING[failing].items()} | keys
         airflow.connect(f"down_{number}", conn_type="iceberg", extra=broken)
     conf = {"spark.sql.shuffle.partitions": "2", "spark.ui.enabled": "false", **event_log(tmp_path / "events")}
