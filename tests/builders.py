@@ -10,6 +10,7 @@ import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -258,6 +259,16 @@ def exists(location: str) -> bool:
     return _path(location).exists()
 
 
+@cache
+def _database() -> duckdb.DuckDBPyConnection:
+    return duckdb.connect(config={"threads": 1})
+
+
+def duck() -> duckdb.DuckDBPyConnection:
+    """A session of this process's DuckDB, with registered tables of its own: to start one takes longer than a query."""
+    return _database().cursor()
+
+
 _WORK = re.compile(r"CREATE OR REPLACE TEMPORARY VIEW|INSERT INTO")
 _NO_STEPS = "only Spark can refresh from changes"
 
@@ -369,7 +380,7 @@ class DuckStager:
         return (scratch if catalog == STAGING_CATALOG else self.iceberg).load_table(tuple(rest))
 
     def _query(self, scratch: SqlCatalog, sql: str) -> pa.Table:
-        with duckdb.connect() as session:
+        with duck() as session:
 
             def bind(match: re.Match[str]) -> str:
                 name = f"pinned_{uuid.uuid4().hex}"

@@ -10,10 +10,10 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import pytest
-from sqlalchemy import URL
+from sqlalchemy import URL, Engine, event
 from xdist.remote import Producer
 
 from tests.rest.java import java_process
@@ -56,7 +56,19 @@ for _name in [name for name in os.environ if name.startswith(_FOREIGN) and name 
     del os.environ[_name]
 os.environ.update(_OURS)
 (_HOME / "airflow" / "dags").mkdir(parents=True)
-(_HOME / ".pyiceberg.yaml").write_text("legacy-current-snapshot-id: False\n")  # the default; hides the user's file
+# Hides the user's own file. Without one there is none: pyiceberg parses it again for each catalog and each commit.
+if any((folder / ".pyiceberg.yaml").exists() for folder in (Path.home(), Path.cwd())):
+    (_HOME / ".pyiceberg.yaml").write_text("legacy-current-snapshot-id: False\n")  # the default
+
+# No test cuts the power: what is flushed to the disk is recorded by the tests of durability, and costs waits only.
+os.fsync = lambda descriptor: None
+
+
+@event.listens_for(Engine, "connect")
+def _leave_the_disk_alone(connection: Any, _record: object) -> None:
+    if type(connection).__module__ == "sqlite3":
+        connection.execute("PRAGMA synchronous=OFF")
+
 
 # py4j speaks of its sockets even while the interpreter ends, when there is no stream to write to any more.
 logging.getLogger("py4j").setLevel(logging.ERROR)

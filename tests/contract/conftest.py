@@ -24,11 +24,12 @@ _MARKS = {"postgres_uri": [pytest.mark.postgres], "rest_uri": [pytest.mark.rest]
 _SLOW = ("sqlite-registered", "postgres-pointed")
 
 
-def _parameter(name: str) -> ParameterSet:
+def home_parameter(name: str) -> ParameterSet:
+    """A home with the marks of what it needs."""
     return pytest.param(name, marks=[*_MARKS.get(HOMES[name][0], []), *([pytest.mark.slow] if name in _SLOW else [])])
 
 
-@pytest.fixture(params=[_parameter(name) for name in HOMES])
+@pytest.fixture(params=[home_parameter(name) for name in HOMES])
 def every_home(request: pytest.FixtureRequest, warehouse: Path) -> Iterator[Lake]:
     """An empty lake in each catalog and layout."""
     fixture, layout = HOMES[request.param]
@@ -36,7 +37,7 @@ def every_home(request: pytest.FixtureRequest, warehouse: Path) -> Iterator[Lake
         yield found
 
 
-@pytest.fixture(params=[_parameter(name) for name in HOMES if "pointed" not in name])
+@pytest.fixture(params=[home_parameter(name) for name in HOMES if "pointed" not in name])
 def registered_home(request: pytest.FixtureRequest, warehouse: Path) -> Iterator[Lake]:
     """An empty lake in each catalog, in the registered layout."""
     with lake(str(request.getfixturevalue(HOMES[request.param][0])), warehouse, layout="registered") as found:

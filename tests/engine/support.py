@@ -32,6 +32,7 @@ from airflow_mv.refresh.stagers import session_stager, settings_of
 from airflow_mv.script import Outcome, Script
 from airflow_mv.spec.identifiers import Identifier
 from airflow_mv.spec.materialized_view import PROPERTY
+from tests.builders import duck
 from tests.spark.changing import QUICK
 
 #: Java compiles quickly instead of well: on small data the second compiler is half of what a test costs.
@@ -42,12 +43,12 @@ LAKE, OTHER = "lake", "elsewhere"
 
 def as_arrow(columns: str | pyarrow.Schema, rows: str | None = None) -> pyarrow.Table:
     """Make an Arrow table of columns and ``VALUES`` as DuckDB writes them."""
-    with duckdb.connect() as connection:
+    with duck() as connection:
         if isinstance(columns, str):
-            connection.execute(f"CREATE TABLE made ({columns})")
+            connection.execute(f"CREATE TEMP TABLE made ({columns})")
         else:
             connection.register("empty", columns.empty_table())
-            connection.execute("CREATE TABLE made AS FROM empty")
+            connection.execute("CREATE TEMP TABLE made AS FROM empty")
         if rows:
             connection.execute(f"INSERT INTO made VALUES {rows}")
         return connection.sql("FROM made").to_arrow_table()

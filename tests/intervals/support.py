@@ -10,7 +10,6 @@ from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-import duckdb
 import pyarrow as pa
 import sqlglot
 from pyiceberg.catalog.sql import SqlCatalog
@@ -22,7 +21,7 @@ from airflow_mv.script import Script
 from airflow_mv.spec.interval import Span
 from airflow_mv.spec.materialized_view import COMPLETE_KEY, REFRESH_ID_KEY
 from tests.branches import overwrite_branch
-from tests.builders import DuckStager, Lake, close, open_catalog, overwrite
+from tests.builders import DuckStager, Lake, close, duck, open_catalog, overwrite
 
 SALES = pa.schema([("day", pa.date32()), ("region", pa.string()), ("amount", pa.int64())])
 BY_DAY = "SELECT day, count(*) AS orders, sum(amount) AS amount FROM lake.sales.sold GROUP BY day"
@@ -48,7 +47,7 @@ class IntervalStager(DuckStager):
             table = table.refresh()
         before = self._rows(table, script)
         if delete is not None:
-            with duckdb.connect() as session:
+            with duck() as session:
                 session.register("stored", before)
                 query = f"SELECT * FROM stored WHERE NOT coalesce(({delete['where']}), false)"
                 kept = session.sql(sqlglot.transpile(query, read="spark", write="duckdb")[0]).to_arrow_table()
