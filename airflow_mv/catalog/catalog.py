@@ -445,14 +445,16 @@ class MaterializedViewCatalog:
         data = self.other(identifier.catalog).files.read(located.metadata_location, what=what)
         return parse_table(data, source=f"{what} {located.metadata_location}", unique=unique)
 
-    def load_table(self, name: Identifier | None, *, location: str, what: str) -> TableMetadata:
-        """Return a table's metadata: by name, or from a metadata file if it has no name."""
-        if name is not None:
-            located = self._locate_own([name]).get(name)
-            if located is None:
-                raise NotFoundError(f"{what}: there is no table {name} in catalog {self.name!r}")
-            return self.table_metadata(name, located)
-        return parse_table(self.files.read(location, what=f"{what} file"), source=f"{what} file {location}")
+    def load_table(self, name: Identifier, *, what: str) -> tuple[str, TableMetadata]:
+        """Return a table's metadata file and its content."""
+        located = self._locate_own([name]).get(name)
+        if located is None:
+            raise NotFoundError(f"{what}: there is no table {name} in catalog {self.name!r}")
+        return located.metadata_location, self.table_metadata(name, located)
+
+    def load_file(self, location: str, *, what: str) -> TableMetadata:
+        """Return the content of a table's metadata file."""
+        return parse_table(self.files.read(location, what=what), source=f"{what} {location}")
 
     # -- storage tables in the catalog -------------------------------------------------------------
 

@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import ClassVar
 
-from airflow_mv.catalog.loaded import LoadedStorage, LoadedView
+from airflow_mv.catalog.loaded import LoadedStorage, LoadedView, ReadsTables
 from airflow_mv.spec.identifiers import Identifier
 from airflow_mv.spec.table import TableMetadata
 
@@ -46,6 +46,35 @@ class StoredLayout(ABC):
         Raises:
             NotFoundError: The table was dropped, renamed or replaced by another.
             InvalidMetadataError: It belongs to another view or table, or is outside of the folders.
+        """
+
+    @abstractmethod
+    def new_name(self, view: Identifier, token: str) -> Identifier | None:
+        """Return the name in the catalog for a view's new storage table; ``None`` if it gets none.
+
+        Args:
+            view: The view.
+            token: Random hexadecimal digits.
+        """
+
+    @abstractmethod
+    def created(self, catalog: ReadsTables, name: Identifier | None, location: str, *, what: str) -> LoadedStorage:
+        """Load a storage table that was just created, and that no view names yet.
+
+        Args:
+            catalog: Where it is.
+            name: What :meth:`new_name` returned.
+            location: Its metadata file.
+            what: The table, for messages.
+        """
+
+    @abstractmethod
+    def earlier(self, view: LoadedView, place: str) -> LoadedView:
+        """Return a view as it was when its storage table was at a place.
+
+        Args:
+            view: The view now.
+            place: The storage table's place at that time, as text.
         """
 
     @abstractmethod

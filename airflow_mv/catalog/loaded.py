@@ -104,6 +104,28 @@ class LoadedStorage(ABC):
     def keeps_columns(self) -> bool:
         """Whether a refresh must keep its columns, because others read it by its name."""
 
+    @property
+    @abstractmethod
+    def accepts_snapshots(self) -> bool:
+        """Whether expired snapshots can be put back. A catalog accepts no snapshot older than the table's newest."""
+
+    @property
+    @abstractmethod
+    def view_properties(self) -> dict[str, str]:
+        """The properties by which a view names the table, beside ``storage-table-location``."""
+
+    @abstractmethod
+    def remove(self, tables: DropsTables, owner: Identifier) -> bool:
+        """Remove the table from the catalog, if it is the owner's. Its files stay.
+
+        Args:
+            tables: The catalog's tables.
+            owner: The view that it was made for.
+
+        Returns:
+            Whether the catalog held it, if it is a table that a catalog holds.
+        """
+
     @abstractmethod
     def staged_rows(self, refresh_id: str, metadata_location: str | None) -> tuple[str | Identifier, int | None] | None:
         """Return the place and the snapshot of a refresh's staged rows; ``None`` if they no longer exist.
@@ -159,6 +181,23 @@ class OpensTables(Protocol):
 
     def open_table(self, name: Identifier) -> Table:
         """Return a table of the catalog."""
+
+
+class DropsTables(Protocol):
+    """The method of a catalog's tables that drops one."""
+
+    def drop(self, name: Identifier, *, uuid: str | None, owner: Identifier) -> bool:
+        """Drop a table if it has this uuid and belongs to this view; whether it existed."""
+
+
+class ReadsTables(Protocol):
+    """The methods of a catalog that read a table's metadata."""
+
+    def load_table(self, name: Identifier, *, what: str) -> tuple[str, TableMetadata]:
+        """Return a table's metadata file and its content."""
+
+    def load_file(self, location: str, *, what: str) -> TableMetadata:
+        """Return the content of a table's metadata file."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,13 +4,13 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from pyiceberg.table import Table
 
 from airflow_mv.catalog.layout import StoredLayout
-from airflow_mv.catalog.loaded import LoadedStorage, LoadedView, OpensTables
+from airflow_mv.catalog.loaded import DropsTables, LoadedStorage, LoadedView, OpensTables, ReadsTables
 from airflow_mv.catalog.places import lies_in
 from airflow_mv.catalog.untrusted_input import check_own_file, check_places, metadata_folders
 from airflow_mv.errors import NotFoundError
@@ -64,6 +64,20 @@ class PointedStorage(LoadedStorage):
     def keeps_columns(self) -> bool:
         """No: no reader uses its name."""
         return False
+
+    @property
+    def accepts_snapshots(self) -> bool:
+        """Yes."""
+        return True
+
+    @property
+    def view_properties(self) -> dict[str, str]:
+        """None."""
+        return {}
+
+    def remove(self, tables: DropsTables, owner: Identifier) -> bool:
+        """Do nothing: no catalog holds it."""
+        return True
 
     def staged_rows(self, refresh_id: str, metadata_location: str | None) -> tuple[str | Identifier, int | None] | None:
         """Return the metadata file that the job has written, if it is in the table's folder."""
@@ -125,6 +139,18 @@ class PointedLayout(StoredLayout):
         check_own_file(location, view.metadata.location, metadata_folders(table), what=own)
         state = parse_storage_state(table.properties, view=str(view.identifier), location=location)
         return PointedStorage(location, table, state)
+
+    def new_name(self, view: Identifier, token: str) -> Identifier | None:
+        """Return none."""
+        return None
+
+    def created(self, catalog: ReadsTables, name: Identifier | None, location: str, *, what: str) -> LoadedStorage:
+        """Read the metadata file."""
+        return PointedStorage(location, catalog.load_file(location, what=f"{what} file"), None)
+
+    def earlier(self, view: LoadedView, place: str) -> LoadedView:
+        """Return the view as it named that metadata file."""
+        return replace(view, settings=view.materialized.repointed(place))
 
     def beside(self, view: LoadedView, location: str) -> tuple[str, ...]:
         """Return none."""

@@ -10,7 +10,7 @@ from typing import Any
 from pyiceberg.table import Table
 
 from airflow_mv.catalog.layout import StoredLayout
-from airflow_mv.catalog.loaded import LoadedStorage, LoadedView, OpensTables
+from airflow_mv.catalog.loaded import DropsTables, LoadedStorage, LoadedView, OpensTables, ReadsTables
 from airflow_mv.catalog.places import lies_in
 from airflow_mv.catalog.tables import require_own
 from airflow_mv.catalog.untrusted_input import beside_first, check_places
@@ -18,7 +18,13 @@ from airflow_mv.errors import InvalidMetadataError
 from airflow_mv.quoting import quote
 from airflow_mv.script import BRANCH, Target
 from airflow_mv.spec.identifiers import Identifier
-from airflow_mv.spec.materialized_view import COMPLETE_KEY, REFRESH_ID_KEY, STORAGE_TABLE_PROPERTY, parse_storage_state
+from airflow_mv.spec.materialized_view import (
+    COMPLETE_KEY,
+    REFRESH_ID_KEY,
+    STORAGE_TABLE_PROPERTY,
+    STORAGE_TABLE_UUID_PROPERTY,
+    parse_storage_state,
+)
 from airflow_mv.spec.snapshots import dead_branches
 from airflow_mv.spec.table import TableMetadata, ancestors, snapshots_between
 
@@ -80,6 +86,23 @@ class RegisteredStorage(LoadedStorage):
     def keeps_columns(self) -> bool:
         """Yes."""
         return True
+
+    @property
+    def accepts_snapshots(self) -> bool:
+        """No."""
+        return False
+
+    @property
+    def view_properties(self) -> dict[str, str]:
+        """Its name and its uuid."""
+        return {
+            STORAGE_TABLE_PROPERTY: self.identifier.within_catalog,
+            STORAGE_TABLE_UUID_PROPERTY: self.table.table_uuid or "",
+        }
+
+    def remove(self, tables: DropsTables, owner: Identifier) -> bool:
+        """Drop it."""
+        return tables.drop(self.identifier, uuid=self.table.table_uuid, owner=owner)
 
     def staged_rows(self, refresh_id: str, metadata_location: str | None) -> tuple[str | Identifier, int | None] | None:
         """Return the newest snapshot of a complete run of the refresh."""
@@ -143,6 +166,20 @@ class RegisteredLayout(StoredLayout):
         check_places(own, folders, what=what)
         state = parse_storage_state(own.properties, view=str(view.identifier), location=location)
         return RegisteredStorage(location, own, state, name)
+
+    def new_name(self, view: Identifier, token: str) -> Identifier | None:
+        """Return a name beside the view's."""
+        return Identifier(view.catalog, view.namespace, f"{view.name[:200]}__storage_{token[:8]}")
+
+    def created(self, catalog: ReadsTables, name: Identifier | None, location: str, *, what: str) -> LoadedStorage:
+        """Load the table by its name."""
+        if name is None:
+            raise InvalidMetadataError(f"{what} has no name")
+        return RegisteredStorage(location, catalog.load_table(name, what=what)[1], None, name)
+
+    def earlier(self, view: LoadedView, place: str) -> LoadedView:
+        """Return the view: the table keeps its name."""
+        return view
 
     def beside(self, view: LoadedView, location: str) -> tuple[str, ...]:
         """Return the folder that a REST server chose for the table."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from airflow_mv.catalog import Located, MaterializedViewCatalog
+    from airflow_mv.catalog import LoadedView, Located, MaterializedViewCatalog
     from airflow_mv.refresh.plan import RefreshPlan, RefreshResult
     from airflow_mv.spec.identifiers import Identifier
 from urllib.parse import urlsplit
@@ -55,7 +55,7 @@ class Facts:
 
 
 def gather(catalog: MaterializedViewCatalog, plan: RefreshPlan) -> Facts:
-    """Read the facts of a plan: one catalog query, and a metadata file for each base table.
+    """Read the facts of a plan: one catalog query, and a metadata file for each base table and for the storage table.
 
     Args:
         catalog: The view's.
@@ -73,7 +73,7 @@ def gather(catalog: MaterializedViewCatalog, plan: RefreshPlan) -> Facts:
         for record in plan.records
         if (place := located.get(identifier := Identifier.parse(record.identifier))) is not None
     ]
-    storage = () if plan.storage_table is None else (_storage(catalog, plan.storage_table),)
+    storage = _names_of_storage(catalog, loaded)
     metadata = loaded.metadata
     view = _of(catalog, plan.view, metadata.location, plan.refresh_id, metadata.schema_.fields, storage, is_view=True)
     return Facts(plan, metadata.sql(view=str(plan.view)), tuple(inputs), view)
@@ -92,9 +92,10 @@ def _table(catalog: MaterializedViewCatalog, identifier: Identifier, place: Loca
     return _of(home, identifier, table.location, str(snapshot) if snapshot >= 0 else None, fields)
 
 
-def _storage(catalog: MaterializedViewCatalog, name: Identifier) -> Name:
-    """Return the name by a registered storage table's own location: engines without view support read that table."""
-    return by_location(catalog.load_table(name, location="", what=f"storage table {name}").location)
+def _names_of_storage(catalog: MaterializedViewCatalog, view: LoadedView) -> tuple[Name, ...]:
+    """Name a storage table in the catalog by its location: engines without view support read that table."""
+    storage = catalog.load_storage(view)
+    return tuple(by_location(storage.table.location) for _ in storage.pointers)
 
 
 def _of(

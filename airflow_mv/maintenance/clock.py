@@ -7,12 +7,11 @@ import logging
 from dataclasses import dataclass
 from typing import Any
 
-from airflow_mv.catalog import LoadedStorage, LoadedView, MaterializedViewCatalog, TableChange
-from airflow_mv.errors import CommitConflictError, UnsupportedError
-from airflow_mv.publish.pointed import write_next
+from airflow_mv.catalog import LoadedStorage, LoadedView, MaterializedViewCatalog
+from airflow_mv.errors import UnsupportedError
+from airflow_mv.publish.layout import ChangedMetadata, EditAttempt, StorageLayout
 from airflow_mv.publish.protocol import Effects
-from airflow_mv.publish.refresh import Current
-from airflow_mv.publish.storage_change import ChangedMetadata, StorageChange
+from airflow_mv.publish.storage_change import StorageChange
 from airflow_mv.spec.clock import corrected, is_false, latest_ms
 from airflow_mv.spec.identifiers import Identifier
 from airflow_mv.spec.times import from_ms
@@ -79,9 +78,12 @@ def repair_clock(
     found, _ = _look(catalog, loaded)
     if dry_run or not found.needed:
         return found
-    storage = catalog.load_storage(loaded)
-    change = _Times if storage.name is None else _TimesOfARow
-    done = change(catalog, loaded.identifier, found.store_ms, effects).publish()
+    if not catalog.has_rows:
+        raise UnsupportedError(
+            f"view {loaded.identifier}: its storage table has times in the future, and only the server of catalog "
+            f"{catalog.name!r} can change them. Wait until that time has passed, or drop the view and create it again"
+        )
+    done = _Times(catalog, loaded.identifier, found.store_ms, effects).publish()
     log.info("The times of %s were up to %.0f s ahead; they are corrected", loaded.identifier, found.ahead_seconds)
     return ClockRepair(
         found.view, found.storage_table_location, found.latest_ms, found.store_ms, needed=True, done=done
@@ -123,51 +125,9 @@ class _Times(StorageChange):
         """Return the metadata with corrected times."""
         return ChangedMetadata(corrected(document, self._store_ms))
 
-    def table_change(self, _storage: LoadedStorage) -> TableChange:
-        """Refuse: the view had the other layout when it was read."""
-        raise CommitConflictError(f"{self.target} got another layout since; run it again")
-
-
-class _TimesOfARow(_Times):
-    """The same for a storage table in the catalog. No commit can change these times, so its row is swapped.
-
-    Raises:
-        UnsupportedError: Only the catalog's server can move it.
-    """
-
-    def __init__(
-        self, catalog: MaterializedViewCatalog, view: Identifier, store_ms: int, effects: Effects | None
-    ) -> None:
-        super().__init__(catalog, view, store_ms, effects)
-        if catalog.properties.get("type") == "rest" or not catalog.locates_at_once:
-            raise UnsupportedError(
-                f"view {view}: its storage table has times in the future, and only the server of catalog "
-                f"{catalog.name!r} can change them. Wait until that time has passed, or drop the view and create it "
-                "again"
-            )
-
-    def send(self, state: Current) -> bool:
-        """Write the table's next metadata file, and swap its row to it."""
-        view, storage = state
-        if storage.name is None:
-            return super().send(state)
-        if self._base != storage.location:
-            self.clean_up()
-            self._location = write_next(
-                self._catalog,
-                storage.table.location,
-                corrected(self._catalog.stored_table(view, storage), self._store_ms),
-                previous_location=storage.location,
-                updates={},
-                tags={},
-                now_ms=min(self.effects.now_ms(), self._store_ms),
-            )
-            self._base = storage.location
-        return self._catalog.swap_table(storage.name, storage.location, self._location or "")
-
-    def may_land(self, state: Current) -> bool:
-        """Whether the row still names the base file."""
-        return state.storage.location == self._base
+    def attempt(self, layout: StorageLayout) -> EditAttempt:
+        """Send the metadata file itself: no table commit can change times."""
+        return layout.rewrite(self._catalog, self, self.effects)
 
 
 def _text(milliseconds: int) -> str:

@@ -11,9 +11,10 @@ from typing import Any
 import msgspec
 
 from airflow_mv.catalog import LoadedStorage, LoadedView, MaterializedViewCatalog, TableChange
+from airflow_mv.publish.layout import ChangedMetadata
 from airflow_mv.publish.protocol import Effects
 from airflow_mv.publish.refresh import DEFAULT_GRACE
-from airflow_mv.publish.storage_change import ChangedMetadata, StorageChange
+from airflow_mv.publish.storage_change import StorageChange
 from airflow_mv.spec.identifiers import Identifier
 from airflow_mv.spec.snapshots import kept_snapshots, without_snapshots
 

@@ -81,7 +81,7 @@ def others_in(
     Raises:
         UnsupportedError: One of the folders is another table's, or lies in one that is.
     """
-    own = frozenset(".".join(name.parts) for name in (view.identifier, view.storage_table) if name is not None)
+    own = frozenset(".".join(name.parts) for name in (view.identifier, *storage.pointers))
     inside: list[tuple[str, str]] = []
     reached: set[str] = set()
     listed = catalog.neighbours(own)

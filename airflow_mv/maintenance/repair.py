@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, TypeVar
 
-from airflow_mv.catalog import LoadedStorage, LoadedView, MaterializedViewCatalog, TableChange
+from airflow_mv.catalog import LoadedStorage, LoadedView, MaterializedViewCatalog, TableChange, stored_layout
 from airflow_mv.catalog.catalog import next_number
 from airflow_mv.catalog.damage import Checked, Damage, check_snapshots, store_of
 from airflow_mv.catalog.evidence import Evidence, TableFile, ViewFile, require_materialized
@@ -296,7 +296,7 @@ class _Doctor:
         if current.view is None:
             return self._lost_view(current, previous)
         require_materialized(current.view)
-        if current.view.storage_table is None:
+        if _in_pointer(current.view):
             return self._restored_view(current, current.view)
         return current.view
 
@@ -348,7 +348,7 @@ class _Doctor:
         """Return the file of a later state (pointed layout only)."""
         by_state: dict[str, ViewFile] = {}
         for item in sorted(files, key=lambda item: item.number):
-            if item.view is not None and item.view.settings and item.view.storage_table is None:
+            if item.view is not None and item.view.settings and _in_pointer(item.view):
                 by_state[item.view.materialized.storage_table_location] = item
         links = [
             # The log also has a job's own metadata files. No view file names them, so they were never published.
@@ -389,7 +389,7 @@ class _Doctor:
     # The storage table's metadata file.
 
     def _table(self, view: LoadedView) -> TableFile | None:
-        if view.storage_table is None:
+        if _in_pointer(view):
             location = view.materialized.storage_table_location
             table = self.evidence.table_file(location, view)
             return table if table.storage else self._lost_table(view, table, self._pointed_tables(view, table))
@@ -417,7 +417,7 @@ class _Doctor:
         for item in sorted(
             files, key=lambda item: (item.number, item.location == (row and row.previous)), reverse=True
         ):
-            if item.view is None or not item.view.settings or item.view.storage_table or item.number >= number:
+            if item.view is None or not item.view.settings or not _in_pointer(item.view) or item.number >= number:
                 continue
             table = self.evidence.table_file(item.view.materialized.storage_table_location, item.view)
             found.append((table, f"the view's earlier metadata file {item.location} names it"))
@@ -446,7 +446,7 @@ class _Doctor:
     def _lost_table(
         self, view: LoadedView, lost: TableFile, candidates: Sequence[tuple[TableFile, str]]
     ) -> TableFile | None:
-        known = f"{'the catalog names' if view.storage_table else 'the view names'} it: {lost.why}"
+        known = f"{'the view names' if _in_pointer(view) else 'the catalog names'} it: {lost.why}"
         if not candidates:
             self._cannot("the storage table's metadata file is lost or cut", lost.location, known, _REPLACE)
             return None
@@ -545,7 +545,7 @@ class _Doctor:
 
     def _earlier_files(self, view: LoadedView, table: TableFile) -> list[TableFile]:
         """Return the published metadata files before one, newest first."""
-        if view.storage_table is not None:
+        if not _in_pointer(view):
             return [self.evidence.table_file(location, view) for location in reversed(table.log)]
         tables = self._pointed_tables(view, table)
         return [item for item, _ in tables if item.location in table.log or item.number < table.number]
@@ -557,6 +557,11 @@ _REPLACE = (
     "refresh VIEW`"
 )
 _ALL_LOST = "the stored rows and the history, until the next refresh computes the rows again"
+
+
+def _in_pointer(view: LoadedView) -> bool:
+    """Whether the view's own metadata file names the state of its stored rows, so that its pointer publishes them."""
+    return stored_layout(view).swaps_pointers
 
 
 def _links(files: Iterable[TableFile]) -> list[Link]:
@@ -653,7 +658,7 @@ def _publish(catalog: MaterializedViewCatalog, view: Identifier, found: Diagnosi
     """Publish one step of a repair. The next diagnosis finds what is left to do."""
     if found.view is None or found.table is None:
         raise NotFoundError(f"view {view}: there is nothing to repair it from")
-    if found.view.storage_table is None:
+    if _in_pointer(found.view):
         _publish_pointed(catalog, found, effects)
     elif found.row is not None and found.view.metadata_location != found.row.location:
         _publish_view(catalog, found.row, found.view, found.view.materialized.storage_table_location, effects)

@@ -10,8 +10,9 @@ from typing import Any
 
 from airflow_mv.catalog import LoadedStorage, LoadedView, MaterializedViewCatalog, TableChange
 from airflow_mv.errors import RefreshNotFoundError
+from airflow_mv.publish.layout import ChangedMetadata
 from airflow_mv.publish.protocol import Effects
-from airflow_mv.publish.storage_change import ChangedMetadata, StorageChange
+from airflow_mv.publish.storage_change import StorageChange
 from airflow_mv.spec.identifiers import Identifier
 from airflow_mv.spec.materialized_view import PROPERTY, StorageState, property_text, refresh_tag
 from airflow_mv.spec.snapshots import with_head

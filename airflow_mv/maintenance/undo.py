@@ -8,13 +8,14 @@ from collections.abc import Collection
 from dataclasses import dataclass, replace
 from typing import Any
 
-from airflow_mv.catalog import LoadedStorage, LoadedView, MaterializedViewCatalog, TableChange
+from airflow_mv.catalog import LoadedStorage, LoadedView, MaterializedViewCatalog
 from airflow_mv.catalog.places import lies_in
 from airflow_mv.catalog.reach import readable_files
-from airflow_mv.errors import InvalidMetadataError, MetadataFileNotFoundError, UnsupportedError
+from airflow_mv.errors import InvalidMetadataError, MetadataFileNotFoundError
 from airflow_mv.maintenance.ledger import Ledger, read_ledger, write_ledger
+from airflow_mv.publish.layout import ChangedMetadata
 from airflow_mv.publish.protocol import Effects
-from airflow_mv.publish.storage_change import ChangedMetadata, StorageChange
+from airflow_mv.publish.storage_change import StorageChange
 from airflow_mv.spec.identifiers import Identifier
 from airflow_mv.spec.snapshots import with_snapshots
 from airflow_mv.spec.stored import decode
@@ -32,21 +33,21 @@ class Undone:
         restored: The snapshots that are in the storage table again.
         lost: Expired snapshots that cannot be restored: files are gone, or the storage table is registered.
         unmarked: How many files are no longer marked for deletion.
-        registered: Whether the storage table is registered: a catalog does not accept expired snapshots.
+        accepted: Whether the storage table accepts expired snapshots.
     """
 
     view: Identifier
     restored: tuple[int, ...]
     lost: tuple[int, ...]
     unmarked: int
-    registered: bool = False
+    accepted: bool = True
 
     @property
     def why_lost(self) -> str | None:
         """Why snapshots cannot be restored; ``None`` if there are none."""
         if not self.lost:
             return None
-        if self.registered:
+        if not self.accepted:
             return "the storage table is a table of the catalog, which does not accept expired snapshots"
         return "files of them no longer exist"
 
@@ -78,7 +79,7 @@ def undo(catalog: MaterializedViewCatalog, view: str | Identifier, *, effects: E
     loaded = catalog.load(view)
     storage, before = catalog.load_storage(loaded), read_ledger(catalog, loaded)
     expired = {identity for entry in before.expired for identity in entry.snapshot_ids}
-    found = {} if storage.name is not None else _restorable(catalog, storage, before)
+    found = _restorable(catalog, storage, before) if storage.accepts_snapshots else {}
     restored: tuple[int, ...] = ()
     if found:
         change = _Restoration(catalog, loaded.identifier, found, effects)
@@ -87,7 +88,7 @@ def undo(catalog: MaterializedViewCatalog, view: str | Identifier, *, effects: E
     lost = tuple(sorted(expired - set(found) - {item.snapshot_id for item in storage.table.snapshots}))
     write_ledger(catalog, loaded, replace(before, marks={}, expired=()), before)
     log.info("Undone for %s: %d snapshots restored, %d files unmarked", view, len(restored), len(before.marks))
-    return Undone(loaded.identifier, restored, lost, len(before.marks), storage.name is not None)
+    return Undone(loaded.identifier, restored, lost, len(before.marks), storage.accepts_snapshots)
 
 
 class _Restoration(StorageChange):
@@ -124,10 +125,6 @@ class _Restoration(StorageChange):
         missing = self._missing(storage)
         self.restored = tuple(sorted(missing))
         return ChangedMetadata(_with_all(document, missing))
-
-    def table_change(self, _storage: LoadedStorage) -> TableChange:
-        """Refuse: a catalog accepts no snapshot older than its newest."""
-        raise UnsupportedError(f"{self.target}: snapshots of a storage table in the catalog cannot be put back")
 
 
 def _with_all(document: dict[str, Any], missing: dict[int, dict[str, Any]]) -> dict[str, Any]:

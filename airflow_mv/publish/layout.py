@@ -5,12 +5,57 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from typing import ClassVar
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Protocol
 
-from airflow_mv.catalog import Layout, MaterializedViewCatalog
+from airflow_mv.catalog import Layout, LoadedStorage, LoadedView, MaterializedViewCatalog, TableChange
 from airflow_mv.errors import InvalidMetadataError
+from airflow_mv.publish.protocol import Effects
 from airflow_mv.publish.refresh import Attempt, PlannedRefresh, Staged
 from airflow_mv.script import Outcome, Script
+
+
+@dataclass(frozen=True, slots=True)
+class ChangedMetadata:
+    """A changed storage table.
+
+    Args:
+        document: Its metadata, as the next metadata file.
+        properties: Table properties to set besides.
+    """
+
+    document: dict[str, Any]
+    properties: dict[str, str] = field(default_factory=dict)
+
+
+class StorageEdit(Protocol):
+    """A change of a storage table without a refresh, in the two forms in which it can be sent."""
+
+    def changed_metadata(self, storage: LoadedStorage, document: dict[str, Any], now_ms: int) -> ChangedMetadata:
+        """Change the decoded metadata file of a storage table."""
+
+    def table_change(self, storage: LoadedStorage) -> TableChange:
+        """Return the table commit that makes the change."""
+
+
+class EditAttempt(ABC):
+    """How an edit of a storage table is sent, perhaps several times."""
+
+    @abstractmethod
+    def send(self, view: LoadedView, storage: LoadedStorage) -> bool:
+        """Write what is missing and send the edit; see :meth:`airflow_mv.publish.protocol.Change.send`."""
+
+    @abstractmethod
+    def may_land(self, view: LoadedView, storage: LoadedStorage) -> bool:
+        """Whether a copy of what was sent last may be applied yet."""
+
+    @abstractmethod
+    def has_landed(self, storage: LoadedStorage) -> bool:
+        """Whether a file that only this attempt wrote was published. Otherwise the edit is known by what it leaves."""
+
+    @abstractmethod
+    def clean_up(self) -> None:
+        """Delete what was written, when no copy can be applied any more."""
 
 
 class StorageLayout(ABC):
@@ -32,6 +77,30 @@ class StorageLayout(ABC):
             catalog: Where the view is.
             plan: The refresh.
             script: Its script.
+        """
+
+    @abstractmethod
+    def edit(self, catalog: MaterializedViewCatalog, change: StorageEdit, effects: Effects) -> EditAttempt:
+        """Return the attempt that sends a change without a refresh, such as an expiry."""
+
+    @abstractmethod
+    def rewrite(self, catalog: MaterializedViewCatalog, change: StorageEdit, effects: Effects) -> EditAttempt:
+        """Return the attempt that sends the next metadata file itself, for what no table commit can change.
+
+        The catalog must have rows, see :attr:`airflow_mv.catalog.MaterializedViewCatalog.has_rows`.
+        """
+
+    @abstractmethod
+    def drop_storage(self, catalog: MaterializedViewCatalog, view: LoadedView, *, force: bool) -> str | None:
+        """Remove a view's storage table from the catalog.
+
+        Args:
+            catalog: Where the view is or was.
+            view: The view.
+            force: Remove a table whose metadata is lost, too.
+
+        Returns:
+            What is left in the catalog, and why; ``None`` if nothing is.
         """
 
 

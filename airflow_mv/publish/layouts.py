@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from airflow_mv.catalog import Layout
+from airflow_mv.catalog import Layout, LoadedView, stored_layout
 from airflow_mv.errors import InvalidMetadataError
 from airflow_mv.publish.layout import StorageLayout
 from airflow_mv.publish.pointed import PointedPublication
@@ -25,3 +25,8 @@ def layout_of(plan: PlannedRefresh) -> StorageLayout:
     if plan.layout not in LAYOUTS:
         raise InvalidMetadataError(f"view {plan.view}: the plan names the layout {plan.layout!r}, which does not exist")
     return LAYOUTS[plan.layout]
+
+
+def layout_of_view(view: LoadedView) -> StorageLayout:
+    """Return the layout that a view has."""
+    return LAYOUTS[stored_layout(view).name]

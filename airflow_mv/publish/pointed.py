@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import socket
 import uuid
+from abc import abstractmethod
 from collections.abc import Collection, Iterator
 from typing import Any
 
@@ -19,7 +20,8 @@ from airflow_mv.catalog.files import check_location, discard, join
 from airflow_mv.catalog.places import lies_in
 from airflow_mv.catalog.untrusted_input import check_confined
 from airflow_mv.errors import InvalidMetadataError, MetadataFileNotFoundError
-from airflow_mv.publish.layout import StorageLayout, good_outcome
+from airflow_mv.publish.layout import EditAttempt, StorageEdit, StorageLayout, good_outcome
+from airflow_mv.publish.protocol import Effects
 from airflow_mv.publish.refresh import (
     Attempt,
     PlannedRefresh,
@@ -219,6 +221,81 @@ def _require_inside(location: str, storage: LoadedStorage, *, what: str) -> None
         )
 
 
+class FileEdit(EditAttempt):
+    """An edit that is sent as the storage table's next metadata file, by the swap of a pointer.
+
+    Args:
+        catalog: Where the view is.
+        change: The edit.
+        effects: Clock, sleep and jitter.
+    """
+
+    def __init__(self, catalog: MaterializedViewCatalog, change: StorageEdit, effects: Effects) -> None:
+        self._catalog, self._change, self._effects = catalog, change, effects
+        self._base: str | None = None
+        self._location: str | None = None
+
+    @abstractmethod
+    def base_of(self, view: LoadedView, storage: LoadedStorage) -> str:
+        """Return the file that the pointer names."""
+
+    @abstractmethod
+    def swap(self, view: LoadedView, storage: LoadedStorage, location: str) -> bool:
+        """Swap the pointer so that the file at a location is published; whether it matched.
+
+        Two swaps of one base publish one file, and at most one of them matches: to send it again is safe.
+        """
+
+    def send(self, view: LoadedView, storage: LoadedStorage) -> bool:
+        """Write the file, once for each base, and swap the pointer."""
+        base = self.base_of(view, storage)
+        if self._location is None or self._base != base:
+            # The old base has moved: a swap from it can never be applied any more, so its file can be deleted.
+            self.clean_up()
+            self._location, self._base = self._write(view, storage), base
+        return self.swap(view, storage, self._location)
+
+    def _write(self, view: LoadedView, storage: LoadedStorage) -> str:
+        now_ms = self._effects.now_ms()
+        changed = self._change.changed_metadata(storage, self._catalog.stored_table(view, storage), now_ms)
+        return write_next(
+            self._catalog,
+            storage.table.location,
+            changed.document,
+            previous_location=storage.location,
+            updates=changed.properties,
+            tags={},
+            now_ms=now_ms,
+        )
+
+    def may_land(self, view: LoadedView, storage: LoadedStorage) -> bool:
+        """Whether the pointer still names the base."""
+        return self.base_of(view, storage) == self._base
+
+    def has_landed(self, storage: LoadedStorage) -> bool:
+        """Whether the file is, or was, the storage table's metadata file."""
+        return self._location in storage.published_files
+
+    def clean_up(self) -> None:
+        """Delete the file."""
+        location, self._location = self._location, None
+        if location is not None:
+            discard(self._catalog.files, location)
+
+
+class PointedEdit(FileEdit):
+    """An edit that swaps the view's pointer."""
+
+    def base_of(self, view: LoadedView, storage: LoadedStorage) -> str:
+        """Return the view's metadata file."""
+        return view.metadata_location
+
+    def swap(self, view: LoadedView, storage: LoadedStorage, location: str) -> bool:
+        """Replace the view by one that names the file."""
+        settings = view.materialized.repointed(location)
+        return self._catalog.replace(view, with_view_properties(view.metadata, {PROPERTY: property_text(settings)}))
+
+
 class PointedPublication(StorageLayout):
     """A refresh is staged in a metadata file, and published by the view's pointer."""
 
@@ -249,6 +326,18 @@ class PointedPublication(StorageLayout):
             log.info("The rows that a try of refresh %s staged earlier are too old: staging again", plan.refresh_id)
             return
         yield outcome
+
+    def edit(self, catalog: MaterializedViewCatalog, change: StorageEdit, effects: Effects) -> EditAttempt:
+        """Return the attempt that swaps the view's pointer."""
+        return PointedEdit(catalog, change, effects)
+
+    def rewrite(self, catalog: MaterializedViewCatalog, change: StorageEdit, effects: Effects) -> EditAttempt:
+        """Return the same."""
+        return PointedEdit(catalog, change, effects)
+
+    def drop_storage(self, catalog: MaterializedViewCatalog, view: LoadedView, *, force: bool) -> str | None:
+        """Do nothing: it is in no catalog."""
+        return None
 
 
 def _written_ms(catalog: MaterializedViewCatalog, location: str) -> int | None:

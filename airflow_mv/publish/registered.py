@@ -15,8 +15,16 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from airflow_mv.catalog import LoadedStorage, LoadedView, MaterializedViewCatalog, TableChange
-from airflow_mv.errors import InvalidMetadataError, JobError, MaterializedViewError, ViewNotFoundError
-from airflow_mv.publish.layout import StorageLayout, good_outcome
+from airflow_mv.catalog.untrusted_input import beside_first
+from airflow_mv.errors import (
+    InvalidMetadataError,
+    JobError,
+    MaterializedViewError,
+    MetadataFileNotFoundError,
+    ViewNotFoundError,
+)
+from airflow_mv.publish.layout import EditAttempt, StorageEdit, StorageLayout, good_outcome
+from airflow_mv.publish.pointed import FileEdit
 from airflow_mv.publish.protocol import Change, Effects, Verdict, commit
 from airflow_mv.publish.refresh import Attempt, PlannedRefresh, Staged, dropped_tags, keeps_history, next_state
 from airflow_mv.script import Outcome, Script
@@ -78,9 +86,7 @@ class RegisteredAttempt:
 
     def send(self, view: LoadedView, storage: LoadedStorage) -> str | None:
         """Commit to the storage table."""
-        table = self._staged.plan.storage_table or storage.name
-        if table is None:
-            raise InvalidMetadataError(f"view {view.identifier}: the plan names no storage table")
+        table = self._staged.plan.storage_table or _name(storage)
         change = self._change(view, storage)
         location = self._catalog.commit_table(table, storage.table.table_uuid or "", change)
         log.info("Commit to %s: %s", table, "done" if location else "refused, it has moved")
@@ -235,6 +241,53 @@ class DropBranch(Change[TableMetadata | None]):
         return state is not None and state.refs[self._branch].snapshot_id == self._required
 
 
+class CommitEdit(EditAttempt):
+    """An edit that is sent as a commit to the storage table.
+
+    Args:
+        catalog: Where the view is.
+        change: The edit.
+    """
+
+    def __init__(self, catalog: MaterializedViewCatalog, change: StorageEdit) -> None:
+        self._catalog, self._change = catalog, change
+        self._sent: TableChange | None = None
+
+    def send(self, view: LoadedView, storage: LoadedStorage) -> bool:
+        """Commit to the storage table."""
+        self._sent = self._change.table_change(storage)
+        return self._catalog.commit_table(_name(storage), storage.table.table_uuid or "", self._sent) is not None
+
+    def may_land(self, view: LoadedView, storage: LoadedStorage) -> bool:
+        """Whether what the commit required of the table is as it was."""
+        return self._sent is not None and self._change.table_change(storage).requires == self._sent.requires
+
+    def has_landed(self, storage: LoadedStorage) -> bool:
+        """Return false: the catalog writes the commit's metadata file."""
+        return False
+
+    def clean_up(self) -> None:
+        """Do nothing: no file was written."""
+
+
+class RowEdit(FileEdit):
+    """An edit that swaps the storage table's row in a SQL catalog."""
+
+    def base_of(self, view: LoadedView, storage: LoadedStorage) -> str:
+        """Return the table's metadata file."""
+        return storage.location
+
+    def swap(self, view: LoadedView, storage: LoadedStorage, location: str) -> bool:
+        """Swap the table's row."""
+        return self._catalog.swap_table(_name(storage), storage.location, location)
+
+
+def _name(storage: LoadedStorage) -> Identifier:
+    if storage.name is None:
+        raise InvalidMetadataError(f"the storage table {storage.location} has no name in the catalog")
+    return storage.name
+
+
 def _left_over(storage: LoadedStorage) -> list[str]:
     """Return the branches of other runs of the current refresh. It has landed, so they will not be published."""
     if storage.state is None:
@@ -268,6 +321,41 @@ class RegisteredPublication(StorageLayout):
             if checked is not None and checked.branch == name:
                 found = replace(found, checks=checked.checks, checks_digest=checked.checks_digest)
             yield found
+
+    def edit(self, catalog: MaterializedViewCatalog, change: StorageEdit, effects: Effects) -> EditAttempt:
+        """Return the attempt that commits to the storage table."""
+        return CommitEdit(catalog, change)
+
+    def rewrite(self, catalog: MaterializedViewCatalog, change: StorageEdit, effects: Effects) -> EditAttempt:
+        """Return the attempt that swaps the storage table's row."""
+        return RowEdit(catalog, change, effects)
+
+    def drop_storage(self, catalog: MaterializedViewCatalog, view: LoadedView, *, force: bool) -> str | None:
+        """Drop the table that the view names, if it is the view's own. Its files stay."""
+        text = view.metadata.properties.get(STORAGE_TABLE_PROPERTY)
+        try:
+            name = view.storage_table
+            if name is None:
+                return None
+            uuid = view.metadata.properties.get(STORAGE_TABLE_UUID_PROPERTY)
+            try:
+                catalog.tables.drop(name, uuid=uuid, owner=view.identifier)
+            except (InvalidMetadataError, MetadataFileNotFoundError):
+                if not _drop_row(catalog, view, name, force=force):
+                    raise
+        except (InvalidMetadataError, MetadataFileNotFoundError) as error:
+            log.warning("The storage table of %s stays in the catalog: %s", view.identifier, error)
+            return f"the storage table {text} is still there: {error}"
+        return None
+
+
+def _drop_row(catalog: MaterializedViewCatalog, view: LoadedView, name: Identifier, *, force: bool) -> bool:
+    """Drop the row of a storage table that cannot be loaded, if its place proves whose it is; whether it was done."""
+    row = catalog.row(name) if catalog.has_rows else None
+    if row is None or not (force or beside_first(view.materialized.storage_table_location, row.location)):
+        return False
+    catalog.drop_table_row(name, row.location)
+    return True
 
 
 def _branch_outcome(storage: LoadedStorage, head: Snapshot, branch: str) -> Outcome:

@@ -9,38 +9,22 @@ storage state, and plans again.
 from __future__ import annotations
 
 from abc import abstractmethod
-from dataclasses import dataclass, field
 from typing import Any
 
 from airflow_mv.catalog import LoadedStorage, LoadedView, MaterializedViewCatalog, TableChange
-from airflow_mv.catalog.files import discard
-from airflow_mv.publish.pointed import write_next
+from airflow_mv.errors import UnsupportedError
+from airflow_mv.publish.layout import ChangedMetadata, EditAttempt, StorageLayout
+from airflow_mv.publish.layouts import layout_of_view
 from airflow_mv.publish.protocol import Change, Effects, Verdict, commit
 from airflow_mv.publish.refresh import Current, load_current
 from airflow_mv.spec.identifiers import Identifier
-from airflow_mv.spec.materialized_view import PROPERTY, property_text
-from airflow_mv.spec.stored import decode
-from airflow_mv.spec.view import with_view_properties
-
-
-@dataclass(frozen=True, slots=True)
-class ChangedMetadata:
-    """A changed storage table.
-
-    Args:
-        document: Its metadata, as the next metadata file.
-        properties: Additional table properties to set.
-    """
-
-    document: dict[str, Any]
-    properties: dict[str, str] = field(default_factory=dict)
 
 
 class StorageChange(Change[Current]):
-    """A change of a view's storage table: one method for each layout, and one that returns whether it is needed.
+    """A change of a view's storage table, in the forms in which layouts send it, and whether it is needed.
 
-    A commit to a table of the catalog is recognized by its result: the change is not needed any more. In the pointed
-    layout the storage metadata file that was written for it is recognized, too.
+    It is recognized by the state that it leaves: it is not needed any more. Where a metadata file was written for it,
+    that file is recognized, too.
 
     Args:
         catalog: Where the view is.
@@ -55,9 +39,7 @@ class StorageChange(Change[Current]):
         super().__init__(f"view {view}", name, effects)
         self._catalog, self._view = catalog, view
         self._uuid: str | None = None
-        self._base: str | None = None
-        self._location: str | None = None
-        self._sent: TableChange | None = None
+        self._attempt: EditAttempt | None = None
 
     @abstractmethod
     def is_needed(self, view: LoadedView, storage: LoadedStorage) -> bool:
@@ -65,11 +47,19 @@ class StorageChange(Change[Current]):
 
     @abstractmethod
     def changed_metadata(self, storage: LoadedStorage, document: dict[str, Any], now_ms: int) -> ChangedMetadata:
-        """Change the decoded metadata file of a storage table (pointed layout)."""
+        """Change the decoded metadata file of a storage table."""
 
-    @abstractmethod
-    def table_change(self, storage: LoadedStorage) -> TableChange:
-        """Return the commit that makes the change in a storage table of the catalog (registered layout)."""
+    def table_change(self, _storage: LoadedStorage) -> TableChange:
+        """Return the table commit that makes the change.
+
+        Raises:
+            UnsupportedError: No table commit can make it.
+        """
+        raise UnsupportedError(f"{self.target}: a catalog's table commit cannot make this change: {self.name}")
+
+    def attempt(self, layout: StorageLayout) -> EditAttempt:
+        """Return how the view's layout sends the change."""
+        return layout.edit(self._catalog, self, self.effects)
 
     def look(self) -> Current:
         """Load the view and its storage table."""
@@ -79,50 +69,23 @@ class StorageChange(Change[Current]):
 
     def judge(self, state: Current) -> Verdict:
         """``LANDED`` also if there is nothing to change."""
-        if self._location in state.storage.published_files or not self.is_needed(state.view, state.storage):
-            return Verdict.LANDED
-        return Verdict.READY
+        landed = self._attempt is not None and self._attempt.has_landed(state.storage)
+        return Verdict.LANDED if landed or not self.is_needed(state.view, state.storage) else Verdict.READY
 
     def send(self, state: Current) -> bool:
-        """Commit to the table, or write its next metadata file and swap the view's pointer."""
-        view, storage = state
-        if storage.name is not None:
-            self._sent = self.table_change(storage)
-            return self._catalog.commit_table(storage.name, storage.table.table_uuid or "", self._sent) is not None
-        if self._base != view.metadata_location:
-            # The old base has moved: a swap from it can never be applied any more, so its file can be deleted.
-            self.clean_up()
-            self._location, self._base = self._write(storage), view.metadata_location
-        settings = view.materialized.repointed(self._location or "")
-        metadata = with_view_properties(view.metadata, {PROPERTY: property_text(settings)})
-        # Two swaps from the same base name the same storage file, and at most one of them matches, so a resend is safe.
-        return self._catalog.replace(view, metadata)
-
-    def _write(self, storage: LoadedStorage) -> str:
-        now_ms = self.effects.now_ms()
-        data = self._catalog.files.read(storage.location, what="storage table file")
-        changed = self.changed_metadata(storage, decode(data, source=storage.location), now_ms)
-        return write_next(
-            self._catalog,
-            storage.table.location,
-            changed.document,
-            previous_location=storage.location,
-            updates=changed.properties,
-            tags={},
-            now_ms=now_ms,
-        )
+        """Send it in the way of the view's layout."""
+        if self._attempt is None:
+            self._attempt = self.attempt(layout_of_view(state.view))
+        return self._attempt.send(state.view, state.storage)
 
     def may_land(self, state: Current) -> bool:
-        """Whether the view, or the required state of the table, has not changed since the change was sent."""
-        if state.storage.name is None:
-            return state.view.metadata_location == self._base
-        return self._sent is not None and self.table_change(state.storage).requires == self._sent.requires
+        """Whether what the change was sent from is as it was."""
+        return self._attempt is not None and self._attempt.may_land(state.view, state.storage)
 
     def clean_up(self) -> None:
-        """Delete the storage metadata file that was written."""
-        location, self._location = self._location, None
-        if location is not None:
-            discard(self._catalog.files, location)
+        """Delete what was written."""
+        if self._attempt is not None:
+            self._attempt.clean_up()
 
     def publish(self) -> bool:
         """Run the protocol.
@@ -135,4 +98,4 @@ class StorageChange(Change[Current]):
                 :func:`airflow_mv.publish.protocol.commit`.
         """
         commit(self)
-        return self._sent is not None or self._base is not None
+        return self._attempt is not None

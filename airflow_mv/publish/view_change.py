@@ -10,25 +10,21 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from airflow_mv.catalog import LoadedView, MaterializedViewCatalog
+from airflow_mv.catalog import LoadedStorage, LoadedView, MaterializedViewCatalog, stored_layout
 from airflow_mv.catalog.files import discard
-from airflow_mv.catalog.untrusted_input import beside_first
 from airflow_mv.errors import (
     AlreadyExistsError,
     CatalogUnavailableError,
     CommitConflictError,
     CommitStateUnknownError,
-    InvalidMetadataError,
     MaterializedViewError,
-    MetadataFileNotFoundError,
+    NotMaterializedError,
     ViewNotFoundError,
 )
+from airflow_mv.publish.layouts import layout_of_view
 from airflow_mv.publish.protocol import Change, Effects, Verdict, commit
 from airflow_mv.spec.identifiers import Identifier
-from airflow_mv.spec.materialized_view import (
-    STORAGE_TABLE_PROPERTY,
-    STORAGE_TABLE_UUID_PROPERTY,
-)
+from airflow_mv.spec.materialized_view import STORAGE_TABLE_UUID_PROPERTY
 from airflow_mv.spec.table import TableMetadata
 from airflow_mv.spec.view import ViewMetadata
 
@@ -130,7 +126,7 @@ class ViewChange(Change[LoadedView]):
     ) -> None:
         super().__init__(f"view {existing.identifier}", name, effects)
         self._catalog, self._existing = catalog, existing
-        new = storage.view_properties.get(STORAGE_TABLE_UUID_PROPERTY) if storage else None
+        new = storage.loaded.view_properties.get(STORAGE_TABLE_UUID_PROPERTY) if storage else None
         self._storages = {_storage_uuid(existing), new}
         self._base: str | None = None
         self._next: ViewMetadata | None = None
@@ -188,16 +184,22 @@ class NewStorage:
     """A new storage table that no view names yet.
 
     Args:
-        location: Its metadata file.
-        table: Its metadata.
-        name: Its name in the catalog, in the registered layout.
+        loaded: The table.
         owner: The view for which it is created.
     """
 
-    location: str
-    table: TableMetadata
-    name: Identifier | None
+    loaded: LoadedStorage
     owner: Identifier
+
+    @property
+    def location(self) -> str:
+        """Its metadata file."""
+        return self.loaded.location
+
+    @property
+    def table(self) -> TableMetadata:
+        """Its metadata."""
+        return self.loaded.table
 
     @property
     def fields(self) -> list[dict[str, Any]]:
@@ -209,19 +211,9 @@ class NewStorage:
         """The names of its columns."""
         return [str(field["name"]) for field in self.fields]
 
-    @property
-    def view_properties(self) -> dict[str, str]:
-        """The view's properties about it, in addition to the settings."""
-        if self.name is None:
-            return {}
-        uuid = self.table.table_uuid or ""
-        return {STORAGE_TABLE_PROPERTY: self.name.within_catalog, STORAGE_TABLE_UUID_PROPERTY: uuid}
-
     def discard(self, catalog: MaterializedViewCatalog) -> None:
         """Delete it: no view ever named it."""
-        if self.name is not None and not catalog.tables.drop(self.name, uuid=self.table.table_uuid, owner=self.owner):
-            return
-        if catalog.chooses_locations:
+        if self.loaded.remove(catalog.tables, self.owner) and catalog.chooses_locations:
             discard(catalog.files, self.location)
 
 
@@ -233,7 +225,7 @@ def discarded_on_failure(catalog: MaterializedViewCatalog, storage: NewStorage) 
     except (CommitStateUnknownError, CatalogUnavailableError):
         raise
     except MaterializedViewError:
-        if storage.name is not None and _is_needless(catalog, storage):
+        if storage.loaded.pointers and _is_needless(catalog, storage):
             storage.discard(catalog)
         raise
 
@@ -241,35 +233,15 @@ def discarded_on_failure(catalog: MaterializedViewCatalog, storage: NewStorage) 
 def _is_needless(catalog: MaterializedViewCatalog, storage: NewStorage) -> bool:
     """Whether the view does not exist, or names another storage table. An error alone does not prove a failure."""
     try:
-        return catalog.load(storage.owner).storage_table != storage.name
-    except ViewNotFoundError:
+        view = catalog.load(storage.owner)
+        return stored_layout(view).place(view) != storage.loaded.place
+    except (ViewNotFoundError, NotMaterializedError):
         return True
     except MaterializedViewError as error:
-        log.warning("The storage table %s stays, though it may be unneeded: %s", storage.name, error)
+        log.warning("The storage table %s stays, though it may be unneeded: %s", storage.loaded.place, error)
         return False
-
-
-def _named_storage(view: LoadedView) -> Identifier | None:
-    try:
-        return view.storage_table
-    except InvalidMetadataError:
-        return None
 
 
 def drop_storage(catalog: MaterializedViewCatalog, view: LoadedView, *, force: bool = False) -> str | None:
     """Remove a view's storage table from the catalog. Return what could not be removed, and why."""
-    uuid_ = view.metadata.properties.get(STORAGE_TABLE_UUID_PROPERTY)
-    try:
-        name = view.storage_table
-        if name is not None:
-            catalog.tables.drop(name, uuid=uuid_, owner=view.identifier)
-    except (InvalidMetadataError, MetadataFileNotFoundError) as error:
-        name = None if catalog.layouts == ("registered",) else _named_storage(view)
-        row = catalog.row(name) if name is not None else None
-        first = view.materialized.storage_table_location
-        if name is not None and row is not None and (force or beside_first(first, row.location)):
-            catalog.drop_table_row(name, row.location)
-            return None
-        log.warning("The storage table of %s stays in the catalog: %s", view.identifier, error)
-        return f"the storage table {view.metadata.properties.get(STORAGE_TABLE_PROPERTY)} is still there: {error}"
-    return None
+    return layout_of_view(view).drop_storage(catalog, view, force=force)

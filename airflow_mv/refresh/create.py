@@ -81,7 +81,7 @@ class Definition:
 
     def view_properties(self, storage: NewStorage, kept: ViewSettings | None = None) -> dict[str, str]:
         """Return the properties of a materialized view with a new storage table."""
-        return {**self._settings(storage.location, kept), **storage.view_properties}
+        return {**self._settings(storage.location, kept), **storage.loaded.view_properties}
 
     def properties_on(self, view: LoadedView) -> dict[str, str]:
         """Return the properties of a view that is already materialized and keeps its storage table."""
@@ -245,10 +245,10 @@ def _redefine(
 
 
 def _storage_has(catalog: MaterializedViewCatalog, view: LoadedView, fields: Sequence[Mapping[str, Any]]) -> bool:
-    """Whether a view's storage table can be kept for these columns. In the pointed layout a refresh can change them."""
+    """Whether a view's storage table can be kept for these columns: it has them, or a refresh can change them."""
     try:
-        table = catalog.load_storage(view).table
-        return view.storage_table is None or same_columns(fields, table)
+        storage = catalog.load_storage(view)
+        return not storage.keeps_columns or same_columns(fields, storage.table)
     except (NotFoundError, InvalidMetadataError) as error:
         log.warning("%s gets a new storage table: %s", view.identifier, error)
         return False
@@ -256,7 +256,7 @@ def _storage_has(catalog: MaterializedViewCatalog, view: LoadedView, fields: Seq
 
 def _retired(catalog: MaterializedViewCatalog, old: LoadedView, new: LoadedView) -> LoadedView:
     """Remove the storage table that a view named before from the catalog."""
-    if old.storage_table is not None and old.storage_table != new.storage_table:
+    if stored_layout(old).place(old) != stored_layout(new).place(new):
         drop_storage(catalog, old)
     return new
 
@@ -363,9 +363,8 @@ def _new_storage(
     """Let Spark create an empty storage table below a view's location. No view names it yet."""
     token = uuid.uuid4().hex
     pinned = _resolved(catalog, sql, columns, context, view)
-    name = None
-    if definition.layout == "registered":
-        name = Identifier(view.catalog, view.namespace, f"{view.name[:200]}__storage_{token[:8]}")
+    layout = STORED_LAYOUTS[definition.layout_for(catalog, None)]
+    name = layout.new_name(view, token)
     script = create_storage(
         view=str(view),
         pinned=pinned,
@@ -384,8 +383,8 @@ def _new_storage(
         # The job's location is untrusted: it is read, and deleted if the view is refused.
         folder = join(location, f"storage-{token[:12]}")
         check_confined(outcome.metadata_location, (folder,), what=f"view {view}, file of its new storage table")
-    table = catalog.load_table(name, location=outcome.metadata_location, what=f"view {view}, storage table")
-    storage = NewStorage(outcome.metadata_location, table, name, view)
+    what = f"view {view}, storage table"
+    storage = NewStorage(layout.created(catalog, name, outcome.metadata_location, what=what), view)
     try:
         _require_clock(catalog, storage)
         if catalog.chooses_locations:

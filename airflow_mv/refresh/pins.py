@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 
 from pydantic import ConfigDict, Field
 
-from airflow_mv.catalog import Located, MaterializedViewCatalog
+from airflow_mv.catalog import Located, MaterializedViewCatalog, stored_layout
 from airflow_mv.errors import (
     CatalogNotFoundError,
     InvalidMetadataError,
@@ -49,13 +49,13 @@ class Pin(_Document):
         snapshot_id: The snapshot id, as text (it exceeds JavaScript's numbers); ``None`` for a table without snapshots.
         metadata_location: The metadata file in which it was current, for people; ``None`` if chosen by time.
         table_uuid: The table's uuid.
-        storage_table: The storage table's metadata file, for a materialized view that the run does not refresh.
+        storage: The storage table's metadata file or name, for a materialized view that the run does not refresh.
     """
 
     snapshot_id: str | None = None
     metadata_location: str | None = None
     table_uuid: str | None = None
-    storage_table: str | None = None
+    storage: str | None = None
 
     @property
     def head(self) -> int | None:
@@ -255,7 +255,7 @@ def _pinned(
             snapshot_id=None if table.head is None else str(table.head),
             metadata_location=table.metadata_location,
             table_uuid=table.table_uuid,
-            storage_table=str(storages[name]) if name in storages else None,
+            storage=str(storages[name]) if name in storages else None,
         )
         for name, table in zip(tables, observed, strict=True)
         if table.error is None
@@ -286,8 +286,8 @@ def _places(catalog: MaterializedViewCatalog, tables: Iterable[Identifier]) -> d
 def _restored(catalog: MaterializedViewCatalog, name: Identifier, pin: Pin, place: Located | None) -> ObservedTable:
     if place is None:
         raise PinError(f"{name}, which the run has pinned, was dropped")
-    if pin.storage_table is not None:
-        return _restored_view(catalog.other(name.catalog), name, pin, place)
+    if pin.storage is not None:
+        return _restored_view(catalog.other(name.catalog), name, pin, place, pin.storage)
     # The present metadata: an expired snapshot cannot be read, even if the pinned metadata file contains it.
     table = catalog.table_metadata(name, place)
     if pin.table_uuid is not None and table.table_uuid != pin.table_uuid:
@@ -300,14 +300,13 @@ def _restored(catalog: MaterializedViewCatalog, name: Identifier, pin: Pin, plac
     return _observed(name, pin, place.metadata_location, table)
 
 
-def _restored_view(home: MaterializedViewCatalog, name: Identifier, pin: Pin, place: Located) -> ObservedTable:
+def _restored_view(
+    home: MaterializedViewCatalog, name: Identifier, pin: Pin, place: Located, stored: str
+) -> ObservedTable:
     """Pin a materialized view outside of the run: its rows at that time, even if it was refreshed since."""
     loaded = home.open_view(name, place)
-    settings = loaded.materialized
-    if loaded.storage_table is None and pin.storage_table is not None:
-        settings = settings.repointed(pin.storage_table)
     try:
-        storage = home.load_storage(replace(loaded, settings=settings))
+        storage = home.load_storage(stored_layout(loaded).earlier(loaded, stored))
     except MetadataFileNotFoundError:
         raise PinError(f"the rows of {name} that the run has pinned have expired") from None
     if pin.head is not None and storage.table.find(pin.head) is None:

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from datetime import timedelta
 
 from airflow_mv.catalog.catalog import next_number
+from airflow_mv.catalog.pointed import PointedStorage
 from airflow_mv.errors import MaterializedViewError
 from airflow_mv.maintenance.repair import _RowRepair as RowRepair
 from airflow_mv.publish.view_change import CreateView, NewStorage, ViewChange
@@ -224,7 +225,7 @@ def redefining(process: Process) -> None:
     existing = world.catalog.load(VIEW)
     sql = query(10_000 + world.next_snapshot(), wider=False)
     table = parse_table(json.dumps(_storage("s3://w/new", world.now)).encode(), source="new storage table")
-    storage = NewStorage("s3://w/new", table, None, VIEW)
+    storage = NewStorage(PointedStorage("s3://w/new", table, None), VIEW)
     change = NewDefinition(world.catalog, existing, sql, storage, Definition(sql), keeps=True, effects=process.effects)
     _publish(process, change, f"{existing.metadata.view_uuid}: {sql}")
 
