@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What every test may ask for: an environment of our own, a warehouse folder, a database."""
+"""Fixtures of all tests: an isolated environment, a warehouse folder, a database."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Views that are later than they may be: told once, and once when they have recovered, whatever fails in between."""
+"""Late views: one alert for a breach and one for the recovery, whatever fails in between."""
 
 from __future__ import annotations
 

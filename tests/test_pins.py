@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One cut for several refreshes: pinned in one process, used in others, and what is told when it cannot be used."""
+"""A consistent snapshot set for several refreshes: pinned in one process, used in others, errors of invalid pins."""
 
 from __future__ import annotations
 

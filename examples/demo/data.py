@@ -49,7 +49,7 @@ def rows(table: str, month: int | None = None) -> pa.Table:
 
 
 def load(catalog: Catalog, months: range) -> list[str]:
-    """Load what is missing of the given months; what is there stays untouched.
+    """Load the missing ones of the given months. Loaded months are not changed.
 
     Returns:
         What was loaded, a line for each table or month.

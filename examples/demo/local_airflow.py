@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""All of Airflow on this machine: started as one session of processes, asked over REST, stopped without a rest."""
+"""A complete Airflow on this machine: one session of processes, used over REST, all of which are stopped at the end."""
 
 from __future__ import annotations
 

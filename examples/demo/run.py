@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The main job: load real flights, create three views, run the DAG in a real Airflow, check every row, tell."""
+"""The demo: load real flights, create three views, run the DAG in a real Airflow, check every row, print a report."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def run(home: DemoHome) -> None:
 
 
 def prepare(home: DemoHome, months: range) -> MaterializedViewCatalog:
-    """Load the tables and create the views; what is there already stays.
+    """Load the tables and create the views. Existing ones are kept.
 
     Args:
         home: Where to.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a user does with a running Airflow over its REST API, and which processes it has."""
+"""Helpers: use a running Airflow over its REST API, and list its processes."""
 
 from __future__ import annotations
 

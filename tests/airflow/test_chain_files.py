@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a DAG file with a chain of views says: read often, on machines that reach no catalog."""
+"""DAG files with chains of views: they are parsed often, on machines without access to a catalog."""
 
 from __future__ import annotations
 

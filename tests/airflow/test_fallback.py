@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An incremental view that has to be recomputed in full: told everywhere, and refused where that is wished."""
+"""An incremental view that has to be recomputed in full: it is reported everywhere, and refused on request."""
 
 from __future__ import annotations
 

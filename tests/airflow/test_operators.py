@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The operators around Spark: what is handed to spark-submit, what a failure looks like, what a retry does."""
+"""The operators that run Spark: the arguments of spark-submit, failures, and retries."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which failures are tried again, and when; and that a task that is stopped leaves nothing at work behind."""
+"""Which failures are retried, and when; a stopped task leaves no running process."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The freshness sensor: what it waits for, what it says, and off the worker."""
+"""The freshness sensor: what it waits for, what it logs, and that it holds no worker slot."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One DAG with real Spark, from nothing to a fresh view and on: each test reads what it left."""
+"""One DAG with real Spark, from an empty catalog to a fresh view and later refreshes. Each test reads its results."""
 
 from __future__ import annotations
 

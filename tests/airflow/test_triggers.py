@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The event trigger: what it fires for, and that a restart, an outage or a lost memory neither loses nor storms."""
+"""The event trigger: when it fires. A restart, an outage or a lost state store neither loses nor floods events."""
 
 from __future__ import annotations
 

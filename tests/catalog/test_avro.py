@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Cut and garbled manifests are errors. The compiled decoder of pyiceberg may end the process over them."""
+"""Truncated and corrupt manifests are errors. They can crash pyiceberg's compiled decoder."""
 
 from __future__ import annotations
 

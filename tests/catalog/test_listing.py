@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Listing files and telling the store's time, on local folders and on the file systems behind object stores."""
+"""Listing files and reading the store's clock, on local folders and on the file systems behind object stores."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A configured catalog that does not open: an outage may be waited for, a wrong property may not."""
+"""A configured catalog that does not open: an outage is retryable, a wrong property is not."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One file never looks like two, whichever of its spellings are compared; and what is proven is the same for sure."""
+"""Two forms of one location never look like two files, and locations that are proven equal are equal."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""No wait for a catalog's database is without end, and none ends in an error that is not ours."""
+"""Every wait for a catalog's database has a limit, and ends in one of this package's errors."""
 
 from __future__ import annotations
 

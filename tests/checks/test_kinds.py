@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Each kind of check in real Spark: it knows good rows from bad, and does no more than it says."""
+"""Each kind of check in real Spark: it accepts good rows and rejects bad ones."""
 
 from __future__ import annotations
 

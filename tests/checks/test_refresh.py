@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks before publish, in real Spark and in both layouts: what fails is never seen, what passes is."""
+"""Checks before publish, in real Spark and in both layouts: rows that fail are never visible, rows that pass are."""
 
 from __future__ import annotations
 

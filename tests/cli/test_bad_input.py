@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whatever is given or stored: one line that names what is wrong and what to do, an exit code, nothing changed."""
+"""Bad arguments and bad stored data: one line that names the error and what to do, an exit code, nothing changed."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The command line's promises: commands, documents, exit codes."""
+"""The command line: commands, documents, exit codes."""
 
 from __future__ import annotations
 

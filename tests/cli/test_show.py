@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A plan reads like an explanation: what would run, why, why nothing cheaper, and what both ways should take."""
+"""The text of a plan: what would run, why, why nothing cheaper, and the estimates of both alternatives."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`status --all` over several catalogs: what cannot be read is named, and hides nothing else. No Spark."""
+"""`status --all` over several catalogs: a catalog that cannot be read is named, and the others are shown. No Spark."""
 
 from __future__ import annotations
 

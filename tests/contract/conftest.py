@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The catalogs and layouts that one contract is for."""
+"""The catalogs and layouts that the contract suite runs on."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the tests of the one contract share."""
+"""Helpers of the contract suite."""
 
 from __future__ import annotations
 

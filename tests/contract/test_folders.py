@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where a view and its storage table may lie, and which folders are theirs alone to be cleaned up, in every catalog."""
+"""The allowed locations of a view and its storage table, and the folders that may be cleaned up, in every catalog."""
 
 from __future__ import annotations
 

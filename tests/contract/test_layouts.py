@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a view and its refreshes do in every catalog and layout: one contract, asked of all of them alike."""
+"""Views and refreshes behave alike in every catalog and layout: one contract, tested on all of them."""
 
 from __future__ import annotations
 

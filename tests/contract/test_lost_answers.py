@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every kind of change keeps one promise in every catalog and layout: an answer that is lost changes nothing about it.
+"""Every kind of change, in every catalog and layout: a lost answer does not alter its result.
 
 Refreshes, expiries and rollbacks are attacked in more ways by ``test_publication`` and ``test_maintenance``.
 """

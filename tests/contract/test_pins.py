@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One cut for several refreshes is the same on every catalog and in every layout."""
+"""A consistent snapshot set for several refreshes, in every catalog and layout."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A refresh is published once or not at all, in every catalog and layout: lost answers, races, deaths, replacements."""
+"""A refresh is published once or not at all, in every catalog and layout: lost answers, races, kills, replacements."""
 
 from __future__ import annotations
 

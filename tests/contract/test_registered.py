@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What only a storage table in the catalog can meet: other writers, other owners, other engines' words."""
+"""Cases of the registered layout only: other writers, other owners, records of other engines."""
 
 from __future__ import annotations
 

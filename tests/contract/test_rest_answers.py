@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What becomes of a REST server's answers, good and bad. The server is a stub: a real one does not lie on demand."""
+"""Good and bad answers of a REST server. The server is a stub, because a real one gives no wrong answers on demand."""
 
 from __future__ import annotations
 

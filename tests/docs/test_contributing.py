@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a contributor is told about the code is true: the ways through it, the words, the codes."""
+"""The guide for contributors is correct: the walks through the code, the words, the codes."""
 
 from __future__ import annotations
 

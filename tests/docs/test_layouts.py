@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which layout a view has is known to the implementations of layouts, and asked by nobody else."""
+"""Only the implementations of layouts, and listed modules, distinguish layouts."""
 
 from __future__ import annotations
 

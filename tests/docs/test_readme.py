@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the documentation shows is what there is."""
+"""The documentation agrees with the code."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Lag and news of views whose intervals were refreshed on their own: each row has its own."""
+"""Lag and pending changes of views whose intervals were refreshed separately."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who gets what: Airflow gives a plugin's application no authentication, so every route is asked as nobody."""
+"""Access: Airflow does not authenticate requests to a plugin's application, so each route is called without a login."""
 
 from __future__ import annotations
 

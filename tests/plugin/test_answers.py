@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the page is told: of all views, of one, and when something is broken."""
+"""The JSON that the page gets: for all views, for one, and when something is broken."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The page as people have it: Chromium, inside Airflow's own UI, against a real API server."""
+"""The page in a browser: Chromium, inside Airflow's own UI, against a real API server."""
 
 from __future__ import annotations
 

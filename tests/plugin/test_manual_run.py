@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the page asks before it runs a DAG: a DAG that refreshes its run's interval has to be told one."""
+"""The input that the page requests before it runs a DAG: a DAG with scope="interval" needs an interval."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Layouts in which a view's folder and others' files touch each other, by every spelling; made from a seed."""
+"""Random arrangements of a view's folder and files of others, in every form of a location; made from a seed."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Faults of one call each: a stale look, a row count that is none, a file cut short, a store that forbids."""
+"""Faults of single calls: a stale read, an invalid row count, a truncated file, a store without permission."""
 
 from __future__ import annotations
 

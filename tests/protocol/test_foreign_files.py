@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Nothing of others is ever deleted, however a folder is spelled and wherever others' files are."""
+"""Files of others are never deleted, in whatever form a location is written and wherever the files are."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Narrow gaps of the protocol: who published it, files that stay, places that are not ours, answers that are lost."""
+"""Edge cases of the protocol: who published, files that are kept, folders of others, lost answers."""
 
 from __future__ import annotations
 

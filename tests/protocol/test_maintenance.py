@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Collection of orphans: everything needless goes in the end, and never anything that is needed, young or foreign."""
+"""Collection of orphans: every orphan is deleted in the end, and never a file that is needed, young or foreign."""
 
 from __future__ import annotations
 

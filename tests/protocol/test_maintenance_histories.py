@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Random histories of refreshes, deaths, expiries, rollbacks and collections: always readable, nothing left over."""
+"""Random histories of refreshes, kills, expiries, rollbacks and collections: always readable, no orphans are left."""
 
 from __future__ import annotations
 

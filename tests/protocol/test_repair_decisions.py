@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which state a repair goes on from, decided from what the files say alone."""
+"""Which state a repair chooses, from the content of the files alone."""
 
 from __future__ import annotations
 

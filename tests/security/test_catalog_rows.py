@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""I17: a swap touches one row of one view. And hostile rows: each is one clear error, or simply works."""
+"""I17: a swap changes one row of one view. Hostile rows: each leads to one clear error, or simply works."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""I19: what a view names is read, written and deleted only below folders that the catalog's owner has chosen."""
+"""I19: locations that a view names are read, written and deleted only below folders of the catalog's owner."""
 
 from __future__ import annotations
 

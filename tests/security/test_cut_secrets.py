@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""I20 where a text of others is cut: a masked log does not know the half of a secret that a cut leaves."""
+"""I20 for texts that are truncated: a log's mask does not recognize the half of a secret that is left."""
 
 from __future__ import annotations
 

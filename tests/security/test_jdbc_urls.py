@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What of a database's address reaches a JDBC driver: an allow-list, since drivers load classes and files by name."""
+"""The parts of a database's address that reach a JDBC driver: an allow-list, since drivers load classes and files."""
 
 from __future__ import annotations
 

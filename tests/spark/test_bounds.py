@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What files tell of appended rows: no row is lost by it, and the other side of a join is skipped by it."""
+"""Bounds from the statistics of appended files: no row is lost, and files of the other side of a join are skipped."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Strike one view's refreshes again and again, retry each, and judge the whole history from the outside."""
+"""Interrupt the refreshes of one view again and again, retry each, and check the whole history from the outside."""
 
 from __future__ import annotations
 

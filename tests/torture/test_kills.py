@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A process that dies, hangs or is asked to end at any point of a refresh leaves nothing wrong: the retry ends it."""
+"""A process that is killed, hangs or is terminated at any point of a refresh leaves a correct state: a retry works."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Many processes refresh one view at once: nothing is lost, nothing is doubled, and what each is told is true."""
+"""Many processes refresh one view at once: nothing is lost or published twice, and each process gets a true result."""
 
 from __future__ import annotations
 

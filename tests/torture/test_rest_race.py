@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Many processes refresh one view through a REST server at once: nothing is lost, and nothing is doubled."""
+"""Many processes refresh one view through a REST server at once: nothing is lost or published twice."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a refresh imports only when it gets there, imported before processes are forked; no thread is started."""
+"""Imports of modules that a refresh loads late, before processes are forked. No thread is started."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ export const LABELS = {
   "never-refreshed": "never refreshed",
   "definition-changed": "definition changed",
   unknown: "unknown",
-  pending: "not looked at yet",
+  pending: "not read yet",
 };
 
 export function problem({ message, advice }, where) {

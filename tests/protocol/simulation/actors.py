@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What others do between any two steps of a refresh: each is a function of the world."""
+"""Actions of others between any two steps of a refresh. Each is a function of the world."""
 
 from __future__ import annotations
 

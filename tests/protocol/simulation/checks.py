@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is true at any time, and who said what: the invariants of the commit protocol, asked at every change."""
+"""The invariants of the commit protocol, and who reported what. They are checked at every change."""
 
 from __future__ import annotations
 

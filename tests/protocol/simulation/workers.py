@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who works on the view: Spark, the tries of a scheduler's tasks, and those who look after it."""
+"""The processes that work on the view: Spark, the tries of a scheduler's tasks, and maintenance."""
 
 from __future__ import annotations
 
