@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import atexit
 import json
 import re
 import time
@@ -261,7 +262,14 @@ def exists(location: str) -> bool:
 
 @cache
 def _database() -> duckdb.DuckDBPyConnection:
-    return duckdb.connect(config={"threads": 1})
+    database = duckdb.connect(config={"threads": 1})
+    atexit.register(_forget, database)
+    return database
+
+
+def _forget(database: duckdb.DuckDBPyConnection) -> None:
+    database.close()
+    _database.cache_clear()
 
 
 def duck() -> duckdb.DuckDBPyConnection:
