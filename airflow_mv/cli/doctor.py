@@ -29,7 +29,7 @@ class Finding:
     check: str
     ok: bool
     found: str
-    mend: str = ""
+    fix: str = ""
 
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON form."""
@@ -55,7 +55,7 @@ def examine(catalogs: tuple[str, ...]) -> Iterator[Finding]:
             "catalogs",
             ok=False,
             found="none configured",
-            mend="set PYICEBERG_CATALOG__<NAME>__TYPE and its other properties",
+            fix="set PYICEBERG_CATALOG__<NAME>__TYPE and its other properties",
         )
     for name in names:
         yield _guarded(f"catalog {name}", lambda name=name: _catalog(name))  # type: ignore[misc]
@@ -78,8 +78,8 @@ def examine_view(catalog: MaterializedViewCatalog, view: Identifier) -> Iterator
     """
     found = diagnose(catalog, view, data=False)
     for item in found.findings:
-        mend = f"airflow-mv repair {view}" if item.repairable else item.repair
-        yield Finding(f"{view}: {item.what}", ok=False, found=f"{item.file}: {item.known}", mend=mend)
+        fix = f"airflow-mv repair {view}" if item.repairable else item.repair
+        yield Finding(f"{view}: {item.what}", ok=False, found=f"{item.file}: {item.known}", fix=fix)
     if found.view is not None and not found.findings:
         yield Finding(f"{view}: view metadata", ok=True, found=found.view.metadata_location)
     if found.table is not None and found.checked is not None and not found.findings:
@@ -98,9 +98,9 @@ def _base_tables(catalog: MaterializedViewCatalog, view: Identifier) -> Iterator
         yield Finding(f"{view}: base tables", ok=False, found=str(error))
         return
     for table in observation.tables:
-        mend = "restore the table, or give the view another query: airflow-mv create … --replace"
+        fix = "restore the table, or give the view another query: airflow-mv create … --replace"
         found = table.error or f"snapshot {table.head}" if table.head is not None or table.error else "empty"
-        yield Finding(f"{view}: base table {table.identifier}", ok=not table.error, found=found, mend=mend)
+        yield Finding(f"{view}: base table {table.identifier}", ok=not table.error, found=found, fix=fix)
     reasons = "; ".join(reason.message for reason in observation.freshness.reasons)
     state = f"{observation.freshness.state}" + (f": {reasons}" if reasons else "")
     yield Finding(f"{view}: freshness", ok=True, found=state)
@@ -118,14 +118,14 @@ def _guarded(check: str, look: Callable[[], Finding]) -> Finding:
 def _java() -> Finding:
     home = os.environ.get("JAVA_HOME")
     java = shutil.which("java", path=f"{home}/bin") if home else shutil.which("java")
-    mend = f"install Java {OLDEST_JAVA} or newer (Debian: apt-get install openjdk-17-jre-headless), or set JAVA_HOME"
+    fix = f"install Java {OLDEST_JAVA} or newer (Debian: apt-get install openjdk-17-jre-headless), or set JAVA_HOME"
     if java is None:
-        return Finding("java", ok=False, found="none" if home is None else f"none in JAVA_HOME={home}", mend=mend)
+        return Finding("java", ok=False, found="none" if home is None else f"none in JAVA_HOME={home}", fix=fix)
     text = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=30, check=False).stderr
     match = re.search(r'version "(?:1\.)?(\d+)[^"]*"', text)
     if match is None:
-        return Finding("java", ok=False, found=f"{java}, of an unknown version", mend=mend)
-    return Finding("java", int(match[1]) >= OLDEST_JAVA, f"{match[0].split(chr(34))[1]} ({java})", mend)
+        return Finding("java", ok=False, found=f"{java}, of an unknown version", fix=fix)
+    return Finding("java", int(match[1]) >= OLDEST_JAVA, f"{match[0].split(chr(34))[1]} ({java})", fix)
 
 
 def _version(distribution: str) -> str | None:
@@ -137,15 +137,15 @@ def _version(distribution: str) -> str | None:
 
 def _pyspark() -> Finding:
     version = _version("pyspark")
-    mend = "pip install 'airflow-mv[spark]', or name another environment's spark-submit with spark_binary"
-    return Finding("pyspark", bool(version and version.startswith("4.1.")), version or "not installed", mend)
+    fix = "pip install 'airflow-mv[spark]', or name another environment's spark-submit with spark_binary"
+    return Finding("pyspark", bool(version and version.startswith("4.1.")), version or "not installed", fix)
 
 
 def _client() -> Finding:
     spark, client = _version("pyspark"), _version("pyspark-client")
     same = spark is None or client is None or spark == client
-    mend = f"both write the folder pyspark/: pip install --force-reinstall pyspark-client=={spark} pyspark=={spark}"
-    return Finding("pyspark-client", same, client or "not installed", mend)
+    fix = f"both write the folder pyspark/: pip install --force-reinstall pyspark-client=={spark} pyspark=={spark}"
+    return Finding("pyspark-client", same, client or "not installed", fix)
 
 
 def _temporary_files() -> Finding:
@@ -156,7 +156,7 @@ def _temporary_files() -> Finding:
     if swept.failed:
         places = ", ".join(map(str, swept.failed))
         return Finding(
-            "temporary files", ok=False, found=f"cannot remove {places}", mend="remove them: they hold secrets"
+            "temporary files", ok=False, found=f"cannot remove {places}", fix="remove them: they hold secrets"
         )
     found = "none left" if not swept.removed else f"removed {len(swept.removed)} folders of processes that were killed"
     return Finding("temporary files", ok=True, found=found)

@@ -205,8 +205,8 @@ def findings(documents: Sequence[Mapping[str, Any]]) -> None:
     for item in documents:
         mark = "[green]✓[/green]" if item["ok"] else "[red]✗[/red]"
         out.print(f"{mark} {_escape(item['check'])}: {_escape(item['found'])}")
-        if not item["ok"] and item["mend"]:
-            out.print(f"    {_escape(item['mend'])}")
+        if not item["ok"] and item["fix"]:
+            out.print(f"    {_escape(item['fix'])}")
 
 
 def metadata(document: Mapping[str, Any]) -> None:

@@ -98,7 +98,7 @@ def test_doctor_reads_a_view_down_to_its_manifests(home: Lake) -> None:
     ended = call("doctor", VIEW, "--json")
     assert ended.code == 1
     (found,) = [item for item in ended.json if not item["ok"]]
-    assert found["mend"] == f"airflow-mv repair {VIEW}"
+    assert found["fix"] == f"airflow-mv repair {VIEW}"
     assert call("doctor", "lake.sales.nothing").code == 1
 
 

@@ -82,6 +82,6 @@ def test_the_doctor_says_how_to_mend_what_fails(monkeypatch: pytest.MonkeyPatch,
     findings = {item["check"]: item for item in ended.json}
     assert ended.code == 1
     assert not findings["java"]["ok"]
-    assert "Java 17" in findings["java"]["mend"]
+    assert "Java 17" in findings["java"]["fix"]
     assert findings["pyspark"]["ok"]
     assert "no catalog 'nowhere' is configured" in findings["catalog nowhere"]["found"]
