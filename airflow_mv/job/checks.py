@@ -10,12 +10,13 @@ import importlib
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+from py4j.protocol import Py4JError
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame
 from pyspark.sql.types import BinaryType
 
-from airflow_mv.job.context import JobContext
-from airflow_mv.job.steps import OF_VALUES
+from airflow_mv.job.context import JobContext, cause
+from airflow_mv.job.steps import OF_VALUES, fails_on_a_value
 from airflow_mv.quoting import quote
 from airflow_mv.redaction import shortened
 from airflow_mv.script import LONGEST_VALUE, MOST_ROWS, CheckResult, StagedCheck, StagedChecks
@@ -65,7 +66,10 @@ def _computed(work: JobContext, checks: StagedChecks, asked: Sequence[StagedChec
         return []
     try:
         (row,) = work.query(checks.statement(tuple(asked))).collect()
-    except _OF_SQL as error:
+    except Exception as error:
+        # What fails in a scalar subquery has no class in Python.
+        if not isinstance(error, AnalysisException) and not fails_on_a_value(error):
+            raise
         if len(asked) == 1:
             return [_result(asked[0], passed=False, problem=_reason(work, error))]
         return [result for check in asked for result in _computed(work, checks, [check])]
@@ -123,4 +127,5 @@ def _cut(text: str | None) -> str | None:
 
 
 def _reason(work: JobContext, error: Exception) -> str:
-    return shortened(work.public(" ".join(str(error).partition("JVM stacktrace:")[0].split())), 500)
+    text = cause(error) if isinstance(error, Py4JError) else str(error).partition("JVM stacktrace:")[0]
+    return shortened(work.public(" ".join(text.split())), 500)

@@ -25,6 +25,7 @@ AT_HAND = 20_000
 _PARTITIONS = "spark.sql.shuffle.partitions"
 _ADAPTIVE = "spark.sql.adaptive.enabled"
 _PARTITION_BYTES = 16 * 2**20
+_CAUSED_BY = "Caused by: "
 _compiled: dict[int, Any] = {}
 
 
@@ -304,10 +305,15 @@ def incomparable(kind: DataType, names: tuple[str, ...]) -> str | None:
 
 
 def cause(error: Exception) -> str:
-    """Return the line with the cause. For an error without a Python class it is the second line, Java's first one."""
-    text = str(error).strip()
-    line = next((line for line in text.splitlines() if line.startswith(":")), text.partition("\n")[0])
-    return shortened(line.lstrip(": "), 300)
+    """Return the line with the cause. For an error without a Python class it is the second line, Java's first one.
+
+    For an error in a subquery it is one of the lines below, with the error that Java's first line wraps.
+    """
+    lines = str(error).strip().splitlines() or [""]
+    line = next((line for line in lines if line.startswith(":")), lines[0])
+    if "SQLSTATE" not in line:
+        line = next((line for line in lines if line.startswith(_CAUSED_BY) and "SQLSTATE" in line), line)
+    return shortened(line.removeprefix(_CAUSED_BY).lstrip(": "), 300)
 
 
 def columns_of(names: Sequence[str]) -> str:

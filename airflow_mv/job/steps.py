@@ -45,7 +45,7 @@ OF_VALUES = (
     SparkRuntimeException,
 )
 #: The same for errors without a Python class or with only Java's name: SQLSTATEs of data errors, errors of libraries.
-_TOLD_OF_VALUES = re.compile(r"SQLSTATE: (?:22|42601)|\): java\.(?:lang\.IllegalArgument|util\.regex\.)")
+_TOLD_OF_VALUES = re.compile(r"SQLSTATE: (?:2[12]|42601)|\): java\.(?:lang\.IllegalArgument|util\.regex\.)")
 #: Set for a script's last statement, so that another run that finds the branch knows whether all statements have run.
 COMPLETE = "spark.sql.iceberg.snapshot-property.airflow-mv.complete"
 #: Set to the code and the reason while the fallback runs, so that such a run also knows about the fallback.
@@ -100,10 +100,15 @@ def _run_incremental(work: JobContext, script: Script, seconds: list[float], rep
     except IncrementalRefusedError:
         raise
     except Exception as error:
-        if not script.incremental or not (isinstance(error, OF_VALUES) or _TOLD_OF_VALUES.search(str(error))):
+        if not script.incremental or not fails_on_a_value(error):
             raise
         # The statement combines old and new rows, which never existed together. A full refresh may still succeed.
         raise IncrementalRefusedError("values", f"a statement fails on a value: {cause(error)}") from error
+
+
+def fails_on_a_value(error: Exception) -> bool:
+    """Whether a statement failed on the values of some rows: with the same rows it fails again."""
+    return isinstance(error, OF_VALUES) or _TOLD_OF_VALUES.search(str(error)) is not None
 
 
 def _run_each(

@@ -150,10 +150,20 @@ def test_all_checks_are_one_aggregation(wide: Lake) -> None:
 
 def test_what_breaks_a_check_of_a_value_names_that_check_alone(wide: Lake) -> None:
     """An error in one expression must not hide the verdict of the others."""
-    good, bad = checked(wide, row_count(at_least=1), condition("amount / (day - 1) >= 0"))
+    good, *bad = checked(
+        wide,
+        row_count(at_least=1),
+        condition("amount / (day - 1) >= 0"),
+        "SELECT (SELECT sum(amount / (day - 1)) FROM {rows}) >= 0",
+        "SELECT (SELECT max(element_at(array(1), day)) FROM orders) = count(*) FROM {rows}",
+        "SELECT (SELECT count(*) FROM orders WHERE region RLIKE concat('(', region)) = count(*) FROM {rows}",
+        "SELECT (SELECT amount FROM {rows}) > 0",
+    )
     assert good.passed
-    assert not bad.passed
-    assert "DIVIDE_BY_ZERO" in str(bad.problem)
+    assert [check.passed for check in bad] == [False] * 5
+    expected = ["DIVIDE_BY_ZERO", "DIVIDE_BY_ZERO", "INVALID_ARRAY_INDEX", "", "SCALAR_SUBQUERY_TOO_MANY_ROWS"]
+    found = [str(check.problem) for check in bad]
+    assert [name in text for name, text in zip(expected, found, strict=True)] == [True] * 5, found
 
 
 def test_offending_rows_are_bounded(lake: Lake) -> None:
