@@ -19,7 +19,7 @@ from airflow_mv.errors import ClockError, InvalidQueryError
 from airflow_mv.job.checks import run_checks
 from airflow_mv.job.clock import require_clock
 from airflow_mv.job.context import JobContext
-from airflow_mv.job.session import CATALOG, made_active, settings_below
+from airflow_mv.job.session import CATALOG, made_active, settings_below, temporary_settings
 from airflow_mv.job.steps import COMPLETE, brief, run_steps
 from airflow_mv.job.storage import STAMP, written
 from airflow_mv.quoting import quote
@@ -81,7 +81,7 @@ def run(
         with (
             _quiet(),
             made_active(spark),
-            _settings(spark, {**_staging(script, name, is_new=idle is None), **dict(script.confs)}),
+            temporary_settings(spark, {**_staging(script, name, is_new=idle is None), **dict(script.confs)}),
             _tables(spark, script, name, access),
             closing(work),
         ):
@@ -149,7 +149,7 @@ def _open_staging(spark: SparkSession, name: str, access: Mapping[str, str]) -> 
 
     Spark writes the settings of each job, credentials included, to its event log and its UI.
     """
-    with _settings(spark, {f"{CATALOG}{name}.{key}": value for key, value in access.items()}):
+    with temporary_settings(spark, {f"{CATALOG}{name}.{key}": value for key, value in access.items()}):
         if getattr(spark, "_jvm", None) is not None:
             spark._jsparkSession.sessionState().catalogManager().catalog(name)
         else:
@@ -176,24 +176,6 @@ def _file_access(spark: SparkSession, view: str) -> dict[str, str]:
     access = {key: value for key, value in own.items() if key.startswith(_FILE_ACCESS)}
     default = _DEFAULT_IO.get(own.get("type", ""), "org.apache.iceberg.hadoop.HadoopFileIO")
     return {"io-impl": default, **access}
-
-
-@contextmanager
-def _settings(spark: SparkSession, wanted: Mapping[str, str]) -> Iterator[None]:
-    """Set the settings of a run, and restore the earlier values afterwards."""
-    before: dict[str, str | None] = {}
-    try:
-        for key, value in wanted.items():
-            before[key] = spark.conf.get(key, None)
-            spark.conf.set(key, value)
-        yield
-    finally:
-        with suppress(Exception):  # a dead session has no settings to restore
-            for key, old in before.items():
-                if old is None:
-                    spark.conf.unset(key)
-                else:
-                    spark.conf.set(key, old)
 
 
 def _take_idle(spark: SparkSession, access: Mapping[str, str]) -> str | None:
@@ -244,7 +226,7 @@ def _drop_database(spark: SparkSession, name: str) -> None:
         f"{CATALOG}{name}_end.uri": address,
         f"{CATALOG}{name}_end.warehouse": "file:///nowhere",
     }
-    with _settings(spark, wanted):
+    with temporary_settings(spark, wanted):
         spark.sql(f"SHOW TABLES IN `{name}_end`.`staged`").collect()
 
 

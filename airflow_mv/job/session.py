@@ -9,7 +9,7 @@ import shutil
 import socket
 import subprocess
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -241,3 +241,21 @@ def _submit_arguments(folder: Path, settings: dict[str, str]) -> Iterator[None]:
             del os.environ["PYSPARK_SUBMIT_ARGS"]
         else:
             os.environ["PYSPARK_SUBMIT_ARGS"] = before
+
+
+@contextmanager
+def temporary_settings(spark: SparkSession, wanted: Mapping[str, str]) -> Iterator[None]:
+    """Set settings of a session, and restore the earlier values afterwards."""
+    before: dict[str, str | None] = {}
+    try:
+        for key, value in wanted.items():
+            before[key] = spark.conf.get(key, None)
+            spark.conf.set(key, value)
+        yield
+    finally:
+        with suppress(Exception):  # a dead session has no settings to restore
+            for key, old in before.items():
+                if old is None:
+                    spark.conf.unset(key)
+                else:
+                    spark.conf.set(key, old)

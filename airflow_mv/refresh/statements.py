@@ -37,7 +37,7 @@ _SNAPSHOT_PROPERTY = "spark.sql.iceberg.snapshot-property."
 #: A refresh must depend on its snapshots only, not on a session. With these settings INSERT OVERWRITE replaces the
 #: whole table, `${…}` in a quoted name is not a variable, and the time zone and the meaning of a backslash in a literal
 #: are the same everywhere (keys are written as literals).
-_CONFS = (
+SESSION_CONFS = (
     ("spark.sql.sources.partitionOverwriteMode", "static"),
     ("spark.sql.variable.substitute", "false"),
     ("spark.sql.session.timeZone", "UTC"),
@@ -187,7 +187,7 @@ def refresh_script(
         target.table,
         tuple(steps),
         outcome_location,
-        (*_CONFS, *stamps),
+        (*SESSION_CONFS, *stamps),
         len(nested),
         branch=staging_branch(refresh_id) if target.branch else None,
         query=query,
@@ -256,7 +256,7 @@ def create_storage(
     properties = (*REGISTERED_PROPERTIES, (STORAGE_OF_PROPERTY, owner)) if table else STORAGE_PROPERTIES
     step = CreateStorageStep(name, source, location, tuple(partition_by), properties)
     steps: tuple[Step, ...] = (*(_register(name, file) for name, file in sorted(pinned.nested.items())), step)
-    return Script(view, token, name, steps, None, _CONFS, len(pinned.nested), reads=pinned.reads)
+    return Script(view, token, name, steps, None, SESSION_CONFS, len(pinned.nested), reads=pinned.reads)
 
 
 def renamed(query: str, columns: Sequence[str]) -> str:

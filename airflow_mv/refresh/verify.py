@@ -16,7 +16,7 @@ from airflow_mv.freshness.state import State
 from airflow_mv.quoting import quote
 from airflow_mv.refresh.inputs import load_tables, renamed_columns, tables_at_snapshots, with_own_columns
 from airflow_mv.refresh.stagers import stored_rows
-from airflow_mv.refresh.statements import renamed
+from airflow_mv.refresh.statements import SESSION_CONFS, renamed
 from airflow_mv.spec.identifiers import Identifier
 from airflow_mv.spec.interval_parts import parts_of
 from airflow_mv.spec.materialized_view import NO_SNAPSHOT, RefreshRecord
@@ -154,16 +154,23 @@ def verify(
             f"view {name} reads the materialized view {nested}: verify that one, then this view's query"
         )
     query = _recomputed(observation, load_tables(catalog, observation.tables), record)
-    spark = session()
-    stored = _comparable(stored_rows(spark, observation.storage, observation.storage.rows_snapshot))
-    recomputed = _comparable(spark.sql(query))
-    return Verification(
-        view=name,
-        refresh_id=record.refresh_id,
-        rows=stored.count(),
-        only_stored=_first(stored.exceptAll(recomputed)),
-        only_recomputed=_first(recomputed.exceptAll(stored)),
-    )
+    return _compared(session(), observation, record, query)
+
+
+def _compared(spark: SparkSession, observation: Observation, record: RefreshRecord, query: str) -> Verification:
+    """Compare the rows, with the session settings of a refresh: the query may depend on the time zone."""
+    from airflow_mv.job.session import temporary_settings
+
+    with temporary_settings(spark, dict(SESSION_CONFS)):
+        stored = _comparable(stored_rows(spark, observation.storage, observation.storage.rows_snapshot))
+        recomputed = _comparable(spark.sql(query))
+        return Verification(
+            view=observation.view.identifier,
+            refresh_id=record.refresh_id,
+            rows=stored.count(),
+            only_stored=_first(stored.exceptAll(recomputed)),
+            only_recomputed=_first(recomputed.exceptAll(stored)),
+        )
 
 
 def _recomputed(observation: Observation, tables: Mapping[Identifier, TableMetadata], record: RefreshRecord) -> str:

@@ -52,6 +52,20 @@ def test_two_threads_with_sessions_of_their_own_refresh_two_views_at_once(lake: 
     assert SparkSession.getActiveSession() is not None
 
 
+def test_rows_and_their_verification_do_not_depend_on_the_time_zone_of_the_session(lake: Lake) -> None:
+    lake.run("CREATE TABLE {ns}.t (at TIMESTAMP, local TIMESTAMP_NTZ) USING iceberg")
+    query = "SELECT date(at) AS day, date_trunc('day', local) AS day_here, count(*) AS n FROM {ns}.t GROUP BY ALL"
+    lake.create("days", query, refresh_strategy="incremental", properties={"airflow-mv.incremental-up-to": "1000"})
+    for zone in ("UTC", "America/New_York", "Asia/Kathmandu"):
+        lake.run("INSERT INTO {ns}.t VALUES (TIMESTAMP'2026-03-08T02:30:00Z', TIMESTAMP_NTZ'2026-03-08 02:30:00')")
+        session = lake.spark.newSession()
+        session.conf.set("spark.sql.session.timeZone", zone)
+        refresh(lake.catalog, [lake("days")], stager=session_stager(lake.catalog, session, report=lambda _: None))
+        assert verify(lake.catalog, lake("days"), session=lambda session=session: session).equal, zone
+        assert session.conf.get("spark.sql.session.timeZone") == zone
+    assert [(str(day), n) for day, _, n in lake.rows("days")] == [("2026-03-08", 3)]
+
+
 def test_many_runs_in_many_sessions_leave_a_bounded_number_of_databases_and_views(lake: Lake) -> None:
     """What a run leaves in the JVM is lent to the next one, in whatever session that is."""
     from airflow_mv.job import run
