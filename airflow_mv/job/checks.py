@@ -10,7 +10,6 @@ import importlib
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from py4j.protocol import Py4JError
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame
 from pyspark.sql.types import BinaryType
@@ -127,5 +126,7 @@ def _cut(text: str | None) -> str | None:
 
 
 def _reason(work: JobContext, error: Exception) -> str:
-    text = cause(error) if isinstance(error, Py4JError) else str(error).partition("JVM stacktrace:")[0]
+    text = str(error).partition("JVM stacktrace:")[0]
+    if "\n: " in text:  # an error of Java without a Python class: the rest is its stack trace
+        text = cause(error)
     return shortened(work.public(" ".join(text.split())), 500)
