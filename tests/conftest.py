@@ -10,10 +10,10 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import pytest
-from sqlalchemy import URL, Engine, event
+from sqlalchemy import URL
 from xdist.remote import Producer
 
 from tests.rest.java import java_process
@@ -62,13 +62,6 @@ if any((folder / ".pyiceberg.yaml").exists() for folder in (Path.home(), Path.cw
 
 # No test cuts the power: what is flushed to the disk is recorded by the tests of durability, and costs waits only.
 os.fsync = lambda descriptor: None
-
-
-@event.listens_for(Engine, "connect")
-def _leave_the_disk_alone(connection: Any, _record: object) -> None:
-    if type(connection).__module__ == "sqlite3":
-        connection.execute("PRAGMA synchronous=OFF")
-
 
 # py4j speaks of its sockets even while the interpreter ends, when there is no stream to write to any more.
 logging.getLogger("py4j").setLevel(logging.ERROR)

@@ -93,7 +93,7 @@ class Airflow:
         process = self._started()
         connections = {f"AIRFLOW_CONN_{key.upper()}": json.dumps(value) for key, value in self.connections.items()}
         environment = {"AIRFLOW__AIRFLOW_MV__SPARK_APPLICATION_URL": f"{HISTORY}{{application_id}}", **connections}
-        answer = file.with_suffix(".answer.json")
+        answer = self.folder / f"{file.stem}.answer.json"
         request = {"file": str(file), "arguments": arguments, "environment": environment, "answer": str(answer)}
         assert process.stdin
         assert process.stdout
