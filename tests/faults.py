@@ -93,10 +93,12 @@ class FaultyCatalog(MaterializedViewCatalog):
         self.arrive()
         return bool(self._with_next_fault(lambda: super(FaultyCatalog, self).swap_table(table, base, new)))
 
-    def create(self, view: str | Identifier, metadata: ViewMetadata) -> LoadedView:
+    def create(self, view: str | Identifier, metadata: ViewMetadata, location: str | None = None) -> LoadedView:
         """Create a view, likewise."""
         self.arrive()
-        created: LoadedView | None = self._with_next_fault(lambda: super(FaultyCatalog, self).create(view, metadata))
+        created: LoadedView | None = self._with_next_fault(
+            lambda: super(FaultyCatalog, self).create(view, metadata, location)
+        )
         if created is None:
             raise AlreadyExistsError(f"a view {view} exists already (a test's fault)")
         return created

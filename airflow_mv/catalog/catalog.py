@@ -303,8 +303,13 @@ class MaterializedViewCatalog:
                 f"namespace {'.'.join(namespace)!r} does not exist in catalog {self.name!r}; create it first"
             ) from None
 
-    def create(self, view: str | Identifier, metadata: ViewMetadata) -> LoadedView:
+    def create(self, view: str | Identifier, metadata: ViewMetadata, location: str | None = None) -> LoadedView:
         """Write the first metadata file of a view and add its row.
+
+        Args:
+            view: The view.
+            metadata: Its metadata.
+            location: The metadata file, if it is already written. The caller deletes it if the name is taken.
 
         Raises:
             AlreadyExistsError: The name is taken.
@@ -313,14 +318,15 @@ class MaterializedViewCatalog:
         identifier = self.identify(view)
         if self._rest is not None:
             return self._rest.create(identifier, metadata)
-        location = self.write_metadata(metadata, number=0)
+        first = location or self.write_metadata(metadata, number=0)
         try:
-            self._views.insert(identifier, location)
+            self._views.insert(identifier, first)
         except AlreadyExistsError:
-            discard(self.files, location)
+            if location is None:
+                discard(self.files, first)
             raise
-        settings = parse_settings(metadata.properties, view=str(identifier), location=location)
-        return LoadedView(identifier, location, metadata, settings)
+        settings = parse_settings(metadata.properties, view=str(identifier), location=first)
+        return LoadedView(identifier, first, metadata, settings)
 
     def write_metadata(self, metadata: ViewMetadata, *, number: int) -> str:
         """Write a view metadata file under a new name, and return the name. No pointer names it yet."""

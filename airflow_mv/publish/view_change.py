@@ -51,6 +51,7 @@ class CreateView(Change[LoadedView | None]):
         self._catalog, self._view, self._metadata = catalog, view, metadata
         self._taken: AlreadyExistsError | None = None
         self._created: LoadedView | None = None
+        self._location: str | None = None
 
     def look(self) -> LoadedView | None:
         """Load the view of this name, if there is one."""
@@ -73,8 +74,10 @@ class CreateView(Change[LoadedView | None]):
 
     def send(self, _state: LoadedView | None) -> bool:
         """Add the view to the catalog, which accepts it only while the name is free."""
+        if self._location is None and self._catalog.chooses_locations:
+            self._location = self._catalog.write_metadata(self._metadata, number=0)
         try:
-            self._created = self._catalog.create(self._view, self._metadata)
+            self._created = self._catalog.create(self._view, self._metadata, self._location)
         except AlreadyExistsError as error:
             self._taken = error  # perhaps by an earlier copy: the next loaded state shows it
             return False
@@ -83,6 +86,11 @@ class CreateView(Change[LoadedView | None]):
     def may_land(self, state: LoadedView | None) -> bool:
         """Whether the name is free."""
         return state is None
+
+    def clean_up(self) -> None:
+        """Delete the metadata file. After a lost answer it stays: the name may become free, and a copy be applied."""
+        if self._location is not None and not self.unknown:
+            discard(self._catalog.files, self._location)
 
     def publish(self) -> LoadedView:
         """Run the protocol.

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from _pytest.mark import ParameterSet
 
+from airflow_mv.catalog.sql import SqlPointers
 from airflow_mv.errors import AlreadyExistsError, CommitStateUnknownError
 from airflow_mv.maintenance.orphans import expire
 from airflow_mv.maintenance.repair import repair
@@ -21,6 +22,7 @@ from airflow_mv.publish.protocol import commit
 from airflow_mv.publish.registered import DropBranch
 from airflow_mv.refresh.create import Definition, create
 from airflow_mv.refresh.verify import verify_files
+from airflow_mv.spec.identifiers import Identifier
 from tests.branches import create_branch
 from tests.builders import QUERY, Lake, orders
 from tests.contract.conftest import HOMES, home_parameter
@@ -180,6 +182,28 @@ def test_a_name_that_is_taken_meanwhile_is_not_ours_and_nothing_is_left(home: La
     assert home.refresh().outcome == "refreshed"
     storages = [name for name in home.iceberg.list_tables("sales") if "__storage" in name[1]]
     assert len(storages) == (2 if home.layout == "registered" else 0)
+
+
+@pytest.mark.parametrize("landed", [True, False])
+def test_all_copies_of_a_creation_name_one_metadata_file(
+    home: Lake, warehouse: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch, landed: bool
+) -> None:
+    if not home.catalog.chooses_locations:
+        pytest.skip("the server writes a view's files")
+    original, sent = SqlPointers.insert, []
+
+    def insert(pointers: SqlPointers, view: Identifier, location: str) -> None:
+        sent.append(location)
+        if landed or len(sent) > 1:
+            original(pointers, view, location)
+        if len(sent) == 1:
+            raise CommitStateUnknownError("no answer to the insert (a test's fault)")
+
+    monkeypatch.setattr(SqlPointers, "insert", insert)
+    defined(home, FaultyCatalog(home.iceberg), clock)
+    assert len(sent) == (1 if landed else 2)
+    folder = local(home.catalog.load(VIEW).metadata.metadata_folder)
+    assert [str(local(sent[0]))] == [name for name in files(folder) if name.endswith(".json")]
 
 
 def test_a_table_that_takes_the_name_meanwhile_is_named(home: Lake, clock: Clock) -> None:
