@@ -51,7 +51,7 @@ class Neighbour:
     write_paths: frozenset[str] = frozenset()
 
 
-class Places(msgspec.Struct, rename="kebab"):
+class MetadataPlaces(msgspec.Struct, rename="kebab"):
     """The locations in a metadata file of a table or view."""
 
     location: str
@@ -100,7 +100,7 @@ def _from_file(files: MetadataFiles, name: str, location: str) -> Neighbour:
     return Neighbour(name, location, tuple(dict.fromkeys((own, *found.folders))), uuid, found.view_uuid is None, paths)
 
 
-def read_places(files: MetadataFiles, location: str, *, what: str) -> Places:
+def read_places(files: MetadataFiles, location: str, *, what: str) -> MetadataPlaces:
     """Read the locations in a metadata file.
 
     Raises:
@@ -108,7 +108,7 @@ def read_places(files: MetadataFiles, location: str, *, what: str) -> Places:
         MetadataFileNotFoundError: It does not exist.
     """
     try:
-        return msgspec.json.decode(unpacked(files.read(location, what=what), f"{what} {location}"), type=Places)
+        return msgspec.json.decode(unpacked(files.read(location, what=what), f"{what} {location}"), type=MetadataPlaces)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise InvalidMetadataError(f"{what} {location}: {error}") from None
 
@@ -169,7 +169,7 @@ def _tables(catalog: Catalog, space: tuple[str, ...], own: frozenset[str]) -> It
         except (ValueError, *_UNKNOWN) as error:  # pyiceberg's error for an answer that it cannot read
             log.warning("The places of %s are not known: %s", full, error)
             continue
-        found = Places(location=table.location(), properties=dict(table.properties))
+        found = MetadataPlaces(location=table.location(), properties=dict(table.properties))
         folder, uuid = _folder(table.metadata_location), str(table.metadata.table_uuid)
         paths = frozenset(found.write_paths) - {folder, found.location}
         places = tuple(dict.fromkeys((folder, *found.folders)))

@@ -23,7 +23,7 @@ from airflow_mv.spec.identifiers import Identifier
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class Inspection:
     """One check: what was checked, whether it passed, what was found, and how to repair it."""
 
     check: str
@@ -36,7 +36,7 @@ class Finding:
         return asdict(self)
 
 
-def examine(catalogs: tuple[str, ...]) -> Iterator[Finding]:
+def examine(catalogs: tuple[str, ...]) -> Iterator[Inspection]:
     """Check Java, PySpark, its Connect client, and the catalogs.
 
     Args:
@@ -51,7 +51,7 @@ def examine(catalogs: tuple[str, ...]) -> Iterator[Finding]:
     known: dict[str, Any] = Config().config.get("catalog") or {}  # type: ignore[assignment]
     names = catalogs or tuple(sorted(known))
     if not names:
-        yield Finding(
+        yield Inspection(
             "catalogs",
             ok=False,
             found="none configured",
@@ -69,7 +69,7 @@ def is_view(name: str) -> bool:
     return "." in name and name.lower() not in {key.lower() for key in known}
 
 
-def examine_view(catalog: MaterializedViewCatalog, view: Identifier) -> Iterator[Finding]:
+def examine_view(catalog: MaterializedViewCatalog, view: Identifier) -> Iterator[Inspection]:
     """Check a view: its row, its metadata, its storage table's metadata, manifests and base tables.
 
     Args:
@@ -79,53 +79,53 @@ def examine_view(catalog: MaterializedViewCatalog, view: Identifier) -> Iterator
     found = diagnose(catalog, view, data=False)
     for item in found.findings:
         fix = f"airflow-mv repair {view}" if item.repairable else item.repair
-        yield Finding(f"{view}: {item.what}", ok=False, found=f"{item.file}: {item.known}", fix=fix)
+        yield Inspection(f"{view}: {item.what}", ok=False, found=f"{item.file}: {item.known}", fix=fix)
     if found.view is not None and not found.findings:
-        yield Finding(f"{view}: view metadata", ok=True, found=found.view.metadata_location)
+        yield Inspection(f"{view}: view metadata", ok=True, found=found.view.metadata_location)
     if found.table is not None and found.checked is not None and not found.findings:
-        yield Finding(f"{view}: storage metadata", ok=True, found=found.table.location)
+        yield Inspection(f"{view}: storage metadata", ok=True, found=found.table.location)
         snapshots = len(found.table.table.snapshots) if found.table.table else 0
         read = f"{found.checked.files} manifest lists and manifests of {snapshots} snapshots are whole"
         later = f"; `airflow-mv verify {view} --files` looks at the data files"
-        yield Finding(f"{view}: snapshots", ok=True, found=read + later)
+        yield Inspection(f"{view}: snapshots", ok=True, found=read + later)
     yield from _base_tables(catalog, view)
 
 
-def _base_tables(catalog: MaterializedViewCatalog, view: Identifier) -> Iterator[Finding]:
+def _base_tables(catalog: MaterializedViewCatalog, view: Identifier) -> Iterator[Inspection]:
     try:
         observation = observe(catalog, view)
     except MaterializedViewError as error:
-        yield Finding(f"{view}: base tables", ok=False, found=str(error))
+        yield Inspection(f"{view}: base tables", ok=False, found=str(error))
         return
     for table in observation.tables:
         fix = "restore the table, or give the view another query: airflow-mv create … --replace"
         found = table.error or f"snapshot {table.head}" if table.head is not None or table.error else "empty"
-        yield Finding(f"{view}: base table {table.identifier}", ok=not table.error, found=found, fix=fix)
+        yield Inspection(f"{view}: base table {table.identifier}", ok=not table.error, found=found, fix=fix)
     reasons = "; ".join(reason.message for reason in observation.freshness.reasons)
     state = f"{observation.freshness.state}" + (f": {reasons}" if reasons else "")
-    yield Finding(f"{view}: freshness", ok=True, found=state)
+    yield Inspection(f"{view}: freshness", ok=True, found=state)
 
 
-def _guarded(check: str, look: Callable[[], Finding]) -> Finding:
+def _guarded(check: str, look: Callable[[], Inspection]) -> Inspection:
     try:
         return look()
     except MaterializedViewError as error:
-        return Finding(check, ok=False, found=str(error))
+        return Inspection(check, ok=False, found=str(error))
     except Exception as error:  # noqa: BLE001 (the doctor reports whatever is wrong, and goes on)
-        return Finding(check, ok=False, found=f"{type(error).__name__}: {error}")
+        return Inspection(check, ok=False, found=f"{type(error).__name__}: {error}")
 
 
-def _java() -> Finding:
+def _java() -> Inspection:
     home = os.environ.get("JAVA_HOME")
     java = shutil.which("java", path=f"{home}/bin") if home else shutil.which("java")
     fix = f"install Java {OLDEST_JAVA} or newer (Debian: apt-get install openjdk-17-jre-headless), or set JAVA_HOME"
     if java is None:
-        return Finding("java", ok=False, found="none" if home is None else f"none in JAVA_HOME={home}", fix=fix)
+        return Inspection("java", ok=False, found="none" if home is None else f"none in JAVA_HOME={home}", fix=fix)
     text = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=30, check=False).stderr
     match = re.search(r'version "(?:1\.)?(\d+)[^"]*"', text)
     if match is None:
-        return Finding("java", ok=False, found=f"{java}, of an unknown version", fix=fix)
-    return Finding("java", int(match[1]) >= OLDEST_JAVA, f"{match[0].split(chr(34))[1]} ({java})", fix)
+        return Inspection("java", ok=False, found=f"{java}, of an unknown version", fix=fix)
+    return Inspection("java", int(match[1]) >= OLDEST_JAVA, f"{match[0].split(chr(34))[1]} ({java})", fix)
 
 
 def _version(distribution: str) -> str | None:
@@ -135,45 +135,45 @@ def _version(distribution: str) -> str | None:
         return None
 
 
-def _pyspark() -> Finding:
+def _pyspark() -> Inspection:
     version = _version("pyspark")
     fix = "pip install 'airflow-mv[spark]', or name another environment's spark-submit with spark_binary"
-    return Finding("pyspark", bool(version and version.startswith("4.1.")), version or "not installed", fix)
+    return Inspection("pyspark", bool(version and version.startswith("4.1.")), version or "not installed", fix)
 
 
-def _client() -> Finding:
+def _client() -> Inspection:
     spark, client = _version("pyspark"), _version("pyspark-client")
     same = spark is None or client is None or spark == client
     fix = f"both write the folder pyspark/: pip install --force-reinstall pyspark-client=={spark} pyspark=={spark}"
-    return Finding("pyspark-client", same, client or "not installed", fix)
+    return Inspection("pyspark-client", same, client or "not installed", fix)
 
 
-def _temporary_files() -> Finding:
+def _temporary_files() -> Inspection:
     """Remove files of killed processes: they hold secrets for Spark."""
     from airflow_mv.job.scratch import sweep
 
     swept = sweep()
     if swept.failed:
         places = ", ".join(map(str, swept.failed))
-        return Finding(
+        return Inspection(
             "temporary files", ok=False, found=f"cannot remove {places}", fix="remove them: they hold secrets"
         )
     found = "none left" if not swept.removed else f"removed {len(swept.removed)} folders of processes that were killed"
-    return Finding("temporary files", ok=True, found=found)
+    return Inspection("temporary files", ok=True, found=found)
 
 
-def _catalog(name: str) -> Finding:
+def _catalog(name: str) -> Inspection:
     catalog = MaterializedViewCatalog(name)
     if not catalog.holds_views:
-        return Finding(f"catalog {name}", ok=True, found="it holds no views, base tables only")
+        return Inspection(f"catalog {name}", ok=True, found="it holds no views, base tables only")
     views = len(catalog.list())
     if not catalog.chooses_locations:
-        return Finding(f"catalog {name}", ok=True, found=f"{views} views, its server chooses the locations")
+        return Inspection(f"catalog {name}", ok=True, found=f"{views} views, its server chooses the locations")
     warehouse = catalog.properties.get("warehouse")
     if warehouse:
         probe = join(warehouse, f".airflow-mv-doctor-{uuid.uuid4().hex}")
         catalog.files.write(probe, b"")
         catalog.files.delete(probe)
-    return Finding(
+    return Inspection(
         f"catalog {name}", ok=True, found=f"{views} views, warehouse {warehouse or 'not set'} can be written"
     )

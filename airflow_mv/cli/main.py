@@ -32,8 +32,7 @@ from airflow_mv.cli.context import (
     with_interval,
     with_pins,
 )
-from airflow_mv.cli.maintain import drop, maintain, rollback
-from airflow_mv.cli.repair import repair
+from airflow_mv.cli.maintain import drop, maintain, repair, rollback
 from airflow_mv.errors import ConfigurationError
 from airflow_mv.version import __version__
 

@@ -21,8 +21,7 @@ import msgspec
 from airflow_mv.catalog import LoadedStorage, LoadedView, MaterializedViewCatalog
 from airflow_mv.catalog.files import CLOCK_TEXT
 from airflow_mv.catalog.listing import StoredFile
-from airflow_mv.catalog.neighbours import Neighbour
-from airflow_mv.catalog.neighbours import Places as PlacesOf
+from airflow_mv.catalog.neighbours import MetadataPlaces, Neighbour
 from airflow_mv.catalog.places import Places
 from airflow_mv.catalog.reach import PastFilesOf
 from airflow_mv.errors import ConfigurationError, InvalidMetadataError, MetadataFileNotFoundError
@@ -46,7 +45,7 @@ class _Statistics(msgspec.Struct, rename="kebab"):
     statistics_path: str
 
 
-class _Document(PlacesOf, rename="kebab"):
+class _Metadata(MetadataPlaces, rename="kebab"):
     """The needed fields of a metadata file of a view or a table."""
 
     snapshots: list[Snapshot] = msgspec.field(default_factory=list)
@@ -136,25 +135,25 @@ class History:
 
     # -- metadata files ----------------------------------------------------------------------------
 
-    def _documents(self) -> Iterator[tuple[str, _Document]]:
+    def _documents(self) -> Iterator[tuple[str, _Metadata]]:
         for key, file in self._files.items():
             if file.location.endswith(_METADATA):
                 document = self._read(file.location)
                 if document is not None:
                     yield key, document
 
-    def _read(self, location: str) -> _Document | None:
+    def _read(self, location: str) -> _Metadata | None:
         what = f"view {self._view.identifier}, metadata file in its folder"
         try:
             data = self._catalog.files.read(location, what=what)
         except (MetadataFileNotFoundError, InvalidMetadataError, ConfigurationError):
             return None
         try:
-            return msgspec.json.decode(unpacked(data, location), type=_Document)
+            return msgspec.json.decode(unpacked(data, location), type=_Metadata)
         except (msgspec.DecodeError, InvalidMetadataError, UnicodeDecodeError, RecursionError):
             return _cut(data)
 
-    def _follow_views(self, documents: Mapping[str, _Document], storage: LoadedStorage) -> None:
+    def _follow_views(self, documents: Mapping[str, _Metadata], storage: LoadedStorage) -> None:
         """Find the view's own metadata files, and the uuids of the storage tables that they name."""
         uuid = self._view.metadata.view_uuid
         self._uuids: dict[str, str | None] = {str(storage.table.table_uuid): None}
@@ -174,7 +173,7 @@ class History:
             if document_ is not None and document_.table_uuid and document_.view_uuid is None:
                 self._uuids.setdefault(document_.table_uuid, location)
 
-    def _follow_storages(self, documents: Mapping[str, _Document]) -> dict[str, _Document]:
+    def _follow_storages(self, documents: Mapping[str, _Metadata]) -> dict[str, _Metadata]:
         """Find the metadata files of the view's own storage tables, the newest first."""
         own = {}
         for key, document in self._newest_first(documents):
@@ -189,7 +188,7 @@ class History:
         self._published = sorted(file.modified_ms for file in needed)
         return own
 
-    def _follow_snapshots(self, own: Mapping[str, _Document], files_of: Callable[[Snapshot], Iterable[str]]) -> None:
+    def _follow_snapshots(self, own: Mapping[str, _Metadata], files_of: Callable[[Snapshot], Iterable[str]]) -> None:
         """Find the files that the storage metadata files reach. The newest one that reaches a file is its proof."""
         for key, document in own.items():
             by = self._files[key].location
@@ -210,10 +209,10 @@ class History:
     def _is_needed(self, location: str) -> bool:
         return bool(self._needed and self._compare.forms(location) & self._needed)
 
-    def _newest_first(self, documents: Mapping[str, _Document]) -> list[tuple[str, _Document]]:
+    def _newest_first(self, documents: Mapping[str, _Metadata]) -> list[tuple[str, _Metadata]]:
         return sorted(documents.items(), key=lambda item: (-self._files[item[0]].modified_ms, item[0]))
 
-    def _note_strangers(self, documents: Mapping[str, _Document]) -> None:
+    def _note_strangers(self, documents: Mapping[str, _Metadata]) -> None:
         for key, document in documents.items():
             if key in self._proofs or document.view_uuid is not None or not document.location:
                 continue
@@ -279,16 +278,16 @@ def _rank(location: str) -> int:
     return 1 if not name.endswith(".avro") else 3 if name.startswith("snap-") else 2
 
 
-def _cut(data: bytes) -> _Document | None:
+def _cut(data: bytes) -> _Metadata | None:
     """Return the fields in the beginning of a metadata file that its writer did not finish."""
     found = _CUT_UUID.search(data[:_HEAD])
     if found is None:
         return None
     uuid = found[2].decode("utf-8", "replace")
-    return _Document(location="", view_uuid=uuid) if found[1] == b"view" else _Document(location="", table_uuid=uuid)
+    return _Metadata(location="", view_uuid=uuid) if found[1] == b"view" else _Metadata(location="", table_uuid=uuid)
 
 
-def _storage_location(document: _Document) -> str | None:
+def _storage_location(document: _Metadata) -> str | None:
     try:
         return str(json.loads(document.properties[PROPERTY])["storage-table-location"])
     except (KeyError, TypeError, ValueError, RecursionError):

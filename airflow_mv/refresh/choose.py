@@ -15,7 +15,7 @@ from airflow_mv.refresh.catch_up import Bound, up_to
 from airflow_mv.refresh.cost import Estimate, human
 from airflow_mv.refresh.incremental import Alternatives, alternatives
 from airflow_mv.refresh.inputs import FallbackPolicy, RefreshInputs, recorded_snapshots
-from airflow_mv.refresh.unaffected_intervals import is_unaffected
+from airflow_mv.refresh.intervals import is_unaffected
 from airflow_mv.spec.identifiers import Identifier
 from airflow_mv.spec.interval import Interval
 from airflow_mv.spec.reasons import NOT_INCREMENTAL, Code, Mode, Reason

@@ -1,21 +1,32 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The statements that refresh one interval of a view, and reuse the rows that an earlier attempt staged."""
+"""Refresh one interval of a view: prove that it is unaffected, or compile its statements.
+
+The statistics of the added files may exclude the rows of an interval. This makes a daily backfill cheap: each day adds
+rows of one day, and the earlier days need no Spark. Rows that an earlier attempt staged are reused.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from airflow_mv.freshness.observe import Observation
+from airflow_mv.freshness.state import BaseTableChange, State
+from airflow_mv.ivm import BaseRelation, Comparison, IncrementalQuery
+from airflow_mv.refresh.incremental import appended_files
+from airflow_mv.refresh.inputs import RefreshInputs
 from airflow_mv.refresh.plan import RefreshPlan
 from airflow_mv.refresh.statements import PartialRefresh, PinnedQuery, all_rows, interval_steps
 from airflow_mv.script import Outcome, TableRead, staged
 from airflow_mv.spec.identifiers import Identifier
 from airflow_mv.spec.interval import Interval
-from airflow_mv.spec.reasons import Mode
-from airflow_mv.sql.intervals import condition
+from airflow_mv.spec.reasons import Code, Mode, Reason
+from airflow_mv.sql.intervals import condition, kind_of, literal_text
+from airflow_mv.sql.types import columns_of
 
 #: From this many bytes on, Spark's own number of partitions is used.
 ANY_SIZE = 2**40
+_Filters = Mapping[Identifier, Sequence[tuple[Comparison, ...]]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,3 +98,68 @@ def _same_rows(plan: RefreshPlan, other: RefreshPlan) -> bool:
         and plan.nested_views == other.nested_views
         and plan.renamed == other.renamed
     )
+
+
+def is_unaffected(inputs: RefreshInputs, interval: Interval) -> tuple[Reason, ...] | None:
+    """Return the reason why an interval is unaffected although base tables have changed.
+
+    Args:
+        inputs: The view, whose freshness is that of the interval.
+        interval: The interval.
+
+    Returns:
+        ``None`` if this cannot be proven.
+    """
+    observation = inputs.observation
+    freshness = observation.freshness
+    if freshness.state != State.STALE or not observation.storage.intact:
+        return None
+    if any(not item.part.computed for item in freshness.parts):
+        return None
+    looks = [item.base_tables for item in freshness.parts] or [freshness.base_tables]
+    changes = [change for look in looks for change in look if change.moved]
+    # With another schema even unchanged rows may be read differently.
+    if any(change.range.schema_changed or (change.changed and not change.range.only_appends) for change in changes):
+        return None
+    filters = _filters(inputs, interval)
+    changed = [change for change in changes if change.changed]
+    if filters is None or any(_may_touch(inputs, filters, change) for change in changed):
+        return None
+    names = ", ".join(sorted({change.identifier for change in changed}))
+    told = Reason(Code.FILTERED_OUT, f"by its files' statistics no row added to {names} has {interval}")
+    return (told,)
+
+
+def _filters(inputs: RefreshInputs, interval: Interval) -> _Filters | None:
+    """Return the conditions that a row of each base table must pass to affect the interval."""
+    observation = inputs.observation
+    view = observation.view
+    relations = []
+    for number, observed in enumerate(observation.tables):
+        columns = columns_of(inputs.metadata(observed).schema_at(observed.head))
+        relations.append(BaseRelation(Identifier.parse(observed.identifier), f"t{number}", columns, changed=True))
+    fields = view.metadata.schema_.fields
+    query = IncrementalQuery.analyse(
+        observation.query,
+        relations,
+        output=columns_of({"fields": fields}),
+        views=observation.dependencies.nested,
+    )
+    if isinstance(query, Reason):
+        return None
+    kind = kind_of(interval.column, fields)
+    start, end = (
+        literal_text(moment, "date" if kind == "date" else "timestamp") for moment in (interval.start, interval.end)
+    )
+    return query.filters_within(interval.column, start, end, kind)
+
+
+def _may_touch(inputs: RefreshInputs, filters: _Filters, change: BaseTableChange) -> bool:
+    observed = next(item for item in inputs.observation.tables if item.identifier == change.identifier)
+    table = inputs.metadata(observed)
+    # Statistics are looked up by the names of the table's current columns.
+    if table.schema_at(observed.head) != table.current_schema:
+        return True
+    appended = appended_files(observed, table, change)
+    wanted = filters.get(Identifier.parse(observed.identifier), [()])
+    return appended is None or appended.may_match(inputs.statistics, wanted)

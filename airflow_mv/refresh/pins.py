@@ -36,13 +36,13 @@ log = logging.getLogger(__name__)
 _AGAIN = "Pin again: clear the task that pins, with those after it"
 
 
-class _Document(StoredModel):
+class _PinDocument(StoredModel):
     """As :class:`StoredModel`, with keys in the style of the other documents of tasks and command line."""
 
     model_config = ConfigDict(alias_generator=None, extra="ignore")
 
 
-class Pin(_Document):
+class Pin(_PinDocument):
     """One base table at one snapshot.
 
     Args:
@@ -71,7 +71,7 @@ class Pin(_Document):
             raise InvalidMetadataError(f"pins: field 'snapshot_id' is {str(text)[:40]!r}, no number") from None
 
 
-class RunPins(_Document):
+class RunPins(_PinDocument):
     """The pins of one run: :meth:`document` is the JSON of XCom and command line, :meth:`read` takes it back.
 
     Args:
