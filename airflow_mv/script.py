@@ -24,6 +24,8 @@ from airflow_mv.quoting import quote
 
 #: The name of the staged rows in the statements of a check.
 ROWS = "`__rows`"
+#: With more affected keys or groups than this an incremental refresh falls back.
+MOST_KEYS = 100_000
 #: The most offending rows that are reported for a failed check.
 MOST_ROWS = 20
 #: The most characters of a value in such a row.
@@ -308,7 +310,7 @@ class ReplaceKeysStep:
     keys: tuple[str, ...]
     not_null: tuple[str, ...] = ()
     how: str = "merge"
-    most_keys: int = 100_000
+    most_keys: int = MOST_KEYS
     constants: tuple[str, ...] = ()
     affected_unless: str = ""
 
@@ -343,7 +345,7 @@ class MergeAdditiveStep:
     combine: str
     not_null: tuple[str, ...] = ()
     how: str = "merge"
-    most_keys: int = 100_000
+    most_keys: int = MOST_KEYS
     weighted: bool = False
 
     @property

@@ -55,9 +55,10 @@ _ABOUT_FILES = re.compile(
 _ABOUT_CLOCKS = re.compile(
     r"Expected sorted (snapshot|previous metadata) log entries|Invalid (update|snapshot) timestamp", re.ASCII
 )
-_MAX_PLANS = 6
+#: The most plans of one refresh, of a view that keeps changing.
+MAX_PLANS = 6
 #: Each refresh of another interval changes the storage table once, and a backfill runs many of them at a time.
-_MAX_INTERVAL_PLANS = 40
+MAX_INTERVAL_PLANS = 40
 
 
 def stage(catalog: MaterializedViewCatalog, plan: RefreshPlan, stager: Stager) -> Outcome | None:
@@ -328,7 +329,7 @@ def _refresh_one(
     effects: Effects | None,
 ) -> RefreshResult:
     started, kept = time.monotonic(), None
-    most = _MAX_PLANS if options.interval is None else _MAX_INTERVAL_PLANS
+    most = MAX_PLANS if options.interval is None else MAX_INTERVAL_PLANS
     for number in range(1, most + 1):
         plan = plan_refresh(catalog, view, options, pins=pins, kept=kept)
         if on_plan:

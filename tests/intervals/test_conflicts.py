@@ -147,7 +147,7 @@ def test_others_that_never_stop_end_a_refresh_with_a_conflict(
     sqlite_uri: str, warehouse: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The rounds are bounded; nothing of it is published."""
-    monkeypatch.setattr("airflow_mv.refresh.run._MAX_INTERVAL_PLANS", 3)
+    monkeypatch.setattr("airflow_mv.refresh.run.MAX_INTERVAL_PLANS", 3)
     with days_lake(sqlite_uri, warehouse, "pointed") as lake:
         lake.sell((1, 10), (2, 20))
         always = [lambda: lake.refresh_days(1, 2, full=True)] * 4
