@@ -79,7 +79,7 @@ class Odd(HTTPAdapter):
 def home(rest_uri: str, warehouse: Path) -> Iterator[Lake]:
     with lake(rest_uri, warehouse, layout="registered") as found:
         found.table()
-        found.view(time_travel=True)
+        found.view(time_travel=True, properties={"airflow-mv.history.max-count": "1000"})
         found.refresh()
         found.append()
         found.refresh()
