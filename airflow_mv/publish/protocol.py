@@ -160,10 +160,12 @@ def commit(change: Change[State]) -> Committed[State]:
     Raises:
         CommitConflictError: Other changes came first each time. Nothing was published.
         CommitStateUnknownError: Answers of the catalog were lost, or prove nothing. Nothing is deleted; try again.
-        ConfigurationError, UnsupportedError: The catalog refused the change, and its state shows that it did not land.
+        ConfigurationError, UnsupportedError: The catalog refused the change, its state shows that it did not land, and
+            no answer to an earlier copy was lost.
         ViewNotFoundError: The view was dropped, or dropped and created again.
     """
     refusal: MaterializedViewError | None = None
+    lost = False
     for number in range(1, TRIES + 1):
         try:
             state = _look(change)
@@ -171,12 +173,14 @@ def commit(change: Change[State]) -> Committed[State]:
             if verdict != Verdict.READY:
                 return _ended(change, verdict, state, number)
             if refusal is not None:
-                raise refusal  # the answer to the last copy; this state shows that it did not land
+                raise refusal  # the answer to the only copy; this state shows that it did not land
             if change.send(state):
                 return Committed(Verdict.LANDED, state, number, confirmed=True)
         except (CatalogUnavailableError, CommitStateUnknownError) as error:
             change.unknown.append(str(error))
-            refusal = getattr(error, "refusal", refusal)
+            lost |= isinstance(error, CommitStateUnknownError) and error.refusal is None
+            # If the answer to an earlier copy was lost, that copy may still land, whatever the answer to this one is.
+            refusal = None if lost else getattr(error, "refusal", refusal)
             log.warning("Try %d of %d: %s of %s: %s", number, TRIES, change.name, change.target, error)
         if number < TRIES:
             change.effects.wait(number)

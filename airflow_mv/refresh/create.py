@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 from airflow_mv.catalog import STORED_LAYOUTS, Layout, LoadedView, MaterializedViewCatalog, stored_layout
 from airflow_mv.catalog.files import join
+from airflow_mv.catalog.places import lies_in
 from airflow_mv.catalog.untrusted_input import check_confined
 from airflow_mv.checks import CHECKS_PROPERTY, Check, property_of, stored_checks
 from airflow_mv.errors import (
@@ -342,8 +343,18 @@ class _NewProperties(ViewChange):
     def wanted(self, view: LoadedView) -> ViewMetadata | None:
         """Return the view with the properties, unless it has them."""
         definition, storage = self._definition, self._storage
-        properties = definition.view_properties(storage, view.settings) if storage else definition.properties_on(view)
+        if storage is None or _names(view, storage):
+            properties = definition.properties_on(view)
+        else:
+            properties = definition.view_properties(storage, view.settings)
         return None if _has(view, properties) else with_view_properties(view.metadata, properties)
+
+
+def _names(view: LoadedView, storage: NewStorage) -> bool:
+    """Whether a view names a new storage table, perhaps with rows: a refresh may have published to it already."""
+    if view.settings is None:
+        return False
+    return lies_in(view.settings.storage_table_location, (storage.table.location,))
 
 
 def _has(view: LoadedView, properties: Mapping[str, str]) -> bool:

@@ -14,7 +14,7 @@ import pytest
 from _pytest.mark import ParameterSet
 
 from airflow_mv.catalog.sql import SqlPointers
-from airflow_mv.errors import AlreadyExistsError, CommitStateUnknownError
+from airflow_mv.errors import AlreadyExistsError, CommitStateUnknownError, ConfigurationError
 from airflow_mv.maintenance.orphans import expire
 from airflow_mv.maintenance.repair import repair
 from airflow_mv.maintenance.rollback import rollback
@@ -182,6 +182,41 @@ def test_a_name_that_is_taken_meanwhile_is_not_ours_and_nothing_is_left(home: La
     assert home.refresh().outcome == "refreshed"
     storages = [name for name in home.iceberg.list_tables("sales") if "__storage" in name[1]]
     assert len(storages) == (2 if home.layout == "registered" else 0)
+
+
+def _plain(home: Lake) -> None:
+    home.plain_view("daily", QUERY, ["region", "orders", "amount"])
+
+
+def test_i05_a_new_storage_table_that_was_refreshed_before_the_next_look_is_kept(home: Lake, clock: Clock) -> None:
+    """A plain view becomes a materialized one. The answer is lost, and someone refreshes it before the next look."""
+    _plain(home)
+    outcomes: list[str] = []
+    catalog = FaultyCatalog(home.iceberg, lose_answer_after(lambda: outcomes.append(home.refresh().outcome)))
+    create(catalog, VIEW, Definition(None, layout=home.layout), stager=home.stager, effects=clock.effects)
+    assert outcomes == ["refreshed"]
+    assert home.refresh().outcome == "fresh"
+    assert len(home.read()) == 2
+
+
+def test_i05_a_refusal_does_not_settle_an_earlier_copy_whose_answer_was_lost(home: Lake, clock: Clock) -> None:
+    """The earlier copy may be applied later: what it names must still be there."""
+    _plain(home)
+    late: list[Callable[[], object]] = []
+
+    def lost(_: FaultyCatalog, send: Callable[[], object]) -> object:
+        late.append(send)
+        raise CommitStateUnknownError("no answer in time (a test's fault)")
+
+    def refused(_: FaultyCatalog, send: Callable[[], object]) -> object:
+        raise CommitStateUnknownError("refused (a test's fault)", ConfigurationError("HTTP 403"))
+
+    catalog = FaultyCatalog(home.iceberg, lost, *[refused] * 7)
+    with pytest.raises(CommitStateUnknownError, match=r"nothing was deleted"):
+        create(catalog, VIEW, Definition(None, layout=home.layout), stager=home.stager, effects=clock.effects)
+    late[0]()
+    assert home.refresh().outcome == "refreshed"
+    assert len(home.read()) == 2
 
 
 @pytest.mark.parametrize("landed", [True, False])
