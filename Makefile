@@ -50,7 +50,7 @@ docs: setup ## the documentation as a site, in build/site; links are checked
 
 torture: setup ## the slow tests, minutes each, and their figures (SEED=7: other choices; SLICE=2/4: a quarter of them)
 	@bash .ci/setup.sh services
-	$(if $(SEED),TORTURE_SEED=$(SEED)) $(if $(SLICE),TORTURE_SLICE=$(SLICE)) $(BIN)/python -m pytest -m slow $(PYTEST_ARGS)
+	$(if $(SEED),TORTURE_SEED=$(SEED) AIRFLOW_MV_FUZZ_SEED=$(SEED)) $(if $(SLICE),TORTURE_SLICE=$(SLICE)) $(BIN)/python -m pytest -m slow $(PYTEST_ARGS)
 
 bench: setup ## a refresh against the bare statement on TPC-H (BENCH_ARGS="--scale 1")
 	$(BIN)/python -m benchmarks $(BENCH_ARGS)

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 import pytest
+from hypothesis import settings
 from sqlalchemy import URL
 from xdist.remote import Producer
 
@@ -62,6 +63,10 @@ if any((folder / ".pyiceberg.yaml").exists() for folder in (Path.home(), Path.cw
 
 # No test cuts the power: what is flushed to the disk is recorded by the tests of durability, and costs waits only.
 os.fsync = lambda descriptor: None
+
+# A busy machine makes single examples slow; a test as a whole has its own limit.
+settings.register_profile("tests", deadline=None)
+settings.load_profile("tests")
 
 # py4j speaks of its sockets even while the interpreter ends, when there is no stream to write to any more.
 logging.getLogger("py4j").setLevel(logging.ERROR)

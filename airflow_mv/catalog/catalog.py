@@ -358,8 +358,16 @@ class MaterializedViewCatalog:
         """Remove the row of a storage table that cannot be loaded, if it still names ``base``. Its files stay."""
         return self._views.delete(table, base=base, kind=TABLE)
 
+    def drop_row(self, view: Identifier, base: str) -> bool:
+        """Remove a view's row from a SQL catalog, if it still names the metadata file ``base``; the files stay.
+
+        Raises:
+            CommitStateUnknownError: No answer. The view may be removed, even later.
+        """
+        return self._views.delete(view, base=base)
+
     def drop(self, view: str | Identifier) -> None:
-        """Remove the view from the catalog; its files stay.
+        """Remove the view of a name from the catalog, whichever view it is; its files stay.
 
         Raises:
             ViewNotFoundError: There was no such view.

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from airflow_mv.catalog import LoadedView, MaterializedViewCatalog
 from airflow_mv.catalog.evidence import Evidence
+from airflow_mv.catalog.sql import VIEW
 from airflow_mv.errors import (
     CatalogUnavailableError,
     InvalidMetadataError,
@@ -17,6 +18,7 @@ from airflow_mv.errors import (
     ViewNotFoundError,
 )
 from airflow_mv.maintenance.orphans import Collected, delete_all
+from airflow_mv.publish.protocol import Change, Effects, Verdict, commit
 from airflow_mv.publish.view_change import drop_storage
 from airflow_mv.spec.identifiers import Identifier
 
@@ -50,7 +52,9 @@ class Dropped:
     left: str | None = None
 
 
-def drop(catalog: MaterializedViewCatalog, view: str | Identifier, *, force: bool = False) -> Dropped:
+def drop(
+    catalog: MaterializedViewCatalog, view: str | Identifier, *, force: bool = False, effects: Effects | None = None
+) -> Dropped:
     """Remove a materialized view from the catalog, and its storage table if that is in the catalog.
 
     The files stay. A view whose files are lost or truncated is dropped as well, if an earlier metadata file proves
@@ -60,25 +64,77 @@ def drop(catalog: MaterializedViewCatalog, view: str | Identifier, *, force: boo
         catalog: Where it is.
         view: The view.
         force: Drop it although nothing proves that it is a materialized view.
+        effects: Clock, sleep and jitter.
 
     Raises:
         ViewNotFoundError: There is no such view.
         NotMaterializedError: It is a plain view, which this package does not drop.
         InvalidMetadataError: Its metadata cannot be read, and no earlier file proves what it is.
+        CommitStateUnknownError: The catalog gave no answer: it is not known whether the view is dropped.
     """
     identifier = catalog.identify(view)
     loaded = _loaded_or_proven(catalog, identifier, force=force)
     if loaded is not None:
         log.info("Dropping %s; its files stay at %s", identifier, loaded.materialized.storage_table_location)
     # The view first: a view without its storage table is broken, a storage table without its view is only a leftover.
+    if loaded is not None and catalog.has_rows:
+        commit(DropView(catalog, loaded, effects or Effects()))
+    else:
+        _drop_by_name(catalog, identifier, known=loaded is not None)
+    return Dropped(identifier, drop_storage(catalog, loaded, force=force) if loaded is not None else None)
+
+
+class DropView(Change[str | None]):
+    """The removal of a view from a SQL catalog. Another view that was created under its name since then stays.
+
+    Args:
+        catalog: Where the view is.
+        view: The view.
+        effects: Clock, sleep and jitter.
+    """
+
+    def __init__(self, catalog: MaterializedViewCatalog, view: LoadedView, effects: Effects) -> None:
+        super().__init__(f"view {view.identifier}", "its removal", effects)
+        self._catalog, self._view = catalog, view
+        self._base: str | None = None
+
+    def look(self) -> str | None:
+        """Return the metadata file that the view's row names, "" if it names none; ``None`` if there is no row."""
+        row = self._catalog.row(self._view.identifier)
+        return row.location if row is not None and row.kind == VIEW else None
+
+    def judge(self, state: str | None) -> Verdict:
+        """``LANDED`` if there is no view of this name, or another one."""
+        if state is None:
+            return Verdict.LANDED
+        try:
+            found = self._catalog.load_at(self._view.identifier, state)
+        except (InvalidMetadataError, MetadataFileNotFoundError):
+            return Verdict.READY  # an earlier file has proven whose row it is
+        return Verdict.READY if found.metadata.view_uuid == self._view.metadata.view_uuid else Verdict.LANDED
+
+    def send(self, state: str | None) -> bool:
+        """Remove the row, if it is as it was looked at."""
+        self._base = state
+        if state:
+            return self._catalog.drop_row(self._view.identifier, state)
+        _drop_by_name(self._catalog, self._view.identifier, known=True)
+        return True
+
+    def may_land(self, state: str | None) -> bool:
+        """Whether the row is as it was when the removal was sent."""
+        return state == self._base
+
+
+def _drop_by_name(catalog: MaterializedViewCatalog, view: Identifier, *, known: bool) -> None:
+    """Drop the view of a name: a REST server takes no condition, and the row of an unknown view may name anything."""
     try:
-        catalog.drop(identifier)
+        catalog.drop(view)
     except ViewNotFoundError:
-        if loaded is None:
+        if not known:
             raise
         # It was dropped since it was loaded: by another client, or by us, and the answer was lost.
-        log.info("%s is not in the catalog any more", identifier)
-    return Dropped(identifier, drop_storage(catalog, loaded, force=force) if loaded is not None else None)
+        log.info("%s is not in the catalog any more", view)
 
 
 def _loaded_or_proven(catalog: MaterializedViewCatalog, view: Identifier, *, force: bool) -> LoadedView | None:

@@ -15,6 +15,7 @@ from _pytest.mark import ParameterSet
 
 from airflow_mv.catalog.sql import SqlPointers
 from airflow_mv.errors import AlreadyExistsError, CommitStateUnknownError, ConfigurationError
+from airflow_mv.maintenance.drop import drop
 from airflow_mv.maintenance.orphans import expire
 from airflow_mv.maintenance.repair import repair
 from airflow_mv.maintenance.rollback import rollback
@@ -217,6 +218,34 @@ def test_i05_a_refusal_does_not_settle_an_earlier_copy_whose_answer_was_lost(hom
     late[0]()
     assert home.refresh().outcome == "refreshed"
     assert len(home.read()) == 2
+
+
+@pytest.mark.parametrize("fault", ["created again", "lost, created again", "lost", "lost before"])
+def test_i05_a_drop_removes_one_view_once(
+    home: Lake, clock: Clock, monkeypatch: pytest.MonkeyPatch, fault: str
+) -> None:
+    """A view that someone creates under the name meanwhile is another one: it stays."""
+    if not home.catalog.has_rows:
+        pytest.skip("a REST server takes no condition for a drop")
+    refreshed(home, 1)
+    original, sent = SqlPointers.delete, []
+
+    def delete(pointers: SqlPointers, view: Identifier, **how: str) -> bool:
+        sent.append(view)
+        if len(sent) > 1 or view != home.catalog.identify(VIEW):
+            return original(pointers, view, **how)
+        landed = original(pointers, view) if fault != "lost before" else False
+        if fault.endswith("created again"):
+            home.view()
+        if fault.startswith("lost"):
+            raise CommitStateUnknownError("no answer to the removal (a test's fault)")
+        return original(pointers, view, **how) and landed
+
+    monkeypatch.setattr(SqlPointers, "delete", delete)
+    assert drop(home.catalog, VIEW, effects=clock.effects).left is None
+    assert home.catalog.exists(VIEW) is fault.endswith("created again")
+    storages = [name for name in home.iceberg.list_tables("sales") if "__storage" in name[1]]
+    assert len(storages) == (home.layout == "registered" and home.catalog.exists(VIEW))
 
 
 @pytest.mark.parametrize("landed", [True, False])

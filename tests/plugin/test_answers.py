@@ -138,7 +138,7 @@ def test_a_name_may_leave_out_the_only_catalog(server: Server) -> None:
         ("pages.sales.gone", 404, "there is no view pages.sales.gone"),
         ("other.sales.daily", 404, "page_conn_ids"),
         ("pages.sales.broken", 422, "not valid JSON"),
-        ("x'; DROP", 400, "no name"),
+        ("x'; DROP", 400, "not a name"),
     ],
 )
 def test_a_view_that_cannot_be_shown_is_an_error_with_its_reason(
