@@ -196,7 +196,7 @@ def test_a_namespace_that_is_deeper_than_the_dag_fails_before_anything_is_refres
     found = run(airflow, 'materialized_views_dag("DAG_ID", namespace="lake.sales", depth=1)')
     assert found.states["pin"] == "failed"
     assert set(found.states.values()) == {"failed", "upstream_failed"}
-    assert "over 2 levels, and the DAG has tasks for 1: give it depth=2" in found.task_log("pin")
+    assert "on 2 levels, and the DAG has tasks for 1: give it depth=2" in found.task_log("pin")
 
 
 def test_an_empty_namespace_has_nothing_to_do(airflow: Airflow, sales: Lake) -> None:
