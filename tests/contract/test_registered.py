@@ -281,8 +281,8 @@ class Unreadable(MaterializedViewCatalog):
 
     broken = 0
 
-    def create(self, view: str | Identifier, metadata: ViewMetadata) -> LoadedView:
-        super().create(view, metadata)
+    def create(self, view: str | Identifier, metadata: ViewMetadata, location: str | None = None) -> LoadedView:
+        super().create(view, metadata, location)
         raise InvalidMetadataError("the answer to a creation is no JSON (a test's fault)")
 
     def replace(self, view: LoadedView, metadata: ViewMetadata) -> bool:
