@@ -30,10 +30,8 @@ from airflow_mv.spec.interval import Span
 from airflow_mv.spec.times import parse_time as parse_iso
 
 if TYPE_CHECKING:
-    from airflow_mv.catalog import MaterializedViewCatalog
     from airflow_mv.refresh import Pins
     from airflow_mv.refresh.pins import RunPins
-    from airflow_mv.spec.identifiers import Identifier
 
 
 out = Console(highlight=False, soft_wrap=True, emoji=False)

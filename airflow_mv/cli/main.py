@@ -101,12 +101,11 @@ def create(
     catalog, (identifier,) = open_catalog([view], conn_id)
     stager = stager_for(catalog, master, remote)
     created = create_view(catalog, identifier, wanted, stager=stager, replace=replace)
-    reading = how_to_read(created, catalog.load_storage(created))
     results = refresh_views(catalog, [identifier], stager=stager) if and_refresh else []
     if as_json:
         print_json(results[0].to_dict() if results else view_status(catalog, identifier).to_dict())
         return
-    out.print(f"created {identifier}\n{reading}", markup=False)
+    out.print(f"created {identifier}\n{how_to_read(created, catalog.load_storage(created))}", markup=False)
     for result in results:
         render.result(result.to_dict())
 

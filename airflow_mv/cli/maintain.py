@@ -71,21 +71,29 @@ def maintain(
     A view that fails does not stop the others. Its error is on stderr, and the command ends with its exit code.
     """
     from airflow_mv.maintenance.orphans import maintain as maintain_view
+    from airflow_mv.maintenance.undo import undo as undo_view
 
     if undo and dry_run:
         raise click.UsageError("--undo and --dry-run exclude each other")
     catalog, identifiers = chosen_views(views, namespace, conn_id)
     if undo:
-        _undo(catalog, identifiers, as_json=as_json)
+        _each(identifiers, lambda view: undo_view(catalog, view).to_dict(), _show_undone, as_json=as_json)
         return
-    _maintain_each(
+    _each(
         identifiers,
         lambda view: maintain_view(catalog, view, older_than=older_than, dry_run=dry_run, report=progress).to_dict(),
+        _show,
         as_json=as_json,
     )
 
 
-def _maintain_each(views: Sequence[Identifier], run: Callable[[Identifier], dict[str, Any]], *, as_json: bool) -> None:
+def _each(
+    views: Sequence[Identifier],
+    run: Callable[[Identifier], dict[str, Any]],
+    show: Callable[[dict[str, Any]], None],
+    *,
+    as_json: bool,
+) -> None:
     from airflow_mv.freshness.observe import for_each
 
     documents, errors = [], []
@@ -95,7 +103,7 @@ def _maintain_each(views: Sequence[Identifier], run: Callable[[Identifier], dict
             continue
         documents.append(result.get())
         if not as_json:
-            _show(documents[-1])
+            show(documents[-1])
     if as_json and (documents or not errors):
         print_json(documents)
     for error in errors[1:]:
@@ -104,19 +112,12 @@ def _maintain_each(views: Sequence[Identifier], run: Callable[[Identifier], dict
         raise errors[0]
 
 
-def _undo(catalog: MaterializedViewCatalog, views: Sequence[Identifier], *, as_json: bool) -> None:
-    from airflow_mv.maintenance.undo import undo
-
-    documents = [undo(catalog, view).to_dict() for view in views]
-    if as_json:
-        print_json(documents)
-        return
-    for document in documents:
-        out.print(visible(document["view"]), style="bold", markup=False)
-        lost = len(document["lost_snapshots"])
-        why = f" ({document['why_lost']})" if lost else ""
-        out.print(f"  snapshots restored: {len(document['restored_snapshots'])}; not to be restored: {lost}{why}")
-        out.print(f"  files no longer marked: {document['unmarked_files']}")
+def _show_undone(document: dict[str, Any]) -> None:
+    out.print(visible(document["view"]), style="bold", markup=False)
+    lost = len(document["lost_snapshots"])
+    why = f" ({document['why_lost']})" if lost else ""
+    out.print(f"  snapshots restored: {len(document['restored_snapshots'])}; not to be restored: {lost}{why}")
+    out.print(f"  files no longer marked: {document['unmarked_files']}")
 
 
 @click.command()

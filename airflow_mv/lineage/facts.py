@@ -6,12 +6,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 if TYPE_CHECKING:
     from airflow_mv.catalog import LoadedView, Located, MaterializedViewCatalog
     from airflow_mv.refresh.plan import RefreshPlan, RefreshResult
     from airflow_mv.spec.identifiers import Identifier
-from urllib.parse import urlsplit
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +95,7 @@ def _table(catalog: MaterializedViewCatalog, identifier: Identifier, place: Loca
 def _names_of_storage(catalog: MaterializedViewCatalog, view: LoadedView) -> tuple[Name, ...]:
     """Name a storage table in the catalog by its location: engines without view support read that table."""
     storage = catalog.load_storage(view)
-    return tuple(by_location(storage.table.location) for _ in storage.pointers)
+    return (by_location(storage.table.location),) if storage.pointers else ()
 
 
 def _of(
@@ -109,14 +109,14 @@ def _of(
     is_view: bool = False,
 ) -> Table:
     properties = home.properties
-    told = {"name": home.name, "type": str(properties.get("type", "")), "uri": public_uri(properties.get("uri")) or ""}
-    told["warehouse"] = properties.get("warehouse", "")
+    facet = {"name": home.name, "type": str(properties.get("type", "")), "uri": public_uri(properties.get("uri")) or ""}
+    facet["warehouse"] = properties.get("warehouse", "")
     catalogued = in_catalog(properties, (*identifier.namespace, identifier.name))
     of_asset = (
         [Name(f"iceberg-mv://{home.name}", ".".join((*identifier.namespace, identifier.name)))] if is_view else []
     )
     symlinks = (*([catalogued] if catalogued else []), *of_asset, *more)
-    return Table(by_location(location), symlinks, version, tuple(fields), told, is_view)
+    return Table(by_location(location), symlinks, version, tuple(fields), facet, is_view)
 
 
 _OBJECT_STORES = {"s3": "s3", "s3a": "s3", "s3n": "s3", "gs": "gs", "wasb": "wasbs", "wasbs": "wasbs"}

@@ -107,6 +107,8 @@ class DropView(Change[str | None]):
         """``LANDED`` if there is no view of this name, or another one."""
         if state is None:
             return Verdict.LANDED
+        if state == self._view.metadata_location:
+            return Verdict.READY
         try:
             found = self._catalog.load_at(self._view.identifier, state)
         except (InvalidMetadataError, MetadataFileNotFoundError):

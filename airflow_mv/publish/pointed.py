@@ -32,7 +32,7 @@ from airflow_mv.publish.refresh import (
     oldest_lasting_ms,
 )
 from airflow_mv.script import Outcome, Script
-from airflow_mv.spec.clock import MAX_AHEAD_MS, corrected, goes_back, is_ahead, latest_ms
+from airflow_mv.spec.clock import corrected, goes_back, is_ahead, latest_ms
 from airflow_mv.spec.materialized_view import PROPERTY, property_text, refresh_tag
 from airflow_mv.spec.stored import decode, encode
 from airflow_mv.spec.table import TableMetadata, parse_table, with_properties
@@ -167,16 +167,17 @@ def write_next(
     )
     location = _write(catalog, folder, written, number)
     store_ms = catalog.files.modified_ms(location)
-    if not is_ahead(written, store_ms) and not goes_back(document):
+    ahead = is_ahead(written, store_ms)
+    if not ahead and not goes_back(document):
         return location
-    _warn_of_times(folder, (latest_ms(written) - store_ms) / 1000)
+    _warn_of_times(folder, ahead_ms=latest_ms(written) - store_ms if ahead else None)
     discard(catalog.files, location)
     return _write(catalog, folder, corrected(written, store_ms), number)
 
 
-def _warn_of_times(folder: str, ahead_seconds: float) -> None:
-    if ahead_seconds * 1000 > MAX_AHEAD_MS:
-        found = f"up to {ahead_seconds:.0f} s ahead of the store's clock"
+def _warn_of_times(folder: str, ahead_ms: int | None) -> None:
+    if ahead_ms is not None:
+        found = f"up to {ahead_ms / 1000:.0f} s ahead of the store's clock"
         cause = f"the clock of {socket.gethostname()} or of Spark's driver is wrong"
     else:
         found = "which go back by more than a minute"
