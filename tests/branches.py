@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Branches of a table, as Spark makes and writes them, with pyiceberg alone."""
+"""Branches of a table, created and written with pyiceberg alone, as Spark does."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from pyiceberg.table.update import AssertTableUUID, RemoveSnapshotRefUpdate, Set
 
 
 def create_branch(table: Table, branch: str, start: int | None) -> None:
-    """Create a branch, of an empty table with an empty snapshot, as Spark does."""
+    """Create a branch as Spark does: in an empty table it starts with an empty snapshot."""
 
     def change(now: Table) -> Iterable[TableUpdate]:
         if start is not None:
             return [SetSnapshotRefUpdate(ref_name=branch, type=SnapshotRefType.BRANCH, snapshot_id=start)]
-        # A transaction would refuse: pyiceberg itself starts a table on its main branch only.
+        # A transaction would refuse this: pyiceberg creates the first snapshot of a table on its main branch only.
         return now.transaction().update_snapshot(branch=branch).fast_append()._commit()[0]
 
     _commit(table, change)
@@ -45,11 +45,11 @@ def drop_branch(table: Table, branch: str) -> None:
 
 
 def _commit(table: Table, change: Callable[[Table], Iterable[TableUpdate]]) -> None:
-    """Commit a change that nobody else makes, however often others come between."""
+    """Commit a change of a branch, and retry whenever another writer has committed."""
     for _ in range(100):
         now = table.catalog.load_table(table.name())
         with suppress(CommitFailedException, RESTError, ValueError):
             table.catalog.commit_table(now, (AssertTableUUID(uuid=now.metadata.table_uuid),), tuple(change(now)))
             return
         time.sleep(random.uniform(0.01, 0.1))
-    raise AssertionError(f"others kept changing {table.name()}")
+    raise AssertionError(f"other writers kept changing {table.name()}")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Short constructors with good defaults: a lake with base tables, views, and refreshes staged without Spark."""
+"""Short constructors with useful defaults: a lake with base tables, views, and refreshes staged without Spark."""
 
 from __future__ import annotations
 
@@ -55,12 +55,12 @@ _PINNED = re.compile(r"((?:`(?:[^`]|``)+`\.){2,}`(?:[^`]|``)+`)(?:\s+(?:FOR\s+)?
 
 
 def orders(rows: Iterable[tuple[int, str, int]]) -> pa.Table:
-    """Rows of the usual base table: ``(id, region, amount)``."""
+    """Rows of the default base table: ``(id, region, amount)``."""
     return pa.Table.from_pylist([dict(zip(ORDERS.names, row, strict=True)) for row in rows], schema=ORDERS)
 
 
 def without_properties(view: ViewMetadata, *keys: str) -> ViewMetadata:
-    """Return a view's metadata as another program leaves it that removes properties."""
+    """Return a view's metadata after another program removed properties."""
     document = view.document()
     document["properties"] = {key: value for key, value in view.properties.items() if key not in keys}
     return ViewMetadata.read(document, source="without properties")
@@ -68,7 +68,7 @@ def without_properties(view: ViewMetadata, *keys: str) -> ViewMetadata:
 
 @dataclass
 class Lake:
-    """A catalog with base tables, and what a user does to them."""
+    """A catalog with base tables, and the actions of its users."""
 
     iceberg: Catalog
     catalog: MaterializedViewCatalog
@@ -76,29 +76,29 @@ class Lake:
     layout: Layout = "pointed"
 
     def table(self, name: str = "orders", *, rows: Sequence[tuple[int, str, int]] | None = FIRST) -> Table:
-        """A base table ``sales.<name>``; ``rows=None`` leaves it without any snapshot."""
+        """Create a base table ``sales.<name>``; with ``rows=None`` it has no snapshot."""
         table = self.iceberg.create_table(f"sales.{name}", schema=ORDERS)
         if rows is not None:
             table.append(orders(rows))
         return table
 
     def load(self, name: str = "orders") -> Table:
-        """The base table as it is now."""
+        """The current state of the base table."""
         return self.iceberg.load_table(f"sales.{name}")
 
     def head(self, name: str = "orders") -> int:
-        """The snapshot id that the base table is at."""
+        """The base table's current snapshot id."""
         snapshot = self.load(name).current_snapshot()
         assert snapshot is not None
         return snapshot.snapshot_id
 
     def append(self, *rows: tuple[int, str, int], name: str = "orders") -> int:
-        """Append rows; the new snapshot's id."""
+        """Append rows, and return the new snapshot's id."""
         self.load(name).append(orders(rows or ((9, "east", 7),)))
         return self.head(name)
 
     def compact(self, name: str = "orders") -> int:
-        """Add a snapshot of the operation ``replace`` with the same rows; its id."""
+        """Add a snapshot with the operation ``replace`` and the same rows, and return its id."""
         table = self.load(name)
         old = table.current_snapshot()
         assert old is not None
@@ -119,16 +119,16 @@ class Lake:
         self.iceberg.commit_table(self.load(name), (), (_main(snapshot_id),))
 
     def expire(self, snapshot_id: int, name: str = "orders") -> None:
-        """Forget a snapshot."""
+        """Expire a snapshot."""
         self.load(name).maintenance.expire_snapshots().by_id(snapshot_id).commit()
 
     def view(self, name: str = "daily", sql: str = QUERY, **definition: Any) -> Identifier:
-        """A materialized view, never refreshed."""
+        """Create a materialized view that was never refreshed."""
         wanted = Definition(sql, **{"layout": self.layout, **definition})
         return create(self.catalog, f"sales.{name}", wanted, stager=self.stager).identifier
 
     def plain_view(self, name: str, sql: str, columns: Sequence[str] = ORDERS.names) -> LoadedView:
-        """Someone's ``CREATE OR REPLACE VIEW sales.<name>``: a view that is not materialized."""
+        """Create or replace the view ``sales.<name>``, which is not materialized."""
         view = self.catalog.identify(f"sales.{name}")
         fields = [
             {"id": number, "name": column, "required": False, "type": "string" if column == "region" else "long"}
@@ -139,7 +139,7 @@ class Lake:
             "sql": sql,
             "default_catalog": view.catalog,
             "default_namespace": view.namespace,
-            "summary": {"engine-name": "someone"},
+            "summary": {"engine-name": "other"},
             "now_ms": time.time_ns() // 1_000_000,
         }
         if self.catalog.exists(view):
@@ -155,11 +155,11 @@ class Lake:
         return refresh(self.catalog, [view], stager=self.stager, **arguments)[0]
 
     def storage(self, view: str | Identifier = "sales.daily") -> LoadedStorage:
-        """What the view's pointer leads to now."""
+        """The current storage table of the view."""
         return self.catalog.load_storage(self.catalog.load(view))
 
     def read(self, view: str | Identifier = "sales.daily") -> list[dict[str, Any]]:
-        """The stored rows, by an independent reader: in the registered layout whoever knows the table's name."""
+        """The stored rows, by an independent reader: in the registered layout by the storage table's name."""
         storage = self.storage(view)
         if storage.name is not None:
             named = self.iceberg.load_table((*storage.name.namespace, storage.name.name))
@@ -173,7 +173,7 @@ class Lake:
         return sorted(rows, key=str)
 
     def rows_of_catalog(self) -> list[tuple[Any, ...]]:
-        """Every row of ``iceberg_tables``, whole."""
+        """Every row of ``iceberg_tables`` with all columns."""
         assert isinstance(self.iceberg, SqlCatalog)
         with self.iceberg.engine.connect() as connection:
             return [tuple(row) for row in connection.execute(select(IcebergTables.__table__)).fetchall()]
@@ -194,7 +194,7 @@ def lake(
 
 
 def open_catalog(uri: str, warehouse: Path, name: str = "lake", **properties: str) -> Catalog:
-    """pyiceberg's catalog at an address; to be closed."""
+    """Open pyiceberg's catalog at an address; the caller closes it."""
     if uri.startswith("http"):
         return load_catalog(name, type="rest", uri=uri, **properties)
     return SqlCatalog(name, uri=uri, warehouse=f"file://{warehouse}", **properties)
@@ -209,7 +209,7 @@ def close(iceberg: Catalog) -> None:
 
 
 def rewritten(iceberg: Catalog, name: str, change: Callable[[dict[str, Any]], None]) -> None:
-    """Give a table of an SQL catalog another metadata file: the current one, changed as another writer's would be.
+    """Give a table of a SQL catalog another metadata file: the current one with changes of another writer.
 
     Args:
         iceberg: The catalog.
@@ -230,7 +230,7 @@ def rewritten(iceberg: Catalog, name: str, change: Callable[[dict[str, Any]], No
 
 
 def empty_commit(iceberg: Catalog, name: str) -> None:
-    """Commit what engines commit for a DELETE without a match: a manifest list of its own, with the same manifests."""
+    """Commit as engines do for a DELETE without a match: a new manifest list with the same manifests."""
     table = iceberg.load_table(name)
     old = table.current_snapshot()
     assert old is not None
@@ -256,7 +256,7 @@ def metadata_files(location: str) -> list[str]:
 
 
 def exists(location: str) -> bool:
-    """Whether the file at a location is there."""
+    """Whether the file at a location exists."""
     return _path(location).exists()
 
 
@@ -273,7 +273,7 @@ def _forget(database: duckdb.DuckDBPyConnection) -> None:
 
 
 def duck() -> duckdb.DuckDBPyConnection:
-    """A session of this process's DuckDB, with registered tables of its own: to start one takes longer than a query."""
+    """A cursor of this process's DuckDB, with its own registered tables: starting DuckDB takes longer than a query."""
     return _database().cursor()
 
 
@@ -282,7 +282,7 @@ _NO_STEPS = "only Spark can refresh from changes"
 
 
 def scratch_catalog(like: Catalog | None = None) -> SqlCatalog:
-    """A throw-away catalog in memory, with the namespace ``staged``; it reaches the stores of another catalog."""
+    """A temporary catalog in memory, with the namespace ``staged``; it reaches the stores of another catalog."""
     access = {key: value for key, value in (like.properties if like else {}).items() if key.startswith("s3.")}
     nowhere = {"uri": "sqlite://", "warehouse": "file:///nowhere", "init_catalog_tables": "true"}
     catalog = SqlCatalog("scratch", **nowhere, **access)
@@ -299,20 +299,20 @@ def _main(snapshot_id: int) -> SetSnapshotRefUpdate:
 
 
 def _before_work(script: Script) -> list[SqlStep]:
-    """The steps that bring the storage table to hand, before the incremental ones."""
+    """The steps that register the storage table, before the incremental steps."""
     return [step for step in script.steps if isinstance(step, SqlStep) and not _WORK.match(step.sql)]
 
 
 @dataclass
 class DuckStager:
-    """Does what the Spark job does, with pyiceberg and DuckDB: the same steps leave the same kind of snapshots.
+    """Executes scripts as the Spark job does, with pyiceberg and DuckDB: equal steps write the same kind of snapshots.
 
-    It knows no incremental step: it recomputes instead, as the job does when it finds that it cannot go on.
+    It supports no incremental step: it recomputes instead, as the job does when a step is impossible.
 
     Args:
-        catalog: For nothing but its name.
-        iceberg: Where the base tables are.
-        calls: Every script that was run; creations included.
+        catalog: Used for its name only.
+        iceberg: The catalog of the base tables.
+        calls: Every script that was executed, including creations.
     """
 
     catalog: MaterializedViewCatalog
@@ -325,7 +325,7 @@ class DuckStager:
         return [script for script in self.calls if not isinstance(script.steps[-1], CreateStorageStep)]
 
     def __call__(self, script: Script) -> Outcome:
-        """Run a script, on a branch of its own where it is for a storage table in the catalog."""
+        """Execute a script, on its own branch if the storage table is in the catalog."""
         self.calls.append(script)
         if script.branch is not None:
             own = f"{script.branch}_{uuid.uuid4().hex[:8]}"
@@ -371,7 +371,7 @@ class DuckStager:
         rows = self._query(scratch, write["query"])
         table = self._table(scratch, script.table)
         if write["insert"] is not None:
-            rows = rows.rename_columns(table.schema().column_names)  # it goes by position
+            rows = rows.rename_columns(table.schema().column_names)  # columns are matched by position
         if script.branch is not None:
             stamps = {
                 key.partition("snapshot-property.")[2]: value for key, value in script.confs if "property." in key
@@ -395,7 +395,7 @@ class DuckStager:
                 session.register(name, self._scan(scratch, match[1], match[2]))
                 return name
 
-            # A table without any snapshot is pinned as a sample of no rows.
+            # A table without a snapshot is pinned as a sample of no rows.
             text = _PINNED.sub(bind, sql.replace("TABLESAMPLE (0 ROWS)", ""))
             return _storable(session.sql(sqlglot.transpile(text, read="spark", write="duckdb")[0]).to_arrow_table())
 
@@ -405,7 +405,7 @@ class DuckStager:
 
 
 def overwrite(table: Table, rows: pa.Table, refresh_id: str) -> None:
-    """Replace a table's rows, with a snapshot that carries the refresh id."""
+    """Replace a table's rows with a snapshot whose summary has the refresh id."""
     stamp = _stamp(refresh_id)
     if table.scan().count() == 0:
         table.append(rows, snapshot_properties=stamp)

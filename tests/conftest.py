@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from tests.faults import Clock
     from tests.rest.reference import Reference
 
-#: Airflow and pyiceberg read these once, when they are imported: so they are set before any test module is.
+#: Airflow and pyiceberg read these when they are imported, so they are set before any test module is imported.
 _HOME = Path(tempfile.mkdtemp(prefix="airflow-mv-tests-"))
 _FOREIGN = ("AIRFLOW", "PYICEBERG_", "SPARK_", "PYSPARK_")
 _KEPT = (POSTGRES_URL_VARIABLE,)
@@ -57,18 +57,18 @@ for _name in [name for name in os.environ if name.startswith(_FOREIGN) and name 
     del os.environ[_name]
 os.environ.update(_OURS)
 (_HOME / "airflow" / "dags").mkdir(parents=True)
-# Hides the user's own file. Without one there is none: pyiceberg parses it again for each catalog and each commit.
+# Hides the user's own file. If there is none, none is written: pyiceberg parses it for each catalog and each commit.
 if any((folder / ".pyiceberg.yaml").exists() for folder in (Path.home(), Path.cwd())):
     (_HOME / ".pyiceberg.yaml").write_text("legacy-current-snapshot-id: False\n")  # the default
 
-# No test cuts the power: what is flushed to the disk is recorded by the tests of durability, and costs waits only.
+# Flushing to disk only costs time: no test cuts the power, and the tests of durability record the flushes.
 os.fsync = lambda descriptor: None
 
-# A busy machine makes single examples slow; a test as a whole has its own limit.
+# A busy machine makes single examples slow; each test has its own time limit.
 settings.register_profile("tests", deadline=None)
 settings.load_profile("tests")
 
-# py4j speaks of its sockets even while the interpreter ends, when there is no stream to write to any more.
+# py4j logs its sockets when the interpreter ends, when the log stream is already closed.
 logging.getLogger("py4j").setLevel(logging.ERROR)
 
 Service = TypeVar("Service")
@@ -77,31 +77,31 @@ _missing_services: list[str] = []
 
 
 def pytest_unconfigure() -> None:
-    """Leave nothing behind."""
+    """Delete the temporary folders."""
     shutil.rmtree(_HOME, ignore_errors=True)
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> FromBothEnds:
-    """Say how files are shared out where there are several test processes."""
+    """Distribute files over several test processes."""
     return FromBothEnds(config, log)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark what needs a server, give slow tests an hour, and make neighbours of folders that start the same things."""
+    """Mark tests that need a server, give slow tests an hour, and order folders by the services that they start."""
     items.sort(key=place)
     for item in items:
-        asked = getattr(item, "fixturenames", ())
-        if "_postgres" in asked:
+        fixtures = getattr(item, "fixturenames", ())
+        if "_postgres" in fixtures:
             item.add_marker(pytest.mark.postgres)
-        if "rest_jvm" in asked or "reference" in asked:
+        if "rest_jvm" in fixtures or "reference" in fixtures:
             item.add_marker(pytest.mark.rest)
         if item.get_closest_marker("slow") and not item.get_closest_marker("timeout"):
             item.add_marker(pytest.mark.timeout(3600))
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Say loudly what was not tested."""
+    """Print which tests were skipped because a service is missing."""
     for reason in _missing_services:
         terminalreporter.write_sep("!", "NOT TESTED", red=True, bold=True)
         terminalreporter.write_line(reason)
@@ -123,7 +123,7 @@ def sqlite_uri(tmp_path: Path) -> str:
 
 @pytest.fixture
 def clock() -> Clock:
-    """A clock that only this test moves, and a record of the waits."""
+    """A clock that only the test moves, which records waits."""
     from tests.faults import Clock  # it imports pyiceberg
 
     return Clock()
@@ -138,7 +138,7 @@ def _or_skip(service: AbstractContextManager[Service]) -> Iterator[Service]:
             if str(error) not in _missing_services:
                 _missing_services.append(str(error))
             if os.environ.get("CI"):
-                pytest.fail(str(error))  # where the answer counts, a missing server is a failure
+                pytest.fail(str(error))  # in continuous integration a missing server is a failure
             pytest.skip(str(error))
         yield server
 
@@ -157,7 +157,7 @@ def _database(_postgres: URL) -> Iterator[str]:
 
 @pytest.fixture
 def postgres_uri(_database: str) -> Iterator[str]:
-    """The SQLAlchemy URI (with its password) of an empty PostgreSQL database, this test's own while it runs."""
+    """The SQLAlchemy URI (with its password) of an empty PostgreSQL database for this test alone."""
     yield _database
     empty_database(_database)
 
@@ -185,7 +185,7 @@ def rest_postgres_uri(rest_jvm: RestServers, postgres_uri: str, warehouse: Path)
 
 @pytest.fixture(scope="session")
 def connect(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The URL of a Spark Connect server that has Iceberg, and learns of each test's catalog from its client."""
+    """The URL of a Spark Connect server with Iceberg; each test's client configures its own catalog."""
     from airflow_mv.catalog.spark import spark_settings
     from tests.spark.processes import connect_server
 
@@ -196,7 +196,7 @@ def connect(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    """The system's Chromium. Not for longer than a module: meanwhile no event loop can be run in this thread."""
+    """The system's Chromium, closed after each module, because no other event loop can run in this thread meanwhile."""
     from tests.plugin.served import chromium  # it imports Playwright
 
     with _or_skip(chromium()) as found:
@@ -205,7 +205,7 @@ def browser() -> Iterator[Browser]:
 
 @pytest.fixture(scope="session")
 def reference() -> Iterator[Reference]:
-    """Iceberg's Java implementation, to read what we write and to write what we read."""
+    """Iceberg's Java implementation, which reads files of this package and writes files for it."""
     from tests.rest.reference import Reference  # it imports pyiceberg
 
     with _or_skip(java_process("Reference")) as jvm:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Faults around the real catalog and its store: a change is really made, or really not, and the answer goes astray."""
+"""Faults around the real catalog and its store: a change is really applied or not, and its answer is lost or wrong."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ from airflow_mv.publish.protocol import Effects
 from airflow_mv.spec.identifiers import Identifier
 from airflow_mv.spec.view import ViewMetadata
 
-#: Sends the swap, or the storage table's commit, for real.
+#: Sends the swap or the storage table's commit.
 Send = Callable[[], Any]
-#: What happens to one of them instead of being sent.
+#: What happens instead of sending it.
 Fault = Callable[["FaultyCatalog", Send], Any]
 
 
 class StoppedError(BaseException):
-    """The process dies here: nobody may catch this."""
+    """The process dies here: no handler may catch this."""
 
 
 class FaultyCatalog(MaterializedViewCatalog):
-    """A catalog that does what a schedule says, one fault a swap or storage table's commit, and then works.
+    """A catalog with a schedule of one fault for each swap or storage table's commit; afterwards it has no faults.
 
     Args:
-        catalog: The real one.
-        swaps: A fault for the first swap or commit, for the second and so on; ``None`` for none.
-        loads: How many of the first look-ups get no answer.
+        catalog: The real catalog.
+        swaps: The fault of the first swap or commit, of the second and so on; ``None`` for no fault.
+        loads: How many of the first reads get no answer.
     """
 
     def __init__(self, catalog: Catalog, *swaps: Fault | None, loads: int = 0) -> None:
@@ -48,38 +48,38 @@ class FaultyCatalog(MaterializedViewCatalog):
         self.sent: list[tuple[str, str]] = []
         self.commits: list[TableChange] = []
         self.late: list[Send] = []
-        #: Whether the removal of a branch comes before what is late.
+        #: Whether the removal of a branch overtakes late changes.
         self.removals_overtake = False
 
     def load(self, view: str | Identifier) -> LoadedView:
-        """Load a view, as it is or as it was, or get no answer."""
+        """Load a view in its current or its remembered state, or get no answer."""
         if self.lost_loads > 0:
             self.lost_loads -= 1
-            raise CatalogUnavailableError("the database is away (a test's fault)")
+            raise CatalogUnavailableError("the database is unavailable (injected fault)")
         if self.stale_looks > 0 and self._older:
             self.stale_looks -= 1
             return self._older[0]
         return super().load(view)
 
     def load_storage(self, view: LoadedView) -> LoadedStorage:
-        """Load its storage table, as old as the view is."""
+        """Load its storage table in the same state as the view."""
         if self._older and view is self._older[0]:
             return self._older[1]
         return super().load_storage(view)
 
     def remember(self, view: str | Identifier) -> None:
-        """What a stale look shows from now on: a replica that lags behind."""
+        """Let later reads return this state, as from a replica that lags behind."""
         loaded = super().load(view)
         self._older = loaded, super().load_storage(loaded)
 
     def swap(self, view: Identifier, base: str, new: str) -> bool:
-        """Swap, after whatever is late has arrived and with the next fault of the schedule."""
+        """Swap, after late changes have arrived and with the next fault of the schedule."""
         self.arrive()
         self.sent.append((base, new))
         return bool(self._with_next_fault(lambda: super(FaultyCatalog, self).swap(view, base, new)))
 
     def commit_table(self, name: Identifier, uuid: str, change: TableChange) -> str | None:
-        """Commit to a storage table, likewise."""
+        """Commit to a storage table, with the next fault."""
         if change.properties or not self.removals_overtake:
             self.arrive()
         self.commits.append(change)
@@ -89,29 +89,29 @@ class FaultyCatalog(MaterializedViewCatalog):
         return location
 
     def swap_table(self, table: Identifier, base: str, new: str) -> bool:
-        """Swap a table's row, likewise."""
+        """Swap a table's row, with the next fault."""
         self.arrive()
         return bool(self._with_next_fault(lambda: super(FaultyCatalog, self).swap_table(table, base, new)))
 
     def create(self, view: str | Identifier, metadata: ViewMetadata, location: str | None = None) -> LoadedView:
-        """Create a view, likewise."""
+        """Create a view, with the next fault."""
         self.arrive()
         created: LoadedView | None = self._with_next_fault(
             lambda: super(FaultyCatalog, self).create(view, metadata, location)
         )
         if created is None:
-            raise AlreadyExistsError(f"a view {view} exists already (a test's fault)")
+            raise AlreadyExistsError(f"a view {view} exists already (injected fault)")
         return created
 
     def replace(self, view: LoadedView, metadata: ViewMetadata) -> bool:
-        """Replace a view, likewise; in a SQL catalog that is a swap."""
+        """Replace a view, with the next fault; in a SQL catalog this is a swap."""
         if self._rest is None:
             return super().replace(view, metadata)
         self.arrive()
         return bool(self._with_next_fault(lambda: super(FaultyCatalog, self).replace(view, metadata)))
 
     def arrive(self) -> None:
-        """Let whatever is late arrive."""
+        """Let late changes arrive."""
         while self.late:
             with suppress(AlreadyExistsError):
                 self.late.pop()()
@@ -122,48 +122,48 @@ class FaultyCatalog(MaterializedViewCatalog):
 
 
 def lose_answer_after(then: Callable[[], object] = lambda: None) -> Fault:
-    """The swap lands, something else may happen, and the answer is lost."""
+    """The swap lands, another action may follow, and the answer is lost."""
 
     def fault(catalog: FaultyCatalog, send: Send) -> Any:
         assert send()
         then()
-        raise CommitStateUnknownError("connection reset after the swap (a test's fault)")
+        raise CommitStateUnknownError("connection reset after the swap (injected fault)")
 
     return fault
 
 
 def lose_answer_before(then: Callable[[], object] = lambda: None) -> Fault:
-    """The swap never reaches the database, and nobody is told."""
+    """The swap never reaches the database, and there is no answer."""
 
     def fault(catalog: FaultyCatalog, send: Send) -> Any:
         then()
-        raise CommitStateUnknownError("connection reset before the swap (a test's fault)")
+        raise CommitStateUnknownError("connection reset before the swap (injected fault)")
 
     return fault
 
 
 def arrive_late(catalog: FaultyCatalog, send: Send) -> Any:
-    """The swap lingers on the wire until the next one is about to be sent."""
+    """The swap is delayed until the next one is about to be sent."""
     catalog.late.append(send)
-    raise CommitStateUnknownError("no answer in time (a test's fault)")
+    raise CommitStateUnknownError("no answer in time (injected fault)")
 
 
 def refuse(catalog: FaultyCatalog, send: Send) -> Any:
-    """The answer is no, and nothing was done."""
+    """The answer is a refusal, and the change is not applied."""
 
 
 def refuse_and_do_late(catalog: FaultyCatalog, send: Send) -> Any:
-    """The answer is no, and a copy of the change is still on its way."""
+    """The answer is a refusal, and a copy of the change arrives later."""
     catalog.late.append(send)
 
 
 def refuse_what_landed(catalog: FaultyCatalog, send: Send) -> Any:
-    """The change is done, and the answer is no: a pool has sent it twice."""
+    """The change is applied, and the answer is a refusal, because a pool has sent it twice."""
     assert send()
 
 
 def after(action: Callable[[], object]) -> Fault:
-    """Someone else acts just before the swap."""
+    """Another action happens just before the swap."""
 
     def fault(catalog: FaultyCatalog, send: Send) -> Any:
         action()
@@ -184,7 +184,7 @@ def stop_after(catalog: FaultyCatalog, send: Send) -> Any:
 
 
 def count_unknown(catalog: FaultyCatalog, send: Send) -> Any:
-    """The driver does not tell how many rows an UPDATE matched."""
+    """The driver does not report how many rows an UPDATE matched."""
     engine: Any = catalog.iceberg.engine  # type: ignore[attr-defined]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(engine.dialect.execution_ctx_cls, "rowcount", property(lambda _: -1))
@@ -193,7 +193,7 @@ def count_unknown(catalog: FaultyCatalog, send: Send) -> Any:
 
 @contextmanager
 def cut_short(part: str) -> Iterator[list[str]]:
-    """The store fails amid the next file whose name holds a text; half of it stays. Yields where that happened."""
+    """The store fails during the next file whose name contains a text, and half of it stays. Yields the locations."""
 
     def cut(file: PyArrowFile, stream: Any) -> Any:
         write = stream.write
@@ -204,7 +204,7 @@ def cut_short(part: str) -> Iterator[list[str]]:
             def write(self, data: Any) -> int:
                 write(bytes(data)[: len(data) // 2])
                 stream.close()
-                raise OSError(errno.EIO, "the store went away (a test's fault)")
+                raise OSError(errno.EIO, "the store failed (injected fault)")
 
             def close(self) -> None:
                 stream.close()
@@ -217,50 +217,50 @@ def cut_short(part: str) -> Iterator[list[str]]:
 
         return Half()
 
-    with _next_file(part, cut) as struck:
-        yield struck
+    with _next_file(part, cut) as locations:
+        yield locations
 
 
 @contextmanager
 def forbidden(part: str) -> Iterator[list[str]]:
-    """The store refuses every file whose name holds a text. Yields which."""
+    """The store refuses every file whose name contains a text. Yields the locations."""
 
     def refuse(file: PyArrowFile, stream: None) -> Any:
-        raise PermissionError(errno.EACCES, "not yours (a test's fault)")
+        raise PermissionError(errno.EACCES, "permission denied (injected fault)")
 
-    with _next_file(part, refuse, times=None, before=True) as struck:
-        yield struck
+    with _next_file(part, refuse, times=None, before=True) as locations:
+        yield locations
 
 
 @contextmanager
 def _next_file(
     part: str, act: Callable[[PyArrowFile, Any], Any], *, times: int | None = 1, before: bool = False
 ) -> Iterator[list[str]]:
-    struck: list[str] = []
+    locations: list[str] = []
     create = PyArrowFile.create
 
     def created(file: PyArrowFile, overwrite: bool = False) -> Any:
-        is_clock = "/clock-" in file.location  # it is deleted at once, and nothing names it
-        if part not in file.location or is_clock or (times is not None and len(struck) >= times):
+        is_clock = "/clock-" in file.location  # the probe file of the store's clock
+        if part not in file.location or is_clock or (times is not None and len(locations) >= times):
             return create(file, overwrite)
-        struck.append(file.location)
+        locations.append(file.location)
         return act(file, None if before else create(file, overwrite))
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(PyArrowFile, "create", created)
-        yield struck
+        yield locations
 
 
 @dataclass
 class Clock:
-    """A clock that only tests move, and a record of the waits."""
+    """A clock that only tests move, which records waits."""
 
     now: int = 2_000_000_000_000
     waits: list[float] = field(default_factory=list)
 
     @property
     def effects(self) -> Effects:
-        """The outside world as the committer sees it."""
+        """The effects that the publication protocol uses."""
         return Effects(now_ms=self._tick, sleep=self.waits.append, jitter=lambda: 1.0)
 
     def _tick(self) -> int:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Real servers for the tests, started from the system's own packages and stopped at the end."""
+"""Real servers for the tests, started from the system's packages and stopped at the end."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from sqlalchemy.exc import OperationalError
 from tests.rest.java import JavaProcess, java_process
 from tests.rest.java import ServiceUnavailableError as ServiceUnavailableError
 
-#: Names a running server (any database of it) whose user may create databases.
+#: The URL of a running server (any database of it) whose user may create databases.
 POSTGRES_URL_VARIABLE = "AIRFLOW_MV_TEST_POSTGRES_URL"
 
 _START_SECONDS = 240
@@ -33,7 +33,7 @@ _STOP_SECONDS = 60
 
 
 def free_port() -> int:
-    """Return a port of 127.0.0.1 that nobody listens on now."""
+    """Return a port of 127.0.0.1 that is not in use."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
@@ -41,7 +41,7 @@ def free_port() -> int:
 
 @contextmanager
 def http_server(handler: type[BaseHTTPRequestHandler]) -> Iterator[int]:
-    """Answer by a handler on a port of 127.0.0.1, which is yielded, until the block ends."""
+    """Serve a handler on a port of 127.0.0.1, which is yielded, until the block ends."""
     with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         thread = threading.Thread(target=server.serve_forever, args=(0.05,))
         thread.start()
@@ -54,16 +54,16 @@ def http_server(handler: type[BaseHTTPRequestHandler]) -> Iterator[int]:
 
 @contextmanager
 def postgres_server() -> Iterator[URL]:
-    """Yield the URL of a PostgreSQL server: the one that the environment names, or a new one in a temporary folder.
+    """Yield the URL of a PostgreSQL server: the one in the environment variable, or a new one in a temporary folder.
 
     Raises:
-        ServiceUnavailableError: If none is named and PostgreSQL's programs are not installed.
+        ServiceUnavailableError: If none is configured and PostgreSQL's programs are not installed.
     """
     if named := os.environ.get(POSTGRES_URL_VARIABLE):
         yield make_url(named).set(drivername="postgresql+psycopg2")
         return
     programs = _postgres_programs()
-    # Not pytest's folder: that one is closed to the user whom the server runs as.
+    # Not in pytest's folder, which the server's user may not read.
     folder = Path(tempfile.mkdtemp(prefix="airflow-mv-postgres-"))
     try:
         with _started_postgres(programs, folder) as url:
@@ -84,7 +84,7 @@ def postgres_database(server: URL) -> Iterator[str]:
 
 
 def empty_database(uri: str) -> None:
-    """Leave nothing in a database, nor any connection to it; several times as fast as making another one."""
+    """Delete everything in a database and close its connections; several times as fast as creating another one."""
     others = "SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
     _execute(
         make_url(uri),
@@ -95,10 +95,10 @@ def empty_database(uri: str) -> None:
 
 
 class RestServers:
-    """One JVM that runs Iceberg's REST catalog server, once for each catalog, on ports of 127.0.0.1.
+    """One JVM that runs an Iceberg REST catalog server for each catalog, on ports of 127.0.0.1.
 
     Args:
-        jvm: It takes the orders of ``LoopbackRest``.
+        jvm: Executes the orders of ``LoopbackRest``.
     """
 
     def __init__(self, jvm: JavaProcess) -> None:
@@ -109,9 +109,9 @@ class RestServers:
         """Yield the address of a REST catalog over a SQL catalog, for pyiceberg: ``type=rest, uri=<address>``.
 
         Args:
-            uri: The SQL catalog's SQLAlchemy URI. It is the same catalog then, by either way in.
+            uri: The SQL catalog's SQLAlchemy URI. Both ways access the same catalog.
             warehouse: The folder of its tables, or its URI.
-            name: The SQL catalog's name; its rows carry it.
+            name: The SQL catalog's name, which its rows contain.
         """
         port = self._order(json.dumps(jdbc_properties(uri, warehouse, name)), "READY")
         try:
@@ -139,18 +139,18 @@ def rest_servers() -> Iterator[RestServers]:
 
 @contextmanager
 def rest_server(uri: str, warehouse: Path | str, name: str = "lake") -> Iterator[str]:
-    """Yield the address of one REST catalog in a JVM of its own; see :meth:`RestServers.serve`."""
+    """Yield the address of one REST catalog in its own JVM; see :meth:`RestServers.serve`."""
     with rest_servers() as servers, servers.serve(uri, warehouse, name) as address:
         yield address
 
 
 def rest_properties(address: str) -> dict[str, str]:
-    """Return pyiceberg's properties of a REST catalog at an address."""
+    """Return pyiceberg's properties for a REST catalog at an address."""
     return {"type": "rest", "uri": address}
 
 
 def jdbc_properties(uri: str, warehouse: Path | str, name: str = "lake") -> dict[str, str]:
-    """Return the properties of Java's ``JdbcCatalog``, and its name, for a SQL catalog: what a Spark session gets."""
+    """Return the name and the properties of Java's ``JdbcCatalog`` for a SQL catalog, as a Spark session gets them."""
     from airflow_mv.catalog.spark import spark_settings
 
     folder = warehouse.as_uri() if isinstance(warehouse, Path) else warehouse
@@ -190,7 +190,7 @@ def _started_postgres(programs: Path, folder: Path) -> Iterator[URL]:
             raise ServiceUnavailableError(f"initdb failed: {log.read_text()}")
         port = free_port()
         options = [f"-cport={port}", "-clisten_addresses=127.0.0.1", f"-cunix_socket_directories={folder}"]
-        # Not also synchronous_commit=off: a server that is told to crash would forget what it has acknowledged.
+        # synchronous_commit stays on: a server that is crashed by a test would lose acknowledged commits.
         speed = ["-cfsync=off", "-cfull_page_writes=off"]
         server = subprocess.Popen([programs / "postgres", "-D", data, *options, *speed], **common)
         try:
@@ -202,7 +202,7 @@ def _started_postgres(programs: Path, folder: Path) -> Iterator[URL]:
 
 
 def _server_account() -> pwd.struct_passwd | None:
-    """The account to run as: PostgreSQL refuses to run as root."""
+    """The account of the server, because PostgreSQL refuses to run as root."""
     if os.geteuid() != 0:
         return None
     for name in ("postgres", "nobody"):
@@ -245,10 +245,10 @@ def _execute(server: URL, *statements: str) -> None:
 
 
 class Quiet:
-    """A server that takes connections; it passes bytes on to another server until it falls silent.
+    """A server that accepts connections and forwards bytes to another server until it stops answering.
 
     Args:
-        server: Host and port to pass on to; ``None`` to say nothing from the beginning.
+        server: Host and port of the other server; ``None`` to never answer.
     """
 
     def __init__(self, server: tuple[str, int] | None = None) -> None:
@@ -256,7 +256,7 @@ class Quiet:
         self._listener = socket.create_server(("127.0.0.1", 0), backlog=512)
         self._open: list[socket.socket] = [self._listener]
         self.port: int = self._listener.getsockname()[1]
-        #: Bytes of a client after which no answer comes back any more; they are passed on.
+        #: Number of a client's bytes after which no answer is returned any more; the bytes are still forwarded.
         self.last_words: bytes | None = None
         self.silent = server is None
         self.mute = False
@@ -285,7 +285,7 @@ class Quiet:
             target.shutdown(socket.SHUT_RDWR)
 
     def speak(self) -> None:
-        """Pass everything on again."""
+        """Forward everything again."""
         self.last_words, self.silent, self.mute = None, False, False
 
     def close(self) -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Late views: one alert for a breach and one for the recovery, whatever fails in between."""
+"""Late views: one alert for a breach and one for the recovery, despite failures in between."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ HOUR = timedelta(hours=1)
 
 
 class Notes(dict[str, Any]):
-    """A memory; the state store of an asset has the same three methods."""
+    """In-memory storage with the three methods of an asset's state store."""
 
     def set(self, key: str, value: Any) -> None:
         self[key] = value
@@ -32,7 +32,7 @@ class Notes(dict[str, Any]):
 
 @pytest.fixture
 def home(sqlite_uri: str, warehouse: Path) -> Iterator[Lake]:
-    """A fresh view that may be two hours late."""
+    """A fresh view with a permitted lag of two hours."""
     with lake(sqlite_uri, warehouse) as found:
         found.table()
         found.view(properties={"airflow-mv.max-staleness": "2 h"})
@@ -40,42 +40,41 @@ def home(sqlite_uri: str, warehouse: Path) -> Iterator[Lake]:
         yield found
 
 
-def look(home: Lake, *names: str, after: timedelta = timedelta(0), **options: Any) -> list[FreshnessSlo]:
+def load_slos(home: Lake, *names: str, after: timedelta = timedelta(0), **options: Any) -> list[FreshnessSlo]:
     views = [home.catalog.identify(f"sales.{name}") for name in names or ("daily",)]
     return list(freshness_slos(home.catalog, views, now=datetime.now(UTC) + after, **options))
 
 
-def told(home: Lake, notes: Notes, **options: Any) -> list[FreshnessAlert]:
+def reported(home: Lake, notes: Notes, **options: Any) -> list[FreshnessAlert]:
     found: list[FreshnessAlert] = []
-    for promise in look(home, **options):
-        settle(promise, notes, found.append)
+    for slo in load_slos(home, **options):
+        settle(slo, notes, found.append)
     return found
 
 
-def test_a_breach_is_told_once_and_its_recovery_once(home: Lake) -> None:
-    """Each check looks anew; nobody wants the same mail each ten minutes."""
+def test_a_breach_is_reported_once_and_its_recovery_once(home: Lake) -> None:
+    """Each check computes the state again, but an unchanged state is not reported again."""
     notes = Notes()
     home.append()
-    assert told(home, notes) == []
-    (breach,) = told(home, notes, after=3 * HOUR)
-    assert told(home, notes, after=4 * HOUR) == []
+    assert reported(home, notes) == []
+    (breach,) = reported(home, notes, after=3 * HOUR)
+    assert reported(home, notes, after=4 * HOUR) == []
     home.refresh()
-    (recovery,) = told(home, notes, after=5 * HOUR)
-    assert told(home, notes, after=9 * HOUR) == []
+    (recovery,) = reported(home, notes, after=5 * HOUR)
+    assert reported(home, notes, after=9 * HOUR) == []
 
     assert (breach.event, recovery.event) == ("breach", "recovery")
     assert breach.message.startswith("lake.sales.daily is STALE, behind for 3:00:00 since ")
     assert "2:00:00 is allowed: lake.sales.orders moved" in breach.message
     assert recovery.message == "lake.sales.daily is on time again (FRESH)"
     home.append()
-    assert [alert.event for alert in told(home, notes, after=9 * HOUR)] == ["breach"]
+    assert [alert.event for alert in reported(home, notes, after=9 * HOUR)] == ["breach"]
 
 
-def test_an_alert_says_the_lag_since_when_and_which_base_tables(home: Lake) -> None:
-    """What whoever is woken wants to know first."""
+def test_an_alert_has_the_lag_its_start_and_the_base_tables(home: Lake) -> None:
     before = datetime.now(UTC) - timedelta(seconds=1)
     home.append()
-    (alert,) = told(home, Notes(), after=3 * HOUR)
+    (alert,) = reported(home, Notes(), after=3 * HOUR)
 
     assert alert.view == "lake.sales.daily"
     assert alert.base_tables == ("lake.sales.orders",)
@@ -87,32 +86,32 @@ def test_an_alert_says_the_lag_since_when_and_which_base_tables(home: Lake) -> N
     assert (document["event"], document["readiness"], document["max_staleness_seconds"]) == ("breach", "STALE", 7200.0)
 
 
-def test_an_alert_whose_delivery_fails_is_told_again(home: Lake) -> None:
-    """A doubled alert is tolerable, a lost one is not."""
+def test_an_alert_whose_delivery_fails_is_reported_again(home: Lake) -> None:
+    """A repeated alert is acceptable, a lost one is not."""
     notes = Notes()
     home.append()
-    (promise,) = look(home, after=3 * HOUR)
+    (slo,) = load_slos(home, after=3 * HOUR)
 
     def broken(alert: FreshnessAlert) -> None:
         raise ConnectionError("the mail server is down")
 
     with pytest.raises(ConnectionError):
-        settle(promise, notes, broken)
-    assert len(told(home, notes, after=3 * HOUR)) == 1
+        settle(slo, notes, broken)
+    assert len(reported(home, notes, after=3 * HOUR)) == 1
 
 
-def test_a_view_without_rows_of_its_definition_is_late_after_its_grace(home: Lake) -> None:
-    """Never refreshed: a refresh DAG that was never switched on has no late run either."""
+def test_a_view_that_was_never_refreshed_is_late_after_its_grace(home: Lake) -> None:
+    """If its DAG was never enabled, there is no late DAG run that would show it."""
     home.view("new", properties={"airflow-mv.max-staleness": "2 h"})
-    (young,) = look(home, "new")
-    (old,) = look(home, "new", after=3 * HOUR)
+    (young,) = load_slos(home, "new")
+    (old,) = load_slos(home, "new", after=3 * HOUR)
     assert (young.readiness, young.breached, old.breached) == ("NEVER", False, True)
     assert old.lag_seconds is None
     assert old.since is not None
 
 
-def test_a_view_over_a_plain_view_that_changed_has_its_grace_from_then_on(home: Lake) -> None:
-    """Its own definition may be years old; its rows answer the question wrongly only since the other was replaced."""
+def test_a_view_over_a_changed_plain_view_has_its_grace_from_that_change_on(home: Lake) -> None:
+    """Its own definition may be years old, but its rows are wrong only since the other view was replaced."""
     sql = "SELECT * FROM lake.sales.orders"
     home.plain_view("recent", sql)
     home.view("over", QUERY.replace("lake.sales.orders", "recent"), properties={"airflow-mv.max-staleness": "2 h"})
@@ -122,30 +121,30 @@ def test_a_view_over_a_plain_view_that_changed_has_its_grace_from_then_on(home: 
     home.plain_view("recent", f"{sql} WHERE amount > 0")
     changed = home.catalog.load("sales.recent").metadata.current_version.timestamp_ms
 
-    (promise,) = look(home, "over")
-    assert (promise.readiness, promise.breached) == ("INVALID", False)
-    assert promise.since == datetime.fromtimestamp(changed / 1000, UTC)
+    (slo,) = load_slos(home, "over")
+    assert (slo.readiness, slo.breached) == ("INVALID", False)
+    assert slo.since == datetime.fromtimestamp(changed / 1000, UTC)
     assert changed > own
     almost = datetime.fromtimestamp(own / 1000, UTC) + 2 * HOUR + timedelta(milliseconds=20)
     (still,) = freshness_slos(home.catalog, [home.catalog.identify("sales.over")], now=almost)
     assert not still.breached
-    assert look(home, "over", after=3 * HOUR)[0].breached
+    assert load_slos(home, "over", after=3 * HOUR)[0].breached
 
     time.sleep(0.05)
     another = Definition(QUERY.replace("lake.sales.orders", "recent").replace("sum", "max"))
     create(home.catalog, "sales.over", another, stager=home.stager, replace=True)
     home.plain_view("recent", sql)
     own = home.catalog.load("sales.over").metadata.current_version.timestamp_ms
-    assert look(home, "over")[0].since == datetime.fromtimestamp(own / 1000, UTC)
+    assert load_slos(home, "over")[0].since == datetime.fromtimestamp(own / 1000, UTC)
 
 
-def test_a_view_that_cannot_be_looked_at_is_late_at_once_and_hides_no_other(home: Lake) -> None:
-    """Dropped, broken, or over a base table that is gone."""
+def test_a_view_that_cannot_be_read_is_late_at_once_and_hides_no_other(home: Lake) -> None:
+    """It was dropped, is broken, or a base table is missing."""
     home.table("gone")
     home.view("orphan", sql=QUERY.replace("orders GROUP", "gone GROUP").replace("sales.orders", "sales.gone"))
     home.refresh("sales.orphan")
     home.iceberg.drop_table("sales.gone")
-    missing, orphan, daily = look(home, "nowhere", "orphan", "daily", max_staleness=HOUR)
+    missing, orphan, daily = load_slos(home, "nowhere", "orphan", "daily", max_staleness=HOUR)
 
     assert [item.readiness for item in (missing, orphan, daily)] == ["UNKNOWN", "UNKNOWN", "FRESH"]
     assert [item.breached for item in (missing, orphan, daily)] == [True, True, False]
@@ -153,33 +152,33 @@ def test_a_view_that_cannot_be_looked_at_is_late_at_once_and_hides_no_other(home
     assert "lake.sales.gone cannot be read" in orphan.reasons[0]
 
 
-def test_a_view_of_which_nothing_is_promised_is_said_where_it_was_named(home: Lake) -> None:
-    """A misspelt property would be a promise that nobody watches; in a listing it is no promise."""
+def test_a_named_view_without_a_freshness_slo_is_reported(home: Lake) -> None:
+    """It may have a misspelled property; a view that is only found by listing is skipped."""
     home.view("free")
     home.view("odd", properties={"airflow-mv.max-staleness": "soon"})
-    free, odd = look(home, "free", "odd")
+    free, odd = load_slos(home, "free", "odd")
     assert (free.breached, odd.breached) == (True, True)
     assert "set its property airflow-mv.max-staleness, e.g. to '2 h'" in free.reasons[0]
     assert "property airflow-mv.max-staleness is 'soon'" in odd.reasons[0]
 
-    (listed,) = look(home, "free", listed=True, after=99 * HOUR)
+    (listed,) = load_slos(home, "free", listed=True, after=99 * HOUR)
     assert (listed.breached, listed.max_staleness) == (False, None)
     home.plain_view("plain", "SELECT * FROM lake.sales.orders")
-    assert look(home, "plain", listed=True) == []
+    assert load_slos(home, "plain", listed=True) == []
 
 
-def test_a_view_that_was_dropped_and_made_again_is_told_of_again(home: Lake) -> None:
-    """What was told is of another view."""
+def test_a_view_that_was_dropped_and_recreated_is_reported_again(home: Lake) -> None:
+    """The earlier report was about another view."""
     notes = Notes()
     home.append()
-    assert len(told(home, notes, after=3 * HOUR)) == 1
+    assert len(reported(home, notes, after=3 * HOUR)) == 1
     home.catalog.drop("sales.daily")
     home.view(properties={"airflow-mv.max-staleness": "2 h"})
-    assert [alert.event for alert in told(home, notes, after=3 * HOUR)] == ["breach"]
+    assert [alert.event for alert in reported(home, notes, after=3 * HOUR)] == ["breach"]
 
 
-def test_an_outage_is_no_recovery_and_no_breach(home: Lake) -> None:
-    """It is said after all views that do answer."""
+def test_an_outage_is_neither_a_recovery_nor_a_breach(home: Lake) -> None:
+    """It is reported after all views that can be read."""
     home.append()
     views = [Identifier.parse("lake.sales.daily"), Identifier.parse("lake.sales.daily")]
     found = freshness_slos(home.catalog, views, now=datetime.now(UTC) + 3 * HOUR)

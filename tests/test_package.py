@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a user installs: the wheel, its entry points, and what an import costs."""
+"""What a user installs: the wheel, its entry points, and the cost of an import."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ HEAVY = ("airflow", "pyspark", "pyiceberg", "pyarrow", "sqlalchemy", "sqlglot", 
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> zipfile.ZipFile:
-    """The wheel, built from the working tree as a release is."""
+    """The wheel, built from the working tree as for a release."""
     folder = tmp_path_factory.mktemp("wheel")
     build = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", folder, ROOT]
     done = subprocess.run(build, capture_output=True, text=True, check=False)
@@ -29,13 +29,13 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> zipfile.ZipFile:
     return zipfile.ZipFile(built)
 
 
-def test_the_wheel_holds_our_package_and_nothing_else(wheel: zipfile.ZipFile) -> None:
-    """A stray `tests/` or `airflow/` at the top would land in every user's site-packages, over someone else's."""
+def test_the_wheel_contains_only_this_package(wheel: zipfile.ZipFile) -> None:
+    """A top-level `tests/` or `airflow/` would overwrite other files in every user's site-packages."""
     assert {name.split("/")[0] for name in wheel.namelist()} == {"airflow_mv", "airflow_mv-0.1.0.dist-info"}
 
 
-def test_the_wheel_holds_every_module_and_says_that_it_is_typed(wheel: zipfile.ZipFile) -> None:
-    """Type checkers ignore our annotations without `py.typed`."""
+def test_the_wheel_contains_every_module_and_is_marked_as_typed(wheel: zipfile.ZipFile) -> None:
+    """Type checkers ignore the annotations without `py.typed`."""
     in_tree = {
         str(path.relative_to(ROOT))
         for path in (ROOT / "airflow_mv").rglob("*")
@@ -46,7 +46,7 @@ def test_the_wheel_holds_every_module_and_says_that_it_is_typed(wheel: zipfile.Z
 
 
 def test_every_folder_of_the_package_is_a_package() -> None:
-    """A folder without `__init__.py` works from a checkout and breaks type checkers and zipped drivers."""
+    """A folder without `__init__.py` works in a checkout and fails in type checkers and zipped drivers."""
     folders = {path.parent for path in (ROOT / "airflow_mv").rglob("*.py")}
     assert [str(folder) for folder in folders if not (folder / "__init__.py").exists()] == []
 
@@ -55,22 +55,22 @@ def test_every_folder_of_the_package_is_a_package() -> None:
     ("group", "name"),
     [("apache_airflow_provider", "provider_info"), ("console_scripts", "airflow-mv")],
 )
-def test_an_entry_point_names_something_that_is_there(group: str, name: str) -> None:
-    """Airflow drops its whole list of providers for one that does not load."""
+def test_every_entry_point_names_an_existing_object(group: str, name: str) -> None:
+    """If one provider cannot be loaded, Airflow drops its whole list of providers."""
     (entry_point,) = distribution("airflow-mv").entry_points.select(group=group, name=name)
     assert callable(entry_point.load())
 
 
 @pytest.mark.parametrize("module", ["airflow_mv", "airflow_mv.errors", "airflow_mv.script", "airflow_mv.provider_info"])
-def test_an_import_pulls_in_nothing_heavy(module: str) -> None:
-    """Airflow imports these in every process it starts, a Spark driver has nothing but PySpark."""
+def test_an_import_loads_no_heavy_module(module: str) -> None:
+    """Airflow imports these modules in every process, and a Spark driver has only PySpark."""
     code = f"import sys, {module}; print(*(name for name in {HEAVY} if name in sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.split() == []
 
 
-def test_a_dag_file_pulls_in_little_beside_airflow_and_its_spark_provider() -> None:
-    """Airflow reads every DAG file again and again; catalogs and SQL are of no use to it there."""
+def test_a_dag_file_imports_little_besides_airflow_and_its_spark_provider() -> None:
+    """Airflow parses every DAG file repeatedly, and needs neither catalogs nor SQL there."""
     code = (
         "import airflow.providers.apache.spark.operators.spark_submit, sys; before = set(sys.modules); "
         "import airflow_mv.dags, airflow_mv.operators, airflow_mv.sensors, airflow_mv.triggers; "
@@ -81,7 +81,7 @@ def test_a_dag_file_pulls_in_little_beside_airflow_and_its_spark_provider() -> N
 
 
 def test_every_declared_dependency_is_pinned() -> None:
-    """What `constraints.txt` leaves out is a different version tomorrow."""
+    """An unpinned dependency may have another version tomorrow."""
     lines = (ROOT / "constraints.txt").read_text().splitlines()
     pinned = {line.partition("==")[0].lower().replace("_", "-"): line.partition("==")[2] for line in lines}
     extras = PYPROJECT["project"]["optional-dependencies"].values()
@@ -96,14 +96,14 @@ def test_every_declared_dependency_is_pinned() -> None:
 
 
 def test_both_distributions_that_write_pyspark_have_one_version() -> None:
-    """They share files: two versions together break `import pyspark`."""
+    """They share files: with two versions `import pyspark` fails."""
     lines = (ROOT / "constraints.txt").read_text().splitlines()
     versions = {line.partition("==")[2] for line in lines if line.startswith(("pyspark==", "pyspark-client=="))}
     assert len(versions) == 1
 
 
 def test_the_constraints_are_names_and_versions_only() -> None:
-    """A path or an address would work on one machine alone."""
+    """A path or a URL would be valid on one machine only."""
     for line in (ROOT / "constraints.txt").read_text().splitlines():
         name, equals, version = line.partition("==")
         assert equals, line

@@ -39,7 +39,7 @@ def layout() -> Layout:
 
 @pytest.fixture
 def home(sqlite_uri: str, warehouse: Path, layout: Layout) -> Iterator[Lake]:
-    """A lake with a view of a base table, and one of that view."""
+    """A lake with a view of a base table, and a view that reads this view."""
     with lake(sqlite_uri, warehouse, layout=layout) as found:
         found.table()
         found.view()
@@ -52,12 +52,12 @@ VIEWS = ("lake.sales.daily", "lake.sales.count", "lake.sales.total")
 
 
 def carried(pins: RunPins) -> RunPins:
-    """As another process gets it."""
+    """The pins as another process gets them."""
     return RunPins.read(json.loads(json.dumps(pins.document())), source="pins")
 
 
 def refreshed(home: Lake, view: str, pins: RunPins, **options: Any) -> RefreshResult:
-    """What a task does."""
+    """Refresh as a task does."""
     given = restore(home.catalog, view, carried(pins))
     return home.refresh(view, pins=given, options=RefreshOptions(**options))
 
@@ -66,8 +66,8 @@ def snapshots(result: RefreshResult) -> dict[str, int]:
     return dict(result.snapshots)
 
 
-def test_the_document_says_what_was_pinned_and_in_which_order_to_go(home: Lake) -> None:
-    """It is small, and people read it in the UI."""
+def test_the_document_has_the_pins_and_the_order_of_the_views(home: Lake) -> None:
+    """It is small, because users read it in the UI."""
     pins = pin_base_tables(home.catalog, reversed(VIEWS))
     document = pins.document()
 
@@ -87,8 +87,8 @@ def test_the_document_says_what_was_pinned_and_in_which_order_to_go(home: Lake) 
 
 
 @BOTH
-def test_views_agree_although_base_tables_move_on_between_their_refreshes(home: Lake) -> None:
-    """A report over all of them is of one cut, whenever each task ran."""
+def test_views_agree_although_base_tables_change_between_their_refreshes(home: Lake) -> None:
+    """A report over all of them has one consistent snapshot set, whenever each task ran."""
     pins = pin_base_tables(home.catalog, VIEWS)
     head = home.head()
     home.append()
@@ -103,8 +103,8 @@ def test_views_agree_although_base_tables_move_on_between_their_refreshes(home: 
     assert snapshots(total) == {"lake.sales.daily": home.storage().table.head}
 
 
-def test_the_next_refresh_goes_on_from_what_a_pinned_one_recorded(home: Lake) -> None:
-    """The record of a pinned refresh is a record as any other: what is fresh is known by pointers."""
+def test_the_next_refresh_continues_from_the_record_of_a_pinned_one(home: Lake) -> None:
+    """The record of a pinned refresh is like any other; freshness is decided by pointers."""
     pins = pin_base_tables(home.catalog, VIEWS[:1])
     first = refreshed(home, "lake.sales.daily", pins)
     again = refreshed(home, "lake.sales.daily", pins)
@@ -115,8 +115,8 @@ def test_the_next_refresh_goes_on_from_what_a_pinned_one_recorded(home: Lake) ->
 
 
 @pytest.mark.parametrize("full", [False, True])
-def test_a_late_task_never_takes_back_what_a_later_run_has_published(home: Lake, full: bool) -> None:
-    """A cleared task keeps the pins of its run: they may be old, and forcing it makes them no younger."""
+def test_a_late_task_never_undoes_what_a_later_run_has_published(home: Lake, full: bool) -> None:
+    """A cleared task keeps the pins of its run, which may be old; forcing it does not make them newer."""
     pins = pin_base_tables(home.catalog, VIEWS)
     home.append()
     home.refresh("sales.count")
@@ -125,7 +125,7 @@ def test_a_late_task_never_takes_back_what_a_later_run_has_published(home: Lake,
     assert home.read("sales.count") == [{"n": 4}]
 
 
-def test_pins_as_of_a_time_are_those_of_the_time(home: Lake) -> None:
+def test_pins_as_of_a_time_are_the_snapshots_of_that_time(home: Lake) -> None:
     """A backfill pins the end of its interval."""
     then = home.load().current_snapshot()
     assert then is not None
@@ -138,8 +138,8 @@ def test_pins_as_of_a_time_are_those_of_the_time(home: Lake) -> None:
     assert home.read("sales.count") == [{"n": 3}]
 
 
-def test_a_time_before_a_table_was_written_is_a_fault_of_what_reads_it(home: Lake) -> None:
-    """Others can be refreshed."""
+def test_a_time_before_a_table_was_written_fails_only_the_views_that_read_it(home: Lake) -> None:
+    """Other views can be refreshed."""
     home.table("late", rows=[(1, "north", 1)])
     home.view("young", "SELECT count(*) AS n FROM lake.sales.late")
     first = home.load().current_snapshot()
@@ -154,7 +154,7 @@ def test_a_time_before_a_table_was_written_is_a_fault_of_what_reads_it(home: Lak
 
 
 def test_a_table_that_was_never_written_is_pinned_as_empty(home: Lake) -> None:
-    """Rows that come meanwhile are of the next run."""
+    """Rows that are appended meanwhile belong to the next run."""
     home.table("empty", rows=None)
     home.view("none", "SELECT count(*) AS n FROM lake.sales.empty")
     pins = pin_base_tables(home.catalog, ["sales.none"])
@@ -164,8 +164,8 @@ def test_a_table_that_was_never_written_is_pinned_as_empty(home: Lake) -> None:
     assert "TABLESAMPLE (0 ROWS)" in home.stager.refreshes[-1].statements[-1]
 
 
-def test_a_pinned_snapshot_that_has_expired_is_an_error_that_says_what_to_do(home: Lake) -> None:
-    """Before Spark starts, and never with other rows in its place."""
+def test_a_pinned_snapshot_that_has_expired_is_an_error_with_the_fix(home: Lake) -> None:
+    """It is raised before Spark starts, and other rows are never read instead."""
     pins = pin_base_tables(home.catalog, VIEWS)
     head = home.head()
     home.append()
@@ -176,7 +176,7 @@ def test_a_pinned_snapshot_that_has_expired_is_an_error_that_says_what_to_do(hom
     assert len(home.stager.calls) == before
 
 
-def test_a_table_that_is_gone_or_another_one_is_an_error(home: Lake) -> None:
+def test_a_dropped_or_recreated_table_is_an_error(home: Lake) -> None:
     pins = pin_base_tables(home.catalog, VIEWS)
     home.iceberg.drop_table("sales.orders")
     with pytest.raises(PinError, match=r"lake\.sales\.orders, which the run has pinned, was dropped"):
@@ -186,15 +186,15 @@ def test_a_table_that_is_gone_or_another_one_is_an_error(home: Lake) -> None:
         refreshed(home, "lake.sales.count", pins)
 
 
-def test_a_fault_of_one_view_holds_only_that_view(home: Lake) -> None:
-    """It is told when its turn comes, in its own task."""
+def test_an_error_of_one_view_fails_only_that_view(home: Lake) -> None:
+    """It is raised when the view is refreshed, in its own task."""
     pins = pin_base_tables(home.catalog, ["sales.nowhere", *VIEWS])
     assert "there is no view lake.sales.nowhere" in pins.faults["lake.sales.nowhere"]
     assert refreshed(home, "lake.sales.daily", pins).outcome == "refreshed"
 
 
-def test_a_view_that_reads_another_of_the_run_without_an_order_is_told_so(home: Lake) -> None:
-    """Else it would now and then be computed from rows of the run before."""
+def test_a_view_that_reads_another_view_of_the_run_without_an_order_is_an_error(home: Lake) -> None:
+    """Otherwise it would sometimes be computed from rows of the previous run."""
     daily, total = (Identifier.parse(f"lake.sales.{name}") for name in ("daily", "total"))
     pins = pin_base_tables(home.catalog, [daily, total], order={daily: (), total: ()})
     assert [*pins.faults] == ["lake.sales.total"]
@@ -203,14 +203,14 @@ def test_a_view_that_reads_another_of_the_run_without_an_order_is_told_so(home: 
     assert pin_base_tables(home.catalog, [daily, total], order={daily: (), total: [daily]}).faults == {}
 
 
-def test_views_in_a_circle_are_refused(home: Lake) -> None:
+def test_views_in_a_cycle_are_refused(home: Lake) -> None:
     a, b = (Identifier.parse(f"lake.sales.{name}") for name in "ab")
     with pytest.raises(InvalidQueryError, match="cycle"):
         pin_base_tables(home.catalog, [a, b], definitions={a: "SELECT * FROM b", b: "SELECT * FROM a"})
 
 
-def test_a_view_need_not_exist_to_be_pinned_by_its_query(home: Lake) -> None:
-    """It is created beside."""
+def test_a_view_that_does_not_exist_can_be_pinned_by_its_query(home: Lake) -> None:
+    """It is created later."""
     new = Identifier.parse("lake.sales.new")
     pins = pin_base_tables(home.catalog, [new], definitions={new: "SELECT count(*) AS n FROM orders"})
     home.append()
@@ -219,7 +219,7 @@ def test_a_view_need_not_exist_to_be_pinned_by_its_query(home: Lake) -> None:
     assert home.read("sales.new") == [{"n": 3}]
 
 
-def test_a_view_that_has_got_another_query_since_is_told_to_pin_again(home: Lake) -> None:
+def test_a_view_whose_query_has_changed_since_must_be_pinned_again(home: Lake) -> None:
     home.table("others")
     pins = pin_base_tables(home.catalog, VIEWS)
     from airflow_mv.refresh.create import Definition, create
@@ -232,7 +232,7 @@ def test_a_view_that_has_got_another_query_since_is_told_to_pin_again(home: Lake
 
 @BOTH
 def test_a_materialized_view_outside_of_the_run_is_pinned_too(home: Lake) -> None:
-    """Whoever refreshes it meanwhile: two views of the run that read it agree."""
+    """Two views of the run that read it agree, even if it is refreshed meanwhile."""
     home.view("twice", "SELECT 2 * sum(d.orders) AS n FROM lake.sales.daily d")
     home.refresh()
     pins = pin_base_tables(home.catalog, ["sales.total", "sales.twice"])
@@ -243,15 +243,13 @@ def test_a_materialized_view_outside_of_the_run_is_pinned_too(home: Lake) -> Non
     refreshed(home, "lake.sales.twice", pins)
 
     assert (home.read("sales.total"), home.read("sales.twice")) == ([{"n": 3}], [{"n": 6}])
-    # The next one reads what is there by then.
+    # The next run reads its current rows.
     home.refresh("sales.total")
     assert home.read("sales.total") == [{"n": 4}]
 
 
-def test_a_view_of_the_run_that_another_refresh_has_taken_further_is_told_of(
-    home: Lake, caplog: pytest.LogCaptureFixture
-) -> None:
-    """Nobody takes it back; the log says that this once the views are not of one cut."""
+def test_a_view_that_a_later_refresh_has_published_is_reported(home: Lake, caplog: pytest.LogCaptureFixture) -> None:
+    """Its newer rows are kept; the log says that the views are not of one consistent snapshot set."""
     home.view("both", "SELECT max(d.orders) AS a, max(o.id) AS b FROM daily d CROSS JOIN orders o")
     pins = pin_base_tables(home.catalog, ["sales.daily", "sales.both"])
     home.append()
@@ -260,8 +258,8 @@ def test_a_view_of_the_run_that_another_refresh_has_taken_further_is_told_of(
     assert "another refresh used other snapshots" in caplog.text
 
 
-def test_an_interval_is_recomputed_from_the_cut_of_its_run(sqlite_uri: str, warehouse: Path) -> None:
-    """And what a later run has made of the same rows stays."""
+def test_an_interval_is_recomputed_from_the_snapshots_of_its_run(sqlite_uri: str, warehouse: Path) -> None:
+    """Rows that a later run has computed for the same interval are kept."""
     with days_lake(sqlite_uri, warehouse, "pointed") as found:
         found.sell((1, 10), (2, 20))
         found.refresh(DAYS)
@@ -288,14 +286,14 @@ def test_an_interval_is_recomputed_from_the_cut_of_its_run(sqlite_uri: str, ware
         ([1], "dictionary|object"),
     ],
 )
-def test_what_is_no_pins_document_is_refused_by_name(document: Any, fault: str) -> None:
+def test_an_invalid_pins_document_is_refused_with_the_field(document: Any, fault: str) -> None:
     """XComs can be edited by hand."""
     with pytest.raises(InvalidMetadataError, match=fault):
         RunPins.read(document, source="pins")
 
 
-def test_an_edited_pin_makes_no_stale_view_look_fresh(home: Lake) -> None:
-    """The record says which file a snapshot is current in: that is looked up, never taken from the document."""
+def test_an_edited_pin_does_not_make_a_stale_view_fresh(home: Lake) -> None:
+    """The metadata file of a recorded snapshot is looked up in the catalog and never taken from the document."""
     first = home.head()
     home.append()
     pins = pin_base_tables(home.catalog, VIEWS).document()
@@ -304,7 +302,7 @@ def test_an_edited_pin_makes_no_stale_view_look_fresh(home: Lake) -> None:
     assert status(home.catalog, "sales.count").state == "stale"
 
 
-def test_a_pinned_snapshot_that_is_no_number_is_refused(home: Lake) -> None:
+def test_a_pinned_snapshot_that_is_not_a_number_is_refused(home: Lake) -> None:
     pins = pin_base_tables(home.catalog, VIEWS).document()
     pins["base_tables"]["lake.sales.orders"]["snapshot_id"] = "7; DROP"
     with pytest.raises(InvalidMetadataError, match="snapshot_id"):
@@ -316,7 +314,7 @@ def test_a_pinned_snapshot_that_is_no_number_is_refused(home: Lake) -> None:
 
 @pytest.fixture
 def command_line(home: Lake, sqlite_uri: str, warehouse: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Lake]:
-    """The lake as `airflow-mv` finds it."""
+    """The lake as `airflow-mv` opens it."""
     with monkeypatch.context() as patch:
         for key, value in {"TYPE": "sql", "URI": sqlite_uri, "WAREHOUSE": f"file://{warehouse}"}.items():
             patch.setenv(f"PYICEBERG_CATALOG__LAKE__{key}", value)
@@ -325,8 +323,8 @@ def command_line(home: Lake, sqlite_uri: str, warehouse: Path, monkeypatch: pyte
     reload_configuration()
 
 
-def test_the_command_line_pins_for_refreshes_that_come_later(command_line: Lake, tmp_path: Path) -> None:
-    """Without Airflow, one process for each view."""
+def test_the_command_line_pins_for_later_refreshes(command_line: Lake, tmp_path: Path) -> None:
+    """Without Airflow, with one process for each view."""
     home = command_line
     file = tmp_path / "pins.json"
     document = call("pin", "--namespace", "lake.sales", "--json").json
@@ -341,13 +339,13 @@ def test_the_command_line_pins_for_refreshes_that_come_later(command_line: Lake,
     assert [item["current"] for item in plan["base_tables"]] == [head]
 
 
-def test_the_command_line_shows_pins_to_people(command_line: Lake) -> None:
-    told = call("pin", "lake.sales.total", "lake.sales.daily").stdout
-    assert f"lake.sales.orders  {command_line.head()}" in told
-    assert "lake.sales.total  after lake.sales.daily" in told
+def test_the_command_line_prints_pins_as_text(command_line: Lake) -> None:
+    printed = call("pin", "lake.sales.total", "lake.sales.daily").stdout
+    assert f"lake.sales.orders  {command_line.head()}" in printed
+    assert "lake.sales.total  after lake.sales.daily" in printed
 
 
-def test_a_file_that_holds_no_pins_is_refused_in_one_line(command_line: Lake, tmp_path: Path) -> None:
+def test_a_file_without_pins_is_refused_in_one_line(command_line: Lake, tmp_path: Path) -> None:
     file = tmp_path / "pins.json"
     for text, fault in (("[]", "field '(top level)'"), ("{", "no JSON")):
         file.write_text(text)

@@ -46,7 +46,7 @@ def state(home: Lake, view: str = "sales.daily") -> State:
 # -- one view ----------------------------------------------------------------------------------
 
 
-def test_a_refreshed_view_holds_the_rows_of_its_query(home: Lake) -> None:
+def test_a_refreshed_view_has_the_rows_of_its_query(home: Lake) -> None:
     home.view()
     assert state(home) == State.NEVER_REFRESHED
     result = home.refresh()
@@ -66,7 +66,7 @@ def test_a_fresh_view_needs_no_job_and_no_swap(home: Lake) -> None:
     assert len(home.stager.refreshes) == 1
 
 
-def test_a_stale_view_is_recomputed_and_says_why(home: Lake) -> None:
+def test_a_stale_view_is_recomputed_and_the_reason_is_reported(home: Lake) -> None:
     home.view()
     home.refresh()
     old, new = home.head(), home.append()
@@ -78,10 +78,10 @@ def test_a_stale_view_is_recomputed_and_says_why(home: Lake) -> None:
     assert home.read() == [EAST, NORTH, SOUTH]
 
 
-def test_a_refresh_says_how_far_behind_the_view_was(home: Lake) -> None:
-    """From the first base commit that it brought in: later ones do not make it younger."""
+def test_a_refresh_reports_the_lag_of_the_view(home: Lake) -> None:
+    """The lag counts from the first base commit that it added; later commits do not shorten it."""
     home.view()
-    assert home.refresh().lag_seconds is None  # of a view that had no rows nobody can say it
+    assert home.refresh().lag_seconds is None  # unknown for a view without rows
     home.append()
     first = home.load().metadata.snapshots[-1].timestamp_ms
     time.sleep(0.3)
@@ -115,7 +115,7 @@ def test_a_forced_refresh_of_a_fresh_view_runs(home: Lake) -> None:
     assert forced.refresh_id != first.refresh_id
 
 
-def test_a_rolled_back_base_table_takes_the_view_back(home: Lake) -> None:
+def test_after_a_rollback_of_a_base_table_the_view_follows(home: Lake) -> None:
     home.view()
     start = home.head()
     home.append()
@@ -136,7 +136,7 @@ def test_a_base_table_that_was_never_written_gives_an_empty_view(home: Lake) -> 
     assert home.read("sales.none") == [{"id": 1}]
 
 
-def test_a_base_table_that_was_dropped_and_created_again_is_read_anew(home: Lake) -> None:
+def test_a_base_table_that_was_dropped_and_recreated_is_read_again(home: Lake) -> None:
     home.view()
     home.refresh()
     home.iceberg.drop_table("sales.orders")
@@ -146,7 +146,7 @@ def test_a_base_table_that_was_dropped_and_created_again_is_read_anew(home: Lake
     assert home.read() == [{"region": "west", "orders": 1, "amount": 1}]
 
 
-def test_a_base_table_that_vanished_is_unknown_and_nothing_is_refreshed(home: Lake) -> None:
+def test_a_missing_base_table_is_an_unknown_state_and_nothing_is_refreshed(home: Lake) -> None:
     home.view()
     home.refresh()
     before = home.rows_of_catalog()
@@ -159,13 +159,13 @@ def test_a_base_table_that_vanished_is_unknown_and_nothing_is_refreshed(home: La
     assert [row for row in before if row[2] == "daily"] == home.rows_of_catalog()
 
 
-def test_a_view_of_a_tables_metadata_says_what_is_wrong(home: Lake) -> None:
-    """Iceberg's tables of metadata are read by a name below the table's own."""
+def test_a_view_of_a_metadata_table_is_refused_with_the_reason(home: Lake) -> None:
+    """Iceberg's metadata tables have a name below that of their table."""
     with pytest.raises(BaseTableNotFoundError, match="what Iceberg shows as files of a table has no snapshots"):
         home.view(sql="SELECT file_path AS region, 1 AS orders, 1 AS amount FROM lake.sales.orders.files")
 
 
-def test_the_plan_prints_exactly_what_runs(home: Lake) -> None:
+def test_the_plan_prints_the_statements_that_run(home: Lake) -> None:
     home.view()
     plan = plan_refresh(home.catalog, "sales.daily")
     assert f"VERSION AS OF {home.head()}" in plan.statements[-1]
@@ -202,7 +202,7 @@ def test_a_plain_view_cannot_be_refreshed(home: Lake) -> None:
         home.refresh("sales.plain")
 
 
-def test_an_incremental_view_obeys_the_fallback_policy(home: Lake) -> None:
+def test_an_incremental_view_follows_the_fallback_policy(home: Lake) -> None:
     home.view(refresh_strategy="incremental")
     home.refresh(options=RefreshOptions(on_fallback="fail"))
     home.append()
@@ -213,8 +213,8 @@ def test_an_incremental_view_obeys_the_fallback_policy(home: Lake) -> None:
     assert state(home) == State.STALE
 
 
-def test_appended_rows_that_no_filter_lets_through_cost_no_spark_job(home: Lake) -> None:
-    """File statistics tell: the new snapshot is recorded, and that is all."""
+def test_appended_rows_that_no_filter_matches_need_no_spark_job(home: Lake) -> None:
+    """File statistics show it: only the new snapshot is recorded."""
     home.view(sql="SELECT id, region FROM orders WHERE amount > 1000", refresh_strategy="incremental")
     home.refresh()
     ran = len(home.stager.refreshes)
@@ -224,11 +224,11 @@ def test_appended_rows_that_no_filter_lets_through_cost_no_spark_job(home: Lake)
     assert "no added row passes amount > 1000" in result.reasons[-2].message
     assert (len(home.stager.refreshes), state(home)) == (ran, State.FRESH)
     home.append((8, "east", 5000))
-    assert home.refresh().mode == Mode.FULL  # this stager can do no less
+    assert home.refresh().mode == Mode.FULL  # this stager supports no other mode
     assert home.read() == [{"id": 8, "region": "east"}]
 
 
-# -- in time -----------------------------------------------------------------------------------
+# -- as of a time ------------------------------------------------------------------------------
 
 
 def test_a_refresh_as_of_a_time_reads_the_base_tables_as_they_were(home: Lake) -> None:
@@ -242,8 +242,8 @@ def test_a_refresh_as_of_a_time_reads_the_base_tables_as_they_were(home: Lake) -
     assert state(home) == State.STALE
 
 
-def test_a_refresh_as_of_a_time_never_takes_later_rows_back(home: Lake) -> None:
-    """A backfill that arrives late must not undo what is there."""
+def test_a_refresh_as_of_a_time_never_removes_later_rows(home: Lake) -> None:
+    """A late backfill must not undo later refreshes."""
     home.view()
     then = home.load().current_snapshot()
     assert then is not None
@@ -273,7 +273,7 @@ def test_the_history_lists_every_refresh_oldest_first(home: Lake) -> None:
 
 
 def test_views_of_one_run_are_computed_from_one_set_of_snapshots(home: Lake) -> None:
-    """A report over both must agree with itself, whatever is written meanwhile."""
+    """A report over both must be consistent, whatever is written meanwhile."""
     home.view("a")
     home.view("b", "SELECT count(*) AS n FROM lake.sales.orders")
     head = home.head()
@@ -290,7 +290,7 @@ def test_views_of_one_run_are_computed_from_one_set_of_snapshots(home: Lake) -> 
     assert [item["state"] for item in statuses(home.catalog, home.catalog.list())] == ["stale", "stale"]
 
 
-def test_a_pinned_run_never_takes_a_later_refresh_of_another_back(home: Lake) -> None:
+def test_a_pinned_run_never_undoes_a_later_refresh_of_another_run(home: Lake) -> None:
     home.view("a")
     home.view("b", "SELECT count(*) AS n FROM lake.sales.orders")
 
@@ -327,7 +327,7 @@ def test_a_view_is_refreshed_after_the_views_that_it_reads(home: Lake) -> None:
     assert [item.mode for item in refresh(home.catalog, views, stager=home.stager)] == [Mode.NOOP, Mode.NOOP]
 
 
-def test_a_fast_forward_below_leaves_the_view_above_fresh(home: Lake) -> None:
+def test_after_a_fast_forward_the_views_that_read_the_view_are_fresh(home: Lake) -> None:
     """The storage table has a new metadata file, but no new snapshot."""
     home.view()
     home.view("total", "SELECT sum(amount) AS total FROM lake.sales.daily")
@@ -338,7 +338,7 @@ def test_a_fast_forward_below_leaves_the_view_above_fresh(home: Lake) -> None:
     assert [item.mode for item in results] == [Mode.FAST_FORWARD, Mode.NOOP]
 
 
-def test_views_that_read_each_other_in_a_circle_are_refused(home: Lake) -> None:
+def test_views_that_read_each_other_in_a_cycle_are_refused(home: Lake) -> None:
     home.view("a", QUERY)
     home.view("b", "SELECT * FROM lake.sales.a")
     circle = Definition("SELECT * FROM lake.sales.b")
@@ -352,7 +352,7 @@ def test_a_view_named_twice_is_refreshed_once(home: Lake) -> None:
     assert len(refresh(home.catalog, ["sales.daily", "lake.sales.daily"], stager=home.stager)) == 1
 
 
-# -- others ------------------------------------------------------------------------------------
+# -- conflicts ---------------------------------------------------------------------------------
 
 
 def test_a_conflict_with_an_older_refresh_is_planned_and_run_again(home: Lake) -> None:
@@ -373,7 +373,7 @@ def test_a_conflict_with_an_older_refresh_is_planned_and_run_again(home: Lake) -
     assert home.read() == [EAST, NORTH, SOUTH]
 
 
-def test_a_superseded_refresh_names_the_refresh_that_is_there(home: Lake) -> None:
+def test_a_superseded_refresh_names_the_published_refresh(home: Lake) -> None:
     home.view()
 
     def stager(script: Script) -> Outcome:
@@ -390,7 +390,7 @@ def test_a_superseded_refresh_names_the_refresh_that_is_there(home: Lake) -> Non
     assert dict(result.snapshots) == current.current.snapshots
 
 
-def test_a_view_that_changes_without_end_is_a_conflict(home: Lake) -> None:
+def test_a_view_that_changes_endlessly_is_a_conflict(home: Lake) -> None:
     home.view()
     number = iter(range(100))
 

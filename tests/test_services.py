@@ -13,7 +13,7 @@ from tests.services import ServiceUnavailableError, postgres_server
 
 
 def test_a_catalog_on_the_tests_postgresql_keeps_its_tables(postgres_uri: str, warehouse: Path) -> None:
-    """It is a real server: what one connection commits another one reads."""
+    """The server is real: another connection reads what one connection has committed."""
     properties = {"type": "sql", "uri": postgres_uri, "warehouse": warehouse.as_uri()}
     with load_catalog("first", **properties) as first:
         first.create_namespace("sales")
@@ -21,21 +21,21 @@ def test_a_catalog_on_the_tests_postgresql_keeps_its_tables(postgres_uri: str, w
         assert second.list_namespaces() == [("sales",)]
 
 
-def test_each_test_gets_a_database_of_its_own(postgres_uri: str, warehouse: Path) -> None:
-    """So that no test sees what another one left."""
+def test_each_test_gets_its_own_database(postgres_uri: str, warehouse: Path) -> None:
+    """No test sees data of another one."""
     with load_catalog("first", type="sql", uri=postgres_uri, warehouse=warehouse.as_uri()) as catalog:
         assert catalog.list_namespaces() == []
 
 
 def test_the_server_listens_on_the_loopback_address_only(postgres_uri: str) -> None:
-    """Nobody outside this machine may reach it, and a password guards it from the others inside."""
+    """No other host may connect, and a password protects it from other users of this host."""
     url = make_url(postgres_uri)
     assert url.host == "127.0.0.1"
     assert url.password
 
 
-def test_a_machine_without_postgresql_is_told_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The tests are skipped there: the reason must say how to have them."""
+def test_the_error_on_a_machine_without_postgresql_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The tests are skipped there, and the reason says what to install."""
     monkeypatch.delenv("AIRFLOW_MV_TEST_POSTGRES_URL", raising=False)
     monkeypatch.setenv("PATH", "")
     monkeypatch.setattr(Path, "glob", lambda *_: iter(()))

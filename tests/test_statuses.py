@@ -16,7 +16,7 @@ from tests.builders import Lake, lake
 
 @pytest.fixture
 def home(sqlite_uri: str, warehouse: Path) -> Iterator[Lake]:
-    """Three views of one base table: refreshed at its head, refreshed before the last append, and never."""
+    """Three views of one base table: refreshed at its current snapshot, refreshed before the last append, and never."""
     with lake(sqlite_uri, warehouse) as found:
         found.table()
         views = [found.view("behind"), found.view("fresh"), found.view("new")]
@@ -26,8 +26,8 @@ def home(sqlite_uri: str, warehouse: Path) -> Iterator[Lake]:
         yield found
 
 
-def test_views_looked_at_together_get_the_same_verdicts_in_any_order(home: Lake) -> None:
-    """The first view may need no more than the shared table's pointer, and the next one its history."""
+def test_views_that_are_observed_together_have_the_same_state_in_any_order(home: Lake) -> None:
+    """The first view may need only the shared table's pointer, and the next one its history."""
     views = [home.catalog.identify(f"sales.{name}") for name in ("behind", "fresh", "new")]
     alone = {view: status(home.catalog, view).to_dict() for view in views}
     assert [alone[view]["state"] for view in views] == ["stale", "fresh", "never-refreshed"]
@@ -36,8 +36,8 @@ def test_views_looked_at_together_get_the_same_verdicts_in_any_order(home: Lake)
         assert statuses(home.catalog, order) == [alone[view] for view in order]
 
 
-def test_a_table_is_one_snapshot_for_all_views_looked_at_together(home: Lake) -> None:
-    """A commit between two looks of one run must not split it, also where only the pointer was looked at."""
+def test_a_table_has_one_snapshot_for_all_views_that_are_observed_together(home: Lake) -> None:
+    """A commit between two reads of one run is not seen by some of the views only."""
     views = [home.catalog.identify(f"sales.{name}") for name in ("fresh", "behind")]
     head = home.head()
 
@@ -53,7 +53,7 @@ def test_a_table_is_one_snapshot_for_all_views_looked_at_together(home: Lake) ->
 
 
 def test_views_whose_tables_have_not_moved_open_no_table_file(home: Lake) -> None:
-    """Freshness of a thousand views is a matter of pointers."""
+    """The freshness of a thousand views is decided by pointers."""
     home.refresh("sales.behind")
     views = [home.catalog.identify(f"sales.{name}") for name in ("behind", "fresh")]
     Path(home.load().metadata_location.removeprefix("file://")).unlink()
@@ -61,8 +61,8 @@ def test_views_whose_tables_have_not_moved_open_no_table_file(home: Lake) -> Non
     assert [document["state"] for document in statuses(home.catalog, views)] == ["fresh", "fresh"]
 
 
-def test_the_document_of_an_unreadable_view_has_the_fields_of_any_other(home: Lake) -> None:
-    """A program that reads them all must not stumble over the broken one."""
+def test_the_document_of_an_unreadable_view_has_the_fields_of_others(home: Lake) -> None:
+    """A program that reads all documents must not fail at the broken view's."""
     Path(home.catalog.load("sales.behind").metadata_location.removeprefix("file://")).write_text("{")
 
     broken, fresh, _ = statuses_of_catalogs({"lake": lambda: home.catalog}).documents

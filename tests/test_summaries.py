@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Base tables whose writers omit optional numbers in summaries: no change of rows is overlooked."""
+"""Base tables whose writers omit optional numbers in summaries: no change of rows is missed."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from airflow_mv.refresh import RefreshOptions, plan_refresh
 from airflow_mv.spec.reasons import Code, Mode
 from tests.builders import Lake, empty_commit, lake, orders, rewritten
 
-#: Numbers that a summary may hold and that no reader can take for one.
+#: Values of a summary that cannot be parsed as numbers.
 WRONG = ("-3", "many", "1.5", "")
 
 
@@ -33,7 +33,7 @@ def home(sqlite_uri: str, warehouse: Path) -> Iterator[Lake]:
 
 
 def strip(home: Lake, chance: random.Random, *, all_of_it: bool = False) -> None:
-    """Take a random part of the optional keys out of the summaries of the base table, or all but totals; spoil some."""
+    """Remove random optional keys from the base table's summaries, or all but totals; make some values invalid."""
     only_totals = chance.random() < 0.4
 
     def change(document: dict[str, object]) -> None:
@@ -42,7 +42,7 @@ def strip(home: Lake, chance: random.Random, *, all_of_it: bool = False) -> None
             for key in sorted(summary.keys() - {"operation"}):
                 if all_of_it or (not key.startswith("total-") if only_totals else chance.random() < 0.6):
                     del summary[key]
-                # pyiceberg adds to the totals with its next commit, and does not take what is no number.
+                # pyiceberg computes the next totals from these and fails for values that are not numbers.
                 elif not key.startswith("total-") and chance.random() < 0.1:
                     summary[key] = chance.choice(WRONG)
 
@@ -50,7 +50,7 @@ def strip(home: Lake, chance: random.Random, *, all_of_it: bool = False) -> None
 
 
 def commit(home: Lake, what: str, number: int) -> None:
-    """One commit to the base table."""
+    """Make one commit to the base table."""
     table = home.load()
     if what == "append" or (what == "delete" and not table.scan().to_arrow().num_rows):
         table.append(orders([(number, "north", number)]))
@@ -66,8 +66,8 @@ def commit(home: Lake, what: str, number: int) -> None:
 
 @pytest.mark.filterwarnings("ignore:Delete operation did not match:UserWarning")
 @pytest.mark.parametrize("seed", range(6))
-def test_a_change_of_rows_is_never_taken_for_none_whatever_summaries_leave_out(home: Lake, seed: int) -> None:
-    """Against the rows themselves, before and after each group of commits."""
+def test_a_change_of_rows_is_never_missed_whatever_summaries_omit(home: Lake, seed: int) -> None:
+    """Compared with the rows themselves, before and after each group of commits."""
     chance = random.Random(seed)
     for number in range(100, 106):
         before = sorted(map(str, home.load().scan().to_arrow().to_pylist()))
@@ -86,15 +86,15 @@ def test_a_change_of_rows_is_never_taken_for_none_whatever_summaries_leave_out(h
 
 
 def amounts(home: Lake) -> dict[str, int]:
-    """What the view's query gives, computed here."""
+    """The rows of the view's query, computed here."""
     found: dict[str, int] = {}
     for row in home.load().scan().to_arrow().to_pylist():
         found[row["region"]] = found.get(row["region"], 0) + row["amount"]
     return found
 
 
-def test_a_commit_without_a_change_keeps_a_view_fresh_by_its_manifests(home: Lake) -> None:
-    """What an engine writes for a DELETE that matches nothing: its summary alone would prove nothing."""
+def test_a_commit_without_a_change_keeps_a_view_fresh_if_its_manifests_prove_it(home: Lake) -> None:
+    """Engines make such a commit for a DELETE without a match; its summary alone would prove nothing."""
     empty_commit(home.iceberg, "sales.orders")
     strip(home, random.Random(1), all_of_it=True)
     found = status(home.catalog, "sales.daily")
@@ -103,7 +103,7 @@ def test_a_commit_without_a_change_keeps_a_view_fresh_by_its_manifests(home: Lak
     assert home.refresh().mode == Mode.FAST_FORWARD
 
 
-def test_a_manifest_list_that_cannot_be_read_proves_nothing(home: Lake) -> None:
+def test_an_unreadable_manifest_list_proves_nothing(home: Lake) -> None:
     empty_commit(home.iceberg, "sales.orders")
     snapshot = home.load().current_snapshot()
     assert snapshot is not None
@@ -115,22 +115,22 @@ def test_a_manifest_list_that_cannot_be_read_proves_nothing(home: Lake) -> None:
     assert status(home.catalog, "sales.daily").state == State.STALE
 
 
-def test_numbers_that_are_not_known_are_told_as_unknown(home: Lake) -> None:
+def test_unknown_numbers_are_reported_as_unknown(home: Lake) -> None:
     home.append()
     strip(home, random.Random(1), all_of_it=True)
     found = status(home.catalog, "sales.daily")
     change = found.to_dict()["base_tables"][0]
     assert {change[key] for key in ("rows_added", "bytes_added", "files_added", "total_rows", "total_bytes")} == {None}
     assert "+unknown rows" in found.reasons[0].message
-    news = find_pending_changes(home.catalog, "sales.daily")
-    assert news is not None
-    assert news.to_dict()["tables"][0]["rows_added"] is None
+    pending = find_pending_changes(home.catalog, "sales.daily")
+    assert pending is not None
+    assert pending.to_dict()["tables"][0]["rows_added"] is None
     plan = plan_refresh(home.catalog, "sales.daily")
     document = json.loads(json.dumps(plan.to_dict()))
     assert all(item["bytes_read"] is item["seconds"] is None for item in document["estimates"])
 
 
-def test_a_recompute_of_unknown_size_is_within_no_bound(home: Lake) -> None:
+def test_a_recompute_of_unknown_size_exceeds_every_bound(home: Lake) -> None:
     home.load().overwrite(orders([(1, "north", 1)]))
     home.expire(home.storage().record.base_tables[0].snapshot_reference)  # type: ignore[union-attr]
     strip(home, random.Random(1), all_of_it=True)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Truncated and corrupt manifests are errors. They can crash pyiceberg's compiled decoder."""
+"""Truncated and corrupt manifests raise errors. They can crash pyiceberg's compiled decoder."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def files(sqlite_uri: str, warehouse: Path) -> tuple[Path, Path]:
     return tuple(Path(item.removeprefix("file://")) for item in (snapshot.manifest_list, manifest.manifest_path))  # type: ignore[return-value]
 
 
-def test_whole_files_read_as_pyiceberg_reads_them(files: tuple[Path, Path]) -> None:
+def test_complete_files_are_read_as_pyiceberg_reads_them(files: tuple[Path, Path]) -> None:
     io = PyArrowFileIO()
     stored, manifests = read_manifests(io.new_input(str(files[0])))
     assert "snapshot-id" in stored
@@ -36,12 +36,12 @@ def test_whole_files_read_as_pyiceberg_reads_them(files: tuple[Path, Path]) -> N
         assert [entry.data_file.file_path for entry in read_entries(manifest, io)] == wanted
 
 
-def test_a_file_that_is_cut_anywhere_is_refused(files: tuple[Path, Path]) -> None:
+def test_a_file_that_is_truncated_at_any_byte_is_refused(files: tuple[Path, Path]) -> None:
     for path in files:
         data = path.read_bytes()
         require_frame(data)
         whole = [size for size in range(len(data)) if not refused(data[:size])]
-        # Without any block it is a whole file of no entries: what is recorded of it tells that.
+        # Without a block it is a complete file without entries; the recorded number of entries shows the error.
         assert len(whole) <= 1
 
 
@@ -53,8 +53,8 @@ def refused(data: bytes) -> bool:
     return False
 
 
-def test_garbled_bytes_end_in_a_value_or_an_error(files: tuple[Path, Path], tmp_path: Path) -> None:
-    """Within the same process, and soon."""
+def test_corrupt_bytes_give_a_value_or_an_error(files: tuple[Path, Path], tmp_path: Path) -> None:
+    """The process does not crash or hang."""
     random.seed(1)
     io, data = PyArrowFileIO(), files[0].read_bytes()
     for number in range(100):
@@ -63,5 +63,5 @@ def test_garbled_bytes_end_in_a_value_or_an_error(files: tuple[Path, Path], tmp_
             changed[random.randrange(len(data))] = random.randrange(256)
         path = tmp_path / f"{number}.avro"
         path.write_bytes(changed)
-        with suppress(Exception):  # pyiceberg raises whatever it stumbles over
+        with suppress(Exception):  # pyiceberg raises errors of many types
             assert isinstance(read_manifests(io.new_input(str(path)))[1], list)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Databases whose swaps cannot be trusted are refused when a catalog is opened."""
+"""Databases without a reliable conditional update are refused when a catalog is opened."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ MOUNTS = """\
         ("/catalog.db", "ext4"),
     ],
 )
-def test_the_nearest_mount_counts(path: str, kind: str) -> None:
+def test_the_type_of_the_nearest_mount_is_used(path: str, kind: str) -> None:
     assert databases.mounted_as(path, MOUNTS.format(kind="nfs4")) == kind
 
 
@@ -36,7 +36,7 @@ def test_the_nearest_mount_counts(path: str, kind: str) -> None:
 def test_sqlite_on_a_network_file_system_is_refused(
     kind: str, sqlite_uri: str, warehouse: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The error says what to do; the owner may allow it."""
+    """The error says what to do; the owner of the catalog may allow it."""
     mounts = warehouse / "mountinfo"
     mounts.write_text(f"22 1 8:1 / / rw - ext4 /dev/sda1 rw\n30 22 0:50 / {warehouse.parent} rw - {kind} x rw\n")
     monkeypatch.setattr(databases, "_MOUNTS", mounts)
@@ -50,7 +50,7 @@ def test_sqlite_on_a_network_file_system_is_refused(
 
 
 @pytest.mark.parametrize("kind", ["ext4", "overlay", "tmpfs", "fuseblk"])
-def test_local_file_systems_are_fine(kind: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_sqlite_on_a_local_file_system_is_accepted(kind: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     mounts = tmp_path / "mountinfo"
     mounts.write_text(f"22 1 8:1 / / rw - {kind} /dev/sda1 rw\n")
     monkeypatch.setattr(databases, "_MOUNTS", mounts)

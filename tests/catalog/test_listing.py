@@ -32,7 +32,7 @@ class ArrowStore(PyArrowFileIO):
 
 
 class Bucket(MemoryFileSystem):
-    """A bucket in memory, addressed like one."""
+    """A bucket in memory, addressed by ``s3://`` locations."""
 
     protocol = ("s3",)
     cachable = False
@@ -51,7 +51,7 @@ class FsspecStore(FsspecFileIO):
 
 @pytest.fixture(params=[ArrowStore, FsspecStore])
 def store(request: pytest.FixtureRequest) -> Iterator[MetadataFiles]:
-    """A bucket that no file of a host's disk stands for."""
+    """A bucket in memory, without files on the local disk."""
     files = MetadataFiles({"py-io-impl": f"{__name__}.{request.param.__name__}"})
     files._opened["s3"] = request.param({})
     yield files
@@ -78,7 +78,7 @@ def put(files: MetadataFiles, location: str, text: str = "rows") -> None:
 
 
 @pytest.mark.parametrize("spelled", ["", "file://", "file:"])
-def test_files_come_back_spelled_like_their_folder(local: MetadataFiles, tmp_path: Path, spelled: str) -> None:
+def test_listed_files_are_spelled_like_their_folder(local: MetadataFiles, tmp_path: Path, spelled: str) -> None:
     (tmp_path / "a" / "b").mkdir(parents=True)
     (tmp_path / "a" / "b" / "x=%2F 1.parquet").write_text("rows")
     (found,) = local.list(f"{spelled}{tmp_path}/")
@@ -87,13 +87,15 @@ def test_files_come_back_spelled_like_their_folder(local: MetadataFiles, tmp_pat
     assert local.read(found.location, what="file") == b"rows"
 
 
-def test_a_folder_that_is_not_there_holds_nothing(local: MetadataFiles, store: MetadataFiles, tmp_path: Path) -> None:
+def test_a_folder_that_does_not_exist_is_listed_as_empty(
+    local: MetadataFiles, store: MetadataFiles, tmp_path: Path
+) -> None:
     assert list(local.list(f"file://{tmp_path}/nowhere")) == []
     if isinstance(store.io(BASE, what="bucket"), PyArrowFileIO):
         assert list(store.list(BASE)) == []
 
 
-def test_a_folder_that_nobody_may_enter_is_no_empty_one(local: MetadataFiles, tmp_path: Path) -> None:
+def test_a_folder_without_permission_is_not_listed_as_empty(local: MetadataFiles, tmp_path: Path) -> None:
     (tmp_path / "closed").mkdir(mode=0)
     user = os.geteuid()
     os.seteuid(user or 65534)  # root may enter every folder
@@ -117,7 +119,7 @@ def test_links_are_neither_listed_nor_followed(local: MetadataFiles, tmp_path: P
     assert not leads_out(f"file://{tmp_path}/v/own", f"file://{tmp_path}/v")
 
 
-def test_a_bucket_is_listed_with_sizes_and_its_own_times(store: MetadataFiles) -> None:
+def test_a_bucket_is_listed_with_sizes_and_the_store_s_times(store: MetadataFiles) -> None:
     names = ("metadata/00000-a.metadata.json", "storage/data/b.parquet", "storage/data/day=1%2F2/a.parquet")
     for name in names:
         put(store, f"{BASE}/{name}", name)
@@ -132,8 +134,8 @@ def test_a_bucket_is_listed_with_sizes_and_its_own_times(store: MetadataFiles) -
 
 
 @pytest.mark.parametrize("name", ["a#b", "a?b", "a;b", "line\nbreak"])
-def test_a_name_that_no_location_can_spell_is_left_out(store: MetadataFiles, name: str) -> None:
-    """pyiceberg cuts a location at these characters, so it would name another file."""
+def test_a_name_that_no_location_can_express_is_omitted(store: MetadataFiles, name: str) -> None:
+    """pyiceberg truncates a location at these characters, so it would name another file."""
     put(store, f"{BASE}/a")
     system = store.io(BASE, what="bucket")
     if isinstance(system, PyArrowFileIO):
@@ -144,8 +146,8 @@ def test_a_name_that_no_location_can_spell_is_left_out(store: MetadataFiles, nam
     assert [file.location for file in store.list(BASE)] == [f"{BASE}/a"]
 
 
-def test_the_store_s_own_clock_counts(tmp_path: Path, local: MetadataFiles) -> None:
-    """The store's, where it is elsewhere; nothing is left of the question."""
+def test_the_time_is_that_of_the_store_s_clock(tmp_path: Path, local: MetadataFiles) -> None:
+    """It is read by a probe file, which is deleted."""
     files = MetadataFiles({})
     io = ArrowStore({})
     io._initialize_fs("s3").create_dir("bucket/warehouse/v")
@@ -156,7 +158,7 @@ def test_the_store_s_own_clock_counts(tmp_path: Path, local: MetadataFiles) -> N
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_store_that_cannot_be_listed_says_so() -> None:
+def test_a_store_that_cannot_be_listed_raises_an_error() -> None:
     files = MetadataFiles({})
     files._opened["s3"] = object()  # type: ignore[assignment]
     with pytest.raises(UnsupportedError, match="cannot list"):
@@ -165,7 +167,7 @@ def test_a_store_that_cannot_be_listed_says_so() -> None:
         list(files.list("s3://bucket/a#b"))
 
 
-def test_a_store_that_is_away_is_unavailable(store: MetadataFiles, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_store_that_does_not_answer_is_unavailable(store: MetadataFiles, monkeypatch: pytest.MonkeyPatch) -> None:
     io = store.io(BASE, what="bucket")
 
     def away(*_: object, **__: object) -> None:

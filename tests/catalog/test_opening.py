@@ -20,10 +20,10 @@ from airflow_mv.errors import CatalogUnavailableError, ConfigurationError
         ("nonsense", "http://me:4711@127.0.0.1:1/", ConfigurationError, "'far' cannot be opened"),
     ],
 )
-def test_an_outage_is_told_from_a_wrong_configuration(
+def test_an_outage_is_distinguished_from_a_wrong_configuration(
     monkeypatch: pytest.MonkeyPatch, kind: str, uri: str, wanted: type[Exception], message: str
 ) -> None:
-    """The task of a DAG tries an outage again, as it does for the same catalog behind a connection."""
+    """A task retries after an outage, as it does for the same catalog behind a connection."""
     for key, value in {"TYPE": kind, "URI": uri, "WAREHOUSE": "file:///nowhere"}.items():
         monkeypatch.setenv(f"PYICEBERG_CATALOG__FAR__{key}", value)
     monkeypatch.setattr(pyiceberg.catalog, "_ENV_CONFIG", Config())

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Two forms of one location never look like two files, and locations that are proven equal are equal."""
+"""Different forms of one location never look like two files; locations proven equal are equal."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ SPELLINGS = [
 
 
 @pytest.mark.parametrize("spellings", SPELLINGS)
-def test_i11_every_spelling_of_one_file_has_one_canonical_form(spellings: tuple[str, ...]) -> None:
-    """What looks like two files might be deleted under one name while it is needed under the other."""
+def test_i11_all_forms_of_one_location_have_one_canonical_form(spellings: tuple[str, ...]) -> None:
+    """Otherwise a file could be deleted under one name while it is needed under another."""
     assert len({canonical(item) for item in spellings}) == 1
     places = Places()
     for one, other in itertools.product(spellings, repeat=2):
@@ -37,8 +37,8 @@ def test_i11_every_spelling_of_one_file_has_one_canonical_form(spellings: tuple[
         assert places.may_lie_in(f"{one.rstrip('/')}/below", other)
 
 
-def test_i11_every_spelling_of_one_local_file_shares_a_form(tmp_path: Path) -> None:
-    """Links anywhere on the way, in both directions, and a name that is percent-encoded."""
+def test_i11_all_forms_of_one_local_file_share_a_canonical_form(tmp_path: Path) -> None:
+    """Links at any level of the path, in both directions, and percent-encoded names."""
     real = tmp_path / "real folder"
     (real / "deep").mkdir(parents=True)
     (tmp_path / "link").symlink_to(real)
@@ -58,8 +58,8 @@ def test_i11_every_spelling_of_one_local_file_shares_a_form(tmp_path: Path) -> N
     assert not places.may_lie_in(f"file://{tmp_path}/other/x", f"file://{real}")
 
 
-def test_what_is_surely_the_same_is_not_guessed() -> None:
-    """A proof, and a permission, take only what cannot be another file."""
+def test_locations_are_proven_equal_only_if_they_cannot_differ() -> None:
+    """A proof or a permission never accepts a location that could be another file."""
     assert exact("s3a://b/a") == exact("s3://b/a/") == exact_form("s3n://b/a")
     assert exact("hdfs://nn:8020/a") == exact("hdfs://nn/a") != exact("hdfs:///a")
     assert len({exact(f"s3://b/{name}") for name in ("a", "A", "%61", "./a", "/a", "a?x", "a#x")}) == 7
@@ -69,8 +69,8 @@ def test_what_is_surely_the_same_is_not_guessed() -> None:
 
 
 @given(st.text(max_size=40))
-def test_every_text_has_a_form(text: str) -> None:
-    """Locations of other tables are strangers' words."""
+def test_every_text_has_a_canonical_form(text: str) -> None:
+    """Locations of other tables are untrusted input."""
     assert canonical(text).startswith("//")
     assert canonical(f"file://{text}/") == canonical(f"file://{text}") or text.startswith(("?", "#")) or "/" not in text
     exact(text)
@@ -81,7 +81,7 @@ def test_every_text_has_a_form(text: str) -> None:
     ["file:///path", "file:/path", "/path/", "s3://bucket", "s3://bucket/", "s3://bucket/x", "s3://b/x/", "hdfs:///a",
      "s3://b/a%2Fb", "s3://b/a.b/..c/.d"],
 )  # fmt: skip
-def test_what_is_legal_passes(location: str) -> None:
+def test_a_valid_location_is_accepted(location: str) -> None:
     check_regular(location, what="view v")
 
 
@@ -93,7 +93,7 @@ def test_what_is_legal_passes(location: str) -> None:
         ("/a//x", "//"), ("file:///a/.", "."),
     ],
 )  # fmt: skip
-def test_i19_what_stores_read_in_two_ways_is_refused(location: str, segment: str) -> None:
+def test_i19_a_location_that_stores_read_differently_is_refused(location: str, segment: str) -> None:
     assert irregular_segment(location) == f"'{segment}'"
     with pytest.raises(InvalidMetadataError, match=r"view v.*leads to different folders on different stores"):
         check_regular(location, what="view v")

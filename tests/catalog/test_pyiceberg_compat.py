@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The parts of pyiceberg that are used although they are not public. A release that moved one fails here."""
+"""The private parts of pyiceberg that are used. A release that changed one fails here."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ SCHEMA = Schema(NestedField(1, "id", LongType(), required=True))
 
 
 class _Answers(BaseHTTPRequestHandler):
-    """The configuration of a REST catalog, and an odd answer in gzip."""
+    """Serve the configuration of a REST catalog, and an unusual answer in gzip."""
 
     def do_GET(self) -> None:
         listed = [
@@ -61,7 +61,7 @@ def sql(sqlite_uri: str, warehouse: Path) -> SqlCatalog:
     return catalog
 
 
-def test_a_sql_catalog_is_prepared_before_it_asks_its_database(sqlite_uri: str) -> None:
+def test_a_sql_catalog_is_prepared_before_its_first_query(sqlite_uri: str) -> None:
     seen: list[bool] = []
 
     class Prepared(compat.PreparedSqlCatalog):
@@ -73,7 +73,7 @@ def test_a_sql_catalog_is_prepared_before_it_asks_its_database(sqlite_uri: str) 
 
 
 def test_a_rest_catalog_is_prepared_before_its_first_request(server: str) -> None:
-    """And its session, its endpoints and the spelling of its namespaces are where they are looked for."""
+    """Its session, its endpoints and the format of its namespaces are found in the expected attributes."""
     sent: list[Any] = []
 
     class Prepared(compat.PreparedRestCatalog):
@@ -90,8 +90,8 @@ def test_a_rest_catalog_is_prepared_before_its_first_request(server: str) -> Non
     assert isinstance(catalog, RestCatalog)
 
 
-def test_the_body_of_a_bounded_answer_is_whole(server: str) -> None:
-    """Read by us, within a limit, and handed on as requests itself would have it."""
+def test_the_body_of_a_bounded_answer_is_complete(server: str) -> None:
+    """The body is read within a limit and is returned as requests itself would return it."""
     session = Session()
     bound_session(session, 30)
     plain, zipped = (session.get(f"{server}/{name}") for name in ("plain", "zipped"))
@@ -100,8 +100,8 @@ def test_the_body_of_a_bounded_answer_is_whole(server: str) -> None:
     assert zipped.text == plain.text
 
 
-def test_what_makes_the_file_io_of_a_table_is_replaced(sql: SqlCatalog) -> None:
-    """For loading and for creating, and with the table's own properties."""
+def test_the_loader_of_a_table_s_file_io_is_replaced(sql: SqlCatalog) -> None:
+    """For loading and for creating a table, with the table's own properties."""
     given: list[dict[str, str]] = []
 
     def wrap(load: compat.LoadFileIO) -> compat.LoadFileIO:
@@ -119,8 +119,8 @@ def test_what_makes_the_file_io_of_a_table_is_replaced(sql: SqlCatalog) -> None:
     assert any(item.get("write.data.path") == "x" for item in given[count:])
 
 
-def test_what_writes_metadata_files_is_replaced(sql: SqlCatalog) -> None:
-    """Each commit's, before the pointer is moved to it."""
+def test_the_writer_of_metadata_files_is_replaced(sql: SqlCatalog) -> None:
+    """It is called for each commit, before the pointer moves."""
     written: list[str] = []
 
     def wrap(write: compat.WriteMetadata) -> compat.WriteMetadata:
@@ -137,8 +137,8 @@ def test_what_writes_metadata_files_is_replaced(sql: SqlCatalog) -> None:
     assert written[-1] == sql.load_table("sales.orders").metadata_location
 
 
-def test_a_files_statistics_tell_whether_a_row_may_match() -> None:
-    """As pyiceberg's own scans decide."""
+def test_file_statistics_show_whether_a_row_may_match() -> None:
+    """They are evaluated as in pyiceberg's own scans."""
     bounds = {1: (5).to_bytes(8, "little")}
     upper = {1: (9).to_bytes(8, "little")}
     counts = {"record_count": 3, "value_counts": {1: 3}, "null_value_counts": {1: 0}, "nan_value_counts": {}}
@@ -148,7 +148,7 @@ def test_a_files_statistics_tell_whether_a_row_may_match() -> None:
 
 
 def test_the_file_system_of_an_fsspec_io_is_found(tmp_path: Path) -> None:
-    """For a listing, which pyiceberg has no method for."""
+    """It is needed to list files, for which pyiceberg has no method."""
     (tmp_path / "a.txt").write_text("x")
     system = compat.file_system_of(FsspecFileIO({}), f"file://{tmp_path}")
     assert system.find(f"file://{tmp_path}") == [f"{compat.path_in(system, f'file://{tmp_path}')}/a.txt"]

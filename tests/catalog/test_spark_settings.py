@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A catalog that Python reaches is reached by Spark, and its secrets stay apart."""
+"""Spark reaches the catalog that Python reaches, and its secrets are kept apart."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ def catalog(settings: SparkSettings, name: str = "lake") -> dict[str, str]:
     return {key.removeprefix(prefix): value for key, value in both.items() if key.startswith(prefix)}
 
 
-def test_a_sqlite_catalog_is_the_same_file_in_spark_and_waits_for_other_writers() -> None:
-    """The driver's own patience is 3 s."""
+def test_a_sqlite_catalog_uses_the_same_file_in_spark_and_waits_for_other_writers() -> None:
+    """The JDBC driver itself waits only 3 s."""
     settings = spark_settings("lake", {"type": "sql", "uri": "sqlite:////abs/x.db", "warehouse": "file:///w"})
     assert catalog(settings) == {
         "catalog-impl": "org.apache.iceberg.jdbc.JdbcCatalog",
@@ -35,8 +35,8 @@ def test_a_sqlite_catalog_is_the_same_file_in_spark_and_waits_for_other_writers(
 
 
 @pytest.mark.parametrize("scheme", ["postgresql", "postgresql+psycopg2", "postgresql+psycopg"])
-def test_a_password_is_decoded_and_never_in_the_url(scheme: str) -> None:
-    """A URL is logged by drivers, pools and Spark."""
+def test_a_password_is_decoded_and_is_never_in_the_url(scheme: str) -> None:
+    """Drivers, pools and Spark log URLs."""
     uri = f"{scheme}://me%40home:p%2Fa%25@db.example:5433/lake?sslmode=require&connect_timeout=3"
     settings = spark_settings("lake", {"type": "sql", "uri": uri})
     jdbc = "jdbc:postgresql://db.example:5433/lake?sslmode=require&connectTimeout=3"
@@ -60,16 +60,17 @@ def test_a_password_is_decoded_and_never_in_the_url(scheme: str) -> None:
         ({"type": "glue", "adls.account-key": SECRET, "warehouse": "abfss://x"}, "adls.account-name"),
     ],
 )
-def test_what_spark_cannot_be_given_is_named_and_its_value_is_not(properties: dict[str, str], names: str) -> None:
-    """The message goes into logs."""
+def test_an_error_names_the_property_that_spark_cannot_use_and_not_its_value(
+    properties: dict[str, str], names: str
+) -> None:
+    """The message is logged."""
     with pytest.raises(ConfigurationError, match=f"catalog 'lake'.*{re.escape(names)}") as caught:
         spark_settings("lake", properties)
     assert SECRET not in str(caught.value)
     assert caught.value.__suppress_context__ or caught.value.__context__ is None
 
 
-def test_a_raw_spark_setting_wins_and_settles_what_could_not_be_derived() -> None:
-    """There is always a way out."""
+def test_an_explicit_spark_setting_has_precedence_and_replaces_what_cannot_be_derived() -> None:
     settings = spark_settings(
         "lake",
         {
@@ -87,8 +88,8 @@ def test_a_raw_spark_setting_wins_and_settles_what_could_not_be_derived() -> Non
     assert catalog(settings)["cache-enabled"] == "false", "a cached table would hide new snapshots"
 
 
-def test_credentials_of_every_kind_are_secret_and_hidden_when_printed() -> None:
-    """One that is missed ends up in a process list."""
+def test_all_kinds_of_credentials_are_secret_and_hidden_when_printed() -> None:
+    """A credential that is not recognized would appear in the arguments of a process."""
     settings = spark_settings(
         "lake",
         {
@@ -117,8 +118,8 @@ def test_credentials_of_every_kind_are_secret_and_hidden_when_printed() -> None:
     assert settings.secrets["spark.sql.catalog.lake.adls.sas-token.acc.dfs.core.windows.net"] == SECRET
 
 
-def test_s3_properties_are_said_in_javas_words() -> None:
-    """Python and Java name the region differently, and take opposite styles of address by default."""
+def test_s3_properties_are_translated_to_java_s_names() -> None:
+    """Python and Java name the region differently and have opposite defaults for path-style access."""
     settings = spark_settings(
         "lake",
         {
@@ -144,8 +145,8 @@ def test_s3_properties_are_said_in_javas_words() -> None:
 @pytest.mark.parametrize(
     ("uri", "kind"), [("https://h/cat", "rest"), ("thrift://h:9083", "hive"), ("sqlite:////x.db", None)]
 )
-def test_a_type_that_is_not_given_follows_from_the_uri(uri: str, kind: str | None) -> None:
-    """As pyiceberg infers it."""
+def test_a_missing_type_is_inferred_from_the_uri(uri: str, kind: str | None) -> None:
+    """As in pyiceberg."""
     assert catalog(spark_settings("lake", {"uri": uri})).get("type") == kind
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""File statistics say "no row can match" only where none does."""
+"""File statistics exclude a file only if none of its rows can match."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def catalog(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SqlCatalog]:
 
 
 def may_match(catalog: SqlCatalog, stored: list[dict[str, Any]], *wanted: tuple[Comparison, ...]) -> bool:
-    """Whether an appended file with these rows may hold one that passes a filter."""
+    """Whether an appended file with these rows may contain a row that passes the filter."""
     if catalog.table_exists("s.t"):
         catalog.drop_table("s.t")
     table = catalog.create_table("s.t", COLUMNS)
@@ -82,16 +82,16 @@ def passes(row: dict[str, Any], wanted: list[tuple[tuple[str, Any, str], str]]) 
 
 @settings(max_examples=60, deadline=None)
 @given(st.lists(rows, min_size=1, max_size=4), filters)
-def test_no_row_that_passes_is_ever_ruled_out(
+def test_a_row_that_passes_the_filter_is_never_excluded(
     catalog: SqlCatalog, stored: list[dict[str, Any]], wanted: list[tuple[tuple[str, Any, str], str]]
 ) -> None:
-    """A change that is skipped wrongly is a wrong view for ever."""
-    told = tuple(Comparison(name, symbol, str(value), kind) for (name, value, kind), symbol in wanted)  # type: ignore[arg-type]
-    if not may_match(catalog, stored, told):
+    """A change that is skipped by mistake leaves wrong rows in the view."""
+    comparisons = tuple(Comparison(name, symbol, str(value), kind) for (name, value, kind), symbol in wanted)  # type: ignore[arg-type]
+    if not may_match(catalog, stored, comparisons):
         assert not any(passes(row, wanted) for row in stored)
 
 
-def test_what_the_bounds_rule_out_is_ruled_out(catalog: SqlCatalog) -> None:
+def test_rows_outside_the_bounds_are_excluded(catalog: SqlCatalog) -> None:
     row = {"n": 3, "price": Decimal("1.50"), "day": date(2026, 1, 5), "word": "b", "x": 0.5}
     for out in (
         Comparison("n", ">", "3", "number"),
@@ -100,7 +100,9 @@ def test_what_the_bounds_rule_out_is_ruled_out(catalog: SqlCatalog) -> None:
         Comparison("word", "=", "a", "text"),
     ):
         assert not may_match(catalog, [row], (out,)), out
-        assert may_match(catalog, [row], (out,), (Comparison("n", "=", "3", "number"),)), "one filter of two is passed"
+        assert may_match(catalog, [row], (out,), (Comparison("n", "=", "3", "number"),)), (
+            "the row matches one of the two filters"
+        )
 
 
 @pytest.mark.parametrize(
@@ -114,7 +116,9 @@ def test_what_the_bounds_rule_out_is_ruled_out(catalog: SqlCatalog) -> None:
     ],
     ids=str,
 )
-def test_what_spark_would_convert_or_a_file_cannot_tell_may_match(catalog: SqlCatalog, comparison: Comparison) -> None:
+def test_a_comparison_that_needs_a_conversion_or_has_no_statistics_may_match(
+    catalog: SqlCatalog, comparison: Comparison
+) -> None:
     row = {"n": 3, "price": Decimal(1), "day": date(2026, 1, 5), "word": "b", "x": 0.5}
     assert may_match(catalog, [row], (comparison,))
 
@@ -123,10 +127,10 @@ def test_what_spark_would_convert_or_a_file_cannot_tell_may_match(catalog: SqlCa
     ("spoil", "error"),
     [(Path.unlink, MetadataFileNotFoundError), (lambda path: path.write_bytes(b"no"), InvalidMetadataError)],
 )
-def test_a_manifest_that_cannot_be_read_is_an_error_that_names_the_table(
+def test_an_unreadable_manifest_raises_an_error_that_names_the_table(
     catalog: SqlCatalog, spoil: Callable[[Path], Any], error: type[Exception]
 ) -> None:
-    """A plan that stumbles over a stranger's broken file ends with one line, as every other such read does."""
+    """A plan that reads another writer's broken file fails with an error of one line."""
     row = {"n": 3, "price": Decimal(1), "day": date(2026, 1, 5), "word": "b", "x": 0.5}
     assert may_match(catalog, [row], (Comparison("n", "=", "3", "number"),))
     table = catalog.load_table("s.t")
@@ -138,5 +142,5 @@ def test_a_manifest_that_cannot_be_read_is_an_error_that_names_the_table(
         added_rows_may_match(MetadataFiles({}), table.metadata_location, {snapshot.snapshot_id}, wanted)
 
 
-def test_a_filter_without_any_comparison_rules_nothing_out(catalog: SqlCatalog) -> None:
+def test_a_filter_without_comparisons_excludes_nothing(catalog: SqlCatalog) -> None:
     assert may_match(catalog, [{"n": 1, "price": None, "day": None, "word": None, "x": None}], ())

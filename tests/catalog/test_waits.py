@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every wait for a catalog's database has a limit, and ends in one of this package's errors."""
+"""Every wait for a catalog's database has a limit and ends with an error of this package."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def home(uri: str, warehouse: Path) -> Iterator[Lake]:
 
 
 def settings(catalog: SqlCatalog) -> dict[str, str]:
-    """What holds in a transaction of a catalog's engine."""
+    """The limits that hold in a transaction of a catalog's engine."""
     with Session(catalog.engine) as session:
         return {name: session.execute(text(f"SHOW {name}")).scalar_one() for name in SERVER_LIMITS}
 
@@ -73,11 +73,11 @@ def test_every_transaction_and_connection_is_bounded(home: Lake) -> None:
     with home.iceberg.engine.connect() as connection:
         driver = connection.connection.dbapi_connection
         info = driver.info  # type: ignore[union-attr]
-        told = info.dsn_parameters if hasattr(info, "dsn_parameters") else info.get_parameters()
-    assert {name: int(told[name]) for name in CLIENT_LIMITS} == CLIENT_LIMITS
+        parameters = info.dsn_parameters if hasattr(info, "dsn_parameters") else info.get_parameters()
+    assert {name: int(parameters[name]) for name in CLIENT_LIMITS} == CLIENT_LIMITS
 
 
-def test_what_the_uri_says_stands(home: Lake, uri: str) -> None:
+def test_limits_in_the_uri_are_not_changed(home: Lake, uri: str) -> None:
     query = {"options": "-c lock_timeout=3s -c statement_timeout=5min", "tcp_user_timeout": "7000"}
     own = make_url(uri).update_query_dict(query).render_as_string(hide_password=False)
     iceberg = SqlCatalog("lake", uri=own, warehouse=home.iceberg.properties["warehouse"])
@@ -88,10 +88,8 @@ def test_what_the_uri_says_stands(home: Lake, uri: str) -> None:
     iceberg.engine.dispose()
 
 
-def test_a_row_that_somebody_holds_ends_in_a_typed_unknown_and_not_in_a_wait(
-    home: Lake, uri: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """pyiceberg's own commit to a table is bounded, too: it publishes in the registered layout."""
+def test_a_locked_row_ends_in_a_typed_unknown_outcome(home: Lake, uri: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """pyiceberg's own commit to a table is bounded, too; the registered layout publishes by it."""
     monkeypatch.setitem(SERVER_LIMITS, "lock_timeout", "300ms")
     view, table = home.catalog.load("sales.daily"), home.load()
     name = home.catalog.identify("sales.orders")
@@ -109,10 +107,10 @@ def test_a_row_that_somebody_holds_ends_in_a_typed_unknown_and_not_in_a_wait(
     assert home.catalog.load("sales.daily") == view
 
 
-def test_a_process_that_stops_in_a_transaction_does_not_hold_up_the_others(
+def test_a_stopped_process_in_a_transaction_does_not_block_the_others(
     home: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It has sent its statement and is stopped before the COMMIT: the server ends its transaction."""
+    """It has sent its statement and is stopped before the COMMIT; the server ends its transaction."""
     monkeypatch.setitem(SERVER_LIMITS, "idle_in_transaction_session_timeout", "300ms")
     view = home.catalog.load("sales.daily")
     assert isinstance(home.iceberg, SqlCatalog)
@@ -124,8 +122,8 @@ def test_a_process_that_stops_in_a_transaction_does_not_hold_up_the_others(
     stopped.close()
 
 
-def test_a_locked_sqlite_file_ends_in_a_typed_unknown(sqlite_uri: str, warehouse: Path) -> None:
-    """SQLite's driver waits 5 s by itself; the URI's ``timeout`` says how long."""
+def test_a_locked_sqlite_file_ends_in_a_typed_unknown_outcome(sqlite_uri: str, warehouse: Path) -> None:
+    """SQLite's driver waits 5 s by default; the URI's ``timeout`` sets the limit."""
     with lake(f"{sqlite_uri}?timeout=0.2", warehouse) as home:
         home.table()
         home.view()
@@ -141,8 +139,8 @@ def test_a_locked_sqlite_file_ends_in_a_typed_unknown(sqlite_uri: str, warehouse
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_a_commit_that_fails_is_not_seen_as_done(sqlite_uri: str, warehouse: Path, layout: Layout) -> None:
-    """Somebody reads: SQLite takes the UPDATE, refuses the COMMIT and leaves the transaction open."""
+def test_a_failed_commit_is_not_visible(sqlite_uri: str, warehouse: Path, layout: Layout) -> None:
+    """While another connection reads, SQLite accepts the UPDATE, refuses the COMMIT and leaves the transaction open."""
     with lake(f"{sqlite_uri}?timeout=0.1", warehouse, layout=layout) as home:
         home.table()
         home.view()
@@ -161,7 +159,7 @@ def test_a_commit_that_fails_is_not_seen_as_done(sqlite_uri: str, warehouse: Pat
         assert home.refresh().outcome == "refreshed"
 
 
-def test_a_new_view_s_commit_that_fails_is_not_seen_as_done(sqlite_uri: str, warehouse: Path) -> None:
+def test_a_failed_commit_of_a_new_view_is_not_visible(sqlite_uri: str, warehouse: Path) -> None:
     with lake(f"{sqlite_uri}?timeout=0.1", warehouse) as home:
         home.table()
         reader = sqlite3.connect(sqlite_uri.removeprefix("sqlite:///"))
@@ -175,18 +173,18 @@ def test_a_new_view_s_commit_that_fails_is_not_seen_as_done(sqlite_uri: str, war
         home.view()
 
 
-# ------------------------------------------------------------------ servers that are connected and say nothing
+# ------------------------------------------------------------------ servers that accept connections and do not answer
 
 
 @pytest.fixture
 def quiet() -> Iterator[Callable[..., Quiet]]:
-    """Servers that fall silent."""
+    """Start servers that can stop answering."""
     with ExitStack() as stack:
         yield lambda server=None: stack.enter_context(closing(Quiet(server)))
 
 
 def through(quiet: Callable[..., Quiet], uri: str) -> tuple[Quiet, str]:
-    """Put a server that can fall silent before a database; its URI."""
+    """Put a server that can stop answering in front of a database, and return its URI."""
     url = make_url(uri)
     between = quiet((url.host or "127.0.0.1", url.port or 5432))
     return between, url.set(host="127.0.0.1", port=between.port).render_as_string(hide_password=False)
@@ -197,7 +195,7 @@ Opener = Callable[..., MaterializedViewCatalog]
 
 @pytest.fixture
 def opened(home: Lake) -> Iterator[Opener]:
-    """Open the catalog of the lake by another way."""
+    """Open the lake's catalog by another URI."""
     with ExitStack() as stack:
 
         def open_(uri: str, **more: str) -> MaterializedViewCatalog:
@@ -214,18 +212,18 @@ def opened(home: Lake) -> Iterator[Opener]:
         yield open_
 
 
-def test_a_database_that_falls_silent_ends_in_an_error_that_names_catalog_and_limit(
+def test_a_database_that_stops_answering_ends_in_an_error_that_names_catalog_and_limit(
     uri: str, opened: Opener, quiet: Callable[..., Quiet]
 ) -> None:
-    """Its TCP stack acknowledges everything: no limit of TCP's own ends the wait."""
+    """Its TCP stack acknowledges everything, so no limit of TCP ends the wait."""
     between, address = through(quiet, uri)
     catalog = opened(address)
     assert status(catalog, "sales.daily").to_dict()["state"] == "never-refreshed"
     between.silent = True
-    for look in (lambda: status(catalog, "sales.daily"), catalog.list, lambda: catalog.new_location(_DAILY)):
+    for call in (lambda: status(catalog, "sales.daily"), catalog.list, lambda: catalog.new_location(_DAILY)):
         started = time.monotonic()
         with pytest.raises(CatalogUnavailableError, match=r"catalog 'lake' did not answer.*no answer within 1 s"):
-            look()
+            call()
         assert time.monotonic() - started < 60  # without a limit it would never end
         between.speak()  # the broken connection is not used again
         assert catalog.list() == [_DAILY]
@@ -235,7 +233,7 @@ def test_a_database_that_falls_silent_ends_in_an_error_that_names_catalog_and_li
 _DAILY = Identifier("lake", ("sales",), "daily")
 
 
-def test_a_database_that_is_silent_from_the_beginning_cannot_hang_who_opens_it(
+def test_a_database_that_never_answers_does_not_block_opening(
     uri: str, opened: Opener, quiet: Callable[..., Quiet], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(CLIENT_LIMITS, "connect_timeout", 2)
@@ -247,10 +245,10 @@ def test_a_database_that_is_silent_from_the_beginning_cannot_hang_who_opens_it(
 
 
 @pytest.mark.parametrize("word", [b"UPDATE iceberg_tables", b"COMMIT"])
-def test_a_silence_after_the_swap_was_sent_is_an_unknown_outcome(
+def test_a_lost_answer_after_the_swap_was_sent_is_an_unknown_outcome(
     home: Lake, uri: str, opened: Opener, quiet: Callable[..., Quiet], word: bytes
 ) -> None:
-    """Never a failure: the server has the statement. What is published settles it."""
+    """It is never a failure: the server has the statement. The published state settles it."""
     between, address = through(quiet, uri)
     catalog = opened(address)
     plan = plan_refresh(home.catalog, "sales.daily")
@@ -268,7 +266,7 @@ def test_a_silence_after_the_swap_was_sent_is_an_unknown_outcome(
     assert status(home.catalog, "sales.daily").to_dict()["state"] == "fresh"
 
 
-def test_calls_that_ended_leave_no_thread_and_no_descriptor(
+def test_ended_calls_leave_no_thread_and_no_file_descriptor(
     uri: str, opened: Opener, quiet: Callable[..., Quiet]
 ) -> None:
     between, address = through(quiet, uri)
@@ -287,8 +285,8 @@ def test_calls_that_ended_leave_no_thread_and_no_descriptor(
     assert me.num_fds() <= before[0] + 1
 
 
-def test_a_rest_server_that_is_silent_ends_in_an_error(quiet: Callable[..., Quiet]) -> None:
-    """The one that has the tables, and the one that gives out tokens, in both ways that pyiceberg has."""
+def test_a_rest_server_that_does_not_answer_ends_in_an_error(quiet: Callable[..., Quiet]) -> None:
+    """This holds for the catalog's server and for the token server, in both of pyiceberg's ways to authenticate."""
     silent = f"http://127.0.0.1:{quiet().port}"
     own = {"client_id": "me", "client_secret": "s", "token_url": f"{silent}/token"}
     ways: list[dict[str, Any]] = [
@@ -307,18 +305,18 @@ def test_a_rest_server_that_is_silent_ends_in_an_error(quiet: Callable[..., Quie
         assert time.monotonic() - started < 5
 
 
-def test_a_token_is_asked_for_and_used() -> None:
-    """pyiceberg makes two sessions: one for the server's configuration, one with it."""
-    asked: list[str] = []
+def test_a_token_is_requested_and_used() -> None:
+    """pyiceberg creates two sessions: one to load the server's configuration, and one with that configuration."""
+    requests: list[str] = []
 
     class Server(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
             form = self.rfile.read(int(self.headers["Content-Length"])).decode()
-            asked.append(f"{self.headers['Authorization']} {form}")
+            requests.append(f"{self.headers['Authorization']} {form}")
             self._answer('{"access_token": "abc", "expires_in": 3600}')
 
         def do_GET(self) -> None:
-            asked.append(f"{self.path.partition('?')[0]} {self.headers['Authorization']}")
+            requests.append(f"{self.path.partition('?')[0]} {self.headers['Authorization']}")
             self._answer('{"defaults": {}, "overrides": {}}' if "config" in self.path else '{"namespaces": []}')
 
         def _answer(self, text: str) -> None:
@@ -327,7 +325,7 @@ def test_a_token_is_asked_for_and_used() -> None:
             self.wfile.write(text.encode())
 
         def log_message(self, *arguments: object) -> None:
-            """Say nothing."""
+            """Log nothing."""
 
     with http_server(Server) as port:
         uri = f"http://127.0.0.1:{port}"
@@ -336,13 +334,13 @@ def test_a_token_is_asked_for_and_used() -> None:
         with catalog_errors("catalog 'lake'", given):
             assert load_catalog("lake", **given).list_namespaces() == []
     token = "Basic bWU6cw== grant_type=client_credentials&scope=all"
-    assert asked == [token, "/v1/config Bearer abc", token, "/v1/namespaces Bearer abc"]
+    assert requests == [token, "/v1/config Bearer abc", token, "/v1/namespaces Bearer abc"]
 
 
-def test_a_silence_of_a_rest_server_after_a_commit_was_sent_is_an_unknown_outcome(
+def test_a_lost_answer_of_a_rest_server_after_a_commit_is_an_unknown_outcome(
     rest_uri: str, warehouse: Path, quiet: Callable[..., Quiet]
 ) -> None:
-    """pyiceberg's own request, which has no limit; and the one that replaces a view."""
+    """This holds for pyiceberg's own request, which has no limit, and for the request that replaces a view."""
     address = urlsplit(rest_uri)
     between = quiet((address.hostname, address.port))
     with lake(rest_uri, warehouse) as home:
@@ -370,8 +368,8 @@ def test_a_silence_of_a_rest_server_after_a_commit_was_sent_is_an_unknown_outcom
 
 
 @pytest.mark.parametrize("slow", [True, False])
-def test_an_answer_that_never_ends_is_given_up(slow: bool) -> None:
-    """Bytes keep coming: no limit of a single wait is ever reached."""
+def test_an_answer_that_never_ends_is_aborted(slow: bool) -> None:
+    """Bytes keep arriving, so the limit of a single wait is never reached."""
 
     class Endless(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
@@ -383,7 +381,7 @@ def test_an_answer_that_never_ends_is_given_up(slow: bool) -> None:
                     time.sleep(0.05 if slow else 0)
 
         def log_message(self, *arguments: object) -> None:
-            """Say nothing."""
+            """Log nothing."""
 
     with http_server(Endless) as port:
         given = {"type": "rest", "uri": f"http://127.0.0.1:{port}", "token": "t", ANSWER: "0.5" if slow else "30"}
@@ -392,7 +390,7 @@ def test_an_answer_that_never_ends_is_given_up(slow: bool) -> None:
             load_catalog("lake", **given)
 
 
-def test_an_object_store_that_is_silent_ends_in_an_error(quiet: Callable[..., Quiet]) -> None:
+def test_an_object_store_that_does_not_answer_ends_in_an_error(quiet: Callable[..., Quiet]) -> None:
     limits = with_store_limits({})
     assert {name: float(value) for name, value in limits.items()} == {
         "s3.connect-timeout": 10,
@@ -420,8 +418,8 @@ def test_connections_are_few_and_idle_ones_are_closed(
     assert catalog.list() == [_DAILY]
 
 
-def test_a_forked_process_leaves_its_parent_s_connections_alone(uri: str, opened: Opener) -> None:
-    """As Airflow's LocalExecutor forks: two processes on one connection would read each other's answers."""
+def test_a_forked_process_does_not_use_its_parent_s_connections(uri: str, opened: Opener) -> None:
+    """Airflow's LocalExecutor forks: two processes on one connection would read each other's answers."""
     catalog = opened(uri)
     assert catalog.list() == [_DAILY]
     backend = text("SELECT pg_backend_pid()")
@@ -430,7 +428,7 @@ def test_a_forked_process_leaves_its_parent_s_connections_alone(uri: str, opened
         ours = connection.execute(backend).scalar_one()
     read, write = os.pipe()
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # there are threads: that is what is tried
+        warnings.simplefilter("ignore", DeprecationWarning)  # the test forks a process with threads
         child = os.fork()
     if not child:
         with engine.connect() as connection:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Functions that check staged rows; a driver imports them by name."""
+"""Functions that check staged rows; the Spark driver imports them by name."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks from the command line: exit code 4, and the rows; over Spark Connect, too, where there is no Java to reach."""
+"""Checks from the command line: exit code 4 and the offending rows; also over Spark Connect, without access to Java."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.spark.processes import ROOT, connect_server, environment
 AIRFLOW_MV = str(Path(sys.executable).parent / "airflow-mv")
 
 
-def test_a_failed_check_ends_with_4_and_the_rows_on_stderr(lake: Lake) -> None:
+def test_a_failed_check_ends_with_4_and_prints_the_rows_on_stderr(lake: Lake) -> None:
     lake.table("orders", "day integer, amount bigint", "(1, 10), (2, -5)")
     lake.create("daily", "SELECT day, amount FROM {ns}.orders")
     view = lake("daily")
@@ -40,7 +40,7 @@ def test_a_failed_check_ends_with_4_and_the_rows_on_stderr(lake: Lake) -> None:
 
 @pytest.mark.slow
 @pytest.mark.cluster
-def test_a_refresh_over_connect_is_held_by_its_checks_and_by_the_views_own(tmp_path: Path) -> None:
+def test_a_refresh_over_connect_runs_its_own_checks_and_the_view_s(tmp_path: Path) -> None:
     lake = make_lake(tmp_path)
     (tmp_path / ".pyiceberg.yaml").write_text(yaml.safe_dump({"catalog": {lake.name: lake.properties}}))
     variables = environment(PYICEBERG_HOME=str(tmp_path), PYTHONPATH=str(ROOT))

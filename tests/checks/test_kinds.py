@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Each kind of check in real Spark: it accepts good rows and rejects bad ones."""
+"""Each kind of check in real Spark: it accepts valid rows and rejects invalid ones."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def pointed(lake: Lake) -> Lake:
 
 @pytest.fixture(scope="module")
 def wide(lake_folder: Path) -> Lake:
-    """A view that is refreshed with three rows and would get a fourth, with a NULL; nothing is published of it."""
+    """A view that was refreshed with three rows; the next refresh adds a row with a NULL, and is not published."""
     found = new_lake(lake_folder)
     found.table("orders", COLUMNS, *ROWS)
     found.create("daily", DAILY)
@@ -54,7 +54,7 @@ def wide(lake_folder: Path) -> Lake:
 
 
 def checked(home: Lake, *checks: Any) -> tuple[Any, ...]:
-    """What comes of checks of the next refresh, which is staged and not published."""
+    """The check results of the next refresh, which is staged and not published."""
     plan = plan_refresh(home.catalog, home("daily"), RefreshOptions(checks=read_checks(list(checks), source="test")))
     assert plan.script is not None
     outcome = home.stager(plan.script)
@@ -91,7 +91,7 @@ VERDICTS: list[tuple[Any, bool]] = [
     ("SELECT (SELECT count(*) FROM {rows}) = (SELECT count(*) FROM orders)", True),
     ("SELECT NULL FROM {rows} LIMIT 1", False),
 ]
-#: Dictionaries of the common-sql provider, whether all in them passes, and how many rows break them.
+#: Dictionaries of the common-sql provider, whether all their checks pass, and how many rows violate them.
 COMMON_SQL: list[tuple[dict[str, Any], bool, int]] = [
     ({"amount": {"null_check": {"equal_to": 1}}}, True, 0),
     ({"amount": {"null_check": {"equal_to": 0}}}, False, 1),
@@ -112,22 +112,22 @@ COMMON_SQL: list[tuple[dict[str, Any], bool, int]] = [
 ]
 
 
-def test_each_kind_of_check_knows_good_from_bad(wide: Lake) -> None:
-    """One job computes them all, so none disturbs another."""
+def test_each_kind_of_check_accepts_valid_and_rejects_invalid_rows(wide: Lake) -> None:
+    """One job computes them all, so they do not affect each other."""
     results = checked(wide, *(check for check, _ in VERDICTS))
     found = [(check, result.passed) for (check, _), result in zip(VERDICTS, results, strict=True)]
     assert found == VERDICTS
     assert [result.problem for result in results if result.problem] == []
 
 
-def test_the_common_sql_providers_dictionaries_mean_what_they_mean_there(wide: Lake) -> None:
+def test_dictionaries_of_the_common_sql_provider_have_the_same_meaning(wide: Lake) -> None:
     results = checked(wide, *(mapping for mapping, _, _ in COMMON_SQL))
     found = [(given[0], result.passed, len(result.rows)) for given, result in zip(COMMON_SQL, results, strict=True)]
     assert found == COMMON_SQL
 
 
-def test_a_query_may_read_all_that_the_view_reads_as_the_refresh_reads_it(pointed: Lake) -> None:
-    """Totals are reconciled with another materialized view and a plain one, at the refresh's own snapshots."""
+def test_a_query_reads_all_base_tables_as_the_refresh_reads_them(pointed: Lake) -> None:
+    """Totals are compared with another materialized view and a plain one, at the refresh's own snapshots."""
     pointed.run("CREATE VIEW {ns}.north AS SELECT * FROM {ns}.orders WHERE region = 'north'")
     pointed.create("both", "SELECT d.day, n.amount FROM {ns}.daily d JOIN {ns}.north n ON d.day = n.day")
     equal = sql("SELECT (SELECT sum(amount) FROM {rows}) = (SELECT sum(n.amount) FROM daily JOIN north n USING (day))")
@@ -139,7 +139,7 @@ def test_a_query_may_read_all_that_the_view_reads_as_the_refresh_reads_it(pointe
 
 
 def test_all_checks_are_one_aggregation(wide: Lake) -> None:
-    """Thirty checks of a large table must not read it thirty times."""
+    """Thirty checks of a large table read it once."""
     checks = [not_null("day"), unique("day", "region"), row_count(at_least=1), condition("sum(amount) > 0")]
     plan = plan_refresh(wide.catalog, wide("daily"), RefreshOptions(checks=tuple(checks)))
     shown = plan.statements[-1]
@@ -148,8 +148,8 @@ def test_all_checks_are_one_aggregation(wide: Lake) -> None:
     assert RefreshPlan.from_dict(json.loads(json.dumps(plan.to_dict()))).script == plan.script
 
 
-def test_what_breaks_a_check_of_a_value_names_that_check_alone(wide: Lake) -> None:
-    """An error in one expression must not hide the verdict of the others."""
+def test_an_error_in_the_check_of_a_value_names_only_that_check(wide: Lake) -> None:
+    """An error in one expression does not hide the results of the others."""
     good, *bad = checked(
         wide,
         row_count(at_least=1),
@@ -166,7 +166,7 @@ def test_what_breaks_a_check_of_a_value_names_that_check_alone(wide: Lake) -> No
     assert [name in text for name, text in zip(expected, found, strict=True)] == [True] * 5, found
 
 
-def test_offending_rows_are_bounded(lake: Lake) -> None:
+def test_the_number_of_shown_rows_is_bounded(lake: Lake) -> None:
     lake.table("orders", "day integer, note varchar, raw blob", "(1, repeat('x', 5000), '\\xAA'::blob)")
     lake.insert("orders", ", ".join("(1, 'y', NULL)" for _ in range(50)))
     lake.create("daily", "SELECT day, note, raw FROM {ns}.orders")
@@ -180,7 +180,7 @@ def test_offending_rows_are_bounded(lake: Lake) -> None:
 # -- functions ----------------------------------------------------------------------------------
 
 
-def test_a_function_of_the_staged_rows_is_a_check(pointed: Lake) -> None:
+def test_a_function_of_the_staged_rows_can_be_a_check(pointed: Lake) -> None:
     pointed.insert("orders", "(3, 'north', -5)")
     results = checked(pointed, python(enough), python(no_negatives), python(broken))
     assert [result.passed for result in results] == [True, False, False]
@@ -211,7 +211,7 @@ def test_a_function_of_the_staged_rows_is_a_check(pointed: Lake) -> None:
     ids=lambda value: value.text or value.name if isinstance(value, Check) else "",
 )
 def test_hostile_sql_is_refused_before_spark(pointed: Lake, check: Check, message: str) -> None:
-    """What is in a view's property may come from anyone who may write to the catalog."""
+    """Anyone who may write to the catalog can set a view's property."""
     with pytest.raises((InvalidQueryError, ConfigurationError), match=message):
         pointed.refresh("daily", checks=(check,), full=True, stager=no_spark)
 

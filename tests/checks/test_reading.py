@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks as people write them: in Python, as text, as JSON, as the common-sql provider's dictionaries."""
+"""Checks in the forms that users write: Python, text, JSON, dictionaries of the common-sql provider."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ def read(value: Any) -> tuple[Check, ...]:
     return read_checks(value, source="test")
 
 
-def test_every_check_survives_json() -> None:
-    """A property, a task's rendered field and a plan hold it as JSON."""
+def test_every_check_can_be_stored_as_json_and_read_back() -> None:
+    """A property, a task's rendered field and a plan store checks as JSON."""
     assert read(json.loads(json.dumps(as_documents(list(EACH))))) == EACH
     assert read(property_of(EACH)) == EACH
     column = read({"a": {"min": {"geq_to": 0, "tolerance": 0.1, "partition_clause": "b > 0", "severity": "warn"}}})
@@ -48,16 +48,16 @@ def test_a_text_is_a_condition_a_query_or_json() -> None:
     assert read("amount >= 0") == read(["amount >= 0", "amount >= 0"])
 
 
-def test_the_common_sql_providers_dictionaries_are_read() -> None:
-    """One may have been in use with SQLColumnCheckOperator or SQLTableCheckOperator for years."""
+def test_dictionaries_of_the_common_sql_provider_are_accepted() -> None:
+    """Users may have them for SQLColumnCheckOperator or SQLTableCheckOperator."""
     columns = read({"a": {"null_check": {"equal_to": 0}, "max": {"less_than": 5}}, "row_count": {"min": {"geq_to": 1}}})
     assert [check.name for check in columns] == ["a.null_check", "a.max", "row_count.min"]
     table = read({"not_null": {"check_statement": "COUNT(*) > 0", "partition_clause": "a > 1"}})
     assert table == (checks.condition("COUNT(*) > 0", name="not_null", where="a > 1"),)
 
 
-def test_a_template_is_left_for_later() -> None:
-    """Airflow renders the texts in lists and dictionaries; what is not a check yet passes untouched."""
+def test_a_template_is_not_parsed_before_it_is_rendered() -> None:
+    """Airflow renders the texts in lists and dictionaries; a text that is not a check yet is not changed."""
     given = [checks.condition("day = '{{ ds }}'"), "a = {{ params.a }}"]
     assert as_documents(given)[0]["condition"] == "day = '{{ ds }}'"
     assert as_documents("{{ var.json.checks }}") == "{{ var.json.checks }}"
@@ -95,20 +95,20 @@ def test_a_template_is_left_for_later() -> None:
         ([f"a > {number}" for number in range(201)], "at most 200"),
     ],
 )
-def test_what_is_no_check_is_refused_with_its_place(value: Any, message: str) -> None:
+def test_an_invalid_check_is_refused_with_its_position(value: Any, message: str) -> None:
     with pytest.raises(ConfigurationError, match=f"^test: .*({message})"):
         read(value)
 
 
-def test_a_function_has_a_name_that_others_can_import() -> None:
-    """A lambda lives in one process only."""
+def test_a_function_must_be_importable_by_name() -> None:
+    """A lambda exists in one process only."""
     assert checks.python(read).text == f"{__name__}:read"
     with pytest.raises(ConfigurationError, match="lambda"):
         checks.python(lambda rows: True)
 
 
-def test_a_function_stands_for_a_check_of_its_own() -> None:
-    """In a list, or alone: `checks=[no_gaps]`. The template engine must not get to see it: it would call it."""
+def test_a_function_can_be_given_as_a_check() -> None:
+    """In a list, or alone: `checks=[no_gaps]`. It is hidden from the template engine, which would call it."""
     wanted = (checks.python(read),)
     assert read(read) == read([read]) == read(as_documents([read])) == read(as_documents(read)) == wanted
     assert as_documents([read, "a > 0"]) == [checks.python(read).document(), "a > 0"]
@@ -117,8 +117,8 @@ def test_a_function_stands_for_a_check_of_its_own() -> None:
             as_documents([nameless])
 
 
-def test_a_property_names_no_function() -> None:
-    """Who may write to the catalog may not choose what code a worker runs."""
+def test_a_property_cannot_name_a_function() -> None:
+    """A user who may write to the catalog must not choose the code that a worker runs."""
     with pytest.raises(ConfigurationError, match=r"view v, property airflow-mv\.checks: .*is a function"):
         stored_checks({CHECKS_PROPERTY: property_of(EACH)}, view="v")
     assert stored_checks({CHECKS_PROPERTY: property_of(EACH[:-1])}, view="v") == EACH[:-1]
@@ -140,8 +140,8 @@ STRANGE = st.recursive(
 
 @settings(max_examples=400, deadline=None)
 @given(STRANGE)
-def test_whatever_a_property_holds_is_compiled_or_refused(value: Any) -> None:
-    """The text may come from anyone who may write to the catalog: no other error, and nothing that does not parse."""
+def test_any_property_value_is_compiled_or_refused(value: Any) -> None:
+    """The text is untrusted: it raises no other error and gives no SQL that cannot be parsed."""
     subject = Subject("v", ["a", "B"], table="`t`", before="`t` VERSION AS OF 1")
     try:
         found = compile_checks(stored_checks({CHECKS_PROPERTY: json.dumps(value)}, view="v"), subject)

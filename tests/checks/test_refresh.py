@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks before publish, in real Spark and in both layouts: rows that fail are never visible, rows that pass are."""
+"""Checks before publication, in real Spark and in both layouts: only rows that pass become visible."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def refreshed(lake: Lake, layout: Literal["pointed", "registered"], **definition
 
 @pytest.fixture(params=LAYOUTS)
 def home(request: pytest.FixtureRequest, lake: Lake) -> Lake:
-    """The view in one of the layouts, where they may differ."""
+    """The view in each layout, for tests in which the layouts may differ."""
     return refreshed(lake, request.param)
 
 
@@ -47,7 +47,7 @@ def pointed(lake: Lake) -> Lake:
 
 
 def read(home: Lake) -> list[tuple[Any, ...]]:
-    """What a reader has now, by the catalog alone."""
+    """The rows that a reader gets through the catalog alone."""
     storage = home.catalog.load_storage(home.view("daily"))
     table = StaticTable.from_metadata(storage.location)
     assert storage.table.head is not None
@@ -60,7 +60,7 @@ def refresh(home: Lake, *checks: Any, **options: Any) -> RefreshResult:
 
 
 def failing(home: Lake, *checks: Check, **options: Any) -> CheckFailedError:
-    """Refresh, which must fail and leave readers what they had."""
+    """Refresh, which must fail and leave the published rows unchanged."""
     before, pointer = read(home), home.view("daily").metadata_location
     records = len(history(home.catalog, home("daily")))
     with pytest.raises(CheckFailedError) as caught:
@@ -71,8 +71,8 @@ def failing(home: Lake, *checks: Check, **options: Any) -> CheckFailedError:
     return caught.value
 
 
-def test_a_failed_check_publishes_nothing_and_shows_the_rows(home: Lake, caplog: pytest.LogCaptureFixture) -> None:
-    """The whole purpose: bad rows are in the log, not in the view; mended data is published by the next try."""
+def test_a_failed_check_publishes_nothing_and_logs_the_rows(home: Lake, caplog: pytest.LogCaptureFixture) -> None:
+    """Invalid rows are logged and not published; after the data is fixed, the next try publishes."""
     home.insert("orders", "(3, 'north', -5), (3, NULL, 7)")
     with caplog.at_level(logging.ERROR):
         error = failing(home, condition("amount >= 0"), not_null("region", "day"), unique("day", "amount"))
@@ -95,8 +95,8 @@ def test_a_failed_check_publishes_nothing_and_shows_the_rows(home: Lake, caplog:
     ]
 
 
-def test_the_checked_rows_stay_for_a_look(home: Lake) -> None:
-    """The message says where: someone has to find out what is wrong with them."""
+def test_the_rejected_rows_are_kept_for_inspection(home: Lake) -> None:
+    """The message says where they are."""
     home.insert("orders", "(3, 'north', -5)")
     message = str(failing(home, condition("amount >= 0")))
 
@@ -111,8 +111,8 @@ def test_the_checked_rows_stay_for_a_look(home: Lake) -> None:
     assert home.sql(f"SELECT * FROM {storage.sql()} VERSION AS OF '{branch}'").count() == 4
 
 
-def test_a_retry_runs_again_and_never_takes_up_what_failed(home: Lake) -> None:
-    """The staged rows of a failed try are complete; without its verdict they would look good to the next one."""
+def test_a_retry_runs_again_and_never_resumes_rows_that_failed(home: Lake) -> None:
+    """The staged rows of a failed try are complete; without their check results they would look valid."""
     home.insert("orders", "(3, 'north', -5)")
     failing(home, condition("amount >= 0"))
     jobs = len(home.scripts)
@@ -124,8 +124,8 @@ def test_a_retry_runs_again_and_never_takes_up_what_failed(home: Lake) -> None:
     assert len(home.scripts) == jobs + 2
 
 
-def test_what_passed_is_taken_up_under_the_same_checks_only(home: Lake) -> None:
-    """A worker died between Spark and the swap. Its successor trusts the verdict, if it asks the same questions."""
+def test_rows_that_passed_are_resumed_only_under_the_same_checks(home: Lake) -> None:
+    """A worker died between Spark and the swap. Its successor uses the results only if the checks are the same."""
     home.insert("orders", "(3, 'north', -5)")
     options = RefreshOptions(checks=(condition("amount < 1000"), condition("amount >= 0", severity="warn")))
     plan = plan_refresh(home.catalog, home("daily"), options)
@@ -142,13 +142,13 @@ def test_what_passed_is_taken_up_under_the_same_checks_only(home: Lake) -> None:
     assert [check["result"] for check in resumed.to_dict()["checks"]] == ["passed", "warned"]
 
 
-def test_a_job_that_ran_no_checks_is_not_published(pointed: Lake) -> None:
-    """A driver with an older package, or another script: silence is no verdict."""
+def test_a_job_that_did_not_run_the_checks_is_not_published(pointed: Lake) -> None:
+    """A driver with an older package, or another script: missing results are not a success."""
     pointed.insert("orders", "(3, 'north', 5)")
-    asked = []
+    scripts = []
 
     def forgetful(script: Script) -> Outcome:
-        asked.append(script)
+        scripts.append(script)
         return pointed.stager(Script.from_json(json.dumps({**json.loads(script.to_json()), "checks": None})))
 
     with pytest.raises(JobError, match="has not run the plan's checks"):
@@ -159,7 +159,7 @@ def test_a_job_that_ran_no_checks_is_not_published(pointed: Lake) -> None:
     assert len(read(pointed)) == 3
 
 
-def test_a_warning_is_told_and_published(lake: Lake, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_warning_is_logged_and_the_rows_are_published(lake: Lake, caplog: pytest.LogCaptureFixture) -> None:
     home = refreshed(lake, "registered")
     home.insert("orders", "(3, 'north', -5)")
     with caplog.at_level(logging.WARNING):
@@ -172,8 +172,8 @@ def test_a_warning_is_told_and_published(lake: Lake, caplog: pytest.LogCaptureFi
     assert "amount=-5" not in json.dumps(result.to_dict())
 
 
-def test_an_incremental_refresh_is_checked_whole(lake: Lake) -> None:
-    """Only one row is written, and it makes a key of the stored ones occur twice."""
+def test_an_incremental_refresh_is_checked_with_all_rows(lake: Lake) -> None:
+    """Only one row is written, and it duplicates a key of a stored row."""
     home = refreshed(lake, "registered", refresh_strategy="incremental")
     home.insert("orders", "(1, 'north', 11)")
     error = failing(home, unique("day", "region"), on_fallback="fail")
@@ -184,7 +184,7 @@ def test_an_incremental_refresh_is_checked_whole(lake: Lake) -> None:
     assert len(read(home)) == 4
 
 
-def test_the_first_refresh_is_checked_and_has_nothing_to_compare_with(lake: Lake) -> None:
+def test_the_first_refresh_is_checked_without_a_comparison(lake: Lake) -> None:
     lake.table("orders", COLUMNS, *ROWS)
     lake.create("daily", DAILY)
     with pytest.raises(CheckFailedError):
@@ -196,8 +196,8 @@ def test_the_first_refresh_is_checked_and_has_nothing_to_compare_with(lake: Lake
     assert len(read(lake)) == 3
 
 
-def test_nothing_is_checked_where_nothing_is_staged(pointed: Lake) -> None:
-    """A fresh view, or a compacted base table: the rows have readers already."""
+def test_nothing_is_checked_if_nothing_is_staged(pointed: Lake) -> None:
+    """For a fresh view or a compacted base table the rows are already published."""
     wrong = condition("amount > 1000")
     assert pointed.refresh("daily", checks=(wrong,), stager=no_spark).outcome == "fresh"
     target = f"{pointed.namespace}.orders"
@@ -206,8 +206,8 @@ def test_nothing_is_checked_where_nothing_is_staged(pointed: Lake) -> None:
     assert (result.mode, result.checks) == ("fast-forward", ())
 
 
-def test_the_checks_of_an_interval_see_its_rows_only(lake: Lake) -> None:
-    """A backfill of March must not fail for what is wrong in February, and counts March against March."""
+def test_the_checks_of_an_interval_read_only_its_rows(lake: Lake) -> None:
+    """A backfill of March does not fail because of rows of February, and compares March with March."""
     lake.table("orders", "day date, amount bigint", "('2024-02-01', -1), ('2024-03-01', 5), ('2024-03-02', 6)")
     lake.create("daily", "SELECT day, amount FROM {ns}.orders")
     lake.refresh("daily")
@@ -224,7 +224,7 @@ def test_the_checks_of_an_interval_see_its_rows_only(lake: Lake) -> None:
 # -- the view's own checks ----------------------------------------------------------------------
 
 
-def test_the_checks_of_a_view_hold_for_every_refresh(lake: Lake) -> None:
+def test_the_checks_of_a_view_apply_to_every_refresh(lake: Lake) -> None:
     lake.table("orders", COLUMNS, *ROWS)
     stored = json.dumps([{"not_null": ["day"]}, "amount >= 0", {"row_count": {"at_least": 1}, "severity": "warn"}])
     lake.create("daily", DAILY, properties={CHECKS_PROPERTY: stored})
@@ -235,7 +235,7 @@ def test_the_checks_of_a_view_hold_for_every_refresh(lake: Lake) -> None:
     failing(lake, not_null("day"))
 
 
-def test_a_view_cannot_be_created_with_checks_that_do_not_fit_it(lake: Lake) -> None:
+def test_a_view_cannot_be_created_with_checks_that_do_not_match_its_columns(lake: Lake) -> None:
     lake.table("orders", COLUMNS, *ROWS)
     for text, message in [
         ('[{"not_null": ["nothing"]}]', "the view has no column 'nothing'; it has day, region, amount"),

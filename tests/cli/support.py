@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Run the command line as a user does, or in this process where a second Java would only cost time."""
+"""Run the command line as a user does, or in this process to avoid the start of a second Java process."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ PROGRAM = Path(sys.executable).parent / "airflow-mv"
 
 @dataclass(frozen=True)
 class Ended:
-    """How a call ended."""
+    """The result of a call."""
 
     code: int
     stdout: str
@@ -30,13 +30,13 @@ class Ended:
 
     @property
     def json(self) -> Any:
-        """The one document on stdout."""
+        """The one JSON document on stdout."""
         assert self.stdout, self.stderr
         return json.loads(self.stdout)
 
     @property
     def error(self) -> str:
-        """The one line that says what is wrong."""
+        """The one line with the error."""
         assert self.stdout == ""
         assert "Traceback" not in self.stderr
         lines = self.stderr.strip().splitlines()
@@ -48,7 +48,7 @@ class Ended:
 
 
 def call(*arguments: str, stdin: str | None = None) -> Ended:
-    """Call the command line in this process, where a session of Spark may be open already."""
+    """Call the command line in this process, which may have an open Spark session."""
     root = logging.getLogger()
     handlers, level = list(root.handlers), root.level
     try:

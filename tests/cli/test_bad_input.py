@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Bad arguments and bad stored data: one line that names the error and what to do, an exit code, nothing changed."""
+"""Invalid arguments and invalid stored data: one line with the error and the fix, an exit code, no change."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ DAILY = "SELECT day, sum(amount) AS amount FROM {ns}.orders GROUP BY day"
 
 @pytest.fixture(scope="module")
 def shop(lake_folder: Path) -> Lake:
-    """A refreshed view, a plain one and a table; every test puts back what it breaks."""
+    """A refreshed view, a plain view and a table; every test restores what it breaks."""
     lake = new_lake(lake_folder)
     lake.table("orders", "day integer, amount bigint", "(1, 10), (1, 20), (2, 30)")
     lake.create("daily", DAILY)
@@ -38,7 +38,7 @@ def shop(lake_folder: Path) -> Lake:
 
 @pytest.fixture
 def broken(shop: Lake) -> Any:
-    """Points the view ``daily`` or the table ``orders`` at another file; puts it back."""
+    """Point the view ``daily`` or the table ``orders`` at another file, and restore it afterwards."""
     before = {name: _pointer(shop, name) for name in ("daily", "orders")}
 
     def point(name: str, location: str) -> None:
@@ -68,8 +68,8 @@ def broken(shop: Lake) -> Any:
         ("", 2, r"'' is not a name"),
     ],
 )
-def test_a_name_that_leads_nowhere_is_named(shop: Lake, command: str, view: str, code: int, message: str) -> None:
-    """Unknown catalog, unknown view, a table, a plain view, no name at all; in every command."""
+def test_a_missing_view_or_catalog_is_named(shop: Lake, command: str, view: str, code: int, message: str) -> None:
+    """Unknown catalog, unknown view, a table, a plain view, no name; for every command."""
     ended = call(command, view.replace("{ns}", shop.namespace), "--json")
     assert ended.code == code
     assert re.search(message, ended.error)
@@ -94,7 +94,7 @@ def test_a_name_that_leads_nowhere_is_named(shop: Lake, command: str, view: str,
     ],
 )
 def test_wrong_usage_ends_with_two(shop: Lake, arguments: list[str], message: str) -> None:
-    """Nothing is opened or started for it."""
+    """No catalog is opened and nothing is started."""
     ended = call(*arguments)
     assert (ended.code, ended.stdout) == (2, "")
     assert message in " ".join(ended.stderr.split())
@@ -115,8 +115,8 @@ def test_wrong_usage_ends_with_two(shop: Lake, arguments: list[str], message: st
         ("SELECT dya FROM {ns}.orders", r"`dya` cannot be resolved.*`day`"),
     ],
 )
-def test_sql_that_cannot_be_a_view_is_refused_with_the_place(shop: Lake, sql: str, message: str) -> None:
-    """No view, no change of a table; the message quotes what was not understood."""
+def test_invalid_sql_is_refused_with_the_position(shop: Lake, sql: str, message: str) -> None:
+    """Neither a view is created nor a table changed; the message quotes the invalid text."""
     ended = call("create", shop("broken"), "--sql", sql.replace("{ns}", f"{LAKE}.{shop.namespace}"), "--json")
     assert ended.code == 1
     assert shop("broken") in ended.error
@@ -148,10 +148,10 @@ HOSTILE = [
 
 
 @pytest.mark.parametrize(("text", "message"), HOSTILE, ids=range(len(HOSTILE)))
-def test_hostile_text_in_the_views_property_is_refused_by_name(
+def test_hostile_text_in_the_view_s_property_is_refused_with_its_name(
     shop: Lake, broken: Callable[[str, str], None], text: str, message: str
 ) -> None:
-    """The property is data from strangers: it is never followed out of a store, and never echoed raw."""
+    """The property is untrusted input: it is never followed out of the store and never printed unescaped."""
     view = shop.view("daily")
     document = {**view.metadata.document(), "properties": {**view.metadata.properties, PROPERTY: text}}
     broken("daily", _written(shop, encode(document)))
@@ -167,10 +167,10 @@ def test_hostile_text_in_the_views_property_is_refused_by_name(
 @pytest.mark.parametrize(
     "text", ["{", "[]", '{"refreshes": [{}], "current-refresh-id": "x"}', '{"refreshes": 1, "current-refresh-id": "x"}']
 )
-def test_hostile_text_in_the_storage_tables_property_is_refused_by_name(
+def test_hostile_text_in_the_storage_table_s_property_is_refused_with_its_name(
     shop: Lake, broken: Callable[[str, str], None], text: str
 ) -> None:
-    """The other of the two records."""
+    """The same for the other of the two records."""
     view = shop.view("daily")
     location = view.materialized.storage_table_location
     document = decode(shop.catalog.files.read(location, what="storage"), source="storage")
@@ -193,10 +193,10 @@ def test_hostile_text_in_the_storage_tables_property_is_refused_by_name(
         (b'{"format-version": 1}', r"field"),
     ],
 )
-def test_a_broken_view_file_is_refused_by_name(
+def test_a_broken_view_file_is_refused_with_its_name(
     shop: Lake, broken: Callable[[str, str], None], data: bytes, message: str
 ) -> None:
-    """Truncated, of another version, or no metadata at all."""
+    """Truncated, of an unsupported version, or without any metadata."""
     location = _written(shop, data)
     broken("daily", location)
     ended = call("status", shop("daily"))
@@ -209,7 +209,7 @@ def test_a_broken_view_file_is_refused_by_name(
 def test_an_unsupported_format_of_the_storage_table_or_a_base_table_is_named(
     shop: Lake, broken: Callable[[str, str], None]
 ) -> None:
-    """A newer writer's file: better to stop than to guess."""
+    """A file of a newer format version is refused, not guessed."""
     good = _pointer(shop, "daily")
     _storage(shop, broken, _newer(shop, shop.view("daily").materialized.storage_table_location))
     ended = call("status", shop("daily"))
@@ -224,8 +224,8 @@ def test_an_unsupported_format_of_the_storage_table_or_a_base_table_is_named(
         assert re.search(rf"{shop('orders')}.*format-version.*9", ended.error), ended.error
 
 
-def test_files_that_are_gone_are_named(shop: Lake, broken: Callable[[str, str], None]) -> None:
-    """The view's, and a base table's: the last makes the state unknown."""
+def test_missing_files_are_named(shop: Lake, broken: Callable[[str, str], None]) -> None:
+    """The view's file, and a base table's, which makes the state unknown."""
     good = _pointer(shop, "daily")
     broken("daily", "file:///nowhere/00001-x.metadata.json")
     ended = call("status", shop("daily"))
@@ -241,8 +241,8 @@ def test_files_that_are_gone_are_named(shop: Lake, broken: Callable[[str, str], 
     assert "00002-x.metadata.json does not exist" in ended.error
 
 
-def test_rows_whose_file_is_gone_are_an_error_not_a_traceback(lake: Lake) -> None:
-    """Someone cleaned up too much: the line names the view."""
+def test_a_missing_data_file_is_an_error_and_not_a_traceback(lake: Lake) -> None:
+    """The line names the view."""
     lake.table("orders", "day integer, amount bigint", "(1, 10)")
     lake.create("daily", DAILY)
     lake.refresh("daily")
@@ -255,8 +255,8 @@ def test_rows_whose_file_is_gone_are_an_error_not_a_traceback(lake: Lake) -> Non
     assert call("read", lake("daily"), "--json").json["rows"] == [[1, 10]]
 
 
-def test_a_base_table_that_vanished_makes_the_state_unknown_and_the_refresh_an_error(lake: Lake) -> None:
-    """It may be back tomorrow: the stored rows stay."""
+def test_a_missing_base_table_makes_the_state_unknown_and_the_refresh_fail(lake: Lake) -> None:
+    """The table may be restored later, so the stored rows are kept."""
     lake.table("orders", "day integer, amount bigint", "(1, 10)")
     lake.create("daily", DAILY)
     lake.refresh("daily")
@@ -273,8 +273,8 @@ def test_a_base_table_that_vanished_makes_the_state_unknown_and_the_refresh_an_e
 ODD_NAMES = ["it's; DROP TABLE x--", 'a.b "c"', "back`tick", "größe_名前😀", "../-x/%41", "a b"]
 
 
-def test_odd_names_of_views_columns_and_tables_work_from_end_to_end(lake: Lake) -> None:
-    """Quotes, dots, spaces, semicolons, slashes, unicode: names, not syntax, in SQL, in paths, in JSON."""
+def test_odd_names_of_views_columns_and_tables_are_supported_throughout(lake: Lake) -> None:
+    """Quotes, dots, spaces, semicolons, slashes, Unicode are quoted in SQL, paths and JSON."""
     for name in ODD_NAMES:
         view = f"{LAKE}.{lake.namespace}.`{name.replace('`', '``')}`"
         sql = f"SELECT 1 AS `{name.replace('`', '``')}`, 'x' AS other"
@@ -288,7 +288,7 @@ def test_odd_names_of_views_columns_and_tables_work_from_end_to_end(lake: Lake) 
 
 
 def test_a_view_over_tables_with_odd_names_is_refreshed(lake: Lake) -> None:
-    """Base tables keep their names in the recorded state, and are found again by them."""
+    """Base tables keep their names in the refresh record, and are found by them."""
     for number, name in enumerate(("it's", "a b;c", "ünï")):
         lake.run(f"CREATE TABLE {{ns}}.`{name}` USING iceberg AS SELECT {number} AS n")
     names = " UNION ALL ".join(f"SELECT n FROM {{ns}}.`{name}`" for name in ("it's", "a b;c", "ünï"))
@@ -300,16 +300,16 @@ def test_a_view_over_tables_with_odd_names_is_refreshed(lake: Lake) -> None:
     assert [table["identifier"] for table in document["base_tables"] if table["changed"]] == [lake("`a b;c`")]
 
 
-def test_names_that_cannot_be_are_refused(lake: Lake) -> None:
-    """Control characters, and names longer than any store takes."""
+def test_invalid_names_are_refused(lake: Lake) -> None:
+    """Control characters, and names longer than any store accepts."""
     for name in ("a\nb", "\x1b[31m", "x" * 300):
         ended = call("create", f"{LAKE}.{lake.namespace}.`{name}`", "--sql", "SELECT 1 AS one")
         assert ended.code == 2
         assert "\x1b" not in ended.stderr
 
 
-def test_two_views_of_one_name_are_one(shop: Lake) -> None:
-    """The second create is refused, whatever holds the name."""
+def test_a_name_can_be_created_only_once(shop: Lake) -> None:
+    """The second create is refused, whether a view or a table has the name."""
     for name in ("daily", "plain", "orders"):
         ended = call("create", shop(name), "--sql", "SELECT 1 AS one", "--json")
         assert ended.code == 1
@@ -324,7 +324,7 @@ def _pointer(lake: Lake, name: str) -> str:
 
 
 def _newer(lake: Lake, location: str) -> bytes:
-    """A table's metadata in a format of the future."""
+    """A table's metadata in a future format version."""
     document = decode(lake.catalog.files.read(location, what="table"), source="table")
     return encode({**document, "format-version": 9})
 

@@ -48,7 +48,7 @@ def shop(lake_folder: Path) -> Lake:
 
 @pytest.fixture
 def variables(tmp_path: Path) -> Iterator[dict[str, str]]:
-    """The variables of a catalog ``startup`` that only this test has."""
+    """The environment variables of a catalog ``startup`` that only this test has."""
     given = configure(tmp_path, "startup")
     yield given
     for name in given:
@@ -56,8 +56,10 @@ def variables(tmp_path: Path) -> Iterator[dict[str, str]]:
     reload_configuration()
 
 
-def test_the_example_of_the_interface_works_in_an_empty_folder(tmp_path: Path, variables: dict[str, str]) -> None:
-    """Real processes, nothing configured but three variables: stdout is one document, not a byte of Spark's on it."""
+def test_the_first_example_of_the_documentation_works_in_an_empty_folder(
+    tmp_path: Path, variables: dict[str, str]
+) -> None:
+    """In real processes with three environment variables; stdout is one JSON document without Spark's output."""
     orders = as_arrow("day integer, amount bigint", "(1, 10), (1, 20), (2, 30)")
     catalog = load_catalog("startup")
     catalog.create_namespace("sales")
@@ -83,7 +85,7 @@ def test_the_example_of_the_interface_works_in_an_empty_folder(tmp_path: Path, v
     assert not list(tmp_path.glob("derby.log")) + list(tmp_path.glob("metastore_db"))
 
 
-def test_an_error_of_spark_in_a_real_process_is_one_line(tmp_path: Path, variables: dict[str, str]) -> None:
+def test_a_spark_error_in_a_real_process_is_one_line(tmp_path: Path, variables: dict[str, str]) -> None:
     """No Java stack, no Python traceback, nothing on stdout."""
     orders = as_arrow("day integer, amount bigint")
     catalog = load_catalog("startup")
@@ -101,8 +103,8 @@ def test_an_error_of_spark_in_a_real_process_is_one_line(tmp_path: Path, variabl
     assert "at org.apache" not in ended.stderr
 
 
-def test_status_says_what_the_interface_promises(shop: Lake) -> None:
-    """A list of documents, in the order of the names."""
+def test_status_has_the_documented_fields(shop: Lake) -> None:
+    """A list of documents, sorted by name."""
     ended = call("status", shop("behind"), shop("daily"), "--json")
     behind, daily = ended.json
 
@@ -120,8 +122,8 @@ def test_status_says_what_the_interface_promises(shop: Lake) -> None:
     )
 
 
-def test_status_check_ends_with_three_where_a_view_is_not_fresh(shop: Lake) -> None:
-    """For a shell script; without --check, asking is no failure."""
+def test_status_check_ends_with_three_if_a_view_is_not_fresh(shop: Lake) -> None:
+    """It is meant for shell scripts; without --check a stale view is not a failure."""
     assert call("status", shop("daily"), "--check").code == 0
     assert call("status", shop("behind")).code == 0
     ended = call("status", shop("daily"), shop("behind"), "--check", "--json")
@@ -129,15 +131,15 @@ def test_status_check_ends_with_three_where_a_view_is_not_fresh(shop: Lake) -> N
 
 
 @pytest.mark.parametrize("scope", ["--namespace", "--all", "--all=lake"])
-def test_status_of_a_namespace_or_a_catalog_leaves_plain_views_out(shop: Lake, scope: str) -> None:
-    """Nobody asked for them by name."""
+def test_status_of_a_namespace_or_a_catalog_omits_plain_views(shop: Lake, scope: str) -> None:
+    """They are shown only if they are named."""
     arguments = [scope, f"{LAKE}.{shop.namespace}"] if scope == "--namespace" else [scope]
     views = [item["view"] for item in call("status", *arguments, "--json").json]
     assert [view for view in views if shop.namespace in view] == [shop("behind"), shop("daily")]
 
 
 def test_a_broken_view_does_not_hide_the_others(shop: Lake) -> None:
-    """Status of all is what someone looks at when something is wrong."""
+    """Users run the status of all views when something is broken."""
     shop.run("CREATE VIEW {ns}.broken TBLPROPERTIES ('materialized_view_metadata' = '{') AS SELECT 1 AS one")
     try:
         documents = {
@@ -152,8 +154,8 @@ def test_a_broken_view_does_not_hide_the_others(shop: Lake) -> None:
         shop.run("DROP VIEW {ns}.broken")
 
 
-def test_the_plan_is_what_the_refresh_runs(shop: Lake) -> None:
-    """Statement by statement: an explanation that could differ would be none."""
+def test_the_plan_lists_the_statements_that_the_refresh_runs(shop: Lake) -> None:
+    """They are compared one by one."""
     planned = call("plan", shop("daily"), "--full", "--json").json
     shop.scripts.clear()
     ran = shop.refresh("daily", full=True)
@@ -167,7 +169,7 @@ def test_the_plan_is_what_the_refresh_runs(shop: Lake) -> None:
 
 
 def test_refresh_prints_a_document_for_each_view(lake: Lake) -> None:
-    """In the order in which they ran; the plain form says the same to people."""
+    """In the order in which they ran; the text form has the same content."""
     lake.table("orders", "day integer, amount bigint", "(1, 10), (1, 20), (2, 30)")
     assert call("create", lake("daily"), "--sql", DAILY.replace("{ns}", f"{LAKE}.{lake.namespace}")).code == 0
     first = call("refresh", lake("daily"), "--json")
@@ -183,8 +185,8 @@ def test_refresh_prints_a_document_for_each_view(lake: Lake) -> None:
     assert "at the snapshot that the last refresh read" in again.stderr
 
 
-def test_create_takes_every_option_of_the_interface(lake: Lake) -> None:
-    """What is asked for is what is stored; replacing keeps the storage table."""
+def test_create_accepts_every_documented_option(lake: Lake) -> None:
+    """The stored options are the given ones; replacing keeps the storage table."""
     lake.table("orders", "day date, amount bigint", "('2024-01-01', 10)")
     sql = DAILY.replace("{ns}", f"{LAKE}.{lake.namespace}")
     options = [
@@ -214,8 +216,8 @@ def test_create_takes_every_option_of_the_interface(lake: Lake) -> None:
     assert f"stored rows of {lake('daily')}: `airflow-mv read {lake('daily')}`" in " ".join(same.stdout.split())
 
 
-def test_history_read_and_show_say_what_is_stored(shop: Lake) -> None:
-    """Stale rows are read where the view allows them; the past by its id."""
+def test_history_read_and_show_return_what_is_stored(shop: Lake) -> None:
+    """Stale rows are read if the view allows it; earlier rows by refresh id."""
     (record,) = call("history", shop("behind"), "--json").json
     assert record.keys() >= HISTORY_KEYS
     assert record["current"] is True
@@ -242,7 +244,7 @@ def test_history_read_and_show_say_what_is_stored(shop: Lake) -> None:
 
 
 def test_reading_a_stale_view_without_a_refresh_is_refused(lake: Lake) -> None:
-    """With --no-refresh the caller gets the reason; without it, fresh rows."""
+    """With --no-refresh the error has the reason; without it, the rows are fresh."""
     lake.table("orders", "day integer, amount bigint", "(1, 10)")
     lake.create("daily", DAILY)
     refused = call("read", lake("daily"), "--no-refresh", "--json")
@@ -253,8 +255,8 @@ def test_reading_a_stale_view_without_a_refresh_is_refused(lake: Lake) -> None:
     assert call("read", lake("daily"), "--no-refresh", "--json").json["state"] == "fresh"
 
 
-def test_json_stays_json_and_text_stays_text_whatever_the_rows_hold(lake: Lake) -> None:
-    """NaN is no JSON number; an escape sequence in a row must not reach the terminal; nothing is cut."""
+def test_json_and_text_output_are_valid_whatever_the_rows_contain(lake: Lake) -> None:
+    """NaN is not a JSON number; an escape sequence in a row must not reach the terminal; nothing is truncated."""
     long = "x" * 500
     lake.table("odd", "a double, b varchar, c timestamp, d blob, e decimal(4, 2)", f"('NaN', '{long}', NULL, 'a', 1.5)")
     lake.table("escape", "b varchar", "(chr(27) || '[31m:smile: [red]' || chr(10) || '山')")
@@ -269,8 +271,8 @@ def test_json_stays_json_and_text_stays_text_whatever_the_rows_hold(lake: Lake) 
     assert call("read", lake("escaped")).stdout.splitlines()[1] == "\\x1b[31m:smile: [red]\\n山"
 
 
-def test_drop_removes_the_view_and_leaves_the_files(lake: Lake) -> None:
-    """Only a materialized view, and only when it is meant."""
+def test_drop_removes_the_view_and_keeps_the_files(lake: Lake) -> None:
+    """It drops only materialized views, and only after confirmation."""
     lake.table("orders", "day integer, amount bigint", "(1, 10)")
     lake.run("CREATE VIEW {ns}.plain AS SELECT 1 AS one")
     lake.create("daily", DAILY)
@@ -284,8 +286,8 @@ def test_drop_removes_the_view_and_leaves_the_files(lake: Lake) -> None:
     assert "plain view" in call("drop", lake("plain"), "--yes").error
 
 
-def test_verify_recomputes_and_agrees(shop: Lake) -> None:
-    """Also for a stale view: it is compared at the snapshots that were recorded."""
+def test_verify_recomputes_and_finds_no_difference(shop: Lake) -> None:
+    """A stale view is compared at its recorded snapshots."""
     for name in ("daily", "behind"):
         ended = call("verify", shop(name), "--json")
         assert (ended.code, ended.json["equal"]) == (0, True)

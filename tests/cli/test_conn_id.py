@@ -14,8 +14,8 @@ from tests.builders import lake
 AIRFLOW_MV = str(Path(sys.executable).parent / "airflow-mv")
 
 
-def test_a_command_takes_its_catalog_from_an_airflow_connection(sqlite_uri: str, warehouse: Path) -> None:
-    """An operator's connection and a shell's command see the same views; stdout stays one document."""
+def test_a_command_opens_the_catalog_of_an_airflow_connection(sqlite_uri: str, warehouse: Path) -> None:
+    """An operator's connection and a command see the same views; stdout is one document."""
     with lake(sqlite_uri, warehouse) as home:
         home.table()
         home.view()

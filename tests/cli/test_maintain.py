@@ -14,7 +14,7 @@ from airflow_mv.refresh.run import stage
 from tests.builders import Lake, lake
 from tests.cli.support import call
 from tests.engine.support import reload_configuration
-from tests.protocol.maintenance import files, folder_of, grow_old, local, orphans, read_all
+from tests.protocol.maintenance import files, folder_of, local, make_older, orphans, read_all
 
 VIEW = "lake.sales.daily"
 KEYS = {
@@ -35,7 +35,7 @@ KEYS = {
 
 @pytest.fixture
 def home(tmp_path: Path, sqlite_uri: str, warehouse: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Lake]:
-    """A lake that the command line finds, too: a view with three refreshes and one that nobody published."""
+    """A lake that the command line can open: a view with three refreshes, and a refresh that is only staged."""
     settings = {"TYPE": "sql", "URI": sqlite_uri, "WAREHOUSE": f"file://{warehouse}"}
     with monkeypatch.context() as patch:
         for key, value in settings.items():
@@ -57,13 +57,13 @@ def test_maintenance_expires_and_collects_what_is_old(home: Lake) -> None:
     left = orphans(home)
     (document,) = call("maintain", VIEW, "--json").json
     assert document["deleted_files"] == 0
-    grow_old(folder_of(home))
+    make_older(folder_of(home))
     before = files(folder_of(home))
     (document,) = call("maintain", VIEW, "--json").json
     assert set(document) == KEYS
     assert document["view"] == VIEW
     assert not document["dry_run"]
-    assert document["expired_snapshots"] == []  # made today
+    assert document["expired_snapshots"] == []  # created today
     assert document["kept_snapshots"]["current"] == 1
     assert document["kept_snapshots"]["young"] > 0
     assert {str(local(item)) for item in document["files"]} == left
@@ -79,7 +79,7 @@ def test_maintenance_expires_and_collects_what_is_old(home: Lake) -> None:
     assert len(home.read()) == 3
 
 
-def test_a_dry_run_says_what_would_go_and_why_the_rest_stays(home: Lake) -> None:
+def test_a_dry_run_lists_what_would_be_deleted_and_why_the_rest_is_kept(home: Lake) -> None:
     before, location = files(folder_of(home)), home.storage().location
     done = call("maintain", VIEW, "--older-than", "0s", "--dry-run")
     assert done.code == 0
@@ -96,7 +96,7 @@ def test_a_dry_run_says_what_would_go_and_why_the_rest_stays(home: Lake) -> None
     assert home.storage().location == location
 
 
-def test_nothing_young_goes_by_default(home: Lake) -> None:
+def test_recent_files_are_kept_by_default(home: Lake) -> None:
     before = files(folder_of(home))
     (document,) = call("maintain", VIEW, "--json").json
     assert document["deleted_files"] == 0
@@ -105,7 +105,7 @@ def test_nothing_young_goes_by_default(home: Lake) -> None:
 
 
 @pytest.mark.parametrize("scope", [(VIEW, "lake.sales.other"), ("--namespace", "lake.sales")])
-def test_several_views_are_maintained_at_once_and_one_that_fails_stops_no_other(
+def test_several_views_are_maintained_and_a_failure_of_one_does_not_stop_the_others(
     home: Lake, scope: tuple[str, ...]
 ) -> None:
     home.view("other")
@@ -122,8 +122,8 @@ def test_several_views_are_maintained_at_once_and_one_that_fails_stops_no_other(
 
 
 @pytest.mark.parametrize("age", ["", "3", "d", "-3d", "3.5d", "3 d", "3days", "1h30m", "٣d", "9999999d", "3D"])
-def test_an_age_that_is_none_is_wrong_usage(home: Lake, age: str) -> None:
-    """A guess could delete what a running refresh needs."""
+def test_an_invalid_age_is_wrong_usage(home: Lake, age: str) -> None:
+    """A guessed age could delete files that a running refresh needs."""
     before = files(folder_of(home))
     done = call("maintain", VIEW, "--older-than", age)
     assert done.code == 2
@@ -132,12 +132,12 @@ def test_an_age_that_is_none_is_wrong_usage(home: Lake, age: str) -> None:
 
 
 @pytest.mark.parametrize("age", ["0s", "90s", "30m", "12h", "3d", "999999d"])
-def test_every_age_that_is_one_is_taken(home: Lake, age: str) -> None:
+def test_every_valid_age_is_accepted(home: Lake, age: str) -> None:
     assert call("maintain", VIEW, "--older-than", age, "--dry-run", "--json").code == 0
 
 
-def test_a_view_with_a_missing_file_is_an_error_in_one_line_and_nothing_goes(home: Lake) -> None:
-    grow_old(folder_of(home))
+def test_a_view_with_a_missing_file_is_a_one_line_error_and_nothing_is_deleted(home: Lake) -> None:
+    make_older(folder_of(home))
     next(iter(local(home.storage().table.location).glob("data/*.parquet"))).unlink()
     before = files(folder_of(home))
     for path in local(home.storage().table.location).glob("data/*.parquet"):
@@ -150,7 +150,7 @@ def test_a_view_with_a_missing_file_is_an_error_in_one_line_and_nothing_goes(hom
     assert files(folder_of(home)) == before
 
 
-def test_a_rollback_needs_a_recorded_refresh(home: Lake) -> None:
+def test_a_rollback_requires_a_recorded_refresh(home: Lake) -> None:
     done = call("rollback", VIEW, "--to", "nothing")
     assert done.code == 1
     assert "has no refresh with id nothing" in done.error
@@ -173,7 +173,7 @@ def test_a_rollback_makes_an_earlier_refresh_current(home: Lake) -> None:
     assert call("rollback", name, "--to", str(first)).stdout == f"{name}  already-current  {first}\n"
 
 
-def test_a_purge_takes_every_file_of_the_view_and_no_other(home: Lake, warehouse: Path) -> None:
+def test_a_purge_deletes_every_file_of_the_view_and_no_other(home: Lake, warehouse: Path) -> None:
     folder = folder_of(home)
     own, everything = files(folder), files(warehouse)
     document = call("drop", VIEW, "--purge", "--yes", "--json").json
@@ -185,7 +185,7 @@ def test_a_purge_takes_every_file_of_the_view_and_no_other(home: Lake, warehouse
     assert call("drop", VIEW, "--purge", "--yes").code == 1
 
 
-def test_a_purge_says_what_it_leaves(home: Lake) -> None:
+def test_a_purge_lists_the_files_it_keeps(home: Lake) -> None:
     notes = folder_of(home) / "notes.txt"
     notes.write_text("mine")
     lines = call("drop", VIEW, "--purge", "--yes").stdout.splitlines()
@@ -196,8 +196,8 @@ def test_a_purge_says_what_it_leaves(home: Lake) -> None:
     assert notes.read_text() == "mine"
 
 
-def test_an_expiry_is_undone_and_files_are_unmarked(home: Lake) -> None:
-    """As long as the files are there; the next maintenance expires and marks them again."""
+def test_an_expiry_can_be_undone_and_files_are_removed_from_the_ledger(home: Lake) -> None:
+    """This works as long as the files exist; the next maintenance expires and records them again."""
     before = read_all(home)
     grow_old_snapshots(home)
     (document,) = call("maintain", VIEW, "--older-than", "1h", "--json").json
@@ -214,7 +214,7 @@ def test_an_expiry_is_undone_and_files_are_unmarked(home: Lake) -> None:
     assert home.refresh().outcome == "refreshed"
 
 
-def test_in_the_registered_layout_undo_says_what_it_cannot_restore(home: Lake) -> None:
+def test_in_the_registered_layout_undo_reports_what_it_cannot_restore(home: Lake) -> None:
     home.view("named", layout="registered")
     for number in range(2):
         home.append((20 + number, "west", number))
@@ -227,7 +227,7 @@ def test_in_the_registered_layout_undo_says_what_it_cannot_restore(home: Lake) -
 
 
 def grow_old_snapshots(home: Lake) -> None:
-    """The snapshots lost their places two hours ago."""
+    """Backdate the snapshots as if they had been replaced two hours ago."""
     location = home.storage().location
     document = json.loads(home.catalog.files.read(location, what="file"))
     for entry in (*document["snapshots"], *document["snapshot-log"]):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""repair, doctor VIEW, verify --files and drop of views whose files are lost or cut. None of them starts Spark."""
+"""repair, doctor VIEW, verify --files and drop for views with lost or truncated files. None of them starts Spark."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 
 from tests.builders import LAYOUTS, Lake, lake
 from tests.cli.support import call
-from tests.contract.test_repair import commented, parts
+from tests.contract.test_repair import parts, set_comment
 from tests.engine.support import reload_configuration
 from tests.protocol.maintenance import files, local
 
@@ -23,7 +23,7 @@ FINDING = {"what", "file", "known", "repair", "lost", "repairable"}
 def home(
     request: pytest.FixtureRequest, sqlite_uri: str, warehouse: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Lake]:
-    """A lake that the command line finds, too: a view with two refreshes."""
+    """A lake that the command line can open: a view with two refreshes."""
     settings = {"TYPE": "sql", "URI": sqlite_uri, "WAREHOUSE": f"file://{warehouse}"}
     with monkeypatch.context() as patch:
         for key, value in settings.items():
@@ -39,8 +39,8 @@ def home(
     reload_configuration()
 
 
-def test_a_repair_is_shown_first_and_done_with_yes(home: Lake) -> None:
-    """What, which file, how it is known, what is done, what is lost; exit code 4 until it is done."""
+def test_a_repair_is_shown_first_and_run_with_yes(home: Lake) -> None:
+    """The finding, its file, its evidence, the action and the loss; the exit code is 4 until it is run."""
     assert "nothing to repair" in call("repair", VIEW).stdout
     lost = parts(home)["data"]
     lost.unlink()
@@ -63,8 +63,8 @@ def test_a_repair_is_shown_first_and_done_with_yes(home: Lake) -> None:
     assert call("read", VIEW, "--no-refresh", "--json").code == 0
 
 
-def test_verify_files_reads_what_it_calls_intact(home: Lake) -> None:
-    """How many files and bytes; each that differs, and whether the current rows need it; then it ends with 4."""
+def test_verify_files_reads_all_files_that_it_reports_as_intact(home: Lake) -> None:
+    """It reports the number of files and bytes, each that differs, and whether current rows need it; it ends with 4."""
     whole = call("verify", VIEW, "--files", "--json")
     assert whole.code == 0
     document = whole.json
@@ -82,13 +82,13 @@ def test_verify_files_reads_what_it_calls_intact(home: Lake) -> None:
 
 
 def counted(home: Lake) -> set[str]:
-    """What the retained snapshots name: all that a view has, but for its metadata files."""
+    """The files that the retained snapshots name: all files of a view but its metadata files."""
     folder = local(home.storage().table.location)
     return {str(path) for suffix in ("parquet", "avro") for path in folder.rglob(f"*.{suffix}")}
 
 
-def test_doctor_reads_a_view_down_to_its_manifests(home: Lake) -> None:
-    """Each item is well, or says what to run."""
+def test_doctor_checks_a_view_down_to_its_manifests(home: Lake) -> None:
+    """Each item is intact or names the command to run."""
     healthy = call("doctor", VIEW, "--json")
     assert healthy.code == 0
     assert {item["check"].removeprefix(f"{VIEW}: ") for item in healthy.json} == {
@@ -104,9 +104,9 @@ def test_doctor_reads_a_view_down_to_its_manifests(home: Lake) -> None:
 
 @pytest.mark.parametrize("kind", ["view", "storage"])
 @pytest.mark.parametrize("damage", ["deleted", "cut"])
-def test_a_broken_view_is_dropped(home: Lake, kind: str, damage: str) -> None:
-    """An earlier file proves that it is a materialized view; nothing is left in the catalog, the files stay."""
-    commented(home, "two view files")
+def test_a_broken_view_can_be_dropped(home: Lake, kind: str, damage: str) -> None:
+    """An earlier file proves that it is a materialized view; its catalog entries are removed, the files are kept."""
+    set_comment(home, "two view files")
     path = parts(home)[kind]
     if damage == "deleted":
         path.unlink()
@@ -127,12 +127,12 @@ def test_a_broken_view_is_dropped(home: Lake, kind: str, damage: str) -> None:
 
 
 def parts_folder(path: Path) -> Path:
-    """The view's folder: that of its storage table lies within or beside it."""
+    """The view's folder: its storage table's folder is inside or beside it."""
     return next(parent for parent in path.parents if parent.name.startswith("daily"))
 
 
-def test_a_view_of_which_nothing_is_left_is_dropped_by_force_only(home: Lake) -> None:
-    """What could not be read is said; a plain view is never dropped."""
+def test_a_view_without_any_readable_file_is_dropped_only_with_force(home: Lake) -> None:
+    """The unreadable file is reported; a plain view is never dropped."""
     folder = local(home.catalog.load(VIEW).metadata.location)
     shutil.rmtree(folder)
     refused = call("drop", VIEW, "--yes")
@@ -148,8 +148,8 @@ def test_a_view_of_which_nothing_is_left_is_dropped_by_force_only(home: Lake) ->
     assert home.catalog.exists("sales.plain")
 
 
-def test_a_view_that_leads_elsewhere_is_dropped(home: Lake, tmp_path: Path) -> None:
-    """Confinement refuses to read its files; that is no reason to keep it."""
+def test_a_view_with_a_foreign_location_can_be_dropped(home: Lake, tmp_path: Path) -> None:
+    """Confinement refuses to read its files, but the catalog entry can be removed."""
     loaded = home.catalog.load(VIEW)
     path = local(loaded.metadata_location)
     path.write_text(path.read_text().replace(loaded.metadata.location, f"file://{tmp_path}/elsewhere"))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The text of a plan: what would run, why, why nothing cheaper, and the estimates of both alternatives."""
+"""The text of a plan: what would run, the reasons, why no cheaper mode, and the estimates of both alternatives."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ _CHANGE = {
 }
 
 
-def test_a_plan_tells_its_reasons_its_changes_and_both_estimates() -> None:
-    """Each on a line of its own; an estimate that the view's refreshes have corrected says so."""
+def test_a_plan_shows_its_reasons_its_changes_and_both_estimates() -> None:
+    """Each is on its own line; an estimate that earlier refreshes have corrected is marked."""
     estimates = [Estimate("replace-keys", 1.8, 2 * 2**20, 1207), Estimate("full", 4.0, 9 * 2**20, 1207, factor=2.0)]
     document = {
         "view": "lake.sales.daily",

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`status --all` over several catalogs: a catalog that cannot be read is named, and the others are shown. No Spark."""
+"""`status --all` over several catalogs: one that cannot be read is named, and the others are shown. No Spark."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ def states(documents: list[dict[str, Any]]) -> dict[str, str]:
     return {document["view"]: document["state"] for document in documents if document["view"]}
 
 
-def test_a_catalog_that_is_away_hides_no_view_of_the_others(home: Lake) -> None:
-    """It is named with its error, without its password, and the exit code says that the answer is not whole."""
+def test_an_unavailable_catalog_does_not_hide_views_of_the_others(home: Lake) -> None:
+    """It is shown with its error and without its password; the exit code says that the result is incomplete."""
     ended = call("status", "--all")
     assert ended.code == 1
     assert "lake.sales.behind  stale" in ended.stdout
@@ -54,22 +54,26 @@ def test_a_catalog_that_is_away_hides_no_view_of_the_others(home: Lake) -> None:
     assert call("status", "--all=lake", "--check").code == 3
 
 
-def test_the_json_of_a_catalog_that_is_away_has_the_fields_of_any_view(home: Lake) -> None:
+def test_the_json_of_an_unavailable_catalog_has_the_fields_of_a_view(home: Lake) -> None:
     """A program that filters by state finds it."""
     ended = call("status", "--all", "--json")
     assert ended.code == 1
     assert states(ended.json) == {"lake.sales.behind": "stale", "lake.sales.daily": "fresh"}
-    (away,) = (document for document in ended.json if document["view"] is None)
-    assert (away["catalog"], away["state"], away["reasons"][0]["code"]) == ("west", "unknown", "CATALOG_UNREADABLE")
-    assert away["reasons"][0]["message"].startswith("catalog 'west' does not answer")
-    assert {frozenset(document) for document in ended.json} == {frozenset(away)}
+    (unavailable,) = (document for document in ended.json if document["view"] is None)
+    assert (unavailable["catalog"], unavailable["state"], unavailable["reasons"][0]["code"]) == (
+        "west",
+        "unknown",
+        "CATALOG_UNREADABLE",
+    )
+    assert unavailable["reasons"][0]["message"].startswith("catalog 'west' does not answer")
+    assert {frozenset(document) for document in ended.json} == {frozenset(unavailable)}
     assert {document["catalog"] for document in ended.json} == {"lake", "west"}
 
 
-def test_a_base_table_in_a_catalog_that_is_away_hides_no_other_view(
+def test_a_base_table_in_an_unavailable_catalog_does_not_hide_other_views(
     home: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The view's own catalog answers: the next views can be read."""
+    """The view's own catalog is available, so the next views can be read."""
     home.table("far")
     home.view("across", sql=QUERY.replace("lake.sales.orders", "lake.sales.far"))
     real = home.catalog.__class__.locate
@@ -91,15 +95,15 @@ def test_a_base_table_in_a_catalog_that_is_away_hides_no_other_view(
     assert json.loads(ended.stderr.strip().splitlines()[-1]) == {"error": error}
 
 
-def test_a_named_catalog_that_is_away_is_an_error(home: Lake) -> None:
-    """Nothing else was asked for, so there is nothing to show."""
+def test_a_named_catalog_that_is_unavailable_is_an_error(home: Lake) -> None:
+    """No other catalog was requested, so there is nothing to show."""
     ended = call("status", "--all=west")
     assert (ended.code, ended.stdout) == (1, "")
     assert "catalog 'west' does not answer" in ended.stderr
 
 
-def test_a_fault_that_nobody_expected_hides_no_other_view(home: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A bug of ours, met on one view: its trace is in the log, and the others are shown."""
+def test_an_unexpected_error_does_not_hide_other_views(home: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A bug that occurs for one view: its traceback is logged, and the others are shown."""
     real = home.catalog.__class__.load_storage
 
     def load_storage(catalog: Any, view: Any) -> Any:

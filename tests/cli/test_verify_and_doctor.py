@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The two commands that look for faults: in a view's rows, and in an installation."""
+"""The two commands that find faults: in a view's rows, and in an installation."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ DAILY = "SELECT day, sum(amount) AS amount, avg(amount) AS mean FROM {ns}.orders
 
 
 def tamper(lake: Lake, view: str, statement: str) -> None:
-    """Someone changes the storage table's rows behind our back, as another engine could."""
+    """Change the storage table's rows, as another engine could."""
     plan = plan_refresh(lake.catalog, lake(view), RefreshOptions(full=True))
     assert plan.script is not None
     register = plan.script.steps[0]
@@ -42,7 +42,7 @@ def tamper(lake: Lake, view: str, statement: str) -> None:
 def test_verify_shows_the_rows_that_differ_and_ends_with_four(
     lake: Lake, statement: str, stored: list[object], recomputed: list[object]
 ) -> None:
-    """Snapshot ids say "fresh" here: only the rows themselves tell."""
+    """The snapshot ids are those of a fresh view; only comparing the rows shows the difference."""
     lake.table("orders", "day integer, amount bigint", "(1, 10), (1, 20), (2, 30)")
     lake.create("daily", DAILY)
     lake.refresh("daily")
@@ -62,7 +62,7 @@ def test_verify_has_nothing_to_compare_before_the_first_refresh(lake: Lake) -> N
     assert "never-refreshed" in ended.error
 
 
-def test_the_doctor_finds_a_healthy_installation_healthy(lake: Lake) -> None:
+def test_doctor_finds_no_problem_in_a_working_installation(lake: Lake) -> None:
     ended = call("doctor", lake.catalog.name, "--json")
     assert ended.code == 0
     assert {item["check"] for item in ended.json} == {
@@ -75,8 +75,8 @@ def test_the_doctor_finds_a_healthy_installation_healthy(lake: Lake) -> None:
     assert all(item["ok"] for item in ended.json)
 
 
-def test_the_doctor_says_how_to_mend_what_fails(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Each finding stands for itself: one that fails does not hide the others."""
+def test_doctor_says_how_to_fix_each_problem(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A failing finding does not hide the others."""
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
     ended = call("doctor", "nowhere", "--json")
     findings = {item["check"]: item for item in ended.json}

@@ -12,7 +12,7 @@ from _pytest.mark import ParameterSet
 from airflow_mv.catalog import STORED_LAYOUTS
 from tests.builders import Lake, lake
 
-#: Fixture of the address, and layout, of each home of views: every layout in each catalog that can have it.
+#: The address fixture and the layout of each lake: every layout in each catalog that supports it.
 HOMES = {
     f"{home}-{layout.name}": (f"{home}_uri", layout.name)
     for home in ("sqlite", "postgres", "rest")
@@ -20,12 +20,12 @@ HOMES = {
     if home != "rest" or not layout.swaps_pointers
 }
 _MARKS = {"postgres_uri": [pytest.mark.postgres], "rest_uri": [pytest.mark.rest]}
-#: Each catalog and each layout is among the others; where the two meet in another way adds little.
+#: Each catalog and each layout occurs among the others; their other combinations add little.
 _SLOW = ("sqlite-registered", "postgres-pointed")
 
 
 def home_parameter(name: str) -> ParameterSet:
-    """A home with the marks of what it needs."""
+    """A lake with the marks of the services that it needs."""
     return pytest.param(name, marks=[*_MARKS.get(HOMES[name][0], []), *([pytest.mark.slow] if name in _SLOW else [])])
 
 

@@ -15,7 +15,7 @@ EAST = {"region": "east", "orders": 1, "amount": 7}
 
 
 def staged(home: Lake, options: RefreshOptions | None = None) -> tuple[RefreshPlan, Outcome | None]:
-    """A refresh of which only the publication is missing."""
+    """A refresh that is staged and not published."""
     plan = plan_refresh(home.catalog, VIEW, options)
     return plan, stage(home.catalog, plan, home.stager)
 
@@ -30,6 +30,6 @@ def ids(home: Lake) -> list[str]:
 
 
 def left_over(home: Lake) -> list[str]:
-    """Branches and tags of the storage table that the next refresh has no use for."""
+    """Branches and tags of the storage table that the next refresh does not need."""
     storage = home.storage()
     return [name for name in storage.table.refs if name != "main" and not name.startswith("airflow_mv_at_")]

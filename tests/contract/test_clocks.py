@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""I15: a worker or driver whose clock is wrong publishes no time of the future, in either layout."""
+"""I15: a worker or driver with a wrong clock publishes no future time, in either layout."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def document(home: Lake) -> dict[str, Any]:
 
 
 def right(home: Lake) -> None:
-    """No published time is in the future, none goes back, and the next refresh is published."""
+    """No published time is in the future or decreases, and the next refresh is published."""
     found = document(home)
     assert latest_ms(found) <= now()
     assert not goes_back(found)
@@ -55,13 +55,13 @@ def right(home: Lake) -> None:
 
 
 def shift(location: str, milliseconds: int) -> None:
-    """Move every time in a metadata file, as a host with a wrong clock would have written it."""
+    """Shift every time in a metadata file, as if a host with a wrong clock had written it."""
     path = Path(urlsplit(location).path)
     found = json.loads(path.read_text())
     found["last-updated-ms"] += milliseconds
     for item in (*found["snapshots"], *found["snapshot-log"]):
         item["timestamp-ms"] += milliseconds
-    path.with_name(f".{path.name}.crc").unlink(missing_ok=True)  # Hadoop's checksum
+    path.with_name(f".{path.name}.crc").unlink(missing_ok=True)  # Hadoop's checksum file
     path.write_text(json.dumps(found))
 
 
@@ -76,7 +76,7 @@ def of_the_future(home: Lake) -> None:
 
 
 @pytest.mark.parametrize("skew", [HOURS, -HOURS])
-def test_i15_a_worker_with_a_wrong_clock_publishes_no_time_of_the_future(every_home: Lake, skew: int) -> None:
+def test_i15_a_worker_with_a_wrong_clock_publishes_no_future_time(every_home: Lake, skew: int) -> None:
     wrong = Effects(now_ms=lambda: now() + skew)
     every_home.table()
     every_home.view(time_travel=True)
@@ -89,11 +89,11 @@ def test_i15_a_worker_with_a_wrong_clock_publishes_no_time_of_the_future(every_h
 
 
 @pytest.mark.parametrize("skew", [HOURS, -HOURS])
-def test_i15_a_driver_with_a_wrong_clock_stages_rows_that_are_published_at_the_right_time(
+def test_i15_rows_that_a_driver_with_a_wrong_clock_staged_are_published_with_the_right_time(
     every_home: Lake, skew: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     if every_home.layout == "registered":
-        pytest.skip("there the driver itself compares its clock before it commits")
+        pytest.skip("there the driver compares its clock itself before it commits")
     every_home.table()
     every_home.view()
     every_home.refresh()
@@ -112,12 +112,12 @@ def test_i15_a_driver_with_a_wrong_clock_stages_rows_that_are_published_at_the_r
 
 
 @pytest.mark.parametrize(("skew", "text"), [(HOURS, r"is 7\d\d\d s ahead of the store"), (-HOURS, "in the future")])
-def test_i15_a_worker_whose_clock_pyiceberg_would_write_is_refused(
+def test_i15_a_commit_by_pyiceberg_is_refused_if_the_worker_s_clock_is_wrong(
     every_home: Lake, monkeypatch: pytest.MonkeyPatch, skew: int, text: str
 ) -> None:
-    """A commit to a table of a database takes the time of this process; a REST server takes its own."""
+    """A commit to a table in a SQL catalog uses this process's clock; a REST server uses its own."""
     if every_home.layout == "pointed" or not every_home.catalog.locates_at_once:
-        pytest.skip("no commit of pyiceberg's own")
+        pytest.skip("the commit is not written by pyiceberg")
     every_home.table()
     every_home.view()
     every_home.refresh()
@@ -134,8 +134,8 @@ def test_i15_a_worker_whose_clock_pyiceberg_would_write_is_refused(
     right(every_home)
 
 
-def test_i15_a_view_with_times_of_the_future_says_what_to_run_and_is_repaired(every_home: Lake) -> None:
-    """Java refuses to change such a table; what it says is told as a clock's fault, with the cure."""
+def test_i15_an_error_of_a_view_with_future_times_names_the_command_that_repairs_it(every_home: Lake) -> None:
+    """Java refuses to change such a table; its error is reported as one of a clock, with the repair command."""
     if not every_home.catalog.locates_at_once:
         every_home.table()
         every_home.view()
@@ -167,13 +167,13 @@ def test_i15_a_view_with_times_of_the_future_says_what_to_run_and_is_repaired(ev
     right(every_home)
 
 
-def test_a_clock_that_is_wrong_elsewhere_is_told_and_may_be_tried_again(every_home: Lake) -> None:
+def test_a_wrong_clock_on_another_host_is_reported_and_retryable(every_home: Lake) -> None:
     every_home.table()
     every_home.view()
     plan = plan_refresh(every_home.catalog, VIEW)
     failed = Outcome(plan.refresh_id, None, error=JAVA)
-    told = replace(failed, error="the clock of Spark's driver is 7200 s ahead", error_class=CLOCK)
-    for outcome in (failed, told):
+    reported = replace(failed, error="the clock of Spark's driver is 7200 s ahead", error_class=CLOCK)
+    for outcome in (failed, reported):
         with pytest.raises(ClockError, match="clock") as caught:
             run_stage(every_home.catalog, plan, lambda _, outcome=outcome: outcome)
         assert caught.value.retryable

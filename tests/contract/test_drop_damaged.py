@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``drop --force`` through a REST server that cannot find the files of a view any more."""
+"""``drop --force`` through a REST server that cannot find the files of a view."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.rest
 
 @pytest.fixture
 def home(rest_uri: str, warehouse: Path) -> Iterator[Lake]:
-    """A view and its neighbour."""
+    """A view and another view beside it."""
     with lake(rest_uri, warehouse, layout="registered") as found:
         found.table()
         for name in ("daily", "other"):
@@ -35,8 +35,8 @@ def home(rest_uri: str, warehouse: Path) -> Iterator[Lake]:
 
 
 @pytest.mark.parametrize("lost", ["view", "storage", "both"])
-def test_a_view_whose_files_are_lost_is_dropped_by_force(home: Lake, lost: str) -> None:
-    """The server lists the view, but answers that there is none where its metadata file is gone."""
+def test_a_view_with_lost_files_can_be_dropped_with_force(home: Lake, lost: str) -> None:
+    """The server lists the view, but answers 404 if its metadata file is missing."""
     loaded = home.catalog.load(VIEW)
     places = {"view": loaded.metadata_location, "storage": home.catalog.load_storage(loaded).location}
     for location in places.values() if lost == "both" else [places[lost]]:
@@ -53,21 +53,21 @@ def test_a_view_whose_files_are_lost_is_dropped_by_force(home: Lake, lost: str) 
 
 
 class NoAnswer(HTTPAdapter):
-    """Lets requests for one view end as they do at the deadline; all others are sent."""
+    """Lets requests for one view time out, and sends all others."""
 
     def __init__(self, name: str) -> None:
         super().__init__()
         self.end = f"/views/{name}"
-        self.asked: list[str] = []
+        self.requests: list[str] = []
 
     def send(self, request: PreparedRequest, *args: Any, **kwargs: Any) -> Response:
         if not str(request.path_url).endswith(self.end):
             return super().send(request, *args, **kwargs)
-        self.asked.append(str(request.method))
+        self.requests.append(str(request.method))
         raise ReadTimeout
 
 
-def test_a_view_that_the_server_cannot_read_is_dropped_as_the_error_says(home: Lake) -> None:
+def test_a_view_that_the_server_cannot_read_can_be_dropped_as_the_error_says(home: Lake) -> None:
     """Iceberg's server tries for 87 s to read a truncated file, longer than a client waits, and then drops nothing."""
     assert isinstance(home.iceberg, RestCatalog)
     file = _path(home.catalog.load(VIEW).metadata_location)
@@ -77,10 +77,10 @@ def test_a_view_that_the_server_cannot_read_is_dropped_as_the_error_says(home: L
     catalog = MaterializedViewCatalog(home.iceberg)
     with pytest.raises(CatalogUnavailableError, match="--force"):
         drop(catalog, VIEW)
-    assert server.asked == ["GET"]
+    assert server.requests == ["GET"]
     with pytest.raises(CommitStateUnknownError, match=r"delete that file.*--force"):
         drop(catalog, VIEW, force=True)
-    assert server.asked == ["GET", "GET", "DELETE"]  # each waits until the deadline: no other look
+    assert server.requests == ["GET", "GET", "DELETE"]  # each waits until the deadline, so the view is not read again
     home.iceberg._session.mount("http://", HTTPAdapter())
     file.unlink()
     drop(catalog, VIEW, force=True)

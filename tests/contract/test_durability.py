@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""I2: on a local store, what a pointer names is on the disk before the pointer moves."""
+"""I2: on a local store, all files that a pointer leads to are on disk before the pointer moves."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def recorded(every_home: Lake, monkeypatch: pytest.MonkeyPatch) -> Iterator[list
 
 
 def needed(catalog: MaterializedViewCatalog) -> set[str]:
-    """Every file that readers of the view come by: metadata, manifests, data; and the folders that they are in."""
+    """Every file that a reader of the view needs: metadata, manifests, data; and their folders."""
     view = catalog.load(VIEW)
     storage = catalog.load_storage(view)
     table = static_table(catalog.files, storage.location, what="storage table")
@@ -58,21 +58,19 @@ def needed(catalog: MaterializedViewCatalog) -> set[str]:
 
 
 def before_the_last_swap(seen: list[str], act: Callable[[], object]) -> set[str]:
-    """Flushed before the last pointer moved, and not after."""
+    """The paths that were flushed before the last pointer moved, and not after."""
     seen.clear()
     act()
     last = len(seen) - seen[::-1].index(SWAP)
     return set(seen[:last])
 
 
-def test_i02_every_file_is_flushed_before_the_pointer_that_leads_to_it_moves(
-    every_home: Lake, recorded: list[str]
-) -> None:
+def test_i02_every_file_is_flushed_before_the_pointer_to_it_moves(every_home: Lake, recorded: list[str]) -> None:
     every_home.table()
     created = before_the_last_swap(recorded, lambda: every_home.view(time_travel=True))
     view = every_home.catalog.load(VIEW)
     path = Path(urlsplit(view.metadata_location).path)
-    # The folders above are new as well: without their entries the file is lost all the same.
+    # The folders above are new, too: without their directory entries the file is lost.
     assert {str(path), *(str(folder) for folder in list(path.parents)[:3])} <= created
 
     flushed = set(created)
@@ -85,7 +83,7 @@ def test_i02_every_file_is_flushed_before_the_pointer_that_leads_to_it_moves(
     assert needed(every_home.catalog) - flushed == set()
 
 
-def test_a_manifest_that_cannot_be_read_here_has_all_flushed_and_stops_nothing(
+def test_a_manifest_that_cannot_be_read_does_not_stop_the_flush(
     every_home: Lake, recorded: list[str], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     every_home.table()

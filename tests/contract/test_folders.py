@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The allowed locations of a view and its storage table, and the folders that may be cleaned up, in every catalog."""
+"""The allowed locations of a view and its storage table, and the folders that maintenance may delete in."""
 
 from __future__ import annotations
 
@@ -49,10 +49,10 @@ def files(folder: Path) -> set[Path]:
 
 
 def move_storage(home: Lake, folder: Path, *, settings: bool) -> Path:
-    """Someone moves the storage table; where he may, he has the view say that it was always there.
+    """Move the storage table's location; if ``settings``, change the view's metadata, too.
 
     Returns:
-        A file of others in the folder.
+        A foreign file in the folder.
     """
     storage, view = home.storage(), home.catalog.load(VIEW)
     assert storage.name is not None
@@ -69,10 +69,10 @@ def move_storage(home: Lake, folder: Path, *, settings: bool) -> Path:
 
 
 @REMOVALS
-def test_i19_a_storage_table_that_was_moved_out_is_refused_before_anything_is_deleted(
+def test_i19_a_storage_table_outside_of_the_allowed_folders_is_refused_and_nothing_is_deleted(
     registered_home: Lake, tmp_path: Path, remove: Removal
 ) -> None:
-    """Who may commit to a table may say that it lies anywhere."""
+    """Anyone who may commit to a table may set its location to any folder."""
     home = registered_home
     home.table()
     home.view()
@@ -85,10 +85,10 @@ def test_i19_a_storage_table_that_was_moved_out_is_refused_before_anything_is_de
 
 @REMOVALS
 @pytest.mark.parametrize("place", ["", "sales", "sales/orders"])
-def test_i11_a_storage_table_that_was_moved_over_others_is_not_cleaned_up(
+def test_i11_a_storage_table_whose_folder_has_foreign_files_is_not_cleaned_up(
     registered_home: Lake, warehouse: Path, place: str, remove: Removal
 ) -> None:
-    """The warehouse, the namespace's folder, another table's."""
+    """The folder is the warehouse, the namespace's folder, or another table's."""
     home = registered_home
     home.table()
     home.view()
@@ -97,7 +97,7 @@ def test_i11_a_storage_table_that_was_moved_over_others_is_not_cleaned_up(
     before = files(warehouse) - files(local(home.catalog.load(VIEW).metadata.location) / "metadata")
     with ExitStack() as stack:
         if remove is maintained and place == "sales/orders":
-            # It looks for others only where it has found a file to delete: none of that table's is one.
+            # Foreign tables are searched only after a file to delete was found, and none of that table's is one.
             stack.enter_context(suppress(UnsupportedError))
         else:
             stack.enter_context(pytest.raises(UnsupportedError, match=r"sales\.daily.*also holds"))
@@ -107,8 +107,8 @@ def test_i11_a_storage_table_that_was_moved_over_others_is_not_cleaned_up(
     assert before <= files(warehouse)
 
 
-def test_i11_the_folder_of_a_namespace_is_no_view_s_own(sqlite_uri: str, warehouse: Path) -> None:
-    """A view's metadata may say that it lies there; files that are no table's would go."""
+def test_i11_the_folder_of_a_namespace_is_not_a_view_s_own(sqlite_uri: str, warehouse: Path) -> None:
+    """A view's metadata may have this location; files that belong to no table would be deleted."""
     with lake(sqlite_uri, warehouse) as home:
         home.table()
         home.iceberg.create_namespace("alone")
@@ -125,8 +125,8 @@ def test_i11_the_folder_of_a_namespace_is_no_view_s_own(sqlite_uri: str, warehou
 
 
 @REMOVALS
-def test_i11_a_folder_that_holds_another_table_keeps_it(every_home: Lake, remove: Removal) -> None:
-    """A SQL catalog says where all its tables lie, a REST catalog where those lie that it lists."""
+def test_i11_another_table_in_the_view_s_folder_is_kept(every_home: Lake, remove: Removal) -> None:
+    """A SQL catalog has the locations of all its tables, a REST catalog of those that it lists."""
     home = every_home
     home.table()
     home.view()
@@ -147,10 +147,10 @@ def test_i11_a_folder_that_holds_another_table_keeps_it(every_home: Lake, remove
 
 @REMOVALS
 @pytest.mark.parametrize("place", ["", "/sales"])
-def test_i11_a_write_path_around_all_views_stops_no_maintenance(
+def test_i11_a_write_path_above_all_views_does_not_stop_maintenance(
     every_home: Lake, warehouse: Path, remove: Removal, place: str
 ) -> None:
-    """One table that writes its data to the bucket's root: what it has below a view's folder stays, the rest goes."""
+    """A table writes to the bucket's root: its files below a view's folder are kept, the view's garbage is deleted."""
     home = every_home
     home.table()
     home.view()
@@ -164,7 +164,7 @@ def test_i11_a_write_path_around_all_views_stops_no_maintenance(
         properties={"write.data.path": root},
     )
     wide.append(home.load().scan().to_arrow())
-    # Its own file, below the view's folder: as one of a partition may be.
+    # Its own file below the view's folder, as a partition could be.
     theirs = local(next(iter(wide.scan().plan_files())).file.file_path)
     assert theirs.exists()
     stray = warehouse / folder / "data" / "theirs.parquet"
@@ -172,9 +172,9 @@ def test_i11_a_write_path_around_all_views_stops_no_maintenance(
     stray.write_bytes(theirs.read_bytes())
     home.append((9, "east", 7))
     home.refresh()
-    gone = files(warehouse)
+    before = files(warehouse)
     remove(home)
-    assert len(gone - files(warehouse)) > 0
+    assert len(before - files(warehouse)) > 0
     assert len(wide.scan().to_arrow()) == 3
     assert stray.exists()
     if remove is maintained:
@@ -182,8 +182,8 @@ def test_i11_a_write_path_around_all_views_stops_no_maintenance(
 
 
 @REMOVALS
-def test_i11_a_table_that_no_catalog_lists_keeps_its_files(every_home: Lake, remove: Removal, tmp_path: Path) -> None:
-    """Its metadata files in the folder tell of it; files that nothing tells of are not proven the view's."""
+def test_i11_files_of_a_table_that_no_catalog_lists_are_kept(every_home: Lake, remove: Removal, tmp_path: Path) -> None:
+    """Its metadata files in the folder show that it exists; its other files are not proven the view's."""
     home = every_home
     home.table()
     home.view()
@@ -204,10 +204,10 @@ def test_i11_a_table_that_no_catalog_lists_keeps_its_files(every_home: Lake, rem
 
 @pytest.mark.parametrize("spelling", ["{}//sales", "{}/./sales", "{}/x/../sales", "{}/%2E/sales"])
 @REMOVALS
-def test_i19_a_view_whose_location_stores_read_in_two_ways_is_refused(
+def test_i19_a_view_whose_location_stores_read_differently_is_refused(
     sqlite_uri: str, warehouse: Path, remove: Removal, spelling: str
 ) -> None:
-    """`wh//sales` is another folder than `wh/sales` by its text, and the same one on a disk."""
+    """`wh//sales` is not equal to `wh/sales` as text, but is the same folder on a disk."""
     with lake(sqlite_uri, warehouse) as home:
         home.table()
         home.view()
@@ -225,7 +225,7 @@ def test_i19_a_view_whose_location_stores_read_in_two_ways_is_refused(
         drop(home.catalog, VIEW)
 
 
-def test_i19_a_warehouse_that_stores_read_in_two_ways_is_refused_and_named(sqlite_uri: str, warehouse: Path) -> None:
+def test_i19_a_warehouse_that_stores_read_differently_is_refused_and_named(sqlite_uri: str, warehouse: Path) -> None:
     (warehouse / "inner").mkdir()
     with lake(sqlite_uri, Path("/")) as home:
         home.catalog.properties["warehouse"] = f"file://{warehouse}//inner"
@@ -238,8 +238,8 @@ def test_i19_a_warehouse_that_stores_read_in_two_ways_is_refused_and_named(sqlit
 
 
 @REMOVALS
-def test_a_view_that_was_dropped_and_created_again_is_cleaned_up(every_home: Lake, remove: Removal) -> None:
-    """A REST catalog gives both one folder: the metadata of the earlier view stays there."""
+def test_a_view_that_was_dropped_and_recreated_is_cleaned_up(every_home: Lake, remove: Removal) -> None:
+    """A REST catalog gives both views one folder, which still has the metadata of the earlier view."""
     home = every_home
     home.table()
     home.view()
@@ -258,8 +258,8 @@ def test_a_view_that_was_dropped_and_created_again_is_cleaned_up(every_home: Lak
         assert len(home.read()) == 3
 
 
-def test_what_an_earlier_storage_table_left_is_collected(registered_home: Lake) -> None:
-    """A definition with other columns gets a new one; the old one says whose it was."""
+def test_garbage_of_an_earlier_storage_table_is_collected(registered_home: Lake) -> None:
+    """A definition with other columns gets a new storage table; the old one names its view."""
     home = registered_home
     home.table()
     home.view()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A swap is one conditional UPDATE: one wins, in every isolation level of a database and through a pooler."""
+"""A swap is one conditional UPDATE: exactly one writer wins, in every isolation level and through a pooler."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ RACERS, ROUNDS = 4, 10
 
 
 def with_level(uri: str, level: str) -> str:
-    """The same database, with another isolation level for every transaction."""
+    """The same database, with another isolation level for all transactions."""
     option = f"-c default_transaction_isolation={level.replace(' ', chr(92) + ' ')}"
     return make_url(uri).update_query_dict({"options": option}).render_as_string(hide_password=False)
 
 
 @pytest.mark.parametrize("level", LEVELS)
 def test_i01_one_of_several_swaps_wins_in_every_isolation_level(postgres_uri: str, warehouse: Path, level: str) -> None:
-    """Whoever loses is told so, or is told that nothing is known; refreshes settle it and all of them end."""
+    """Each loser gets a refusal or an unknown outcome; refreshes settle it, and all of them end."""
     uri = with_level(postgres_uri, level)
     with lake(uri, warehouse) as home:
         with home.iceberg.engine.connect() as connection:  # type: ignore[attr-defined]
@@ -43,13 +43,13 @@ def test_i01_one_of_several_swaps_wins_in_every_isolation_level(postgres_uri: st
 
 
 def test_i01_one_of_several_swaps_wins_in_sqlite(sqlite_uri: str, warehouse: Path) -> None:
-    """Its transactions are serializable; there is no other level."""
+    """SQLite's transactions are serializable; it has no other level."""
     with lake(sqlite_uri, warehouse) as home:
         compete(home, sqlite_uri, warehouse)
 
 
 def test_i01_one_of_several_swaps_wins_through_pgbouncer(postgres_uri: str, warehouse: Path, tmp_path: Path) -> None:
-    """In transaction mode, where each transaction may be another session's; the limits are set for each of them."""
+    """In transaction mode each transaction may use another session; the limits are set in each of them."""
     with pooled(postgres_uri, tmp_path) as uri, lake(uri, warehouse) as home:
         compete(home, uri, warehouse)
 
@@ -85,7 +85,7 @@ def compete(home: Lake, uri: str, warehouse: Path) -> None:
 
 @contextmanager
 def pooled(uri: str, folder: Path) -> Iterator[str]:
-    """The database behind pgbouncer in transaction mode, with one connection for all."""
+    """The database behind pgbouncer in transaction mode, with one connection for all clients."""
     program = shutil.which("pgbouncer")
     if program is None:
         pytest.skip("pgbouncer is not installed")

@@ -57,7 +57,7 @@ def test_names_that_need_quoting_work_throughout(every_home: Lake) -> None:
     assert every_home.read(view) == [NORTH, SOUTH]
 
 
-def test_a_name_that_is_taken_is_refused_and_leaves_no_table(home: Lake) -> None:
+def test_a_name_that_exists_is_refused_and_no_table_is_left(home: Lake) -> None:
     home.table("other")
     tables = home.iceberg.list_tables("sales")
     with pytest.raises(AlreadyExistsError, match="daily"):
@@ -67,7 +67,7 @@ def test_a_name_that_is_taken_is_refused_and_leaves_no_table(home: Lake) -> None
     assert home.iceberg.list_tables("sales") == tables
 
 
-def test_a_namespace_that_does_not_exist_is_named(home: Lake) -> None:
+def test_a_missing_namespace_or_view_is_named(home: Lake) -> None:
     with pytest.raises(NotFoundError, match="nowhere"):
         home.catalog.list("nowhere")
     with pytest.raises(ViewNotFoundError, match="nothing"):
@@ -92,7 +92,7 @@ def test_a_property_changes_without_a_new_version(home: Lake) -> None:
     ],
     ids=["same columns", "other columns"],
 )
-def test_a_replaced_view_has_a_new_version_and_its_old_rows_are_not_served(home: Lake, sql: str, rows: int) -> None:
+def test_a_replaced_view_has_a_new_version_and_its_old_rows_are_not_returned(home: Lake, sql: str, rows: int) -> None:
     home.refresh()
     before = home.catalog.load(VIEW).metadata
     create(home.catalog, VIEW, Definition(sql), stager=home.stager, replace=True)
@@ -106,7 +106,7 @@ def test_a_replaced_view_has_a_new_version_and_its_old_rows_are_not_served(home:
     assert len([name for name in home.iceberg.list_tables("sales") if "storage" in name[-1]]) <= 1
 
 
-def test_the_same_query_again_keeps_version_and_rows(home: Lake) -> None:
+def test_the_same_definition_again_keeps_version_and_rows(home: Lake) -> None:
     home.refresh()
     before = home.storage()
     create(home.catalog, VIEW, Definition(QUERY, allow_stale_data=True), stager=home.stager, replace=True)
@@ -116,7 +116,7 @@ def test_the_same_query_again_keeps_version_and_rows(home: Lake) -> None:
     assert status(home.catalog, VIEW).state == State.FRESH
 
 
-def test_a_plain_view_becomes_a_materialized_one(every_home: Lake) -> None:
+def test_a_plain_view_can_be_made_a_materialized_view(every_home: Lake) -> None:
     every_home.table()
     every_home.plain_view("plain", "SELECT id, region AS r FROM lake.sales.orders", ["number", "region"])
     wanted = Definition(None, layout=every_home.layout)
@@ -128,7 +128,7 @@ def test_a_plain_view_becomes_a_materialized_one(every_home: Lake) -> None:
 # -- a refresh ---------------------------------------------------------------------------------
 
 
-def test_rows_are_seen_only_after_the_publication(home: Lake) -> None:
+def test_rows_are_visible_only_after_the_publication(home: Lake) -> None:
     plan, outcome = staged(home)
     assert home.read() == []
     assert status(home.catalog, VIEW).state == State.NEVER_REFRESHED
@@ -138,20 +138,20 @@ def test_rows_are_seen_only_after_the_publication(home: Lake) -> None:
     assert left_over(home) == []
 
 
-def test_our_own_readers_get_what_others_get(home: Lake) -> None:
+def test_this_package_s_readers_return_the_rows_that_other_engines_read(home: Lake) -> None:
     home.refresh()
     found = readable(home.catalog, VIEW)
     assert sorted(read_arrow(home.catalog, found).rows()) == [list(row.values()) for row in home.read()]
 
 
-def test_a_fresh_view_is_left_alone(home: Lake) -> None:
+def test_a_fresh_view_is_not_refreshed(home: Lake) -> None:
     home.refresh()
     before = home.storage().location
     assert home.refresh().outcome == "fresh"
     assert home.storage().location == before
 
 
-def test_refresh_after_refresh_leaves_one_record_and_nothing_over(home: Lake) -> None:
+def test_repeated_refreshes_leave_one_record_and_no_garbage(home: Lake) -> None:
     for _ in range(3):
         home.append()
         home.refresh()
@@ -160,7 +160,7 @@ def test_refresh_after_refresh_leaves_one_record_and_nothing_over(home: Lake) ->
     assert home.read() == [{**EAST, "orders": 3, "amount": 21}, NORTH, SOUTH]
 
 
-def test_an_empty_result_is_a_refresh_too(every_home: Lake) -> None:
+def test_an_empty_result_is_published(every_home: Lake) -> None:
     every_home.table(rows=None)
     every_home.view(sql="SELECT id, region FROM lake.sales.orders WHERE id > 5")
     assert every_home.refresh().outcome == "refreshed"

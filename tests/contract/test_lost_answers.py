@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every kind of change, in every catalog and layout: a lost answer does not alter its result.
+"""A lost answer does not alter the result of any kind of change, in any catalog and layout.
 
-Refreshes, expiries and rollbacks are attacked in more ways by ``test_publication`` and ``test_maintenance``.
+``test_publication`` and ``test_maintenance`` have more faults for refreshes, expiries and rollbacks.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def defined(home: Lake, catalog: FaultyCatalog, clock: Clock, sql: str = QUERY, 
     return create(catalog, VIEW, definition, stager=home.stager, replace=replace, effects=clock.effects)
 
 
-# -- each kind: what is there before, the change, and what has to be there once afterwards ------------
+# -- each kind of change: the state before, the change, and the state that must exist once afterwards --
 
 
 def creation(home: Lake, catalog: FaultyCatalog, clock: Clock) -> None:
@@ -74,7 +74,7 @@ def definition(home: Lake, catalog: FaultyCatalog, clock: Clock) -> None:
 
 
 def columns(home: Lake, catalog: FaultyCatalog, clock: Clock) -> None:
-    """In the registered layout with another storage table."""
+    """In the registered layout this creates another storage table."""
     defined(home, catalog, clock, "SELECT region, count(*) AS n FROM lake.sales.orders GROUP BY region")
     assert len(home.catalog.load(VIEW).metadata.versions) == 2
     assert home.refresh().outcome == "refreshed"
@@ -90,7 +90,7 @@ def properties(home: Lake, catalog: FaultyCatalog, clock: Clock) -> None:
 
 def expiry(home: Lake, catalog: FaultyCatalog, clock: Clock) -> None:
     assert expire(catalog, VIEW, older_than=NOW, effects=clock.effects).snapshot_ids
-    assert len(snapshot_ids(home)) == 2  # those that the history's tags name
+    assert len(snapshot_ids(home)) == 2  # those with a tag of the history
 
 
 def rolling_back(home: Lake, catalog: FaultyCatalog, clock: Clock) -> None:
@@ -134,7 +134,7 @@ def prepare(home: Lake, kind: Kind) -> None:
 
 
 def _cases() -> Iterator[ParameterSet]:
-    """Every kind of change with every fault in every home.
+    """Every kind of change with every fault on every lake.
 
     The faults are planted above the catalog. So of the two catalogs with the registered layout each has every kind and
     every fault, but only the long run has every pair of them in both.
@@ -146,16 +146,16 @@ def _cases() -> Iterator[ParameterSet]:
 
 
 @pytest.mark.parametrize(("every_home", "kind", "fault"), [*_cases()], indirect=["every_home"])
-def test_i05_a_change_whose_answer_is_lost_is_done_once(home: Lake, clock: Clock, kind: Kind, fault: str) -> None:
+def test_i05_a_change_with_a_lost_answer_is_applied_once(home: Lake, clock: Clock, kind: Kind, fault: str) -> None:
     prepare(home, kind)
-    # A name that is free is given away at once: no catalog refuses it seven times.
+    # An insert of an unused name succeeds at once: no catalog refuses it seven times.
     catalog = FaultyCatalog(home.iceberg, *(FAULTS[fault][-1:] if kind is creation else FAULTS[fault]))
     kind(home, catalog, clock)
     assert catalog.schedule == [], "the fault has happened"
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: str(kind.__name__))
-def test_i05_a_change_that_gets_no_answer_is_unknown_deletes_nothing_and_can_be_done_again(
+def test_i05_a_change_without_an_answer_is_unknown_deletes_nothing_and_can_be_repeated(
     home: Lake, warehouse: Path, clock: Clock, kind: Kind
 ) -> None:
     prepare(home, kind)
@@ -170,7 +170,7 @@ def test_i05_a_change_that_gets_no_answer_is_unknown_deletes_nothing_and_can_be_
         kind(home, FaultyCatalog(home.iceberg), clock)
 
 
-def test_a_name_that_is_taken_meanwhile_is_not_ours_and_nothing_is_left(home: Lake, clock: Clock) -> None:
+def test_a_name_that_another_creation_takes_meanwhile_is_not_ours_and_no_file_is_left(home: Lake, clock: Clock) -> None:
     home.view("other")
 
     def take() -> None:
@@ -189,8 +189,8 @@ def _plain(home: Lake) -> None:
     home.plain_view("daily", QUERY, ["region", "orders", "amount"])
 
 
-def test_i05_a_new_storage_table_that_was_refreshed_before_the_next_look_is_kept(home: Lake, clock: Clock) -> None:
-    """A plain view becomes a materialized one. The answer is lost, and someone refreshes it before the next look."""
+def test_i05_a_new_storage_table_that_was_refreshed_before_the_next_read_is_kept(home: Lake, clock: Clock) -> None:
+    """The answer to making a plain view materialized is lost, and the view is refreshed before it is read again."""
     _plain(home)
     outcomes: list[str] = []
     catalog = FaultyCatalog(home.iceberg, lose_answer_after(lambda: outcomes.append(home.refresh().outcome)))
@@ -201,16 +201,16 @@ def test_i05_a_new_storage_table_that_was_refreshed_before_the_next_look_is_kept
 
 
 def test_i05_a_refusal_does_not_settle_an_earlier_copy_whose_answer_was_lost(home: Lake, clock: Clock) -> None:
-    """The earlier copy may be applied later: what it names must still be there."""
+    """The earlier copy may be applied later, so the files that it names must be kept."""
     _plain(home)
     late: list[Callable[[], object]] = []
 
     def lost(_: FaultyCatalog, send: Callable[[], object]) -> object:
         late.append(send)
-        raise CommitStateUnknownError("no answer in time (a test's fault)")
+        raise CommitStateUnknownError("no answer in time (injected fault)")
 
     def refused(_: FaultyCatalog, send: Callable[[], object]) -> object:
-        raise CommitStateUnknownError("refused (a test's fault)", ConfigurationError("HTTP 403"))
+        raise CommitStateUnknownError("refused (injected fault)", ConfigurationError("HTTP 403"))
 
     catalog = FaultyCatalog(home.iceberg, lost, *[refused] * 7)
     with pytest.raises(CommitStateUnknownError, match=r"nothing was deleted"):
@@ -221,12 +221,12 @@ def test_i05_a_refusal_does_not_settle_an_earlier_copy_whose_answer_was_lost(hom
 
 
 @pytest.mark.parametrize("fault", ["created again", "lost, created again", "lost", "lost before"])
-def test_i05_a_drop_removes_one_view_once(
+def test_i05_a_drop_removes_exactly_the_loaded_view(
     home: Lake, clock: Clock, monkeypatch: pytest.MonkeyPatch, fault: str
 ) -> None:
-    """A view that someone creates under the name meanwhile is another one: it stays."""
+    """A view that is created with the same name meanwhile is another view and is kept."""
     if not home.catalog.has_rows:
-        pytest.skip("a REST server takes no condition for a drop")
+        pytest.skip("a REST server's drop has no condition")
     refreshed(home, 1)
     original, sent = SqlPointers.delete, []
 
@@ -238,7 +238,7 @@ def test_i05_a_drop_removes_one_view_once(
         if fault.endswith("created again"):
             home.view()
         if fault.startswith("lost"):
-            raise CommitStateUnknownError("no answer to the removal (a test's fault)")
+            raise CommitStateUnknownError("no answer to the removal (injected fault)")
         return original(pointers, view, **how) and landed
 
     monkeypatch.setattr(SqlPointers, "delete", delete)
@@ -261,7 +261,7 @@ def test_all_copies_of_a_creation_name_one_metadata_file(
         if landed or len(sent) > 1:
             original(pointers, view, location)
         if len(sent) == 1:
-            raise CommitStateUnknownError("no answer to the insert (a test's fault)")
+            raise CommitStateUnknownError("no answer to the insert (injected fault)")
 
     monkeypatch.setattr(SqlPointers, "insert", insert)
     defined(home, FaultyCatalog(home.iceberg), clock)
@@ -270,15 +270,15 @@ def test_all_copies_of_a_creation_name_one_metadata_file(
     assert [str(local(sent[0]))] == [name for name in files(folder) if name.endswith(".json")]
 
 
-def test_a_table_that_takes_the_name_meanwhile_is_named(home: Lake, clock: Clock) -> None:
+def test_a_table_that_is_created_with_the_name_meanwhile_is_named(home: Lake, clock: Clock) -> None:
     catalog = FaultyCatalog(home.iceberg, after(lambda: home.table("daily", rows=[(1, "a", 1)])))
     with pytest.raises(AlreadyExistsError, match=r"a table lake\.sales\.daily exists"):
         defined(home, catalog, clock)
     assert home.iceberg.load_table("sales.daily").scan().to_arrow() == orders([(1, "a", 1)])
 
 
-def test_a_definition_that_landed_unseen_is_not_set_again_over_a_newer_one(home: Lake, clock: Clock) -> None:
-    """Its version is in the view's history, which says that it has landed."""
+def test_a_definition_that_landed_without_an_answer_is_not_repeated_over_a_newer_one(home: Lake, clock: Clock) -> None:
+    """Its version in the view's history shows that it has landed."""
     refreshed(home, 1)
 
     def define_next() -> None:

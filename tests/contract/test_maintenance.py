@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Expiry and rollback follow one contract in all catalogs and layouts: applied once, and retried after a conflict."""
+"""Expiry and rollback in all catalogs and layouts: applied once, and retried after a conflict."""
 
 from __future__ import annotations
 
@@ -51,8 +51,8 @@ def storage_of(home: Lake) -> tuple[Identifier, str]:
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_an_expiry_whose_answer_is_lost_is_done_once(home: Lake, clock: Clock, fault: Fault) -> None:
-    """It is looked for before it is sent again; whichever copy lands, it lands once."""
+def test_an_expiry_with_a_lost_answer_is_applied_once(home: Lake, clock: Clock, fault: Fault) -> None:
+    """The state is read before the change is sent again, so at most one copy is applied."""
     refreshed(home, 2)
     catalog = FaultyCatalog(home.iceberg, fault)
     assert expire(catalog, VIEW, older_than=NOW, effects=clock.effects).snapshot_ids
@@ -65,7 +65,7 @@ def test_an_expiry_whose_answer_is_lost_is_done_once(home: Lake, clock: Clock, f
     assert len(home.read()) == 3
 
 
-def test_an_expiry_in_doubt_says_so_and_can_be_settled_later(home: Lake, clock: Clock) -> None:
+def test_an_expiry_with_an_unknown_outcome_reports_it_and_can_be_settled_later(home: Lake, clock: Clock) -> None:
     refreshed(home, 2)
     catalog = FaultyCatalog(home.iceberg, *[lose_answer_before()] * 9)
     with pytest.raises(CommitStateUnknownError, match=r"sales\.daily"):
@@ -74,8 +74,8 @@ def test_an_expiry_in_doubt_says_so_and_can_be_settled_later(home: Lake, clock: 
     assert expire(home.catalog, VIEW, older_than=NOW).snapshot_ids
 
 
-def test_i05_an_expiry_that_landed_with_its_last_try_is_no_conflict(home: Lake, clock: Clock) -> None:
-    """The last no is no proof either: whoever was told no had sent it twice."""
+def test_i05_an_expiry_that_landed_with_its_last_try_is_not_a_conflict(home: Lake, clock: Clock) -> None:
+    """The last refusal proves nothing either: the statement was sent twice."""
     refreshed(home, 2)
     catalog = FaultyCatalog(home.iceberg, *[refuse] * 7, refuse_what_landed)
     assert expire(catalog, VIEW, older_than=NOW, effects=clock.effects).snapshot_ids
@@ -83,8 +83,8 @@ def test_i05_an_expiry_that_landed_with_its_last_try_is_no_conflict(home: Lake, 
     assert len(home.read()) == 3
 
 
-def test_i05_an_expiry_that_is_refused_for_no_reason_is_in_doubt(home: Lake, clock: Clock) -> None:
-    """Nothing has moved, so what was sent may land yet: no file goes."""
+def test_i05_an_expiry_that_is_refused_without_a_cause_has_an_unknown_outcome(home: Lake, clock: Clock) -> None:
+    """The base has not moved, so the change may still land: no file is deleted."""
     refreshed(home, 2)
     catalog = FaultyCatalog(home.iceberg, *[refuse] * 8)
     with pytest.raises(CommitStateUnknownError, match="although nothing has changed"):
@@ -96,7 +96,7 @@ def test_i05_an_expiry_that_is_refused_for_no_reason_is_in_doubt(home: Lake, clo
     assert len(home.read()) == 3
 
 
-def test_an_expiry_that_loses_to_a_refresh_is_made_anew(home: Lake, clock: Clock) -> None:
+def test_an_expiry_that_loses_to_a_refresh_is_repeated_on_the_new_state(home: Lake, clock: Clock) -> None:
     refreshed(home, 2)
     old = snapshot_ids(home) - {home.storage().table.head}
 
@@ -114,8 +114,8 @@ def test_an_expiry_that_loses_to_a_refresh_is_made_anew(home: Lake, clock: Clock
 # -- rollback ----------------------------------------------------------------------------------
 
 
-def test_i07_a_rollback_brings_back_rows_and_record_and_can_be_taken_back(home: Lake) -> None:
-    """I7: only an explicit rollback goes back; afterwards the view is stale, and says so."""
+def test_i07_a_rollback_restores_rows_and_record_and_can_be_undone(home: Lake) -> None:
+    """I7: only an explicit rollback goes back; afterwards the view is reported as stale."""
     first, second, third = refreshed(home, 3, time_travel=True)
     rows = home.read()
     assert rollback(home.catalog, VIEW, first).changed
@@ -139,7 +139,7 @@ def test_i07_a_rollback_brings_back_rows_and_record_and_can_be_taken_back(home: 
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_a_rollback_whose_answer_is_lost_is_done_once(home: Lake, clock: Clock, fault: Fault) -> None:
+def test_a_rollback_with_a_lost_answer_is_applied_once(home: Lake, clock: Clock, fault: Fault) -> None:
     first, _ = refreshed(home, 2, time_travel=True)
     catalog = FaultyCatalog(home.iceberg, fault)
     assert rollback(catalog, VIEW, first, effects=clock.effects).changed
@@ -151,8 +151,8 @@ def test_a_rollback_whose_answer_is_lost_is_done_once(home: Lake, clock: Clock, 
     assert len(home.read()) == 2
 
 
-def test_a_rollback_that_landed_unseen_is_not_done_again_on_a_newer_refresh(home: Lake, clock: Clock) -> None:
-    """Its answer is lost, and a refresh is published on top of it: that one stays."""
+def test_a_rollback_that_landed_without_an_answer_is_not_repeated_on_a_newer_refresh(home: Lake, clock: Clock) -> None:
+    """Its answer is lost, and a refresh is published on top of it, which is kept."""
     first, second = refreshed(home, 2, time_travel=True)
 
     def refresh_next() -> None:
@@ -167,7 +167,7 @@ def test_a_rollback_that_landed_unseen_is_not_done_again_on_a_newer_refresh(home
     assert {row["region"] for row in home.read()} == {"north", "south", "east"}
 
 
-def test_i05_a_rollback_that_landed_with_its_last_try_is_no_conflict(home: Lake, clock: Clock) -> None:
+def test_i05_a_rollback_that_landed_with_its_last_try_is_not_a_conflict(home: Lake, clock: Clock) -> None:
     first, _ = refreshed(home, 2, time_travel=True)
     catalog = FaultyCatalog(home.iceberg, *[refuse] * 7, refuse_what_landed)
     assert rollback(catalog, VIEW, first, effects=clock.effects).changed
@@ -175,7 +175,7 @@ def test_i05_a_rollback_that_landed_with_its_last_try_is_no_conflict(home: Lake,
 
 
 def test_the_record_does_not_grow_with_rollbacks(home: Lake) -> None:
-    """It remembers the last of them only."""
+    """It keeps the mark of the last rollback only."""
     both = refreshed(home, 2, time_travel=True)
     for number in range(12):
         assert rollback(home.catalog, VIEW, both[number % 2]).changed
@@ -184,7 +184,7 @@ def test_the_record_does_not_grow_with_rollbacks(home: Lake) -> None:
     assert len(state.rollback_ids) == 8
 
 
-def test_a_rollback_that_loses_to_a_refresh_is_made_anew(home: Lake, clock: Clock) -> None:
+def test_a_rollback_that_loses_to_a_refresh_is_repeated_on_the_new_state(home: Lake, clock: Clock) -> None:
     first, _ = refreshed(home, 2, time_travel=True)
 
     def refresh_first() -> None:
@@ -196,7 +196,7 @@ def test_a_rollback_that_loses_to_a_refresh_is_made_anew(home: Lake, clock: Cloc
     assert len(history(home.catalog, VIEW)) == 3
 
 
-def test_a_refresh_that_was_staged_before_a_rollback_does_not_undo_it_unplanned(home: Lake, clock: Clock) -> None:
+def test_a_refresh_that_was_staged_before_a_rollback_is_planned_again(home: Lake, clock: Clock) -> None:
     first, _ = refreshed(home, 2, time_travel=True)
     home.append()
     plan, outcome = staged(home)
@@ -205,7 +205,7 @@ def test_a_refresh_that_was_staged_before_a_rollback_does_not_undo_it_unplanned(
     assert len(home.read()) == 2
 
 
-def test_a_rollback_to_rows_that_are_not_kept_is_refused_and_names_the_way_to_keep_them(home: Lake) -> None:
+def test_a_rollback_to_rows_that_are_not_retained_is_refused_with_the_option_that_retains_them(home: Lake) -> None:
     first, second = refreshed(home, 2)
     with pytest.raises(RefreshNotFoundError, match=r"1 recorded; `airflow-mv history.*--time-travel"):
         rollback(home.catalog, VIEW, first)
@@ -213,8 +213,8 @@ def test_a_rollback_to_rows_that_are_not_kept_is_refused_and_names_the_way_to_ke
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_rows_as_of_a_time_are_those_that_were_on_show_whatever_was_rolled_back(home: Lake, seed: int) -> None:
-    """Against a diary of which refresh was current when."""
+def test_rows_as_of_a_time_are_those_published_at_that_time_despite_rollbacks(home: Lake, seed: int) -> None:
+    """They are compared with a record of which refresh was current at which time."""
     chance = random.Random(seed)
     home.view(time_travel=True)
     diary: list[tuple[datetime, str, list[dict[str, object]]]] = []

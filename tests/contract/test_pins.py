@@ -12,7 +12,7 @@ from tests.builders import Lake
 
 
 def test_views_agree_on_every_catalog(every_home: Lake) -> None:
-    """Base tables and a view outside of the run move on meanwhile; a view of the run is read as it was published."""
+    """Base tables and other views change meanwhile; a view of the same run is read as that run published it."""
     home = every_home
     home.table()
     home.view()

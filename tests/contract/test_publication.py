@@ -47,15 +47,15 @@ def home(every_home: Lake) -> Lake:
 
 
 def files(folder: Path) -> set[str]:
-    """Every file below a folder, but for Java's checksums."""
+    """All files below a folder, except Java's checksum files."""
     return {str(path) for path in folder.rglob("*") if path.is_file() and path.suffix != ".crc"}
 
 
 # -- exactly once ------------------------------------------------------------------------------
 
 
-def test_publishing_twice_publishes_once(home: Lake, warehouse: Path, clock: Clock) -> None:
-    """A retry, and a zombie that wakes up late, both come with the same plan and the same staged rows."""
+def test_a_refresh_that_is_published_twice_lands_once(home: Lake, warehouse: Path, clock: Clock) -> None:
+    """A retry and a delayed older process publish the same plan and the same staged rows."""
     plan, outcome = staged(home)
     first = publish(home.catalog, plan, where(outcome), effects=clock.effects)
     before = home.catalog.load(VIEW), home.storage(), files(warehouse)
@@ -66,7 +66,7 @@ def test_publishing_twice_publishes_once(home: Lake, warehouse: Path, clock: Clo
 
 
 def sends(catalog: FaultyCatalog) -> list[tuple[str, str] | TableChange]:
-    """The swaps, or the commits to the storage table: what publishes."""
+    """The swaps or the commits to the storage table that were sent."""
     return [*catalog.sent, *catalog.commits]
 
 
@@ -80,7 +80,7 @@ def test_i03_a_lost_answer_after_the_change_is_not_published_twice(home: Lake, c
 
 
 def test_a_lost_answer_before_the_change_is_sent_again_unchanged(home: Lake, clock: Clock) -> None:
-    """Two copies of one change share a base: at most one can be done."""
+    """Two copies of one change have the same base, so at most one is applied."""
     plan, outcome = staged(home)
     catalog = FaultyCatalog(home.iceberg, lose_answer_before(), lose_answer_before())
     assert publish(catalog, plan, where(outcome), effects=clock.effects).outcome == PublishOutcome.COMMITTED
@@ -89,7 +89,7 @@ def test_a_lost_answer_before_the_change_is_sent_again_unchanged(home: Lake, clo
     assert ids(home) == [plan.refresh_id]
 
 
-def test_a_change_that_arrives_late_lands_once(home: Lake, clock: Clock) -> None:
+def test_a_change_that_arrives_late_is_applied_once(home: Lake, clock: Clock) -> None:
     plan, outcome = staged(home)
     catalog = FaultyCatalog(home.iceberg, arrive_late)
     assert publish(catalog, plan, where(outcome), effects=clock.effects).outcome == PublishOutcome.COMMITTED
@@ -99,7 +99,7 @@ def test_a_change_that_arrives_late_lands_once(home: Lake, clock: Clock) -> None
     assert home.read() == [NORTH, SOUTH]
 
 
-def test_a_change_that_arrives_after_another_refresh_is_not_done(home: Lake, clock: Clock) -> None:
+def test_a_change_that_arrives_after_another_refresh_is_refused(home: Lake, clock: Clock) -> None:
     plan, outcome = staged(home)
 
     def another() -> None:
@@ -119,7 +119,7 @@ def test_a_change_that_arrives_after_another_refresh_is_not_done(home: Lake, clo
     ("stop", "ending"),
     [(stop_before, PublishOutcome.COMMITTED), (stop_after, PublishOutcome.ALREADY_COMMITTED)],
 )
-def test_a_process_that_dies_at_the_change_is_followed_up_by_the_next(
+def test_a_process_that_dies_at_the_change_is_completed_by_the_next_one(
     home: Lake, clock: Clock, stop: object, ending: PublishOutcome
 ) -> None:
     plan, outcome = staged(home)
@@ -140,7 +140,7 @@ def test_a_retry_publishes_what_was_staged_and_stages_nothing(home: Lake) -> Non
     assert left_over(home) == []
 
 
-def test_what_a_failed_job_left_is_not_taken_up(home: Lake) -> None:
+def test_the_staged_rows_of_a_failed_job_are_not_resumed(home: Lake) -> None:
     plan = plan_refresh(home.catalog, VIEW)
     assert plan.script is not None
     half = replace(plan, script=replace(plan.script, steps=plan.script.steps[:1]))
@@ -154,7 +154,7 @@ def test_what_a_failed_job_left_is_not_taken_up(home: Lake) -> None:
     assert left_over(home) == []
 
 
-def test_a_lost_fast_forward_is_not_published_twice(home: Lake, clock: Clock) -> None:
+def test_a_fast_forward_with_a_lost_answer_is_not_published_twice(home: Lake, clock: Clock) -> None:
     home.refresh()
     head = home.compact()
     plan, _ = staged(home)
@@ -168,8 +168,8 @@ def test_a_lost_fast_forward_is_not_published_twice(home: Lake, clock: Clock) ->
     assert state.current.snapshots == {"lake.sales.orders": head}
 
 
-def test_of_two_fast_forwards_from_one_state_one_is_done(home: Lake, clock: Clock) -> None:
-    """Neither moves the rows: it is the record alone that tells them apart."""
+def test_of_two_fast_forwards_from_one_state_one_is_applied(home: Lake, clock: Clock) -> None:
+    """Neither moves the rows: only the record distinguishes them."""
     home.refresh()
     home.compact()
     plan, _ = staged(home)
@@ -183,23 +183,23 @@ def test_of_two_fast_forwards_from_one_state_one_is_done(home: Lake, clock: Cloc
     assert ids(home) == ["another-one"]
 
 
-# -- meanwhile ---------------------------------------------------------------------------------
+# -- concurrent changes ------------------------------------------------------------------------
 
 
-def test_an_unrelated_property_of_the_view_survives_without_a_recompute(home: Lake, clock: Clock) -> None:
+def test_an_unrelated_property_of_the_view_is_preserved_without_a_recompute(home: Lake, clock: Clock) -> None:
     plan, outcome = staged(home)
 
     def comment() -> None:
         view = home.catalog.load(VIEW)
-        assert home.catalog.replace(view, with_view_properties(view.metadata, {"comment": "by someone else"}))
+        assert home.catalog.replace(view, with_view_properties(view.metadata, {"comment": "by another user"}))
 
     published = publish(FaultyCatalog(home.iceberg, after(comment)), plan, where(outcome), effects=clock.effects)
     assert published.outcome == PublishOutcome.COMMITTED
-    assert home.catalog.load(VIEW).metadata.properties["comment"] == "by someone else"
+    assert home.catalog.load(VIEW).metadata.properties["comment"] == "by another user"
     assert (ids(home), len(home.stager.refreshes)) == ([plan.refresh_id], 1)
 
 
-def test_a_later_refresh_supersedes_ours_and_nothing_of_ours_stays(home: Lake, clock: Clock) -> None:
+def test_a_later_refresh_supersedes_ours_and_none_of_our_files_are_left(home: Lake, clock: Clock) -> None:
     plan, outcome = staged(home)
 
     def another() -> None:
@@ -212,7 +212,7 @@ def test_a_later_refresh_supersedes_ours_and_nothing_of_ours_stays(home: Lake, c
     assert left_over(home) == []
 
 
-def test_an_older_refresh_is_planned_over_again(home: Lake, clock: Clock) -> None:
+def test_an_older_refresh_is_planned_again(home: Lake, clock: Clock) -> None:
     older, first = staged(home)
     home.append()
     newer, second = staged(home)
@@ -223,8 +223,8 @@ def test_an_older_refresh_is_planned_over_again(home: Lake, clock: Clock) -> Non
     assert home.read() == [EAST, NORTH, SOUTH]
 
 
-def test_two_runs_of_one_refresh_publish_once(home: Lake, clock: Clock) -> None:
-    """A zombie driver stages the same refresh beside its successor."""
+def test_two_runs_of_one_refresh_publish_it_once(home: Lake, clock: Clock) -> None:
+    """A delayed driver stages the same refresh as its successor."""
     plan, first = staged(home)
     assert plan.script is not None
     second = home.stager(plan.script)
@@ -261,17 +261,15 @@ def _replaced_while_a_change_is_late(home: Lake, clock: Clock, *, removals_overt
     catalog.arrive()
 
 
-def test_i09_a_change_on_its_way_while_the_view_was_replaced_lands_nowhere(home: Lake, clock: Clock) -> None:
-    """After "plan again" a late copy must not publish rows of the old definition."""
+def test_i09_a_late_change_for_a_replaced_view_is_refused(home: Lake, clock: Clock) -> None:
+    """After a replan a late copy must not publish rows of the old definition."""
     _replaced_while_a_change_is_late(home, clock, removals_overtake=True)
     assert ids(home) == []
     assert home.read() == []
 
 
-def test_i09_a_change_that_lands_before_its_branch_is_removed_is_of_the_old_definition(
-    home: Lake, clock: Clock
-) -> None:
-    """A commit to a storage table cannot require the view's version: the rows are stale until the next refresh."""
+def test_i09_a_change_that_lands_before_its_branch_is_dropped_has_the_old_definition(home: Lake, clock: Clock) -> None:
+    """A commit to a storage table cannot require the view's version: its rows are stale until the next refresh."""
     _replaced_while_a_change_is_late(home, clock, removals_overtake=False)
     assert status(home.catalog, VIEW).state != State.FRESH
     assert home.refresh().outcome == "refreshed"
@@ -286,7 +284,7 @@ def test_a_dropped_view_is_not_found(home: Lake, clock: Clock) -> None:
         publish(home.catalog, plan, where(outcome), effects=clock.effects)
 
 
-def test_a_view_that_was_dropped_and_created_again_is_another_view(home: Lake, clock: Clock) -> None:
+def test_a_view_that_was_dropped_and_recreated_is_another_view(home: Lake, clock: Clock) -> None:
     plan, outcome = staged(home)
     drop(home.catalog, VIEW)
     home.view()
@@ -295,13 +293,13 @@ def test_a_view_that_was_dropped_and_created_again_is_another_view(home: Lake, c
     assert ids(home) == []
 
 
-def test_what_was_staged_for_a_view_that_is_gone_is_taken_away(home: Lake, warehouse: Path, clock: Clock) -> None:
-    """No collection ever comes there again. The files of a drop stay, whatever they are."""
+def test_the_staged_files_of_a_dropped_view_are_deleted(home: Lake, warehouse: Path, clock: Clock) -> None:
+    """No later collection would find them. Other files of a dropped view are kept."""
     plan, outcome = staged(home)
     before = files(warehouse)
 
     def drop_it() -> None:
-        home.catalog.drop(VIEW)  # another engine, which does not know of the storage table
+        home.catalog.drop(VIEW)  # as another engine does, without the storage table
 
     catalog = FaultyCatalog(home.iceberg)
     if home.layout == "registered":
@@ -317,8 +315,8 @@ def test_what_was_staged_for_a_view_that_is_gone_is_taken_away(home: Lake, wareh
         assert where(outcome) not in home.catalog.tables.open(plan.storage_table).refs()
 
 
-def test_what_may_have_landed_before_the_view_went_stays(home: Lake, warehouse: Path, clock: Clock) -> None:
-    """It may have another name by now, and need every file."""
+def test_files_that_may_have_been_published_before_the_drop_are_kept(home: Lake, warehouse: Path, clock: Clock) -> None:
+    """The view may have been renamed and need every file."""
     plan, outcome = staged(home)
     landed: set[str] = set()
 
@@ -332,15 +330,17 @@ def test_what_may_have_landed_before_the_view_went_stays(home: Lake, warehouse: 
     assert landed <= files(warehouse)
 
 
-def test_i05_a_refresh_that_landed_with_its_last_try_is_no_conflict(home: Lake, clock: Clock) -> None:
+def test_i05_a_refresh_that_landed_with_its_last_try_is_not_a_conflict(home: Lake, clock: Clock) -> None:
     plan, outcome = staged(home)
     catalog = FaultyCatalog(home.iceberg, *[refuse] * 7, refuse_what_landed)
     assert publish(catalog, plan, where(outcome), effects=clock.effects).outcome == PublishOutcome.COMMITTED
     assert home.read() == [NORTH, SOUTH]
 
 
-def test_i05_a_refresh_that_is_refused_for_no_reason_is_in_doubt(home: Lake, warehouse: Path, clock: Clock) -> None:
-    """Nothing has moved, so what was sent may land yet: nothing goes, and whatever comes first is right."""
+def test_i05_a_refresh_that_is_refused_without_a_cause_has_an_unknown_outcome(
+    home: Lake, warehouse: Path, clock: Clock
+) -> None:
+    """The base has not moved, so the change may still land: no file is deleted, and either result is correct."""
     plan, outcome = staged(home)
     before = files(warehouse)
     catalog = FaultyCatalog(home.iceberg, *[refuse] * 7, refuse_and_do_late)
@@ -353,7 +353,7 @@ def test_i05_a_refresh_that_is_refused_for_no_reason_is_in_doubt(home: Lake, war
     assert done.outcome == PublishOutcome.ALREADY_COMMITTED
 
 
-def test_refreshers_at_once_lose_and_double_nothing(home: Lake) -> None:
+def test_concurrent_refreshes_lose_and_duplicate_nothing(home: Lake) -> None:
     def one(_: int) -> str:
         return refresh(home.catalog, [VIEW], stager=DuckStager(home.catalog, home.iceberg))[0].outcome
 

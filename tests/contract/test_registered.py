@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Cases of the registered layout only: other writers, other owners, records of other engines."""
+"""Cases of the registered layout only: other writers, access rights, records of other engines."""
 
 from __future__ import annotations
 
@@ -67,8 +67,8 @@ def codes(home: Lake) -> list[Code]:
     return [reason.code for reason in status(home.catalog, VIEW).reasons]
 
 
-def scribble(home: Lake) -> None:
-    """Another program writes rows into the storage table."""
+def write_foreign_rows(home: Lake) -> None:
+    """Write rows into the storage table, as another program might."""
     table = home.iceberg.load_table(name_of(home))
     table.append(table.scan().to_arrow())
 
@@ -76,9 +76,9 @@ def scribble(home: Lake) -> None:
 # -- other writers -----------------------------------------------------------------------------
 
 
-def test_rows_of_others_make_the_view_stale_and_the_next_refresh_takes_them_away(home: Lake) -> None:
+def test_rows_of_other_writers_make_the_view_stale_and_the_next_refresh_removes_them(home: Lake) -> None:
     home.refresh()
-    scribble(home)
+    write_foreign_rows(home)
     assert status(home.catalog, VIEW).state == State.STALE
     assert Code.STORAGE_CHANGED in codes(home)
     with pytest.raises(StaleViewError, match="others write to it"):
@@ -88,10 +88,10 @@ def test_rows_of_others_make_the_view_stale_and_the_next_refresh_takes_them_away
     assert status(home.catalog, VIEW).state == State.FRESH
 
 
-def test_a_reader_who_may_have_stale_rows_gets_the_refresh_s_and_not_those_of_others(home: Lake) -> None:
+def test_a_reader_that_accepts_stale_rows_gets_the_refresh_s_rows_and_not_those_of_other_writers(home: Lake) -> None:
     create(home.catalog, VIEW, Definition(QUERY, allow_stale_data=True), stager=home.stager, replace=True)
     home.refresh()
-    scribble(home)
+    write_foreign_rows(home)
     rows = read_arrow(home.catalog, readable(home.catalog, VIEW)).rows()
     assert sorted(rows) == [list(row.values()) for row in ROWS]
 
@@ -110,8 +110,8 @@ def test_a_storage_table_that_was_rolled_back_is_refreshed_again(home: Lake) -> 
     assert status(home.catalog, VIEW).state == State.FRESH
 
 
-def test_a_rollback_to_rows_that_expire_meanwhile_says_so_and_changes_nothing(home: Lake) -> None:
-    """No catalog has a requirement for it that a snapshot is there."""
+def test_a_rollback_to_rows_that_expire_meanwhile_reports_it_and_changes_nothing(home: Lake) -> None:
+    """No catalog can require that a snapshot exists."""
     home.view("kept", time_travel=True)
     kept, first = "sales.kept", home.refresh("sales.kept").refresh_id
     home.append()
@@ -119,14 +119,14 @@ def test_a_rollback_to_rows_that_expire_meanwhile_says_so_and_changes_nothing(ho
     storage = home.catalog.load_storage(home.catalog.load(kept))
     assert storage.name is not None
     drop_branch(home.iceberg.load_table((*storage.name.namespace, storage.name.name)), refresh_tag(str(first)))
-    gone = after(lambda: expire(home.catalog, kept, older_than=timedelta(0)))
+    expired_first = after(lambda: expire(home.catalog, kept, older_than=timedelta(0)))
     with pytest.raises(RefreshNotFoundError, match=r"the rows of refresh .* have expired"):
-        rollback(FaultyCatalog(home.iceberg, gone), kept, str(first), effects=Clock().effects)
+        rollback(FaultyCatalog(home.iceberg, expired_first), kept, str(first), effects=Clock().effects)
     assert status(home.catalog, kept).state == State.FRESH
     assert len(home.read(kept)) == 3
 
 
-def test_without_the_current_tag_nothing_is_believed(home: Lake) -> None:
+def test_without_the_current_tag_the_rows_are_not_trusted(home: Lake) -> None:
     home.refresh()
     state = home.storage().state
     assert state is not None
@@ -136,7 +136,7 @@ def test_without_the_current_tag_nothing_is_believed(home: Lake) -> None:
     assert (status(home.catalog, VIEW).state, home.read()) == (State.FRESH, ROWS)
 
 
-def test_a_property_or_branch_of_others_is_kept_and_disturbs_nothing(home: Lake) -> None:
+def test_properties_and_branches_of_other_writers_are_kept_and_cause_no_conflict(home: Lake) -> None:
     plan = plan_refresh(home.catalog, VIEW)
     outcome = stage(home.catalog, plan, home.stager)
     assert outcome is not None
@@ -156,13 +156,13 @@ def test_a_property_or_branch_of_others_is_kept_and_disturbs_nothing(home: Lake)
     assert home.read() == ROWS
 
 
-def test_rows_of_others_that_come_during_a_refresh_are_not_mixed_with_ours(home: Lake) -> None:
+def test_rows_of_other_writers_during_a_refresh_are_not_mixed_with_ours(home: Lake) -> None:
     home.refresh()
     home.append()
     plan = plan_refresh(home.catalog, VIEW)
     outcome = stage(home.catalog, plan, home.stager)
     assert outcome is not None
-    catalog = FaultyCatalog(home.iceberg, after(lambda: scribble(home)))
+    catalog = FaultyCatalog(home.iceberg, after(lambda: write_foreign_rows(home)))
     assert publish(catalog, plan, outcome.staged, effects=Clock().effects).outcome == PublishOutcome.REPLAN
     home.refresh()
     assert len(home.read()) == 3
@@ -171,7 +171,7 @@ def test_rows_of_others_that_come_during_a_refresh_are_not_mixed_with_ours(home:
 # -- the staged rows ---------------------------------------------------------------------------
 
 
-def test_a_branch_that_someone_dropped_is_staged_again_by_a_retry(home: Lake) -> None:
+def test_a_branch_that_was_dropped_is_staged_again_by_a_retry(home: Lake) -> None:
     plan = plan_refresh(home.catalog, VIEW)
     outcome = stage(home.catalog, plan, home.stager)
     assert outcome is not None
@@ -184,7 +184,7 @@ def test_a_branch_that_someone_dropped_is_staged_again_by_a_retry(home: Lake) ->
     assert home.read() == ROWS
 
 
-def test_a_staged_snapshot_without_its_files_is_never_published(home: Lake) -> None:
+def test_a_staged_snapshot_with_missing_files_is_never_published(home: Lake) -> None:
     """Java's ``JdbcCatalog`` deletes the files of a commit whose answer was lost, although it may have landed."""
     plan = plan_refresh(home.catalog, VIEW)
     outcome = stage(home.catalog, plan, home.stager)
@@ -211,10 +211,10 @@ def test_a_branch_of_another_refresh_is_refused(home: Lake) -> None:
     assert home.read() == []
 
 
-# -- other owners ------------------------------------------------------------------------------
+# -- access rights -----------------------------------------------------------------------------
 
 
-def test_a_dropped_storage_table_is_named_and_a_replace_makes_a_new_one(home: Lake) -> None:
+def test_a_dropped_storage_table_is_named_and_a_replace_creates_a_new_one(home: Lake) -> None:
     home.refresh()
     home.iceberg.drop_table(name_of(home))
     for call in (status, plan_refresh):
@@ -225,7 +225,7 @@ def test_a_dropped_storage_table_is_named_and_a_replace_makes_a_new_one(home: La
     assert home.read() == ROWS
 
 
-def test_another_table_of_the_name_is_never_taken_for_the_storage_table(home: Lake) -> None:
+def test_another_table_with_the_name_is_never_taken_for_the_storage_table(home: Lake) -> None:
     home.refresh()
     name = name_of(home)
     home.iceberg.drop_table(name)
@@ -238,8 +238,8 @@ def test_another_table_of_the_name_is_never_taken_for_the_storage_table(home: La
     assert home.iceberg.load_table(name).scan().count() == 1
 
 
-def test_a_view_cannot_name_a_table_that_is_not_its_own(home: Lake) -> None:
-    """Or whoever may write a view could have any table overwritten, with the rights of who refreshes it."""
+def test_a_view_cannot_name_a_foreign_table_as_its_storage_table(home: Lake) -> None:
+    """Otherwise whoever may write a view could have any table overwritten, with the rights of the refreshing user."""
     home.refresh()
     home.view("other")
     before = home.load().metadata
@@ -257,7 +257,7 @@ def test_a_view_cannot_name_a_table_that_is_not_its_own(home: Lake) -> None:
     assert (home.load().metadata, home.read()) == (before, ROWS)
 
 
-def test_a_redefined_view_keeps_its_new_storage_table_where_the_old_one_may_not_be_dropped(
+def test_a_redefined_view_keeps_its_new_storage_table_if_the_old_one_cannot_be_dropped(
     home: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     old, drop_table = name_of(home), home.iceberg.drop_table
@@ -277,13 +277,13 @@ def test_a_redefined_view_keeps_its_new_storage_table_where_the_old_one_may_not_
 
 
 class Unreadable(MaterializedViewCatalog):
-    """A catalog that does what it is asked, and then gives answers that nobody can read."""
+    """A catalog that applies each change and then returns answers that cannot be parsed."""
 
     broken = 0
 
     def create(self, view: str | Identifier, metadata: ViewMetadata, location: str | None = None) -> LoadedView:
         super().create(view, metadata, location)
-        raise InvalidMetadataError("the answer to a creation is no JSON (a test's fault)")
+        raise InvalidMetadataError("the answer to a creation is not JSON (injected fault)")
 
     def replace(self, view: LoadedView, metadata: ViewMetadata) -> bool:
         self.broken = 2
@@ -292,13 +292,13 @@ class Unreadable(MaterializedViewCatalog):
     def load(self, view: str | Identifier) -> LoadedView:
         if self.broken > 0:
             self.broken -= 1
-            raise InvalidMetadataError("the answer to a look is no JSON (a test's fault)")
+            raise InvalidMetadataError("the answer to a load is not JSON (injected fault)")
         return super().load(view)
 
 
 def test_a_creation_that_landed_and_then_failed_keeps_its_storage_table(home: Lake) -> None:
     drop(home.catalog, VIEW)
-    with pytest.raises(InvalidMetadataError, match="creation is no JSON"):
+    with pytest.raises(InvalidMetadataError, match="creation is not JSON"):
         create(Unreadable(home.iceberg), VIEW, Definition(QUERY, layout="registered"), stager=home.stager)
     home.refresh()
     assert home.read() == ROWS
@@ -306,18 +306,18 @@ def test_a_creation_that_landed_and_then_failed_keeps_its_storage_table(home: La
 
 @pytest.mark.parametrize("sql", ["SELECT region, amount FROM lake.sales.orders", None])
 def test_a_replacement_that_landed_and_then_failed_keeps_its_storage_table(home: Lake, sql: str | None) -> None:
-    """As a new version, and as a plain view that becomes a materialized one."""
+    """For a new version, and for a plain view that becomes materialized."""
     if sql is None:
         drop(home.catalog, VIEW)
         home.plain_view("daily", "SELECT id, region, amount FROM lake.sales.orders")
     wanted = Definition(sql, layout="registered")
-    with pytest.raises(InvalidMetadataError, match="look is no JSON"):
+    with pytest.raises(InvalidMetadataError, match="load is not JSON"):
         create(Unreadable(home.iceberg), VIEW, wanted, stager=home.stager, replace=sql is not None)
     home.refresh()
     assert len(home.read()) == 3
 
 
-def test_a_storage_table_s_name_that_is_none_is_a_typed_error(home: Lake) -> None:
+def test_an_invalid_name_of_a_storage_table_is_a_typed_error(home: Lake) -> None:
     view = home.catalog.load(VIEW)
     assert home.catalog.replace(view, with_view_properties(view.metadata, {STORAGE_TABLE_PROPERTY: "a..b"}))
     with pytest.raises(InvalidMetadataError, match=STORAGE_TABLE_PROPERTY):
@@ -329,10 +329,10 @@ def test_a_layout_that_the_view_does_not_have_is_refused(home: Lake) -> None:
         create(home.catalog, VIEW, Definition(QUERY, layout="pointed"), stager=home.stager, replace=True)
 
 
-# -- other engines' words ----------------------------------------------------------------------
+# -- records of other engines ------------------------------------------------------------------
 
 
-def test_each_refresh_is_told_in_the_draft_s_words(home: Lake) -> None:
+def test_each_refresh_is_recorded_with_the_draft_s_field_names(home: Lake) -> None:
     home.plain_view("plain", "SELECT * FROM lake.sales.orders")
     home.view("top", "SELECT id FROM lake.sales.plain")
     home.refresh("sales.top")
@@ -358,15 +358,15 @@ def test_each_refresh_is_told_in_the_draft_s_words(home: Lake) -> None:
     }
 
 
-def test_what_another_engine_says_of_its_refresh_is_shown_in_one_spelling(home: Lake) -> None:
-    """The words have changed from draft to draft; what nobody can read hides nothing else."""
+def test_the_record_of_another_engine_is_shown_with_one_set_of_field_names(home: Lake) -> None:
+    """The names differ between drafts; a record that cannot be parsed does not hide the rest."""
     home.refresh()
     ours = stored_metadata(home.catalog, VIEW)["refresh_state"]
     assert (ours["view-version-id"], ours["source-states"][0]["snapshot-id"]) == (1, home.head())
     source = {"type": "table", "name": "orders", "namespace": ["sales"], "uuid": "u", "snapshot-id": 7}
-    told = {"refresh-version-id": 1, "refresh-start-timestamp-ms": 5, "source-states": [source]}
+    state = {"refresh-version-id": 1, "refresh-start-timestamp-ms": 5, "source-states": [source]}
     for text, shown in (
-        (json.dumps(told), {
+        (json.dumps(state), {
             "view-version-id": 1,
             "refresh-start-timestamp-ms": 5,
             "source-states": [source],
@@ -378,7 +378,7 @@ def test_what_another_engine_says_of_its_refresh_is_shown_in_one_spelling(home: 
         assert stored_metadata(home.catalog, VIEW)["refresh_state"] == shown
 
 
-def test_the_draft_s_words_can_be_left_out_and_others_are_refused(registered_home: Lake) -> None:
+def test_the_draft_s_record_can_be_omitted_and_unknown_names_are_refused(registered_home: Lake) -> None:
     home = registered_home
     home.table()
     home.view(properties={REFRESH_STATE_PROPERTY: "none"})
@@ -392,10 +392,10 @@ def test_the_draft_s_words_can_be_left_out_and_others_are_refused(registered_hom
 
 
 @pytest.mark.parametrize("way", ["replaced", "dropped and created again"])
-def test_i09_a_refresh_of_a_storage_table_that_nobody_reads_any_more_is_planned_again(
+def test_i09_a_refresh_of_a_replaced_storage_table_is_planned_again(
     home: Lake, monkeypatch: pytest.MonkeyPatch, way: str
 ) -> None:
-    """The view gets another storage table between a look and the commit; the old one is still there at that moment."""
+    """The view gets another storage table between a read and the commit; the old table still exists at that moment."""
     wider = Definition("SELECT region, id, amount FROM lake.sales.orders", layout="registered")
     commit, old = home.catalog.commit_table, name_of(home)
     landed: list[str | None] = []

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Broken files of real views: no command shows wrong rows, and ``repair`` leads back to the rows of a recompute."""
+"""Broken files of real views: no command returns wrong rows, and ``repair`` restores the rows of a recompute."""
 
 from __future__ import annotations
 
@@ -41,14 +41,14 @@ from airflow_mv.spec.view import with_view_properties
 from tests.builders import LAYOUTS, Lake, lake
 from tests.contract.support import VIEW, staged, where
 from tests.faults import Clock, FaultyCatalog, StoppedError, refuse
-from tests.protocol.maintenance import files, folder_of, grow_old, local
+from tests.protocol.maintenance import files, folder_of, local, make_older
 
 OTHER = "sales.other"
 
 
 @pytest.fixture(params=LAYOUTS)
 def home(request: pytest.FixtureRequest, sqlite_uri: str, warehouse: Path) -> Iterator[Lake]:
-    """A view that was refreshed three times, and another one whose files are mistaken for its own."""
+    """A view that was refreshed three times, and another view whose files are used in its place."""
     with lake(sqlite_uri, warehouse, layout=request.param) as found:
         found.table()
         found.table("others", rows=[(1, "east", 5), (2, "west", 6)])
@@ -56,25 +56,25 @@ def home(request: pytest.FixtureRequest, sqlite_uri: str, warehouse: Path) -> It
             "other", "SELECT region, count(*) AS orders, sum(amount) AS amount FROM lake.sales.others GROUP BY region"
         )
         found.refresh(OTHER)
-        grown(found, "daily")
+        refreshed_three_times(found, "daily")
         yield found
 
 
-def grown(home: Lake, name: str, **definition: Any) -> None:
+def refreshed_three_times(home: Lake, name: str, **definition: Any) -> None:
     home.view(name, allow_stale_data=True, **definition)
     for number in range(3):
         home.append((100 + number, f"region {number}", number))
         home.refresh(f"sales.{name}")
 
 
-def commented(home: Lake, text: str) -> None:
+def set_comment(home: Lake, text: str) -> None:
     """Give the view another metadata file."""
     loaded = home.catalog.load(VIEW)
     assert home.catalog.replace(loaded, with_view_properties(loaded.metadata, {"comment": text}))
 
 
 def recomputed(home: Lake) -> Counter[tuple[str, int, int]]:
-    """The query's rows, by nothing of the package."""
+    """The query's rows, computed without this package."""
     counts: Counter[str] = Counter()
     amounts: Counter[str] = Counter()
     for row in home.load().scan().to_arrow().to_pylist():
@@ -84,7 +84,7 @@ def recomputed(home: Lake) -> Counter[tuple[str, int, int]]:
 
 
 def shown(home: Lake) -> Counter[tuple[str, int, int]]:
-    """The rows as a reader gets them, by a catalog that has just been opened."""
+    """The rows that a reader gets from a newly opened catalog."""
     catalog = MaterializedViewCatalog(home.iceberg)
     result = read_arrow(catalog, readable(catalog, VIEW))
     return Counter((row[0], row[1], row[2]) for row in result.rows())
@@ -122,15 +122,15 @@ def cut(path: Path, _: Path) -> None:
     path.write_bytes(data[: random.randrange(1, len(data))])
 
 
-def garble(path: Path, _: Path) -> None:
+def corrupt(path: Path, _: Path) -> None:
     path.write_bytes(random.randbytes(path.stat().st_size))
 
 
-def mistake(path: Path, other: Path) -> None:
+def replace_by_other_view_s(path: Path, other: Path) -> None:
     shutil.copyfile(other, path)
 
 
-DAMAGES = [delete, empty, cut, garble, mistake]
+DAMAGES = [delete, empty, cut, corrupt, replace_by_other_view_s]
 KINDS = ["view", "storage", "list", "manifest", "data"]
 
 
@@ -138,8 +138,8 @@ def state_of(home: Lake, warehouse: Path) -> tuple[Any, ...]:
     return files(warehouse), home.rows_of_catalog()
 
 
-def in_full(home: Lake) -> Repaired:
-    """Repair, twice: the second time there is nothing left to do."""
+def repaired_twice(home: Lake) -> Repaired:
+    """Repair twice: the second repair finds nothing to do."""
     done = repair(home.catalog, VIEW, act=True)
     assert done.ok, done
     before = home.rows_of_catalog()
@@ -150,11 +150,11 @@ def in_full(home: Lake) -> Repaired:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_i02_what_is_lost_or_cut_is_said_and_repaired(home: Lake, warehouse: Path, kind: str) -> None:
-    """Before the repair no reader gets wrong rows, and a look changes nothing; afterwards a refresh has all rows."""
+def test_i02_lost_or_truncated_files_are_reported_and_repaired(home: Lake, warehouse: Path, kind: str) -> None:
+    """Before it no reader gets wrong rows, and inspecting changes nothing; afterwards a refresh has all rows."""
     random.seed(kind)
     for number, damage in enumerate(DAMAGES):
-        commented(home, f"before {damage.__name__}")
+        set_comment(home, f"before {damage.__name__}")
         mine, theirs = parts(home)[kind], parts(home, OTHER)[kind]
         damage(mine, theirs)
 
@@ -162,21 +162,21 @@ def test_i02_what_is_lost_or_cut_is_said_and_repaired(home: Lake, warehouse: Pat
             shown(home)
         assert not refused.value.retryable
         before = state_of(home, warehouse)
-        look = repair(home.catalog, VIEW)
+        inspected = repair(home.catalog, VIEW)
         assert state_of(home, warehouse) == before
-        assert not look.done
-        assert any(mine.name in finding.file for finding in look.findings), look
-        assert all(finding.repairable for finding in look.findings), look
+        assert not inspected.done
+        assert any(mine.name in finding.file for finding in inspected.findings), inspected
+        assert all(finding.repairable for finding in inspected.findings), inspected
 
-        assert in_full(home).findings
+        assert repaired_twice(home).findings
         assert files(warehouse) >= before[0]
         home.append((200 + number, "new", number))
         home.refresh()
         assert shown(home) == recomputed(home), damage.__name__
 
 
-def forget_earlier(home: Lake) -> None:
-    """Let no refresh before the current one be known: as after maintenance with a short age."""
+def expire_earlier(home: Lake) -> None:
+    """Drop the records of earlier refreshes, as maintenance with a short age does."""
     loaded = home.catalog.load(VIEW)
     kept = {str(path) for path in parts(home).values()}
     kept |= {str(local(loaded.materialized.storage_table_location))}
@@ -186,12 +186,12 @@ def forget_earlier(home: Lake) -> None:
 
 
 @pytest.mark.parametrize("kind", ["list", "data"])
-def test_a_current_snapshot_without_a_whole_one_before_is_computed_anew(home: Lake, kind: str) -> None:
-    """The view counts as never refreshed then: a plain refresh is enough."""
+def test_a_view_without_any_complete_snapshot_is_computed_again(home: Lake, kind: str) -> None:
+    """The view then counts as never refreshed, so a plain refresh is enough."""
     expire(home.catalog, VIEW, older_than=timedelta(0))
-    forget_earlier(home)
+    expire_earlier(home)
     parts(home)[kind].unlink()
-    (finding, *_) = in_full(home).findings
+    (finding, *_) = repaired_twice(home).findings
     assert "never refreshed" in finding.repair
     with pytest.raises(StaleViewError, match="never"):
         shown(home)
@@ -199,15 +199,15 @@ def test_a_current_snapshot_without_a_whole_one_before_is_computed_anew(home: La
     assert shown(home) == recomputed(home)
 
 
-def test_a_view_goes_back_to_the_refresh_before_and_says_which(home: Lake) -> None:
-    """Its rows are those that were there then, and the record is of them."""
+def test_a_repair_goes_back_to_the_previous_refresh_and_names_it(home: Lake) -> None:
+    """It restores the rows and the record of that refresh."""
     rows = shown(home)
     before = home.storage().state
     assert before is not None
     home.append((300, "north", 1))
     home.refresh()
     parts(home)["data"].unlink()
-    done = in_full(home)
+    done = repaired_twice(home)
     assert all(before.current_refresh_id in finding.repair for finding in done.findings)
     assert shown(home) == rows
     record = home.storage().record
@@ -218,22 +218,22 @@ def test_a_view_goes_back_to_the_refresh_before_and_says_which(home: Lake) -> No
 
 
 def test_with_time_travel_only_the_broken_refresh_is_lost(sqlite_uri: str, warehouse: Path) -> None:
-    """A broken older snapshot leaves the history; a broken current one leads back to the newest whole one."""
+    """A broken older snapshot leaves the history; a broken current one is replaced by the newest complete one."""
     with lake(sqlite_uri, warehouse) as home:
         home.table()
-        grown(home, "daily", time_travel=True)
+        refreshed_three_times(home, "daily", time_travel=True)
         first, second, third = (item["refresh_id"] for item in history(home.catalog, VIEW))
         good = shown(home)
         table = StaticTable.from_metadata(home.storage().location)
         second_snapshot = table.snapshot_by_name(f"refresh-{second}")
         assert second_snapshot is not None
         local(second_snapshot.manifest_list).unlink()
-        (finding,) = in_full(home).findings
+        (finding,) = repaired_twice(home).findings
         assert str(second_snapshot.snapshot_id) in finding.repair
         assert [item["refresh_id"] for item in history(home.catalog, VIEW)] == [first, third]
         assert shown(home) == good
         parts(home)["list"].write_bytes(b"")
-        in_full(home)
+        repaired_twice(home)
         assert [item["refresh_id"] for item in history(home.catalog, VIEW)] == [first]
         home.refresh()
         assert shown(home) == recomputed(home)
@@ -241,10 +241,10 @@ def test_with_time_travel_only_the_broken_refresh_is_lost(sqlite_uri: str, wareh
         assert shown(home) == recomputed(home)
 
 
-def test_view_metadata_is_taken_from_the_folder_if_the_row_does_not_help(home: Lake) -> None:
-    """The newest whole file of this view counts; a file of another view in the same folder leaves nothing proven."""
+def test_view_metadata_is_taken_from_the_folder_if_the_catalog_s_row_is_wrong(home: Lake) -> None:
+    """The newest complete file of this view is used; if the folder has a file of another view, nothing is proven."""
     for number in range(3):
-        commented(home, f"comment {number}")
+        set_comment(home, f"comment {number}")
     current, previous = parts(home)["view"], home.catalog.previous_location(home.catalog.identify(VIEW))
     assert previous is not None
     local(previous).write_bytes(b"{")
@@ -255,18 +255,18 @@ def test_view_metadata_is_taken_from_the_folder_if_the_row_does_not_help(home: L
     stray.write_text(other.read_text().replace(theirs, ours))
     assert not repair(home.catalog, VIEW, act=True).ok
     stray.unlink()
-    assert in_full(home).findings
+    assert repaired_twice(home).findings
     assert home.catalog.load(VIEW).metadata.properties["comment"] == "comment 0"
     home.refresh()
     assert shown(home) == recomputed(home)
 
 
-# -- a database of another day ------------------------------------------------------------------
+# -- a restored database -------------------------------------------------------------------------
 
 
 @contextmanager
 def restored(home: Lake, names: Sequence[str]) -> Iterator[None]:
-    """Let the rows of tables and views be afterwards what they were before."""
+    """Restore the rows of tables and views at the end."""
     query = "SELECT table_name, metadata_location, previous_metadata_location FROM iceberg_tables"
     with home.iceberg.engine.begin() as connection:  # type: ignore[attr-defined]
         rows = [row for row in connection.execute(text(query)).all() if row[0].startswith(tuple(names))]
@@ -278,37 +278,37 @@ def restored(home: Lake, names: Sequence[str]) -> Iterator[None]:
             connection.execute(text(update), {"name": name, "at": at, "before": before})
 
 
-def moved_on(home: Lake, refreshes: int) -> None:
+def refreshed_more(home: Lake, refreshes: int) -> None:
     for number in range(refreshes):
         home.append((400 + number, f"later {number}", number))
         home.refresh()
 
 
 @pytest.mark.parametrize("kept", ["all files", "only the newest files"])
-def test_a_restored_database_is_noticed_and_goes_forward(home: Lake, kept: str) -> None:
-    """To the newest state that follows from the row's; also where maintenance has deleted what the row names."""
+def test_a_restored_database_is_detected_and_repaired_to_the_newest_state(home: Lake, kept: str) -> None:
+    """The newest state that follows from the row's state is used, even if maintenance has deleted the row's file."""
     with restored(home, ["daily"]):
-        moved_on(home, 3)
+        refreshed_more(home, 3)
         if kept != "all files":
-            grow_old(folder_of(home))
+            make_older(folder_of(home))
             maintain(home.catalog, VIEW, older_than=timedelta(0))
-            commented(home, "to have two view files")
-            moved_on(home, 1)
+            set_comment(home, "to have two view files")
+            refreshed_more(home, 1)
             maintain(home.catalog, VIEW, older_than=timedelta(0))
-            moved_on(home, 1)
+            refreshed_more(home, 1)
         newest = shown(home)
-    look = repair(home.catalog, VIEW)
-    assert look.findings
-    in_full(home)
+    inspected = repair(home.catalog, VIEW)
+    assert inspected.findings
+    repaired_twice(home)
     assert shown(home) == newest == recomputed(home)
     assert home.refresh().outcome == "fresh"
 
 
 def test_an_older_state_can_be_accepted(home: Lake) -> None:
-    """The newer files stay where they are; nothing leads on from the state that was accepted."""
+    """The newer files are kept; no later state follows from the accepted one."""
     older = shown(home)
     with restored(home, ["daily"]):
-        moved_on(home, 3)
+        refreshed_more(home, 3)
     before = files(local(home.iceberg.properties["warehouse"]))
     done = repair(home.catalog, VIEW, act=True, accept_older=True)
     assert done.done
@@ -320,8 +320,8 @@ def test_an_older_state_can_be_accepted(home: Lake) -> None:
     assert shown(home) == recomputed(home)
 
 
-def test_what_a_refresh_that_died_has_left_is_no_newer_state(home: Lake, clock: Clock) -> None:
-    """Everything is written, and the swap was never done: the view is healthy."""
+def test_files_of_a_refresh_that_died_are_not_a_newer_state(home: Lake, clock: Clock) -> None:
+    """All files are written and the swap was never sent: the view is intact."""
     home.append()
     plan, outcome = staged(home)
     catalog = FaultyCatalog(home.iceberg, *[refuse] * 8)
@@ -333,8 +333,8 @@ def test_what_a_refresh_that_died_has_left_is_no_newer_state(home: Lake, clock: 
 # -- races and kills ---------------------------------------------------------------------------------
 
 
-def test_a_repair_that_is_overtaken_changes_nothing(home: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever publishes between the look and the act wins."""
+def test_a_repair_that_loses_a_race_changes_nothing(home: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A change that is published between the repair's read and its commit wins."""
     parts(home)["data"].unlink()
     real = repairs._publish
 
@@ -350,22 +350,22 @@ def test_a_repair_that_is_overtaken_changes_nothing(home: Lake, monkeypatch: pyt
 
 
 @pytest.mark.parametrize("kind", ["view", "storage", "data"])
-def test_a_repair_that_is_killed_leaves_the_old_state_or_the_new_one(home: Lake, kind: str) -> None:
-    """Before and after each write and each change of the catalog; the next repair ends it."""
-    commented(home, "two view files")
+def test_a_killed_repair_leaves_the_old_or_the_new_state(home: Lake, kind: str) -> None:
+    """It is killed before and after each write and each change of the catalog; the next repair completes it."""
+    set_comment(home, "two view files")
     parts(home)[kind].unlink()
     for number in range(12):
         if not killed_at(home, number):
             break
     else:
-        pytest.fail("a repair does less than this")
+        pytest.fail("the repair has fewer changes than this")
     assert not repair(home.catalog, VIEW).findings
     home.refresh()
     assert shown(home) == recomputed(home)
 
 
 def killed_at(home: Lake, number: int) -> bool:
-    """Repair, and die before the change of this number; whether it came so far."""
+    """Repair, and die before the change of this number; return whether it was reached."""
     catalog, count = MaterializedViewCatalog(home.iceberg), itertools.count()
 
     def dying(call: Callable[..., Any]) -> Callable[..., Any]:
@@ -390,13 +390,13 @@ def killed_at(home: Lake, number: int) -> bool:
     return False
 
 
-# -- what is no damage -------------------------------------------------------------------------------
+# -- intact views ------------------------------------------------------------------------------------
 
 
-def test_a_healthy_view_is_left_alone(every_home: Lake, warehouse: Path) -> None:
-    """In every catalog; and what is no materialized view is refused."""
+def test_an_intact_view_is_not_changed(every_home: Lake, warehouse: Path) -> None:
+    """This holds in every catalog; a view that is not materialized is refused."""
     every_home.table()
-    grown(every_home, "daily")
+    refreshed_three_times(every_home, "daily")
     before = files(warehouse), every_home.storage()
     done = repair(every_home.catalog, VIEW, act=True)
     assert (done.findings, done.done, done.ok) == ((), False, True)
@@ -410,9 +410,9 @@ def test_a_healthy_view_is_left_alone(every_home: Lake, warehouse: Path) -> None
 
 
 def test_lost_files_are_repaired_in_every_catalog(every_home: Lake) -> None:
-    """Also behind a REST server, whose storage table is changed by a commit."""
+    """This holds behind a REST server, too, where the storage table is changed by a commit."""
     every_home.table()
-    grown(every_home, "daily")
+    refreshed_three_times(every_home, "daily")
     parts(every_home)["list"].unlink()
     assert [item["why"] for item in verify_files(every_home.catalog, VIEW).to_dict()["damaged"]] == [
         "it does not exist"

@@ -70,10 +70,10 @@ class Server:
     endpoints: list[str] = field(default_factory=lambda: [*VIEWS, *TABLES])
     answers: dict[str, tuple[int, Any]] = field(default_factory=dict)
     bodies: list[dict[str, Any]] = field(default_factory=list)
-    asked: list[str] = field(default_factory=list)
+    requests: list[str] = field(default_factory=list)
 
     def answer(self, method: str, path: str) -> tuple[int, Any]:
-        self.asked.append(f"{method} {path.rsplit('/', 1)[-1]}")
+        self.requests.append(f"{method} {path.rsplit('/', 1)[-1]}")
         if path.startswith("/v1/config"):
             return 200, {"defaults": {}, "overrides": {}, "endpoints": self.endpoints}
         missing = {"error": {"message": "not there", "type": "NoSuchViewException", "code": 404}}
@@ -104,7 +104,7 @@ def server() -> Iterator[Server]:
         do_GET = do_POST = do_DELETE = do_HEAD = _answer
 
         def log_message(self, *_: object) -> None:
-            """Say nothing."""
+            """Log nothing."""
 
     with http_server(Handler) as port:
         state.address = f"http://127.0.0.1:{port}"
@@ -119,15 +119,15 @@ def found(**properties: str) -> tuple[int, Any]:
     return 200, {"metadata-location": "s3://b/v/metadata/1.json", "metadata": metadata(**properties).document()}
 
 
-def test_each_base_table_of_a_look_is_asked_for_once(server: Server) -> None:
-    """A server tells of one name at a time, and a table's whole metadata each time."""
+def test_each_base_table_of_an_observation_is_requested_once(server: Server) -> None:
+    """A server returns one table at a time, each with its complete metadata."""
     schema = Schema.model_validate({**COLUMNS, "schema-id": 0})
     table = new_table_metadata(schema, UNPARTITIONED_PARTITION_SPEC, UNSORTED_SORT_ORDER, "s3://b/t")
     given = {"metadata-location": "s3://b/t/metadata/1.json", "metadata": json.loads(table.model_dump_json())}
     server.answers = {"GET v": found(), "GET one": (200, given), "GET two": (200, given)}
     catalog = server.open()
     view = catalog.load("sales.v")
-    server.asked.clear()
+    server.requests.clear()
     places: dict[Identifier, Located] = {}
 
     query = parse_query(
@@ -140,10 +140,10 @@ def test_each_base_table_of_a_look_is_asked_for_once(server: Server) -> None:
     tables, _ = observe_tables(catalog, named, None, located=places)
 
     assert [(table.error, table.metadata_location) for table in tables] == [(None, "s3://b/t/metadata/1.json")] * 2
-    assert sorted(server.asked) == ["GET one", "GET two"]
+    assert sorted(server.requests) == ["GET one", "GET two"]
 
 
-def test_a_server_without_views_is_told_plainly_and_still_serves_base_tables(server: Server) -> None:
+def test_a_server_without_views_is_reported_and_still_serves_base_tables(server: Server) -> None:
     server.endpoints = TABLES
     catalog = server.open()
     assert not catalog.holds_views
@@ -155,7 +155,7 @@ def test_a_server_without_views_is_told_plainly_and_still_serves_base_tables(ser
     assert catalog.locate([catalog.identify("sales.t")]) == {}
 
 
-def test_the_pointed_layout_is_refused_where_no_pointer_can_be_swapped(server: Server) -> None:
+def test_the_pointed_layout_is_refused_if_the_catalog_cannot_swap_pointers(server: Server) -> None:
     wanted = Definition("SELECT 1 AS n", layout="pointed")
     with pytest.raises(UnsupportedError, match=r"'pointed'.*use the layout 'registered'"):
         create(server.open(), "sales.v", wanted, stager=lambda _: pytest.fail("a job was started"))
@@ -175,7 +175,7 @@ def test_the_pointed_layout_is_refused_where_no_pointer_can_be_swapped(server: S
         ((200, {"metadata-location": "s3://b/x", "metadata": {"format-version": 9}}), InvalidMetadataError),
     ],
 )
-def test_a_bad_answer_to_a_look_is_a_typed_error_without_secrets(
+def test_a_bad_answer_while_loading_is_a_typed_error_without_secrets(
     server: Server, answer: tuple[int, Any], error: type[MaterializedViewError]
 ) -> None:
     server.answers["GET v"] = answer
@@ -185,7 +185,7 @@ def test_a_bad_answer_to_a_look_is_a_typed_error_without_secrets(
     assert CANARY not in str(caught.value)
 
 
-def test_a_server_that_is_gone_is_unavailable(server: Server) -> None:
+def test_a_server_that_does_not_answer_is_unavailable(server: Server) -> None:
     catalog = server.open()
     catalog._catalog.uri = "http://user:canary-91c2-token@127.0.0.1:9"  # type: ignore[attr-defined]
     with pytest.raises(CatalogUnavailableError) as caught:
@@ -196,7 +196,7 @@ def test_a_server_that_is_gone_is_unavailable(server: Server) -> None:
     assert CANARY not in str(caught.value)
 
 
-def test_a_view_that_is_not_there_is_not_found(server: Server) -> None:
+def test_a_missing_view_is_not_found(server: Server) -> None:
     catalog = server.open()
     assert not catalog.exists("sales.v")
     for call in (catalog.load, catalog.drop):
@@ -204,7 +204,7 @@ def test_a_view_that_is_not_there_is_not_found(server: Server) -> None:
             call("sales.v")
 
 
-def test_a_name_that_is_taken_says_by_what(server: Server) -> None:
+def test_a_name_that_exists_is_refused_with_the_type_of_its_owner(server: Server) -> None:
     server.answers["POST views"] = refusal(409)
     catalog = server.open()
     with pytest.raises(AlreadyExistsError, match="a table"):
@@ -215,7 +215,9 @@ def test_a_name_that_is_taken_says_by_what(server: Server) -> None:
 
 
 @pytest.mark.parametrize("status", [500, 502, 503, 504])
-def test_a_replacement_without_an_answer_is_unknown_and_a_refused_one_is_not_done(server: Server, status: int) -> None:
+def test_a_replacement_without_an_answer_is_unknown_and_a_refused_one_is_not_applied(
+    server: Server, status: int
+) -> None:
     server.answers["GET v"] = found()
     catalog = server.open()
     view = catalog.load("sales.v")
@@ -225,12 +227,12 @@ def test_a_replacement_without_an_answer_is_unknown_and_a_refused_one_is_not_don
         catalog.replace(view, changed)
     server.answers["POST v"] = refusal(409)
     assert not catalog.replace(view, changed)
-    for code, told in ((404, None), (400, UnsupportedError), (403, ConfigurationError)):
-        # Whether it landed, only a look can tell; what the answer says counts after that.
+    for code, expected in ((404, None), (400, UnsupportedError), (403, ConfigurationError)):
+        # Only reading the view shows whether it landed; after that the answer counts.
         server.answers["POST v"] = refusal(code)
         with pytest.raises(CommitStateUnknownError) as caught:
             catalog.replace(view, changed)
-        assert isinstance(caught.value.refusal, told) if told else caught.value.refusal is None
+        assert isinstance(caught.value.refusal, expected) if expected else caught.value.refusal is None
     server.answers["POST v"] = found(comment="new")
     assert catalog.replace(view, changed)
     assert server.bodies[-1] == {
@@ -239,8 +241,8 @@ def test_a_replacement_without_an_answer_is_unknown_and_a_refused_one_is_not_don
     }
 
 
-def test_only_what_differs_is_sent() -> None:
-    """Whatever else someone changes meanwhile stays."""
+def test_only_differences_are_sent() -> None:
+    """Other changes that are made meanwhile are preserved."""
     old = metadata(a="1", b="2")
     redefined = replace_version(
         without_properties(with_view_properties(old, {"a": "3"}), "b"),

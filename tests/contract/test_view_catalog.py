@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a catalog of views does, for each database: create, load, list, swap, replace, drop, and hostile rows."""
+"""The catalog of views in each database: create, load, list, swap, replace, drop, and hostile rows."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def metadata(home: Lake, name: str = "v", namespace: tuple[str, ...] = ("sales",
 
 
 def point(home: Lake, location: object, name: str = "v") -> None:
-    """Set a row's pointer behind everyone's back."""
+    """Set a row's pointer directly in the database."""
     with home.iceberg.engine.begin() as connection:
         connection.execute(
             text("UPDATE iceberg_tables SET metadata_location = :location WHERE table_name = :name"),
@@ -74,7 +74,7 @@ def point(home: Lake, location: object, name: str = "v") -> None:
 # -- create, load, list, exists ----------------------------------------------------------------
 
 
-def test_a_created_view_loads_as_it_was_written(home: Lake) -> None:
+def test_a_created_view_is_loaded_as_it_was_written(home: Lake) -> None:
     created = home.catalog.create("sales.v", metadata(home, comment="été ☃"))
     loaded = home.catalog.load("lake.sales.v")
     assert loaded == created
@@ -105,7 +105,7 @@ def test_pyiceberg_does_not_take_our_views_for_tables(home: Lake) -> None:
     assert not home.iceberg.table_exists("sales.v")
 
 
-def test_a_second_view_of_one_name_is_refused_and_leaves_no_file(home: Lake, warehouse: Path) -> None:
+def test_a_second_view_with_the_same_name_is_refused_and_leaves_no_file(home: Lake, warehouse: Path) -> None:
     first = home.catalog.create("sales.v", metadata(home))
     before = sorted(warehouse.rglob("*.json"))
     with pytest.raises(AlreadyExistsError, match=r"a view lake\.sales\.v exists"):
@@ -114,7 +114,7 @@ def test_a_second_view_of_one_name_is_refused_and_leaves_no_file(home: Lake, war
     assert sorted(warehouse.rglob("*.json")) == before
 
 
-def test_a_view_of_a_table_s_name_is_refused_and_the_table_stays(home: Lake) -> None:
+def test_a_view_with_a_table_s_name_is_refused_and_the_table_is_kept(home: Lake) -> None:
     home.table("orders")
     before = home.rows_of_catalog()
     with pytest.raises(AlreadyExistsError, match=r"a table lake\.sales\.orders exists"):
@@ -123,7 +123,7 @@ def test_a_view_of_a_table_s_name_is_refused_and_the_table_stays(home: Lake) -> 
 
 
 @pytest.mark.parametrize("call", ["load", "drop"])
-def test_a_view_that_is_not_there_or_is_a_table_is_not_found(home: Lake, call: str) -> None:
+def test_a_missing_view_or_a_table_is_not_found(home: Lake, call: str) -> None:
     home.table("orders")
     for name in ("sales.nothing", "nowhere.v", "sales.orders"):
         with pytest.raises(ViewNotFoundError, match=name.replace(".", r"\.")):
@@ -136,7 +136,7 @@ def test_a_view_in_a_namespace_that_does_not_exist_is_refused(home: Lake) -> Non
         metadata(home, "v", ("nowhere",))
 
 
-def test_a_plain_view_loads_and_says_that_it_is_not_materialized(home: Lake) -> None:
+def test_a_plain_view_is_loaded_and_reported_as_not_materialized(home: Lake) -> None:
     loaded = home.catalog.create("sales.v", metadata(home))
     assert loaded.settings is None
     with pytest.raises(NotMaterializedError, match=r"lake\.sales\.v"):
@@ -164,14 +164,14 @@ def test_a_swap_changes_exactly_one_row(home: Lake) -> None:
     before = home.rows_of_catalog()
     new = home.catalog.write_metadata(with_view_properties(view.metadata, {"a": "1"}), number=1)
     assert home.catalog.swap(view.identifier, view.metadata_location, new)
-    (gone,) = set(before) - set(home.rows_of_catalog())
+    (removed,) = set(before) - set(home.rows_of_catalog())
     (added,) = set(home.rows_of_catalog()) - set(before)
-    assert gone[:3] == added[:3] == ("lake", "sales", "v")
+    assert removed[:3] == added[:3] == ("lake", "sales", "v")
     assert added[3:] == (new, view.metadata_location, "VIEW")
     assert home.catalog.load("sales.v").metadata.properties == {"a": "1"}
 
 
-def test_a_swap_with_a_stale_base_does_nothing(home: Lake) -> None:
+def test_a_swap_with_a_stale_base_changes_nothing(home: Lake) -> None:
     surroundings(home)
     view = home.catalog.create("sales.v", metadata(home))
     assert home.catalog.replace(view, with_view_properties(view.metadata, {"a": "1"}))
@@ -182,7 +182,7 @@ def test_a_swap_with_a_stale_base_does_nothing(home: Lake) -> None:
     assert home.rows_of_catalog() == before
 
 
-def test_a_table_s_pointer_is_never_swapped_nor_dropped(home: Lake) -> None:
+def test_a_table_s_pointer_is_never_swapped_or_dropped(home: Lake) -> None:
     table = home.table("orders")
     before = home.rows_of_catalog()
     assert not home.catalog.swap(Identifier("lake", ("sales",), "orders"), table.metadata_location, "file:///x")
@@ -214,8 +214,8 @@ def test_dropping_removes_one_row_and_no_file(home: Lake) -> None:
     view = home.catalog.create("sales.v", metadata(home))
     before = home.rows_of_catalog()
     home.catalog.drop("sales.v")
-    (gone,) = set(before) - set(home.rows_of_catalog())
-    assert gone[:3] == ("lake", "sales", "v")
+    (removed,) = set(before) - set(home.rows_of_catalog())
+    assert removed[:3] == ("lake", "sales", "v")
     assert len(home.rows_of_catalog()) == len(before) - 1
     assert exists(view.metadata_location)
     home.catalog.create("sales.v", metadata(home))
@@ -238,7 +238,7 @@ ODD = ['quo"te', "it's", "a b", "x; DROP TABLE iceberg_tables; --", "naïve ☃ 
 ODD += ["back`tick", "-rf", "a" * 255, "?", ":name", "\\", "~", "C:\\x", "s3:"]
 
 
-def test_odd_names_are_kept_apart_and_stay_in_the_warehouse(home: Lake, warehouse: Path) -> None:
+def test_odd_names_are_distinguished_and_stay_in_the_warehouse(home: Lake, warehouse: Path) -> None:
     plain = home.catalog.create("sales.v", metadata(home)).identifier
     for name in ODD:
         view = Identifier("lake", ("sales",), name)
@@ -266,7 +266,7 @@ def test_odd_namespaces_stay_in_the_warehouse(home: Lake, warehouse: Path) -> No
 
 
 def test_a_dot_in_a_namespace_part_is_refused_everywhere(home: Lake) -> None:
-    """SQL catalogs store `a`.`b` and `a.b` alike: the view of one must never answer for the other."""
+    """SQL catalogs store `a`.`b` and `a.b` alike: a view of one must never be returned for the other."""
     home.iceberg.create_namespace("sales.eu")
     home.catalog.create(Identifier("lake", ("sales", "eu"), "v"), metadata(home, "v", ("sales", "eu")))
     dotted = Identifier("lake", ("sales.eu",), "v")
@@ -281,7 +281,7 @@ def test_a_namespace_that_is_too_long_is_refused(home: Lake) -> None:
         home.catalog.exists(Identifier("lake", ("a" * 200, "b" * 200), "v"))
 
 
-def test_a_row_without_a_legal_name_does_not_hide_the_others(home: Lake, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_row_with_an_invalid_name_does_not_hide_the_others(home: Lake, caplog: pytest.LogCaptureFixture) -> None:
     home.catalog.create("sales.v", metadata(home))
     with home.iceberg.engine.begin() as connection:
         for namespace, name in (("", "top"), ("a..b", "v"), ("sales", "line\nbreak")):
@@ -297,7 +297,7 @@ def test_a_row_without_a_legal_name_does_not_hide_the_others(home: Lake, caplog:
 # -- hostile rows and layouts ------------------------------------------------------------------
 
 
-#: Where a row may point, and how that ends.
+#: Locations that a row may have, and the resulting error.
 _LOCATIONS = (
     (None, InvalidMetadataError),
     ("", InvalidMetadataError),
@@ -318,7 +318,7 @@ _LOCATIONS = (
 )
 
 
-def test_a_pointer_that_leads_nowhere_is_a_typed_error_that_names_the_view(home: Lake) -> None:
+def test_an_invalid_pointer_is_a_typed_error_that_names_the_view(home: Lake) -> None:
     home.catalog.create("sales.v", metadata(home))
     for location, error in _LOCATIONS:
         point(home, location)
@@ -326,13 +326,13 @@ def test_a_pointer_that_leads_nowhere_is_a_typed_error_that_names_the_view(home:
             home.catalog.load("sales.v")
 
 
-def test_a_location_that_is_too_long_is_refused_before_it_is_cut(home: Lake) -> None:
+def test_a_location_that_is_too_long_is_refused_before_it_is_truncated(home: Lake) -> None:
     view = home.catalog.create("sales.v", metadata(home))
     with pytest.raises(InvalidMetadataError, match="1000"):
         home.catalog.swap(view.identifier, view.metadata_location, "file:///" + "x" * 1000)
 
 
-def test_the_old_layout_is_refused_with_the_way_out(uri: str, warehouse: Path) -> None:
+def test_the_old_schema_of_a_catalog_is_refused_with_the_setting_that_upgrades_it(uri: str, warehouse: Path) -> None:
     engine = create_engine(uri)
     with engine.begin() as connection:
         connection.execute(
@@ -345,7 +345,7 @@ def test_the_old_layout_is_refused_with_the_way_out(uri: str, warehouse: Path) -
         )
     engine.dispose()
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # pyiceberg tells of the old layout, too
+        warnings.simplefilter("ignore")  # pyiceberg warns of the old schema, too
         old = SqlCatalog("lake", uri=uri, warehouse=f"file://{warehouse}")
     with pytest.raises(ConfigurationError, match="schema_version=v1"):
         MaterializedViewCatalog(old)
@@ -355,10 +355,10 @@ def test_the_old_layout_is_refused_with_the_way_out(uri: str, warehouse: Path) -
 
 
 @pytest.mark.postgres
-def test_a_connection_that_the_server_closed_is_unavailable_once_and_never_half_done(
+def test_a_connection_that_the_server_closed_is_unavailable_once_and_nothing_is_half_applied(
     postgres_uri: str, warehouse: Path
 ) -> None:
-    """A restarted server leaves dead connections in the pool."""
+    """A restarted server leaves closed connections in the pool."""
     with lake(postgres_uri, warehouse) as home:
         home.table()
         view = home.view()

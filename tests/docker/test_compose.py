@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The compose file and the image, as far as they can be checked where no container engine runs."""
+"""The compose file and the image, as far as they can be checked without a container engine."""
 
 from __future__ import annotations
 
@@ -39,18 +39,18 @@ def _resolved() -> dict[str, Any]:
 
 
 def _default(text: str) -> str:
-    """Put in the defaults of `${NAME:-default}`, as compose does."""
+    """Substitute the defaults of `${NAME:-default}`, as compose does."""
     return re.sub(r"\$\{\w+:-([^}]*)\}", r"\1", text)
 
 
 def test_compose_accepts_the_file() -> None:
-    """The one judge that counts, with no engine behind it."""
+    """compose itself validates the file, without an engine."""
     assert _resolved()["services"].keys() == SERVICES.keys()
 
 
 @pytest.mark.parametrize("name", sorted(SERVICES))
-def test_a_service_mounts_only_what_is_there(name: str) -> None:
-    """Docker makes an empty folder of a path that is missing, and the service starts with nothing in it."""
+def test_a_service_mounts_only_existing_files(name: str) -> None:
+    """Docker would create an empty folder for a missing path and start the service with it."""
     for volume in SERVICES[name].get("volumes", ()):
         source, target, *_ = volume.split(":")
         assert target.startswith("/")
@@ -61,8 +61,8 @@ def test_a_service_mounts_only_what_is_there(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", sorted(SERVICES))
-def test_a_published_port_is_reachable_from_this_machine_only(name: str) -> None:
-    """The secrets are known to everybody until they are changed."""
+def test_a_published_port_is_reachable_from_this_host_only(name: str) -> None:
+    """The default secrets are public until they are changed."""
     for port in SERVICES[name].get("ports", ()):
         assert re.fullmatch(r"127\.0\.0\.1:\d+:\d+", port), port
 
@@ -74,7 +74,7 @@ def test_no_two_services_publish_the_same_port() -> None:
 
 
 @pytest.mark.parametrize("name", sorted(SERVICES))
-def test_a_service_waits_for_what_can_answer(name: str) -> None:
+def test_a_service_waits_only_for_services_with_a_health_check(name: str) -> None:
     """Waiting for the health of a service without a health check never ends."""
     for other, how in SERVICES[name].get("depends_on", {}).items():
         if how["condition"] == "service_healthy":
@@ -85,16 +85,16 @@ def test_a_service_waits_for_what_can_answer(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", sorted(SERVICES.keys() - ONE_SHOT))
-def test_a_lasting_service_has_a_health_check_on_a_port_it_listens_on(name: str) -> None:
-    """A check of a port that nobody opens would restart nothing and block all that wait for it."""
+def test_a_long_running_service_has_a_health_check_on_a_port_it_listens_on(name: str) -> None:
+    """A check of a closed port would block all services that wait for it."""
     check = " ".join(SERVICES[name]["healthcheck"]["test"])
     command = _default(str(SERVICES[name].get("command", "")))
     for port in re.findall(r"localhost:(\d+)", check):
         assert re.search(rf"port {port}\b", command), (check, command)
 
 
-def test_the_connections_are_those_that_the_operators_take_by_default() -> None:
-    """A JSON connection with a stray comma is only noticed by the first task that asks for it."""
+def test_the_connections_are_those_that_the_operators_use_by_default() -> None:
+    """Otherwise only the first task that uses a connection would report invalid JSON."""
     environment = SERVICES["airflow-scheduler"].get("environment") or COMPOSE["x-airflow"]["environment"]
     iceberg = json.loads(_default(environment["AIRFLOW_CONN_ICEBERG_DEFAULT"]))
     spark = json.loads(_default(environment["AIRFLOW_CONN_SPARK_DEFAULT"]))
@@ -104,16 +104,16 @@ def test_the_connections_are_those_that_the_operators_take_by_default() -> None:
     assert spark["host"].removeprefix("spark://") in SERVICES
 
 
-def test_the_warehouse_is_the_same_folder_in_every_service_that_reads_or_writes_it() -> None:
-    """Iceberg metadata holds absolute paths."""
+def test_the_warehouse_is_mounted_at_the_same_path_in_every_service() -> None:
+    """Iceberg metadata has absolute paths."""
     connection = json.loads(_default(COMPOSE["x-airflow"]["environment"]["AIRFLOW_CONN_ICEBERG_DEFAULT"]))
     folder = connection["extra"]["warehouse"].removeprefix("file://")
     for name in ("airflow-scheduler", "airflow-triggerer", "spark-worker"):
         assert f"warehouse:{folder}" in SERVICES[name]["volumes"], name
 
 
-def test_the_dockerfile_copies_only_what_is_there_and_not_ignored() -> None:
-    """A build fails on it only after minutes, on a machine that has an engine."""
+def test_the_dockerfile_copies_only_existing_files_that_are_not_ignored() -> None:
+    """A build fails only after minutes, and only on a host with an engine."""
     ignored = (ROOT / ".dockerignore").read_text().splitlines()
     for line in (DOCKER / "Dockerfile").read_text().splitlines():
         if line.startswith("COPY "):
@@ -122,13 +122,12 @@ def test_the_dockerfile_copies_only_what_is_there_and_not_ignored() -> None:
                 assert f"!{source}" in ignored, source
 
 
-def test_the_database_of_the_catalog_is_made_by_the_init_script() -> None:
-    """Nothing else makes it."""
+def test_the_catalog_s_database_is_created_by_the_init_script() -> None:
     assert "CREATE DATABASE iceberg;" in (DOCKER / "postgres-init.sql").read_text()
 
 
-def test_the_install_script_is_valid_and_uses_only_files_that_the_image_has() -> None:
-    """It runs where nobody looks."""
+def test_the_install_script_is_valid_and_uses_only_files_of_the_image() -> None:
+    """A failure would be visible only in the build's log."""
     script = DOCKER / "install.sh"
     subprocess.run(["bash", "-n", script], check=True)
     dockerfile = (DOCKER / "Dockerfile").read_text()
@@ -139,15 +138,15 @@ def test_the_install_script_is_valid_and_uses_only_files_that_the_image_has() ->
 
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
-def test_the_install_script_makes_an_environment_that_runs(tmp_path: Path) -> None:
-    """The image's content without the image: our command, Airflow, Spark and its jars start from it."""
+def test_the_install_script_creates_a_working_environment(tmp_path: Path) -> None:
+    """The image's content without the image: the command, Airflow, Spark and its jars start from it."""
     context, prefix = tmp_path / "source", tmp_path / "prefix"
     (context / "docker").mkdir(parents=True)
     for name in ("pyproject.toml", "constraints.txt", "README.md", "LICENSE", "docker/install.sh"):
         shutil.copy(ROOT / name, context / name)
     shutil.copytree(ROOT / "airflow_mv", context / "airflow_mv")
     subprocess.run(["bash", context / "docker" / "install.sh", prefix], check=True, timeout=1100)
-    shutil.rmtree(context)  # what is installed must not need it
+    shutil.rmtree(context)  # the installed environment must not need it
     programs = prefix / "venv" / "bin"
     environment = {**os.environ, "PATH": f"{programs}:{os.environ['PATH']}", "AIRFLOW_HOME": str(tmp_path / "airflow")}
     for command in (["airflow-mv", "--help"], ["airflow", "version"], ["spark-submit", "--version"]):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The guide for contributors is correct: the walks through the code, the words, the codes."""
+"""The guide for contributors is correct: the walks through the code, the layers, the codes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.builders import Lake, lake
 
 ROOT = Path(__file__).parents[2]
 CONTRIBUTING = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
-#: Only the command line and a real Spark session enter these.
+#: Only the command line and a real Spark session enter these files.
 _NOT_WALKED = ("airflow_mv/job/", "airflow_mv/cli/", "airflow_mv/refresh/stagers.py")
 
 
@@ -57,7 +57,7 @@ def home(sqlite_uri: str, warehouse: Path) -> Iterator[Lake]:
         yield found
 
 
-def look(home: Lake) -> bool:
+def read_status(home: Lake) -> bool:
     (document,) = statuses(home.catalog, [home.catalog.identify("sales.daily")])
     return bool(document["state"] == "never-refreshed")
 
@@ -66,10 +66,10 @@ def look(home: Lake) -> bool:
     ("walk", "most", "act"),
     [
         ("refresh", 22, lambda home: home.refresh().outcome == "refreshed"),
-        ("status", 9, look),
+        ("status", 9, read_status),
     ],
 )
-def test_the_files_to_read_are_few_and_are_entered(
+def test_the_listed_files_are_few_and_are_entered(
     home: Lake, walk: str, most: int, act: Callable[[Lake], bool]
 ) -> None:
     files = listed(walk)
@@ -80,13 +80,13 @@ def test_the_files_to_read_are_few_and_are_entered(
     assert [file for file in files if file not in seen and not file.startswith(_NOT_WALKED)] == []
 
 
-def test_every_file_that_it_names_is_there() -> None:
+def test_every_file_that_it_names_exists() -> None:
     named = re.findall(r"`((?:airflow_mv|tests|docs|examples)/[\w/.]*\w)`", CONTRIBUTING)
     assert named
     assert [path for path in named if not (ROOT / path).exists()] == []
 
 
-def test_the_layers_are_those_that_are_enforced() -> None:
+def test_the_documented_layers_are_the_enforced_layers() -> None:
     layers = re.findall(
         r'(?m)^    "(.*)",$',
         (ROOT / "pyproject.toml").read_text(encoding="utf-8").partition("layers = [")[2].partition("]")[0],

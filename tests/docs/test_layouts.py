@@ -16,16 +16,16 @@ from airflow_mv.publish.layouts import LAYOUTS
 SOURCE = Path(airflow_mv.__file__).parent
 #: The implementations of the layouts.
 ALLOWED = {f"{package}/{name}.py" for package in ("catalog", "publish") for name in STORED_LAYOUTS}
-#: What is set in one layout and not in another.
+#: Attributes that are set in one layout only.
 NAMES = ("storage_table", "storage_table_name")
 
 
 def decisions_in(tree: ast.AST) -> Iterator[ast.expr]:
-    """Yield the expressions whose truth, presence, class or equality decides something."""
+    """Yield the expressions whose truth, presence, class or equality decides a branch."""
     for node in ast.walk(tree):
         match node:
             case ast.IfExp(test=test, body=ast.Call(func=ast.Name("str"), args=[shown])) if same(test, shown):
-                pass  # a name that is shown, if there is one
+                pass  # an optional name in a message
             case ast.If(test=test) | ast.IfExp(test=test) | ast.While(test=test):
                 yield test
             case ast.comprehension(ifs=found) | ast.BoolOp(values=found):
@@ -42,12 +42,12 @@ def same(one: ast.expr, other: ast.expr) -> bool:
     return ast.unparse(one) == ast.unparse(other)
 
 
-def tells_layouts(test: ast.expr) -> bool:
+def distinguishes_layouts(test: ast.expr) -> bool:
     match test:
         case ast.Constant(value=str(text)):
             return text in STORED_LAYOUTS
         case ast.Tuple(elts=parts) | ast.Set(elts=parts) | ast.List(elts=parts):
-            return any(map(tells_layouts, parts))
+            return any(map(distinguishes_layouts, parts))
         case ast.Attribute(attr=name):
             return name in NAMES or ast.unparse(test).endswith(("storage.name", "table.name", "loaded.name"))
         case ast.Name(id=name):
@@ -55,8 +55,8 @@ def tells_layouts(test: ast.expr) -> bool:
     return False
 
 
-def asking(text: str) -> list[str]:
-    return sorted(ast.unparse(test) for test in decisions_in(ast.parse(text)) if tells_layouts(test))
+def decisions_about_layouts(text: str) -> list[str]:
+    return sorted(ast.unparse(test) for test in decisions_in(ast.parse(text)) if distinguishes_layouts(test))
 
 
 @pytest.mark.parametrize(
@@ -75,20 +75,20 @@ def asking(text: str) -> list[str]:
         "isinstance(storage, (RegisteredStorage, str))",
     ],
 )
-def test_the_search_finds_what_it_is_for(text: str) -> None:
-    assert asking(text)
+def test_the_search_finds_decisions_about_layouts(text: str) -> None:
+    assert decisions_about_layouts(text)
 
 
 @pytest.mark.parametrize("text", ["state is None", "str(x.storage_table) if x.storage_table else None", "a == 'b'"])
-def test_the_search_leaves_the_rest(text: str) -> None:
-    assert not asking(text)
+def test_the_search_ignores_other_code(text: str) -> None:
+    assert not decisions_about_layouts(text)
 
 
-def test_no_module_asks_which_layout_a_view_has() -> None:
-    found = {str(path.relative_to(SOURCE)): asking(path.read_text()) for path in SOURCE.rglob("*.py")}
+def test_no_other_module_checks_which_layout_a_view_has() -> None:
+    found = {str(path.relative_to(SOURCE)): decisions_about_layouts(path.read_text()) for path in SOURCE.rglob("*.py")}
     assert {name: asked for name, asked in found.items() if asked and name not in ALLOWED} == {}
 
 
-def test_each_layout_is_registered_for_what_is_stored_and_for_what_is_published() -> None:
+def test_each_layout_is_registered_for_storage_and_for_publication() -> None:
     assert STORED_LAYOUTS.keys() == LAYOUTS.keys()
     assert all(name == layout.name for layouts in (STORED_LAYOUTS, LAYOUTS) for name, layout in layouts.items())

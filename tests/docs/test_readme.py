@@ -22,7 +22,7 @@ def test_the_dag_in_the_readme_is_the_example_that_the_tests_run() -> None:
     assert (ROOT / file).read_text(encoding="utf-8").endswith("\n\n" + shown)
 
 
-def test_every_command_that_the_readme_names_exists_with_its_options() -> None:
+def test_every_command_in_the_readme_exists_with_its_options() -> None:
     for name, rest in re.findall(r"(?m)^airflow-mv (\w+)(.*)$", README):
         command = main.commands[name]
         known = {option for parameter in command.params for option in parameter.opts}
@@ -32,13 +32,13 @@ def test_every_command_that_the_readme_names_exists_with_its_options() -> None:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_links_inside_the_repository_lead_somewhere(page: Path) -> None:
+def test_links_inside_the_repository_are_valid(page: Path) -> None:
     links = re.findall(r"\]\((?!https?:|#)([^)#]+)", page.read_text(encoding="utf-8"))
     assert [link for link in links if not (page.parent / link).exists()] == []
 
 
-def test_every_invariant_names_a_test_that_is_there_and_bears_its_number() -> None:
-    """All 26, none twice, and no test bears a number that is none."""
+def test_every_invariant_names_an_existing_test_with_its_number() -> None:
+    """All 26 occur once, and no test has another number."""
     page = ROOT / "docs" / "invariants.md"
     named = re.findall(r"(?m)^\| (\d+) \|.*\[`test_i(\d\d)(\w+)`\]\((\S+)\)", page.read_text(encoding="utf-8"))
     assert [int(number) for number, *_ in named] == list(range(1, 27))

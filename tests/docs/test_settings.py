@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The page of settings names every setting that is read, with its default, and the numbers as they are in the code."""
+"""The page of settings names every setting that the code reads, with the default and limits of the code."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from airflow_mv.spec.refresh_state import DEFAULT_DIALECT
 
 SOURCE = Path(airflow_mv.__file__).parent
 PAGE = SOURCE.parent / "docs" / "reference" / "settings.md"
-#: Keys that this package writes for itself.
+#: Keys that only this package writes.
 OWN = {"storage-table", "storage-table-uuid", "storage-of", "refresh-id", "complete", "fallback", "change-id"}
 
 
@@ -43,8 +43,8 @@ def test_the_defaults_on_the_page_are_those_of_the_code() -> None:
     assert shown["refresh-state"] == DEFAULT_DIALECT
     assert [float(row[1]) for row in rows("Catalog properties") if "answer" in row[0]] == [ANSWER_SECONDS]
     options = get_provider_info()["config"]["airflow_mv"]["options"]
-    told = {row[0]: "" if row[1] == "none" else row[1] for row in rows("Airflow options")}
-    assert told == {name: option["default"] for name, option in options.items()}
+    documented = {row[0]: "" if row[1] == "none" else row[1] for row in rows("Airflow options")}
+    assert documented == {name: option["default"] for name, option in options.items()}
 
 
 def test_the_numbers_on_the_page_are_those_of_the_code() -> None:

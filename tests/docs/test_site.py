@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The documentation as a site: it builds without a warning, loads nothing from elsewhere, has all public names."""
+"""The documentation's site builds without a warning, loads nothing from other hosts, and has all public names."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ PUBLIC = ("airflow_mv.operators", "airflow_mv.sensors", "airflow_mv.dags")
 
 
 def build(target: Path, config: Path = ROOT / ".ci" / "mkdocs.yml") -> subprocess.CompletedProcess[str]:
-    """Build the site with the warnings as errors that the configuration asks for."""
+    """Build the site with warnings as errors, as configured."""
     return subprocess.run(
         [sys.executable, "-m", "mkdocs", "build", "--config-file", config, "--site-dir", target],
         capture_output=True,
@@ -50,15 +50,15 @@ def test_every_page_of_the_docs_is_on_the_site(site: dict[str, str]) -> None:
 
 
 def test_a_page_loads_nothing_from_another_host(site: dict[str, str]) -> None:
-    """A reader's browser must not tell third parties what they read: no fonts, scripts, styles or images of others."""
+    """A reader's browser must not contact third parties for fonts, scripts, styles or images."""
     loading = re.compile(
         r"<(?:script|link|img|iframe|source|video)\b[^>]*?\b(?:src|href)=[\"']?((?:https?:)?//[^\"'\s>]+)"
     )
     assert {page: found for page, text in site.items() if (found := loading.findall(text))} == {}
 
 
-def test_a_link_to_the_repository_leads_to_a_file_that_is_there(site: dict[str, str]) -> None:
-    """Such links are made of relative ones: only this compares them with the tree."""
+def test_a_link_to_the_repository_leads_to_an_existing_file(site: dict[str, str]) -> None:
+    """The build makes such links of relative ones; only this test compares them with the repository."""
     link = re.compile(re.escape(REPOSITORY) + r"/(blob|tree)/main/([^\"#]+)")
     found = {(kind, unquote(path)) for text in site.values() for kind, path in link.findall(text)}
     assert ("blob", "tests/protocol/test_simulation.py") in found
@@ -80,8 +80,8 @@ def test_every_error_is_in_the_reference(site: dict[str, str]) -> None:
     assert [name for name in names if f'id="airflow_mv.errors.{name}"' not in site["reference/errors.html"]] == []
 
 
-def test_a_link_that_leads_nowhere_fails_the_build(tmp_path: Path) -> None:
-    """Of the configuration, with one small folder of pages in place of docs/."""
+def test_a_broken_link_fails_the_build(tmp_path: Path) -> None:
+    """The configuration is used with a small folder of pages in place of docs/."""
     pytest.importorskip("mkdocs", reason="the docs extra is not installed: run `make setup`")
     (tmp_path / "docs").mkdir()
     (tmp_path / "docs" / "page.md").write_text(f"# Page\n\n{' '.join(BROKEN)}\n", encoding="utf-8")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A laboratory for the algebra: small tables in DuckDB, a view, changes, and every strategy against the recompute.
+"""A test bench for incremental refresh: tables in DuckDB, a view, changes; each strategy is compared with a recompute.
 
 DuckDB's optimizer is off: it has returned wrong rows for queries like these.
 """
@@ -30,7 +30,7 @@ TYPES = {"string": "varchar"}
 
 
 def parsed(sql: str) -> ParsedQuery:
-    """Parse a query over the tables of the laboratory."""
+    """Parse a query over the tables of the test bench."""
     return parse_query(sql, view="v", default_catalog="lake", default_namespace=("db",))
 
 
@@ -54,7 +54,7 @@ class Change:
     new: Mapping[str, Sequence[Row]]
 
     def delta(self, table: str, positions: Sequence[int]) -> Bag:
-        """Return the change of some columns: how many copies of each row came or went."""
+        """Return the change of some columns: how many copies of each row were added or removed."""
         bag: Bag = Counter(_pick(row, positions) for row in self.new[table])
         bag.subtract(Counter(_pick(row, positions) for row in self.old[table]))
         return Counter({row: weight for row, weight in bag.items() if weight})
@@ -65,7 +65,7 @@ class Lab:
 
     def __init__(self, tables: Sequence[Table]) -> None:
         self.tables = tables
-        #: The view that was analysed last, as it was written: what regenerated SQL is compared with.
+        #: The text of the view that was analysed last, which regenerated SQL is compared with.
         self.sql = ""
         self.connection = duckdb.connect()
         self.connection.execute("PRAGMA disable_optimizer")
@@ -83,9 +83,9 @@ class Lab:
             self.connection.execute(f'INSERT INTO "{name}" VALUES {values}')
 
     def relations(self, change: Change, query: IncrementalQuery) -> list[BaseRelation]:
-        """Make the relations that the statements of a query read, and describe them.
+        """Create the relations that the statements of a query read, and describe them.
 
-        A change table has the used columns only, often only the rows that matter, and sometimes a row for each copy.
+        A change table has only the used columns, often only the rows that matter, and sometimes one row for each copy.
         """
         found = []
         for index, table in enumerate(self.tables):
@@ -110,7 +110,7 @@ class Lab:
         return found
 
     def output(self, sql: str) -> list[tuple[str, str]]:
-        """Return the columns of a view of this query: names that are there already get a number."""
+        """Return the columns of a view of this query; repeated names get a number."""
         described = self.connection.execute(f"DESCRIBE {to_duckdb(sql)}").fetchall()
         names: list[str] = []
         for row in described:
@@ -118,7 +118,7 @@ class Lab:
         return [(name, spark_type(row[1])) for name, row in zip(names, described, strict=True)]
 
     def analysed(self, sql: str, change: Change) -> IncrementalQuery | Reason:
-        """Analyse a view for a change, having made the relations that its statements read."""
+        """Analyse a view for a change, after creating the relations that its statements read."""
         self.sql = sql
         for index, table in enumerate(self.tables):
             self.load(f"t{index}__new", table.columns, change.new[table.name])
@@ -137,7 +137,7 @@ class Lab:
 
     # ------------------------------------------------------------------------------- strategies
     def refresh(self, query: IncrementalQuery, stored: Mapping[str, Bag]) -> tuple[Bag, dict[str, Bag | Reason | str]]:
-        """Return the recompute, and what each strategy makes of its stored rows."""
+        """Return the recompute, and the result of each strategy for its stored rows."""
         plans = {
             "append": query.append,
             "signed": query.signed,
@@ -157,7 +157,7 @@ class Lab:
             return f"{type(error).__name__}: {error}"
 
     def apply(self, plan: Any, query: IncrementalQuery, stored: Bag) -> Bag:
-        """Do what a job does with a plan."""
+        """Execute a plan as a job does."""
         if isinstance(plan, Appended):
             return stored + Counter(self._union(plan.terms))
         if isinstance(plan, Signed):
@@ -200,7 +200,7 @@ def signed_bag(stored: Bag, rows: Sequence[Row]) -> Bag:
     result = Counter(stored)
     for row in rows:
         result[row[:-1]] += row[-1]
-    assert all(n >= 0 for n in result.values()), "a row went more often than it was there"
+    assert all(n >= 0 for n in result.values()), "a row was removed more often than it existed"
     return +result
 
 

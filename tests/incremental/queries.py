@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Random views, rows and changes, small and full of NULLs and duplicates.
+"""Random views, rows and changes: small, with many NULLs and duplicates.
 
-Everything is chosen through one ``random.Random``: hypothesis gives one whose choices it can shrink.
-``Grammar.used`` tells which operators a query has.
+All choices are made by one ``random.Random``; hypothesis passes one whose choices it can shrink.
+``Grammar.used`` lists the operators of a query.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Grammar:
     """Writes one query."""
 
     random: Random
-    #: Where it is given, it decides between the main forms of a query: as many turns show all of them.
+    #: If given, it selects the main form of a query, so that consecutive turns use all forms.
     turn: int | None = None
     used: set[str] = field(default_factory=set)
     _aliases: int = 0
@@ -116,13 +116,13 @@ class Grammar:
         )
 
     def source(self, size: int, ctes: Sequence[str]) -> tuple[str, list[Visible]]:
-        """Write what stands after FROM, and say what it shows."""
+        """Write what follows FROM, and return the relations that it makes visible."""
         text, first = self.relation(ctes)
         visible = [first]
         for _ in range(size - 1):
             added, relation = self.relation(ctes)
             kind = self.pick([*_JOINS, "JOIN", "LEFT JOIN"])
-            # Whether a comma or CROSS JOIN binds less than those is in doubt, and refused.
+            # Whether a comma or CROSS JOIN binds less tightly is ambiguous, so such a query is refused.
             if kind == "CROSS JOIN" and size > 2:
                 kind = "JOIN"
             self.used.add(_JOINS[kind])
@@ -261,7 +261,7 @@ class Grammar:
         return ", ".join(calls)
 
     def additive(self, visible: Sequence[Visible]) -> str:
-        """Write aggregates that can be merged when rows go, too."""
+        """Write aggregates that can be merged after deletions, too."""
         column = self.column(visible)
         calls = f"count(*) AS o3, sum({column}) AS o4, count({column}) AS o5"
         return calls + str(self.pick(("", f", count_if({column} > 1) AS o6", ", count(*) * 2 AS o6")))
@@ -344,7 +344,7 @@ _JOINS = {
 
 # ------------------------------------------------------------------------------------------- rows
 def rows(random: Random, table: Table, count: int) -> list[Row]:
-    """Make rows: small numbers, a tenth of them NULL, so that there are duplicates."""
+    """Make rows of small numbers, a tenth of them NULL, so that there are duplicates."""
     return [tuple(_value(random, kind) for _, kind in table.columns) for _ in range(count)]
 
 
@@ -362,7 +362,7 @@ def first_rows(random: Random) -> dict[str, list[Row]]:
 
 
 def change(random: Random, old: dict[str, list[Row]]) -> Change:
-    """Change some tables: rows come, and in two of three changes rows go and are updated, too."""
+    """Change some tables: add rows, and in two of three changes also remove and update rows."""
     only_new = random.random() < 0.35
     new = {}
     for table in TABLES:

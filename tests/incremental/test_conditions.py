@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a row must pass to matter to a view: the change is read through it, so it may never say too much."""
+"""The condition by which a change is filtered before it is read never excludes a row that matters to the view."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ CASES = {
     "SELECT a FROM r WHERE b > 1 OR c = 2": {"r": "`b` > 1 OR `c` = 2"},
     "SELECT a FROM r": {},
     "SELECT a, count(*) AS n FROM r WHERE b > 1 GROUP BY a HAVING max(c) > 2": {"r": "`b` > 1"},
-    # Two occurrences: what either of them asks for.
+    # Two occurrences: the disjunction of their conditions.
     "SELECT x.a FROM r x JOIN r y ON x.a = y.a WHERE x.b > 1 AND y.c = 2": {"r": "`b` > 1 OR `c` = 2"},
     "SELECT x.a FROM r x JOIN r y ON x.a = y.a WHERE x.b > 1": {},
     "SELECT a FROM r WHERE b > 1 UNION ALL SELECT c FROM r WHERE b > 1": {"r": "`b` > 1"},
-    # Conditions on several tables are none of one.
+    # A condition on several tables belongs to none of them.
     "SELECT r.a FROM r JOIN s ON r.a = s.a AND s.d > 1 AND r.b < s.b": {"s": "`d` > 1"},
-    # NULL stands for the row of an outer join that finds no partner.
+    # NULL stands for the row of an outer join without a match.
     "SELECT r.a FROM r LEFT JOIN s ON r.a = s.a AND s.d > 1 AND r.c = 1 WHERE r.b = 2 AND s.b IS NULL": {
         "r": "`b` = 2",
         "s": "`d` > 1",
@@ -35,14 +35,14 @@ CASES = {
         "r": "`c` = 2",
         "s": "`d` > 1",
     },
-    # Subqueries: their own rows by their own conditions, none that names an outer column.
+    # Subqueries: conditions on their own rows, none that names an outer column.
     "SELECT a FROM r WHERE b = 2 AND EXISTS (SELECT 1 FROM s WHERE s.a = r.a AND s.d > 1)": {
         "r": "`b` = 2",
         "s": "`d` > 1",
     },
     "SELECT a FROM r WHERE b NOT IN (SELECT b FROM s WHERE d > 1)": {"s": "`d` > 1"},
     "SELECT a FROM r WHERE b > (SELECT max(b) FROM s WHERE d > 1)": {"s": "`d` > 1"},
-    # From above through projections, DISTINCT and unions; not through groups, windows, EXCEPT.
+    # From outside through projections, DISTINCT and unions; not through groups, windows, EXCEPT.
     "SELECT k FROM (SELECT a + 1 AS k, b AS v FROM r WHERE c = 1) WHERE v > 2": {"r": "`c` = 1 AND (`b`) > 2"},
     "SELECT k FROM (SELECT DISTINCT a + 1 AS k FROM r) WHERE k > 2": {"r": "(`a` + 1) > 2"},
     "SELECT k FROM (SELECT a AS k FROM r UNION SELECT b FROM s) WHERE k > 2": {"r": "(`a`) > 2", "s": "(`b`) > 2"},
@@ -58,8 +58,8 @@ NOTHING: dict[str, list[Row]] = {"r": [], "s": [], "u": []}
 
 
 @pytest.mark.parametrize("sql", CASES)
-def test_a_table_is_asked_for_what_each_of_its_rows_must_pass(sql: str) -> None:
-    """The least that any occurrence of the table asks for, in the words of the query."""
+def test_a_table_has_the_condition_that_each_of_its_rows_must_pass(sql: str) -> None:
+    """It is the weakest condition over all occurrences of the table, in the query's own text."""
     query = Lab(TABLES).analysed(sql, Change(NOTHING, ROWS))
     assert isinstance(query, IncrementalQuery), query
     found = {identifier.name: text for identifier, text in query.conditions.items()}
@@ -78,10 +78,10 @@ def test_a_table_is_asked_for_what_each_of_its_rows_must_pass(sql: str) -> None:
         "SELECT a FROM s WHERE a NOT IN (SELECT a FROM r WHERE b > 1)",
     ],
 )
-def test_an_update_that_moves_a_row_into_the_filter_or_out_of_it_is_a_row_that_comes_or_goes(
+def test_an_update_that_moves_a_row_into_or_out_of_the_filter_adds_or_removes_a_row(
     sql: str, old: int | None, new: int | None
 ) -> None:
-    """NULL passes no filter, on neither side of the update; the other rows stay as they are."""
+    """NULL passes no filter, before or after the update; other rows do not change."""
     others: list[Row] = [(1, 2, 7), (2, 0, 7), (None, None, 7)]
     before = {"r": [(1, old, 5), *others], "s": [(1, 1, 1), (2, 1, 1)], "u": []}
     after = {**before, "r": [(1, new, 5), *others]}

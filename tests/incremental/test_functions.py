@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Each function is known for what it is: an aggregate that looks like a scalar would make a wrong result."""
+"""Each function is classified: an aggregate taken for a scalar function would give wrong rows."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ AGGREGATES = """
 
 @pytest.mark.parametrize("name", AGGREGATES)
 def test_every_aggregate_of_spark_is_known(name: str) -> None:
-    """Whatever sqlglot makes of the name: with one or with two arguments it is an aggregate, or is refused."""
+    """With one or two arguments, however sqlglot parses the name, it is an aggregate or is refused."""
     seen = 0
     for arguments in ("a", "a, b"):
         try:
@@ -45,7 +45,7 @@ def test_every_aggregate_of_spark_is_known(name: str) -> None:
 
 @pytest.mark.parametrize("name", sorted(functions.VOLATILE))
 def test_every_volatile_function_is_refused(name: str) -> None:
-    """With and without arguments, as far as sqlglot reads the call."""
+    """With and without arguments, as far as sqlglot parses the call."""
     for arguments in ("", "a", "a, b"):
         try:
             call = sqlglot.parse_one(f"SELECT {name}({arguments})", read="spark").expressions[0]
@@ -55,8 +55,8 @@ def test_every_volatile_function_is_refused(name: str) -> None:
             functions.check(call)
 
 
-def test_a_call_that_sqlglot_trips_over_is_a_reason_and_no_error() -> None:
-    """It reads the call and fails to write it: a plan ended with the library's TypeError."""
+def test_a_call_that_sqlglot_cannot_write_is_refused_with_a_reason() -> None:
+    """sqlglot parses the call but fails to write it; the plan failed with the library's TypeError."""
     table = BaseRelation(Identifier("lake", ("db",), "r"), "t0", (("k", "string"),), changed=True, appended_only=True)
     found = IncrementalQuery.analyse(
         parsed("SELECT j_s_o_n_object(k) AS x FROM r"), [table], output=[("x", "string")], views={}
@@ -65,7 +65,7 @@ def test_a_call_that_sqlglot_trips_over_is_a_reason_and_no_error() -> None:
     assert found.code == Code.UNREADABLE
 
 
-def test_an_argument_that_cannot_be_written_again_is_a_reason() -> None:
-    """sqlglot only warned in the log, and left it out."""
+def test_an_argument_that_cannot_be_regenerated_is_refused_with_a_reason() -> None:
+    """sqlglot only logged a warning and omitted the argument."""
     with pytest.raises(RefusedError):
         write(sqlglot.parse_one("SELECT to_char(k, '999')", read="spark"))

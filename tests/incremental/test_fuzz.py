@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Random views through several refreshes: each strategy that is not refused equals the recompute."""
+"""Random views through several refreshes: each strategy that is not refused equals a recompute."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ REFRESHES = 3
 
 @dataclass
 class Tally:
-    """What a run of the fuzzer has seen."""
+    """What a run of the fuzzer has covered."""
 
     views: int = 0
     operators: Counter[str] = field(default_factory=Counter)
@@ -36,18 +36,18 @@ class Tally:
 
 
 class Mismatch(AssertionError):
-    """A strategy that is not exact."""
+    """A strategy gave other rows than a recompute."""
 
 
 def run(lab: Lab, random: Random, tally: Tally, turn: int | None = None) -> None:
-    """Make a view, change its tables several times, and refresh it each time in every way there is."""
+    """Create a view, change its tables several times, and refresh it each time with every strategy."""
     grammar = Grammar(random, turn)
     if refresh_repeatedly(lab, grammar.query(), random, tally):
         tally.operators.update(grammar.used)
 
 
 def refresh_repeatedly(lab: Lab, sql: str, random: Random, tally: Tally) -> bool:
-    """Refresh a view after each of several changes; say whether DuckDB and the algebra can run it."""
+    """Refresh a view after each of several changes; return whether DuckDB and the algebra support it."""
     old = first_rows(random)
     stored: dict[str, Bag] | None = None
     for _ in range(REFRESHES):
@@ -87,7 +87,7 @@ def _step(lab: Lab, query: IncrementalQuery, stored: dict[str, Bag], sql: str, t
 
 
 def check_coverage(tally: Tally) -> None:
-    """A fuzzer that never makes an operator, or whose views never change, shows nothing."""
+    """Every operator is generated, and the views do change."""
     assert not OPERATORS - set(tally.operators), OPERATORS - set(tally.operators)
     assert not set(STRATEGIES) - set(tally.strategies), tally
     assert tally.changed_rows > tally.views
@@ -95,7 +95,7 @@ def check_coverage(tally: Tally) -> None:
 
 
 def test_incremental_equals_recompute() -> None:
-    """Whatever the view and the change: the stored rows are those of a recompute, as a multiset."""
+    """For any view and change, the stored rows are those of a recompute, as a multiset."""
     tally = Tally()
     lab = Lab(TABLES)
 
@@ -110,7 +110,7 @@ def test_incremental_equals_recompute() -> None:
 
 
 def check_seeds(lab: Lab, tally: Tally, seeds: range) -> None:
-    """Plain random numbers make larger queries than hypothesis does."""
+    """Plain random numbers make larger queries than hypothesis."""
     for seed in seeds:
         try:
             run(lab, Random(seed), tally, turn=seed)
@@ -118,8 +118,8 @@ def check_seeds(lab: Lab, tally: Tally, seeds: range) -> None:
             raise Mismatch(f"seed {seed}: {error}") from error
 
 
-def check_doubted(monkeypatch: pytest.MonkeyPatch, seeds: range) -> None:
-    """Take every aggregate for inexact: what is not refused then is still right."""
+def check_inexact(monkeypatch: pytest.MonkeyPatch, seeds: range) -> None:
+    """Treat every aggregate as inexact: each strategy that is still possible is correct."""
     monkeypatch.setattr(functions, "is_exact", lambda call: False)
     monkeypatch.setattr(determinism, "is_exact_sum", lambda call, block: False)
     tally = Tally()
@@ -128,22 +128,24 @@ def check_doubted(monkeypatch: pytest.MonkeyPatch, seeds: range) -> None:
     assert tally.strategies["replace"] > len(seeds), tally
 
 
-def test_what_another_run_may_give_otherwise_is_looked_for_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The keys of rows that pass an inexact bound at one run only are among the affected: more keys, the same rows."""
-    check_doubted(monkeypatch, range(150, 180))
+def test_rows_that_another_run_may_compute_differently_are_among_the_affected(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keys of rows that pass an inexact bound in one run only are affected: more keys, the same rows."""
+    check_inexact(monkeypatch, range(150, 180))
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
-def test_what_another_run_may_give_otherwise_is_looked_for_too_at_length(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The same, 3,000 views long."""
-    check_doubted(monkeypatch, range(20_000, 23_000))
+def test_rows_that_another_run_may_compute_differently_are_among_the_affected_at_length(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The same with 3,000 views."""
+    check_inexact(monkeypatch, range(20_000, 23_000))
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(7200)
 def test_incremental_equals_recompute_at_length() -> None:
-    """The same, 10,000 views long; ``TORTURE_SEED`` chooses which."""
+    """The same with 10,000 views; ``TORTURE_SEED`` chooses which."""
     tally = Tally()
     first = 1_000 + 10_000 * int(os.environ.get("TORTURE_SEED") or 0)
     check_seeds(Lab(TABLES), tally, range(first, first + 10_000))

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Floating-point sums may differ when a query runs again, so columns that depend on them cannot be keys.
 
-Sums of decimals are exact and can be keys. The stored rows in these tests are a correct result, but another one than a
-recompute of the old rows gives.
+Sums of decimals are exact and can be keys. The stored rows in these tests are a correct result, but differ from a
+recompute of the old rows.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from airflow_mv.ivm import IncrementalQuery, Replaced
 from airflow_mv.spec.reasons import Code, Reason
 from tests.incremental.lab import STRATEGIES, Bag, Change, Lab, Row, Table
 
-#: Groups 1 and 2 have equal sums as decimals, and as doubles in some orders only.
+#: Groups 1 and 2 have equal sums as decimals; as doubles only in some orders.
 OLD = [(1, 0.1), (1, 0.2), (1, 0.3), (2, 0.3), (2, 0.2), (2, 0.1)]
 NEW = [*OLD, (3, 5.0), (4, 0.1)]
 SUMS = "(SELECT k, k > 9 AS p, sum(x) AS s FROM a GROUP BY k) g"
@@ -57,22 +57,22 @@ def _query(lab: Lab, sql: str, change: Change) -> IncrementalQuery:
 
 
 def _sums(kind: str) -> tuple[Lab, Change]:
-    """A laboratory with the groups, their values of some type, and their change."""
+    """A test bench with the groups, their values of some type, and their change."""
     return Lab([Table("a", (("k", "int"), ("x", kind)))]), Change({"a": OLD}, {"a": NEW})
 
 
 def _refreshed(
     lab: Lab, sql: str, change: Change, stored: Sequence[Row] | None = None
 ) -> tuple[Bag, Bag, dict[str, Bag | Reason | str]]:
-    """Return the stored rows, by default those of the query before, the recompute's, and those of each strategy."""
+    """Return the stored rows (by default the old query's), the recompute's rows, and the rows of each strategy."""
     query = _query(lab, sql, change)
     before: Bag = Counter(lab.run(query.old_query) if stored is None else stored)
     return before, *lab.refresh(query, dict.fromkeys(STRATEGIES, before))
 
 
 @pytest.mark.parametrize("case", DECIDED_BY_SUMS)
-def test_what_floating_sums_decide_is_no_key(case: str) -> None:
-    """The stored rows would not be found again."""
+def test_a_column_that_depends_on_floating_sums_is_not_a_key(case: str) -> None:
+    """The stored row would not be found by its key."""
     sql, _ = DECIDED_BY_SUMS[case]
     lab, change = _sums("double")
     found = _query(lab, sql, change).replace_keys()
@@ -81,8 +81,8 @@ def test_what_floating_sums_decide_is_no_key(case: str) -> None:
 
 
 @pytest.mark.parametrize("case", ONE_ROW_OF_SUMS)
-def test_one_row_needs_no_key(case: str) -> None:
-    """It is computed again if the change reaches it, whatever another run had made of inexact sums."""
+def test_a_query_with_one_row_needs_no_key(case: str) -> None:
+    """The row is recomputed if the change affects it, whatever another run computed for inexact sums."""
     sql, stored = ONE_ROW_OF_SUMS[case]
     lab, change = _sums("double")
     _, expected, results = _refreshed(lab, sql, change, stored)
@@ -93,16 +93,16 @@ def test_one_row_needs_no_key(case: str) -> None:
 
 
 @pytest.mark.parametrize("case", DECIDED_BY_SUMS | ONE_ROW_OF_SUMS)
-def test_what_decimal_sums_decide_is_exact(case: str) -> None:
-    """Also in twice derived tables, whose types no table tells."""
+def test_a_column_that_depends_on_decimal_sums_is_exact(case: str) -> None:
+    """This holds in nested derived tables, too, whose types are not in any table's schema."""
     sql, stored = (DECIDED_BY_SUMS | ONE_ROW_OF_SUMS)[case]
     lab, change = _sums("decimal(10,2)")
     _, expected, results = _refreshed(lab, sql, change, stored)
     assert results["replace"] == expected
 
 
-def test_averages_that_spark_makes_of_doubles_are_as_inexact_as_these() -> None:
-    """Those of whole numbers and of decimals of at most 11 digits; a sum of them, too."""
+def test_averages_that_spark_computes_as_doubles_are_inexact() -> None:
+    """Averages of integers and of decimals of at most 11 digits, and sums of such averages."""
     exact = {"int": False, "decimal(11,2)": False, "decimal(12,2)": True, "double": False}
     queries = (
         "SELECT avg(x) AS m FROM a GROUP BY k",
@@ -117,8 +117,8 @@ def test_averages_that_spark_makes_of_doubles_are_as_inexact_as_these() -> None:
 
 @pytest.mark.parametrize("case", SHOWN)
 @pytest.mark.parametrize("kind", ["double", "decimal(10,2)"])
-def test_where_the_groups_are_shown_their_rows_are_replaced_whatever_sums_decide(case: str, kind: str) -> None:
-    """By a boundary on which a sum lies no row stays that should go."""
+def test_rows_of_visible_groups_are_replaced_whatever_depends_on_sums(case: str, kind: str) -> None:
+    """No row remains that should be removed because a sum is equal to a bound."""
     lab, change = _sums(kind)
     _, expected, results = _refreshed(lab, SHOWN[case], change)
     assert results["replace"] == expected
@@ -147,16 +147,16 @@ DECIDED_BY_NUMBERS = {
 
 
 @pytest.mark.parametrize("case", DECIDED_BY_NUMBERS)
-def test_what_numbers_of_tied_rows_decide_is_refused_or_right(case: str) -> None:
-    """Which of two rows that tie is the first is open: another run may say otherwise than the stored rows."""
+def test_a_result_that_depends_on_ties_is_refused_or_correct(case: str) -> None:
+    """The order of tied rows is nondeterministic: another run may choose another row than the stored one."""
     sql, stored = DECIDED_BY_NUMBERS[case]
     lab = Lab([Table("t", (("p", "int"), ("x", "int"), ("n", "int")))])
     _, expected, results = _refreshed(lab, sql, Change({"t": TIED}, {"t": [*TIED, (1, 2, 9)]}), stored)
     assert isinstance(results["replace"], Reason) or results["replace"] == expected
 
 
-def test_what_is_made_of_arrays_is_as_certain_as_they_are() -> None:
-    """Whatever function makes them; a key that is shown finds the rows of chosen values, too."""
+def test_functions_of_arrays_are_as_deterministic_as_the_arrays() -> None:
+    """A visible key finds the rows of nondeterministic values, too."""
     lab = Lab([Table("t", (("k", "int"), ("x", "int")))])
     rows = [(1, 2), (1, 3)]
     for sql in (
@@ -167,8 +167,8 @@ def test_what_is_made_of_arrays_is_as_certain_as_they_are() -> None:
         assert results["replace"] == expected != stored, sql
 
 
-def test_what_a_changed_subquery_says_of_floating_sums_is_seen() -> None:
-    """Its condition is not left out with those that ask such sums themselves."""
+def test_a_changed_subquery_over_floating_sums_is_detected() -> None:
+    """Its condition is not dropped together with the conditions that read such sums themselves."""
     queries = (
         "SELECT k FROM r WHERE x > (SELECT avg(d) FROM s)",
         "SELECT k, count(*) AS n FROM r WHERE x > (SELECT sum(d) FROM s) GROUP BY k",
@@ -183,8 +183,8 @@ def test_what_a_changed_subquery_says_of_floating_sums_is_seen() -> None:
         assert results["replace"] == expected != stored, sql
 
 
-def test_a_count_of_what_passes_a_bound_counts_no_more_than_that() -> None:
-    """What another run may let pass is looked for among the rows, and not counted."""
+def test_rows_that_pass_an_inexact_bound_are_not_counted_twice() -> None:
+    """Rows that another run may let pass are affected, but do not count."""
     lab = Lab([Table("a", (("k", "int"), ("p", "int"), ("x", "double"))), Table("r", (("n", "int"),))])
     sums = "(SELECT k, p, sum(x) AS s FROM a GROUP BY k, p) g"
     old, numbers = [(1, 1, 1.0), (2, 1, 1.0), (3, 1, 0.1)], [(number,) for number in range(1, 6)]
@@ -199,8 +199,8 @@ def test_a_count_of_what_passes_a_bound_counts_no_more_than_that() -> None:
 
 
 @pytest.mark.parametrize("bound", ["WHERE g.s > r.b", "AND g.s > r.b"])
-def test_a_row_at_a_bound_goes_when_its_own_table_says_so(bound: str) -> None:
-    """By the sums as they are now it never was there; it is stored, since another run let it pass."""
+def test_a_stored_row_at_an_inexact_bound_is_removed_when_its_table_changes(bound: str) -> None:
+    """By the current sums it was never there; it is stored because another run let it pass."""
     lab = Lab([Table("a", (("k", "int"), ("x", "double"))), Table("r", (("k", "int"), ("t", "int"), ("b", "double")))])
     sums = "(SELECT k, sum(x) AS s FROM a GROUP BY k) g"
     sql = f"SELECT r.k, r.t FROM {sums} JOIN r ON r.k = g.k {bound}"
@@ -211,8 +211,8 @@ def test_a_row_at_a_bound_goes_when_its_own_table_says_so(bound: str) -> None:
     assert all(isinstance(results[name], Reason) for name in ("signed", "rows"))
 
 
-def test_one_row_of_what_passes_an_average_is_computed_again_if_a_change_reaches_it() -> None:
-    """The average decides which rows are added up; a change elsewhere leaves the row as it is."""
+def test_a_single_row_below_an_average_is_recomputed_if_a_change_affects_it() -> None:
+    """The average decides which rows are summed; an unrelated change does not change the row."""
     sql = (
         "SELECT sum(a.x) AS s FROM a JOIN b ON b.k = a.k "
         "WHERE b.n = 1 AND a.x > (SELECT 1.3 * avg(c.x) FROM a AS c WHERE c.k = b.k)"

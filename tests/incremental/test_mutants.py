@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A test of the tests: with one rule broken, the comparison with the recompute fails."""
+"""Mutation tests: if one rule is broken, the comparison with a recompute fails."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Mutant:
 
     views: tuple[str, ...]
     break_rule: Callable[[pytest.MonkeyPatch], None]
-    #: A change that shows it soon.
+    #: A change that reveals it quickly.
     start: int = 0
 
 
@@ -63,7 +63,7 @@ def _last_occurrence_only(*arguments: Any) -> Iterator[tuple[str, exp.Expr | Non
     yield from dict(_required(*arguments)).items()
 
 
-def _asked_of_all(block: ir.Block, index: int, outer: Any) -> list[exp.Expr]:
+def _conditions_of_all(block: ir.Block, index: int, outer: Any) -> list[exp.Expr]:
     return [*ir.conjuncts(block.where), *ir.conjuncts(block.relations[index].on), *outer]
 
 
@@ -76,7 +76,7 @@ def _only_wanted(tree: ir.Tree, wanted: Iterable[int]) -> frozenset[int]:
 
 
 def _nothing_kept_relaxed(block: ir.Block, relation: ir.Relation) -> ir.Block:
-    """The changed keys, of which it is forgotten that they stand for the relation."""
+    """Return the changed keys without the note that they represent the relation."""
     wider = _relaxed(block, relation)
     return wider if wider == block else dataclasses.replace(wider, where=exp.false())
 
@@ -116,7 +116,7 @@ MUTANTS = {
         ("SELECT count(*) AS o1, sum(b) AS o2 FROM r GROUP BY a",),
         _replace(ir, "same", _equal),
     ),
-    "a subquery above the groups forgotten": Mutant(
+    "a subquery above the groups is ignored": Mutant(
         ("SELECT a AS o1, count(*) AS o2 FROM r GROUP BY a HAVING count(*) >= (SELECT count(*) / 6 FROM s)",),
         _replace(affected_keys, "above", lambda block: []),
     ),
@@ -137,7 +137,7 @@ MUTANTS = {
         ("SELECT a AS o1, count(*) AS o2, sum(b / 10.0D) AS o3, count(b / 10.0D) AS o4 FROM r GROUP BY a",),
         _replace(additive, "_needs_copies", _sums_floats),
     ),
-    "merge: a minimum forgets": Mutant(
+    "merge: a minimum ignores removed rows": Mutant(
         ("SELECT a AS o1, count(*) AS o2, min(b) AS o3 FROM r GROUP BY a",),
         _replace(merge, "_only_appended", lambda relations: True),
     ),
@@ -152,7 +152,7 @@ MUTANTS = {
     ),
     "conditions: of NULL for the optional side": Mutant(
         ("SELECT x.a AS o1, x.b AS o2 FROM r x LEFT JOIN s y ON x.a = y.a WHERE y.b IS NULL",),
-        _replace(pushdown, "_asked", _asked_of_all),
+        _replace(pushdown, "_asked", _conditions_of_all),
     ),
     "conditions: of one occurrence for all": Mutant(
         ("SELECT x.a AS o1, y.b AS o2 FROM r x JOIN r y ON x.a = y.b WHERE x.b > 1 AND y.c > 1",),
@@ -165,7 +165,7 @@ MUTANTS = {
         ),
         _replace(pushdown, "has_windows", lambda block: False),
     ),
-    "constants that nobody asks about": Mutant(
+    "constants that are not read": Mutant(
         ("SELECT a AS o1, b AS o2 FROM r WHERE b >= (SELECT max(b) FROM s)",),
         _replace(replace_keys, "Context", functools.partial(delta_terms.Context, skip_constants=True)),
     ),
@@ -176,7 +176,7 @@ MUTANTS = {
         ),
         _replace(affected_keys, "_aggregates", _first_aggregate),
     ),
-    "prune: columns that tell rows apart": Mutant(
+    "prune: columns that distinguish rows": Mutant(
         ("SELECT x.k AS o1 FROM (SELECT DISTINCT a AS k, b AS v FROM r) x",),
         _replace(pushdown, "_kept", _only_wanted),
     ),
@@ -205,8 +205,8 @@ def _caught(lab: Lab, mutant: Mutant) -> str | None:
 
 
 @pytest.mark.parametrize("name", MUTANTS)
-def test_a_broken_rule_is_noticed(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The views pass with the rule and fail without it."""
+def test_a_broken_rule_is_detected(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The views pass with the correct rule and fail with the broken one."""
     lab = Lab(TABLES)
     mutant = MUTANTS[name]
     for seed in range(3):
@@ -216,7 +216,7 @@ def test_a_broken_rule_is_noticed(name: str, monkeypatch: pytest.MonkeyPatch) ->
 
 
 def _found_by_the_fuzzer(lab: Lab, first: int, views: int) -> int | None:
-    """Return after how many random views a broken rule shows."""
+    """Return the number of random views after which a broken rule is detected."""
     for number in range(views):
         try:
             run(lab, Random(first + number), Tally(), turn=first + number)
@@ -228,9 +228,9 @@ def _found_by_the_fuzzer(lab: Lab, first: int, views: int) -> int | None:
 @pytest.mark.slow
 @pytest.mark.timeout(7200)
 def test_random_views_find_broken_rules(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without a view made for it: how many of the rules, broken one by one, the fuzzer itself finds, and how soon.
+    """How many of the broken rules the fuzzer detects without views made for them, and how quickly.
 
-    ``MUTANT_VIEWS`` is how many views it may try; ``TORTURE_SEED`` chooses which.
+    ``MUTANT_VIEWS`` limits the number of views; ``TORTURE_SEED`` chooses them.
     """
     views = int(os.environ.get("MUTANT_VIEWS") or 2000)
     first = 1_000 + 10_000 * int(os.environ.get("TORTURE_SEED") or 0)

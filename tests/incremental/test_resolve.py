@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Names mean what they mean in Spark; what is in doubt is refused, with a reason."""
+"""Names are resolved as in Spark; ambiguous ones are refused with a reason."""
 
 from __future__ import annotations
 
@@ -95,8 +95,8 @@ def analyse(sql: str, columns: int | list[tuple[str, str]]) -> IncrementalQuery 
         ),
     ],
 )
-def test_a_name_means_what_it_means_in_spark(sql: str, columns: int, expected: str | None) -> None:
-    """Case, qualifiers, struct fields, aliases of the same SELECT, joined columns, nested views, shadowed names."""
+def test_a_name_is_resolved_as_in_spark(sql: str, columns: int, expected: str | None) -> None:
+    """Case, qualifiers, struct fields, aliases of the same SELECT, joined columns, nested views, hidden names."""
     query = analyse(sql, columns)
     assert isinstance(query, IncrementalQuery), query
     if expected is not None:
@@ -136,8 +136,8 @@ def test_a_name_means_what_it_means_in_spark(sql: str, columns: int, expected: s
         ("SELECT a, b FROM r", 1, Code.UNREADABLE),
     ],
 )
-def test_what_is_in_doubt_is_refused(sql: str, columns: int, code: Code) -> None:
-    """With a code for programs and a sentence for people."""
+def test_an_ambiguous_query_is_refused(sql: str, columns: int, code: Code) -> None:
+    """The refusal has a code for programs and a sentence for people."""
     refusal = analyse(sql, columns)
     assert isinstance(refusal, Reason)
     assert refusal.code == code, refusal
@@ -172,10 +172,10 @@ def test_what_is_in_doubt_is_refused(sql: str, columns: int, code: Code) -> None
         ("SELECT k FROM v WHERE n > 1", [("k", "int")], ("k",)),
     ],
 )
-def test_keys_are_columns_that_another_run_gives_the_same_values(
+def test_only_deterministic_columns_are_keys(
     sql: str, output: list[tuple[str, str]], expected: tuple[str, ...] | Code
 ) -> None:
-    """A floating sum or the choice of a tie is no key: the stored row would not be found again."""
+    """A floating sum or the choice among ties is not a key: the stored row would not be found again."""
     query = analyse(sql, output)
     assert isinstance(query, IncrementalQuery), query
     replaced = query.replace_keys()
@@ -185,16 +185,16 @@ def test_keys_are_columns_that_another_run_gives_the_same_values(
         assert replaced.code == expected
 
 
-def test_a_column_that_nothing_reads_is_not_used() -> None:
-    """A change in it is no change of the view, even where a derived table has it."""
+def test_a_column_that_is_not_read_is_not_used() -> None:
+    """A change of this column does not change the view, even if a derived table has it."""
     query = analyse("WITH t AS (SELECT * FROM r) SELECT a, count(*) AS n FROM t GROUP BY a", 2)
     assert isinstance(query, IncrementalQuery)
     assert query.used_columns[identifier("r")] == ("a",)
     assert query.used_columns[identifier("s")] == ()
 
 
-def test_a_key_that_a_condition_compares_is_never_null() -> None:
-    """Then ``=`` finds the same rows as ``<=>``, and engines prune by it."""
+def test_a_key_in_a_comparison_is_never_null() -> None:
+    """Then ``=`` finds the same rows as ``<=>``, and engines use it for pruning."""
     query = analyse("SELECT r.a, r.b FROM r JOIN s ON r.a = s.a WHERE s.f > 1", 2)
     assert isinstance(query, IncrementalQuery)
     replaced = query.replace_keys()
@@ -220,8 +220,10 @@ def test_a_key_that_a_condition_compares_is_never_null() -> None:
         ("SELECT count(*) FROM r, LATERAL (SELECT a + 1 AS x)", 1, 0),
     ],
 )
-def test_what_no_statement_can_say_has_a_reason(sql: str, columns: int | list[tuple[str, str]], code: int) -> None:
-    """Sessions, two windows of time, generators whose columns the text does not tell, a name of the statements."""
+def test_a_query_without_incremental_statements_has_a_reason(
+    sql: str, columns: int | list[tuple[str, str]], code: int
+) -> None:
+    """Sessions, two time windows, generators with unknown columns, names reserved for generated statements."""
     found = analyse(sql, columns)
     assert isinstance(found, Reason), found
     assert found.code == (Code.UNSUPPORTED_OPERATOR, Code.UNRESOLVED_NAME)[code]
@@ -250,15 +252,15 @@ def test_what_no_statement_can_say_has_a_reason(sql: str, columns: int | list[tu
         ("SELECT sum(a) OVER window FROM r WINDOW window AS (PARTITION BY b)", 1, None),
     ],
 )
-def test_other_spellings_are_read_as_spark_reads_them(sql: str, columns: int, written: str | None) -> None:
+def test_alternative_syntax_is_parsed_as_in_spark(sql: str, columns: int, written: str | None) -> None:
     """``window`` as a name, generators without AS, ``any`` as an aggregate."""
     found = analyse(sql, columns)
     assert isinstance(found, IncrementalQuery), found
     assert written in (None, found.new_query)
 
 
-def test_many_nested_views_are_refused_before_they_fill_the_memory() -> None:
-    """Each view reads the one below twice: written out they double at each level."""
+def test_many_nested_views_are_refused_before_memory_is_full() -> None:
+    """Each view reads the view below twice, so the expanded text doubles at each level."""
     views = {}
     for level in range(1, 12):
         below = "r" if level == 1 else f"v{level - 1}"

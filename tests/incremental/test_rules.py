@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Each rule by one example: a view, a change, and the statements that they give.
+"""Each rule by one example: a view, a change, and the generated statements.
 
-A fixture's statements are compared with what the package writes, and run. After a change of the
-package, ``WRITE_FIXTURES=1 pytest tests/incremental/test_rules.py`` writes them anew.
+A fixture's statements are compared with the generated ones, and executed. After a change of the
+package, ``WRITE_FIXTURES=1 pytest tests/incremental/test_rules.py`` writes them again.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def rows(text: str) -> dict[str, list[Row]]:
 
 
 def statements(query: IncrementalQuery | Reason) -> dict[str, str]:
-    """Return what a query gives: for each strategy its statements, or the reason against it."""
+    """Return the statements of each strategy for a query, or the reason against the strategy."""
     if isinstance(query, Reason):
         return {"refused": f"{query.code}: {query.message}"}
     plans = (query.append(), query.signed(), query.merge(), query.merge_rows(), query.replace_keys())
@@ -76,8 +76,8 @@ def _write(path: Path, sections: dict[str, str], found: dict[str, str]) -> None:
 
 
 @pytest.mark.parametrize("path", FIXTURES, ids=lambda path: path.stem)
-def test_a_rule_gives_these_statements(path: Path) -> None:
-    """So that a reader sees each rule, and a change of one is seen."""
+def test_a_rule_generates_the_statements_of_its_fixture(path: Path) -> None:
+    """The fixtures show each rule to a reader, and show each change of a rule."""
     sections = read(path)
     lab = Lab(TABLES)
     query = lab.analysed(sections["view"], Change(rows(sections["before"]), rows(sections["after"])))
@@ -89,8 +89,8 @@ def test_a_rule_gives_these_statements(path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", FIXTURES, ids=lambda path: path.stem)
-def test_the_statements_do_what_the_rule_says(path: Path) -> None:
-    """Each strategy that is not refused equals the recompute."""
+def test_the_generated_statements_equal_the_recompute(path: Path) -> None:
+    """This holds for each strategy that is not refused."""
     sections = read(path)
     lab = Lab(TABLES)
     query = lab.analysed(sections["view"], Change(rows(sections["before"]), rows(sections["after"])))
@@ -103,6 +103,6 @@ def test_the_statements_do_what_the_rule_says(path: Path) -> None:
 
 
 def test_every_rule_has_a_fixture() -> None:
-    """R13 (QUALIFY) is none of Spark's; each other rule has one or more."""
+    """Each rule has a fixture but R13 (QUALIFY), which Spark does not have."""
     shown = {path.stem.split("-")[0] for path in FIXTURES}
     assert {f"r{number:02}" for number in range(18) if number != 13} <= shown

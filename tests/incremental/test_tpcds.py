@@ -52,7 +52,7 @@ STEPS = {
         "INSERT INTO warehouse FROM warehouse WHERE w_warehouse_sk = 4",
     ),
 }
-#: No strategy is for these: see docs/incremental-tpcds.md.
+#: No strategy supports these: see docs/incremental-tpcds.md.
 RECOMPUTED = {9, 44, 49, 51}
 #: After this change DuckDB takes minutes to find the affected keys of the query.
 TOO_SLOW = {(58, "dimensions are updated")}
@@ -67,7 +67,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def steps(folder: Path) -> Iterator[dict[str, tuple[Lab, list[BaseRelation]]]]:
-    """The tables before and after each step, each step in a laboratory of its own; DuckDB's optimizer is on."""
+    """The tables before and after each step, each step in its own test bench; DuckDB's optimizer is on."""
     result = {}
     done: list[str] = []
     for name, statements in STEPS.items():
@@ -90,7 +90,7 @@ def steps(folder: Path) -> Iterator[dict[str, tuple[Lab, list[BaseRelation]]]]:
 def test_each_strategy_equals_the_recompute(
     number: int, step: str, folder: Path, steps: dict[str, tuple[Lab, list[BaseRelation]]]
 ) -> None:
-    """What is not refused is exact, and few are refused."""
+    """Each strategy that is not refused equals the recompute, and few are refused."""
     lab, relations = steps[step]
     query = analysed(lab, relations, tpcds.queries(folder)[number])
     read_changes(lab, relations, query)

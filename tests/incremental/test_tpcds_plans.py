@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The page about TPC-DS is what its command writes, and nearly all queries are incremental. No Spark."""
+"""The page about TPC-DS is the output of its command, and nearly all queries are incremental. No Spark."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def _column(change: str) -> dict[int, str]:
 
 
 def test_at_least_ninety_queries_are_incremental_after_appends(folder: Path) -> None:
-    """The page says so, and what is planned is what it says: here of each sixth query, below of all."""
+    """The planned modes agree with the page: here for each sixth query, below for all."""
     promised = _column("facts come")
     assert sum(mode != "full" for mode in promised.values()) >= 90
     numbers = range(2, 100, 6)
@@ -39,6 +39,6 @@ def test_at_least_ninety_queries_are_incremental_after_appends(folder: Path) -> 
 
 
 @pytest.mark.slow
-def test_page_is_what_its_command_writes(folder: Path) -> None:
-    """All of it, reasons included."""
+def test_the_page_is_the_output_of_its_command(folder: Path) -> None:
+    """The reasons agree, too."""
     assert document(plans(folder)) == _PAGE.read_text()

@@ -23,7 +23,7 @@ from tests.incremental.versions import analysed, execute, read_changes, relation
 SCALE = "0.01"
 TABLES = ("customer", "lineitem", "nation", "orders", "part", "partsupp", "region", "supplier")
 
-#: The refresh functions of the specification: orders and their lineitems go and come.
+#: The refresh functions of the specification: orders and their lineitems are removed and added.
 FACTS = (
     "DELETE FROM lineitem WHERE l_orderkey % 97 = 3",
     "DELETE FROM orders WHERE o_orderkey % 97 = 3",
@@ -48,9 +48,9 @@ DIMENSIONS = (
 )
 STEPS = {"facts": FACTS, "appends": ONLY_NEW, "dimensions": DIMENSIONS}
 
-#: All can replace keys. After appended orders and lineitems these can be merged, too.
+#: All queries support replace-keys. After appended orders and lineitems these support merge, too.
 #: Of the others, 1 and 8 lack a visible sum, 14 divides sums that are not visible, 2, 11 and 16 read
-#: neither table, and the rest ask subqueries or outer joins about the changed tables.
+#: neither table, and the rest read the changed tables in subqueries or outer joins.
 MERGED = {"facts": set(), "appends": {3, 5, 6, 7, 9, 10, 12, 19}, "dimensions": {4, 21}}
 
 
@@ -64,7 +64,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def steps(data: Path) -> Iterator[list[tuple[str, Lab, list[BaseRelation]]]]:
-    """The tables before and after each step, each step in a laboratory of its own."""
+    """The tables before and after each step, each step in its own test bench."""
     result = []
     for number, (name, statements) in enumerate(STEPS.items()):
         lab = Lab([])
@@ -84,7 +84,7 @@ def steps(data: Path) -> Iterator[list[tuple[str, Lab, list[BaseRelation]]]]:
 
 @pytest.mark.parametrize("number", QUERIES)
 def test_each_strategy_equals_the_recompute(number: int, steps: list[tuple[str, Lab, list[BaseRelation]]]) -> None:
-    """What is not refused is exact, and only what must be is refused."""
+    """Each strategy that is not refused equals the recompute, and only the expected ones are refused."""
     rows = 0
     for name, lab, relations in steps:
         query = analysed(lab, relations, QUERIES[number])

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What ``plan`` says of TPC-H's queries is what the page promises: the mode, and why nothing cheaper. No Spark."""
+"""``plan`` reports for TPC-H's queries the modes and reasons that the page lists. No Spark."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from tests.incremental.tpch import QUERIES
 
 _PAGE = Path(__file__).parents[2] / "docs" / "incremental-tpch.md"
 _SPACE = "tpch"
-#: The tables that each sort of change writes to, and whether rows only come.
+#: The tables that each kind of change writes to, and whether rows are only added.
 _WRITTEN = {
     "orders come and go": (("orders", "lineitem"), False),
     "orders come": (("orders", "lineitem"), True),
@@ -42,7 +42,7 @@ _WRITTEN = {
 
 
 class Planned:
-    """TPC-H's tables with a few rows, and its views: fresh, though nobody has computed their rows."""
+    """TPC-H's tables with a few rows, and its views, which are fresh without computed rows."""
 
     def __init__(self, folder: Path) -> None:
         generate(folder / "raw", 0.001)
@@ -69,7 +69,7 @@ class Planned:
                 table.overwrite(self._rows(name))
 
     def plans(self, change: str) -> Iterator[Refreshed]:
-        """Plan all views, and take them for refreshed."""
+        """Plan all views, and treat them as refreshed."""
         for number in QUERIES:
             plan = plan_refresh(self.catalog, f"lake.{_SPACE}.q{number}")
             yield Refreshed(number, change, str(plan.mode), told_reasons(plan.reasons))
@@ -90,14 +90,14 @@ class Planned:
         return self.duckdb.sql(f"FROM {table} LIMIT 10").to_arrow_table()
 
     def _stager(self, sql: str) -> Callable[[Script], Outcome]:
-        """Return a stager that makes the empty storage table with the columns that DuckDB gives the query."""
+        """Return a stager that creates the empty storage table with the columns of the query in DuckDB."""
 
         def stage(script: Script) -> Outcome:
             step = script.steps[-1]
             assert isinstance(step, CreateStorageStep)
             assert step.location is not None
             arrow = self.duckdb.sql(to_duckdb(sql)).limit(0).to_arrow_table().schema
-            # TPC-H has no floating columns: those are DuckDB's quotients of decimals, which Spark keeps exact.
+            # TPC-H has no floating columns: these are DuckDB's quotients of decimals, which Spark computes exactly.
             exact = pyarrow.decimal128(38, 6)
             arrow = pyarrow.schema(
                 [item.with_type(exact) if item.type == pyarrow.float64() else item for item in arrow]
@@ -112,14 +112,14 @@ class Planned:
 
 
 def _named(sql: str) -> str:
-    """Put the tables' full names in the place of their names."""
+    """Replace the tables' names by their full names."""
     names = "|".join(TABLES)
     return re.sub(rf"(\bFROM|\bJOIN|,)(\s+)({names})\b", rf"\1\2lake.{_SPACE}.\3", sql)
 
 
 @pytest.fixture(scope="module")
 def planned(tmp_path_factory: pytest.TempPathFactory) -> list[Refreshed]:
-    """All plans after each sort of change."""
+    """All plans after each kind of change."""
     lake = Planned(tmp_path_factory.mktemp("tpch"))
     lake.refresh()
     found: list[Refreshed] = []
@@ -130,8 +130,8 @@ def planned(tmp_path_factory: pytest.TempPathFactory) -> list[Refreshed]:
     return found
 
 
-def _promised() -> tuple[dict[tuple[int, str], str], dict[tuple[int, str], set[str]]]:
-    """Return the page's mode of each query after each sort of change, and why nothing cheaper."""
+def _documented() -> tuple[dict[tuple[int, str], str], dict[tuple[int, str], set[str]]]:
+    """Return the page's mode of each query after each kind of change, and why it is not a cheaper one."""
     page = _PAGE.read_text()
     modes = {
         (int(number), change): mode
@@ -140,26 +140,26 @@ def _promised() -> tuple[dict[tuple[int, str], str], dict[tuple[int, str], set[s
     }
     why: dict[tuple[int, str], set[str]] = {key: set() for key in modes}
     for part in re.split(r"^After \*", page, flags=re.MULTILINE)[1:]:
-        for numbers, told in re.findall(r"^- ([Q\d, ]+): (.*)$", part, re.MULTILINE):
+        for numbers, reasons in re.findall(r"^- ([Q\d, ]+): (.*)$", part, re.MULTILINE):
             for number in re.findall(r"\d+", numbers):
-                why[int(number), part.split("*")[0]].add(told)
+                why[int(number), part.split("*")[0]].add(reasons)
     return modes, why
 
 
 @pytest.mark.parametrize("change", CHANGES)
-def test_plan_says_of_each_query_what_the_page_says(planned: list[Refreshed], change: str) -> None:
-    """But for what only the job finds out: then the plan hopes for better."""
-    modes, why = _promised()
-    hoped = {key for key, told in why.items() if any(text.startswith(FOUND_OUT) for text in told)}
+def test_the_plan_of_each_query_agrees_with_the_page(planned: list[Refreshed], change: str) -> None:
+    """A difference is allowed only where the job finds a reason that a plan cannot know."""
+    modes, why = _documented()
+    decided_by_job = {key for key, reasons in why.items() if any(text.startswith(FOUND_OUT) for text in reasons)}
     for item in (item for item in planned if item.change == change):
         key = (item.query, change)
-        assert item.mode == ("replace-keys" if key in hoped else modes[key]), key
-        told = {text.replace(f"lake.{_SPACE}.", "") for text in item.why}
-        assert told == {text for text in why[key] if not text.startswith(FOUND_OUT)}, key
+        assert item.mode == ("replace-keys" if key in decided_by_job else modes[key]), key
+        reasons = {text.replace(f"lake.{_SPACE}.", "") for text in item.why}
+        assert reasons == {text for text in why[key] if not text.startswith(FOUND_OUT)}, key
 
 
-def test_each_reason_is_a_sentence_about_this_query(planned: list[Refreshed]) -> None:
-    """Never a bare code: whoever reads the plan is told what of the query it is."""
+def test_each_reason_is_a_sentence_about_the_query(planned: list[Refreshed]) -> None:
+    """A reason is never just a code."""
     codes = {str(code) for code in Code}
     for item in planned:
         assert item.mode in ("append", "merge", "noop") or item.why, item

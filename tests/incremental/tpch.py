@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The 22 queries of TPC-H as views, with its validation parameters.
 
-Written after the TPC Benchmark H Standard Specification, revision 3, chapter 2.4; the row limits
-that it states beside the text of some queries are left out, and ORDER BY with them where a view
-has no use for it. Each column has a name.
+Follows the TPC Benchmark H Standard Specification, revision 3, chapter 2.4. The row limits
+that it states beside the text of some queries are left out, as is ORDER BY where a view
+does not need it. Each column has a name.
 """
 
 from __future__ import annotations

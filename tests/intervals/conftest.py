@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The real engine, for those tests that ask for it: all of them share one Spark session."""
+"""All tests that need real Spark share one session."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A lake with a view by days, refreshed without Spark: what a refresh of an interval asks is done with DuckDB."""
+"""A lake with a view by days, refreshed without Spark: DuckDB executes the script of an interval's refresh."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ FIRST = date(2024, 6, 1)
 _DELETE = re.compile(r"DELETE FROM (?P<table>\S+) WHERE (?P<where>.*)", re.DOTALL)
 _INSERT = re.compile(r"INSERT INTO (?P<table>[^\n]+)\n(?P<query>.*)", re.DOTALL)
 
-#: A base table's row: the number of the day from 1, and the amount; day 0 stands for NULL.
+#: A base table's row: the number of the day from 1, and the amount; day 0 is NULL.
 Sold = tuple[int, int]
 
 
 class IntervalStager(DuckStager):
-    """Deletes and inserts the rows of an interval, too."""
+    """A stager that also deletes and inserts the rows of an interval."""
 
     def _run(self, scratch: SqlCatalog, script: Script, sql: str) -> int:
         delete, insert = _DELETE.fullmatch(sql), _INSERT.fullmatch(sql)
@@ -74,33 +74,33 @@ class Days(Lake):
     """A lake with the base table ``sales.sold``."""
 
     def sell(self, *rows: Sold) -> int:
-        """Append rows; the new snapshot's id."""
+        """Append rows, and return the new snapshot's id."""
         self.sold.append(sold(rows))
         return self.head("sold")
 
     def correct(self, *rows: Sold) -> int:
-        """Overwrite the whole base table; the new snapshot's id."""
+        """Overwrite the whole base table, and return the new snapshot's id."""
         self.sold.overwrite(sold(rows))
         return self.head("sold")
 
     @property
     def sold(self) -> Table:
-        """The base table as it is now."""
+        """The current state of the base table."""
         return self.load("sold")
 
     def refresh_days(self, first: int, after: int, **options: Any) -> Any:
-        """Refresh the days from one to another, without that."""
+        """Refresh the days from ``first`` to before ``after``."""
         return self.refresh(VIEW, options=RefreshOptions(interval=days(first, after), **options))
 
     def stored(self) -> dict[int, tuple[int, int]]:
-        """The stored rows by the number of the day: orders and amount."""
+        """The stored rows by the number of the day: number of orders and amount."""
         rows = self.read(VIEW)
         found = {number(row["day"]): (row["orders"], row["amount"]) for row in rows}
         assert len(found) == len(rows), rows
         return found
 
     def recomputed(self, snapshot_id: int | None = None) -> dict[int, tuple[int, int]]:
-        """What the query gives at a snapshot of the base table, by default the current one."""
+        """The query's rows at a snapshot of the base table, by default the current one."""
         found: dict[int, tuple[int, int]] = {}
         for row in self.sold.scan(snapshot_id=snapshot_id).to_arrow().to_pylist():
             orders, amount = found.get(number(row["day"]), (0, 0))
@@ -129,16 +129,16 @@ def sold(rows: Iterable[Sold]) -> pa.Table:
 
 
 def day(number: int) -> date | None:
-    """The day of a number."""
+    """The date of a number."""
     return FIRST + timedelta(days=number - 1) if number else None
 
 
 def number(value: date | None) -> int:
-    """The number of a day."""
+    """The number of a date."""
     return (value - FIRST).days + 1 if value else 0
 
 
 def days(first: int, after: int) -> Span:
-    """The days from one to another, without that."""
+    """The days from ``first`` to before ``after``."""
     start, end = (datetime.combine(FIRST + timedelta(days=n - 1), datetime.min.time(), UTC) for n in (first, after))
     return Span(start, end)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An incremental view that is far behind catches up by a bounded part of the new base commits a run."""
+"""An incremental view that is far behind catches up by a bounded part of the new base commits in each run."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from airflow_mv.refresh.run import refresh
 from airflow_mv.spec.reasons import Code
 from tests.intervals.support import SALES, VIEW, Days, days_lake, sold
 
-#: Whatever the estimates of a few bytes are worth.
+#: Choose incremental, because estimates for a few bytes mean nothing.
 ALWAYS = {"airflow-mv.incremental-up-to": "1000000"}
 
 
@@ -37,12 +37,12 @@ def lake(sqlite_uri: str, warehouse: Path) -> Iterator[Days]:
 
 
 def plan(lake: Days, most: int | None, **options: Any) -> RefreshPlan:
-    """What a refresh of at most so many commits would do."""
+    """The plan of a refresh of at most so many commits."""
     return plan_refresh(lake.catalog, VIEW, RefreshOptions(max_snapshots=most, **options))
 
 
 def size(lake: Days, snapshot_id: int) -> int:
-    """The bytes that a commit added, as its summary says."""
+    """The bytes that a commit added, by its summary."""
     snapshot = lake.sold.snapshot_by_id(snapshot_id)
     assert snapshot is not None
     assert snapshot.summary is not None
@@ -50,12 +50,12 @@ def size(lake: Days, snapshot_id: int) -> int:
 
 
 def bounds(planned: RefreshPlan) -> list[str]:
-    """What the plan says of its bound."""
+    """The plan's reasons about its bound."""
     return [reason.message for reason in planned.reasons if reason.code == Code.BOUNDED]
 
 
-def test_each_run_reads_so_many_commits_and_records_where_it_stopped(lake: Days) -> None:
-    """Five commits, two a run: three runs, and the view is fresh after the last one only."""
+def test_each_run_reads_the_given_number_of_commits_and_records_where_it_stopped(lake: Days) -> None:
+    """Five commits, two in each run: three runs, and only the last one makes the view fresh."""
     heads = [lake.sell((1, 10**number)) for number in range(5)]
     reached, states = [], []
 
@@ -70,8 +70,8 @@ def test_each_run_reads_so_many_commits_and_records_where_it_stopped(lake: Days)
     assert lake.refresh(VIEW, options=RefreshOptions(max_snapshots=2)).outcome == "fresh"
 
 
-def test_the_plan_says_how_much_is_left(lake: Days) -> None:
-    """So does the log of the task, which prints the plan's reasons."""
+def test_the_plan_reports_how_much_is_left(lake: Days) -> None:
+    """The task's log prints the plan's reasons, so it reports this, too."""
     for number in range(5):
         lake.sell((1, number))
 
@@ -80,8 +80,8 @@ def test_the_plan_says_how_much_is_left(lake: Days) -> None:
     assert bounds(plan(lake, None)) == []
 
 
-def test_each_run_reads_so_many_bytes_and_records_where_it_stopped(lake: Days) -> None:
-    """Bytes of data are what a run costs; a commit of one row and a load of a year count alike otherwise."""
+def test_each_run_reads_the_given_number_of_bytes_and_records_where_it_stopped(lake: Days) -> None:
+    """The cost of a run depends on its bytes; a commit of one row and a load of a year count as one commit each."""
     heads = [lake.sell((1, 10**number)) for number in range(5)]
     pair = RefreshOptions(max_bytes=2 * max(size(lake, head) for head in heads))
     assert pair.max_bytes is not None
@@ -98,13 +98,13 @@ def test_each_run_reads_so_many_bytes_and_records_where_it_stopped(lake: Days) -
 
 
 def test_one_commit_is_read_whatever_its_size(lake: Days) -> None:
-    """Else a view would never get past the load of a year. Files that were removed count as those that were added."""
+    """Otherwise a large commit would never be read. Removed files count as added ones."""
     for number in range(3):
         lake.sell((1, number))
     small = size(lake, lake.head("sold"))
-    told = bounds(plan(lake, None, max_bytes=1))
+    reported = bounds(plan(lake, None, max_bytes=1))
 
-    assert told == [f"the first 1 of 3 new base commits ({human(small)} of files); left for the next runs: 2"]
+    assert reported == [f"the first 1 of 3 new base commits ({human(small)} of files); left for the next runs: 2"]
     lake.refresh(VIEW)
     lake.sold.delete()
     lake.sell((2, 1))
@@ -112,33 +112,33 @@ def test_one_commit_is_read_whatever_its_size(lake: Days) -> None:
     assert bounds(plan(lake, None, max_bytes=9 * small)) == []
 
 
-def test_of_two_bounds_the_one_that_is_reached_first_counts(lake: Days) -> None:
-    """Each is a promise of its own."""
+def test_of_two_bounds_the_one_that_is_reached_first_applies(lake: Days) -> None:
+    """Each bound holds on its own."""
     heads = [lake.sell((1, number)) for number in range(5)]
     two = 2 * max(size(lake, head) for head in heads)
 
     for most, largest, expected in ((1, two, 1), (4, two, 2), (3, 9 * two, 3)):
-        (told,) = bounds(plan(lake, most, max_bytes=largest))
-        assert told.startswith(f"the first {expected} of 5 new base commits (")
+        (reported,) = bounds(plan(lake, most, max_bytes=largest))
+        assert reported.startswith(f"the first {expected} of 5 new base commits (")
     assert bounds(plan(lake, 5, max_bytes=9 * two)) == []
 
 
-def test_a_commit_that_tells_no_size_is_read_alone(lake: Days) -> None:
-    """It may be of any size. So it joins no others, and the plan says what is not known."""
+def test_a_commit_without_a_size_is_read_alone(lake: Days) -> None:
+    """It may have any size, so it is not combined with others, and the plan reports that the size is unknown."""
     heads = [lake.sell((1, 1)), lake.compact("sold"), lake.sell((1, 2))]
-    reached, told = [], []
+    reached, reported = [], []
 
     for _ in heads:
-        told += bounds(plan(lake, None, max_bytes=10**12))
+        reported += bounds(plan(lake, None, max_bytes=10**12))
         reached.append(dict(lake.refresh(VIEW, options=RefreshOptions(max_bytes=10**12)).snapshots)["lake.sales.sold"])
 
     assert reached == heads
-    assert "the first 1 of 2 new base commits (files of unknown size); left for the next runs: 1" in told
+    assert "the first 1 of 2 new base commits (files of unknown size); left for the next runs: 1" in reported
     assert lake.stored() == lake.recomputed()
 
 
-def test_the_command_line_takes_both_bounds_and_none_of_nothing() -> None:
-    """As every command that plans does."""
+def test_the_command_line_accepts_both_bounds_and_refuses_zero() -> None:
+    """This holds for every command that plans."""
 
     @click.command()
     @how
@@ -154,8 +154,8 @@ def test_the_command_line_takes_both_bounds_and_none_of_nothing() -> None:
     assert call(command, ["--max-bytes", "0"]).exit_code == 2
 
 
-def test_several_base_tables_are_cut_at_one_moment(lake: Days) -> None:
-    """The view is computed from states that were there at the same time."""
+def test_several_base_tables_are_read_at_one_moment(lake: Days) -> None:
+    """The view is computed from states that existed at the same time."""
     lake.iceberg.create_table("sales.returned", schema=SALES)
     sql = "SELECT day, amount FROM sales.sold UNION ALL SELECT day, amount FROM sales.returned"
     view = lake.view("both", sql, refresh_strategy="incremental", properties=ALWAYS)
@@ -171,8 +171,8 @@ def test_several_base_tables_are_cut_at_one_moment(lake: Days) -> None:
     assert {item.identifier: item.snapshot_reference for item in found.records} == heads[1]
 
 
-def test_a_full_refresh_is_never_of_an_older_state(lake: Days) -> None:
-    """To recompute all rows and be stale again would cost everything for half of the use. The plan says so."""
+def test_a_full_refresh_always_reads_the_current_state(lake: Days) -> None:
+    """A full recompute of an older state would cost everything and leave the view stale. The plan says so."""
     lake.sell((1, 1))
     lake.correct((1, 5))
     head = lake.sell((1, 7))
@@ -189,8 +189,8 @@ def test_a_full_refresh_is_never_of_an_older_state(lake: Days) -> None:
     assert bounds(plan(lake, 1, max_bytes=1))[0].startswith("a full refresh ignores max_snapshots and max_bytes: ")
 
 
-def test_a_forced_refresh_and_an_interval_know_no_bound(lake: Days) -> None:
-    """They are asked for by name."""
+def test_a_forced_refresh_and_an_interval_have_no_bound(lake: Days) -> None:
+    """They are requested explicitly."""
     lake.sell((1, 1))
     head = lake.sell((1, 2))
 
@@ -198,7 +198,7 @@ def test_a_forced_refresh_and_an_interval_know_no_bound(lake: Days) -> None:
 
 
 def test_a_bound_for_several_views_at_once_is_refused(lake: Days) -> None:
-    """They are read at one set of snapshots; and a bound of nothing is none."""
+    """They are read at one consistent snapshot set. A bound of zero is refused, too."""
     lake.sell((1, 1))
     other = lake.view("other", "SELECT day FROM sales.sold")
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Refreshes of intervals that run at once lose nothing, in any order, and take up what they have staged."""
+"""Concurrent refreshes of intervals lose nothing, in any order, and resume their staged rows."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def lake(request: pytest.FixtureRequest, sqlite_uri: str, warehouse: Path) -> It
 
 
 class Interrupted:
-    """A refresh between whose staging and publication others are done."""
+    """A refresh during which other refreshes are published, between its staging and its publication."""
 
     def __init__(self, lake: Days, *others: Callable[[], Any]) -> None:
         self._lake = lake
@@ -43,7 +43,7 @@ class Interrupted:
         self.plans: list[RefreshPlan] = []
 
     def __call__(self, script: Script) -> Outcome:
-        """Stage, and let another one publish first."""
+        """Stage, and let another refresh publish first."""
         outcome = self._lake.stager(script)
         if self._others:
             self._others.pop(0)()
@@ -57,8 +57,8 @@ class Interrupted:
         )[0]
 
 
-def test_an_interval_that_lost_to_another_publishes_the_rows_that_it_has_staged(lake: Days) -> None:
-    """Only the storage table has moved: the query is not computed again, whoever came between."""
+def test_an_interval_that_lost_a_race_publishes_its_staged_rows(lake: Days) -> None:
+    """Only the storage table has moved, so the query is not computed again."""
     lake.sell((1, 10), (2, 20), (3, 30))
     lost = Interrupted(lake, lambda: lake.refresh_days(1, 2), lambda: lake.refresh_days(3, 4))
 
@@ -72,7 +72,7 @@ def test_an_interval_that_lost_to_another_publishes_the_rows_that_it_has_staged(
 
 
 def test_the_log_says_how_often_a_refresh_was_planned_again(lake: Days, caplog: pytest.LogCaptureFixture) -> None:
-    """Whoever wonders what a backfill of thirty days waits for reads it there."""
+    """It explains why a backfill of thirty days takes long."""
     lake.sell((1, 10), (2, 20))
 
     with caplog.at_level(logging.INFO, logger="airflow_mv"):
@@ -81,8 +81,8 @@ def test_the_log_says_how_often_a_refresh_was_planned_again(lake: Days, caplog: 
     assert "Round 1 of at most 40" in caplog.text
 
 
-def test_an_interval_whose_base_table_moved_as_well_is_computed_again(lake: Days) -> None:
-    """What was staged is of snapshots that are not the newest any more."""
+def test_an_interval_whose_base_table_moved_too_is_computed_again(lake: Days) -> None:
+    """The staged rows are not of the current snapshots any more."""
     lake.sell((1, 10), (2, 20))
 
     def others() -> None:
@@ -97,8 +97,8 @@ def test_an_interval_whose_base_table_moved_as_well_is_computed_again(lake: Days
     assert lake.stored() == lake.recomputed()
 
 
-def test_a_whole_refresh_at_the_same_snapshots_makes_an_interval_needless(lake: Days) -> None:
-    """Its rows are there, so nothing is published again."""
+def test_a_full_refresh_at_the_same_snapshots_covers_an_interval(lake: Days) -> None:
+    """The interval's rows are already published."""
     lake.sell((1, 10), (2, 20))
     lost = Interrupted(lake, lambda: lake.refresh(VIEW))
 
@@ -106,8 +106,8 @@ def test_a_whole_refresh_at_the_same_snapshots_makes_an_interval_needless(lake: 
     assert status(lake.catalog, VIEW).state == State.FRESH
 
 
-def test_an_interval_does_not_make_a_whole_refresh_needless(lake: Days) -> None:
-    """It covers some rows only: the whole refresh is planned and published again."""
+def test_an_interval_does_not_cover_a_full_refresh(lake: Days) -> None:
+    """It has only some of the rows, so the full refresh is planned and published again."""
     lake.sell((1, 10), (2, 20))
     lost = Interrupted(lake, lambda: lake.refresh_days(2, 3))
 
@@ -116,8 +116,8 @@ def test_an_interval_does_not_make_a_whole_refresh_needless(lake: Days) -> None:
     assert lake.stored() == lake.recomputed()
 
 
-def test_an_older_interval_does_not_make_a_newer_one_needless(lake: Days) -> None:
-    """Whoever comes last with older rows is told that newer ones are there; the other way round it is replaced."""
+def test_an_older_interval_does_not_cover_a_newer_one(lake: Days) -> None:
+    """Older rows are superseded by newer ones; newer rows replace older ones."""
     lake.sell((1, 10), (2, 20))
     old = RefreshOptions(interval=days(1, 3))
 
@@ -133,8 +133,8 @@ def test_an_older_interval_does_not_make_a_newer_one_needless(lake: Days) -> Non
     assert lake.stored() == lake.recomputed()
 
 
-def test_a_retry_of_a_published_interval_finds_it(lake: Days) -> None:
-    """A worker that died after the swap runs again: the record tells it that nothing is left to do."""
+def test_a_retry_of_a_published_interval_is_a_no_op(lake: Days) -> None:
+    """A worker that died after the swap runs again; the record shows that nothing is left to do."""
     lake.sell((1, 10))
     first = lake.refresh_days(1, 2)
 
@@ -143,10 +143,10 @@ def test_a_retry_of_a_published_interval_finds_it(lake: Days) -> None:
     assert (again.outcome, again.refresh_id) == ("fresh", first.refresh_id)
 
 
-def test_others_that_never_stop_end_a_refresh_with_a_conflict(
+def test_endless_changes_of_others_end_a_refresh_with_a_conflict(
     sqlite_uri: str, warehouse: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The rounds are bounded; nothing of it is published."""
+    """The number of rounds is bounded, and nothing is published."""
     monkeypatch.setattr("airflow_mv.refresh.run.MAX_INTERVAL_PLANS", 3)
     with days_lake(sqlite_uri, warehouse, "pointed") as lake:
         lake.sell((1, 10), (2, 20))
@@ -159,8 +159,8 @@ def test_others_that_never_stop_end_a_refresh_with_a_conflict(
 
 
 @pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(1, 12))])
-def test_any_order_of_refreshes_leaves_each_row_of_the_snapshots_that_the_record_names(lake: Days, seed: int) -> None:
-    """Intervals, whole refreshes and base commits, alone and between each other; then all of it made fresh."""
+def test_after_refreshes_in_any_order_the_rows_are_those_of_the_recorded_snapshots(lake: Days, seed: int) -> None:
+    """Intervals, full refreshes and base commits, in sequence and interleaved; at the end the view is made fresh."""
     chance = random.Random(seed)
     expected: dict[int, tuple[int, int]] = {}
 

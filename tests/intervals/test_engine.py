@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Intervals with real Spark: which files are touched, what the types' literals mean, what verify proves."""
+"""Intervals with real Spark: which files are rewritten, how literals are read, what verify proves."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ BOTH: Any = pytest.mark.parametrize("layout", LAYOUTS)
 
 
 def span(start: str, end: str, column: str | None = None) -> Span:
-    """A stretch of time, of texts in UTC."""
+    """A time range from texts in UTC."""
     first, after = (datetime.fromisoformat(text).replace(tzinfo=UTC) for text in (start, end))
     return Span(first, after, column)
 
 
 def sold(lake: Lake, *days: int, amount: int = 1) -> None:
-    """Sell something on some days of June, in one commit."""
+    """Append rows for some days of June in one commit."""
     lake.insert("sold", ", ".join(f"('2024-06-{day:02}', {amount})" for day in days))
 
 
@@ -54,8 +54,8 @@ def stored(lake: Lake, name: str = "daily") -> list[tuple[Any, ...]]:
 
 
 @BOTH
-def test_files_of_other_partitions_stay_untouched(spark_lake: Lake, layout: Layout) -> None:
-    """Not one of them is written again: a backfill of a day costs a day."""
+def test_files_of_other_partitions_are_not_rewritten(spark_lake: Lake, layout: Layout) -> None:
+    """A backfill of a day costs a day."""
     lake = spark_lake
     lake.table("sold", "day date, amount bigint")
     sold(lake, 1, 2, 3, 4)
@@ -73,7 +73,7 @@ def test_files_of_other_partitions_stay_untouched(spark_lake: Lake, layout: Layo
     assert (result.rows_written, str(result.mode)) == (2, "replace-interval")
     assert [row[1] for row in stored(lake)] == ["1", "11", "11", "1"]
     assert verify(lake.catalog, lake("daily"), session=lambda: lake.spark).equal
-    # History, reading an older refresh, maintenance and rollback know no difference.
+    # History, time travel, maintenance and rollback work as for full refreshes.
     assert readable(lake.catalog, lake("daily"), refresh_id=first.refresh_id).record.intervals == ()
     maintain(lake.catalog, lake("daily"))
     rollback(lake.catalog, lake("daily"), str(first.refresh_id))
@@ -84,14 +84,14 @@ def test_files_of_other_partitions_stay_untouched(spark_lake: Lake, layout: Layo
 
 
 def _day(partition: str) -> str:
-    """The day of the month of a partition of the first days of June 2024, which pyiceberg shows as days since 1970."""
+    """The day of the month of a partition, which pyiceberg shows as days since 1970."""
     number = int("".join(filter(str.isdigit, partition.partition("[")[2])))
     return f"{number - 19874:02}"
 
 
 @pytest.mark.parametrize("layout", [pytest.param("pointed", marks=pytest.mark.slow), "registered"])
-def test_rows_that_are_gone_go_and_an_interval_without_rows_is_recorded(spark_lake: Lake, layout: Layout) -> None:
-    """Nothing to insert is a result like any other: it is published, and is a no-op afterwards."""
+def test_removed_rows_are_deleted_and_an_interval_without_rows_is_recorded(spark_lake: Lake, layout: Layout) -> None:
+    """An empty result is published, and refreshing it again is a no-op."""
     lake = spark_lake
     lake.table("sold", "day date, amount bigint")
     sold(lake, 1, 2)
@@ -109,7 +109,7 @@ def test_rows_that_are_gone_go_and_an_interval_without_rows_is_recorded(spark_la
 
 
 @pytest.mark.parametrize("layout", ["pointed", pytest.param("registered", marks=pytest.mark.slow)])
-def test_an_interval_that_lost_takes_the_rows_that_its_job_has_staged(spark_lake: Lake, layout: Layout) -> None:
+def test_an_interval_that_lost_a_race_publishes_the_rows_that_its_job_staged(spark_lake: Lake, layout: Layout) -> None:
     """The second job reads the first one's staged rows, and no base table."""
     lake = spark_lake
     lake.table("sold", "day date, amount bigint")
@@ -132,8 +132,10 @@ def test_an_interval_that_lost_takes_the_rows_that_its_job_has_staged(spark_lake
 
 
 @pytest.mark.parametrize("kind", [pytest.param("timestamp", marks=pytest.mark.slow), "timestamptz"])
-def test_timestamps_are_cut_to_the_microsecond_in_utc_wherever_the_session_is(spark_lake: Lake, kind: str) -> None:
-    """The last microsecond before the end is in, the end is not."""
+def test_timestamps_are_compared_to_the_microsecond_in_utc_in_any_session_time_zone(
+    spark_lake: Lake, kind: str
+) -> None:
+    """The last microsecond before the end is included, the end is not."""
     lake = spark_lake
     lake.table("sold", f"ts {kind}, amount bigint")
     zone = "+00" if kind == "timestamptz" else ""
@@ -152,8 +154,8 @@ def test_timestamps_are_cut_to_the_microsecond_in_utc_wherever_the_session_is(sp
     assert len(stored(lake)) == 5
 
 
-def test_verify_finds_a_row_outside_of_every_interval(spark_lake: Lake) -> None:
-    """A view that was refreshed by intervals alone has no other rows."""
+def test_verify_finds_a_row_outside_of_all_intervals(spark_lake: Lake) -> None:
+    """A view that was refreshed only by intervals has no other rows."""
     lake = spark_lake
     lake.table("sold", "day date, amount bigint")
     sold(lake, 1, 2)
@@ -166,8 +168,8 @@ def test_verify_finds_a_row_outside_of_every_interval(spark_lake: Lake) -> None:
     assert lake.status("daily").state == State.STALE
 
 
-def test_the_command_line_plans_refreshes_and_asks_for_intervals(spark_lake: Lake, tmp_path: Path) -> None:
-    """plan lists what a backfill will touch, refresh does it, status says how the interval stands."""
+def test_the_command_line_plans_refreshes_and_reports_intervals(spark_lake: Lake, tmp_path: Path) -> None:
+    """plan lists the rows that a backfill replaces, refresh replaces them, status reports the interval's state."""
     lake = spark_lake
     lake.table("sold", "day date, amount bigint")
     sold(lake, 1, 2, 3)

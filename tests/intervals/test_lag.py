@@ -39,8 +39,8 @@ def committed(lake: Days) -> datetime:
     return datetime.fromtimestamp(snapshot.timestamp_ms / 1000, UTC)
 
 
-def test_an_interval_has_a_lag_of_its_own(lake: Days) -> None:
-    """A report over yesterday need not wait for the days before."""
+def test_an_interval_has_its_own_lag(lake: Days) -> None:
+    """A report about yesterday does not need to wait for earlier days."""
     assert lag(seen(lake, 2, 3)).seconds() == 0
     assert readiness(seen(lake, 2, 3)) == Readiness.FRESH
     for rows in (seen(lake, 1, 2), seen(lake, 1, 3), seen(lake)):
@@ -50,7 +50,7 @@ def test_an_interval_has_a_lag_of_its_own(lake: Days) -> None:
 
 
 def test_the_lag_of_a_view_is_that_of_its_oldest_rows(lake: Days) -> None:
-    """Whichever interval they are in."""
+    """It does not matter in which interval they are."""
     first = committed(lake)
     time.sleep(0.01)
     lake.sell((2, 1))
@@ -58,8 +58,8 @@ def test_the_lag_of_a_view_is_that_of_its_oldest_rows(lake: Days) -> None:
     assert lag(seen(lake)).since == first
 
 
-def test_rows_that_were_never_computed_get_no_grace(sqlite_uri: str, warehouse: Path) -> None:
-    """The lag is that of the intervals that were; nobody can say how long the rest has been missing."""
+def test_rows_that_were_never_computed_have_no_grace(sqlite_uri: str, warehouse: Path) -> None:
+    """The lag is that of the refreshed intervals; since when the rest is missing is unknown."""
     with days_lake(sqlite_uri, warehouse, "pointed") as lake:
         lake.sell((1, 10), (2, 20))
         lake.refresh_days(2, 3)
@@ -71,8 +71,8 @@ def test_rows_that_were_never_computed_get_no_grace(sqlite_uri: str, warehouse: 
         assert readiness(seen(lake, 1, 2), HOUR) == Readiness.NEVER
 
 
-def test_refreshing_intervals_is_no_news(lake: Days) -> None:
-    """The rest is as stale as before: an event for each interval would go round for ever."""
+def test_refreshing_intervals_is_not_a_pending_change(lake: Days) -> None:
+    """The rest is as stale as before; an event for each interval would start a loop."""
     before = find_pending_changes(lake.catalog, VIEW)
     assert before is not None
     lake.refresh_days(4, 5)

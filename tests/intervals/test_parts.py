@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which rows are of which snapshots, against a plain model: one entry for each moment."""
+"""The snapshots of each row, compared with a simple model that has one entry for each hour."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ LAST = 12
 
 
 def interval(first: int, end: int) -> Interval:
-    """Some hours of a day."""
+    """A range of hours of one day."""
     return Interval("ts", DAY + timedelta(hours=first), DAY + timedelta(hours=end))
 
 
@@ -51,11 +51,11 @@ steps = st.lists(
 )
 
 
-@given(steps=steps, only=st.booleans(), asked=st.tuples(st.integers(0, LAST - 1), st.integers(1, 5)))
-def test_every_moment_is_of_the_snapshot_that_was_refreshed_last(
-    steps: list[tuple[int, int, int]], only: bool, asked: tuple[int, int]
+@given(steps=steps, only=st.booleans(), hours_read=st.tuples(st.integers(0, LAST - 1), st.integers(1, 5)))
+def test_every_moment_has_the_snapshot_that_was_refreshed_last(
+    steps: list[tuple[int, int, int]], only: bool, hours_read: tuple[int, int]
 ) -> None:
-    """Disjoint, joined where they are of one origin, and dropped where the whole refresh is of it."""
+    """Intervals are disjoint, merged if their snapshots are equal, and dropped if these are the full refresh's."""
     found = record(-1 if only else 1, [], **({"only-intervals": True} if only else {}))
     model: dict[int, int] = {}
     for number, (first, hours, snapshot) in enumerate(steps):
@@ -75,9 +75,9 @@ def test_every_moment_is_of_the_snapshot_that_was_refreshed_last(
         assert later.interval
         assert earlier.interval.end < later.interval.start or earlier.origin != later.origin
     assert only or all(part.origin != parts_of(found)[0].origin for part in entries)
-    first, hours = asked
-    told = {part.base_tables[0].snapshot_reference for part in parts_in(found, interval(first, first + hours))}
-    assert told == {model.get(hour, -1 if only else 1) for hour in range(first, first + hours)}
+    first, hours = hours_read
+    snapshots = {part.base_tables[0].snapshot_reference for part in parts_in(found, interval(first, first + hours))}
+    assert snapshots == {model.get(hour, -1 if only else 1) for hour in range(first, first + hours)}
 
 
 @pytest.mark.parametrize(
@@ -91,16 +91,16 @@ def test_every_moment_is_of_the_snapshot_that_was_refreshed_last(
         ([{"start-us": "0", "end-us": 9}], "valid integer"),
     ],
 )
-def test_stored_intervals_that_cannot_be_are_refused(intervals: list[dict[str, Any]], message: str) -> None:
-    """Whoever wrote them: the message names the record."""
+def test_invalid_stored_intervals_are_refused(intervals: list[dict[str, Any]], message: str) -> None:
+    """The message names the record, whichever writer it is of."""
     entry = {"column": "a", "refresh-id": "r", "base-tables": []}
 
     with pytest.raises(InvalidMetadataError, match=message):
         record(1, [{**entry, **item} for item in intervals])
 
 
-def test_a_record_without_intervals_is_as_before() -> None:
-    """Other writers know nothing of them."""
+def test_a_record_without_intervals_is_read_as_before() -> None:
+    """Other writers do not write intervals."""
     found = RefreshRecord.read({"refresh-id": "r", "version-id": 1, "base-tables": []}, source="test")
 
     assert (found.intervals, found.interval, found.only_intervals) == ((), None, False)
@@ -108,8 +108,8 @@ def test_a_record_without_intervals_is_as_before() -> None:
     assert set(found.document()) == {"refresh-id", "version-id", "base-tables"}
 
 
-def test_an_interval_of_a_column_that_is_none_makes_no_sql() -> None:
-    """A record may come from anyone; a name in it is quoted, and has to be a column of a date or a time."""
+def test_an_interval_of_an_invalid_column_gives_no_sql() -> None:
+    """A record is untrusted: a name in it is quoted and must be a column of dates or times."""
     fields = [{"name": "a`b", "type": "date"}, {"name": "n", "type": "long"}]
 
     assert condition(replace(interval(0, 24), column="a`b"), fields) == (

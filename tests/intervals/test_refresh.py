@@ -31,7 +31,7 @@ def lake(request: pytest.FixtureRequest, sqlite_uri: str, warehouse: Path) -> It
         yield made
 
 
-#: The layout matters to how rows are staged and published; what is recorded is the same in both.
+#: The layout matters for staging and publishing; the records are the same in both.
 BOTH: Any = pytest.mark.parametrize("lake", LAYOUTS, indirect=True)
 
 
@@ -49,7 +49,7 @@ def intervals(lake: Days) -> list[tuple[str, int]]:
 
 @BOTH
 def test_the_rows_of_the_interval_are_replaced_and_no_others(lake: Days) -> None:
-    """Also where the base table has moved for other days: those keep their old rows, and the view is stale."""
+    """If the base table has changed for other days, they keep their old rows, and the view is stale."""
     lake.sell((1, 10), (2, 20), (3, 30), (0, 99))
     lake.refresh(VIEW)
     lake.sell((1, 1), (2, 2), (3, 3), (0, 4))
@@ -61,7 +61,7 @@ def test_the_rows_of_the_interval_are_replaced_and_no_others(lake: Days) -> None
     assert status(lake.catalog, VIEW).state == State.STALE
 
 
-def test_the_record_keeps_the_whole_refresh_and_names_the_interval(lake: Days) -> None:
+def test_the_record_keeps_the_full_refresh_and_adds_the_interval(lake: Days) -> None:
     """A partial refresh never claims to be a complete one."""
     first = lake.sell((1, 10), (2, 20))
     lake.refresh(VIEW)
@@ -84,7 +84,7 @@ def test_the_record_keeps_the_whole_refresh_and_names_the_interval(lake: Days) -
 
 @BOTH
 def test_an_interval_of_a_view_that_was_never_refreshed_leaves_the_rest_uncomputed(lake: Days) -> None:
-    """The rest is of no snapshot: whoever reads the record by the format's own rules finds it stale."""
+    """The rest has no snapshot, so a reader that follows the format's rules finds the view stale."""
     lake.sell((1, 10), (2, 20))
 
     lake.refresh_days(2, 3)
@@ -95,8 +95,8 @@ def test_an_interval_of_a_view_that_was_never_refreshed_leaves_the_rest_uncomput
     assert (found.state, found.reasons[0].code) == (State.STALE, Code.INTERVALS)
 
 
-def test_a_view_of_empty_tables_is_not_fresh_because_an_interval_of_it_is(lake: Days) -> None:
-    """The record says -1 of rows that were never computed: an empty base table must not match that."""
+def test_an_interval_does_not_make_a_view_of_empty_tables_fresh(lake: Days) -> None:
+    """The record has snapshot -1 for rows that were never computed, which must not match an empty base table."""
     lake.refresh_days(2, 3)
 
     assert status(lake.catalog, VIEW).state == State.STALE
@@ -105,8 +105,8 @@ def test_a_view_of_empty_tables_is_not_fresh_because_an_interval_of_it_is(lake: 
 
 
 @BOTH
-def test_the_same_interval_again_is_a_no_op_and_starts_no_job(lake: Days) -> None:
-    """Idempotent for each interval, and for every part of it."""
+def test_refreshing_the_same_interval_again_is_a_no_op_without_a_job(lake: Days) -> None:
+    """This holds for each interval, and for every part of it."""
     lake.sell((1, 10), (2, 20), (3, 30))
     lake.refresh_days(1, 4)
     jobs = len(lake.stager.refreshes)
@@ -117,15 +117,15 @@ def test_the_same_interval_again_is_a_no_op_and_starts_no_job(lake: Days) -> Non
     assert len(lake.stager.refreshes) == jobs
 
 
-def test_an_interval_that_the_whole_refresh_covers_is_a_no_op(lake: Days) -> None:
-    """The view is fresh, so every interval of it is."""
+def test_refreshing_an_interval_of_a_fresh_view_is_a_no_op(lake: Days) -> None:
+    """All its intervals are fresh."""
     lake.sell((1, 10), (2, 20))
     lake.refresh(VIEW)
 
     assert lake.refresh_days(1, 2).outcome == "fresh"
 
 
-def test_compaction_makes_no_interval_stale(lake: Days) -> None:
+def test_a_compaction_makes_no_interval_stale(lake: Days) -> None:
     """A snapshot that only rewrites files has the same rows."""
     lake.sell((1, 10), (2, 20))
     lake.refresh_days(1, 3)
@@ -136,8 +136,8 @@ def test_compaction_makes_no_interval_stale(lake: Days) -> None:
 
 
 @BOTH
-def test_a_new_interval_cuts_those_that_it_overlaps(lake: Days) -> None:
-    """Each row is of exactly one set of snapshots."""
+def test_a_new_interval_shortens_those_that_it_overlaps(lake: Days) -> None:
+    """Each row is of exactly one consistent snapshot set."""
     one = lake.sell((1, 1), (2, 1), (3, 1), (4, 1), (5, 1))
     lake.refresh_days(1, 6)
     two = lake.sell((1, 1), (2, 1), (3, 1), (4, 1), (5, 1))
@@ -151,8 +151,8 @@ def test_a_new_interval_cuts_those_that_it_overlaps(lake: Days) -> None:
     assert lake.stored() == {1: (1, 1), 2: (1, 1), 3: (2, 2), 4: (1, 1), 5: (1, 1)}
 
 
-def test_neighbours_of_the_same_snapshots_are_one_interval(lake: Days) -> None:
-    """A backfill of thirty days leaves one entry, in whatever order they came."""
+def test_adjacent_intervals_with_the_same_snapshots_are_merged(lake: Days) -> None:
+    """A backfill of thirty days leaves one entry, in any order of its runs."""
     head = lake.sell(*((n, n) for n in range(1, 8)))
 
     for n in (3, 1, 7, 2, 5, 4, 6):
@@ -163,8 +163,8 @@ def test_neighbours_of_the_same_snapshots_are_one_interval(lake: Days) -> None:
 
 
 @BOTH
-def test_a_whole_refresh_drops_all_intervals(lake: Days) -> None:
-    """All rows are of one set of snapshots again."""
+def test_a_full_refresh_removes_all_intervals(lake: Days) -> None:
+    """All rows are of one consistent snapshot set again."""
     lake.sell((1, 10), (2, 20))
     lake.refresh_days(2, 3)
 
@@ -177,8 +177,8 @@ def test_a_whole_refresh_drops_all_intervals(lake: Days) -> None:
 
 
 @BOTH
-def test_an_interval_at_the_snapshots_of_the_whole_refresh_needs_no_entry(lake: Days) -> None:
-    """Forced, nothing has moved: the rows are what they were."""
+def test_an_interval_at_the_snapshots_of_the_full_refresh_needs_no_entry(lake: Days) -> None:
+    """Forced, while nothing has moved: the rows are the same."""
     lake.sell((1, 10), (2, 20))
     lake.refresh(VIEW)
 
@@ -190,8 +190,8 @@ def test_an_interval_at_the_snapshots_of_the_whole_refresh_needs_no_entry(lake: 
 
 
 @BOTH
-def test_a_view_is_not_fresh_where_an_interval_holds_rows_that_the_base_table_went_back_on(lake: Days) -> None:
-    """The whole refresh is at the current snapshot again, the interval is at the one that was taken back."""
+def test_a_view_is_stale_if_an_interval_has_rows_that_were_rolled_back(lake: Days) -> None:
+    """The full refresh is at the current snapshot again, the interval is at the one that was rolled back."""
     first = lake.sell((1, 10), (2, 20))
     lake.refresh(VIEW)
     lake.sell((2, 2))
@@ -208,8 +208,8 @@ def test_a_view_is_not_fresh_where_an_interval_holds_rows_that_the_base_table_we
 
 
 @BOTH
-def test_a_view_all_of_whose_parts_saw_only_compaction_is_brought_together_without_a_job(lake: Days) -> None:
-    """The fast-forward of the whole view records one set of snapshots for all rows."""
+def test_a_view_whose_parts_differ_only_by_compactions_is_fast_forwarded(lake: Days) -> None:
+    """The fast-forward of the whole view records one consistent snapshot set for all rows."""
     lake.sell((1, 10), (2, 20))
     lake.refresh(VIEW)
     lake.compact("sold")
@@ -221,8 +221,8 @@ def test_a_view_all_of_whose_parts_saw_only_compaction_is_brought_together_witho
     assert lake.refresh(VIEW).outcome == "fresh"
 
 
-def test_freshness_can_be_asked_for_an_interval(lake: Days) -> None:
-    """A fresh one, a stale one, one that was never computed."""
+def test_freshness_can_be_reported_for_an_interval(lake: Days) -> None:
+    """A fresh one, a stale one, and one that was never computed."""
     lake.sell((1, 10), (2, 20))
     lake.refresh_days(1, 2)
     lake.refresh_days(2, 3)
@@ -235,8 +235,8 @@ def test_freshness_can_be_asked_for_an_interval(lake: Days) -> None:
     assert status(lake.catalog, VIEW, interval=days(1, 3)).state == State.STALE
 
 
-def test_as_of_reads_the_base_tables_as_they_were_and_never_goes_back_unasked(lake: Days) -> None:
-    """Backfilling an older state of an interval that is newer already does nothing."""
+def test_as_of_reads_earlier_base_snapshots_and_does_not_go_back(lake: Days) -> None:
+    """Backfilling an older state of an interval that is already newer does nothing."""
     first = lake.sell((1, 10))
     then = moment_of(lake, first)
     second = lake.sell((1, 1), (2, 5))
@@ -252,7 +252,7 @@ def test_as_of_reads_the_base_tables_as_they_were_and_never_goes_back_unasked(la
 
 
 def test_an_incremental_refresh_is_refused_while_intervals_are_recorded(sqlite_uri: str, warehouse: Path) -> None:
-    """The rows are of several snapshots: no one change leads from them to the new ones. The policy decides."""
+    """The rows are of several snapshots, so no single change leads to the new rows. The policy decides."""
     with days_lake(sqlite_uri, warehouse, "pointed", refresh_strategy="incremental") as lake:
         lake.sell((1, 10), (2, 20))
         lake.refresh(VIEW)
@@ -271,7 +271,7 @@ def test_an_incremental_refresh_is_refused_while_intervals_are_recorded(sqlite_u
 
 
 def test_an_interval_of_another_definition_is_refused(lake: Days) -> None:
-    """Its rows would stand beside those of another query."""
+    """Its rows would be mixed with those of another query."""
     lake.sell((1, 10))
     lake.refresh(VIEW)
     other = Definition(BY_DAY.replace("count(*)", "count(amount)"), layout=lake.layout)
@@ -281,8 +281,8 @@ def test_an_interval_of_another_definition_is_refused(lake: Days) -> None:
         lake.refresh("sales.daily", options=RefreshOptions(interval=replace(days(1, 2), column="day")))
 
 
-def test_intervals_of_two_columns_do_not_stand_side_by_side(lake: Days) -> None:
-    """Rows could be in one of each, and be of neither's snapshots alone."""
+def test_intervals_of_two_columns_are_not_combined(lake: Days) -> None:
+    """A row could be in one interval of each, and be of neither's snapshots alone."""
     sql = "SELECT day, max(day) AS latest, count(*) AS orders FROM lake.sales.sold GROUP BY day"
     lake.view("both", sql)
     lake.sell((1, 10), (2, 20))
@@ -302,26 +302,24 @@ def test_intervals_of_two_columns_do_not_stand_side_by_side(lake: Days) -> None:
         ("2024-06-01T06:00", "2024-06-02", None, "takes whole days, and 2024-06-01T06:00:00.00:00 is within one"),
     ],
 )
-def test_what_is_no_interval_of_the_view_is_refused(
-    lake: Days, start: str, end: str, column: str | None, message: str
-) -> None:
-    """The message says what would do."""
+def test_an_invalid_interval_is_refused(lake: Days, start: str, end: str, column: str | None, message: str) -> None:
+    """The message says what is valid."""
     first, after = (datetime.fromisoformat(text).replace(tzinfo=UTC) for text in (start, end))
 
     with pytest.raises(ConfigurationError, match=message):
         plan_refresh(lake.catalog, VIEW, RefreshOptions(interval=Span(first, after, column)))
 
 
-def test_without_a_column_the_view_has_to_name_one(lake: Days) -> None:
-    """The message names the columns that would do, and where to say it."""
+def test_without_an_interval_column_the_view_must_name_one(lake: Days) -> None:
+    """The message lists the suitable columns, and names the property."""
     lake.view("plain", BY_DAY)
 
     with pytest.raises(ConfigurationError, match=r"airflow-mv.interval-column; these columns are suitable: day"):
         lake.refresh("sales.plain", options=RefreshOptions(interval=days(1, 2)))
 
 
-def test_a_day_is_one_of_the_zone_that_the_times_are_in(lake: Days) -> None:
-    """Midnight to midnight in Berlin is a day of a DAG there: the date column means that date."""
+def test_a_day_is_a_day_of_the_given_time_zone(lake: Days) -> None:
+    """Midnight to midnight in Berlin is one day of a DAG in that zone, and the date column has that date."""
     berlin = timezone(timedelta(hours=2))
     span = Span(datetime(2024, 6, 2, tzinfo=berlin), datetime(2024, 6, 3, tzinfo=berlin))
 
@@ -331,7 +329,7 @@ def test_a_day_is_one_of_the_zone_that_the_times_are_in(lake: Days) -> None:
 
 
 def with_column(column: str) -> Span:
-    """The first day, of a column."""
+    """The first day as an interval of a column."""
     return replace(days(1, 2), column=column)
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a run refreshes follows from the run, for each kind of run that Airflow has."""
+"""The rows that a run refreshes follow from the run, for each kind of run in Airflow."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def at(text: str, zone: Any = UTC) -> datetime:
 
 
 def cron(expression: str, zone: Any = UTC) -> Any:
-    """The ticks of a cron expression."""
+    """The ticks of a cron expression as a function."""
 
     def tick(moment: datetime, direction: int) -> datetime:
         ticks = croniter(expression, moment.astimezone(zone))
@@ -45,28 +45,28 @@ TRIGGERED_BY_CRON = RunFacts(NOW, (at("2024-06-02"), at("2024-06-02")), tick=cro
 BY_ASSET = RunFacts(NOW)
 
 
-def test_a_run_refreshes_the_whole_view_unless_the_task_says_otherwise() -> None:
-    """Whatever run it is, and from the base tables as they are."""
+def test_a_run_refreshes_the_whole_view_by_default() -> None:
+    """This holds for any kind of run, with the current base tables."""
     for facts in (SCHEDULED, TRIGGERED_BY_CRON, BY_ASSET, RunFacts(NOW, partition_key="2024-06-01")):
         assert scope_of(facts, "whole") == RefreshScope()
 
 
-def test_a_scheduled_run_and_a_backfill_have_the_data_interval() -> None:
-    """Both kinds of run carry the same facts."""
+def test_a_scheduled_run_and_a_backfill_use_the_data_interval() -> None:
+    """Both kinds of run have the same fields."""
     assert interval(SCHEDULED) == ("2024-06-01T00:00:00+00:00", "2024-06-02T00:00:00+00:00")
     assert scope_of(SCHEDULED, "as_of").as_of == at("2024-06-02")
 
 
-def test_an_empty_data_interval_is_the_time_since_the_tick_before() -> None:
-    """``@daily`` is a CronTriggerTimetable: start and end are the same moment."""
+def test_an_empty_data_interval_means_the_time_since_the_previous_tick() -> None:
+    """``@daily`` is a CronTriggerTimetable, whose intervals start and end at the same moment."""
     assert interval(TRIGGERED_BY_CRON) == ("2024-06-01T00:00:00+00:00", "2024-06-02T00:00:00+00:00")
     assert scope_of(TRIGGERED_BY_CRON, "as_of").as_of == at("2024-06-02")
     weekly = RunFacts(NOW, (at("2024-06-02"), at("2024-06-02")), tick=cron("0 0 * * 0"))
     assert interval(weekly) == ("2024-05-26T00:00:00+00:00", "2024-06-02T00:00:00+00:00")
 
 
-def test_a_run_by_hand_between_two_ticks_has_the_schedules_last_whole_interval() -> None:
-    """The form of Trigger offers the time of the click as the logical date: a cut day is nobody's wish."""
+def test_a_manual_run_between_two_ticks_uses_the_schedule_s_last_complete_interval() -> None:
+    """Airflow's trigger form defaults the logical date to the current time; an incomplete day is not wanted."""
     click = at("2024-06-05T13:37")
     by_hand = RunFacts(NOW, (click, click), tick=cron("0 0 * * *"))
 
@@ -81,19 +81,19 @@ def test_a_run_by_hand_between_two_ticks_has_the_schedules_last_whole_interval()
     assert interval(RunFacts(NOW, (click, click)), length=timedelta(hours=1))[1] == "2024-06-05T13:37:00+00:00"
 
 
-def test_an_interval_length_stands_for_the_tick_before() -> None:
-    """A run every hour may well recompute the last three days."""
+def test_an_interval_length_replaces_the_previous_tick() -> None:
+    """An hourly run may recompute the last three days."""
     found = interval(TRIGGERED_BY_CRON, length=timedelta(days=3))
     assert found == ("2024-05-30T00:00:00+00:00", "2024-06-02T00:00:00+00:00")
 
 
 def test_an_empty_data_interval_without_ticks_is_refused() -> None:
-    """A custom timetable tells nothing: the message says what to set."""
+    """A custom timetable has no known length: the message names the option to set."""
     with pytest.raises(ConfigurationError, match="set interval_length"):
         interval(RunFacts(NOW, (at("2024-06-02"), at("2024-06-02"))))
 
 
-def test_days_are_those_of_the_schedules_zone_also_when_the_clocks_change() -> None:
+def test_days_follow_the_schedule_s_time_zone_when_clocks_change() -> None:
     """The last day of March 2024 in Berlin has 23 hours."""
     end = at("2024-03-31T22:00:00")
     facts = RunFacts(NOW, (end, end), zone=BERLIN, tick=cron("0 0 * * *", BERLIN))
@@ -113,7 +113,7 @@ def test_days_are_those_of_the_schedules_zone_also_when_the_clocks_change() -> N
         ("2024-06-01T05", "2024-06-01T05:00:00+00:00", "2024-06-01T06:00:00+00:00"),
     ],
 )
-def test_a_partition_is_as_long_as_its_key_is_exact(key: str, start: str, end: str) -> None:
+def test_the_length_of_a_partition_follows_from_the_precision_of_its_key(key: str, start: str, end: str) -> None:
     """Runs of partitioned DAGs have no logical date and no data interval."""
     facts = RunFacts(NOW, partition_key=key)
 
@@ -121,8 +121,8 @@ def test_a_partition_is_as_long_as_its_key_is_exact(key: str, start: str, end: s
     assert scope_of(facts, "as_of").as_of == datetime.fromisoformat(end)
 
 
-def test_a_partition_with_an_exact_time_for_a_key_ends_with_the_schedules_next_tick() -> None:
-    """CronPartitionTimetable's own key format says nothing about the length."""
+def test_a_partition_whose_key_is_an_exact_time_ends_at_the_schedule_s_next_tick() -> None:
+    """CronPartitionTimetable's default key format does not contain the length."""
     facts = RunFacts(
         NOW, partition_key="2024-06-01T00:00:00", partition_date=at("2024-06-01"), tick=cron("0 0 * * *")
     )  # fmt: skip
@@ -131,19 +131,19 @@ def test_a_partition_with_an_exact_time_for_a_key_ends_with_the_schedules_next_t
     assert interval(facts, length=timedelta(hours=6))[1] == "2024-06-01T06:00:00+00:00"
 
 
-def test_without_a_tick_the_storage_tables_partitions_tell_the_end() -> None:
-    """The plan knows them, the run does not: so the end is left open."""
+def test_without_a_tick_the_storage_table_s_partitions_give_the_end() -> None:
+    """Only the plan knows them, so the run leaves the end open."""
     assert interval(RunFacts(NOW, partition_key="2024-06-01T00:00:00")) == ("2024-06-01T00:00:00+00:00", None)
 
 
-def test_a_partition_key_that_is_no_time_is_refused() -> None:
-    """A key like a region's name tells no rows of a time."""
+def test_a_partition_key_that_is_not_a_time_is_refused() -> None:
+    """A key such as a region's name selects no time range."""
     with pytest.raises(ConfigurationError, match="partition key 'north' is not a time"):
         interval(RunFacts(NOW, partition_key="north"))
 
 
-def test_a_run_by_an_asset_or_by_hand_without_a_date_is_refused_for_intervals() -> None:
-    """It does not tell which rows; the message names the three ways out. As of a time, it has when it was due."""
+def test_a_run_by_an_asset_or_a_manual_run_without_a_date_is_refused_for_intervals() -> None:
+    """Its rows are unknown; the message names three ways to set them. ``as_of`` is the time when the run was due."""
     with pytest.raises(ConfigurationError, match="refresh_interval_start and refresh_interval_end in its conf"):
         interval(BY_ASSET)
     assert scope_of(BY_ASSET, "as_of").as_of == NOW
@@ -151,24 +151,24 @@ def test_a_run_by_an_asset_or_by_hand_without_a_date_is_refused_for_intervals() 
 
 @pytest.mark.parametrize("wanted", ["whole", "as_of", "interval"])
 @pytest.mark.parametrize("facts", [SCHEDULED, TRIGGERED_BY_CRON, BY_ASSET])
-def test_a_runs_params_decide_before_all_else(facts: RunFacts, wanted: Any) -> None:
-    """A manual run says what it is for, whatever the task is for otherwise."""
+def test_a_run_s_params_have_precedence(facts: RunFacts, wanted: Any) -> None:
+    """A manual run may refresh another scope than the task's."""
     params = {"refresh_interval_start": "2023-01-01", "refresh_interval_end": "2023-02-01", "refresh_full": "true"}
-    asked = RunFacts(facts.run_after, facts.data_interval, params=params, zone=BERLIN)
+    run_with_params = RunFacts(facts.run_after, facts.data_interval, params=params, zone=BERLIN)
 
-    found = scope_of(asked, wanted, column="day")
+    found = scope_of(run_with_params, wanted, column="day")
 
     assert found.interval is not None
     assert (found.interval.start, found.interval.column) == (at("2023-01-01", BERLIN), "day")
     assert (found.full, found.as_of) == (True, None)
 
 
-def test_a_param_as_of_goes_with_any_scope() -> None:
-    """An interval of the base tables as they were."""
-    asked = RunFacts(NOW, SCHEDULED.data_interval, params={"refresh_as_of": "2024-06-03T04:05:06+02:00"})
+def test_the_param_as_of_works_with_any_scope() -> None:
+    """An interval can be computed from earlier base snapshots."""
+    run_with_params = RunFacts(NOW, SCHEDULED.data_interval, params={"refresh_as_of": "2024-06-03T04:05:06+02:00"})
 
     for wanted in ("whole", "as_of", "interval"):
-        found = scope_of(asked, wanted)  # type: ignore[arg-type]
+        found = scope_of(run_with_params, wanted)  # type: ignore[arg-type]
         assert found.as_of == datetime.fromisoformat("2024-06-03T04:05:06+02:00")
         assert (found.interval is not None) == (wanted == "interval")
 
@@ -182,13 +182,13 @@ def test_a_param_as_of_goes_with_any_scope() -> None:
         ({"refresh_full": "perhaps"}, "refresh_full = 'perhaps'; it must be true or false"),
     ],
 )
-def test_a_param_that_is_not_what_it_must_be_is_refused(params: dict[str, str], message: str) -> None:
+def test_an_invalid_param_is_refused(params: dict[str, str], message: str) -> None:
     """The message names the param."""
     with pytest.raises(ConfigurationError, match=message):
         scope_of(RunFacts(NOW, params=params), "whole")
 
 
-def test_params_that_were_left_empty_say_nothing() -> None:
-    """A form's fields have defaults."""
+def test_empty_params_are_ignored() -> None:
+    """The fields of Airflow's form have empty defaults."""
     params = {"refresh_full": False, "refresh_as_of": None, "refresh_interval_start": None, "refresh_interval_end": ""}
     assert scope_of(RunFacts(NOW, params=params), "whole") == RefreshScope()

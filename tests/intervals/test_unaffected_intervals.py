@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Base tables changed, but not for this interval: the files' statistics prove it, and Spark does not start."""
+"""If file statistics prove that changes of base tables do not affect the interval, Spark is not started."""
 
 from __future__ import annotations
 
@@ -21,22 +21,22 @@ from tests.intervals.support import SALES, VIEW, Days, days, days_lake, sold
 
 @pytest.fixture
 def lake(sqlite_uri: str, warehouse: Path) -> Iterator[Days]:
-    """A view by days of two days, refreshed."""
+    """A view by days with two days, refreshed."""
     with days_lake(sqlite_uri, warehouse, "pointed") as made:
         made.sell((1, 10), (2, 20))
         yield made
 
 
 def mode(lake: Days, sql: str, first: int = 1, after: int = 2) -> Mode:
-    """What a refresh of some days of a view would do after a row of the third day has come."""
+    """The mode of a refresh of some days of a view after a row of the third day was added."""
     view = lake.view("other", sql, properties={"airflow-mv.interval-column": "day"})
     lake.refresh(view)
     lake.sell((3, 30))
     return plan_refresh(lake.catalog, view, RefreshOptions(interval=days(first, after))).mode
 
 
-def test_a_day_that_nothing_came_for_is_recorded_as_it_is(lake: Days) -> None:
-    """The record then says that the day is of the newest snapshots, and the next look needs no proof."""
+def test_an_unaffected_day_is_recorded_without_a_job(lake: Days) -> None:
+    """The record then has the newest snapshots for this day, and the next refresh needs no proof."""
     lake.refresh(VIEW)
     lake.sell((3, 30))
     jobs = len(lake.stager.refreshes)
@@ -51,8 +51,8 @@ def test_a_day_that_nothing_came_for_is_recorded_as_it_is(lake: Days) -> None:
     assert lake.stored() == lake.recomputed()
 
 
-def test_a_daily_backfill_of_a_table_that_gets_a_day_a_day_computes_each_day_once(lake: Days) -> None:
-    """The days before are carried along without Spark, and the record stays one interval."""
+def test_a_daily_backfill_of_a_table_with_daily_appends_computes_each_day_once(lake: Days) -> None:
+    """Earlier days are fast-forwarded without Spark, and the record keeps one interval."""
     lake.refresh_days(1, 3)
     for number in range(3, 6):
         lake.sell((number, number))
@@ -65,7 +65,7 @@ def test_a_daily_backfill_of_a_table_that_gets_a_day_a_day_computes_each_day_onc
     assert lake.stored() == lake.recomputed()
 
 
-def test_rows_that_came_for_a_day_have_it_computed(lake: Days) -> None:
+def test_a_day_with_added_rows_is_computed(lake: Days) -> None:
     """One row in one file is enough."""
     lake.refresh(VIEW)
     lake.sell((3, 30))
@@ -75,8 +75,8 @@ def test_rows_that_came_for_a_day_have_it_computed(lake: Days) -> None:
     assert lake.stored()[1] == lake.recomputed()[1]
 
 
-def test_rows_that_went_have_it_computed(lake: Days) -> None:
-    """Statistics of the files that are left tell nothing of those."""
+def test_a_day_is_computed_after_rows_were_removed(lake: Days) -> None:
+    """Statistics of the remaining files do not describe the removed rows."""
     lake.refresh(VIEW)
     lake.correct((2, 20))
 
@@ -95,8 +95,8 @@ def test_rows_that_went_have_it_computed(lake: Days) -> None:
         "SELECT a.day, b.amount FROM sales.sold a JOIN sales.sold b ON a.day = b.day AND b.day < DATE'2024-06-03'",
     ],
 )
-def test_queries_that_show_the_base_tables_own_column(lake: Days, sql: str) -> None:
-    """The condition goes through selections, groups by the column, unions, and inner joins."""
+def test_queries_that_return_the_base_table_s_column(lake: Days, sql: str) -> None:
+    """The condition is pushed through filters, groups by the column, unions, and inner joins."""
     assert mode(lake, sql) == Mode.FAST_FORWARD
     assert plan_refresh(lake.catalog, "sales.other", RefreshOptions(interval=days(3, 4))).mode != Mode.FAST_FORWARD
 
@@ -114,13 +114,13 @@ def test_queries_that_show_the_base_tables_own_column(lake: Days, sql: str) -> N
         "SELECT DATE'2024-06-01' AS day, count(*) AS n FROM sales.sold",
     ],
 )
-def test_queries_in_which_a_row_of_another_day_may_count(lake: Days, sql: str) -> None:
-    """They are computed: nothing is proved."""
+def test_queries_in_which_rows_of_other_days_may_matter(lake: Days, sql: str) -> None:
+    """They are computed, because nothing is proven."""
     assert mode(lake, sql) == Mode.REPLACE_INTERVAL
 
 
-def test_a_change_of_the_schema_has_it_computed(lake: Days) -> None:
-    """Rows that nobody touched may read otherwise."""
+def test_a_day_is_computed_after_a_change_of_the_schema(lake: Days) -> None:
+    """Unchanged files may be read differently."""
     lake.refresh(VIEW)
     with lake.sold.update_schema() as update:
         update.add_column("more", StringType())
@@ -132,7 +132,7 @@ def test_a_change_of_the_schema_has_it_computed(lake: Days) -> None:
 
 @pytest.mark.parametrize("kind", [pa.timestamp("us"), pa.timestamp("us", tz="UTC")])
 def test_timestamps_are_compared_to_the_microsecond(lake: Days, kind: pa.DataType) -> None:
-    """With a zone and without one."""
+    """With and without a time zone."""
     schema = pa.schema([("ts", kind), ("amount", pa.int64())])
     start = datetime(2024, 6, 1, 10, tzinfo=UTC)
     lake.iceberg.create_table("sales.at", schema=schema)
@@ -155,8 +155,8 @@ def test_timestamps_are_compared_to_the_microsecond(lake: Days, kind: pa.DataTyp
     assert (planned(start), planned(start + timedelta(hours=1))) == (Mode.FAST_FORWARD, Mode.REPLACE_INTERVAL)
 
 
-def test_another_table_that_changed_has_it_computed(lake: Days) -> None:
-    """Its rows have no day of their own."""
+def test_a_day_is_computed_after_a_change_of_another_table(lake: Days) -> None:
+    """Its rows have no interval column."""
     lake.iceberg.create_table("sales.names", schema=SALES)
     view = lake.view(
         "named",

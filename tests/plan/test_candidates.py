@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The candidates of a refresh from values alone: no catalog, no files."""
+"""Candidates of a refresh are made from values alone, without a catalog or files."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ UPDATED = Range(Kind.POSITION_DELETES, (("overwrite", 1),), Size(10, 10, 100, 10
 
 
 @dataclass
-class Known:
-    """Statistics that are known beforehand, and which questions they were asked."""
+class FixedStatistics:
+    """Statistics with a fixed answer that count the requests for them."""
 
     matches: bool = True
-    asked: list[Sequence[tuple[Comparison, ...]]] = field(default_factory=list)
+    requests: list[Sequence[tuple[Comparison, ...]]] = field(default_factory=list)
 
     def added_rows_may_match(
         self,
@@ -38,12 +38,12 @@ class Known:
         filters: Sequence[tuple[Comparison, ...]],
     ) -> bool:
         assert (table, metadata_location, set(snapshots)) == (TABLE, "r.json", {2})
-        self.asked.append(filters)
+        self.requests.append(filters)
         return self.matches
 
 
 def planned(sql: str, *output: str, change: Range = APPENDED, matches: bool = True) -> Candidate:
-    """Return the candidate of a view of one table with the columns ``a`` and ``b``, both integers but for texts."""
+    """Return the candidate of a view of one table with the integer columns ``a`` and ``b``; literals are strings."""
     columns, appended = (("a", "int"), ("b", "int")), AppendedFiles(TABLE, "r.json", frozenset({2}))
     base = BaseTableInput(TABLE, TABLE.sql(), columns, 1, 2, change, 1_000, frozenset("ab"), appended=appended)
     question = Question(
@@ -55,14 +55,14 @@ def planned(sql: str, *output: str, change: Range = APPENDED, matches: bool = Tr
         bases=(base,),
         stored=StorageInput("`stored`", output, StoredCost(1_000, 10)),
     )
-    found = candidate(question, Known(matches))
+    found = candidate(question, FixedStatistics(matches))
     assert isinstance(found, Candidate), found
     return found
 
 
 @pytest.mark.parametrize("version", ["new", "old", "delta"])
-def test_a_text_with_the_name_of_a_relation_is_no_relation(version: str) -> None:
-    """Which relations a statement reads is known from its tree: one more would be made, or a read counted twice."""
+def test_a_string_literal_equal_to_a_relation_s_name_is_not_a_relation(version: str) -> None:
+    """The relations that a statement reads come from its syntax tree, not from a text search."""
     name = quote(f"{STAGING}-t0__{version}").strip("`")
     found = planned(f"SELECT a, 'x{name}`' AS text FROM r", "a", "text")
     assert found.mode == Mode.APPEND
@@ -71,8 +71,8 @@ def test_a_text_with_the_name_of_a_relation_is_no_relation(version: str) -> None
     assert delta.uses == 1
 
 
-def test_the_relations_of_all_statements_are_made_and_counted() -> None:
-    """The affected keys of a changed group are looked for in both versions; the change is read once for each term."""
+def test_the_relations_of_all_statements_are_created_and_counted() -> None:
+    """Affected keys are searched in both versions of a changed group; the change is read once for each term."""
     found = planned("SELECT a, max(b) AS b FROM r GROUP BY a", "a", "b", change=UPDATED)
     assert found.mode == Mode.REPLACE_KEYS
     (delta,) = [step for step in found.steps if isinstance(step, DeltaStep)]
@@ -87,8 +87,8 @@ def test_the_relations_of_all_statements_are_made_and_counted() -> None:
     )
 
 
-def test_appended_rows_that_no_filter_lets_through_need_no_spark() -> None:
-    """Statistics are the only thing that is read while a refresh is decided, and only of rows that were appended."""
+def test_appended_rows_that_no_filter_matches_need_no_spark() -> None:
+    """Only statistics are read while a refresh is planned, and only for appended rows."""
     sql = "SELECT a, b FROM r WHERE b > 7"
     assert planned(sql, "a", "b", matches=False).mode == Mode.FAST_FORWARD
     assert planned(sql, "a", "b", matches=True).mode == Mode.APPEND

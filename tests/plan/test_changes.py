@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The kind and the size of a change, from snapshot summaries alone."""
+"""The kind and size of a change follow from snapshot summaries alone."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from msgspec import structs
 from airflow_mv.freshness.changes import Kind, Range, Size, between, bytes_changed, may_have_same_rows
 from airflow_mv.spec.table import Snapshot, TableMetadata
 
-#: Name of a total, and of what adds to it and takes from it.
+#: The name of a total, of what adds to it, and of what subtracts from it.
 TOTALS = (
     ("total-records", "added-records", "deleted-records"),
     ("total-data-files", "added-data-files", "deleted-data-files"),
@@ -31,9 +31,9 @@ def table(*summaries: dict[str, str], parents: dict[int, int] | None = None, gon
             total: before[parent].get(total, 0) + int(summary.get(added, 0)) - int(summary.get(removed, 0))
             for total, added, removed in TOTALS
         }
-        told = {key: str(value) for key, value in before[number].items()}
+        complete = {key: str(value) for key, value in before[number].items()}
         schema = int(summary.get("schema", 0))
-        snapshots.append(Snapshot(number, parent_snapshot_id=parent, schema_id=schema, summary={**told, **summary}))
+        snapshots.append(Snapshot(number, parent_snapshot_id=parent, schema_id=schema, summary={**complete, **summary}))
     return TableMetadata(
         format_version=2,
         location="s3://t",
@@ -71,7 +71,7 @@ NOTHING = {"operation": "delete"}
     ],
     ids=lambda value: str(value) if isinstance(value, Kind) else "",
 )
-def test_one_snapshot_is_of_one_kind(summary: dict[str, str], kind: Kind, only_appends: bool) -> None:
+def test_each_snapshot_has_one_kind(summary: dict[str, str], kind: Kind, only_appends: bool) -> None:
     found = between(table(APPEND, summary), 1, 2)
     assert (found.kind, found.only_appends, found.snapshots) == (kind, only_appends, 1)
 
@@ -81,13 +81,13 @@ def test_one_snapshot_is_of_one_kind(summary: dict[str, str], kind: Kind, only_a
     [(APPEND, 100), (COPY_ON_WRITE, 190), (COMPACTION, 180), (POSITION, 7)],
     ids=["append", "copy-on-write", "compaction", "a delete file"],
 )
-def test_the_size_of_a_commit_is_that_of_the_files_it_added_and_removed(summary: dict[str, str], size: int) -> None:
+def test_the_size_of_a_commit_counts_added_and_removed_files(summary: dict[str, str], size: int) -> None:
     found = table(APPEND, summary)
     assert bytes_changed(found, found.snapshots[1]) == size
 
 
-def test_a_commit_that_names_no_change_is_none_only_where_its_manifests_prove_it() -> None:
-    """The summary of a DELETE without a match is that of a writer which leaves the optional numbers out."""
+def test_a_commit_without_changes_in_its_summary_is_empty_only_if_its_manifests_prove_it() -> None:
+    """A DELETE without a match has the same summary as a writer that omits the optional numbers."""
     found = table(APPEND, NOTHING)
     assert may_have_same_rows(found.snapshots[1])
     assert between(found, 1, 2).kind == Kind.REWRITTEN
@@ -98,7 +98,7 @@ def test_a_commit_that_names_no_change_is_none_only_where_its_manifests_prove_it
     assert bytes_changed(found, found.snapshots[1], {2}) == 0
 
 
-#: Numbers that are none, and one that contradicts the totals.
+#: Values that are not numbers, and one that contradicts the totals.
 WRONG = ("-1", "ten", "1e3", "", " 1", "٣", "1_0", "77", "9" * 40)
 
 
@@ -107,27 +107,27 @@ WRONG = ("-1", "ten", "1e3", "", " 1", "٣", "1_0", "77", "9" * 40)
     data=data(),
 )
 @settings(max_examples=300, deadline=None)
-def test_numbers_that_are_missing_or_wrong_are_unknown_and_never_another_number(
+def test_missing_or_invalid_numbers_are_unknown_and_never_another_number(
     summaries: list[dict[str, str]], data: DataObject
 ) -> None:
-    """Against the same history told in full: of what is left, nothing may be claimed that is not so."""
+    """Compared with the complete history: a known value must be the true value."""
     whole = table(APPEND, *summaries)
-    told = [dict(snapshot.summary) for snapshot in whole.snapshots]
-    for summary in told:
+    complete = [dict(snapshot.summary) for snapshot in whole.snapshots]
+    for summary in complete:
         for key in sorted(summary.keys() - {"operation", "schema"}):
             what = data.draw(sampled_from(["kept", "kept", "dropped", "wrong"]))
             if what == "dropped":
                 del summary[key]
             elif what == "wrong" and key.startswith(("added-", "deleted-", "removed-")):
                 summary[key] = data.draw(sampled_from(WRONG))
-    last = len(told)
-    snapshots = [structs.replace(item, summary=told[at]) for at, item in enumerate(whole.snapshots)]
+    last = len(complete)
+    snapshots = [structs.replace(item, summary=complete[at]) for at, item in enumerate(whole.snapshots)]
     bare = structs.replace(whole, snapshots=snapshots)
     truth, found = between(whole, 1, last), between(bare, 1, last)
     assert found.operations == truth.operations
     if any(summary["operation"] != "replace" for summary in summaries):
         assert found.kind not in (Kind.UNCHANGED, Kind.REPLACED)
-    lied = any(value in ("77", "9" * 40) for summary in told for value in summary.values())
+    lied = any(value in ("77", "9" * 40) for summary in complete for value in summary.values())
     if not lied:
         for name in Size.__dataclass_fields__:
             known = getattr(found.size, name)
@@ -135,56 +135,56 @@ def test_numbers_that_are_missing_or_wrong_are_unknown_and_never_another_number(
 
 
 def test_a_number_that_contradicts_the_totals_is_unknown() -> None:
-    told = [{**summary, "total-records": "10", "total-files-size": "100"} for summary in (APPEND, APPEND)]
-    size = between(table(*told), 1, 2).size
+    complete = [{**summary, "total-records": "10", "total-files-size": "100"} for summary in (APPEND, APPEND)]
+    size = between(table(*complete), 1, 2).size
     assert (size.rows_added, size.bytes_added, size.files_added) == (None, None, 1)
 
 
-def test_a_number_that_is_not_written_follows_from_the_totals() -> None:
+def test_a_missing_number_is_derived_from_the_totals() -> None:
     added = {"operation": "overwrite", "added-records": "5", "deleted-records": "2"}
     for dropped in ("added-records", "deleted-records"):
-        told = table(APPEND, added)
-        del told.snapshots[1].summary[dropped]
-        assert (between(told, 1, 2).size.rows_added, between(told, 1, 2).size.rows_deleted) == (5, 2)
+        complete = table(APPEND, added)
+        del complete.snapshots[1].summary[dropped]
+        assert (between(complete, 1, 2).size.rows_added, between(complete, 1, 2).size.rows_deleted) == (5, 2)
 
 
-def test_a_range_is_of_its_worst_kind() -> None:
-    """What an incremental refresh can do is decided by the hardest snapshot of the range."""
+def test_a_range_has_its_most_restrictive_kind() -> None:
+    """The most restrictive snapshot of the range decides which incremental modes are possible."""
     assert between(table(APPEND, APPEND, POSITION, COMPACTION), 1, 4).kind == Kind.POSITION_DELETES
     assert between(table(APPEND, APPEND, COMPACTION), 1, 3).kind == Kind.APPENDED
 
 
-def test_rows_of_a_compaction_are_no_change_but_its_bytes_are_read() -> None:
-    """A difference of two snapshots reads what compaction wrote: the estimate must know."""
+def test_a_compaction_changes_no_rows_but_its_bytes_are_counted() -> None:
+    """The difference of two snapshots reads the files that a compaction wrote, so the estimate includes them."""
     size = between(table(APPEND, APPEND, COMPACTION), 1, 3).size
     assert (size.rows_added, size.rows_deleted) == (10, 0)
     assert (size.bytes_added, size.bytes_removed) == (180, 100)
 
 
-def test_the_table_from_nothing_is_a_range_too() -> None:
+def test_a_range_may_start_before_the_first_snapshot() -> None:
     found = between(table(APPEND, APPEND), None, 2)
     assert (found.kind, found.size.rows_added, found.size.total_rows) == (Kind.APPENDED, 20, 20)
 
 
-def test_a_rollback_counts_what_it_undoes_the_other_way_round() -> None:
+def test_a_rollback_counts_the_undone_changes_in_reverse() -> None:
     size = between(table(APPEND, COPY_ON_WRITE), 2, 1).size
     assert (size.rows_added, size.rows_deleted, size.bytes_added, size.bytes_removed) == (10, 9, 100, 90)
 
 
-def test_parted_branches_may_have_changed_everything() -> None:
+def test_diverged_branches_may_have_changed_everything() -> None:
     found = between(table(APPEND, APPEND, APPEND, parents={3: 1}), 2, 3)
     assert (found.kind, found.size.bytes_added, found.size.bytes_removed) == (Kind.ROLLED_BACK, 200, 200)
 
 
-def test_an_expired_start_is_no_rollback() -> None:
+def test_an_expired_start_is_not_a_rollback() -> None:
     assert between(table(APPEND, APPEND, APPEND, gone=2), 1, 3).kind == Kind.EXPIRED
 
 
 def test_the_expired_parent_of_the_oldest_snapshot_still_starts_a_range() -> None:
-    """Append scans need nothing but the parent's id."""
+    """An incremental append scan needs only the parent's id."""
     assert between(table(APPEND, APPEND, APPEND, gone=1), 1, 3).kind == Kind.APPENDED
 
 
-def test_a_changed_schema_is_told() -> None:
+def test_a_changed_schema_is_reported() -> None:
     assert between(table(APPEND, {**APPEND, "schema": "1"}), 1, 2).schema_changed
     assert not between(table(APPEND, APPEND), 1, 2).schema_changed

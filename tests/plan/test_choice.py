@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which mode a view's state calls for, and why."""
+"""The mode that a view's state calls for, and the reason."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ FULL = Estimate("full", 4.0, 1_000_000, 10)
 
 
 def merge(seconds: float) -> Candidate:
-    """An incremental way that is expected to take so long."""
+    """An incremental candidate that is estimated to take so many seconds."""
     why = Reason(Code.INCREMENTAL, "the groups follow from the change")
     steps = (SqlStep("INSERT INTO v SELECT 1"),)
     return Candidate(Mode.MERGE, steps, (why,), Estimate("merge", seconds, 1000, 10))
@@ -65,7 +65,7 @@ POLICIES: list[FallbackPolicy] = ["full", "fail", "skip"]
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
 @pytest.mark.parametrize("policy", POLICIES)
-def test_a_fresh_view_needs_nothing_and_a_compacted_base_only_a_new_record(
+def test_a_fresh_view_needs_nothing_and_a_compacted_base_table_only_a_new_record(
     strategy: Literal["full", "incremental"], policy: FallbackPolicy
 ) -> None:
     assert chosen(State.FRESH, strategy, on_fallback=policy).mode == Mode.NOOP
@@ -86,7 +86,7 @@ def test_a_forced_refresh_is_full_whatever_the_state_and_policy(
 
 @pytest.mark.parametrize("state", [State.STALE, State.NEVER_REFRESHED, State.DEFINITION_CHANGED])
 @pytest.mark.parametrize("policy", POLICIES)
-def test_the_full_strategy_recomputes_and_knows_no_fallback(state: State, policy: FallbackPolicy) -> None:
+def test_the_full_strategy_recomputes_and_is_not_a_fallback(state: State, policy: FallbackPolicy) -> None:
     choice = chosen(state, "full", on_fallback=policy)
     assert choice.mode == Mode.FULL
     assert [item.code for item in choice.reasons] == [REASON[state], Code.STRATEGY_FULL]
@@ -94,15 +94,15 @@ def test_the_full_strategy_recomputes_and_knows_no_fallback(state: State, policy
 
 @pytest.mark.parametrize("state", [State.NEVER_REFRESHED, State.DEFINITION_CHANGED])
 @pytest.mark.parametrize("policy", POLICIES)
-def test_an_incremental_view_begins_with_a_full_refresh_and_that_is_no_fallback(
+def test_the_first_refresh_of_an_incremental_view_is_full_and_not_a_fallback(
     state: State, policy: FallbackPolicy
 ) -> None:
-    """There is nothing to add to: the policy is about avoidable recomputing."""
+    """There are no stored rows yet; the policy is about avoidable full refreshes."""
     choice = chosen(state, "incremental", on_fallback=policy)
     assert (choice.mode, [item.code for item in choice.reasons]) == (Mode.FULL, [REASON[state]])
 
 
-def test_an_incremental_view_that_must_be_recomputed_says_so() -> None:
+def test_the_reason_for_recomputing_an_incremental_view_is_reported() -> None:
     choice = chosen(State.STALE, "incremental")
     assert choice.mode == Mode.FULL
     assert codes(choice) == [Code.BASE_CHANGED, Code.INCREMENTAL_UNAVAILABLE, Code.NOT_LINEAR]
@@ -112,18 +112,18 @@ def codes(choice: Choice) -> list[Code]:
     return [item.code for item in choice.reasons]
 
 
-def test_the_cheaper_way_is_taken_and_both_estimates_are_told() -> None:
-    cheap, dear = chosen(State.STALE, "incremental", incremental=merge(1)), merge(5)
+def test_the_cheaper_mode_is_chosen_and_both_estimates_are_reported() -> None:
+    cheap, expensive = chosen(State.STALE, "incremental", incremental=merge(1)), merge(5)
     assert (cheap.mode, codes(cheap)) == (Mode.MERGE, [Code.BASE_CHANGED, Code.INCREMENTAL, Code.COST])
     assert [item.mode for item in cheap.estimates] == ["merge", "full"]
-    full = chosen(State.STALE, "incremental", incremental=dear)
+    full = chosen(State.STALE, "incremental", incremental=expensive)
     assert (full.mode, codes(full)) == (Mode.FULL, [Code.BASE_CHANGED, Code.COST])
     assert "5.0 s" in full.reasons[-1].message
     assert "4.0 s" in full.reasons[-1].message
 
 
 @pytest.mark.parametrize(
-    ("up_to", "seconds", "mode", "told"),
+    ("up_to", "seconds", "mode", "message"),
     [
         (1.0, 5.0, Mode.FULL, "full is expected to be cheaper: full 4.0 s"),
         (2.0, 5.0, Mode.MERGE, "it may take 2 times as long as full (airflow-mv.incremental-up-to)"),
@@ -131,24 +131,24 @@ def test_the_cheaper_way_is_taken_and_both_estimates_are_told() -> None:
         (0.5, 3.0, Mode.FULL, "merge may take 0.5 times as long as full at most (airflow-mv.incremental-up-to)"),
     ],
 )
-def test_the_plan_says_which_way_is_cheaper_and_what_was_asked_for(
-    up_to: float, seconds: float, mode: Mode, told: str
+def test_the_plan_names_the_cheaper_mode_and_the_preference(
+    up_to: float, seconds: float, mode: Mode, message: str
 ) -> None:
-    """With a property that tunes the choice the dearer way may run: that it is the cheaper one is never said."""
+    """A property may make the more expensive mode run; the plan never calls that mode the cheaper one."""
     found = Alternatives(merge(seconds), FULL)
     choice = by_cost(freshness(State.STALE), found, Policy(up_to=up_to), view="lake.s.v")
     (why,) = [reason.message for reason in choice.reasons if reason.code == Code.COST]
     assert choice.mode == mode
-    assert told in why
+    assert message in why
 
 
 @pytest.mark.parametrize("policy", ["fail", "skip"])
-def test_who_allows_no_full_refresh_gets_the_incremental_one_at_any_cost(policy: FallbackPolicy) -> None:
+def test_without_permission_for_a_full_refresh_the_incremental_one_runs_at_any_cost(policy: FallbackPolicy) -> None:
     assert chosen(State.STALE, "incremental", incremental=merge(50), on_fallback=policy).mode == Mode.MERGE
 
 
-def test_a_budget_refuses_a_recompute_before_spark_starts_but_not_an_incremental_way() -> None:
-    """A full refresh that nobody expected may read a table of years."""
+def test_max_full_bytes_refuses_a_full_refresh_before_spark_starts_but_not_an_incremental_one() -> None:
+    """An unexpected full refresh may read a table of many years."""
     with pytest.raises(RefreshRefusedError, match=r"976\.6 KiB.*max_full_bytes allows 1000 B.*rows depend"):
         chosen(State.STALE, "incremental", max_full_bytes=1000)
     assert chosen(State.STALE, "incremental", max_full_bytes=1000, incremental=merge(50)).mode == Mode.MERGE
@@ -156,21 +156,21 @@ def test_a_budget_refuses_a_recompute_before_spark_starts_but_not_an_incremental
     assert chosen(State.NEVER_REFRESHED, "incremental", max_full_bytes=1000).mode == Mode.FULL
 
 
-def test_the_policy_fail_refuses_and_says_how_to_allow_it() -> None:
+def test_the_policy_fail_refuses_and_names_the_option_that_allows_it() -> None:
     with pytest.raises(RefreshRefusedError, match=r"lake\.s\.v.*on_fallback='full'"):
         chosen(State.STALE, "incremental", on_fallback="fail")
 
 
-def test_the_policy_skip_leaves_the_view_as_it_is_and_says_so() -> None:
+def test_the_policy_skip_does_not_change_the_view_and_reports_it() -> None:
     choice = chosen(State.STALE, "incremental", on_fallback="skip")
     assert (choice.mode, choice.reasons[-1].code) == (Mode.NOOP, Code.SKIPPED)
 
 
 @pytest.mark.parametrize("on_fallback", ["fail", "skip", "full"])
-def test_a_view_whose_storage_others_have_written_to_is_recomputed_only_as_the_policy_allows(
+def test_a_view_whose_storage_table_another_writer_changed_is_recomputed_only_if_the_policy_allows(
     on_fallback: FallbackPolicy,
 ) -> None:
-    """Nobody expects that recompute, so it is a fallback like any other."""
+    """Such a recompute is unexpected, so it is a fallback like any other."""
     written = (Reason(Code.STORAGE_CHANGED, "others write to it"),)
     alternatives = Alternatives(written, FULL)
     found = Freshness(State.STALE, written, ())
@@ -185,8 +185,8 @@ def test_a_view_whose_storage_others_have_written_to_is_recomputed_only_as_the_p
     assert "others write to it" in (fallback(choice.reasons) or "") or on_fallback == "skip"
 
 
-def test_what_was_not_expected_is_said_in_a_sentence_and_what_was_is_none() -> None:
-    """The log warns by it, and XCom has it."""
+def test_only_an_unexpected_mode_has_a_warning() -> None:
+    """The warning is one sentence, for the log and for XCom."""
     assert fallback(chosen(State.STALE, "incremental").reasons) == "rows depend on each other"
     assert "on_fallback is 'skip'" in (fallback(chosen(State.STALE, "incremental", on_fallback="skip").reasons) or "")
     assert fallback(chosen(State.STALE, "incremental", incremental=merge(1.0)).reasons) is None
@@ -195,8 +195,8 @@ def test_what_was_not_expected_is_said_in_a_sentence_and_what_was_is_none() -> N
     assert fallback(chosen(State.STALE, "full").reasons) is None
 
 
-def test_what_needs_no_spark_is_never_the_dearer_way() -> None:
-    """A property that prefers full refreshes asks for no recompute where there is nothing to compute."""
+def test_a_mode_that_needs_no_spark_is_never_the_more_expensive_one() -> None:
+    """A property that prefers full refreshes requires no recompute if there is nothing to compute."""
     seen = Candidate(Mode.FAST_FORWARD, (), (Reason(Code.FILTERED_OUT, "none"),), Estimate("fast-forward", 0.1, 0, 0))
     choice = by_cost(freshness(State.STALE), Alternatives(seen, FULL), Policy(up_to=0.01), view="lake.s.v")
     assert choice.mode == Mode.FAST_FORWARD
@@ -205,10 +205,10 @@ def test_what_needs_no_spark_is_never_the_dearer_way() -> None:
 @pytest.mark.parametrize(
     ("keys", "how", "of_keys"), [(("k",), "delete", True), (("k",), "overwrite", False), ((), "delete", False)]
 )
-def test_the_plan_shows_of_a_merge_which_stored_rows_it_reads_and_writes(
+def test_the_plan_of_a_merge_shows_which_stored_rows_it_reads_and_writes(
     keys: tuple[str, ...], how: str, *, of_keys: bool
 ) -> None:
-    """A few stored rows are combined and written as a whole: no key is looked for."""
+    """A few stored rows are combined and rewritten as a whole, without a search for keys."""
     shown = MergeAdditiveStep("`s`", ("k", "n"), keys, "SELECT 1", "SELECT 2", how=how).describe()
     assert ("BY KEYS" in shown, "of these keys" in shown) == (of_keys, of_keys)
     assert shown.startswith("DELETE `s`" if of_keys else "OVERWRITE `s` FROM")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the estimates say of the benchmark's views at its size, before any refresh has taught them better."""
+"""Estimates for the benchmark's views at its scale, before earlier refreshes have calibrated them."""
 
 from __future__ import annotations
 
@@ -36,23 +36,23 @@ MEASURED = {
 
 
 def changed(share: float, *, mixed: bool, touches_files: bool) -> dict[int, Range]:
-    """Return a change of a share of lineitem and orders, as their snapshots tell it."""
+    """Return a change of a share of lineitem and orders, as snapshot summaries report it."""
     found = {}
     for size, rows in zip((LINEITEM, ORDERS), ROWS, strict=True):
         part, number = int(size * share), int(rows * share)
         if not mixed:
             found[size] = Range(Kind.APPENDED, size=Size(rows_added=number, bytes_added=part), only_appends=True)
         elif touches_files:
-            told = Size(number // 2, number, bytes_added=part // 2, bytes_touched=size, total_rows=rows)
-            found[size] = Range(Kind.POSITION_DELETES, size=told)
+            change = Size(number // 2, number, bytes_added=part // 2, bytes_touched=size, total_rows=rows)
+            found[size] = Range(Kind.POSITION_DELETES, size=change)
         else:
-            told = Size(rows_added=rows - number, rows_deleted=rows, bytes_added=size - part // 2, bytes_removed=size)
-            found[size] = Range(Kind.REWRITTEN, size=told)
+            change = Size(rows_added=rows - number, rows_deleted=rows, bytes_added=size - part // 2, bytes_removed=size)
+            found[size] = Range(Kind.REWRITTEN, size=change)
     return found
 
 
 def estimates(view: str, share: float, *, mixed: bool, touches_files: bool = True) -> tuple[Estimate, Estimate]:
-    """Return what is expected of the incremental way and of the full one."""
+    """Return the estimates of the incremental and of the full refresh."""
     appended, deleted, tables, stored = VIEWS[view]
     changes = changed(share, mixed=mixed, touches_files=touches_files)
     bases = [BaseCost(changes.get(size), size) for size in tables]
@@ -62,31 +62,33 @@ def estimates(view: str, share: float, *, mixed: bool, touches_files: bool = Tru
 
 @pytest.mark.parametrize("view", VIEWS)
 @pytest.mark.parametrize("share", [0.0001, 0.001, 0.01])
-def test_a_small_append_is_expected_to_be_cheaper_than_all_rows(view: str, share: float) -> None:
-    """Else a view would be recomputed until a refresh has taught better, which it then never does."""
+def test_a_small_append_is_estimated_to_be_cheaper_than_a_full_refresh(view: str, share: float) -> None:
+    """Otherwise the view would always be recomputed, and no incremental refresh would ever correct the estimate."""
     incremental, full = estimates(view, share, mixed=False)
     assert incremental.seconds < full.seconds
 
 
 @pytest.mark.parametrize("view", VIEWS)
 @pytest.mark.parametrize("touches_files", [True, False], ids=["merge-on-read", "copy-on-write"])
-def test_half_of_all_rows_changed_is_expected_to_be_dearer_than_all_rows(view: str, touches_files: bool) -> None:
-    """What must never happen is an incremental refresh that costs a multiple of the full one."""
+def test_changing_half_of_all_rows_is_estimated_to_cost_more_than_a_full_refresh(
+    view: str, touches_files: bool
+) -> None:
+    """An incremental refresh must never cost a multiple of the full one."""
     incremental, full = estimates(view, 0.5, mixed=True, touches_files=touches_files)
     assert incremental.seconds > full.seconds
 
 
 @pytest.mark.parametrize("view", VIEWS)
-def test_a_few_rows_deleted_from_all_files_are_read_and_not_compared(view: str) -> None:
-    """Deletes by position in every file: the files are read for these rows only; as rewritten files they cost more."""
+def test_rows_deleted_by_position_from_all_files_are_read_and_not_compared(view: str) -> None:
+    """The files are read for the deleted rows only; the same deletes in rewritten files cost more."""
     incremental, _ = estimates(view, 0.001, mixed=True)
     rewritten, _ = estimates(view, 0.001, mixed=True, touches_files=False)
     assert incremental.seconds < rewritten.seconds / 2
 
 
 @pytest.mark.parametrize(("view", "change"), MEASURED)
-def test_after_its_first_refresh_the_way_is_chosen_that_was_measured_to_be_cheaper(view: str, change: str) -> None:
-    """The first refresh is a full one, and tells what that takes; nothing is known of incremental ones by then."""
+def test_after_the_first_refresh_the_mode_that_was_measured_to_be_cheaper_is_chosen(view: str, change: str) -> None:
+    """The first refresh is full and calibrates full refreshes; nothing is known of incremental ones yet."""
     seconds, of_full = MEASURED[view, change]
     incremental, full = estimates(view, 0.001, mixed=change != "append", touches_files=change == "merge-on-read")
     full = full.corrected({"full": full.factor_of(of_full)})
@@ -94,7 +96,7 @@ def test_after_its_first_refresh_the_way_is_chosen_that_was_measured_to_be_cheap
 
 
 def test_few_affected_keys_are_cheaper_than_all_of_them() -> None:
-    """No more keys are affected than rows changed: of a view with a row for each order next to nothing."""
+    """At most as many keys are affected as rows changed: few, in a view with one row for each order."""
     changes = changed(0.0001, mixed=True, touches_files=True)
     base = BaseCost(changes[LINEITEM], LINEITEM)
     of_all = incremental_cost("replace-keys", [base], StoredCost(MIB, 100))
@@ -103,8 +105,8 @@ def test_few_affected_keys_are_cheaper_than_all_of_them() -> None:
 
 
 @pytest.mark.parametrize("mode", ["full", "merge"])
-def test_what_a_slow_refresh_took_corrects_the_next_estimate_halfway_and_within_bounds(mode: str) -> None:
-    """One slow run is a hint, a cluster that had to start is none."""
+def test_a_slow_refresh_corrects_the_next_estimate_by_half_and_within_bounds(mode: str) -> None:
+    """One slow run is a hint; a cluster that had to start is not."""
     estimate = Estimate(mode, 2.0, MIB, 10)
     learned = estimate.factor_of(8.0)
     assert learned == pytest.approx(2.0)
@@ -114,7 +116,7 @@ def test_what_a_slow_refresh_took_corrects_the_next_estimate_halfway_and_within_
     assert estimate.corrected({mode: 0.0001}).factor == 0.1
 
 
-def test_a_full_refresh_is_never_fast_by_accident() -> None:
-    """All of what a faster one teaches is taken; of an incremental one half, since the next change is another one."""
+def test_a_faster_full_refresh_corrects_the_estimate_completely() -> None:
+    """A full refresh is never fast by accident; an incremental one corrects by half: the next change may differ."""
     assert Estimate("full", 8.0, MIB, 10).factor_of(2.0) == 0.25
     assert Estimate("merge", 8.0, MIB, 10).factor_of(2.0) == 0.5

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Freshness: five states, each with its reason, from snapshot ids alone."""
+"""The five freshness states, each with its reason, follow from snapshot ids alone."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from airflow_mv.spec.materialized_view import NestedViewVersion, RefreshRecord
 from airflow_mv.spec.reasons import Code
 from airflow_mv.spec.table import Snapshot, TableMetadata
 
-#: Written 1 to 4: two appends, a compaction, a delete.
+#: The operations of snapshots 1 to 4: two appends, a compaction, a delete.
 HISTORY = {1: "append", 2: "append", 3: "replace", 4: "delete"}
 
 
@@ -63,11 +63,11 @@ def test_a_view_at_the_recorded_snapshots_is_fresh() -> None:
     assert (found.state, codes(found), found.moved) == (State.FRESH, [Code.FRESH], False)
 
 
-def test_a_view_over_no_table_at_all_is_fresh_once_refreshed() -> None:
+def test_a_view_without_base_tables_is_fresh_after_its_first_refresh() -> None:
     assert verdict(record()).state == State.FRESH
 
 
-def test_a_base_table_that_was_never_written_is_fresh_until_it_is() -> None:
+def test_a_base_table_that_was_never_written_is_fresh_until_its_first_commit() -> None:
     empty = record(table(None))
     assert verdict(empty, table(None)).state == State.FRESH
     assert empty.base_tables[0].snapshot_reference == -1
@@ -96,7 +96,7 @@ def test_a_view_without_a_record_was_never_refreshed() -> None:
     assert (found.state, codes(found)) == (State.NEVER_REFRESHED, [Code.NEVER_REFRESHED])
 
 
-def test_a_stale_view_says_which_table_moved_and_by_what() -> None:
+def test_a_stale_view_reports_which_table_changed_and_how() -> None:
     found = verdict(record(table(1)), table(4))
     change = found.base_tables[0]
     assert (found.state, codes(found)) == (State.STALE, [Code.BASE_CHANGED])
@@ -105,20 +105,20 @@ def test_a_stale_view_says_which_table_moved_and_by_what() -> None:
     assert (change.range.size.rows_added, change.range.size.rows_deleted) == (
         10,
         3,
-    )  # what the compaction rewrote is no change
+    )  # rewritten files are not a change
     assert found.reasons[0].message == (
         "lake.sales.o moved 1 → 4: 3 snapshots (1 append, 1 delete, 1 replace), +10 -3 rows"
     )
 
 
-def test_compaction_alone_leaves_a_view_fresh_though_moved() -> None:
-    """The rows are the same: recording the new id is all there is to do."""
+def test_after_compaction_alone_a_view_is_fresh_and_its_snapshots_have_moved() -> None:
+    """The rows are the same, so only the new snapshot id must be recorded."""
     found = verdict(record(table(2)), table(3))
     assert (found.state, found.moved, codes(found)) == (State.FRESH, True, [Code.ONLY_REPLACED])
     assert not found.base_tables[0].changed
 
 
-def test_one_changed_table_among_compacted_ones_is_stale_and_both_are_told() -> None:
+def test_a_changed_table_among_compacted_ones_is_stale_and_both_are_reported() -> None:
     found = verdict(record(table(2), table(1, name="p")), table(3), table(2, name="p"))
     assert found.state == State.STALE
     assert codes(found) == [Code.ONLY_REPLACED, Code.BASE_CHANGED]
@@ -142,24 +142,24 @@ def test_a_rollback_followed_by_a_write_is_stale() -> None:
     assert found.base_tables[0].changed
 
 
-def test_an_expired_recorded_snapshot_is_stale_where_what_followed_is_not_known() -> None:
+def test_an_expired_recorded_snapshot_is_stale_if_later_changes_are_unknown() -> None:
     found = verdict(record(table(1)), table(4, retained={4: "delete"}))
     assert (found.state, codes(found)) == (State.STALE, [Code.SNAPSHOT_EXPIRED])
 
 
-def test_an_expired_recorded_snapshot_does_no_harm_where_all_that_followed_is_there() -> None:
+def test_an_expired_recorded_snapshot_is_harmless_if_all_later_snapshots_are_retained() -> None:
     found = verdict(record(table(2)), table(3, retained={3: "replace"}))
     assert (found.state, codes(found)) == (State.FRESH, [Code.ONLY_REPLACED])
 
 
-def test_a_table_that_was_dropped_and_created_again_is_another_table() -> None:
-    """Even where a copied snapshot id makes the two look alike."""
+def test_a_table_that_was_dropped_and_recreated_is_another_table() -> None:
+    """The uuid decides, even if the snapshot ids are equal."""
     found = verdict(record(table(2)), table(2, uuid="t-2"))
     assert (found.state, codes(found)) == (State.STALE, [Code.BASE_RECREATED])
 
 
-def test_a_table_of_unknown_uuid_is_not_said_to_be_another() -> None:
-    """Records of other writers have no uuid."""
+def test_a_table_of_unknown_uuid_is_not_taken_for_another_table() -> None:
+    """Records of other writers may have no uuid."""
     bare = RefreshRecord.read(
         {
             "refresh-id": "r",
@@ -172,13 +172,13 @@ def test_a_table_of_unknown_uuid_is_not_said_to_be_another() -> None:
 
 
 def test_a_table_whose_pointer_did_not_move_is_fresh_without_its_metadata() -> None:
-    """The common case opens no file."""
+    """In the most frequent case no metadata file is opened."""
     pointer = ObservedTable("lake.sales.o", "s3://t/2.json", 2, None, "t-1")
     assert verdict(record(table(2)), pointer).state == State.FRESH
 
 
 def test_a_base_table_that_cannot_be_read_makes_the_state_unknown() -> None:
-    """It wins over all: who cannot look must not say fresh, and not stale."""
+    """Unknown has precedence over fresh and stale."""
     gone = ObservedTable("lake.sales.o", error="base table lake.sales.o does not exist")
     for recorded in (record(table(2), table(1, name="p")), None, record(version_id=9)):
         found = verdict(recorded, gone, table(2, name="p"))
@@ -186,7 +186,7 @@ def test_a_base_table_that_cannot_be_read_makes_the_state_unknown() -> None:
         assert "does not exist" in found.reasons[0].message
 
 
-def test_another_view_version_is_a_changed_definition_even_at_the_same_snapshots() -> None:
+def test_another_view_version_is_a_changed_definition_even_at_equal_snapshots() -> None:
     found = verdict(record(table(2), version_id=3), table(2))
     assert (found.state, codes(found)) == (State.DEFINITION_CHANGED, [Code.DEFINITION_CHANGED])
     assert "version 3" in found.reasons[0].message
@@ -209,14 +209,14 @@ def test_a_nested_view_s_version_is_part_of_the_definition(
     assert text in found.reasons[0].message
 
 
-def test_a_table_that_the_query_reads_anew_counts_as_changed() -> None:
+def test_a_base_table_that_is_new_in_the_query_counts_as_changed() -> None:
     found = verdict(record(table(2)), table(2), table(1, name="p"))
     assert found.state == State.STALE
     assert found.base_tables[1].changed
     assert found.reasons
 
 
-def test_every_state_but_fresh_has_a_reason_that_names_something() -> None:
+def test_every_state_but_fresh_has_a_reason_with_a_subject() -> None:
     for found in (verdict(None), verdict(record(table(1)), table(2)), verdict(record(version_id=2))):
         assert found.reasons
         assert all(reason.message for reason in found.reasons)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A refresh is planned from its inputs alone: they are values, and what they do not hold is not read."""
+"""A refresh is planned from its inputs alone: they are values, and planning reads nothing else."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ CHECKS = (checks.sql("SELECT count(*) > 0 FROM {rows} AS r JOIN lake.sales.order
 
 
 @dataclass
-class Known:
-    """Statistics that are known beforehand; they read nothing."""
+class FixedStatistics:
+    """Statistics with a fixed answer; they read nothing."""
 
     matches: bool
-    asked: int = 0
+    requests: int = 0
 
     def added_rows_may_match(
         self, _table: Identifier, _location: str, _snapshots: Collection[int], _filters: Sequence[Sequence[Comparison]]
     ) -> bool:
-        self.asked += 1
+        self.requests += 1
         return self.matches
 
 
@@ -63,13 +63,13 @@ def vanish(home: Lake, warehouse: Path) -> None:
     ],
 )
 def test_a_plan_is_a_function_of_its_inputs(home: Lake, warehouse: Path, options: RefreshOptions, mode: Mode) -> None:
-    """Without a catalog and without files the same plan comes out: choosing and compiling read nothing."""
+    """The plan is the same without a catalog and without files: choosing and compiling read nothing."""
     home.view(sql=SQL, refresh_strategy="incremental")
     home.refresh()
     home.append((2, "east", 7))
     home.append((3, "east", 7))
     inputs = load_inputs(home.catalog, "sales.daily", replace(options, checks=CHECKS))
-    inputs = replace(inputs, statistics=Known(matches=True))
+    inputs = replace(inputs, statistics=FixedStatistics(matches=True))
     planned = compile_plan(inputs)
     vanish(home, warehouse)
     assert planned.mode == mode
@@ -78,26 +78,26 @@ def test_a_plan_is_a_function_of_its_inputs(home: Lake, warehouse: Path, options
 
 @pytest.mark.parametrize("matches", [False, True])
 def test_only_statistics_are_read_while_a_mode_is_chosen(home: Lake, warehouse: Path, *, matches: bool) -> None:
-    """They are asked where a filter may prove that appended rows do not matter, and nowhere else."""
+    """They are requested only where a filter may prove that appended rows do not matter."""
     home.view(sql=BIG, refresh_strategy="incremental")
     home.refresh()
     fresh = load_inputs(home.catalog, "sales.daily", RefreshOptions())
     home.append((7, "east", 5000))
     stale = load_inputs(home.catalog, "sales.daily", RefreshOptions(on_fallback="fail"))
     vanish(home, warehouse)
-    assert (mode_of(fresh, known := Known(matches)), known.asked) == (Mode.NOOP, 0)
+    assert (mode_of(fresh, known := FixedStatistics(matches)), known.requests) == (Mode.NOOP, 0)
     full = replace(stale, options=RefreshOptions(full=True))
-    assert (mode_of(full, known := Known(matches)), known.asked) == (Mode.FULL, 0)
+    assert (mode_of(full, known := FixedStatistics(matches)), known.requests) == (Mode.FULL, 0)
     wanted = Mode.APPEND if matches else Mode.FAST_FORWARD
-    assert (mode_of(stale, known := Known(matches)), known.asked) == (wanted, 1)
+    assert (mode_of(stale, known := FixedStatistics(matches)), known.requests) == (wanted, 1)
 
 
-def mode_of(inputs: RefreshInputs, statistics: Known) -> Mode:
+def mode_of(inputs: RefreshInputs, statistics: FixedStatistics) -> Mode:
     return compile_plan(replace(inputs, statistics=statistics)).mode
 
 
 def test_a_fresh_view_opens_no_metadata_of_its_base_tables(home: Lake) -> None:
-    """A look at a fresh view costs what it did; a stale one opens each base table once."""
+    """Assessing a fresh view opens no metadata file of a base table; a stale view opens each base table once."""
     home.view(sql=SQL)
     home.refresh()
     assert load_inputs(home.catalog, "sales.daily", RefreshOptions()).tables == {}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Lag: seconds since the first base commit that is not in the view, and what that means for those who wait."""
+"""Lag: seconds since the first base commit that is not in the view, and the readiness that follows from it."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def table(
     name: str = "orders",
     uuid: str = "t-1",
 ) -> ObservedTable:
-    """A table whose snapshots 1, 2, … were written at these minutes by these operations."""
+    """A table whose snapshots 1, 2, … were committed at these minutes with these operations."""
     snapshots = [
         Snapshot(
             number,
@@ -52,48 +52,48 @@ def table(
 
 
 @dataclass(frozen=True)
-class Look:
-    """What of an observation the lag is made from."""
+class Observed:
+    """The part of an observation that lag is computed from."""
 
     freshness: Freshness
     tables: tuple[ObservedTable, ...]
 
 
-def look(recorded: tuple[ObservedTable, ...] | None, *now: ObservedTable, version_id: int = 1) -> Look:
-    """A view that was refreshed from the one and is looked at with the other."""
+def observe(recorded: tuple[ObservedTable, ...] | None, *now: ObservedTable, version_id: int = 1) -> Observed:
+    """A view that was refreshed at ``recorded`` and is observed at ``now``."""
     record = None
     if recorded is not None:
         tables = [item.record().document() for item in recorded]
         record = RefreshRecord.read({"refresh-id": "r", "version-id": 1, "base-tables": tables}, source="test")
-    return Look(assess(record, version_id=version_id, nested_views=(), observed=now), now)
+    return Observed(assess(record, version_id=version_id, nested_views=(), observed=now), now)
 
 
 ONE, TWO = (0, "append"), (10, "append")
 
 
-def test_the_lag_counts_from_the_first_commit_that_is_missing() -> None:
-    """Later ones do not reset it, and time without a commit is no lag."""
-    behind = lag(look((table(ONE),), table(ONE, TWO, (30, "delete"))))
+def test_the_lag_counts_from_the_first_missing_commit() -> None:
+    """Later commits do not reset it, and time without a commit does not add to it."""
+    behind = lag(observe((table(ONE),), table(ONE, TWO, (30, "delete"))))
 
     assert (behind.since, behind.exact) == (at(10), True)
     assert behind.seconds(at(45)) == 35 * 60
-    assert lag(look((table(ONE),), table(ONE))) == Lag(State.FRESH)
-    assert lag(look((table(ONE),), table(ONE))).seconds(at(9999)) == 0
+    assert lag(observe((table(ONE),), table(ONE))) == Lag(State.FRESH)
+    assert lag(observe((table(ONE),), table(ONE))).seconds(at(9999)) == 0
 
 
-def test_compaction_and_commits_without_rows_are_not_missed() -> None:
-    """Whoever compacts each hour must not make a view late."""
+def test_compactions_and_commits_without_rows_add_no_lag() -> None:
+    """An hourly compaction must not make a view late."""
     recorded = (table(ONE),)
-    assert lag(look(recorded, table(ONE, (5, "replace")))).seconds(at(60)) == 0
-    assert lag(look(recorded, table(ONE, (5, "replace"), TWO))).since == at(10)
+    assert lag(observe(recorded, table(ONE, (5, "replace")))).seconds(at(60)) == 0
+    assert lag(observe(recorded, table(ONE, (5, "replace"), TWO))).since == at(10)
 
 
-def test_of_several_base_tables_the_longest_missing_commit_counts() -> None:
-    """And each says its own."""
+def test_of_several_base_tables_the_oldest_missing_commit_counts() -> None:
+    """Each table also reports its own lag."""
     stock = table(ONE, name="stock")
     later = table(ONE, (20, "append"), name="stock")
     fresh = table(ONE, name="fresh")
-    behind = lag(look((table(ONE), stock, fresh), table(ONE, TWO), later, fresh))
+    behind = lag(observe((table(ONE), stock, fresh), table(ONE, TWO), later, fresh))
 
     assert {item.identifier: item.since for item in behind.tables} == {
         "lake.sales.orders": at(10),
@@ -102,23 +102,23 @@ def test_of_several_base_tables_the_longest_missing_commit_counts() -> None:
     assert behind.since == at(10)
 
 
-def test_a_table_that_was_empty_lacks_from_its_first_commit() -> None:
-    assert lag(look((table(),), table(TWO, (30, "append")))).since == at(10)
+def test_the_lag_of_a_table_that_was_empty_counts_from_its_first_commit() -> None:
+    assert lag(observe((table(),), table(TWO, (30, "append")))).since == at(10)
 
 
-def test_a_rollback_counts_from_when_it_was_made() -> None:
-    """The rows that it took away are in the view; its own snapshot is older than the refresh."""
+def test_the_lag_of_a_rollback_counts_from_when_it_was_made() -> None:
+    """The view contains the rows that were rolled back; the current snapshot is older than the refresh."""
     recorded = table(ONE, TWO, log=((0, 1), (10, 2)))
     now = table(ONE, TWO, log=((0, 1), (10, 2), (25, 1)), head=1)
-    behind = lag(look((recorded,), now))
+    behind = lag(observe((recorded,), now))
 
     assert (behind.since, behind.exact) == (at(25), True)
 
 
-def test_where_the_first_missing_commit_has_expired_the_lag_is_at_least_what_is_known() -> None:
-    """It is not zero and not unknown: an alert must not be lost over an expiry, and no grace be given on a guess."""
+def test_if_the_first_missing_commit_has_expired_the_lag_is_a_lower_bound() -> None:
+    """The lag is neither zero nor unknown: no alert is lost because of an expiry, and no grace is given on a guess."""
     history = [ONE, TWO, (20, "append"), (30, "append")]
-    seen = look((table(ONE),), table(*history, retained=range(3, 5)))
+    seen = observe((table(ONE),), table(*history, retained=range(3, 5)))
     behind = lag(seen)
 
     assert (behind.since, behind.exact) == (at(20), False)
@@ -126,19 +126,19 @@ def test_where_the_first_missing_commit_has_expired_the_lag_is_at_least_what_is_
     assert readiness(seen, timedelta(hours=1), now=at(21)) == Readiness.STALE
 
 
-def test_a_table_that_was_dropped_and_made_again_lacks_all_of_its_commits() -> None:
-    behind = lag(look((table(ONE),), table((40, "append"), (50, "append"), uuid="t-2")))
+def test_a_table_that_was_dropped_and_recreated_lacks_all_of_its_commits() -> None:
+    behind = lag(observe((table(ONE),), table((40, "append"), (50, "append"), uuid="t-2")))
     assert (behind.since, behind.exact) == (at(40), True)
 
 
-def test_a_clock_that_is_behind_the_writers_gives_no_negative_lag() -> None:
-    assert lag(look((table(ONE),), table(ONE, TWO))).seconds(at(5)) == 0
+def test_a_slow_local_clock_gives_no_negative_lag() -> None:
+    assert lag(observe((table(ONE),), table(ONE, TWO))).seconds(at(5)) == 0
 
 
-def test_times_that_are_no_dates_are_survived() -> None:
-    """A table's metadata is written by others."""
+def test_times_that_are_not_dates_raise_no_error() -> None:
+    """Table metadata is written by others."""
     for minute in (-(2**40), 2**40):
-        assert lag(look((table(ONE),), table(ONE, (minute, "append")))).seconds(at(0)) is not None
+        assert lag(observe((table(ONE),), table(ONE, (minute, "append")))).seconds(at(0)) is not None
 
 
 @pytest.mark.parametrize(
@@ -152,27 +152,27 @@ def test_times_that_are_no_dates_are_survived() -> None:
         ((table(ONE),), ObservedTable("lake.sales.orders", error="it was dropped"), Readiness.UNKNOWN),
     ],
 )
-def test_each_state_of_waiting(
+def test_each_readiness_state(
     recorded: tuple[ObservedTable, ...] | None, now: ObservedTable, expected: Readiness
 ) -> None:
     """At minute 90, with an hour of grace."""
-    assert readiness(look(recorded, now), timedelta(hours=1), now=at(90)) == expected
+    assert readiness(observe(recorded, now), timedelta(hours=1), now=at(90)) == expected
 
 
 def test_rows_of_another_definition_are_invalid_and_never_within_grace() -> None:
-    """They are not old answers to the question but answers to another one."""
-    seen = look((table(ONE),), table(ONE), version_id=2)
+    """They answer another query, so they are not merely old."""
+    seen = observe((table(ONE),), table(ONE), version_id=2)
     assert readiness(seen, timedelta(days=999), now=at(1)) == Readiness.INVALID
     assert lag(seen).seconds() is None
 
 
-def test_rows_that_others_wrote_into_the_storage_table_are_never_within_grace() -> None:
+def test_rows_that_another_writer_changed_in_the_storage_table_are_never_within_grace() -> None:
     changed = Freshness(State.STALE, (Reason(Code.STORAGE_CHANGED, "others write to it"),), ())
-    assert readiness(Look(changed, ()), timedelta(days=999)) == Readiness.STALE
+    assert readiness(Observed(changed, ()), timedelta(days=999)) == Readiness.STALE
 
 
 def test_without_a_tolerance_any_lag_is_stale() -> None:
-    assert readiness(look((table(ONE),), table(ONE, TWO)), now=at(10)) == Readiness.STALE
+    assert readiness(observe((table(ONE),), table(ONE, TWO)), now=at(10)) == Readiness.STALE
 
 
 @pytest.mark.parametrize(
@@ -182,17 +182,17 @@ def test_without_a_tolerance_any_lag_is_stale() -> None:
         ("1.5 Hours", 5400), (" 1 day ", 86_400), ("0s", 0), ("1w", 604_800),
     ],
 )  # fmt: skip
-def test_a_length_of_time_as_people_write_it(written: object, seconds: float) -> None:
+def test_a_duration_is_parsed_in_the_formats_that_users_write(written: object, seconds: float) -> None:
     assert duration(written, what="max_staleness") == timedelta(seconds=seconds)
 
 
 @pytest.mark.parametrize("written", ["two hours", "2 y", "-1 h", -1, True, "inf", "nan", [], "999999999 w", "1 h 30 m"])
-def test_what_is_no_length_of_time_is_refused_by_name(written: object) -> None:
+def test_an_invalid_duration_is_refused_with_the_name_of_its_setting(written: object) -> None:
     with pytest.raises(ConfigurationError, match="max_staleness is "):
         duration(written, what="max_staleness")
 
 
-def test_the_views_property_says_what_it_tolerates() -> None:
+def test_the_view_s_property_sets_its_max_staleness() -> None:
     assert max_staleness_of({"airflow-mv.max-staleness": "2 h"}, view="v") == timedelta(hours=2)
     assert max_staleness_of({}, view="v") is None
     assert duration("", what="rendered from a template") is duration("None", what="the same") is None

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A plan reads each text once: the view's query, the nested views', those of checks, and the pinned query."""
+"""A plan parses each text once: the view's query, nested views, checks, and the pinned query."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ CHECKS = (
 
 @pytest.fixture
 def home(sqlite_uri: str, warehouse: Path) -> Iterator[Lake]:
-    """A stale view that reads a base table through a plain view; the base table has got a column since."""
+    """A stale view that reads a base table through a plain view; the base table has a new column."""
     with lake(sqlite_uri, warehouse) as found:
         found.table()
         found.plain_view("positive", NESTED)
@@ -40,7 +40,7 @@ def home(sqlite_uri: str, warehouse: Path) -> Iterator[Lake]:
 
 @pytest.fixture
 def parsed(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
-    """How often sqlglot has parsed each text that is a query."""
+    """Count how often sqlglot parses each query."""
     found: Counter[str] = Counter()
     original = Parser.parse
 
@@ -55,7 +55,7 @@ def parsed(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
 
 @pytest.mark.parametrize("full", [False, True])
 def test_a_plan_parses_each_text_once(home: Lake, parsed: Counter[str], full: bool) -> None:
-    """Dependencies, star expansion, pins, the incremental analysis and the checks share what was parsed."""
+    """Dependencies, star expansion, pins, the incremental analysis and the checks share one syntax tree."""
     parsed.clear()
     plan = plan_refresh(home.catalog, "sales.daily", RefreshOptions(full=full, checks=CHECKS, on_fallback="fail"))
     assert plan.mode == ("full" if full else "append")

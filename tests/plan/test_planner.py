@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The plan: which mode for which state, an id that is the input, and a document that reads back equal."""
+"""The plan: a mode for each state, an id derived from the input, and a document that is read back unchanged."""
 
 from __future__ import annotations
 
@@ -61,8 +61,8 @@ INPUT: dict[str, Any] = {
 }
 
 
-def test_the_same_input_has_the_same_refresh_id_everywhere() -> None:
-    """Two workers must agree without talking: the literal guards the derivation against a careless change."""
+def test_the_same_input_has_the_same_refresh_id_in_every_process() -> None:
+    """Two workers must agree without communication. The literal fails if the derivation is changed by mistake."""
     assert refresh_id(**INPUT) == refresh_id(**INPUT) == "b4899a81-16d0-5b0a-8ff7-7fa5da982393"
 
 
@@ -163,7 +163,7 @@ def a_plan() -> RefreshPlan:
         storage_table=Identifier("lake", ("sales",), "daily__storage_1"),
         layout="registered",
         mode=Mode.FULL,
-        reasons=(Reason(Code.FORCED, "asked for"),),
+        reasons=(Reason(Code.FORCED, "requested"),),
         refresh_id="r-1",
         records=(base(),),
         nested_views=(),
@@ -175,8 +175,8 @@ def a_plan() -> RefreshPlan:
 
 @pytest.mark.parametrize("key", sorted(set(a_plan().to_dict()) - {"statements"}))
 @pytest.mark.parametrize("value", [..., None, 7, "x", {"x": 1}])
-def test_a_broken_plan_document_is_one_typed_error_or_none(key: str, value: object) -> None:
-    """It crosses XCom: it may come back from an older version of the package."""
+def test_a_broken_plan_document_raises_one_typed_error_or_is_read(key: str, value: object) -> None:
+    """A plan crosses XCom, so it may come from an older version of the package."""
     document = a_plan().to_dict()
     if value is ...:
         del document[key]
@@ -205,8 +205,8 @@ def test_a_broken_plan_document_is_one_typed_error_or_none(key: str, value: obje
         ("seconds", "1"),
     ],
 )
-def test_a_plan_with_a_field_of_another_type_is_refused_by_that_field_s_name(key: str, value: object) -> None:
-    """What went wrong must show where the plan is read, not in the middle of a publication."""
+def test_a_plan_with_a_field_of_another_type_is_refused_with_the_field_s_name(key: str, value: object) -> None:
+    """The error occurs where the plan is read, not during publication."""
     change = BaseTableChange("lake.s.t", "iceberg-metastore", 1, 2, range=Range(Kind.APPENDED, (("append", 1),)))
     document = replace(a_plan(), changes=(change,), estimates=(Estimate("full", 1.0, 2, 3),)).to_dict()
     (table,), (reason,), (estimate,) = document["base_tables"], document["reasons"], document["estimates"]
@@ -217,7 +217,7 @@ def test_a_plan_with_a_field_of_another_type_is_refused_by_that_field_s_name(key
         RefreshPlan.from_dict(document)
 
 
-def test_the_statements_of_a_plan_are_those_of_its_script() -> None:
+def test_the_statements_of_a_plan_are_the_statements_of_its_script() -> None:
     assert a_plan().statements == ("SELECT 1",)
     assert replace(a_plan(), script=None).statements == ()
 
@@ -264,7 +264,7 @@ def statements(*, same_schema: bool, storage: TableMetadata = STORAGE) -> tuple[
     ).statements
 
 
-def test_a_full_refresh_registers_overwrites_and_nothing_else() -> None:
+def test_a_full_refresh_only_registers_and_overwrites() -> None:
     register, nested_register, write = statements(same_schema=True)
     assert register.startswith("CALL `airflow_mv_staging`.system.register_table(")
     assert r"it\'s here/1.json" in register
@@ -272,14 +272,14 @@ def test_a_full_refresh_registers_overwrites_and_nothing_else() -> None:
     assert write == "INSERT OVERWRITE `airflow_mv_staging`.`staged`.`storage`\nSELECT 1"
 
 
-def test_old_metadata_files_are_kept_before_anything_is_written() -> None:
-    """They belong to published versions: another writer's table may be set to delete them."""
+def test_old_metadata_files_are_protected_before_anything_is_written() -> None:
+    """They belong to published versions; another writer's table may be configured to delete them."""
     written = statements(same_schema=True, storage=TableMetadata(format_version=2, location="file:///x"))
     assert "'write.metadata.delete-after-commit.enabled' = 'false'" in written[-2]
     assert written[-1].startswith("INSERT OVERWRITE")
 
 
-def test_a_changed_definition_replaces_the_schema_and_keeps_partitioning_that_still_fits() -> None:
+def test_a_changed_definition_replaces_the_schema_and_keeps_partitioning_that_still_applies() -> None:
     write = statements(same_schema=False)[-1]
     assert write.startswith("CREATE OR REPLACE TABLE")
     assert "PARTITIONED BY (bucket(16, `key`), `key`)" in write
@@ -287,7 +287,7 @@ def test_a_changed_definition_replaces_the_schema_and_keeps_partitioning_that_st
     assert "delete-after-commit" in write
 
 
-def test_partition_transforms_are_written_as_spark_reads_them() -> None:
+def test_partition_transforms_are_written_in_spark_s_syntax() -> None:
     assert partition_transforms(STORAGE, ["day`s", "key"]) == ["months(`day``s`)", "bucket(16, `key`)", "`key`"]
 
 
@@ -295,8 +295,8 @@ TEXTS = st.lists(st.sampled_from([STAGING, BRANCH, "airflow_mv_staging", "b1", "
 
 
 @given(TEXTS, TEXTS, TEXTS)
-def test_the_names_of_a_run_are_parts_of_a_script_and_no_texts(sql: str, rows: str, view: str) -> None:
-    """No process knows another's placeholders: in JSON there are none. What a view's owner wrote stays as it is."""
+def test_run_specific_names_are_typed_parts_of_a_script(sql: str, rows: str, view: str) -> None:
+    """A script's JSON contains no text placeholders, so text of the view's owner is never replaced."""
     checks = StagedChecks(rows, (StagedCheck("c", "warn", "e", passes=sql),), "d")
     script = Script(view, "b1", rows, (SqlStep(sql),), confs=(("k", sql),), branch="b1", checks=checks)
     text = script.to_json()
@@ -313,7 +313,7 @@ def test_the_names_of_a_run_are_parts_of_a_script_and_no_texts(sql: str, rows: s
 
 
 @pytest.mark.parametrize("parts", [[1], [{"name": "other"}], [{"name": []}], [["x"]], 7, None, {"name": "staging"}])
-def test_a_text_of_other_parts_is_no_script(parts: Any) -> None:
+def test_text_with_invalid_parts_is_refused_as_a_script(parts: Any) -> None:
     document = json.loads(Script("v", "r", "`t`", (SqlStep("SELECT 1"),)).to_json())
     document["steps"][0]["sql"] = {"parts": parts}
     with pytest.raises(InvalidMetadataError):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which tables a query reads, and what pinning leaves of its text."""
+"""The tables that a query reads, and how pinning changes its text."""
 
 from __future__ import annotations
 
@@ -99,8 +99,8 @@ def pinned(sql: str, snapshots: Mapping[str, int | PinnedTable | None], *views: 
         ("FROM a |> JOIN b USING (x) |> WHERE x IN (SELECT x FROM c)", ["lake.s.a", "lake.s.b", "lake.s.c"]),
     ],
 )
-def test_each_place_that_names_a_table_is_found_and_nothing_else(sql: str, expected: list[str]) -> None:
-    """A table that is missed would be read unpinned."""
+def test_each_table_reference_is_found_and_nothing_else(sql: str, expected: list[str]) -> None:
+    """A missed table would be read unpinned."""
     assert names(sql) == expected
 
 
@@ -128,13 +128,13 @@ def test_each_place_that_names_a_table_is_found_and_nothing_else(sql: str, expec
         ("WITH Ä AS (SELECT 1) SELECT * FROM ä", []),
     ],
 )
-def test_a_name_means_a_cte_exactly_where_it_does_in_spark(sql: str, expected: list[str]) -> None:
-    """A CTE hides a table of the same name only where it can be seen."""
+def test_a_name_refers_to_a_cte_exactly_where_it_does_in_spark(sql: str, expected: list[str]) -> None:
+    """A CTE hides a table of the same name only within its scope."""
     assert names(sql) == expected
 
 
-def test_a_reference_says_where_it_is_and_whether_it_has_an_alias() -> None:
-    """Places count characters of the user's text, whatever stands before them."""
+def test_a_reference_has_its_position_and_whether_it_has_an_alias() -> None:
+    """Positions count characters of the user's text, including wide ones."""
     sql = "SELECT '😀é' -- lake.s.t\nFROM `lake`.s.`t😀` AS x, u"
     first, second = parsed(sql).references
     assert (sql[first.start : first.end], first.aliased) == ("`lake`.s.`t😀`", True)
@@ -197,8 +197,8 @@ def test_a_reference_says_where_it_is_and_whether_it_has_an_alias() -> None:
         ("SELECT " + "1," * 600_000 + "1", "at most 1048576"),
     ],
 )
-def test_what_cannot_be_pinned_or_is_no_query_is_refused_with_the_place(sql: str, reason: str) -> None:
-    """Whoever wrote the SQL should see at once what to change."""
+def test_a_text_that_cannot_be_pinned_or_is_not_a_query_is_refused_with_the_position(sql: str, reason: str) -> None:
+    """The error shows the author of the SQL what to change."""
     with pytest.raises(InvalidQueryError, match=reason) as caught:
         names(sql)
     assert VIEW in str(caught.value)
@@ -209,14 +209,14 @@ def test_what_cannot_be_pinned_or_is_no_query_is_refused_with_the_place(sql: str
     ["SELECT * FROM a" + " JOIN a" * 40, "SELECT " + "struct(" * 30 + "1" + " AS a)" * 30],
     ids=["joins", "structs"],
 )
-def test_a_query_that_sqlglot_would_read_for_years_is_refused_in_seconds(sql: str) -> None:
-    """A worker must not hang on a query, however it was meant."""
+def test_a_query_that_sqlglot_would_parse_for_years_is_refused_in_seconds(sql: str) -> None:
+    """A worker must not hang on a query."""
     with pytest.raises(InvalidQueryError, match="sqlglot"):
         names(sql)
 
 
-def test_an_error_shows_the_line_with_a_caret_below_the_place() -> None:
-    """Long SQL is hard to count in; tabs and long lines must not move the caret."""
+def test_an_error_shows_the_line_with_a_caret_below_the_position() -> None:
+    """Tabs and long lines must not move the caret."""
     with pytest.raises(InvalidQueryError) as caught:
         names("SELECT\n\tx, y FROM t VERSION AS OF 3\nWHERE z")
     assert str(caught.value).split("\n")[1:] == ["    \tx, y FROM t VERSION AS OF 3", "    \t          ^"]
@@ -251,8 +251,8 @@ WORDS = [
 
 
 @given(st.text(max_size=60) | st.lists(st.sampled_from(WORDS)).map(" ".join))
-def test_any_text_is_read_or_refused_with_our_error(sql: str) -> None:
-    """SQL comes from files and people; nothing in it may end in another error."""
+def test_any_text_is_parsed_or_refused_with_our_error(sql: str) -> None:
+    """SQL is untrusted input: no text may raise another error."""
     try:
         names(sql)
     except InvalidQueryError:
@@ -260,8 +260,8 @@ def test_any_text_is_read_or_refused_with_our_error(sql: str) -> None:
 
 
 # ----------------------------------------------------------------------------------------- pinning
-def test_only_the_tables_names_change() -> None:
-    """Comments, hints, layout and literals belong to the user."""
+def test_only_table_names_are_changed() -> None:
+    """Comments, hints, whitespace and literals are preserved."""
     sql = "/* t */ SELECT /*+ BROADCAST(t) */ t.x,  't' AS `t`\nFROM t -- t\nJOIN other.u AS u\tUSING (x) ;\n-- end"
     assert pinned(sql, {"lake.s.t": 12, "lake.other.u": 34}) == (
         "/* t */ SELECT /*+ BROADCAST(t) */ t.x,  't' AS `t`\nFROM `lake`.`s`.`t` VERSION AS OF 12 -- t\n"
@@ -269,8 +269,8 @@ def test_only_the_tables_names_change() -> None:
     )
 
 
-def test_a_table_without_a_snapshot_gives_no_rows() -> None:
-    """It may get rows between plan and run; the refresh has recorded that it read none."""
+def test_a_table_without_a_snapshot_returns_no_rows() -> None:
+    """It may get rows between plan and run, but the refresh has recorded that it read none."""
     assert pinned_table(Identifier("lake", ("s",), "t"), None) == "(`lake`.`s`.`t` TABLESAMPLE (0 ROWS))"
 
 
@@ -284,8 +284,8 @@ QUERIES = [
 
 
 @given(st.sampled_from(QUERIES), st.text("é😀 \n\t-ab", max_size=20))
-def test_pinning_each_reference_to_itself_leaves_the_query_equal(sql: str, comment: str) -> None:
-    """The places are right, whatever characters stand before them."""
+def test_pinning_each_reference_to_itself_does_not_change_the_query(sql: str, comment: str) -> None:
+    """Positions are correct after any characters."""
     sql = f"/*{comment}*/ {sql} /*{comment}*/"
     query = parsed(sql)
     found = query.references
@@ -299,7 +299,7 @@ def test_pinning_each_reference_to_itself_leaves_the_query_equal(sql: str, comme
 
 @given(st.sampled_from(QUERIES))
 def test_every_table_of_a_pinned_query_has_a_version(sql: str) -> None:
-    """Read again by the same parser, there is no reference left to pin."""
+    """Parsed again, the query has no reference left to pin."""
     tables = base_tables(parsed(sql), {}).tables
     text = pinned(sql, dict.fromkeys(map(str, tables), 7))
     assert text.count(" VERSION AS OF 7") == len(names(sql))
@@ -307,14 +307,14 @@ def test_every_table_of_a_pinned_query_has_a_version(sql: str) -> None:
         names(text)
 
 
-def test_a_splice_keeps_what_is_between_its_places() -> None:
-    """Edits come in any order."""
+def test_a_splice_keeps_the_text_between_its_positions() -> None:
+    """Edits may be given in any order."""
     assert splice("abcdef", {(4, 5): "X", (0, 2): ""}) == "cdXf"
 
 
 # ------------------------------------------------------------------------------------ nested views
-def test_dependencies_are_found_through_nested_views_each_once_and_sorted() -> None:
-    """Freshness looks at base tables, and at the versions of the views between."""
+def test_dependencies_of_nested_views_are_collected_once_and_sorted() -> None:
+    """Freshness depends on base tables and on the versions of the nested views."""
     views = nested("lake.s.w", "SELECT * FROM v JOIN a"), nested("lake.s.v", "SELECT * FROM b JOIN a")
     assert collect("SELECT * FROM w JOIN v JOIN c", *views) == (
         ["lake.s.a", "lake.s.b", "lake.s.c"],
@@ -322,15 +322,15 @@ def test_dependencies_are_found_through_nested_views_each_once_and_sorted() -> N
     )
 
 
-def test_a_nested_views_names_are_completed_by_its_own_defaults() -> None:
-    """A view was written in another catalog and namespace than the one that reads it."""
+def test_names_in_a_nested_view_are_completed_with_its_own_defaults() -> None:
+    """A nested view may have been written in another catalog and namespace than the view that reads it."""
     query = parsed("SELECT * FROM t", catalog="ice", namespace=("y", "z"))
     view = NestedView(Identifier.parse("ice.x.v"), query, ("a",), 1, "u")
     assert collect("SELECT * FROM ice.x.v JOIN t", view) == (["ice.y.z.t", "lake.s.t"], ["ice.x.v"])
 
 
 def test_a_nested_view_becomes_a_subquery_with_the_views_columns() -> None:
-    """Views cannot be time-travelled."""
+    """A view cannot be read at a snapshot, so its query is inlined."""
     view = nested("lake.s.v", "SELECT 1 AS `a b` FROM t -- all;\n;", ("a b", "c"))
     assert pinned("SELECT v.c FROM v", {"lake.s.t": 7}, view) == (
         "SELECT v.c FROM ((\nSELECT 1 AS `a b` FROM `lake`.`s`.`t` VERSION AS OF 7 -- all;\n\n) AS `v`(`a b`, `c`))"
@@ -338,7 +338,7 @@ def test_a_nested_view_becomes_a_subquery_with_the_views_columns() -> None:
 
 
 def test_long_column_names_of_a_nested_view_are_shortened() -> None:
-    """A subquery has a name of one part; Spark accepts the full name for a view's columns."""
+    """A subquery's alias has one part; for a view Spark accepts columns with the full name."""
     view = nested("lake.s.v", "SELECT 1")
     text = pinned(
         "SELECT lake.s.v.x, s.V.x.f, `v`.x, lake.s.v.*, t.s.v FROM v JOIN t ON lake.s.t.x = v.x", {"lake.s.t": 7}, view
@@ -348,19 +348,19 @@ def test_long_column_names_of_a_nested_view_are_shortened() -> None:
 
 
 def test_long_column_names_in_a_deep_namespace_are_shortened_too() -> None:
-    """sqlglot keeps the fifth part of a name in another place than the first four."""
+    """sqlglot stores the fifth part of a name in another node than the first four."""
     text = pinned("SELECT lake.a.b.v.x.f FROM lake.a.b.v", {}, nested("lake.a.b.v", "SELECT 1"))
     assert text.startswith("SELECT `v`.x.f FROM ((")
 
 
-def test_a_long_column_name_that_has_no_short_form_asks_for_an_alias() -> None:
-    """Shortened, it could mean the other relation."""
+def test_a_long_column_name_that_cannot_be_shortened_requires_an_alias() -> None:
+    """The short name could refer to the other relation."""
     with pytest.raises(InvalidQueryError, match=r"give lake\.s\.v an alias"):
         pinned("SELECT lake.s.v.x FROM lake.s.v JOIN other.v", {"lake.other.v": 7}, nested("lake.s.v", "SELECT 1"))
 
 
-def test_a_table_read_by_another_name_keeps_its_own_for_columns() -> None:
-    """A materialized view as a base table is its storage table, registered in the staging catalog."""
+def test_a_table_that_is_read_by_another_name_keeps_its_own_name_for_columns() -> None:
+    """A materialized view as a base table is read as its storage table, registered in the staging catalog."""
     table = PinnedTable(Identifier.parse("lake.s.m"), 7, sql="`staging`.`s`.`base_0`")
     assert pinned("SELECT m.x, s.m.x FROM m", {"lake.s.m": table}) == (
         "SELECT m.x, `m`.x FROM (`staging`.`s`.`base_0` VERSION AS OF 7 AS `m`)"
@@ -372,7 +372,7 @@ def test_a_table_read_by_another_name_keeps_its_own_for_columns() -> None:
 
 
 def test_views_that_read_each_other_are_refused_with_the_cycle() -> None:
-    """Spark would not end, either."""
+    """Spark would not terminate, either."""
     views = (
         nested("lake.s.a", "SELECT * FROM b"),
         nested("lake.s.b", "SELECT * FROM c"),
@@ -386,8 +386,8 @@ def test_views_that_read_each_other_are_refused_with_the_cycle() -> None:
         collect(f"SELECT * FROM {VIEW}")
 
 
-def test_views_are_nested_at_most_sixty_four_deep_in_whatever_order_they_are_met() -> None:
-    """What is too deep should be said before Spark runs out of stack."""
+def test_views_are_nested_at_most_64_levels_deep_in_any_order() -> None:
+    """Deeper nesting is refused before Spark's stack overflows."""
     views = [nested(f"lake.s.v{n}", f"SELECT * FROM v{n + 1}") for n in range(MAX_VIEW_DEPTH)]
     assert collect("SELECT * FROM v0", *views)[0] == [f"lake.s.v{MAX_VIEW_DEPTH}"]
     too_deep = [*views, nested(f"lake.s.v{MAX_VIEW_DEPTH}", "SELECT 1")]
@@ -398,8 +398,8 @@ def test_views_are_nested_at_most_sixty_four_deep_in_whatever_order_they_are_met
         collect(f"SELECT * FROM {backwards}", *too_deep)
 
 
-def test_views_that_double_at_each_level_are_refused_before_they_fill_the_memory() -> None:
-    """Forty small views can stand for a query of terabytes."""
+def test_views_that_double_in_size_at_each_level_are_refused_before_memory_is_full() -> None:
+    """Forty small views can expand to a query of terabytes."""
     views = [nested(f"lake.s.v{n}", f"SELECT * FROM v{n + 1} UNION ALL SELECT * FROM v{n + 1}") for n in range(40)]
     assert collect("SELECT * FROM v0", *views)[0] == ["lake.s.v40"]
     with pytest.raises(InvalidQueryError, match="nested views make a query of over"):
@@ -407,13 +407,13 @@ def test_views_that_double_at_each_level_are_refused_before_they_fill_the_memory
 
 
 def test_an_error_in_a_nested_view_names_that_view() -> None:
-    """The place is in its text, not in the one the user is looking at."""
+    """The position is in the nested view's text, not in the text of the view that reads it."""
     with pytest.raises(InvalidQueryError, match=r"view lake\.sales\.daily, nested view lake\.s\.v: line 1, column 15"):
         collect("SELECT * FROM v", nested("lake.s.v", "SELECT * FROM t VERSION AS OF 1"))
 
 
 def test_a_table_without_a_given_snapshot_is_refused() -> None:
-    """Nothing may be read unpinned."""
+    """No table may be read unpinned."""
     with pytest.raises(InvalidQueryError, match=r"no snapshot of lake\.s\.u"):
         pinned("SELECT * FROM t JOIN u", {"lake.s.t": 1})
 
@@ -455,20 +455,20 @@ def test_a_partition_field_is_returned_with_its_column_quoted(text: str, expecte
         "days(`ts)",
     ],
 )
-def test_another_partition_field_is_refused(text: str) -> None:
-    """The text goes into a CREATE TABLE statement."""
+def test_any_other_partition_field_is_refused(text: str) -> None:
+    """The text is used in a CREATE TABLE statement."""
     with pytest.raises(InvalidQueryError, match="partition field"):
         partition_transform(text)
 
 
-def test_half_a_surrogate_pair_is_no_string_literal() -> None:
+def test_half_a_surrogate_pair_is_not_a_string_literal() -> None:
     """Spark would silently store a question mark."""
     with pytest.raises(InvalidQueryError, match="Unicode"):
         string_literal("\ud800")
 
 
-def test_an_error_of_the_parser_names_the_word_and_not_its_own_token() -> None:
-    """``<Token token_type: …>`` means nothing to the author of a query."""
+def test_an_error_of_the_parser_quotes_the_word_and_not_sqlglot_s_token() -> None:
+    """``<Token token_type: …>`` has no meaning for the author of a query."""
     with pytest.raises(InvalidQueryError) as raised:
         parsed("SELECT FROM WHERE")
     assert "Expected table name but got WHERE" in str(raised.value)

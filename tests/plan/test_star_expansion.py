@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A ``*`` stands for the columns that its tables had when the view was created, even if they have more now."""
+"""``*`` stands for the columns that its tables had when the view was created, even if they have more now."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from airflow_mv.spec.identifiers import Identifier
 from airflow_mv.sql.query import NestedView, ParsedQuery, parse_query
 from airflow_mv.sql.star_expansion import expand_stars
 
-#: The columns that each table has had, those of now first.
+#: All columns that each table has had, the current ones first.
 SCHEMAS = {"r": [("a", "b", "more"), ("a", "b")], "s": [("x", "y", "z"), ("x", "y"), ("x",)]}
 NESTED = Identifier("lake", ("db",), "nested")
 
@@ -25,7 +25,7 @@ VIEWS = {NESTED: NestedView(NESTED, parsed("SELECT a, b FROM r"), ("p", "q"), 1,
 
 
 def written(sql: str, columns: Sequence[str]) -> str:
-    """Write out a view's query."""
+    """Expand the stars of a view's query."""
     query, schemas = parsed(sql), {Identifier("lake", ("db",), name): lists for name, lists in SCHEMAS.items()}
     return expand_stars(query, columns=columns, views=VIEWS, schemas=schemas).text
 
@@ -70,7 +70,7 @@ def written(sql: str, columns: Sequence[str]) -> str:
             "SELECT `r`.`a`, `r`.`b`, `l`.* FROM r LATERAL VIEW explode(b) l AS v "
             "WHERE EXISTS (SELECT * FROM s JOIN r USING (k))",
         ),
-        # Below: where more columns would be other rows, or no query at all.
+        # Below: additional columns would change the rows, or make the query invalid.
         (
             "SELECT DISTINCT * FROM (SELECT * FROM r UNION ALL SELECT a, b FROM r) d -- *",
             "a, b",
@@ -83,7 +83,7 @@ def written(sql: str, columns: Sequence[str]) -> str:
         ),
         ("SELECT * FROM (SELECT * FROM r)", "a, b", "SELECT * FROM (SELECT `r`.`a`, `r`.`b` FROM r)"),
         ("WITH r AS (SELECT 1 AS a, 2 AS b) SELECT * FROM r", "a, b", None),
-        # As it is: all columns are wanted, nothing is, or it cannot be told.
+        # Unchanged: all columns are wanted, nothing can be expanded, or the columns are ambiguous.
         ("SELECT * FROM r", "a, b, more", None),
         ("SELECT a * b AS p FROM r", "p", None),
         ("SELECT * FROM r", "a, c", None),
@@ -94,13 +94,15 @@ def written(sql: str, columns: Sequence[str]) -> str:
         ("SELECT * FROM lake.db.r JOIN lake.other.r", "a, b, a, b", None),
     ],
 )
-def test_the_newest_columns_that_give_the_views_own_are_written(sql: str, columns: str, expected: str | None) -> None:
-    """And nothing else of the text changes."""
+def test_star_is_expanded_to_the_newest_columns_that_match_the_view_s(
+    sql: str, columns: str, expected: str | None
+) -> None:
+    """The rest of the text is not changed."""
     assert written(sql, columns.split(", ")) == (expected or sql)
 
 
-def test_many_tables_and_schemas_are_given_up_in_time() -> None:
-    """Each table more multiplies the tries."""
+def test_the_expansion_of_many_tables_and_schemas_stops_in_time() -> None:
+    """The number of combinations grows with each table."""
     sql = "SELECT * FROM " + ", ".join(f"s AS s{number}" for number in range(40))
     assert written(sql, ["x"]) == sql
     joined = "SELECT * FROM " + " JOIN ".join(f"db.t{number}" for number in range(12))

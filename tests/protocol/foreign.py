@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Random arrangements of a view's folder and files of others, in every form of a location; made from a seed."""
+"""Random combinations of a view's folder and foreign files, with all forms of a location, made from a seed."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ Files = dict[str, str]
 
 
 class Store(Protocol):
-    """Where the files of a layout are."""
+    """The place of the files of an arrangement."""
 
     warehouse: str
     access: dict[str, str]
@@ -51,27 +51,27 @@ class Store(Protocol):
         """Read a file."""
 
     def reset(self, kept: Path | None) -> None:
-        """Go back to what was kept, or to nothing."""
+        """Restore a saved state, or delete everything."""
 
     def keep(self, to: Path) -> None:
-        """Keep all files."""
+        """Save all files."""
 
-    def grow_old(self, ledger: str | None) -> None:
-        """Let all files look old, and what the ledger knows."""
+    def make_older(self, ledger: str | None) -> None:
+        """Make all files look old, and the entries of the ledger, too."""
 
     def spellings(self, path: str) -> dict[str, str]:
-        """Locations that mean a path."""
+        """Locations that mean the same path."""
 
     def twins(self, path: str) -> dict[str, str]:
-        """Locations that look like a path and mean another one."""
+        """Locations that look like a path but mean another one."""
 
     def path(self, location: str) -> str:
-        """The path that a plain location means."""
+        """The path of a location in its plain form."""
 
 
 @dataclass
 class LocalStore:
-    """A folder of this host."""
+    """A local folder."""
 
     root: Path
     access: dict[str, str] = field(default_factory=dict)
@@ -105,7 +105,7 @@ class LocalStore:
     def keep(self, to: Path) -> None:
         shutil.copytree(self.root, to, symlinks=True)
 
-    def grow_old(self, ledger: str | None) -> None:
+    def make_older(self, ledger: str | None) -> None:
         import os
 
         for path in self.root.rglob("*"):
@@ -113,7 +113,7 @@ class LocalStore:
                 moment = path.stat().st_mtime - LONG_MS / 1000
                 os.utime(path, (moment, moment))
         if ledger is not None and (self.root / ledger).exists():
-            self.put(ledger, aged(self.get(ledger)))
+            self.put(ledger, made_older(self.get(ledger)))
 
     def path(self, location: str) -> str:
         return str(Path(location.removeprefix("file://")).relative_to(self.root))
@@ -168,7 +168,7 @@ class BucketStore:
         return {key: tag for key, tag in self._objects().items() if not key.endswith("/")}
 
     def _objects(self) -> Files:
-        """All objects, with those that pyarrow writes for folders."""
+        """All objects, including those that pyarrow writes for folders."""
         pages = self.client.get_paginator("list_objects_v2").paginate(Bucket=self.bucket)
         return {item["Key"]: item["ETag"] for page in pages for item in page.get("Contents", ())}
 
@@ -191,7 +191,7 @@ class BucketStore:
     def keep(self, to: Path) -> None:
         self._kept[to] = {key: self.get(key) for key in self.files()}
 
-    def grow_old(self, ledger: str | None) -> None:
+    def make_older(self, ledger: str | None) -> None:
         from moto.core import DEFAULT_ACCOUNT_ID
         from moto.s3.models import s3_backends
 
@@ -199,7 +199,7 @@ class BucketStore:
         for key in s3_backends[DEFAULT_ACCOUNT_ID]["aws"].buckets[self.bucket].keys.values():
             key.last_modified -= timedelta(milliseconds=LONG_MS)
         if ledger is not None and ledger in self.files():
-            self.put(ledger, aged(self.get(ledger)))
+            self.put(ledger, made_older(self.get(ledger)))
 
     def path(self, location: str) -> str:
         return location.removeprefix(f"s3://{self.bucket}/")
@@ -224,8 +224,8 @@ class BucketStore:
         }
 
 
-def aged(ledger: bytes) -> bytes:
-    """A ledger that was written a grace ago."""
+def made_older(ledger: bytes) -> bytes:
+    """A ledger whose entries are older than the grace."""
     document = json.loads(ledger)
     marks = document["unreachable-since-ms"]
     return json.dumps(
@@ -238,12 +238,12 @@ def aged(ledger: bytes) -> bytes:
 
 @dataclass
 class Template:
-    """A view, kept to be taken out again for each layout.
+    """A view whose files are saved, to be restored for each arrangement.
 
     Args:
-        kept: Where its files are kept.
+        kept: Where its files are saved.
         folder: The path of its folder.
-        storage: The path of its storage table's.
+        storage: The path of its storage table's folder.
         own: The paths of its files.
     """
 
@@ -255,7 +255,7 @@ class Template:
 
 @contextmanager
 def opened(store: Store, database: Path, layout: Layout) -> Iterator[Lake]:
-    """The lake of a layout."""
+    """The lake of one arrangement."""
     iceberg = SqlCatalog("lake", uri=f"sqlite:///{database}", warehouse=store.warehouse, **store.access)
     event.listen(iceberg.engine, "connect", lambda connection, _: connection.execute("PRAGMA synchronous=OFF"))
     iceberg.create_namespace_if_not_exists("sales")
@@ -267,7 +267,7 @@ def opened(store: Store, database: Path, layout: Layout) -> Iterator[Lake]:
 
 
 def template(store: Store, scratch: Path, layout: Layout) -> Template:
-    """A view that was refreshed twice, with a staged refresh that nobody published."""
+    """A view that was refreshed twice, with a staged refresh that was never published."""
     store.reset(None)
     database = scratch / f"{layout}.db"
     with opened(store, database, layout) as home:
@@ -287,12 +287,12 @@ def template(store: Store, scratch: Path, layout: Layout) -> Template:
     return Template(kept, folder, storage, own)
 
 
-# -- layouts ---------------------------------------------------------------------------------------
+# -- arrangements ----------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Placed:
-    """Another table, or files of someone: where, in which spelling, and how it came there."""
+    """Another table, or foreign files: where, in which form of the location, and how they were created."""
 
     kind: str
     where: str
@@ -301,14 +301,14 @@ class Placed:
 
 @dataclass(frozen=True)
 class Plot:
-    """One layout.
+    """One arrangement.
 
     Args:
-        seed: What it is made of.
-        layout: The view's.
-        command: What is run.
-        placed: Others.
-        view_at: Where the view says that it lies, if that is not where it was made; and the spelling.
+        seed: The seed of its random choices.
+        layout: The layout of the view.
+        command: The command that is run.
+        placed: The foreign tables and files.
+        view_at: The location in the view's metadata if it was changed, and the form of that location.
     """
 
     seed: int
@@ -319,18 +319,18 @@ class Plot:
 
     @property
     def benign(self) -> bool:
-        """Whether nothing of others touches the view's folder."""
+        """Whether no foreign files are in the view's folder."""
         return self.view_at is None and all(item.where == "beside" and item.kind != "loose" for item in self.placed)
 
 
 KINDS = ("table", "table", "data path", "metadata path", "other database", "other database, data path", "loose", "view")
 WHERE = ("beside", "inside", "in storage", "in data", "in metadata", "equal", "storage", "above", "twin")
-COMMANDS = ("now", "aged", "purge")
+COMMANDS = ("now", "made_older", "purge")
 VIEW_AT = ("namespace", "warehouse", "other", "parent of other", "own")
 
 
 def plot(seed: int, spellings: tuple[str, ...], twins: tuple[str, ...]) -> Plot:
-    """Choose a layout."""
+    """Choose an arrangement."""
     choice = random.Random(seed)
     placed = tuple(
         Placed(kind, where, choice.choice(twins if where == "twin" else spellings))
@@ -342,7 +342,7 @@ def plot(seed: int, spellings: tuple[str, ...], twins: tuple[str, ...]) -> Plot:
 
 @dataclass
 class Attack:
-    """Carries layouts out, one after the other, in one store.
+    """Builds arrangements one after the other in one store, and checks them.
 
     Args:
         store: The store.
@@ -358,12 +358,12 @@ class Attack:
     foreign: int = 0
 
     def names(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """The spellings and the twins that the store has."""
+        """The location forms and the lookalike locations that the store has."""
         self.store.reset(None)
         return tuple(self.store.spellings("a/b")), tuple(self.store.twins("a/b"))
 
     def carry_out(self, plot: Plot) -> None:
-        """Build a layout, run its command, and judge."""
+        """Build an arrangement, run its command, and check the result."""
         if plot.layout not in self.templates:
             self.templates[plot.layout] = template(self.store, self.scratch, plot.layout)
         made = self.templates[plot.layout]
@@ -372,7 +372,7 @@ class Attack:
         shutil.copy(self.scratch / f"{plot.layout}.db", database)
         with opened(self.store, database, plot.layout) as home:
             for number, item in enumerate(plot.placed):
-                with suppress(TableAlreadyExistsError, ArrowInvalid):  # pyarrow writes no empty segment
+                with suppress(TableAlreadyExistsError, ArrowInvalid):  # pyarrow refuses an empty path segment
                     _place(home, self.store, made, item, number, self.scratch)
             if plot.view_at is not None:
                 _move_view(home, self.store, made, plot.view_at)
@@ -410,12 +410,12 @@ def _run(home: Lake, store: Store, command: str, made: Template) -> None:
         maintain(home.catalog, VIEW, older_than=NOW)
     else:
         maintain(home.catalog, VIEW)
-        store.grow_old(f"{made.folder}/maintenance/ledger.json")
+        store.make_older(f"{made.folder}/maintenance/ledger.json")
         maintain(home.catalog, VIEW)
 
 
 def _check_benign(home: Lake, plot: Plot, after: Files, made: Template) -> None:
-    """All garbage is gone, so the guard is not to delete nothing."""
+    """All garbage is deleted: the protection must not work by deleting nothing."""
     below = {path for path in after if path.startswith(f"{made.folder}/")}
     if plot.command == "purge":
         assert below == set(), plot
@@ -432,7 +432,7 @@ def _spell(store: Store, path: str, spelling: str) -> str:
 
 
 def _target(store: Store, made: Template, item: Placed, number: int) -> str:
-    """The folder of another table, as someone spells it."""
+    """The folder of another table, in one of its location forms."""
     inner = f"in-{number}"
     path = {
         "beside": f"wh/sales/other-{number}",
@@ -475,7 +475,7 @@ def _table(catalog: Any, name: str, location: str, properties: dict[str, str]) -
 
 
 def _view_there(home: Lake, place: str, number: int) -> None:
-    """Someone's plain view that says that it lies there."""
+    """Create another user's plain view whose metadata has this location."""
     plain = home.plain_view(f"plain{number}", "SELECT * FROM lake.sales.orders")
     document = {**plain.metadata.document(), "location": place}
     with suppress(MaterializedViewError):
@@ -484,7 +484,7 @@ def _view_there(home: Lake, place: str, number: int) -> None:
 
 
 def _loose(store: Store, made: Template, item: Placed, number: int) -> None:
-    """Files of someone that no metadata names, with names like ours."""
+    """Write foreign files that no metadata names, with names like the view's."""
     base = {"in storage": made.storage, "in data": f"{made.storage}/data", "in metadata": f"{made.folder}/metadata"}
     folder = base.get(item.where, made.folder)
     uuid = f"00000000-0000-0000-0000-00000000000{number}"
@@ -498,7 +498,7 @@ def _loose(store: Store, made: Template, item: Placed, number: int) -> None:
 
 
 def _move_view(home: Lake, store: Store, made: Template, to: tuple[str, str]) -> None:
-    """Someone has the view's metadata say that it lies elsewhere."""
+    """Change the location in the view's metadata to another folder."""
     view = home.catalog.load(VIEW)
     _table(home.iceberg, "sales.victim", f"{store.warehouse}/victims/victim", {})
     path = {

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Helpers for tests of maintenance: an independent walk over folders and metadata, and files that are made older."""
+"""Helpers for tests of maintenance: an independent walk over folders and metadata, and backdated files."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ from tests.faults import FaultyCatalog, StoppedError, after, lose_answer_after, 
 VIEW = "sales.daily"
 #: Longer than the grace.
 LONG = DEFAULT_GRACE.total_seconds() + 3600
-#: The name of the file by which maintenance remembers.
+#: The file name of maintenance's ledger.
 LEDGER = "ledger.json"
 #: No grace at all.
 NOW = timedelta(0)
 
 
-def grow_old(*paths: Path, seconds: float = LONG) -> None:
-    """Let time pass: files look as if they had been written earlier, and so do the marks in ledgers."""
+def make_older(*paths: Path, seconds: float = LONG) -> None:
+    """Backdate files, and the entries of ledgers, as if time had passed."""
     for path in paths:
         for file in path.rglob("*") if path.is_dir() else [path]:
             if file.is_file() and not file.is_symlink():
@@ -45,9 +45,9 @@ def grow_old(*paths: Path, seconds: float = LONG) -> None:
 
 
 def marked_and_old(home: Lake, view: str = VIEW) -> None:
-    """A collection has seen what nothing reaches, and the grace has passed."""
+    """Let a collection record what is unreachable, and let the grace pass."""
     collect_orphans(home.catalog, view)
-    grow_old(folder_of(home, view))
+    make_older(folder_of(home, view))
 
 
 def files(folder: Path) -> set[str]:
@@ -66,7 +66,7 @@ def local(location: str) -> Path:
 
 
 def needed(home: Lake, view: str = VIEW) -> set[str]:
-    """Every file that the view's pointer leads to, by pyiceberg's own reading."""
+    """All files that the view's metadata reaches, as read by pyiceberg."""
     loaded = home.catalog.load(view)
     table = StaticTable.from_metadata(home.catalog.load_storage(loaded).location)
     found = {loaded.metadata_location, table.metadata_location}
@@ -81,12 +81,12 @@ def needed(home: Lake, view: str = VIEW) -> set[str]:
 
 
 def orphans(home: Lake, view: str = VIEW) -> set[str]:
-    """The files in the view's folder that nothing needs; the ledger of maintenance is needed."""
+    """The unneeded files in the view's folder; the ledger of maintenance is needed."""
     return {file for file in files(folder_of(home, view)) if Path(file).name != LEDGER} - needed(home, view)
 
 
 def read_all(home: Lake, view: str = VIEW) -> dict[int, list[dict[str, object]]]:
-    """The rows of every retained snapshot; each of its files is opened."""
+    """The rows of every retained snapshot; all files are opened."""
     table = StaticTable.from_metadata(home.storage(view).location)
     return {
         snapshot.snapshot_id: sorted(table.scan(snapshot_id=snapshot.snapshot_id).to_arrow().to_pylist(), key=str)
@@ -95,7 +95,7 @@ def read_all(home: Lake, view: str = VIEW) -> dict[int, list[dict[str, object]]]
 
 
 def refreshed(home: Lake, times: int, **definition: object) -> list[str]:
-    """A view that was refreshed a few times; the ids of its refreshes."""
+    """Refresh a view several times, and return the refresh ids."""
     home.view(**definition)
     ids = []
     for number in range(times):
@@ -110,11 +110,11 @@ def snapshot_ids(home: Lake) -> set[int]:
     return {snapshot.snapshot_id for snapshot in home.storage().table.snapshots}
 
 
-# -- what refreshes leave behind ---------------------------------------------------------------
+# -- garbage of refreshes ----------------------------------------------------------------------
 
 
 def staged(home: Lake) -> tuple[str, Callable[[], object]]:
-    """A refresh that was staged and not published, by a worker that died; and how to resume it."""
+    """A staged refresh whose worker died before it was published, and a function that resumes it."""
     plan = plan_refresh(home.catalog, VIEW)
     outcome = stage(home.catalog, plan, home.stager)
     assert outcome is not None
@@ -123,7 +123,7 @@ def staged(home: Lake) -> tuple[str, Callable[[], object]]:
 
 
 def kill(home: Lake) -> None:
-    """Two workers die: before the swap, and after it."""
+    """Two workers die: one before the swap, one after it."""
     with pytest.raises(StoppedError):
         refresh(FaultyCatalog(home.iceberg, stop_before), [VIEW], stager=home.stager)
     home.append()
@@ -132,7 +132,7 @@ def kill(home: Lake) -> None:
 
 
 def lose_race(home: Lake) -> None:
-    """The winner covers the loser, which is superseded."""
+    """The winner's refresh covers the loser's, which is superseded."""
 
     def win() -> None:
         home.append()
@@ -143,7 +143,7 @@ def lose_race(home: Lake) -> None:
 
 
 def plan_again(home: Lake) -> None:
-    """The definition changes while a refresh is on its way."""
+    """The definition changes during a refresh."""
 
     def redefine() -> None:
         create(home.catalog, VIEW, Definition(QUERY.replace("sum", "max")), stager=home.stager, replace=True)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What others do while a refresh is staged, in the pointed layout: it is rebased, superseded, or planned again.
+"""Changes of others while a refresh is staged, in the pointed layout: it is rebased, superseded, or planned again.
 
-What holds for every catalog and layout is in :mod:`tests.contract.test_publication`.
+Tests for all catalogs and layouts are in :mod:`tests.contract.test_publication`.
 """
 
 from __future__ import annotations
@@ -32,22 +32,22 @@ def home(sqlite_uri: str, warehouse: Path) -> Iterator[Lake]:
 
 
 def staged(home: Lake, options: RefreshOptions | None = None) -> tuple[RefreshPlan, str | None]:
-    """A refresh of which only the publication is missing."""
+    """A refresh that is staged and not published."""
     plan = plan_refresh(home.catalog, VIEW, options)
     outcome = stage(home.catalog, plan, home.stager)
     return plan, outcome.metadata_location if outcome else None
 
 
 def restaged(home: Lake, plan: RefreshPlan) -> str:
-    """A second worker's staged file for the same base state."""
+    """The staged file of a second worker for the same base."""
     assert plan.script is not None
     outcome = home.stager(plan.script)
     assert outcome.metadata_location is not None
     return outcome.metadata_location
 
 
-def comment(home: Lake, text: str = "changed by someone else") -> Callable[[], None]:
-    """Someone else's ``ALTER VIEW … SET TBLPROPERTIES``."""
+def comment(home: Lake, text: str = "changed by another user") -> Callable[[], None]:
+    """Another user's ``ALTER VIEW … SET TBLPROPERTIES``."""
 
     def act() -> None:
         view = home.catalog.load(VIEW)
@@ -66,13 +66,13 @@ def ids(home: Lake) -> list[str]:
 
 
 @pytest.mark.parametrize("fault", [after, lose_answer_before])
-def test_a_property_that_changes_during_the_swap_survives(
+def test_a_property_that_changes_during_the_swap_is_preserved(
     home: Lake, clock: Clock, fault: Callable[[Callable[[], None]], object]
 ) -> None:
     plan, location = staged(home)
     catalog = FaultyCatalog(home.iceberg, fault(comment(home)))  # type: ignore[arg-type]
     assert publish(catalog, plan, location, effects=clock.effects).outcome == PublishOutcome.COMMITTED
-    assert home.catalog.load(VIEW).metadata.properties["comment"] == "changed by someone else"
+    assert home.catalog.load(VIEW).metadata.properties["comment"] == "changed by another user"
     assert ids(home) == [plan.refresh_id]
     (_, lost), (_, won) = catalog.sent
     assert not Path(lost.removeprefix("file://")).exists()
@@ -88,7 +88,9 @@ def test_another_refresh_of_the_same_snapshots_supersedes_ours(home: Lake, clock
     assert ids(home) == [plan.refresh_id]
 
 
-def test_a_later_refresh_supersedes_ours_and_only_our_files_go(home: Lake, warehouse: Path, clock: Clock) -> None:
+def test_a_later_refresh_supersedes_ours_and_only_our_files_are_deleted(
+    home: Lake, warehouse: Path, clock: Clock
+) -> None:
     plan, location = staged(home)
 
     def another() -> None:
@@ -102,11 +104,11 @@ def test_a_later_refresh_supersedes_ours_and_only_our_files_go(home: Lake, wareh
     assert published.storage_table_location == home.storage().location
     named = {row[3].rsplit("/", 1)[-1] for row in home.rows_of_catalog()}
     folder = warehouse / "sales" / Path(home.catalog.load(VIEW).metadata.location).name / "metadata"
-    assert len(list(folder.iterdir())) == 2  # created, refreshed by the other: the one of ours is gone
+    assert len(list(folder.iterdir())) == 2  # one of the creation, one of the other refresh; ours is deleted
     assert any(path.name in named for path in folder.iterdir())
 
 
-def test_a_refresh_that_is_newer_in_one_table_and_older_in_another_is_no_substitute(home: Lake, clock: Clock) -> None:
+def test_a_refresh_that_is_newer_in_one_table_and_older_in_another_does_not_supersede(home: Lake, clock: Clock) -> None:
     home.table("returns")
     both = "SELECT id FROM lake.sales.orders UNION ALL SELECT id FROM lake.sales.returns"
     home.view("both", both)
@@ -122,7 +124,9 @@ def test_a_refresh_that_is_newer_in_one_table_and_older_in_another_is_no_substit
     assert publish(home.catalog, ours, location, effects=clock.effects).outcome == PublishOutcome.REPLAN
 
 
-def test_a_refresh_after_a_rollback_of_the_base_is_no_substitute_for_the_later_one(home: Lake, clock: Clock) -> None:
+def test_a_refresh_after_a_rollback_of_the_base_table_does_not_supersede_the_later_one(
+    home: Lake, clock: Clock
+) -> None:
     start = home.head()
     home.append()
     plan, location = staged(home)
@@ -131,8 +135,8 @@ def test_a_refresh_after_a_rollback_of_the_base_is_no_substitute_for_the_later_o
     assert publish(home.catalog, plan, location, effects=clock.effects).outcome == PublishOutcome.REPLAN
 
 
-def test_a_refresh_through_an_older_nested_view_is_no_substitute(home: Lake, clock: Clock) -> None:
-    """The base tables are at the same snapshots, but the rows are of another query."""
+def test_a_refresh_through_an_older_nested_view_does_not_supersede(home: Lake, clock: Clock) -> None:
+    """The base tables are at the same snapshots, but the rows are those of another query."""
     home.plain_view("plain", "SELECT * FROM lake.sales.orders")
     home.view("top", "SELECT id FROM lake.sales.plain")
     older = plan_refresh(home.catalog, "sales.top")
@@ -145,7 +149,7 @@ def test_a_refresh_through_an_older_nested_view_is_no_substitute(home: Lake, clo
 
 
 def test_a_forced_refresh_is_not_superseded(home: Lake, clock: Clock) -> None:
-    """Who forces a refresh does not trust the rows that are there."""
+    """A forced refresh replaces rows that its user does not trust."""
     plan, _ = staged(home, RefreshOptions(full=True))
     forced = replace(plan, refresh_id="forced")
     location = restaged(home, forced)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Expiry, rollback and purge: metadata-only changes that go through the same swap as a refresh."""
+"""Expiry, rollback and purge are changes of metadata that go through the same swap as a refresh."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ from tests.protocol.maintenance import (
     VIEW,
     files,
     folder_of,
-    grow_old,
     local,
+    make_older,
     orphans,
     read_all,
     refreshed,
@@ -61,8 +61,8 @@ def test_expiry_keeps_the_current_snapshot_and_drops_the_others(home: Lake) -> N
     assert expire(home.catalog, VIEW, older_than=NOW).snapshot_ids == ()
 
 
-def test_expiry_keeps_what_tags_and_branches_name(home: Lake) -> None:
-    """A recorded history is what its tags name: time travel goes on."""
+def test_expiry_keeps_snapshots_with_tags_and_branches(home: Lake) -> None:
+    """A recorded refresh has a tag, so it stays readable by time travel."""
     ids = refreshed(home, 3, time_travel=True)
     expire(home.catalog, VIEW, older_than=NOW)
     tags = {name: ref.snapshot_id for name, ref in home.storage().table.refs.items() if ref.type == "tag"}
@@ -71,8 +71,8 @@ def test_expiry_keeps_what_tags_and_branches_name(home: Lake) -> None:
     assert [len(rows) for rows in read_all(home).values()] == [2, 3, 3]
 
 
-def test_age_counts_from_when_another_snapshot_took_the_place(home: Lake) -> None:
-    """A monthly view's last state is a month old at the moment it is replaced, and readers still hold it."""
+def test_the_age_of_a_snapshot_counts_from_its_replacement(home: Lake) -> None:
+    """A monthly view's last state is a month old when it is replaced, and readers may still use it."""
     refreshed(home, 2)
     document = json.loads(home.catalog.files.read(home.storage().location, what="file"))
     first, *_, last = document["snapshots"]
@@ -89,18 +89,18 @@ def test_age_counts_from_when_another_snapshot_took_the_place(home: Lake) -> Non
 
 
 def rewrite(home: Lake, document: dict[str, object]) -> None:
-    """Someone else edits the storage table's metadata file in place."""
+    """Edit the storage table's metadata file in place, as another writer might."""
     home.catalog.files.replace_text(home.storage().location, json.dumps(document))
 
 
-def test_what_expiry_does_not_know_stays(home: Lake) -> None:
-    """Unknown fields, properties and refs are others': only what tells of dropped snapshots goes."""
+def test_expiry_preserves_unknown_fields(home: Lake) -> None:
+    """Unknown fields, properties and refs are preserved; only entries of expired snapshots are removed."""
     refreshed(home, 2)
     document = json.loads(home.catalog.files.read(home.storage().location, what="file"))
-    gone, kept = document["snapshots"][0]["snapshot-id"], document["snapshots"][-1]["snapshot-id"]
+    expired, kept = document["snapshots"][0]["snapshot-id"], document["snapshots"][-1]["snapshot-id"]
     statistics = [
         {"snapshot-id": item, "statistics-path": f"{home.storage().table.location}/metadata/{item}.stats"}
-        for item in (gone, kept)
+        for item in (expired, kept)
     ]
     rewrite(home, {**document, "from-the-future": {"a": [1]}, "partition-statistics": statistics})
     expire(home.catalog, VIEW, older_than=NOW)
@@ -114,15 +114,15 @@ def test_what_expiry_does_not_know_stays(home: Lake) -> None:
     }
 
 
-def test_a_dry_run_of_maintenance_changes_nothing_and_counts_the_same(home: Lake) -> None:
+def test_a_dry_run_of_maintenance_changes_nothing_and_reports_the_same_numbers(home: Lake) -> None:
     refreshed(home, 3)
-    grow_old(folder_of(home))
+    make_older(folder_of(home))
     before = files(folder_of(home))
     dry = maintain(home.catalog, VIEW, older_than=NOW, dry_run=True).to_dict()
     assert files(folder_of(home)) == before
     real = maintain(home.catalog, VIEW, older_than=NOW).to_dict()
     assert real["expired_snapshots"] == dry["expired_snapshots"] != []
-    # A real run moves the pointer, which frees the view metadata file before the one before.
+    # A real run moves the pointer, which makes the view's previous metadata file unreachable.
     assert set(dry["files"]) <= set(real["files"])
     assert len(real["files"]) - len(dry["files"]) <= 1
     assert orphans(home) == set()
@@ -130,7 +130,7 @@ def test_a_dry_run_of_maintenance_changes_nothing_and_counts_the_same(home: Lake
 
 
 def test_maintenance_leaves_one_snapshot_and_no_orphan(home: Lake) -> None:
-    """Disk use follows the rows, not the number of refreshes."""
+    """Disk use depends on the rows, not on the number of refreshes."""
     refreshed(home, 3)
     rows = home.read()
     maintain(home.catalog, VIEW, older_than=NOW)
@@ -141,11 +141,11 @@ def test_maintenance_leaves_one_snapshot_and_no_orphan(home: Lake) -> None:
     assert home.refresh().outcome == "refreshed"
 
 
-# -- expiry and refreshes at once --------------------------------------------------------------
+# -- concurrent expiry and refresh -------------------------------------------------------------
 
 
-def test_a_refresh_that_was_staged_before_an_expiry_plans_again(home: Lake, clock: Clock) -> None:
-    """Its metadata still names the dropped snapshots, whose files may be gone."""
+def test_a_refresh_that_was_staged_before_an_expiry_is_planned_again(home: Lake, clock: Clock) -> None:
+    """Its metadata still names the expired snapshots, whose files may be deleted."""
     refreshed(home, 2)
     home.append()
     plan = plan_refresh(home.catalog, VIEW)
@@ -160,7 +160,7 @@ def test_a_refresh_that_was_staged_before_an_expiry_plans_again(home: Lake, cloc
     assert read_all(home)
 
 
-def test_an_expiry_in_doubt_deletes_nothing(home: Lake, clock: Clock) -> None:
+def test_an_expiry_with_an_unknown_outcome_deletes_nothing(home: Lake, clock: Clock) -> None:
     refreshed(home, 2)
     before = files(folder_of(home))
     catalog = FaultyCatalog(home.iceberg, *[lose_answer_before()] * 9)
@@ -171,7 +171,7 @@ def test_an_expiry_in_doubt_deletes_nothing(home: Lake, clock: Clock) -> None:
     assert expire(home.catalog, VIEW, older_than=NOW).snapshot_ids
 
 
-def test_an_expiry_that_never_wins_says_so_and_leaves_no_file(home: Lake, clock: Clock) -> None:
+def test_an_expiry_that_always_loses_the_race_reports_it_and_leaves_no_file(home: Lake, clock: Clock) -> None:
     refreshed(home, 2)
     before = metadata_files(home.storage().table.location)
 
@@ -204,7 +204,7 @@ def redefine(home: Lake, refresh_id: str) -> None:
     ("prepare", "says"),
     [(forget_tag, "have expired"), (redefine, r"is of version 1 of the view, which is at version 2")],
 )
-def test_a_rollback_to_what_cannot_be_had_is_refused(
+def test_a_rollback_to_an_unavailable_refresh_is_refused(
     home: Lake, prepare: Callable[[Lake, str], None], says: str
 ) -> None:
     first, _ = refreshed(home, 2, time_travel=True)
@@ -215,8 +215,8 @@ def test_a_rollback_to_what_cannot_be_had_is_refused(
     assert home.storage().location == before
 
 
-def test_what_was_changed_by_hand_reads_as_the_specification_says(home: Lake) -> None:
-    """pyiceberg validates what it opens: refs, log and current snapshot agree."""
+def test_metadata_after_expiry_and_rollback_is_valid_for_pyiceberg(home: Lake) -> None:
+    """pyiceberg validates that refs, log and current snapshot agree."""
     first, *_ = refreshed(home, 3, time_travel=True)
     rollback(home.catalog, VIEW, first)
     expire(home.catalog, VIEW, older_than=NOW)
@@ -230,7 +230,7 @@ def test_what_was_changed_by_hand_reads_as_the_specification_says(home: Lake) ->
 # -- purge -------------------------------------------------------------------------------------
 
 
-def test_a_purge_leaves_nothing_of_the_view_and_all_of_the_rest(home: Lake, warehouse: Path) -> None:
+def test_a_purge_deletes_all_files_of_the_view_and_no_others(home: Lake, warehouse: Path) -> None:
     refreshed(home, 2)
     home.view("other")
     folder, base = folder_of(home), home.load().metadata_location
@@ -243,7 +243,7 @@ def test_a_purge_leaves_nothing_of_the_view_and_all_of_the_rest(home: Lake, ware
     assert len(done.files) > 5
 
 
-def test_a_purge_leaves_another_table_in_the_folder_and_lists_what_it_leaves(home: Lake) -> None:
+def test_a_purge_keeps_another_table_in_the_folder_and_lists_the_files_it_keeps(home: Lake) -> None:
     refreshed(home, 1)
     folder = folder_of(home)
     inside = home.iceberg.create_table("sales.inside", schema=home.load().schema(), location=f"file://{folder}/inside")
@@ -270,7 +270,7 @@ def test_a_refresh_of_a_view_that_is_purged_meanwhile_publishes_nothing(home: La
 # -- the other layout --------------------------------------------------------------------------
 
 
-def test_a_purge_takes_a_storage_table_in_the_catalog_along(home: Lake) -> None:
+def test_a_purge_also_drops_a_storage_table_in_the_catalog(home: Lake) -> None:
     refreshed(home, 2, layout="registered")
     own = files(folder_of(home))
     assert len(purge(home.catalog, VIEW).files) == len(own)

@@ -34,7 +34,7 @@ def home(request: pytest.FixtureRequest, sqlite_uri: str, warehouse: Path) -> It
 
 
 def staged(home: Lake) -> tuple[RefreshPlan, str | None]:
-    """A plan, and what is to be published of it."""
+    """A plan, and the location of its staged rows."""
     plan = plan_refresh(home.catalog, VIEW, options=RefreshOptions(full=True))
     outcome = stage(home.catalog, plan, home.stager)
     assert outcome is not None
@@ -42,12 +42,12 @@ def staged(home: Lake) -> tuple[RefreshPlan, str | None]:
 
 
 def changes(catalog: FaultyCatalog) -> int:
-    """How many changes were sent."""
+    """The number of changes that were sent."""
     return len(catalog.sent) + sum(1 for change in catalog.commits if change.properties)
 
 
-def test_a_stale_look_costs_a_refused_change_and_no_more(home: Lake, clock: Clock) -> None:
-    """A replica still shows the state that the plan was made from; the change itself goes to where the truth is."""
+def test_a_stale_read_costs_a_refused_change_and_nothing_else(home: Lake, clock: Clock) -> None:
+    """A replica returns the state that the plan was made from; the change itself is sent to the primary."""
     home.refresh()
     plan, what = staged(home)
     catalog = FaultyCatalog(home.iceberg)
@@ -62,8 +62,8 @@ def test_a_stale_look_costs_a_refused_change_and_no_more(home: Lake, clock: Cloc
     assert home.refresh().outcome == "fresh"
 
 
-def test_a_stale_look_after_a_lost_answer_is_no_proof_that_nothing_landed(home: Lake, clock: Clock) -> None:
-    """The same change is sent again and refused; then the truth is seen."""
+def test_a_stale_read_after_a_lost_answer_does_not_prove_a_failure(home: Lake, clock: Clock) -> None:
+    """The same change is sent again and refused; then the current state is read."""
     plan, what = staged(home)
     catalog = FaultyCatalog(home.iceberg)
     catalog.remember(VIEW)
@@ -74,8 +74,8 @@ def test_a_stale_look_after_a_lost_answer_is_no_proof_that_nothing_landed(home: 
     assert len(home.read()) == 2
 
 
-def test_a_driver_that_counts_no_rows_is_not_believed_but_the_catalog(home: Lake, clock: Clock) -> None:
-    """-1 is no answer: whether the refresh has landed is seen; a table's commit that counts no row is taken back."""
+def test_an_invalid_row_count_is_settled_by_reading_the_catalog(home: Lake, clock: Clock) -> None:
+    """-1 is not an answer: the catalog shows whether it landed. A table commit without a row is rolled back."""
     plan, what = staged(home)
     catalog, sent = FaultyCatalog(home.iceberg, count_unknown), 2 if home.layout == "registered" else 1
     found = publish(catalog, plan, what, effects=clock.effects)
@@ -84,8 +84,10 @@ def test_a_driver_that_counts_no_rows_is_not_believed_but_the_catalog(home: Lake
 
 
 @pytest.mark.parametrize("part", ["/metadata/0", "/storage-"])
-def test_a_file_that_is_cut_short_while_the_process_lives_is_never_reached(home: Lake, clock: Clock, part: str) -> None:
-    """The view's file or the storage table's: the next try writes another name, and a collection takes the half."""
+def test_a_file_that_is_truncated_while_the_process_lives_is_never_published(
+    home: Lake, clock: Clock, part: str
+) -> None:
+    """The view's file or the storage table's: the next try writes another name, and a collection deletes the rest."""
     plan, what = staged(home)
     with cut_short(part) as struck:
         found = publish(home.catalog, plan, what, effects=clock.effects)
@@ -98,8 +100,8 @@ def test_a_file_that_is_cut_short_while_the_process_lives_is_never_reached(home:
     assert home.refresh().outcome == "fresh"
 
 
-def test_a_store_that_forbids_a_file_publishes_nothing_and_says_so(home: Lake, clock: Clock) -> None:
-    """Once it is allowed, what was staged is published."""
+def test_a_store_without_permission_for_a_file_publishes_nothing_and_reports_it(home: Lake, clock: Clock) -> None:
+    """When permission is given, the staged refresh is published."""
     plan, what = staged(home)
     before = home.catalog.load(VIEW).metadata_location, home.storage().base
     with (
@@ -113,16 +115,14 @@ def test_a_store_that_forbids_a_file_publishes_nothing_and_says_so(home: Lake, c
     assert home.refresh().outcome == "fresh"
 
 
-@pytest.mark.parametrize("home", ["pointed"], indirect=True)  # no two runs share a branch
-def test_what_an_older_try_staged_is_not_taken_for_what_a_newer_one_has_staged_meanwhile(
-    home: Lake, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The outcome was read, then another try put a younger one in its place: the old files may be collected by now."""
+@pytest.mark.parametrize("home", ["pointed"], indirect=True)  # in the other layout each run has its own branch
+def test_the_age_of_a_newer_outcome_is_not_used_for_an_older_one(home: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The outcome was read, then another try replaced it by a newer one: the older files may be collected."""
     plan, old = staged(home)
     for path in Path(home.catalog.load(VIEW).metadata.location.removeprefix("file://")).rglob("*"):
         os.utime(path, (1_000_000_000, 1_000_000_000))
 
-    def then_staged_by_someone_else(look: Callable[[str], Any]) -> Callable[[str], Any]:
+    def then_staged_by_another_run(look: Callable[[str], Any]) -> Callable[[str], Any]:
         def looked(location: str) -> Any:
             seen = look(location)
             monkeypatch.undo()
@@ -131,7 +131,7 @@ def test_what_an_older_try_staged_is_not_taken_for_what_a_newer_one_has_staged_m
 
         return looked
 
-    for name in ("modified_ms", "read_text"):  # whichever of them comes first
-        monkeypatch.setattr(home.catalog.files, name, then_staged_by_someone_else(getattr(home.catalog.files, name)))
+    for name in ("modified_ms", "read_text"):  # whichever is called first
+        monkeypatch.setattr(home.catalog.files, name, then_staged_by_another_run(getattr(home.catalog.files, name)))
     found = find_staged(home.catalog, plan)
     assert found is None or found.metadata_location != old

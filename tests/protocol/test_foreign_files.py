@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Files of others are never deleted, in whatever form a location is written and wherever the files are."""
+"""Foreign files are never deleted, whatever the form of a location and wherever they are stored."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def s3_server() -> Iterator[str]:
 
 
 def attack(found: Attack, seeds: range) -> Attack:
-    """Carry out one layout for each seed."""
+    """Build and check one arrangement for each seed."""
     spellings, twins = found.names()
     for seed in seeds:
         found.carry_out(plot(seed, spellings, twins))
@@ -43,7 +43,7 @@ def figures(found: Attack, started: float) -> str:
 
 
 def test_i11_no_file_of_others_is_touched_in_any_layout(tmp_path: Path) -> None:
-    """I11: other tables, views and loose files in every position, by every spelling of a local folder."""
+    """I11: other tables, views and loose files at every position, with every form of a local path."""
     started = time.monotonic()
     found = attack(Attack(LocalStore(tmp_path / "root"), tmp_path), range(30))
     print(figures(found, started))
@@ -52,7 +52,7 @@ def test_i11_no_file_of_others_is_touched_in_any_layout(tmp_path: Path) -> None:
 
 
 def test_i11_no_object_of_others_is_touched_in_any_layout(tmp_path: Path, s3_server: str) -> None:
-    """I11: the same in a bucket; nothing of a layout is left for the next one, be it an empty object."""
+    """I11: the same in a bucket; each arrangement starts with an empty bucket."""
     started = time.monotonic()
     store = BucketStore(s3_server)
     found = attack(Attack(store, tmp_path), range(3))
@@ -66,7 +66,7 @@ def test_i11_no_object_of_others_is_touched_in_any_layout(tmp_path: Path, s3_ser
 @pytest.mark.slow
 @pytest.mark.timeout(7200)
 def test_i11_no_file_of_others_is_touched_in_ten_thousand_layouts(tmp_path: Path, s3_server: str) -> None:
-    """I11: 9,500 layouts of local files and 500 of a bucket."""
+    """I11: 9,500 arrangements of local files and 500 of a bucket."""
     first = int(os.environ.get("TORTURE_SEED", "1")) * 1_000_000
     for store, count in ((LocalStore(tmp_path / "root"), 9_500), (BucketStore(s3_server), 500)):
         scratch = tmp_path / type(store).__name__

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Edge cases of the protocol: who published, files that are kept, folders of others, lost answers."""
+"""Edge cases of the protocol: whose refresh was published, forbid_deletion files, foreign folders, lost answers."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from airflow_mv.script import Outcome
 from airflow_mv.spec.view import with_view_properties
 from tests.builders import LAYOUTS, QUERY, Lake, exists, lake
 from tests.faults import Clock, FaultyCatalog, after, lose_answer_after
-from tests.protocol.maintenance import NOW, VIEW, files, folder_of, grow_old, local
+from tests.protocol.maintenance import NOW, VIEW, files, folder_of, local, make_older
 
 
 @pytest.fixture(params=LAYOUTS)
@@ -43,11 +43,11 @@ def home(sqlite_uri: str, warehouse: Path) -> Iterator[Lake]:
         yield found
 
 
-# -- whose refresh it is -----------------------------------------------------------------------
+# -- whose refresh was published ---------------------------------------------------------------
 
 
 def test_a_refresh_that_another_process_published_is_not_reported_as_ours(either: Lake, clock: Clock) -> None:
-    """Two tries of one task publish the same staged rows; both have sent their change, one has landed."""
+    """Two tries of one task publish the same staged rows; both have sent their change, and one has landed."""
     either.view()
     plan = plan_refresh(either.catalog, VIEW)
     outcome = stage(either.catalog, plan, either.stager)
@@ -59,7 +59,7 @@ def test_a_refresh_that_another_process_published_is_not_reported_as_ours(either
     assert len(catalog.sent) + len(catalog.commits) == 1
 
 
-def test_our_own_refresh_is_known_below_a_later_one_that_took_its_record(either: Lake, clock: Clock) -> None:
+def test_our_own_refresh_is_found_below_a_later_one_that_replaced_its_record(either: Lake, clock: Clock) -> None:
     either.view()
 
     def another() -> None:
@@ -81,8 +81,8 @@ def test_our_own_refresh_is_known_below_a_later_one_that_took_its_record(either:
 
 
 @pytest.fixture
-def undeletable(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
-    """From when it is called, the store lets nobody delete."""
+def forbid_deletion(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
+    """Return a function after whose call the store refuses all deletions."""
 
     def refuse(io: PyArrowFileIO, location: object) -> None:
         raise OSError(30, "Read-only file system", str(location))
@@ -95,8 +95,8 @@ def comment(home: Lake) -> None:
     assert home.catalog.replace(view, with_view_properties(view.metadata, {"comment": "theirs"}))
 
 
-def test_a_needless_view_file_that_cannot_be_deleted_does_not_end_a_publication(
-    home: Lake, clock: Clock, undeletable: Callable[[], None]
+def test_an_unneeded_view_file_that_cannot_be_deleted_does_not_fail_a_publication(
+    home: Lake, clock: Clock, forbid_deletion: Callable[[], None]
 ) -> None:
     home.view()
     plan = plan_refresh(home.catalog, VIEW)
@@ -105,7 +105,7 @@ def test_a_needless_view_file_that_cannot_be_deleted_does_not_end_a_publication(
 
     def meanwhile() -> None:
         comment(home)
-        undeletable()
+        forbid_deletion()
 
     catalog = FaultyCatalog(home.iceberg, after(meanwhile))
     assert publish(catalog, plan, outcome.staged, effects=clock.effects).outcome == PublishOutcome.COMMITTED
@@ -113,8 +113,8 @@ def test_a_needless_view_file_that_cannot_be_deleted_does_not_end_a_publication(
     assert len(home.read()) == 2
 
 
-def test_a_needless_view_file_that_cannot_be_deleted_does_not_end_an_expiry(
-    home: Lake, clock: Clock, undeletable: Callable[[], None]
+def test_an_unneeded_view_file_that_cannot_be_deleted_does_not_fail_an_expiry(
+    home: Lake, clock: Clock, forbid_deletion: Callable[[], None]
 ) -> None:
     home.view()
     home.refresh()
@@ -123,29 +123,31 @@ def test_a_needless_view_file_that_cannot_be_deleted_does_not_end_an_expiry(
 
     def meanwhile() -> None:
         comment(home)
-        undeletable()
+        forbid_deletion()
 
     catalog = FaultyCatalog(home.iceberg, after(meanwhile))
-    clock_is_read = home.catalog.files.now_ms  # it deletes its small file, before anything else
+    clock_is_read = home.catalog.files.now_ms  # it deletes its probe file
     now = clock_is_read(home.catalog.load(VIEW).metadata.location)
     catalog.files.now_ms = lambda base: now + 1  # type: ignore[method-assign]
     assert expire(catalog, VIEW, older_than=NOW, effects=clock.effects).snapshot_ids
     assert len(home.storage().table.snapshots) == 1
 
 
-# -- places that are not ours ------------------------------------------------------------------
+# -- foreign folders ---------------------------------------------------------------------------
 
 
 def staged_elsewhere(home: Lake, warehouse: Path, location: str) -> str:
-    """A staged metadata file in another folder of the warehouse; the same as the real one."""
+    """Copy a staged metadata file to another folder of the warehouse."""
     moved = warehouse / "elsewhere" / "metadata" / "00001-moved.metadata.json"
     moved.parent.mkdir(parents=True)
     moved.write_bytes(home.catalog.files.read(location, what="file"))
     return f"file://{moved}"
 
 
-def test_a_staged_file_outside_of_the_storage_table_is_refused(home: Lake, warehouse: Path, clock: Clock) -> None:
-    """The job says where it is, and is not believed: below the warehouse is not enough."""
+def test_a_staged_file_outside_of_the_storage_table_s_folder_is_refused(
+    home: Lake, warehouse: Path, clock: Clock
+) -> None:
+    """The location that the job reports is untrusted: a path below the warehouse is not enough."""
     home.view()
     plan = plan_refresh(home.catalog, VIEW)
     outcome = stage(home.catalog, plan, home.stager)
@@ -156,10 +158,10 @@ def test_a_staged_file_outside_of_the_storage_table_is_refused(home: Lake, wareh
     assert home.storage().state is None
 
 
-def test_a_staged_table_that_lies_elsewhere_is_refused_and_nothing_is_written_there(
+def test_a_staged_table_with_another_location_is_refused_and_nothing_is_written_there(
     home: Lake, warehouse: Path, clock: Clock
 ) -> None:
-    """Its ``location`` is where the next metadata file would be written."""
+    """Its ``location`` is the folder to which the next metadata file would be written."""
     home.view()
     plan = plan_refresh(home.catalog, VIEW)
     outcome = stage(home.catalog, plan, home.stager)
@@ -174,7 +176,7 @@ def test_a_staged_table_that_lies_elsewhere_is_refused_and_nothing_is_written_th
         assert files(warehouse) == before
 
 
-def test_an_outcome_that_names_a_file_elsewhere_is_staged_over_again(home: Lake, warehouse: Path) -> None:
+def test_an_outcome_that_names_a_file_elsewhere_is_staged_again(home: Lake, warehouse: Path) -> None:
     home.view()
     plan = plan_refresh(home.catalog, VIEW)
     outcome = stage(home.catalog, plan, home.stager)
@@ -191,13 +193,13 @@ def test_an_outcome_that_names_a_file_elsewhere_is_staged_over_again(home: Lake,
 
 
 class Line:
-    """The line to the database: the answer to the next change is lost, once.
+    """A connection to the database that loses the answer to one change.
 
     Args:
-        home: Whose database.
-        statement: The change.
-        when: ``before`` or ``after`` it is committed, or ``twice``: the statement is sent again after it was.
-        number: Which of the statements that begin so.
+        home: The lake whose database it is.
+        statement: The start of the statement.
+        when: ``before`` or ``after`` the commit, or ``twice``: the statement is sent again after its commit.
+        number: Which of the statements with that start.
     """
 
     def __init__(self, home: Lake, statement: str, when: str, *, number: int = 1) -> None:
@@ -222,16 +224,16 @@ class Line:
     def commit(self, connection: Any) -> None:
         lost, self._committing = self._committing, False
         if lost and self._when == "before":
-            raise sqlite3.OperationalError("the server has gone away (a test's fault)")
+            raise sqlite3.OperationalError("the server has gone away (injected fault)")
         self._commit(connection)
         if lost and self._when == "after":
-            raise sqlite3.OperationalError("the server has gone away (a test's fault)")
+            raise sqlite3.OperationalError("the server has gone away (injected fault)")
 
 
 @pytest.mark.parametrize("when", ["after", "twice"])
-def test_a_view_whose_row_is_there_counts_as_created(either: Lake, when: str) -> None:
-    """The answer to the COMMIT is lost, or the statement comes twice and finds its own row."""
-    # pyiceberg adds the row of a storage table in the catalog first.
+def test_a_view_whose_row_exists_counts_as_created(either: Lake, when: str) -> None:
+    """The answer to the COMMIT is lost, or the statement is sent twice and finds its own row."""
+    # pyiceberg first adds the row of a storage table in the catalog.
     Line(either, "INSERT INTO iceberg_tables", when, number=2 if either.layout == "registered" else 1)
     created = create(either.catalog, VIEW, Definition(QUERY), stager=either.stager)
     assert exists(created.metadata_location)
@@ -240,15 +242,15 @@ def test_a_view_whose_row_is_there_counts_as_created(either: Lake, when: str) ->
 
 
 def test_a_creation_without_an_answer_is_sent_again(home: Lake) -> None:
-    """The row is inserted once; the metadata file of the copy that was lost names the same view."""
+    """The row is inserted once; the metadata file of the lost copy names the same view."""
     Line(home, "INSERT INTO iceberg_tables", "before")
     created = create(home.catalog, VIEW, Definition(QUERY), stager=home.stager)
     assert home.catalog.load(VIEW) == created
     assert home.refresh().outcome == "refreshed"
 
 
-def test_a_view_whose_row_is_gone_counts_as_dropped(either: Lake) -> None:
-    """So its storage table is taken out of the catalog, too."""
+def test_a_view_whose_row_is_removed_counts_as_dropped(either: Lake) -> None:
+    """Its storage table is then removed from the catalog, too."""
     either.view()
     storage = either.storage().name
     Line(either, "DELETE FROM iceberg_tables", "after")
@@ -257,7 +259,7 @@ def test_a_view_whose_row_is_gone_counts_as_dropped(either: Lake) -> None:
     assert storage is None or not either.iceberg.table_exists((*storage.namespace, storage.name))
 
 
-def test_a_drop_that_gets_no_answer_is_sent_again(home: Lake) -> None:
+def test_a_drop_without_an_answer_is_sent_again(home: Lake) -> None:
     home.view()
     Line(home, "DELETE FROM iceberg_tables", "before")
     drop(home.catalog, VIEW)
@@ -269,33 +271,33 @@ def test_a_drop_that_gets_no_answer_is_sent_again(home: Lake) -> None:
 
 @pytest.fixture
 def folder(home: Lake) -> str:
-    """Where a view's job package is put."""
+    """The folder of a view's job package."""
     home.view()
     home.refresh()
     return f"{home.storage().table.location}/staged"
 
 
-def test_the_job_package_is_shipped_once_for_each_content(home: Lake, folder: str) -> None:
+def test_the_job_package_is_written_once_for_each_content(home: Lake, folder: str) -> None:
     assert ship(home.catalog, folder) == ship(home.catalog, folder)
 
 
-def test_a_job_package_that_nears_the_grace_is_shipped_anew_and_outlives_a_collection(home: Lake, folder: str) -> None:
-    """A collection may have listed the old files just before: the new ones have names of their own."""
+def test_a_job_package_near_the_grace_is_written_again_and_survives_a_collection(home: Lake, folder: str) -> None:
+    """A collection may have listed the old files just before, so the new files have other names."""
     first = ship(home.catalog, folder)
     collect_orphans(home.catalog, VIEW)
-    grow_old(folder_of(home), seconds=DEFAULT_GRACE.total_seconds() / 2 - 60)
+    make_older(folder_of(home), seconds=DEFAULT_GRACE.total_seconds() / 2 - 60)
     assert ship(home.catalog, folder) == first
-    grow_old(folder_of(home), seconds=120)
+    make_older(folder_of(home), seconds=120)
     second = ship(home.catalog, folder)
     assert not set(first) & set(second)
     collect_orphans(home.catalog, VIEW)
-    grow_old(folder_of(home), seconds=DEFAULT_GRACE.total_seconds() / 2 - 60)
+    make_older(folder_of(home), seconds=DEFAULT_GRACE.total_seconds() / 2 - 60)
     collect_orphans(home.catalog, VIEW)
     assert [exists(location) for location in (*first, *second)] == [False, False, True, True]
 
 
-def test_half_a_job_package_is_never_handed_on(home: Lake, folder: str) -> None:
-    """A worker that died while it wrote has left the name taken."""
+def test_an_incomplete_job_package_is_never_used(home: Lake, folder: str) -> None:
+    """A worker that died while it wrote has left an incomplete file with that name."""
     _, package = ship(home.catalog, folder)
     whole = local(package).read_bytes()
     local(package).write_bytes(whole[: len(whole) // 2])

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Collection of orphans: every orphan is deleted in the end, and never a file that is needed, young or foreign."""
+"""Collection of orphans: every orphan is deleted in the end, and never a file that is needed, recent or foreign."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ from tests.protocol.maintenance import (
     VIEW,
     files,
     folder_of,
-    grow_old,
     kill,
     leave_staged,
     local,
     lose_answer,
     lose_race,
+    make_older,
     marked_and_old,
     needed,
     orphans,
@@ -56,21 +56,21 @@ def home(sqlite_uri: str, warehouse: Path) -> Iterator[Lake]:
         yield found
 
 
-# -- everything needless goes ------------------------------------------------------------------
+# -- all unneeded files are deleted ------------------------------------------------------------
 
 
 @pytest.mark.parametrize("history", [kill, lose_race, plan_again, lose_answer, leave_staged])
-def test_i12_after_the_grace_nothing_needless_is_left_and_every_snapshot_reads(
+def test_i12_after_the_grace_no_unneeded_file_is_left_and_every_snapshot_is_readable(
     home: Lake, history: Callable[[Lake], None]
 ) -> None:
-    """I12: whatever refreshes leave behind, a collection after the grace takes all of it."""
+    """I12: a collection after the grace deletes all garbage of refreshes."""
     home.refresh()
     home.append()
     history(home)
     before = read_all(home)
     left = orphans(home)
     assert collect_orphans(home.catalog, VIEW).files == ()
-    grow_old(folder_of(home))
+    make_older(folder_of(home))
     assert orphans(home) == left
     assert left
     collected = collect_orphans(home.catalog, VIEW)
@@ -81,7 +81,7 @@ def test_i12_after_the_grace_nothing_needless_is_left_and_every_snapshot_reads(
     assert collect_orphans(home.catalog, VIEW).files == ()
 
 
-def test_after_a_collection_the_view_goes_on(home: Lake) -> None:
+def test_after_a_collection_the_view_can_be_refreshed(home: Lake) -> None:
     home.refresh()
     home.append()
     staged(home)
@@ -92,14 +92,14 @@ def test_after_a_collection_the_view_goes_on(home: Lake) -> None:
 
 
 def test_a_view_that_was_never_refreshed_is_collected_too(home: Lake) -> None:
-    grow_old(folder_of(home))
+    make_older(folder_of(home))
     collect_orphans(home.catalog, VIEW)
     assert orphans(home) == set()
     assert home.refresh().outcome == "refreshed"
 
 
-def test_a_checksum_goes_with_its_file(home: Lake) -> None:
-    """Spark writes one beside each local file; nothing names it."""
+def test_a_checksum_file_is_deleted_with_its_file(home: Lake) -> None:
+    """Spark writes one beside each local file; no metadata names it."""
     home.refresh()
     home.append()
     staged(home)
@@ -112,15 +112,15 @@ def test_a_checksum_goes_with_its_file(home: Lake) -> None:
     assert not any(path.with_name(f".{path.name}.crc").exists() for path in left)
 
 
-# -- nothing young -----------------------------------------------------------------------------
+# -- recent files are kept ---------------------------------------------------------------------
 
 
-def test_nothing_younger_than_the_grace_goes(home: Lake) -> None:
+def test_no_file_younger_than_the_grace_is_deleted(home: Lake) -> None:
     home.refresh()
     home.append()
     _, resume = staged(home)
     collect_orphans(home.catalog, VIEW)
-    grow_old(folder_of(home), seconds=DEFAULT_GRACE.total_seconds() - 60)
+    make_older(folder_of(home), seconds=DEFAULT_GRACE.total_seconds() - 60)
     before = files(folder_of(home))
     collected = collect_orphans(home.catalog, VIEW)
     assert collected.files == ()
@@ -132,13 +132,13 @@ def test_nothing_younger_than_the_grace_goes(home: Lake) -> None:
 
 @pytest.mark.parametrize("days", [-30, 30])
 def test_i15_the_host_s_clock_decides_nothing(home: Lake, monkeypatch: pytest.MonkeyPatch, days: int) -> None:
-    """I15: only the store's clock says how old a file is, so a host a month off deletes the same."""
+    """I15: only the store's clock decides how old a file is, so a host with a wrong clock deletes the same files."""
     home.refresh()
     home.append()
     staged(home)
     collect_orphans(home.catalog, VIEW)
     old = orphans(home)
-    grow_old(folder_of(home))
+    make_older(folder_of(home))
     home.append((77, "west", 1))
     staged(home)
     young = orphans(home) - old
@@ -152,7 +152,7 @@ def test_i15_the_host_s_clock_decides_nothing(home: Lake, monkeypatch: pytest.Mo
 
 
 def test_a_refresh_that_was_resumed_while_files_were_counted_keeps_its_files(home: Lake) -> None:
-    """Its staged files are old and unreached when the pointer is first read; the pointer moves before the deletion."""
+    """Its staged files are old and unreachable at first; the pointer moves to them before the deletion."""
     home.refresh()
     home.append()
     _, resume = staged(home)
@@ -170,27 +170,27 @@ def test_a_refresh_that_was_resumed_while_files_were_counted_keeps_its_files(hom
     assert read_all(home)
 
 
-def test_a_staged_refresh_is_not_resumed_when_its_files_near_the_grace(home: Lake) -> None:
-    """A collection could take them while they are published: such a refresh is staged again."""
+def test_a_staged_refresh_is_not_resumed_if_its_files_are_near_the_grace(home: Lake) -> None:
+    """A collection could delete them during the publication, so the refresh is staged again."""
     _, _ = staged(home)
-    grow_old(folder_of(home), seconds=DEFAULT_GRACE.total_seconds() / 2 - 60)
+    make_older(folder_of(home), seconds=DEFAULT_GRACE.total_seconds() / 2 - 60)
     home.refresh()
     assert len(home.stager.refreshes) == 1
     home.append()
     staged(home)
-    grow_old(folder_of(home), seconds=DEFAULT_GRACE.total_seconds() / 2 + 60)
+    make_older(folder_of(home), seconds=DEFAULT_GRACE.total_seconds() / 2 + 60)
     home.refresh()
     assert len(home.stager.refreshes) == 3
     assert len(home.read()) == 3
 
 
-def test_an_old_outcome_is_not_lent_the_age_of_the_one_that_takes_its_place(
+def test_the_age_of_a_replaced_outcome_is_not_that_of_its_successor(
     home: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Another run of the refresh may replace it just after it was read: the files that it names may go any moment."""
+    """Another run may replace an outcome just after it was read; the old one's files may be deleted at any moment."""
     plan = plan_refresh(home.catalog, VIEW)
     old = stage(home.catalog, plan, home.stager)
-    grow_old(folder_of(home), seconds=DEFAULT_GRACE.total_seconds() / 2 + 60)
+    make_older(folder_of(home), seconds=DEFAULT_GRACE.total_seconds() / 2 + 60)
     read = home.catalog.files.read_text
 
     def read_and_be_replaced(location: str) -> str | None:
@@ -205,10 +205,10 @@ def test_an_old_outcome_is_not_lent_the_age_of_the_one_that_takes_its_place(
     assert found is None or found.metadata_location != (old and old.metadata_location)
 
 
-# -- nothing foreign ---------------------------------------------------------------------------
+# -- foreign files are kept --------------------------------------------------------------------
 
 
-def test_i11_files_outside_the_view_s_folder_stay(home: Lake, warehouse: Path) -> None:
+def test_i11_files_outside_the_view_s_folder_are_kept(home: Lake, warehouse: Path) -> None:
     home.view("other")
     beside = warehouse / "sales" / "notes.txt"
     beside.write_text("mine")
@@ -217,7 +217,7 @@ def test_i11_files_outside_the_view_s_folder_stay(home: Lake, warehouse: Path) -
     home.append()
     staged(home)
     collect_orphans(home.catalog, VIEW)
-    grow_old(warehouse)
+    make_older(warehouse)
     own = files(folder_of(home))
     others = files(warehouse) - own
     collect_orphans(home.catalog, VIEW)
@@ -225,27 +225,27 @@ def test_i11_files_outside_the_view_s_folder_stay(home: Lake, warehouse: Path) -
     assert files(folder_of(home)) < own
 
 
-def test_symbolic_links_lead_nowhere(home: Lake, tmp_path: Path) -> None:
-    """I19: neither what a link names nor what is below it is deleted."""
+def test_symbolic_links_are_not_followed(home: Lake, tmp_path: Path) -> None:
+    """I19: neither the target of a link nor the files below it are deleted."""
     precious = tmp_path / "precious"
     precious.mkdir()
     (precious / "rows.parquet").write_bytes(b"rows")
     home.refresh()
     (folder_of(home) / "elsewhere").symlink_to(precious)
     (folder_of(home) / "one.parquet").symlink_to(precious / "rows.parquet")
-    grow_old(precious, folder_of(home))
+    make_older(precious, folder_of(home))
     collect_orphans(home.catalog, VIEW)
     assert (precious / "rows.parquet").exists()
     assert (folder_of(home) / "one.parquet").is_symlink()
 
 
-def test_a_folder_that_becomes_a_link_after_it_was_listed_is_left(home: Lake, tmp_path: Path) -> None:
+def test_a_folder_that_becomes_a_link_after_it_was_listed_is_kept(home: Lake, tmp_path: Path) -> None:
     precious = tmp_path / "precious"
     home.refresh()
     doomed = folder_of(home) / "doomed"
     doomed.mkdir()
     (doomed / "rows.parquet").write_bytes(b"rows")
-    grow_old(folder_of(home))
+    make_older(folder_of(home))
 
     def move(catalog: MaterializedViewCatalog, storage: LoadedStorage) -> Iterable[str]:
         if not precious.exists():
@@ -257,8 +257,8 @@ def test_a_folder_that_becomes_a_link_after_it_was_listed_is_left(home: Lake, tm
     assert (precious / "rows.parquet").exists()
 
 
-def test_a_warehouse_behind_a_link_is_one_place(sqlite_uri: str, warehouse: Path, tmp_path: Path) -> None:
-    """The same file under two spellings is needed under both."""
+def test_a_warehouse_behind_a_link_is_one_folder(sqlite_uri: str, warehouse: Path, tmp_path: Path) -> None:
+    """A file that has two spellings is needed under both."""
     link = tmp_path / "link"
     link.symlink_to(warehouse)
     with lake(sqlite_uri, link) as home:
@@ -273,18 +273,18 @@ def test_a_warehouse_behind_a_link_is_one_place(sqlite_uri: str, warehouse: Path
 
 
 @pytest.mark.parametrize("name", ["a#b.parquet", "a?b.parquet", "a;b.parquet", " a.parquet "])
-def test_a_name_that_no_location_can_spell_is_left(home: Lake, name: str) -> None:
-    """pyiceberg would cut it to the name of another file, and delete that one."""
+def test_a_name_that_no_location_can_express_is_kept(home: Lake, name: str) -> None:
+    """pyiceberg would truncate it to the name of another file, and delete that one."""
     home.refresh()
     (folder_of(home) / name).write_bytes(b"rows")
     (folder_of(home) / name.split("b")[0][:1]).write_bytes(b"rows")
-    grow_old(folder_of(home))
+    make_older(folder_of(home))
     collect_orphans(home.catalog, VIEW)
     assert (folder_of(home) / name).exists()
 
 
-def test_i11_another_table_in_the_folder_is_left_and_the_rest_is_collected(home: Lake) -> None:
-    """What is below the other table's folder stays; the view's own garbage goes."""
+def test_i11_another_table_in_the_folder_is_kept_and_the_rest_is_collected(home: Lake) -> None:
+    """Files below the other table's folder are kept; the view's own garbage is deleted."""
     home.refresh()
     home.append()
     staged(home)
@@ -300,8 +300,8 @@ def test_i11_another_table_in_the_folder_is_left_and_the_rest_is_collected(home:
 
 
 @pytest.mark.parametrize("key", ["write.data.path", "write.metadata.path"])
-def test_i11_what_another_table_writes_into_the_folder_stays(home: Lake, key: str) -> None:
-    """Its location is elsewhere, so its metadata file tells."""
+def test_i11_files_that_another_table_writes_into_the_folder_are_kept(home: Lake, key: str) -> None:
+    """Its location is elsewhere; its metadata names the folder."""
     home.refresh()
     place = f"file://{folder_of(home)}/theirs"
     theirs = home.iceberg.create_table("sales.theirs", schema=home.load().schema(), properties={key: place})
@@ -313,8 +313,8 @@ def test_i11_what_another_table_writes_into_the_folder_stays(home: Lake, key: st
     assert orphans(home) == before
 
 
-def test_i11_a_table_that_shares_the_storage_table_s_folder_stops_everything(home: Lake) -> None:
-    """Someone has registered the storage table's file under a name: from then on its history is two tables'."""
+def test_i11_a_table_that_shares_the_storage_table_s_folder_stops_maintenance(home: Lake) -> None:
+    """The storage table's file is registered under another name, so its history belongs to two tables."""
     home.refresh()
     home.append()
     staged(home)
@@ -325,19 +325,19 @@ def test_i11_a_table_that_shares_the_storage_table_s_folder_stops_everything(hom
     assert files(folder_of(home)) - before == set()
 
 
-def test_i11_what_nobody_can_prove_is_listed_and_stays(home: Lake) -> None:
-    """A file that a driver left before it wrote any metadata looks like one that someone put there."""
+def test_i11_files_without_proof_of_ownership_are_listed_and_kept(home: Lake) -> None:
+    """A file that a driver wrote before any metadata cannot be distinguished from a foreign one."""
     home.refresh()
     data = local(home.storage().table.location) / "data"
     lost = data / "00000-0-7b1e2a3c-0000-4000-8000-000000000000-00001.parquet"
     lost.write_bytes(b"rows")
-    grow_old(folder_of(home))
+    make_older(folder_of(home))
     collected = collect_orphans(home.catalog, VIEW, older_than=timedelta(0))
     assert collected.unproven == {f"file://{lost}": "no metadata file of the view names it"}
     assert lost.exists()
 
 
-def test_a_view_that_needs_files_elsewhere_is_not_touched(home: Lake, warehouse: Path) -> None:
+def test_a_view_that_needs_files_elsewhere_is_not_collected(home: Lake, warehouse: Path) -> None:
     home.refresh()
     before = files(warehouse)
 
@@ -350,7 +350,7 @@ def test_a_view_that_needs_files_elsewhere_is_not_touched(home: Lake, warehouse:
     assert files(warehouse) == before
 
 
-# -- when in doubt, nothing --------------------------------------------------------------------
+# -- errors and unknown states delete nothing --------------------------------------------------
 
 
 def reachable(home: Lake, kind: str) -> Path:
@@ -359,13 +359,13 @@ def reachable(home: Lake, kind: str) -> Path:
 
 
 @pytest.mark.parametrize("kind", ["snap-", "-m0.avro", ".parquet"])
-def test_a_needed_file_that_is_missing_stops_everything(home: Lake, kind: str) -> None:
-    """I2: what cannot be followed to its end may need any file."""
+def test_a_missing_needed_file_stops_maintenance(home: Lake, kind: str) -> None:
+    """I2: metadata that cannot be read completely may need any file."""
     home.refresh()
     home.append()
     staged(home)
     reachable(home, kind).unlink()
-    grow_old(folder_of(home))
+    make_older(folder_of(home))
     before = files(folder_of(home))
     with pytest.raises(MetadataFileNotFoundError, match="does not exist"):
         collect_orphans(home.catalog, VIEW)
@@ -374,34 +374,34 @@ def test_a_needed_file_that_is_missing_stops_everything(home: Lake, kind: str) -
 
 @pytest.mark.parametrize("kind", ["snap-", "-m0.avro"])
 @pytest.mark.parametrize("content", [b"", b"Obj\x01", b"\x00" * 500, b"no Avro at all"])
-def test_i02_a_needed_file_that_is_broken_stops_everything(home: Lake, kind: str, content: bytes) -> None:
+def test_i02_a_broken_needed_file_stops_maintenance(home: Lake, kind: str, content: bytes) -> None:
     home.refresh()
     home.append()
     staged(home)
     reachable(home, kind).write_bytes(content)
-    grow_old(folder_of(home))
+    make_older(folder_of(home))
     before = files(folder_of(home))
     with pytest.raises(InvalidMetadataError, match="cannot be read"):
         collect_orphans(home.catalog, VIEW)
     assert files(folder_of(home)) == before
 
 
-def test_a_manifest_that_was_cut_between_two_blocks_stops_everything(home: Lake) -> None:
-    """It reads without an error, and would make a live file look needless."""
+def test_a_manifest_that_was_truncated_between_two_blocks_stops_maintenance(home: Lake) -> None:
+    """It is read without an error, and would make a live file look unneeded."""
     home.refresh()
     home.append()
     staged(home)
     manifest = reachable(home, "-m0.avro")
     sync = manifest.read_bytes()[-16:]
     manifest.write_bytes(manifest.read_bytes().split(sync)[0] + sync)
-    grow_old(folder_of(home))
+    make_older(folder_of(home))
     before = files(folder_of(home))
     with pytest.raises(InvalidMetadataError, match="holds 0 files, its list says 1"):
         collect_orphans(home.catalog, VIEW)
     assert files(folder_of(home)) == before
 
 
-def test_a_view_that_was_dropped_and_created_again_meanwhile_stops_everything(home: Lake, warehouse: Path) -> None:
+def test_a_view_that_was_dropped_and_recreated_meanwhile_stops_maintenance(home: Lake, warehouse: Path) -> None:
     home.refresh()
     counted: list[set[str]] = []
 
@@ -423,7 +423,7 @@ def test_a_plain_view_is_refused(home: Lake) -> None:
         collect_orphans(home.catalog, "sales.plain", older_than=timedelta(0))
 
 
-def test_a_dry_run_deletes_nothing_and_lists_the_same(home: Lake) -> None:
+def test_a_dry_run_deletes_nothing_and_lists_the_same_files(home: Lake) -> None:
     home.refresh()
     home.append()
     staged(home)
@@ -436,8 +436,8 @@ def test_a_dry_run_deletes_nothing_and_lists_the_same(home: Lake) -> None:
     assert before - files(folder_of(home)) == {str(local(file.location)) for file in real.files}
 
 
-def test_a_deletion_that_stops_halfway_is_finished_by_the_next_one(home: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a refresh would be resumed by goes first, so that none is resumed whose files are gone."""
+def test_an_interrupted_deletion_is_completed_by_the_next_one(home: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Outcomes are deleted first, so that no refresh is resumed whose files are deleted."""
     home.refresh()
     home.append()
     staged(home)
@@ -463,8 +463,8 @@ def test_a_deletion_that_stops_halfway_is_finished_by_the_next_one(home: Lake, m
     assert orphans(home) == set()
 
 
-def test_a_collection_before_the_first_look_leaves_no_file_of_its_own(home: Lake) -> None:
-    """The store's clock is asked with a file, which is gone afterwards."""
+def test_a_failed_collection_leaves_no_file_of_its_own(home: Lake) -> None:
+    """The store's clock is read by a probe file, which is deleted afterwards."""
     before = files(folder_of(home))
     collect_orphans(home.catalog, VIEW)
     assert files(folder_of(home)) == before
@@ -478,12 +478,12 @@ def ledger_of(home: Lake) -> Path:
 
 
 def just_expired(home: Lake) -> set[str]:
-    """Files are old, and nothing reaches some of them since a moment ago; these files."""
+    """Make all files old after an expiry made some of them unreachable; return those."""
     home.refresh()
     first = needed(home)
     home.append()
     home.refresh()
-    grow_old(folder_of(home))
+    make_older(folder_of(home))
     expire(home.catalog, VIEW, older_than=timedelta(0))
     return {file for file in first & orphans(home) if not file.endswith(".metadata.json")}
 
@@ -508,8 +508,8 @@ def made_up(home: Lake, since_ms: int, **more: object) -> str:
         lambda home: made_up(home, 0, deleted="x"),
     ],
 )
-def test_i11_a_ledger_that_is_made_up_or_cut_lets_nothing_go_sooner(home: Lake, content: Callable[[Lake], str]) -> None:
-    """It says that all is unreachable for long; what was reachable a moment ago stays for the grace."""
+def test_i11_a_forged_or_truncated_ledger_deletes_no_file_earlier(home: Lake, content: Callable[[Lake], str]) -> None:
+    """It claims that all files are unreachable for long; files that were reachable until now are kept for the grace."""
     fresh = just_expired(home)
     assert fresh
     ledger_of(home).parent.mkdir(exist_ok=True)
@@ -517,14 +517,14 @@ def test_i11_a_ledger_that_is_made_up_or_cut_lets_nothing_go_sooner(home: Lake, 
     collected = collect_orphans(home.catalog, VIEW)
     assert not {str(local(file.location)) for file in collected.files} & fresh
     assert fresh <= files(folder_of(home))
-    grow_old(folder_of(home))
+    make_older(folder_of(home))
     collect_orphans(home.catalog, VIEW)
     assert not fresh & files(folder_of(home))
     assert read_all(home)
 
 
-def test_a_file_that_was_marked_and_then_published_is_marked_anew(home: Lake) -> None:
-    """It was staged when it was marked; when its snapshot expires, its time begins."""
+def test_a_file_that_was_recorded_and_then_published_is_recorded_again(home: Lake) -> None:
+    """It was staged when it was first recorded as unreachable; its time starts when its snapshot expires."""
     home.refresh()
     home.append()
     _, resume = staged(home)
@@ -533,7 +533,7 @@ def test_a_file_that_was_marked_and_then_published_is_marked_anew(home: Lake) ->
     rows = {file for file in needed(home) if file.endswith(".parquet")}
     home.append((77, "west", 1))
     home.refresh()
-    grow_old(folder_of(home))
+    make_older(folder_of(home))
     ledger = ledger_of(home).read_text()
     expire(home.catalog, VIEW, older_than=timedelta(0))
     assert any(file in ledger for file in rows & orphans(home))
@@ -541,7 +541,7 @@ def test_a_file_that_was_marked_and_then_published_is_marked_anew(home: Lake) ->
     assert rows <= files(folder_of(home))
 
 
-def test_the_ledger_says_what_was_deleted_and_why(home: Lake) -> None:
+def test_the_ledger_lists_deleted_files_with_the_reasons(home: Lake) -> None:
     home.refresh()
     home.append()
     staged(home)
@@ -552,8 +552,8 @@ def test_the_ledger_says_what_was_deleted_and_why(home: Lake) -> None:
     assert run["files"] == len(collected.files) > 0
 
 
-def test_i12_working_files_are_proven_by_what_they_hold(home: Lake) -> None:
-    """An outcome, one that was not renamed yet, a script, a clock file; others of such names stay."""
+def test_i12_working_files_are_proven_by_their_content(home: Lake) -> None:
+    """An outcome, one before its renaming, a script, a clock file; foreign files with such names are kept."""
     home.refresh()
     plan = plan_refresh(home.catalog, VIEW)
     assert plan.script is None

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Random histories of refreshes, kills, expiries, rollbacks and collections: always readable, no orphans are left."""
+"""Random histories of refreshes, kills, expiries, rollbacks and collections leave a readable view without orphans."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ from airflow_mv.refresh.create import Definition, create
 from airflow_mv.refresh.run import refresh
 from tests.builders import QUERY, Lake, lake
 from tests.faults import FaultyCatalog, StoppedError, lose_answer_after, stop_after, stop_before
-from tests.protocol.maintenance import LONG, VIEW, folder_of, grow_old, orphans, read_all, staged
+from tests.protocol.maintenance import LONG, VIEW, folder_of, make_older, orphans, read_all, staged
 
 
 class Histories(RuleBasedStateMachine):
-    """What users, workers and schedulers do to one view, in any order; time passes only where a rule says so."""
+    """Actions of users, workers and schedulers on one view, in any order; time passes only by a rule."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -44,10 +44,10 @@ class Histories(RuleBasedStateMachine):
         self.rows: dict[str, list[dict[str, object]]] = {}
 
     def teardown(self) -> None:
-        """After the grace nothing is left over, and everything that was kept reads."""
+        """After the grace no garbage is left, and all retained snapshots are readable."""
         try:
             collect_orphans(self.home.catalog, VIEW)
-            grow_old(folder_of(self.home))
+            make_older(folder_of(self.home))
             before = read_all(self.home)
             collect_orphans(self.home.catalog, VIEW)
             assert orphans(self.home) == set()
@@ -63,39 +63,39 @@ class Histories(RuleBasedStateMachine):
 
     @rule()
     def change(self) -> None:
-        """Someone commits to the base table."""
+        """Commit to the base table."""
         self.number += 1
         self.home.append((100 + self.number, "east", self.number))
 
     @rule()
     def refresh(self) -> None:
-        """A refresh, maybe one that resumes what was staged."""
+        """Refresh, possibly by resuming a staged refresh."""
         result = self.home.refresh()
         if result.outcome == "refreshed" and result.refresh_id:
             self.rows[result.refresh_id] = self.home.read()
 
     @rule(fault=st.sampled_from([stop_before, stop_after]))
     def die(self, fault: object) -> None:
-        """A worker dies around the swap."""
+        """Let a worker die around the swap."""
         self.change()
         with pytest.raises(StoppedError):
             refresh(FaultyCatalog(self.home.iceberg, fault), [VIEW], stager=self.home.stager)  # type: ignore[arg-type]
 
     @rule()
     def lose_answer(self) -> None:
-        """The answer to a swap is lost."""
+        """Lose the answer to a swap."""
         self.change()
         refresh(FaultyCatalog(self.home.iceberg, lose_answer_after()), [VIEW], stager=self.home.stager)
 
     @rule()
     def leave_staged(self) -> None:
-        """A refresh is staged, and nobody publishes it."""
+        """Stage a refresh without publishing it."""
         self.change()
         staged(self.home)
 
     @rule()
     def redefine(self) -> None:
-        """Someone gives the view another query of the same columns."""
+        """Give the view another query with the same columns."""
         self.number += 1
         travel = self.home.catalog.load(VIEW).metadata.properties["airflow-mv.time-travel"] == "true"
         definition = Definition(f"{QUERY} /* {self.number} */", time_travel=travel)
@@ -103,19 +103,19 @@ class Histories(RuleBasedStateMachine):
 
     @rule(seconds=st.sampled_from([3600, LONG / 2, LONG]))
     def wait(self, seconds: float) -> None:
-        """Time passes."""
-        grow_old(folder_of(self.home), seconds=seconds)
+        """Let time pass."""
+        make_older(folder_of(self.home), seconds=seconds)
 
     @rule(days=st.sampled_from([0, 3]))
     def expire(self, days: int) -> None:
-        """Old snapshots are dropped; the rows stay."""
+        """Expire old snapshots; the rows stay."""
         rows = self.home.read()
         expire(self.home.catalog, VIEW, older_than=timedelta(days=days))
         assert self.home.read() == rows
 
     @rule()
     def collect(self) -> None:
-        """Orphans are collected."""
+        """Collect orphans."""
         before = read_all(self.home)
         collect_orphans(self.home.catalog, VIEW)
         assert read_all(self.home) == before
@@ -123,7 +123,7 @@ class Histories(RuleBasedStateMachine):
     @precondition(lambda self: self.rows)
     @rule(data=st.data())
     def roll_back(self, data: st.DataObject) -> None:
-        """Someone goes back to a refresh, if it can still be had."""
+        """Roll back to a refresh, if it is still available."""
         wanted = data.draw(st.sampled_from(sorted(self.rows)))
         known = {item["refresh_id"] for item in history(self.home.catalog, VIEW)}
         try:
@@ -137,7 +137,7 @@ class Histories(RuleBasedStateMachine):
 
     @invariant()
     def everything_reads(self) -> None:
-        """I2: what the pointer leads to is there."""
+        """I2: all files that the pointer leads to exist."""
         if self.home.catalog.exists(VIEW):
             self.home.read()
 
@@ -157,11 +157,11 @@ def explore(examples: int, steps: int) -> None:
     )
 
 
-def test_any_history_stays_readable_and_leaves_nothing_over() -> None:
+def test_any_history_stays_readable_and_leaves_no_garbage() -> None:
     explore(4, 12)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
-def test_any_of_many_histories_stays_readable_and_leaves_nothing_over() -> None:
+def test_many_histories_stay_readable_and_leave_no_garbage() -> None:
     explore(300, 30)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Expiry, branches of dead drivers, orphans and rollback where the storage table is a table of the catalog."""
+"""Expiry, branches of dead drivers, orphans and rollback if the storage table is a table of the catalog."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from airflow_mv.spec.materialized_view import current_tag, refresh_tag, staging_
 from tests.branches import create_branch
 from tests.builders import Lake, lake
 from tests.faults import Clock, Fault, FaultyCatalog, Send, after
-from tests.protocol.maintenance import NOW, VIEW, files, grow_old, refreshed, snapshot_ids
+from tests.protocol.maintenance import NOW, VIEW, files, make_older, refreshed, snapshot_ids
 
 DAY = timedelta(days=1)
 
@@ -44,7 +44,7 @@ def staged(home: Lake) -> tuple[RefreshPlan, Outcome]:
 
 
 def empty_branch(home: Lake) -> str:
-    """A driver has died, or still works, before its first row."""
+    """A driver has created its branch, and has died or still works before its first row."""
     storage, plan = home.storage(), plan_refresh(home.catalog, VIEW)
     assert storage.name is not None
     branch = f"{staging_branch(plan.refresh_id)}_0123abcd"
@@ -62,7 +62,7 @@ def folders(home: Lake) -> list[Path]:
 
 
 def orphans(home: Lake) -> set[str]:
-    """The files that nothing needs, by pyiceberg's own reading of the table."""
+    """The unneeded files, as pyiceberg reads the table."""
     storage = home.storage()
     assert storage.name is not None
     table = home.iceberg.load_table((*storage.name.namespace, storage.name.name))
@@ -73,7 +73,7 @@ def orphans(home: Lake) -> set[str]:
         for manifest in snapshot.manifests(table.io):
             found.add(manifest.manifest_path)
             found |= {entry.data_file.file_path for entry in manifest.fetch_manifest_entry(table.io)}
-    # Java leaves a checksum beside each file, and maintenance its ledger.
+    # Java writes a checksum beside each file, and maintenance its ledger.
     none = (".crc", "/ledger.json")
     there = {file for folder in folders(home) for file in files(folder) if not file.endswith(none)}
     return there - {path(location) for location in found}
@@ -83,7 +83,7 @@ def orphans(home: Lake) -> set[str]:
 
 
 def test_maintenance_leaves_one_snapshot_no_branch_and_no_orphan(home: Lake) -> None:
-    """Disk use follows the rows: not the number of refreshes, nor that of drivers that died."""
+    """Disk use depends on the rows, not on the number of refreshes or of dead drivers."""
     ids = refreshed(home, 3)
     home.append()
     _, outcome = staged(home)
@@ -103,8 +103,8 @@ def test_maintenance_leaves_one_snapshot_no_branch_and_no_orphan(home: Lake) -> 
     assert len(home.read()) == 3
 
 
-def test_what_is_young_or_named_stays_and_a_staged_refresh_is_published_after_it(home: Lake, clock: Clock) -> None:
-    """Neither the branch of a live driver nor what it was planned on is touched."""
+def test_recent_and_named_snapshots_are_kept_and_a_staged_refresh_can_be_published(home: Lake, clock: Clock) -> None:
+    """Neither the branch of a live driver nor the snapshot that it was planned on is removed."""
     ids = refreshed(home, 2, time_travel=True)
     home.append()
     plan, outcome = staged(home)
@@ -116,7 +116,7 @@ def test_what_is_young_or_named_stays_and_a_staged_refresh_is_published_after_it
     theirs = home.iceberg.load_table((*own.namespace, own.name))
     theirs.manage_snapshots().create_tag(theirs.snapshots()[0].snapshot_id, "theirs").commit()
     for folder in folders(home):
-        grow_old(folder)
+        make_older(folder)
     maintain(home.catalog, VIEW, older_than=DAY)
     assert publish(home.catalog, plan, outcome.staged, effects=clock.effects).outcome == "committed"
     maintain(home.catalog, VIEW, older_than=NOW)
@@ -125,8 +125,8 @@ def test_what_is_young_or_named_stays_and_a_staged_refresh_is_published_after_it
     assert orphans(home) == set()
 
 
-def test_a_branch_that_was_just_made_is_dropped_only_when_its_refresh_can_not_be_published_any_more(home: Lake) -> None:
-    """It holds no snapshot of its own, and the one that it starts from may be old."""
+def test_a_new_branch_is_dropped_only_when_its_refresh_cannot_be_published_any_more(home: Lake) -> None:
+    """It has no snapshot of its own yet, and the one that it starts from may be old."""
     refreshed(home, 1)
     home.append()
     branch = empty_branch(home)
@@ -142,7 +142,7 @@ def test_a_branch_that_was_just_made_is_dropped_only_when_its_refresh_can_not_be
     assert orphans(home) == set()
 
 
-def test_a_driver_that_died_before_the_first_refresh_leaves_nothing_either(home: Lake) -> None:
+def test_a_driver_that_died_before_the_first_refresh_leaves_no_garbage(home: Lake) -> None:
     home.view()
     staged(home)
     maintain(home.catalog, VIEW, older_than=NOW)
@@ -150,8 +150,8 @@ def test_a_driver_that_died_before_the_first_refresh_leaves_nothing_either(home:
     assert home.refresh().outcome == "refreshed"
 
 
-def test_two_expiries_at_once_do_not_trip_over_each_other(home: Lake, clock: Clock) -> None:
-    """The second one finds gone what it meant to drop."""
+def test_two_concurrent_expiries_both_succeed(home: Lake, clock: Clock) -> None:
+    """The second one finds that its snapshots are already removed."""
     refreshed(home, 3)
     catalog = FaultyCatalog(home.iceberg, after(lambda: expire(home.catalog, VIEW, older_than=NOW)))
     expire(catalog, VIEW, older_than=NOW, effects=clock.effects)
@@ -162,7 +162,7 @@ def test_two_expiries_at_once_do_not_trip_over_each_other(home: Lake, clock: Clo
 
 
 def kept_copy(copies: list[Send]) -> Fault:
-    """The commit is done, and a copy of it stays on the wire."""
+    """The commit is applied, and a copy of it is delivered later."""
 
     def fault(_: FaultyCatalog, send: Send) -> object:
         copies.append(send)
@@ -171,8 +171,8 @@ def kept_copy(copies: list[Send]) -> Fault:
     return fault
 
 
-def test_a_copy_of_a_rollback_that_comes_after_it_was_taken_back_is_refused(home: Lake) -> None:
-    """Everything is where it was before the rollback, but for the name of the current tag."""
+def test_a_late_copy_of_a_rollback_that_was_rolled_back_is_refused(home: Lake) -> None:
+    """The state is that of before the rollback, but for the name of the current tag."""
     first, second = refreshed(home, 2, time_travel=True)
     copies: list[Send] = []
     rollback(FaultyCatalog(home.iceberg, kept_copy(copies)), VIEW, first)
@@ -182,8 +182,8 @@ def test_a_copy_of_a_rollback_that_comes_after_it_was_taken_back_is_refused(home
     assert home.storage() == before
 
 
-def test_a_copy_of_a_fast_forward_that_comes_after_a_rollback_is_refused(home: Lake, clock: Clock) -> None:
-    """It stages no branch that would tell it from what is there."""
+def test_a_late_copy_of_a_fast_forward_after_a_rollback_is_refused(home: Lake, clock: Clock) -> None:
+    """It has no staged branch that would distinguish it from the current state."""
     first = refreshed(home, 1, time_travel=True)[0]
     home.compact()
     copies: list[Send] = []
@@ -199,7 +199,7 @@ def test_a_copy_of_a_fast_forward_that_comes_after_a_rollback_is_refused(home: L
     assert status(home.catalog, VIEW).to_dict()["state"] == "fresh"
 
 
-def test_a_rollback_to_the_current_refresh_takes_away_the_rows_of_others(home: Lake) -> None:
+def test_a_rollback_to_the_current_refresh_removes_the_rows_of_other_writers(home: Lake) -> None:
     (only,) = refreshed(home, 1)
     rows, own = home.read(), home.storage().name
     assert own is not None
@@ -211,8 +211,8 @@ def test_a_rollback_to_the_current_refresh_takes_away_the_rows_of_others(home: L
     assert status(home.catalog, VIEW).to_dict()["state"] == "fresh"
 
 
-def test_a_refresh_whose_tag_someone_moved_is_found_by_its_own_rows(home: Lake) -> None:
-    """A reader and a rollback agree on which snapshot has the rows of a recorded refresh."""
+def test_a_refresh_whose_tag_was_moved_is_found_by_its_own_rows(home: Lake) -> None:
+    """Readers and rollbacks agree on which snapshot has the rows of a recorded refresh."""
     first, second = refreshed(home, 2, time_travel=True)
     own, tag = home.storage(), refresh_tag(first)
     assert own.name is not None

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which state a repair chooses, from the content of the files alone."""
+"""The state that a repair chooses, from the content of the files alone."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ def chain(length: int, *, logged: int = 100) -> list[Link]:
 
 @pytest.mark.parametrize("logged", [1, 2, 100])
 @pytest.mark.parametrize("start", range(6))
-def test_a_chain_leads_to_its_end_if_it_is_longer_than_one_step(start: int, logged: int) -> None:
-    """One step may be what a refresh has left that died before its swap."""
+def test_a_chain_is_followed_if_it_is_longer_than_one_step(start: int, logged: int) -> None:
+    """A single step may be a refresh that died before its swap."""
     assert ahead_of(str(start), chain(6, logged=logged)) == ("5" if start < 4 else None)
     assert ahead_of("elsewhere", chain(6, logged=logged)) is None
 
 
-@pytest.mark.parametrize("gone", [{"1"}, {"2"}, {"1", "2", "3"}])
-def test_files_between_may_be_gone(gone: set[str]) -> None:
+@pytest.mark.parametrize("missing", [{"1"}, {"2"}, {"1", "2", "3"}])
+def test_files_in_the_middle_may_be_missing(missing: set[str]) -> None:
     """The logs of later files name them."""
-    left = [link for link in chain(6) if link.key not in gone | {"0"}]
+    left = [link for link in chain(6) if link.key not in missing | {"0"}]
     assert ahead_of("0", left) == "5"
 
 
-def test_of_two_ends_neither_is_taken_but_their_common_past() -> None:
-    """At most one of them was published, and nobody knows which."""
+def test_of_two_ends_the_common_ancestor_is_chosen() -> None:
+    """At most one of them was published, and the files do not show which."""
     links = chain(4)
     fork = Link("3b", 3, links[3].log)
     assert ahead_of("0", [*links, fork]) == "2"
@@ -37,8 +37,8 @@ def test_of_two_ends_neither_is_taken_but_their_common_past() -> None:
     assert ahead_of("2", [*links, fork]) is None
 
 
-def test_a_side_line_is_not_followed() -> None:
-    """What was made from an earlier state than the row's leads elsewhere."""
+def test_a_branch_from_an_earlier_state_is_not_followed() -> None:
+    """It was made from a state before the pointer's and was not published."""
     links = chain(3)
     side = [Link("2b", 2, ("0", "1b")), Link("3b", 3, ("0", "1b", "2b")), Link("4b", 4, ("0", "1b", "2b", "3b"))]
     assert ahead_of("2", [*links, *side]) is None
@@ -54,8 +54,8 @@ DOCUMENT = {
 
 
 @pytest.mark.parametrize(("head", "drops"), [(1, (3,)), (2, (3, 1)), (None, (3,)), (None, (1, 2, 3))])
-def test_what_is_dropped_is_named_by_nothing(head: int | None, drops: tuple[int, ...]) -> None:
-    """Nor does an edit change its input; the log ends with the current snapshot."""
+def test_dropped_snapshots_are_named_nowhere(head: int | None, drops: tuple[int, ...]) -> None:
+    """An edit does not change its input; the log ends with the current snapshot."""
     before = repr(DOCUMENT)
     changed = edited(DOCUMENT, Edit(drops, None, moves=True, head=head), now_ms=40)
     assert repr(DOCUMENT) == before

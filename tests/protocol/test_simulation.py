@@ -30,33 +30,33 @@ from tests.protocol.simulation.actors import (
 from tests.protocol.simulation.change_mutants import CHANGE_MUTANTS
 from tests.protocol.simulation.mutants import MUTANTS, Patch, metadata_named_by_version_number
 from tests.protocol.simulation.product import simulating
-from tests.protocol.simulation.registered_mutants import REGISTERED_MUTANTS, rollback_is_done_again
-from tests.protocol.simulation.schedule import Weather, new_world, settle, simulate
+from tests.protocol.simulation.registered_mutants import REGISTERED_MUTANTS, rollback_is_repeated
+from tests.protocol.simulation.schedule import Conditions, new_world, settle, simulate
 from tests.protocol.simulation.workers import Process, refresher
 from tests.protocol.simulation.world import BASES, VIEW, Violation, World
 
-#: So many schedules at least, and more until everything has come about. The long run has other seeds.
+#: The minimum number of schedules; more are run until all required events have occurred. The long run has other seeds.
 SCHEDULES: dict[Layout, range] = {"pointed": range(340, 460), "registered": range(80, 140)}
-#: Then it is more than chance that something never comes about.
+#: An event that has not occurred in so many schedules is missing for a reason.
 MOST = 1_000
-#: A planted fault that few schedules meet is still to be met within so many.
+#: A planted fault must be detected within so many schedules.
 SEARCH = 2_500
-#: Where the search for a fault begins that few schedules meet: at one that met it. It goes on from there.
+#: The seed at which the search for a rare fault starts: one that has detected it before.
 MET: dict[tuple[Layout, str], int] = {
-    ("pointed", "giving_up_deletes_what_may_land"): 48,
+    ("pointed", "giving_up_deletes_files_that_may_land"): 48,
     ("pointed", "collection_without_grace"): 104,
-    ("pointed", "collection_trusts_its_first_look"): 86,
+    ("pointed", "collection_trusts_its_first_read"): 86,
     ("pointed", "expiry_drops_the_current_snapshot"): 32,
     ("pointed", "no_matched_row_is_a_proof"): 174,
-    ("pointed", "nobody_looks_whether_it_landed"): 19,
-    ("registered", "nobody_looks_whether_it_landed"): 266,
-    ("registered", "refused_commit_is_done"): 17,
+    ("pointed", "landed_refresh_is_not_detected"): 19,
+    ("registered", "landed_refresh_is_not_detected"): 266,
+    ("registered", "refused_commit_is_a_success"): 17,
 }
-#: The long run: how many schedules, and from which seed on.
+#: The long run: the number of schedules, and the first seed.
 TORTURE_SCHEDULES = int(os.environ.get("TORTURE_SCHEDULES") or 20_000)
 TORTURE_SEED = int(os.environ.get("TORTURE_SEED") or 1_000_000)
 
-#: What must have come about somewhere: schedules in which it never does prove nothing about it.
+#: Events that must occur in some schedule: schedules without an event prove nothing about it.
 EVENTS = (
     *(actor.__name__ for actor in ACTORS),
     *(f"swap: {fate}" for fate in ("lost before", "lost after", "killed before", "killed after", "late", "re-sent")),
@@ -73,11 +73,11 @@ EVENTS = (
     "refreshed: fast-forward",
     "swap refused",
     "late swap landed",
-    "late swap came too late",
+    "late swap was refused",
     "overlapping tries",
     "planned again",
     "staged rows of an earlier try published",
-    "pinned snapshot was gone",
+    "pinned snapshot had expired",
     "clocks differ",
     "catalog down",
     "refresh: timed out",
@@ -92,11 +92,11 @@ REGISTERED_EVENTS = (
     "refreshed: full",
     "refreshed: fast-forward",
     "late swap landed",
-    "late swap came too late",
+    "late swap was refused",
     "overlapping tries",
     "planned again",
     "staged rows of an earlier try published",
-    "pinned snapshot was gone",
+    "pinned snapshot had expired",
     "storage table expired",
     "view rolled back",
     "files collected",
@@ -109,7 +109,7 @@ VIEW_EVENTS = (
     "repair failed: CommitConflictError",
     "view repaired",
     "late swap landed",
-    "late swap came too late",
+    "late swap was refused",
 )
 VIEW_SCHEDULES: dict[Layout, range] = {"pointed": range(60), "registered": range(40)}
 
@@ -123,39 +123,39 @@ def _simulating() -> Iterator[None]:
 
 
 def _require_events(schedules: range, wanted: tuple[str, ...], run: Callable[[int], Counter[str]]) -> None:
-    """Run the schedules, and more until each event has come about: nothing is proven about what never did."""
+    """Run the schedules, and more until each event has occurred: nothing is proven about an event that never does."""
     missing = set(wanted)
     for seed in range(schedules.start, schedules.start + MOST):
         if seed >= schedules.stop and not missing:
             return
         missing -= {event for event, count in run(seed).items() if count}
-    pytest.fail(f"never came about in {MOST} schedules: {sorted(missing)}")
+    pytest.fail(f"never occurred in {MOST} schedules: {sorted(missing)}")
 
 
 @pytest.mark.parametrize(("layout", "schedules"), SCHEDULES.items())
-def test_no_schedule_loses_doubles_or_mixes_up_a_refresh(layout: Layout, schedules: range) -> None:
+def test_no_schedule_loses_duplicates_or_mixes_refreshes(layout: Layout, schedules: range) -> None:
     """Invariants I1 to I12, I15, I16 and I25 after every change, and I13 at the end of each schedule."""
     wanted = EVENTS if layout == "pointed" else REGISTERED_EVENTS
     _require_events(schedules, wanted, lambda seed: simulate(seed, layout=layout).events)
 
 
 @pytest.mark.parametrize(("layout", "schedules"), VIEW_SCHEDULES.items())
-def test_no_schedule_loses_or_doubles_a_change_of_the_view(layout: Layout, schedules: range) -> None:
-    """Definitions, properties, creations and repairs race with refreshes: the same invariants, for all of them."""
+def test_no_schedule_loses_or_duplicates_a_change_of_the_view(layout: Layout, schedules: range) -> None:
+    """Definitions, properties, creations and repairs race with refreshes, and the same invariants hold."""
 
     def events(seed: int) -> Counter[str]:
-        return simulate(seed, layout=layout, weather=Weather.of(Random(seed), tuple(VIEW_CHANGES))).events
+        return simulate(seed, layout=layout, conditions=Conditions.of(Random(seed), tuple(VIEW_CHANGES))).events
 
     _require_events(schedules, VIEW_EVENTS, events)
 
 
-def test_no_schedule_loses_or_doubles_a_creation() -> None:
-    """Views are dropped and created by two at once, over and over, and most answers are lost."""
+def test_no_schedule_loses_or_duplicates_a_creation() -> None:
+    """Two processes drop and create views repeatedly, and most answers are lost."""
 
     def events(seed: int) -> Counter[str]:
-        weather = Weather.of(Random(seed), tuple(VIEW_CHANGES))
-        actors = (*weather.actors, (start_creating, 30), (catalog_down, 20))
-        return simulate(seed, weather=replace(weather, faults=4.0, actors=actors)).events
+        conditions = Conditions.of(Random(seed), tuple(VIEW_CHANGES))
+        actors = (*conditions.actors, (start_creating, 30), (catalog_down, 20))
+        return simulate(seed, conditions=replace(conditions, faults=4.0, actors=actors)).events
 
     ends = [f"view change: {end}" for end in ("done", "CommitStateUnknownError", "AlreadyExistsError")]
     _require_events(range(40), (*ends, "create failed: CommitStateUnknownError"), events)
@@ -164,17 +164,15 @@ def test_no_schedule_loses_or_doubles_a_creation() -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(0)
 @pytest.mark.parametrize("layout", SCHEDULES)
-def test_no_schedule_of_many_loses_doubles_or_mixes_up_a_refresh(
-    layout: Layout, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """The same with other seeds, a tenth with more changes of the view; goes on after a violation, to count them."""
+def test_many_schedules_lose_duplicate_or_mix_no_refresh(layout: Layout, capsys: pytest.CaptureFixture[str]) -> None:
+    """The same with other seeds, a tenth with more changes of the view; continues after a violation, to count them."""
     events: Counter[str] = Counter()
     violations: dict[int, str] = {}
     started = time.perf_counter()
     for seed in range(TORTURE_SEED, TORTURE_SEED + TORTURE_SCHEDULES):
         try:
-            favoured = Weather.of(Random(seed), tuple(VIEW_CHANGES)) if seed % 10 == 0 else None
-            events += simulate(seed, layout=layout, weather=favoured).events
+            favoured = Conditions.of(Random(seed), tuple(VIEW_CHANGES)) if seed % 10 == 0 else None
+            events += simulate(seed, layout=layout, conditions=favoured).events
         except Violation as violation:
             violations[seed] = str(violation)
     rate = TORTURE_SCHEDULES / (time.perf_counter() - started)
@@ -186,7 +184,7 @@ def test_no_schedule_of_many_loses_doubles_or_mixes_up_a_refresh(
 
 
 def test_one_seed_is_one_schedule() -> None:
-    """What a seed has found once, it finds again."""
+    """A violation that a seed has found is found again."""
     assert [simulate(seed).events for seed in range(5)] == [simulate(seed).events for seed in range(5)]
 
 
@@ -196,28 +194,27 @@ def _require_found(
     """Run schedules with a planted fault until one violates an invariant."""
     first = MET.get((layout, mutant.__name__), 0)
     for seed in range(first, first + SEARCH):
-        weather = Weather.of(Random(seed), favoured)
+        conditions = Conditions.of(Random(seed), favoured)
         with pytest.MonkeyPatch.context() as patch:
             try:
-                simulate(seed, prepare=lambda world: mutant(world, patch), weather=weather, layout=layout)
+                simulate(seed, prepare=lambda world: mutant(world, patch), conditions=conditions, layout=layout)
             except Violation:
                 return
     pytest.fail(f"not found within {SEARCH} schedules")
 
 
 @pytest.mark.parametrize("mutant", CHANGE_MUTANTS, ids=lambda mutant: str(mutant.__name__))
-def test_a_fault_planted_in_the_loop_or_in_one_of_its_changes_is_found(mutant: Callable[[World, Patch], None]) -> None:
+def test_a_planted_fault_of_the_loop_or_its_changes_is_detected(mutant: Callable[[World, Patch], None]) -> None:
     _require_found(mutant, (*VIEW_CHANGES, *CHANGE_MUTANTS[mutant]))
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: str(mutant.__name__))
-def test_a_planted_fault_is_found(mutant: Callable[[World, Patch], None]) -> None:
-    """A simulation that stops finding one has rotted."""
+def test_a_planted_fault_is_detected(mutant: Callable[[World, Patch], None]) -> None:
     _require_found(mutant, MUTANTS[mutant])
 
 
-def test_i10_two_writers_that_take_one_name_are_found() -> None:
-    """A store that does not mind is found by what is lost later; this one minds, as ours does."""
+def test_i10_two_writers_of_one_file_name_are_detected() -> None:
+    """This store refuses to overwrite a file, as the real one does; otherwise only a later loss shows the fault."""
 
     def prepare(world: World, patch: Patch) -> None:
         metadata_named_by_version_number(world, patch)
@@ -235,7 +232,7 @@ def test_i10_two_writers_that_take_one_name_are_found() -> None:
 
 
 @pytest.mark.parametrize("mutant", REGISTERED_MUTANTS, ids=lambda mutant: str(mutant.__name__))
-def test_a_fault_planted_in_the_registered_layout_is_found(mutant: Callable[[World, Patch], None]) -> None:
+def test_a_planted_fault_of_the_registered_layout_is_detected(mutant: Callable[[World, Patch], None]) -> None:
     _require_found(mutant, REGISTERED_MUTANTS[mutant], layout="registered")
 
 
@@ -244,17 +241,17 @@ def test_a_fault_planted_in_the_registered_layout_is_found(mutant: Callable[[Wor
 
 def test_without_faults_no_refresh_fails() -> None:
     """I13: with contenders and changing base tables each try ends with a success."""
-    weather = Weather(tasks=4, faults=0.0, actors=((append, 30), (compact, 20), (comment, 5)), skewed=False)
+    conditions = Conditions(tasks=4, faults=0.0, actors=((append, 30), (compact, 20), (comment, 5)), skewed=False)
     events: Counter[str] = Counter()
     for seed in range(40):
-        events += simulate(seed, weather=weather).events
+        events += simulate(seed, conditions=conditions).events
     failed = {event for event in events if event.startswith("refresh failed")}
-    assert failed <= {"refresh failed: killed"}, "the end of a schedule kills who still runs"
+    assert failed <= {"refresh failed: killed"}, "the end of a schedule kills running processes"
     assert events["ended: refreshed"] > 40
 
 
 def test_i13_of_64_contenders_one_publishes_in_every_round() -> None:
-    """I13: all start from the same stale view; one lands, the others see it and end well."""
+    """I13: all start from the same stale view; one lands, the others detect it and succeed."""
     world = new_world(64, _done)
     for round_ in range(1, 6):
         world.bases[BASES[0]].commit(world, "append")
@@ -266,8 +263,8 @@ def test_i13_of_64_contenders_one_publishes_in_every_round() -> None:
     settle(world, [])
 
 
-def test_a_swap_sent_twice_in_the_last_try_is_no_conflict() -> None:
-    """The driver's second answer says that no row matched: the first copy has landed."""
+def test_a_swap_that_is_sent_twice_in_the_last_try_is_not_a_conflict() -> None:
+    """The second answer reports that no row matched, because the first copy has landed."""
     sent = 0
 
     def fate(world: World, kind: str, fates: tuple[str, ...]) -> str:
@@ -287,8 +284,8 @@ def test_a_swap_sent_twice_in_the_last_try_is_no_conflict() -> None:
 
 
 @pytest.mark.parametrize("layout", SCHEDULES)
-def test_a_rollback_whose_answer_was_lost_is_not_done_again_over_a_newer_refresh(layout: Layout) -> None:
-    """I3: it has landed, whatever was published on top of it since."""
+def test_a_rollback_with_a_lost_answer_is_not_repeated_over_a_newer_refresh(layout: Layout) -> None:
+    """I3: it has landed, whatever was published after it."""
     world = roll_back_without_an_answer(layout)
     assert len(world.ledger.rollbacks) == 1
     state = world.ledger.state()
@@ -299,14 +296,14 @@ def test_a_rollback_whose_answer_was_lost_is_not_done_again_over_a_newer_refresh
     settle(world, [])
 
 
-def test_a_rollback_that_leaves_no_trace_is_found() -> None:
-    """A planted fault: chance alone would need a thousand schedules for it."""
+def test_a_rollback_without_a_mark_is_detected() -> None:
+    """This planted fault would need about a thousand random schedules."""
     with pytest.MonkeyPatch.context() as patch, pytest.raises(Violation, match="a rollback landed twice"):
-        roll_back_without_an_answer("registered", lambda world: rollback_is_done_again(world, patch))
+        roll_back_without_an_answer("registered", lambda world: rollback_is_repeated(world, patch))
 
 
 def roll_back_without_an_answer(layout: Layout, prepare: Callable[[World], object] = lambda _: None) -> World:
-    """Two refreshes, a rollback to the first whose answer is lost, and a third refresh before it looks again."""
+    """Two refreshes, a rollback to the first whose answer is lost, and a third refresh before the retry."""
     world = new_world(0, _done, layout=layout)
     prepare(world)
     while world.catalog.load(VIEW).metadata.properties[TIME_TRAVEL_PROPERTY] != "true":

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Hypothesis searches for a short course of events that breaks an invariant of the commit protocol."""
+"""Hypothesis searches for a short sequence of events that breaks an invariant of the commit protocol."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ CHANGES = (
     actors.drop_view,
     actors.create_view,
 )
-#: Planted faults that a short search finds.
+#: Planted faults that a short search detects.
 FOUND = (mutants.blind_write, mutants.rowcount_ignored, mutants.blind_retry_with_a_new_identity)
 bases = st.sampled_from(BASES)
 skews = st.sampled_from((0, SKEW, -SKEW))
@@ -45,7 +45,7 @@ def _simulating() -> Iterator[None]:
 
 
 class Lake(RuleBasedStateMachine):
-    """A lake whose refreshers go on call by call; what becomes of a call is part of the course of events."""
+    """A lake whose refreshers continue call by call; the fate of each call is part of the sequence."""
 
     processes: Bundle[Process] = Bundle("processes")
     layout: Layout = "pointed"
@@ -54,23 +54,23 @@ class Lake(RuleBasedStateMachine):
         super().__init__()
         self.fate = "done"
         self.world = new_world(0, self._fate, layout=self.layout)
-        # Files are read without a step of their own: that keeps a course short.
+        # Reading a file is not a step of its own, which keeps a sequence short.
         self.world.attention = {"read": 0.0}
         self.started: list[Process] = []
 
     def _fate(self, world: World, kind: str, fates: tuple[str, ...]) -> str:
         return self.fate if self.fate in fates else "done"
 
-    # -- those who work on the view ----------------------------------------------------------------
+    # -- processes ---------------------------------------------------------------------------------
 
     @rule(target=processes, skew=skews, calls=st.integers(0, 25))
     def start_refresh(self, skew: int, calls: int) -> Process:
-        """A try of a task, and its first calls; two at once are tries that overlap."""
+        """Start a try of a task and run its first calls; two at once are overlapping tries."""
         return self._start(Process(self.world, "refresh", refresher, skew), calls)
 
     @rule(target=processes, skew=skews)
     def start_refresh_up_to_the_swap(self, skew: int) -> Process:
-        """The pointer is what all is about: get there."""
+        """Start a try and run it up to the swap, the most critical call."""
         process = self._start(Process(self.world, "refresh", refresher, skew), 1)
         self.go_on_to_the_swap(process)
         return process
@@ -97,7 +97,7 @@ class Lake(RuleBasedStateMachine):
 
     @rule(process=processes, fate=st.sampled_from(FATES))
     def stray(self, process: Process, fate: str) -> None:
-        """The call that is next strays."""
+        """The next call has a fault."""
         self._step(process, fate)
 
     def _step(self, process: Process, fate: str = "done") -> None:
@@ -114,7 +114,7 @@ class Lake(RuleBasedStateMachine):
 
     @rule(process=processes, fate=st.sampled_from(FATES))
     def stray_and_finish(self, process: Process, fate: str) -> None:
-        """The call that is next strays, and then all goes well."""
+        """The next call has a fault, and then all calls succeed."""
         self._step(process, fate)
         self.finish(process)
 
@@ -133,14 +133,14 @@ class Lake(RuleBasedStateMachine):
 
     @rule(change=st.sampled_from(CHANGES))
     def change_view(self, change: actors.Actor) -> None:
-        """A property, another query with other columns, or another view of this name."""
+        """Change a property, the query with other columns, or create another view with this name."""
         change(self.world)
 
-    # -- the surroundings --------------------------------------------------------------------------
+    # -- the environment ---------------------------------------------------------------------------
 
     @rule(minutes=st.integers(1, 200))
     def pass_time(self, minutes: int) -> None:
-        """Late swaps arrive, the catalog is back, and who runs for too long is killed."""
+        """Late swaps arrive, the catalog becomes available, and processes that run for too long are killed."""
         self.world.pass_time(minutes * MINUTE)
         for process in self.started:
             if process.too_old:
@@ -148,16 +148,16 @@ class Lake(RuleBasedStateMachine):
 
     @rule()
     def catalog_down(self) -> None:
-        """It does not answer for a time."""
+        """Make the catalog unavailable for a time."""
         self.world.down_until = self.world.now + MINUTE
 
     @invariant()
     def all_that_readers_need_is_there(self) -> None:
-        """I2; the others are asked where something changes."""
+        """Check I2; the other invariants are checked at each change."""
         assert all(name in self.world.files for name in self.world.ledger.live())
 
     def teardown(self) -> None:
-        """I12, I13: when all is quiet, one refresh makes the view fresh, and a collection leaves no orphan."""
+        """I12, I13: after all faults have ended, a refresh makes the view fresh, and a collection leaves no orphan."""
         self.fate = "done"
         settle(self.world, self.started)
 
@@ -200,22 +200,22 @@ def _run(machine: type[Lake], examples: int, **how: Any) -> None:
 
 
 @pytest.mark.parametrize(("machine", "examples"), [(Lake, 60), (RegisteredLake, 30)])
-def test_no_course_of_events_breaks_an_invariant(machine: type[Lake], examples: int) -> None:
-    """The same search on each run: what it finds does not depend on luck."""
+def test_no_sequence_of_events_breaks_an_invariant(machine: type[Lake], examples: int) -> None:
+    """The search is the same in each run: its result does not depend on chance."""
     _run(machine, examples, derandomize=True)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("machine", [Lake, RegisteredLake])
-def test_no_longer_search_finds_a_course_that_breaks_an_invariant(machine: type[Lake]) -> None:
-    """Another search on each run; a failure prints the course."""
+def test_a_longer_search_finds_no_sequence_that_breaks_an_invariant(machine: type[Lake]) -> None:
+    """Each run searches differently; a failure prints the sequence."""
     _run(machine, 1_000)
 
 
 @pytest.mark.parametrize("mutant", FOUND, ids=lambda mutant: str(mutant.__name__))
-def test_a_planted_fault_is_found(mutant: Callable[[World, pytest.MonkeyPatch], None]) -> None:
-    """A search that stops finding one has rotted; it need not be made short here."""
+def test_a_planted_fault_is_detected(mutant: Callable[[World, pytest.MonkeyPatch], None]) -> None:
+    """The sequence need not be shortened here."""
     machine = type("Lake", (FaultyLake,), {"mutant": staticmethod(mutant)})
     with pytest.raises(Violation):
         _run(machine, 300, derandomize=True, phases=(Phase.generate,))

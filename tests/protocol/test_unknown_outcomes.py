@@ -31,10 +31,10 @@ def files(folder: Path) -> set[str]:
     return {str(path) for path in folder.rglob("*") if path.is_file()}
 
 
-# -- doubt -------------------------------------------------------------------------------------
+# -- unknown outcomes --------------------------------------------------------------------------
 
 
-def test_a_catalog_that_stays_away_leaves_the_state_unknown(home: Lake, warehouse: Path, clock: Clock) -> None:
+def test_a_catalog_that_stays_unavailable_leaves_the_outcome_unknown(home: Lake, warehouse: Path, clock: Clock) -> None:
     home.view()
     plan = plan_refresh(home.catalog, VIEW)
     outcome = stage(home.catalog, plan, home.stager)
@@ -47,7 +47,7 @@ def test_a_catalog_that_stays_away_leaves_the_state_unknown(home: Lake, warehous
 
 
 @pytest.mark.parametrize("landed", [True, False])
-def test_an_answer_that_stays_lost_deletes_nothing_and_the_retry_settles_it(
+def test_a_commit_without_any_answer_deletes_nothing_and_the_retry_settles_it(
     home: Lake, warehouse: Path, clock: Clock, landed: bool
 ) -> None:
     home.view()
@@ -69,7 +69,7 @@ def test_an_answer_that_stays_lost_deletes_nothing_and_the_retry_settles_it(
     assert len(home.read()) == 2
 
 
-def test_the_waits_between_tries_grow_and_are_bounded(home: Lake, clock: Clock) -> None:
+def test_the_waits_between_tries_increase_and_are_bounded(home: Lake, clock: Clock) -> None:
     home.view()
     plan = plan_refresh(home.catalog, VIEW)
     outcome = stage(home.catalog, plan, home.stager)
@@ -81,7 +81,7 @@ def test_the_waits_between_tries_grow_and_are_bounded(home: Lake, clock: Clock) 
     assert max(clock.waits) <= 4.5
 
 
-def test_writers_that_win_without_end_are_a_conflict_and_our_files_go(
+def test_endless_commits_of_other_writers_are_a_conflict_and_our_files_are_deleted(
     home: Lake, warehouse: Path, clock: Clock
 ) -> None:
     home.view()
@@ -106,8 +106,10 @@ def test_writers_that_win_without_end_are_a_conflict_and_our_files_go(
     assert home.storage().state is None
 
 
-def test_a_proven_conflict_deletes_the_files_of_the_try_and_no_other(home: Lake, warehouse: Path, clock: Clock) -> None:
-    """The staged file stays: it is the job's, and its data files may be looked at."""
+def test_a_proven_conflict_deletes_the_files_of_the_try_and_no_others(
+    home: Lake, warehouse: Path, clock: Clock
+) -> None:
+    """The staged file is kept: it is the job's, and its data files may be inspected."""
     home.view()
     plan = plan_refresh(home.catalog, VIEW)
     outcome = stage(home.catalog, plan, home.stager)
@@ -130,7 +132,7 @@ def test_a_proven_conflict_deletes_the_files_of_the_try_and_no_other(home: Lake,
 # -- records -----------------------------------------------------------------------------------
 
 
-def test_with_time_travel_every_refresh_stays_with_its_tagged_snapshot(home: Lake) -> None:
+def test_with_time_travel_every_refresh_keeps_its_tagged_snapshot(home: Lake) -> None:
     home.view(time_travel=True)
     results = [home.refresh()]
     home.append()
@@ -151,7 +153,7 @@ def test_with_time_travel_every_refresh_stays_with_its_tagged_snapshot(home: Lak
     assert tagged[1].snapshot_id == tagged[2].snapshot_id  # a fast-forward writes no rows
 
 
-def test_without_time_travel_one_record_stays_and_nothing_is_tagged(home: Lake) -> None:
+def test_without_time_travel_one_record_is_kept_and_nothing_is_tagged(home: Lake) -> None:
     home.view()
     home.refresh()
     home.append()
@@ -162,8 +164,8 @@ def test_without_time_travel_one_record_stays_and_nothing_is_tagged(home: Lake) 
     assert set(storage.table.refs) == {"main"}
 
 
-def test_time_never_goes_back_in_the_record_or_the_table(home: Lake) -> None:
-    """The scheduler's clock may run behind the cluster's."""
+def test_times_in_the_record_and_the_table_never_decrease(home: Lake) -> None:
+    """The scheduler's clock may be behind the cluster's."""
     home.view()
     slow = Clock(now=1000)
     home.refresh(effects=slow.effects)
@@ -176,8 +178,8 @@ def test_time_never_goes_back_in_the_record_or_the_table(home: Lake) -> None:
 # -- resuming ----------------------------------------------------------------------------------
 
 
-def test_a_retry_takes_up_what_the_job_left_without_running_it_again(home: Lake) -> None:
-    """A worker that dies between the job and the commit has cost nothing but the commit."""
+def test_a_retry_resumes_a_staged_refresh_without_running_the_job_again(home: Lake) -> None:
+    """If a worker dies between the job and the commit, only the commit is repeated."""
     home.view()
     plan = plan_refresh(home.catalog, VIEW)
     first = stage(home.catalog, plan, home.stager)
@@ -193,7 +195,7 @@ def test_a_retry_takes_up_what_the_job_left_without_running_it_again(home: Lake)
     "text",
     ["", "{", "[]", "null", '{"refresh_id": "another", "metadata_location": "file:///nowhere"}', "\ufffd", "{}"],
 )
-def test_a_half_written_outcome_is_staged_over_again(home: Lake, text: str) -> None:
+def test_an_incomplete_outcome_is_staged_again(home: Lake, text: str) -> None:
     home.view()
     plan = plan_refresh(home.catalog, VIEW)
     stage(home.catalog, plan, home.stager)
@@ -204,7 +206,7 @@ def test_a_half_written_outcome_is_staged_over_again(home: Lake, text: str) -> N
     assert len(home.stager.refreshes) == 2
 
 
-def test_an_outcome_whose_staged_file_is_gone_is_staged_over_again(home: Lake) -> None:
+def test_an_outcome_whose_staged_file_is_missing_is_staged_again(home: Lake) -> None:
     home.view()
     plan = plan_refresh(home.catalog, VIEW)
     outcome = stage(home.catalog, plan, home.stager)
@@ -215,7 +217,7 @@ def test_an_outcome_whose_staged_file_is_gone_is_staged_over_again(home: Lake) -
     assert len(home.stager.refreshes) == 2
 
 
-def test_a_job_that_leaves_nothing_is_an_error_and_nothing_is_published(home: Lake) -> None:
+def test_a_job_without_an_outcome_is_an_error_and_nothing_is_published(home: Lake) -> None:
     home.view()
     plan = plan_refresh(home.catalog, VIEW)
     with pytest.raises(JobError, match=r"sales\.daily.*out of memory"):
@@ -225,7 +227,7 @@ def test_a_job_that_leaves_nothing_is_an_error_and_nothing_is_published(home: La
     assert home.storage().state is None
 
 
-# -- refusing ----------------------------------------------------------------------------------
+# -- validation --------------------------------------------------------------------------------
 
 
 def test_a_staged_file_of_another_table_is_refused(home: Lake, clock: Clock) -> None:
@@ -244,7 +246,7 @@ def test_a_staged_file_of_another_table_is_refused(home: Lake, clock: Clock) -> 
 
 
 def test_a_staged_file_of_an_older_state_is_refused(home: Lake, clock: Clock) -> None:
-    """Publishing it would undo the refresh in between."""
+    """Publishing it would undo the refresh that was published meanwhile."""
     home.view()
     old = stage(home.catalog, plan_refresh(home.catalog, VIEW), home.stager)
     assert old is not None

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Iceberg's REST view routes, answered by our view writer and our swap: what the compatibility kit is run on.
+"""Iceberg's REST routes for views, implemented by this package's view writer and swap, for the compatibility kit.
 
-For tests only. Every other route goes on to Iceberg's own server over the same database. Only what a REST
-catalog does and we never do is done here with SQL: to rename a view.
+For tests only. All other routes are forwarded to Iceberg's own server over the same database. Only renaming a view,
+which the package never does, is implemented here with SQL.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ Document = dict[str, Any]
 
 
 class RestError(Exception):
-    """What a client is answered: a status, the name of Java's exception, and its message."""
+    """An error response: a status, the name of Java's exception, and its message."""
 
     def __init__(self, status: HTTPStatus, kind: str, message: str) -> None:
         super().__init__(message)
@@ -118,7 +118,7 @@ class Changes:
 
 
 class ViewRoutes:
-    """The view routes over one SQL catalog, each a method that returns the answer's document.
+    """The view routes over one SQL catalog, each a method that returns the response document.
 
     Args:
         iceberg: The catalog whose tables hold the views.
@@ -152,7 +152,7 @@ class ViewRoutes:
         return answer(self._catalog.create(view, metadata))
 
     def commit(self, view: Identifier, request: Document) -> Document:
-        """Apply a request's updates: on a moved pointer again, on top of what is there then."""
+        """Apply a request's updates; if the pointer has moved, apply them again to the new state."""
         for _ in range(_TRIES):
             base = self._catalog.load(view)
             check(base.metadata, request.get("requirements") or ())
@@ -166,17 +166,17 @@ class ViewRoutes:
         self._catalog.drop(view)
 
     def register(self, namespace: str, request: Document) -> Document:
-        """Add a row for a metadata file that is there."""
+        """Add a row for an existing metadata file."""
         view = self.identifier(namespace, request["name"])
         loaded = self._catalog.load_at(view, request["metadata-location"])
         if self._pointers.get(view)[0] is not None:
-            # The product's own locations are fresh, so there the same location is the same creation.
+            # The package's own locations are new for each creation, so there the same location is the same creation.
             raise AlreadyExistsError(f"{view} exists already")
         self._pointers.insert(view, loaded.metadata_location)
         return answer(loaded)
 
     def rename(self, request: Document) -> None:
-        """Give a view another name."""
+        """Rename a view."""
         source, target = (
             self.identifier(_SEPARATOR.join(request[key]["namespace"]), request[key]["name"])
             for key in ("source", "destination")
@@ -204,11 +204,11 @@ class ViewRoutes:
             raise RestError(HTTPStatus.CONFLICT, "AlreadyExistsException", message) from None
 
     def identifier(self, namespace: str, name: str) -> Identifier:
-        """A view's identifier, from a namespace as a path has it."""
+        """A view's identifier, with the namespace as encoded in a path."""
         return Identifier(self._catalog.name, parts(namespace), name)
 
     def taken(self, view: Identifier) -> str:
-        """Say what holds a name, in Java's words."""
+        """Return the name of the owner in Java's wording."""
         exists = self._catalog.exists(view)
         return (
             f"View already exists: {named(view)}" if exists else f"Table with same name already exists: {named(view)}"
@@ -216,12 +216,12 @@ class ViewRoutes:
 
 
 def now_ms() -> int:
-    """The time."""
+    """The current time."""
     return time.time_ns() // 1_000_000
 
 
 def parts(namespace: str) -> tuple[str, ...]:
-    """A namespace as a path has it, in parts."""
+    """The parts of a namespace as encoded in a path."""
     return tuple(namespace.split(_SEPARATOR))
 
 
@@ -231,12 +231,12 @@ def named(view: Identifier) -> str:
 
 
 def answer(view: LoadedView) -> Document:
-    """What a client is told of a view."""
+    """The response document for a view."""
     return {"metadata-location": view.metadata_location, "metadata": view.metadata.document(), "config": {}}
 
 
 def check(view: ViewMetadata, requirements: Sequence[Mapping[str, Any]]) -> None:
-    """Refuse a commit whose requirements do not hold; there is one kind of them."""
+    """Refuse a commit whose requirements do not hold; only one kind is supported."""
     for requirement in requirements:
         if requirement["type"] != "assert-view-uuid" or requirement["uuid"] != view.view_uuid:
             message = f"Requirement failed: UUID does not match: expected {view.view_uuid}: {requirement}"
@@ -244,7 +244,7 @@ def check(view: ViewMetadata, requirements: Sequence[Mapping[str, Any]]) -> None
 
 
 def definition(version: Mapping[str, Any]) -> Document:
-    """A request's view version, as the arguments of our own functions."""
+    """A request's view version, as arguments of this package's functions."""
     texts: dict[str, str] = {}
     for item in version["representations"]:
         dialect = item["dialect"].lower()
@@ -281,7 +281,7 @@ class _Handler(BaseHTTPRequestHandler):
     other: str
     protocol_version = "HTTP/1.1"
     timeout = 60
-    # Head and body in one packet, or each answer waits for the other side's acknowledgement.
+    # Header and body are sent in one packet; otherwise each answer waits for the other side's acknowledgement.
     wbufsize = -1
     disable_nagle_algorithm = True
 
@@ -291,7 +291,7 @@ class _Handler(BaseHTTPRequestHandler):
     do_HEAD = do_POST = do_DELETE = do_GET
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Keep the tests' output calm."""
+        """Log nothing."""
 
     def _answer(self) -> None:
         body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
@@ -337,7 +337,7 @@ class _Handler(BaseHTTPRequestHandler):
         self._named(source["name"], _SEPARATOR.join(source["namespace"]), lambda: self.routes.rename(request))
 
     def _named(self, name: str | None, namespace: str, call: Callable[[], Document | None]) -> Document | None:
-        """Call, and say our errors in Java's words."""
+        """Call, and translate this package's errors to Java's."""
         dotted = ".".join((*parts(namespace), name or ""))
         try:
             return call()

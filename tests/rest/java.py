@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The Java side of the tests: its jars from Maven, its classes compiled once, both in the user's cache.
+"""The Java part of the tests: jars from Maven and classes compiled once, both in the user's cache.
 
-``python -m tests.rest.java`` prepares them; with ``--check`` it only tells, by its exit code, whether they are there.
+``python -m tests.rest.java`` prepares them; with ``--check`` the exit code says whether they are prepared.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ _POM = _HERE / "pom.xml"
 _SOURCES = sorted((_HERE / "src").glob("*.java"))
 _MAVEN_SECONDS = 600
 _STOP_SECONDS = 60
-#: Iceberg's and Hadoop's chatter is no use in a test's output.
+#: The logs of Iceberg and Hadoop are not useful in a test's output.
 _QUIET = ("-Dorg.slf4j.simpleLogger.defaultLogLevel=warn", "-Dorg.slf4j.simpleLogger.logFile=System.err")
 
 
 class ServiceUnavailableError(Exception):
-    """A server can neither be found nor started here. The message says what to install."""
+    """A server is neither running nor can be started here. The message says what to install."""
 
 
 def java_command(main: str, *args: str, options: tuple[str, ...] = ()) -> list[str]:
@@ -58,11 +58,11 @@ def java_command(main: str, *args: str, options: tuple[str, ...] = ()) -> list[s
 
 
 class JavaProcess:
-    """A JVM that answers each line of its standard input with one line; it ends with its input.
+    """A JVM that answers each line of its standard input with one line; it ends when the input ends.
 
     Args:
         process: The JVM.
-        log: Where its standard error goes.
+        log: The file for its standard error.
     """
 
     def __init__(self, process: subprocess.Popen[str], log: Path) -> None:
@@ -71,7 +71,7 @@ class JavaProcess:
         self._one_at_a_time = threading.Lock()
 
     def ask(self, order: str) -> str:
-        """Give an order and wait for the answer.
+        """Send an order and wait for the answer.
 
         Raises:
             ServiceUnavailableError: The JVM has ended.
@@ -92,7 +92,7 @@ class JavaProcess:
 
 @contextmanager
 def java_process(main: str) -> Iterator[JavaProcess]:
-    """Yield a running Java main class that takes orders.
+    """Yield a running Java main class that executes orders.
 
     Raises:
         ServiceUnavailableError: Java or Maven is not installed, or the jars cannot be fetched.
@@ -125,7 +125,7 @@ def _end(process: subprocess.Popen[str]) -> None:
 
 
 def prepared() -> Path:
-    """Return the folder with the class path and the compiled classes, made where it is not there yet."""
+    """Return the folder with the class path and the compiled classes, which is prepared if necessary."""
     folder = _folder()
     if is_prepared(folder):
         return folder
@@ -138,7 +138,7 @@ def prepared() -> Path:
         try:
             new.rename(folder)
         except OSError:
-            if not is_prepared(folder):  # another process may have made the same meanwhile
+            if not is_prepared(folder):  # another process may have prepared it meanwhile
                 raise
     finally:
         shutil.rmtree(new, ignore_errors=True)
@@ -152,7 +152,7 @@ def is_prepared(folder: Path) -> bool:
 
 
 def _folder() -> Path:
-    """Named after what is in it, so that a change makes another one."""
+    """The folder's name depends on its content, so that a change uses another one."""
     content = hashlib.sha256()
     for path in (_POM, *_SOURCES):
         content.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
@@ -166,7 +166,7 @@ def _resolve(target: Path) -> None:
 
 
 def _compile(class_path: str, target: Path) -> None:
-    # The compiler as a module: a runtime without the program `javac` has it, too.
+    # The compiler is used as a module, because a runtime without the program `javac` has it, too.
     compiler = [_program("java"), "-m", "jdk.compiler/com.sun.tools.javac.Main"]
     sources = [str(path) for path in _SOURCES]
     _run([*compiler, "-nowarn", "-proc:none", "-cp", class_path, "-d", str(target), *sources], "javac failed")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Iceberg's Java implementation as the tests' reference, and what it, pyiceberg and we make of a metadata file."""
+"""Iceberg's Java implementation as reference, and how Java, pyiceberg and this package read a metadata file."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.rest.java import JavaProcess
 
 Document = dict[str, Any]
 
-#: What is compared of a table, beside what needs a second look: all that ours reads, and what a writer must keep.
+#: The compared fields of a table: all that this package reads, and all that a writer must preserve.
 _TABLE = ("format-version", "location", "last-updated-ms", "table-uuid", "last-sequence-number", "current-schema-id")
 _TABLE += ("default-spec-id", "properties")
 _WRITER = ("last-column-id", "last-partition-id", "default-sort-order-id", "sort-orders")
@@ -34,14 +34,14 @@ class Reference:
     """Iceberg's Java classes in one JVM.
 
     Args:
-        jvm: It takes the orders of ``Reference.java``.
+        jvm: Executes the orders of ``Reference.java``.
     """
 
     def __init__(self, jvm: JavaProcess) -> None:
         self._jvm = jvm
 
     def ask(self, order: str, **arguments: Any) -> Any:
-        """Give an order.
+        """Send an order.
 
         Raises:
             ReferenceError: Java's own exception.
@@ -66,12 +66,12 @@ class Reference:
 
 
 def our_view(path: Path) -> Document:
-    """A view's metadata file as we read it."""
+    """A view's metadata file as this package reads it."""
     return seen_view(parse_view(path.read_bytes(), view="v", location=str(path)).document())
 
 
 def our_table(path: Path) -> Document:
-    """A table's metadata file as we read it; what we skip is missing."""
+    """A table's metadata file as this package reads it; fields that it ignores are missing."""
     return seen_table(msgspec.to_builtins(parse_table(path.read_bytes(), source=str(path))))
 
 
@@ -101,7 +101,7 @@ def their_data_files(path: Path) -> dict[int, dict[str, int]]:
 
 
 def seen_view(document: Document) -> Document:
-    """What a view's metadata says, however its optional fields are spelled."""
+    """The content of a view's metadata, independent of the form of its optional fields."""
     plain = {key: document[key] for key in ("view-uuid", "format-version", "location", "current-version-id")}
     return {
         **plain,
@@ -119,7 +119,7 @@ def _version(version: Document) -> Document:
 
 
 def seen_table(document: Document) -> Document:
-    """What a table's metadata says, however its optional fields are spelled."""
+    """The content of a table's metadata, independent of the form of its optional fields."""
     current = document.get("current-snapshot-id")
     return {
         **{key: document[key] for key in _TABLE},

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Views that Java's ``JdbcCatalog`` writes are read, replaced and refreshed by us, and still load in Java."""
+"""Views of Java's ``JdbcCatalog`` are read, replaced and refreshed by this package, and Java can still load them."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class JavaViews:
         return self.same(name)
 
     def same(self, name: str) -> LoadedView:
-        """Load a view with both: they must see the same."""
+        """Load a view with both implementations, which must agree."""
         java = self._reference.ask("load-view", namespace="sales", name=name)
         ours = self._home.catalog.load(f"sales.{name}")
         assert java["metadata-location"] == ours.metadata_location
@@ -76,7 +76,7 @@ def java(reference: Reference, home: Lake, warehouse: Path) -> JavaViews:
 
 
 def replaced(home: Lake, name: str, sql: str | dict[str, str], **changes: Any) -> bool:
-    """Replace a view with our writer and our swap."""
+    """Replace a view with this package's writer and swap."""
     view = home.catalog.load(f"sales.{name}")
     definition: dict[str, Any] = {
         "schema": DAILY,
@@ -89,8 +89,8 @@ def replaced(home: Lake, name: str, sql: str | dict[str, str], **changes: Any) -
     return home.catalog.replace(view, replace_version(view.metadata, **definition | changes))
 
 
-def test_java_and_we_take_turns_on_one_view(java: JavaViews, home: Lake) -> None:
-    """Each replaces what the other wrote, and neither loses a version, a property or the identity."""
+def test_java_and_this_package_change_one_view_in_turn(java: JavaViews, home: Lake) -> None:
+    """Each replaces what the other wrote, and no version, property or uuid is lost."""
     first = java.create("v", "SELECT 0", comment="été ☃")
     for number in range(1, 7, 2):
         assert replaced(home, "v", f"SELECT {number}")
@@ -104,8 +104,8 @@ def test_java_and_we_take_turns_on_one_view(java: JavaViews, home: Lake) -> None
     assert last.metadata.sql(view="v") == "SELECT 6"
 
 
-def test_the_newest_versions_stay_whoever_drops_the_others(java: JavaViews, home: Lake) -> None:
-    """Java lists the versions that it keeps in another order than we do."""
+def test_the_newest_versions_are_kept_by_both_implementations(java: JavaViews, home: Lake) -> None:
+    """Java lists the retained versions in another order."""
     java.create("v", "SELECT 0", **{"version.history.num-entries": "3"})
     for number in range(1, 9):
         if number % 4 < 2:
@@ -116,8 +116,8 @@ def test_the_newest_versions_stay_whoever_drops_the_others(java: JavaViews, home
         assert kept == list(range(max(1, number - 1), number + 2))
 
 
-def test_a_stale_base_loses_on_either_side(java: JavaViews, home: Lake) -> None:
-    """The swap is the same statement: one of two writers on one base wins, and the loser's file is gone."""
+def test_a_stale_base_is_refused_in_both_implementations(java: JavaViews, home: Lake) -> None:
+    """The swap is the same statement: one of two writers on one base wins, and the loser's file is deleted."""
     java.create("v", "SELECT 0")
     stale = home.catalog.load("sales.v")
     java.replace("v", "SELECT 1")
@@ -125,7 +125,7 @@ def test_a_stale_base_loses_on_either_side(java: JavaViews, home: Lake) -> None:
     assert java.same("v").metadata.sql(view="v") == "SELECT 1"
 
 
-def test_a_text_in_another_dialect_is_lost_only_where_the_view_allows_it(java: JavaViews, home: Lake) -> None:
+def test_a_text_in_another_dialect_is_dropped_only_if_the_view_allows_it(java: JavaViews, home: Lake) -> None:
     """Java refuses the same replacement for the same reason."""
     java.create("v", {"spark": "SELECT 1", "trino": "SELECT 2"})
     with pytest.raises(ReferenceError, match="loss of view dialects"):
@@ -138,8 +138,8 @@ def test_a_text_in_another_dialect_is_lost_only_where_the_view_allows_it(java: J
     assert java.same("v").metadata.current_version.texts == {"spark": "SELECT 5"}
 
 
-def test_a_plain_view_of_java_becomes_a_materialized_one_and_stays_a_view_for_java(java: JavaViews, home: Lake) -> None:
-    """Java keeps our property through its own commits, so the rows stay fresh, and a new query makes them stale."""
+def test_a_plain_view_of_java_can_become_materialized_and_is_still_a_view_in_java(java: JavaViews, home: Lake) -> None:
+    """Java's commits preserve the property, so the rows stay fresh, and a new query makes them stale."""
     java.create("daily", QUERY)
     create(home.catalog, "sales.daily", Definition(None), stager=home.stager)
     assert home.refresh().outcome == "refreshed"

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A REST server or a proxy may give any answer to a commit: the state of the table decides whether it has landed.
+"""A REST server or a proxy may return any answer to a commit: the state of the table decides whether it has landed.
 
-The server is Iceberg's own. Between it and the catalog's session is an adapter that replaces one answer: the request
-before has been carried out (it has landed), or has not been sent.
+The server is Iceberg's own. An adapter in the catalog's session replaces one answer: the request before it has been
+executed (it has landed), or has not been sent.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from tests.builders import QUERY, Lake, lake
 
 VIEW = "sales.daily"
 QUICK = Effects(sleep=lambda _: None)
-#: With these a proxy, a load balancer or a server may answer. 200 comes with a page in place of JSON.
+#: Status codes of a proxy, a load balancer or a server. 200 has a page in place of JSON.
 SOME = (200, 400, 401, 403, 404, 405, 408, 409, 413, 419, 422, 429, 500, 501, 502, 503, 504, 599)
 PAGES = (b"<html>what?</html>", b"", b'{"error": {"message": "odd", "type": "OddException", "code": 1}}', b"[]")
 TABLE, VIEWS, ONE_VIEW = r"POST .*/tables/[^/]+$", r"POST .*/views$", r"POST .*/views/[^/]+$"
@@ -95,7 +95,7 @@ def odd(home: Lake) -> Odd:
 
 
 def ended(act: Callable[[], object]) -> object:
-    """What an action gives, or the typed error that it ends with; anything else is a failure."""
+    """Return the result of an action, or the typed error that it raises; any other error is a failure."""
     try:
         return act()
     except MaterializedViewError as error:
@@ -135,7 +135,7 @@ def rolled_back(home: Lake, odd: Odd, status: int, *, landed: bool) -> None:
 
 
 def expired(home: Lake, odd: Odd, status: int, *, landed: bool) -> None:
-    # A branch of a driver that died: nothing else is needless in a table with its whole history.
+    # A branch of a driver that died: a table with its complete history has no other garbage.
     storage = home.storage()
     assert storage.name is not None
     refresh_id = str(uuid.uuid4()).replace("-", "_")
@@ -219,7 +219,7 @@ ACTIONS = (published, rolled_back, expired, branch_dropped, created, redefined, 
 
 @pytest.mark.parametrize("landed", [True, False], ids=["landed", "not-sent"])
 @pytest.mark.parametrize("act", ACTIONS, ids=lambda act: act.__name__)
-def test_i04_an_odd_answer_to_a_commit_is_followed_by_a_look(
+def test_i04_an_odd_answer_to_a_commit_is_settled_by_reading_the_table(
     home: Lake, odd: Odd, act: Callable[..., None], landed: bool
 ) -> None:
     for status in SOME:
@@ -229,13 +229,15 @@ def test_i04_an_odd_answer_to_a_commit_is_followed_by_a_look(
 @pytest.mark.slow
 @pytest.mark.parametrize("landed", [True, False], ids=["landed", "not-sent"])
 @pytest.mark.parametrize("act", ACTIONS, ids=lambda act: act.__name__)
-def test_every_status_is_followed_by_a_look(home: Lake, odd: Odd, act: Callable[..., None], landed: bool) -> None:
+def test_every_status_is_settled_by_reading_the_table(
+    home: Lake, odd: Odd, act: Callable[..., None], landed: bool
+) -> None:
     for status in range(400, 600):
         act(home, odd, status, landed=landed)
 
 
 @pytest.mark.parametrize("pattern", [r"GET .*/views/", r"GET .*/tables/"])
-def test_an_odd_answer_to_a_look_is_a_typed_error(home: Lake, odd: Odd, pattern: str) -> None:
+def test_an_odd_answer_to_a_read_is_a_typed_error(home: Lake, odd: Odd, pattern: str) -> None:
     for status in SOME:
         odd.arm(pattern, status, landed=False)
         found = ended(lambda: home.refresh(effects=QUICK).outcome)

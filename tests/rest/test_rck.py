@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Iceberg's REST compatibility kit, whose view tests nobody here wrote, judges our view writer and our swap."""
+"""Iceberg's REST compatibility kit, an independent test suite, is run on this package's view writer and swap."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from tests.rest.java import java_command
 from tests.services import RestServers
 
 KIT = "org.apache.iceberg.rest.RESTCompatibilityKitViewCatalogTests"
-#: One test is for catalogs with an empty namespace: it is left out by its own assumption.
+#: One test is for catalogs with an empty namespace; its own assumption skips it.
 EXPECTED = {"found": 51, "successful": 50, "aborted": 1, "failed": 0, "skipped": 0}
 
 
 @pytest.mark.parametrize("database", ["sqlite_uri", pytest.param("postgres_uri", marks=pytest.mark.postgres)])
-def test_the_compatibility_kit_passes_on_our_views(
+def test_the_compatibility_kit_passes_for_views(
     rest_jvm: RestServers, request: pytest.FixtureRequest, database: str, warehouse: Path, tmp_path: Path
 ) -> None:
     """Create, replace, properties, location, rename, register, drop, and the conflicts of each."""
@@ -45,7 +45,7 @@ def test_the_compatibility_kit_passes_on_our_views(
     counts = {word: int(number) for number, word in re.findall(r"\[\s*(\d+) tests (\w+)\s*\]", done.stdout)}
     print({word: counts.get(word) for word in EXPECTED})
     assert {word: counts.get(word) for word in EXPECTED} == EXPECTED, done.stdout + done.stderr
-    # Java packs its view files by default, we do not: it was our writer that wrote them.
+    # Java compresses its view files by default, this package does not: so its writer wrote them.
     views = [path for path in warehouse.rglob("*.metadata.json") if b'"view-uuid"' in path.read_bytes()]
     assert views
     assert not list(warehouse.rglob("*.gz.metadata.json"))

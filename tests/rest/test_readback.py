@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every metadata file that we write is read back by Java, by pyiceberg and by us: all three see the same."""
+"""Java, pyiceberg and this package read the same content from every metadata file that this package writes."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def home(sqlite_uri: str, warehouse: Path) -> Iterator[Lake]:
 
 
 def files(warehouse: Path) -> tuple[list[Path], list[Path]]:
-    """Our view files and our storage table files; base tables are none of ours."""
+    """The view files and storage table files of this package; base tables have other writers."""
     found = sorted(path for path in warehouse.rglob("*.metadata.json"))
     documents = {path: decode(path.read_bytes(), source=str(path)) for path in found}
     views = [path for path, document in documents.items() if "view-uuid" in document]
@@ -51,7 +51,7 @@ def files(warehouse: Path) -> tuple[list[Path], list[Path]]:
 
 
 def change(home: Lake, name: str, *changes: Any) -> LoadedView:
-    """Publish changes of a view's metadata, one file each."""
+    """Publish changes of a view's metadata, with one file each."""
     for item in changes:
         view = home.catalog.load(name)
         assert home.catalog.replace(view, item(view.metadata))
@@ -72,7 +72,7 @@ def redefined(number: int, **changes: Any) -> Any:
 
 
 def check(reference: Reference, warehouse: Path, *, at_least: tuple[int, int]) -> tuple[int, int]:
-    """Compare all files that are there; how many views' and tables' files there were."""
+    """Compare all files, and return the number of views' and tables' files."""
     views, tables = files(warehouse)
     for path in views:
         assert reference.view(path.as_uri()) == our_view(path) == their_view(path), path
@@ -85,10 +85,10 @@ def check(reference: Reference, warehouse: Path, *, at_least: tuple[int, int]) -
     return len(views), len(tables)
 
 
-def test_views_and_storage_tables_of_a_busy_life_are_read_alike(
+def test_all_metadata_files_of_a_view_s_lifetime_are_read_alike(
     home: Lake, reference: Reference, warehouse: Path
 ) -> None:
-    """Created, refreshed, fast-forwarded, replaced, refreshed again, commented upon; plain and packed."""
+    """Created, refreshed, fast-forwarded, replaced, refreshed again, commented; plain and compressed."""
     home.view(properties={"comment": 'été ☃ "quoted"\n'})
     home.view("packed", TOTAL, properties={"write.metadata.compression-codec": "gzip"})
     for name in ("sales.daily", "sales.packed"):
@@ -108,7 +108,7 @@ def test_views_and_storage_tables_of_a_busy_life_are_read_alike(
 
 
 def test_time_travel_tags_rollback_and_expiry_are_read_alike(home: Lake, reference: Reference, warehouse: Path) -> None:
-    """The record of each refresh, its tag, and the data files that each tag keeps."""
+    """The record of each refresh, its tag, and the data files that each tag retains."""
     home.view(time_travel=True)
     home.view("short")
     for _ in range(3):
@@ -129,7 +129,7 @@ def test_time_travel_tags_rollback_and_expiry_are_read_alike(home: Lake, referen
 def test_many_versions_schemas_and_rollbacks_of_a_view_are_read_alike(
     home: Lake, reference: Reference, warehouse: Path
 ) -> None:
-    """More versions than are kept, columns of every kind, other dialects, other codecs, another folder."""
+    """More versions than are retained, columns of every type, other dialects, other codecs, another folder."""
     home.plain_view("v", "SELECT 0 AS n", ["n"])
     kinds = ["boolean", "int", "float", "double", "date", "time", "timestamp", "timestamptz", "string", "uuid"]
     kinds += ["binary", "fixed[7]", "decimal(9, 2)"]
@@ -165,10 +165,10 @@ def test_many_versions_schemas_and_rollbacks_of_a_view_are_read_alike(
 
 
 @pytest.mark.parametrize("name", ["view_draft_1.json", "view_draft_2.json", "view_java.json"])
-def test_a_file_of_a_draft_or_of_java_becomes_one_that_all_read_alike(
+def test_a_changed_file_of_a_draft_or_of_java_is_read_alike(
     home: Lake, reference: Reference, warehouse: Path, name: str
 ) -> None:
-    """Our first change of it writes version 1 of the format."""
+    """The first change by this package writes version 1 of the format."""
     document = json.loads((DATA / name).read_text())
     folder = warehouse / "sales" / "old"
     home.iceberg.create_namespace_if_not_exists("sales")
@@ -176,16 +176,16 @@ def test_a_file_of_a_draft_or_of_java_becomes_one_that_all_read_alike(
     old.write_text(json.dumps({**document, "location": folder.as_uri()}))
     identifier = Identifier("lake", ("sales",), "old")
     home.catalog.create(identifier, home.catalog.load_at(identifier, old.as_uri()).metadata)
-    allowed = {"replace.drop-dialect.allowed": "true"}  # one of them is of another dialect only
+    allowed = {"replace.drop-dialect.allowed": "true"}  # one of them has another dialect only
     change(home, "sales.old", lambda metadata: with_view_properties(metadata, allowed), redefined(9))
     check(reference, warehouse, at_least=(3, 0))
 
 
 @pytest.mark.parametrize("way", ["sqlite_uri", "rest_uri"])
-def test_registered_storage_tables_are_read_alike(
+def test_storage_tables_in_the_registered_layout_are_read_alike(
     request: pytest.FixtureRequest, way: str, reference: Reference, warehouse: Path
 ) -> None:
-    """In the registered layout the catalog writes the files, of the snapshots, properties and tags that we commit."""
+    """In the registered layout the catalog writes the files, with the committed snapshots, properties and tags."""
     with lake(str(request.getfixturevalue(way)), warehouse, layout="registered") as home:
         home.table()
         home.view(time_travel=True)
@@ -201,8 +201,8 @@ def test_registered_storage_tables_are_read_alike(
         assert kept == their_data_files(Path(location.removeprefix("file:")))
 
 
-def test_a_difference_would_be_seen(home: Lake, reference: Reference, warehouse: Path) -> None:
-    """The comparison itself: one changed value of a storage table's file is a difference."""
+def test_the_comparison_detects_a_difference(home: Lake, reference: Reference, warehouse: Path) -> None:
+    """One changed value in a storage table's file is a difference."""
     home.view()
     home.refresh()
     _, (*_, path) = files(warehouse)

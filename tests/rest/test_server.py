@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Iceberg's own REST server, over the same tables as a SQL catalog: one catalog, three ways in."""
+"""Iceberg's own REST server over the same tables as a SQL catalog: one catalog, three ways to access it."""
 
 from __future__ import annotations
 
@@ -38,10 +38,10 @@ def create_view(catalog: Catalog, name: str, sql: str) -> None:
 
 
 @pytest.mark.parametrize("database", DATABASES)
-def test_one_catalog_is_the_same_through_rest_and_through_sql(
+def test_a_catalog_has_the_same_content_through_rest_and_through_sql(
     rest_jvm: RestServers, request: pytest.FixtureRequest, database: str, warehouse: Path
 ) -> None:
-    """What the commit tests on REST stand on: a table and a view made by one are what the other one loads."""
+    """The commit tests through REST depend on this: a table and a view that one creates can be loaded by the other."""
     uri = str(request.getfixturevalue(database))
     with (
         rest_jvm.serve(uri, warehouse) as address,
@@ -58,12 +58,12 @@ def test_one_catalog_is_the_same_through_rest_and_through_sql(
 
 
 def test_the_server_listens_on_the_loopback_address_only(rest_uri: str) -> None:
-    """Nobody outside this machine may reach it."""
+    """No other host may connect to it."""
     assert urlsplit(rest_uri).hostname == "127.0.0.1"
 
 
-def test_a_machine_without_java_is_told_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The tests are skipped there: the reason must say how to have them."""
+def test_the_error_on_a_machine_without_java_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The tests are skipped there, and the reason says what to install."""
     monkeypatch.delenv("JAVA_HOME", raising=False)
     monkeypatch.setenv("PATH", "")
     with pytest.raises(ServiceUnavailableError, match="apt-get install openjdk-17-jre-headless"):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Times of a wrong clock in table metadata: found, and corrected so that Java Iceberg reads the table again."""
+"""Future times in table metadata, written by a wrong clock, are found and corrected so that Java reads the table."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def java_reads(document: dict[str, Any]) -> bool:
 
 
 @given(tables())
-def test_what_is_corrected_is_read_by_java_and_has_no_time_in_the_future(document: dict[str, Any]) -> None:
+def test_corrected_metadata_is_read_by_java_and_has_no_time_in_the_future(document: dict[str, Any]) -> None:
     before = copy.deepcopy(document)
     assert goes_back(document) == (not java_reads(document))
     after = corrected(document, STORE)
@@ -63,12 +63,12 @@ def test_what_is_corrected_is_read_by_java_and_has_no_time_in_the_future(documen
     assert [item["snapshot-id"] for item in after["snapshot-log"]] == [
         item["snapshot-id"] for item in before["snapshot-log"]
     ]
-    # Who comes a minute later with a right clock can change the table.
+    # A writer with a correct clock can change the table a minute later.
     assert java_reads({**after, "last-updated-ms": STORE})
 
 
 @given(tables())
-def test_what_lies_in_the_past_stays_as_it_is(document: dict[str, Any]) -> None:
+def test_times_in_the_past_are_not_changed(document: dict[str, Any]) -> None:
     late = latest_ms(document) + 400 * MINUTE
     assert not_after(document, late) == {**document, "properties": not_after(document, late)["properties"]}
     assert not is_ahead(document, latest_ms(document) - MAX_AHEAD_MS)
@@ -77,14 +77,14 @@ def test_what_lies_in_the_past_stays_as_it_is(document: dict[str, Any]) -> None:
         assert not is_false(document, late)
 
 
-def test_a_table_without_logs_and_with_a_property_of_others_is_taken_as_it_is() -> None:
+def test_a_table_without_logs_and_with_a_foreign_property_is_not_changed() -> None:
     for text in ("", "[]", "{}", '{"refreshes": 3}', '{"refreshes": [1]}', "\x00"):
         assert corrected({"properties": {PROPERTY: text}}, STORE)["properties"][PROPERTY] == text
     assert latest_ms({}) == 0
     assert not is_false({"snapshots": None, "snapshot-log": None}, STORE)
 
 
-def test_the_driver_allows_what_the_store_allows() -> None:
+def test_the_driver_and_the_store_tolerate_the_same_clock_difference() -> None:
     from airflow_mv.job import clock
 
     assert clock.MAX_AHEAD_MS == MAX_AHEAD_MS

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Names: what can be written, what is refused, and that writing and reading are inverse."""
+"""Identifiers: which are accepted and refused, and that parsing reverses formatting."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ identifiers = st.builds(Identifier, legal_parts, st.lists(legal_parts, min_size=
     ],
 )
 def test_a_name_is_read_with_backticks_and_completed_from_the_defaults(text: str, expected: Identifier) -> None:
-    """Users write short names; everything inside works on full ones."""
+    """Users may write short names; the code works with full names."""
     assert Identifier.parse(text, default_catalog="home", default_namespace=("main", "inner")) == expected
 
 
@@ -57,14 +57,14 @@ def test_a_name_is_read_with_backticks_and_completed_from_the_defaults(text: str
         ("a.b", "too few parts"),
     ],
 )
-def test_what_cannot_be_a_name_is_refused_with_the_place_or_the_part(text: str, reason: str) -> None:
-    """A name goes into SQL, file paths and database rows: nothing odd may get that far."""
+def test_an_invalid_name_is_refused_with_the_reason(text: str, reason: str) -> None:
+    """Names are used in SQL, file paths and database rows, so they are validated first."""
     with pytest.raises(InvalidIdentifierError, match=reason):
         Identifier.parse(text)
 
 
 def test_a_name_of_one_part_needs_a_default_namespace_too() -> None:
-    """Guessing a namespace would read another table."""
+    """A guessed namespace could name another table."""
     with pytest.raises(InvalidIdentifierError, match="too few parts"):
         Identifier.parse("daily", default_catalog="lake")
 
@@ -72,8 +72,8 @@ def test_a_name_of_one_part_needs_a_default_namespace_too() -> None:
 @pytest.mark.parametrize(
     "parts", [("", ("s",), "t"), ("c", ("",), "t"), ("c", (), "t"), ("c", ("s",), "\x1f"), ("c", ("s",), "x" * 256)]
 )
-def test_no_way_of_making_an_identifier_skips_the_checks(parts: tuple[str, tuple[str, ...], str]) -> None:
-    """Identifiers also come from catalogs and stored files, not only from written names."""
+def test_every_way_to_create_an_identifier_validates_it(parts: tuple[str, tuple[str, ...], str]) -> None:
+    """Identifiers also come from catalogs and stored files, not only from user input."""
     with pytest.raises(InvalidIdentifierError):
         Identifier(*parts)
 
@@ -87,15 +87,14 @@ def test_reading_what_was_written_gives_the_same_identifier(identifier: Identifi
 
 @given(identifiers)
 def test_the_sql_form_is_read_by_a_spark_parser_as_exactly_these_parts(identifier: Identifier) -> None:
-    """Whatever a part holds, it cannot end the name and begin other SQL."""
+    """No part of a name can end the name and start other SQL."""
     table = sqlglot.parse_one(f"SELECT * FROM {identifier.sql()}", dialect="spark").find(exp.Table)
     assert table is not None
     assert tuple(part.name for part in table.parts) == identifier.parts
 
 
 @given(st.text(max_size=40))
-def test_any_text_is_either_a_name_or_a_clear_refusal(text: str) -> None:
-    """No input ends in another error."""
+def test_any_text_is_parsed_as_a_name_or_refused_with_one_error_type(text: str) -> None:
     try:
         identifier = Identifier.parse(text)
     except InvalidIdentifierError:
@@ -103,14 +102,14 @@ def test_any_text_is_either_a_name_or_a_clear_refusal(text: str) -> None:
     assert Identifier.parse(str(identifier)) == identifier
 
 
-def test_the_readable_form_has_backticks_only_where_they_are_needed() -> None:
-    """People read it in logs and paste it into Spark."""
+def test_the_readable_form_uses_backticks_only_where_they_are_needed() -> None:
+    """Users read it in logs and paste it into Spark."""
     assert str(Identifier("lake", ("sales-eu",), "daily_1")) == "lake.`sales-eu`.daily_1"
     assert quote("a`b") == "`a``b`"
     assert split("`a``b`.c") == ("a`b", "c")
 
 
 def test_identifiers_sort_by_catalog_namespace_and_name() -> None:
-    """Stored lists of tables have one order."""
+    """Stored lists of tables are sorted by it."""
     names = ["b.a.a", "a.b.a", "a.a.b", "a.a.a"]
     assert [str(i) for i in sorted(map(Identifier.parse, names))] == sorted(names)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The two ``materialized_view_metadata`` records: what is read, kept, written and refused."""
+"""The two ``materialized_view_metadata`` records: parsing, preserved fields, serialization and validation."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def read_state(text: str) -> StorageState | None:
 
 
 def changed(path: str, value: Any) -> dict[str, Any]:
-    """The storage record with one field set, or taken out for ``...``."""
+    """The storage record with one field set, or removed for ``...``."""
     document = json.loads(json.dumps(STATE))
     *steps, last = path.split("/")
     place: Any = document
@@ -50,7 +50,7 @@ def changed(path: str, value: Any) -> dict[str, Any]:
     return document
 
 
-# -- what is read ------------------------------------------------------------------------------
+# -- parsing -----------------------------------------------------------------------------------
 
 
 def test_a_view_without_the_property_is_a_plain_view() -> None:
@@ -61,8 +61,8 @@ def test_a_storage_table_without_the_property_was_never_refreshed() -> None:
     assert parse_storage_state({}, view="v", location=FILE) is None
 
 
-def test_an_empty_list_of_refreshes_says_never_refreshed_too() -> None:
-    """The format allows it, and another writer may prefer it to leaving the property out."""
+def test_an_empty_list_of_refreshes_means_never_refreshed() -> None:
+    """The format allows it; other writers may use it instead of omitting the property."""
     assert read_state('{"refreshes": [], "current-refresh-id": "none"}') is None
 
 
@@ -73,7 +73,7 @@ def test_settings_have_the_defaults_of_the_format() -> None:
 
 
 def test_defaults_are_not_written_out() -> None:
-    """A rewrite must change what it means to change, and nothing else."""
+    """A rewrite must not add fields that it does not change."""
     read = read_settings(json.dumps(SETTINGS))
     assert read is not None
     assert json.loads(property_text(read)) == SETTINGS
@@ -101,7 +101,7 @@ def test_any_refresh_of_the_history_is_found_by_its_id() -> None:
         read.find("third")
 
 
-# -- what is kept ------------------------------------------------------------------------------
+# -- preserved fields --------------------------------------------------------------------------
 
 json_values = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**80), 2**80) | st.text(max_size=8) | st.floats(-1e9, 1e9),
@@ -160,8 +160,8 @@ def test_repointing_a_view_changes_only_the_location(document: dict[str, Any]) -
     }
 
 
-def test_an_unknown_field_spelled_like_one_of_ours_is_kept_as_it_is() -> None:
-    """``refresh_id`` is not ``refresh-id``: neither read for it nor renamed."""
+def test_an_unknown_field_with_a_similar_name_is_preserved() -> None:
+    """``refresh_id`` is not ``refresh-id``: it is neither read instead of it nor renamed."""
     document = changed("refreshes/0/refresh_id", "not ours")
     read = read_state(json.dumps(document))
     assert read is not None
@@ -174,21 +174,21 @@ def record(refresh_id: str) -> RefreshRecord:
     return RefreshRecord.read({"refresh-id": refresh_id, "version-id": 1, "base-tables": []}, source="test")
 
 
-def test_without_time_travel_the_one_record_is_replaced_and_unknown_fields_stay() -> None:
+def test_without_time_travel_the_single_record_is_replaced_and_unknown_fields_are_preserved() -> None:
     before = read_state(json.dumps({**STATE, "x-note": [1]}))
     after = StorageState.after(before, record("third"), keep=1)
     assert [item.refresh_id for item in after.refreshes] == ["third"]
     assert after.document()["x-note"] == [1]
 
 
-def test_with_time_travel_records_are_added_and_old_ones_stay_word_for_word() -> None:
+def test_with_time_travel_records_are_added_and_old_records_are_not_changed() -> None:
     before = read_state(json.dumps(STATE))
     after = StorageState.after(before, record("third"), keep=100)
     assert after.document()["refreshes"][:2] == STATE["refreshes"]
     assert after.current.refresh_id == "third"
 
 
-# -- what is refused ---------------------------------------------------------------------------
+# -- validation --------------------------------------------------------------------------------
 
 BROKEN_FIELDS = [
     ("refreshes", ..., "refreshes"),
@@ -220,7 +220,7 @@ BROKEN_FIELDS = [
 
 
 @pytest.mark.parametrize(("path", "value", "named"), BROKEN_FIELDS)
-def test_a_broken_field_is_named_with_its_view_and_file(path: str, value: object, named: str) -> None:
+def test_an_error_names_the_invalid_field_the_view_and_the_file(path: str, value: object, named: str) -> None:
     with pytest.raises(InvalidMetadataError) as caught:
         read_state(json.dumps(changed(path, value)))
     assert named in str(caught.value)
@@ -238,7 +238,7 @@ def test_a_broken_field_is_named_with_its_view_and_file(path: str, value: object
         ({**SETTINGS, "refresh-strategy": "sometimes"}, "refresh-strategy"),
     ],
 )
-def test_broken_settings_are_named_with_their_view_and_file(document: dict[str, Any], named: str) -> None:
+def test_an_error_names_the_invalid_setting_the_view_and_the_file(document: dict[str, Any], named: str) -> None:
     with pytest.raises(InvalidMetadataError, match=named) as caught:
         read_settings(json.dumps(document))
     assert "lake.sales.daily" in str(caught.value)
@@ -268,7 +268,7 @@ HOSTILE = {
 
 
 @pytest.mark.parametrize("text", HOSTILE.values(), ids=HOSTILE.keys())
-def test_hostile_text_ends_in_one_error_that_names_view_file_and_property(text: str) -> None:
+def test_hostile_text_is_refused_with_one_error_that_names_view_file_and_property(text: str) -> None:
     for read in (read_state, read_settings):
         with pytest.raises(InvalidMetadataError) as caught:
             read(text)

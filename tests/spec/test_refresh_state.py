@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The draft's ``refresh-state``: what is written, and what other writers have written."""
+"""The draft's ``refresh-state``: what this package writes, and what it reads from other writers."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def made(*tables: BaseTable, views: tuple[NestedViewVersion, ...] = ()) -> Refre
     return refresh_state(version_id=4, started_ms=5, tables=tables, nested_views=views, catalog="lake")
 
 
-def test_what_is_written_is_the_draft_s_document() -> None:
+def test_the_written_document_follows_the_draft() -> None:
     plain = NestedViewVersion.read({"identifier": "lake.s.v", "uuid": "v-1", "version-id": 2}, source="test")
     text = write(made(base("lake.`s`.`odd name`"), base("other.a.b.c"), views=(plain,)), DEFAULT_DIALECT, view="v")
     assert json.loads(text or "") == {
@@ -53,25 +53,25 @@ def test_what_is_written_is_the_draft_s_document() -> None:
     }
 
 
-def test_a_table_that_cannot_be_told_is_left_out() -> None:
-    """The draft wants a uuid and a snapshot of each; a list that lacks one reads as "not determined"."""
+def test_a_table_without_a_uuid_or_snapshot_is_omitted() -> None:
+    """The draft requires both for each table; readers take an incomplete list as "not determined"."""
     assert made(base("lake.s.t", uuid=None), base("lake.s.u", snapshot=-1)).source_states == ()
 
 
-def test_nothing_is_written_where_none_is_asked_for() -> None:
+def test_nothing_is_written_if_the_property_is_none() -> None:
     assert write(made(), "none", view="v") is None
     with pytest.raises(ConfigurationError, match=r"view v.*airflow-mv\.refresh-state.*'1999'.*2026-06"):
         write(made(), "1999", view="v")
 
 
-def test_the_version_s_name_of_iceberg_rust_is_read() -> None:
+def test_the_field_name_that_iceberg_rust_uses_for_the_version_is_read() -> None:
     document = {"refresh-version-id": 1, **{key: item for key, item in NOW.items() if key != "view-version-id"}}
     for text in (NOW, document):
         assert parse(json.dumps(text), source="s") == RefreshState.read(NOW, source="s")
 
 
-def test_sources_may_be_missing_altogether() -> None:
-    """The draft's reference parser takes that for "none were tracked"."""
+def test_source_states_may_be_missing() -> None:
+    """The draft's reference parser takes this as "none were tracked"."""
     assert parse('{"view-version-id": 1, "refresh-start-timestamp-ms": 2}', source="s").source_states == ()
 
 
@@ -86,12 +86,12 @@ def test_sources_may_be_missing_altogether() -> None:
         ({"refresh-start-timestamp-ms": None}, "refresh-start-timestamp-ms"),
     ],
 )
-def test_what_is_none_of_them_is_named(changed: dict[str, Any], field: str) -> None:
+def test_an_invalid_field_is_named(changed: dict[str, Any], field: str) -> None:
     with pytest.raises(InvalidMetadataError, match=f"summary of x.*{field}"):
         parse(json.dumps({**NOW, **changed}), source="summary of x")
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{", "null", '{"source-states": {}}', '{"source-states": [1]}'])
-def test_what_is_no_document_is_a_typed_error(text: str) -> None:
+def test_text_that_is_not_a_document_raises_a_typed_error(text: str) -> None:
     with pytest.raises(InvalidMetadataError, match="summary"):
         parse(text, source="summary")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Table metadata: versions 1 to 3, time travel by id, time and ref, and what is refused."""
+"""Table metadata: format versions 1 to 3, time travel by id, time and ref, and validation."""
 
 from __future__ import annotations
 
@@ -89,8 +89,8 @@ def test_all_three_format_versions_are_read_plain_and_gzipped() -> None:
 
 
 @pytest.mark.parametrize("nothing", [-1, None, ...])
-def test_a_table_that_was_never_written_has_no_head(nothing: object) -> None:
-    """Version 1 writers say -1, pyiceberg says null, Java leaves it out."""
+def test_a_table_that_was_never_written_has_no_current_snapshot(nothing: object) -> None:
+    """Version 1 writers store -1, pyiceberg stores null, Java omits the field."""
     assert table(current_snapshot_id=nothing).head is None
 
 
@@ -101,7 +101,7 @@ def test_a_version_1_snapshot_without_summary_counts_as_a_change_of_rows() -> No
     assert (read.operation, read.sequence_number, read.count("added-records")) == ("overwrite", 0, 0)
 
 
-def test_a_summary_that_is_no_number_counts_as_zero() -> None:
+def test_a_summary_value_that_is_not_a_number_counts_as_zero() -> None:
     read = table(snapshots=[snapshot(2, None, summary={"operation": "append", "added-records": "many"})])
     assert read.snapshots[0].count("added-records") == 0
 
@@ -114,26 +114,26 @@ def test_a_summary_that_is_no_number_counts_as_zero() -> None:
     [(200, 2), (299, 2), (300, 3), (399, 3), (400, 2), (499, 2), (500, 4), (10**15, 4)],
 )
 def test_time_travel_follows_the_log_through_a_rollback(at: int, expected: int) -> None:
-    """At 400 the table was rolled back to 2: what was read then is 2, not 3."""
+    """At 400 the table was rolled back to 2, so it reads 2, not 3."""
     assert snapshot_as_of(table(), at, name="t").snapshot_id == expected
 
 
-def test_a_time_before_the_first_entry_says_the_oldest_that_can_be_had() -> None:
+def test_a_time_before_the_first_entry_is_refused_with_the_oldest_possible_time() -> None:
     with pytest.raises(SnapshotNotFoundError, match=r"as of 99 ms: the oldest possible time is 200"):
         snapshot_as_of(table(), 99, name="t")
 
 
-def test_a_time_whose_snapshot_has_expired_says_so() -> None:
+def test_a_time_whose_snapshot_has_expired_is_refused_with_the_reason() -> None:
     with pytest.raises(SnapshotNotFoundError, match=r"it was at 1, which has expired; .* is 200 ms"):
         snapshot_as_of(table(), 150, name="t")
 
 
-def test_time_travel_in_a_table_that_was_never_written_says_so() -> None:
+def test_time_travel_in_a_table_that_was_never_written_is_refused_with_the_reason() -> None:
     with pytest.raises(SnapshotNotFoundError, match="none was written"):
         snapshot_as_of(table(snapshot_log=[], current_snapshot_id=None), 100, name="t")
 
 
-# -- what lies between two snapshots -----------------------------------------------------------
+# -- snapshots between two snapshots -----------------------------------------------------------
 
 
 def ids(found: tuple[Any, ...] | None) -> list[int] | None:
@@ -148,7 +148,7 @@ def ids(found: tuple[Any, ...] | None) -> list[int] | None:
         (3, 4, None),  # rolled back
         (4, 2, None),
         (4, 4, []),
-        (None, 4, None),  # 1 has expired: what it did is not known
+        (None, 4, None),  # 1 has expired: its changes are not known
         (None, None, []),
         (9, 4, None),
     ],
@@ -159,11 +159,11 @@ def test_the_snapshots_between_two_are_listed_oldest_first(
     assert ids(snapshots_between(table(), old, new)) == expected
 
 
-def test_the_whole_history_lies_between_nothing_and_the_head() -> None:
+def test_the_whole_history_is_listed_from_no_snapshot_to_the_current_one() -> None:
     assert ids(snapshots_between(table(snapshots=[snapshot(1, None), snapshot(2, 1)]), None, 2)) == [1, 2]
 
 
-def test_a_circle_of_parents_ends() -> None:
+def test_a_cycle_of_parents_is_not_followed_forever() -> None:
     """Hostile metadata must not hang a scheduler."""
     circle = table(snapshots=[snapshot(2, 3), snapshot(3, 2)])
     assert [item.snapshot_id for item in ancestors(circle, 3)] == [3, 2]
@@ -173,7 +173,7 @@ def test_a_circle_of_parents_ends() -> None:
 # -- the next metadata file --------------------------------------------------------------------
 
 
-def test_the_next_file_keeps_everything_else_and_joins_the_log() -> None:
+def test_the_next_file_preserves_all_other_fields_and_is_added_to_the_log() -> None:
     after = with_properties(V3, previous_location="s3://b/v2.json", updates={"p": "1"}, tags={}, now_ms=900)
     assert {**after, "properties": 0, "last-updated-ms": 0, "metadata-log": 0} == {
         **V3,
@@ -187,12 +187,12 @@ def test_the_next_file_keeps_everything_else_and_joins_the_log() -> None:
     assert "p" not in V3["properties"]
 
 
-def test_a_clock_that_runs_behind_does_not_turn_the_table_s_time_back() -> None:
+def test_a_slow_clock_does_not_move_the_table_s_time_back() -> None:
     after = with_properties(V2, previous_location="x", updates={}, tags={}, now_ms=3)
     assert after["last-updated-ms"] == 500
 
 
-def test_a_tag_joins_the_refs() -> None:
+def test_a_tag_is_added_to_the_refs() -> None:
     after = with_properties(V2, previous_location="x", updates={}, tags={"refresh-1": 4}, now_ms=900)
     assert after["refs"] == {**V2["refs"], "refresh-1": {"snapshot-id": 4, "type": "tag"}}
 
@@ -206,7 +206,7 @@ def test_the_metadata_log_is_bounded_by_the_table_s_property(limit: str, kept: i
     assert after["metadata-log"][-1]["metadata-file"] == "new"
 
 
-# -- what is refused ---------------------------------------------------------------------------
+# -- validation --------------------------------------------------------------------------------
 
 BROKEN: list[tuple[dict[str, Any], str]] = [
     ({"format_version": 4}, "format-version.*4 is not supported"),
@@ -235,7 +235,7 @@ BROKEN: list[tuple[dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("changes", "named"), BROKEN)
-def test_a_broken_field_is_named_with_its_view_and_file(changes: dict[str, Any], named: str) -> None:
+def test_an_error_names_the_invalid_field_the_view_and_the_file(changes: dict[str, Any], named: str) -> None:
     with pytest.raises(InvalidMetadataError, match=named) as caught:
         table(**changes)
     assert SOURCE in str(caught.value)
@@ -257,7 +257,7 @@ HOSTILE = {
 
 
 @pytest.mark.parametrize("data", HOSTILE.values(), ids=HOSTILE.keys())
-def test_hostile_bytes_end_in_one_error_that_names_view_and_file(data: bytes) -> None:
+def test_hostile_bytes_are_refused_with_one_error_that_names_view_and_file(data: bytes) -> None:
     with pytest.raises(InvalidMetadataError) as caught:
         table(data)
     assert SOURCE in str(caught.value)

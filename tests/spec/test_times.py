@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Times: texts as they are written, the calendar of a time zone, and what is out of range."""
+"""Times: text formats, the calendar of a time zone, and values out of range."""
 
 from __future__ import annotations
 
@@ -32,25 +32,25 @@ PACKAGE = Path(__file__).parents[2] / "airflow_mv"
         ("2013-06-30T00:00:00,5-0200", datetime(2013, 6, 30, 2, 0, 0, 500000, tzinfo=UTC)),
     ],
 )
-def test_iso_8601_is_read_in_the_zone_that_is_given_where_it_names_none(text: str, expected: datetime) -> None:
+def test_iso_8601_without_an_offset_is_read_in_the_given_zone(text: str, expected: datetime) -> None:
     assert parse_time(text, BERLIN) == expected
     assert parse_time(expected) is expected
 
 
 @pytest.mark.parametrize("text", ["now", "12:00", "2013", "P1D", "2013-06-30/P1D", "2013-13-01", "", "10000-01-01"])
-def test_what_is_not_one_point_in_time_is_refused(text: str) -> None:
-    """pendulum's own parser takes `now`, and `12:00` as of today: a refresh of another interval each day."""
+def test_text_that_is_not_one_point_in_time_is_refused(text: str) -> None:
+    """pendulum's parser accepts `now`, and `12:00` as a time of today: each day another interval would be refreshed."""
     with pytest.raises(ValueError, match=r".+"):
         parse_time(text)
 
 
-def test_a_timestamp_and_a_date_stay_as_they_are_written() -> None:
-    """A literal without a zone is not one in UTC."""
+def test_the_literal_of_a_timestamp_or_date_is_not_changed() -> None:
+    """A literal without a zone is not in UTC."""
     assert parse_timestamp("2013-06-30 01:02:03").tzinfo is None
     assert parse_date("2013-06-30") == date(2013, 6, 30)
 
 
-def test_a_key_of_a_partition_says_how_long_it_is() -> None:
+def test_the_unit_of_a_partition_key_follows_from_its_precision() -> None:
     found = [parse_key(key, BERLIN) for key in ("2024", "2024-06", "2024-06-01", "2024-06-01 07", "2024-06-01T07:15Z")]
     assert [unit for _, unit in found] == ["year", "month", "day", "hour", ""]
     assert [moment.utcoffset() for moment, _ in found][:2] == [timedelta(hours=1), timedelta(hours=2)]
@@ -60,8 +60,8 @@ def test_a_key_of_a_partition_says_how_long_it_is() -> None:
 
 
 @pytest.mark.parametrize("zone", [BERLIN, pendulum.timezone("Europe/Berlin")])
-def test_a_day_of_a_zone_has_23_or_25_hours_when_its_clocks_change(zone: ZoneInfo) -> None:
-    """Whole days go by the calendar, hours by the clock; the kind of time zone does not matter."""
+def test_a_day_has_23_or_25_hours_when_clocks_change(zone: ZoneInfo) -> None:
+    """Whole days follow the calendar, hours follow the clock, for both implementations of time zones."""
     for day, hours in ((datetime(2024, 3, 31, tzinfo=zone), 23), (datetime(2024, 10, 27, tzinfo=zone), 25)):
         for moment in (day, pendulum.instance(day)):
             assert shift(moment, timedelta(days=1)) - moment.astimezone(UTC) == timedelta(hours=hours)
@@ -70,7 +70,7 @@ def test_a_day_of_a_zone_has_23_or_25_hours_when_its_clocks_change(zone: ZoneInf
             assert next_unit(moment, "hour") - moment.astimezone(UTC) == timedelta(hours=1)
 
 
-def test_a_time_that_the_clocks_leave_out_becomes_one_that_they_show() -> None:
+def test_a_time_that_the_clock_change_skips_is_moved_forward() -> None:
     """2:30 did not exist on that day."""
     assert (
         shift(datetime(2024, 3, 30, 2, 30, tzinfo=BERLIN), timedelta(days=1)).isoformat() == "2024-03-31T03:30:00+02:00"
@@ -89,14 +89,16 @@ def test_the_next_unit_of_the_calendar() -> None:
     st.timedeltas(timedelta(days=-400), timedelta(days=400)),
     st.integers(-14 * 60, 14 * 60),
 )
-def test_in_a_zone_without_clock_changes_it_is_plain_arithmetic(micros: int, length: timedelta, minutes: int) -> None:
-    """To the microsecond, as the standard library computes it."""
+def test_in_a_zone_without_clock_changes_the_result_is_plain_arithmetic(
+    micros: int, length: timedelta, minutes: int
+) -> None:
+    """The result equals the standard library's to the microsecond."""
     aware = datetime(1970, 1, 1, tzinfo=timezone(timedelta(minutes=minutes))) + timedelta(microseconds=micros)
     assert shift(aware, length) == aware + length
 
 
 @pytest.mark.parametrize("length", [timedelta(days=1), timedelta(microseconds=1), timedelta(days=9_000_000)])
-def test_what_no_calendar_holds_is_an_error_of_ours(length: timedelta) -> None:
+def test_a_time_outside_the_calendar_raises_our_error(length: timedelta) -> None:
     last = datetime(9999, 12, 31, 23, 59, 59, 999999, tzinfo=UTC)
     with pytest.raises(ConfigurationError, match="is not between the years 1 and 9999"):
         shift(last, length)
@@ -104,15 +106,15 @@ def test_what_no_calendar_holds_is_an_error_of_ours(length: timedelta) -> None:
         next_unit(last, "year")
 
 
-def test_stored_milliseconds_out_of_range_become_the_nearest_time() -> None:
-    """Metadata is untrusted: a status must not fail for a time."""
+def test_stored_milliseconds_out_of_range_become_the_nearest_valid_time() -> None:
+    """Metadata is untrusted: a status must not fail because of a time."""
     assert from_ms(1372550400123).isoformat() == "2013-06-30T00:00:00.123000+00:00"
     assert from_ms(-(10**30)) == datetime(1970, 1, 1, tzinfo=UTC)
     assert from_ms(10**30) == datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC)
 
 
-def test_no_other_module_reads_times() -> None:
-    """The Spark driver has no pendulum: `job/` is left out."""
+def test_no_other_module_parses_times() -> None:
+    """`job/` is excluded, because the Spark driver has no pendulum."""
     parses = re.compile(r"fromisoformat|strptime|fromtimestamp")
     found = [path for path in PACKAGE.rglob("*.py") if parses.search(path.read_text(encoding="utf-8"))]
     assert [path.relative_to(PACKAGE).as_posix() for path in found if "job" not in path.parts] == ["spec/times.py"]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""View metadata: version 1 read and written, the older draft read, changes as functions, broken files refused."""
+"""View metadata: version 1 is read and written, the older draft is read, invalid files are refused."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def column(name: str, kind: Any = "long") -> dict[str, Any]:
 
 
 def with_changes(document: dict[str, Any], **changes: Any) -> dict[str, Any]:
-    """A copy with top-level fields set (``_`` for ``-``), or taken out for ``...``."""
+    """A copy with top-level fields set (``_`` for ``-``), or removed for ``...``."""
     changed = json.loads(json.dumps(document))
     for name, value in changes.items():
         key = name.replace("_", "-")
@@ -87,12 +87,12 @@ def test_reading_and_writing_a_java_file_changes_nothing() -> None:
     assert json.loads(read(JAVA).to_bytes()) == JAVA
 
 
-def test_gzip_is_written_only_where_the_view_asks_for_it() -> None:
-    """Other writers choose by the property, so a change by us must not switch the view's codec."""
-    asked = with_view_properties(read(JAVA), {"write.metadata.compression-codec": "gzip"})
-    assert asked.file_suffix == ".gz.metadata.json"
-    assert read(asked.to_bytes()) == asked
-    assert asked.to_bytes()[:2] == b"\x1f\x8b"
+def test_gzip_is_written_only_if_the_view_s_property_requests_it() -> None:
+    """Other writers choose the codec by the property, so this package must not change it."""
+    gzipped = with_view_properties(read(JAVA), {"write.metadata.compression-codec": "gzip"})
+    assert gzipped.file_suffix == ".gz.metadata.json"
+    assert read(gzipped.to_bytes()) == gzipped
+    assert gzipped.to_bytes()[:2] == b"\x1f\x8b"
     assert read(JAVA).file_suffix == ".metadata.json"
 
 
@@ -119,7 +119,7 @@ def test_unknown_fields_survive_at_every_level(
     assert json.loads(again.to_bytes()) == {**document, "properties": {**properties, "ours": "1"}}
 
 
-def test_a_new_view_says_that_it_was_created() -> None:
+def test_a_new_view_has_the_operation_create() -> None:
     """The format: `summary.operation` is `create` or `replace`."""
     view = a_view()
     assert view.current_version.summary["operation"] == "create"
@@ -128,7 +128,7 @@ def test_a_new_view_says_that_it_was_created() -> None:
     assert (view.current_version_id, [entry.version_id for entry in view.version_log]) == (1, [1])
 
 
-def test_the_spark_text_is_found_among_other_dialects() -> None:
+def test_the_spark_text_is_used_if_there_are_other_dialects() -> None:
     document = with_changes(JAVA)
     ours = document["versions"][0]["representations"][0]
     document["versions"][0]["representations"] = [{"type": "sql", "sql": "trino", "dialect": "trino"}, ours]
@@ -138,13 +138,13 @@ def test_the_spark_text_is_found_among_other_dialects() -> None:
         read(document).sql(view="lake.sales.daily")
 
 
-def test_metadata_files_go_where_the_view_s_property_says() -> None:
-    """As in Java: an engine that collects garbage looks there."""
+def test_metadata_files_are_written_where_the_view_s_property_says() -> None:
+    """Java does the same: an engine that collects orphan files uses this folder."""
     assert a_view().metadata_folder == "file:///lake/sales/daily/metadata"
     assert a_view(**{"write.metadata.path": "file:///elsewhere/"}).metadata_folder == "file:///elsewhere"
 
 
-def test_properties_are_set_and_the_version_stays() -> None:
+def test_setting_properties_does_not_change_the_version() -> None:
     view = with_view_properties(a_view(a="1", b="2"), {"b": "3", "c": "4"})
     assert view.properties == {"a": "1", "b": "3", "c": "4"}
     assert view.versions == a_view().versions
@@ -153,7 +153,7 @@ def test_properties_are_set_and_the_version_stays() -> None:
 # -- changes -----------------------------------------------------------------------------------
 
 
-def test_a_replaced_view_has_a_new_version_and_keeps_the_old() -> None:
+def test_a_replaced_view_has_a_new_version_and_keeps_the_old_one() -> None:
     view = replaced(a_view(comment="x"), "SELECT 'a' AS s", schema=column("s", "string"))
     assert view.current_version_id == 2
     assert [item.version_id for item in view.versions] == [1, 2]
@@ -163,10 +163,10 @@ def test_a_replaced_view_has_a_new_version_and_keeps_the_old() -> None:
 
 
 def test_the_same_definition_is_the_same_version() -> None:
-    """A new version would make every refreshed row look out of date."""
+    """A new version would mark all refreshed rows as outdated."""
     view = a_view()
     assert replaced(view, "SELECT 1 AS n") is view
-    assert replaced(view, "SELECT 1 AS n", schema=column("n")) is view  # field ids and nullability mean nothing
+    assert replaced(view, "SELECT 1 AS n", schema=column("n")) is view  # field ids and nullability are ignored
 
 
 def test_another_column_type_is_another_definition() -> None:
@@ -174,7 +174,7 @@ def test_another_column_type_is_another_definition() -> None:
 
 
 def test_versions_and_their_log_are_bounded() -> None:
-    """As Iceberg does it: the log begins behind its last entry of a dropped version."""
+    """As in Iceberg: the log starts after its last entry of a dropped version."""
     view = a_view()
     for number in range(14):
         view = replaced(view, f"SELECT {number + 2} AS n")
@@ -190,13 +190,13 @@ def test_the_bound_on_versions_is_a_property() -> None:
 
 
 @pytest.mark.parametrize("text", ["0", "-3", "many", "", "²"])
-def test_a_senseless_bound_on_versions_loses_no_current_version(text: str) -> None:
+def test_an_invalid_bound_on_versions_never_drops_the_current_version(text: str) -> None:
     view = replaced(a_view(**{"version.history.num-entries": text}), "SELECT 2 AS n")
     assert view.current_version.version_id == 2
 
 
-def test_the_newest_versions_are_kept_in_whatever_order_they_are_listed() -> None:
-    """Java lists the current version first, and the others from new to old."""
+def test_the_newest_versions_are_kept_whatever_their_order() -> None:
+    """Java lists the current version first, then the others from new to old."""
     view = a_view(**{"version.history.num-entries": "3"})
     for number in range(3):
         view = replaced(view, f"SELECT {number + 2} AS n")
@@ -205,8 +205,8 @@ def test_the_newest_versions_are_kept_in_whatever_order_they_are_listed() -> Non
     assert sorted(item.version_id for item in again.versions) == [3, 4, 5]
 
 
-def test_schemas_of_dropped_versions_go_too() -> None:
-    """Or the file grows with every replace."""
+def test_schemas_of_dropped_versions_are_dropped_too() -> None:
+    """Otherwise the file grows with each replace."""
     view = a_view(**{"version.history.num-entries": "2"})
     for number in range(5):
         view = replaced(view, f"SELECT 1 AS c{number}", schema=column(f"c{number}"))
@@ -214,7 +214,7 @@ def test_schemas_of_dropped_versions_go_too() -> None:
     assert view.schema_.names == ("c4",)
 
 
-def test_rolling_back_is_a_new_entry_of_the_log() -> None:
+def test_a_rollback_adds_an_entry_to_the_log() -> None:
     view = roll_back(replaced(a_view(), "SELECT 2 AS n"), 1, now_ms=3000)
     assert view.current_version_id == 1
     assert view.sql(view="v") == "SELECT 1 AS n"
@@ -222,8 +222,8 @@ def test_rolling_back_is_a_new_entry_of_the_log() -> None:
     assert replaced(view, "SELECT 3 AS n", now_ms=4000).current_version_id == 3
 
 
-def test_an_older_definition_given_again_is_the_older_version() -> None:
-    """As in Java: rows that were refreshed for it are rows of this view again."""
+def test_replacing_with_an_older_definition_reuses_its_version() -> None:
+    """As in Java: rows that were refreshed for this version are valid again."""
     view = replaced(replaced(a_view(), "SELECT 2 AS n"), "SELECT 1 AS n", now_ms=3000)
     assert view.current_version_id == 1
     assert [item.version_id for item in view.versions] == [1, 2]
@@ -236,8 +236,8 @@ def test_an_older_text_with_other_columns_or_names_is_a_new_version() -> None:
     assert replaced(a_view(), {"spark": "SELECT 1 AS n", "trino": "SELECT 1 AS n"}).current_version_id == 2
 
 
-def test_the_text_of_another_dialect_is_lost_only_where_the_view_allows_it() -> None:
-    """As in Java: whoever reads the view with another engine would find no text any more."""
+def test_the_text_of_another_dialect_is_dropped_only_if_the_view_allows_it() -> None:
+    """As in Java: other engines could no longer read the view."""
     view = replaced(a_view(), {"spark": "SELECT 1 AS n", "Trino": "SELECT 1 AS n"})
     assert replaced(view, "SELECT 1 AS n") is view
     with pytest.raises(UnsupportedError, match=r"trino.*replace\.drop-dialect\.allowed"):
@@ -248,12 +248,12 @@ def test_the_text_of_another_dialect_is_lost_only_where_the_view_allows_it() -> 
     assert replaced(allowed, "SELECT 2 AS n").current_version.texts == {"spark": "SELECT 2 AS n"}
 
 
-def test_rolling_back_to_a_version_that_is_not_kept_is_refused() -> None:
+def test_a_rollback_to_a_version_that_is_not_kept_is_refused() -> None:
     with pytest.raises(InvalidMetadataError, match="9"):
         roll_back(a_view(), 9, now_ms=3000)
 
 
-def test_time_in_the_log_never_goes_back() -> None:
+def test_times_in_the_log_never_decrease() -> None:
     assert replaced(a_view(), "SELECT 2 AS n", now_ms=1).version_log[-1].timestamp_ms == 1000
 
 
@@ -286,7 +286,7 @@ def test_field_aliases_and_docs_of_a_draft_become_the_schema() -> None:
     assert read(read(document).to_bytes()) == read(document)
 
 
-def test_field_docs_alone_are_not_lost() -> None:
+def test_field_docs_without_aliases_are_preserved() -> None:
     document = with_changes(DRAFT, current_version_id=1)
     document["versions"][0]["representations"][0]["field-docs"] = ["first", "second"]
     view = read(document)
@@ -295,7 +295,7 @@ def test_field_docs_alone_are_not_lost() -> None:
 
 
 @pytest.mark.parametrize("aliases", [["only one"], "ab", 5, {"a": 1}, [1, 2]])
-def test_aliases_that_do_not_fit_the_columns_are_refused(aliases: object) -> None:
+def test_aliases_that_do_not_match_the_columns_are_refused(aliases: object) -> None:
     document = with_changes(DRAFT, current_version_id=1)
     document["versions"][0]["representations"][0]["field-aliases"] = aliases
     with pytest.raises(InvalidMetadataError, match=r"lake.sales.daily"):
@@ -303,14 +303,14 @@ def test_aliases_that_do_not_fit_the_columns_are_refused(aliases: object) -> Non
 
 
 @pytest.mark.parametrize("schemas", [5, {}, [7], [{"schema-id": "1", "fields": []}], [{"schema-id": 1, "fields": 3}]])
-def test_aliases_of_broken_schemas_are_refused(schemas: object) -> None:
+def test_aliases_with_invalid_schemas_are_refused(schemas: object) -> None:
     document = with_changes(DRAFT, current_version_id=1, schemas=schemas)
     document["versions"][0]["representations"][0]["field-aliases"] = ["a", "b"]
     with pytest.raises(InvalidMetadataError, match="field-aliases"):
         read(document)
 
 
-# -- what is refused ---------------------------------------------------------------------------
+# -- validation --------------------------------------------------------------------------------
 
 
 def version(**changes: Any) -> list[dict[str, Any]]:
@@ -346,7 +346,7 @@ BROKEN = [
 
 
 @pytest.mark.parametrize(("document", "named"), BROKEN)
-def test_a_broken_field_is_named_with_its_view_and_file(document: dict[str, Any], named: str) -> None:
+def test_an_error_names_the_invalid_field_the_view_and_the_file(document: dict[str, Any], named: str) -> None:
     with pytest.raises(InvalidMetadataError, match=named) as caught:
         read(document)
     assert "lake.sales.daily" in str(caught.value)
@@ -376,14 +376,14 @@ HOSTILE = {
 
 
 @pytest.mark.parametrize("data", HOSTILE.values(), ids=HOSTILE.keys())
-def test_hostile_bytes_end_in_one_error_that_names_view_and_file(data: bytes) -> None:
+def test_hostile_bytes_are_refused_with_one_error_that_names_view_and_file(data: bytes) -> None:
     with pytest.raises(InvalidMetadataError) as caught:
         read(data)
     assert "lake.sales.daily" in str(caught.value)
     assert FILE in str(caught.value)
 
 
-def test_a_gzip_bomb_is_not_unpacked() -> None:
+def test_a_gzip_bomb_is_not_decompressed() -> None:
     bomb = gzip.compress(b" " * (MAX_BYTES + 1000), compresslevel=1)
     assert len(bomb) < 2_000_000
     with pytest.raises(InvalidMetadataError, match="larger than"):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Interrupt the refreshes of one view again and again, retry each, and check the whole history from the outside."""
+"""Interrupt the refreshes of one view repeatedly, retry each, and check the complete history from outside."""
 
 from __future__ import annotations
 
@@ -21,33 +21,33 @@ from airflow_mv.maintenance.orphans import collect_orphans
 from airflow_mv.publish.refresh import has_landed
 from tests.builders import QUERY, Lake
 from tests.torture.history import State, check_content, checked, moves, published, row_of, states_of
+from tests.torture.interrupted import HASTY, Case, Ended, Interruption, Story, refresh_with_interruption
 from tests.torture.points import Point
-from tests.torture.struck import HASTY, Blow, Ended, Story, Strike, refresh_and_die
 from tests.torture.victims import Place
 
 _SECONDS = 60
-#: How long a stopped process keeps what it holds, where the retry has to wait for it.
+#: How long a stopped process keeps its locks if the retry has to wait for them.
 _STOPPED_SECONDS = 1.0
 
 
 @dataclass
 class Result:
-    """What a campaign came to.
+    """The result of a campaign.
 
     Args:
-        struck: How often each point was hit, by blow.
+        hits: How often each point was reached, by interruption.
         outcomes: How the retries ended.
-        zombies: How the refreshes ended that went on after the retry.
-        moves: Moves of the pointer.
-        garbage: Files of refreshes that did not come to their end, before the collection.
-        orphans: Those that are there after it, although they are proven the view's.
-        unproven: Those that are there after it, and listed: no metadata file names them.
+        resumed: Outcomes of the refreshes that continued after the retry.
+        moves: The number of pointer moves.
+        garbage: Files of refreshes that did not end, before the collection.
+        orphans: Those that exist after it, although they are proven the view's.
+        unproven: Those that exist after it and are listed: no metadata file names them.
         seconds: Wall-clock time.
     """
 
-    struck: Counter[tuple[Blow, Point]] = field(default_factory=Counter)
+    hits: Counter[tuple[Interruption, Point]] = field(default_factory=Counter)
     outcomes: Counter[str] = field(default_factory=Counter)
-    zombies: Counter[str] = field(default_factory=Counter)
+    resumed: Counter[str] = field(default_factory=Counter)
     moves: int = 0
     garbage: int = 0
     orphans: int = 0
@@ -56,9 +56,9 @@ class Result:
 
     def __add__(self, other: Result) -> Result:
         return Result(
-            self.struck + other.struck,
+            self.hits + other.hits,
             self.outcomes + other.outcomes,
-            self.zombies + other.zombies,
+            self.resumed + other.resumed,
             self.moves + other.moves,
             self.garbage + other.garbage,
             self.orphans + other.orphans,
@@ -68,23 +68,23 @@ class Result:
 
 
 def points_of(processes: ForkServerContext, lake: Lake, place: Place, story: Story) -> list[Point]:
-    """Every point that a refresh of this story passes, by letting one pass them all."""
+    """Return every point of a refresh of this story, by running one without interruption."""
     _prepare(lake, place, story)
-    with _Victim(processes, place, Strike(story, None)) as victim:
-        ended = victim.told()
+    with _Victim(processes, place, Case(story, None)) as victim:
+        ended = victim.reported()
     assert isinstance(ended, Ended), ended
     lake.refresh(place.name)
     return sorted(set(ended.seen))
 
 
-def wage(processes: ForkServerContext, place: Place, strikes: Sequence[Strike], seed: int) -> Result:
-    """Strike, retry and judge; the lake's database must be watched already.
+def run_campaign(processes: ForkServerContext, place: Place, cases: Sequence[Case], seed: int) -> Result:
+    """Interrupt, retry and check; the lake's database must be watched already.
 
     Args:
-        processes: Starts the victims.
-        place: A view of this campaign's own, and its base table: both are made here.
-        strikes: One after the other.
-        seed: For what the base table holds.
+        processes: Starts the interrupted processes.
+        place: The view of this campaign, and its base table: both are created here.
+        cases: Executed one after the other.
+        seed: For the rows of the base table.
     """
     started = time.monotonic()
     choice = random.Random(seed)
@@ -93,8 +93,8 @@ def wage(processes: ForkServerContext, place: Place, strikes: Sequence[Strike], 
         lake.view(place.view, sql=QUERY.replace("lake.sales.orders", f"lake.sales.{place.base}"))
         lake.refresh(place.name)
         result = Result()
-        for strike in strikes:
-            _one(processes, lake, place, strike, result, choice)
+        for case in cases:
+            _one(processes, lake, place, case, result, choice)
         states = checked(lake, place.view, base=place.base)
         result.moves = len(states) - 1
         result.garbage = len(garbage(lake, states))
@@ -109,24 +109,24 @@ def wage(processes: ForkServerContext, place: Place, strikes: Sequence[Strike], 
 
 
 def _one(
-    processes: ForkServerContext, lake: Lake, place: Place, strike: Strike, result: Result, choice: random.Random
+    processes: ForkServerContext, lake: Lake, place: Place, case: Case, result: Result, choice: random.Random
 ) -> None:
     earlier = len(moves(lake.iceberg.engine, row_of(lake, place.view)))
-    _prepare(lake, place, strike.story, choice.choice(["north", "east", "south"]))
-    with _Victim(processes, place, strike) as victim:
-        told = victim.told()
-        assert told == strike.point, f"{strike}: {told}"
-        result.struck[strike.blow, told] += 1
-        if strike.blow == Blow.STOP:
-            _as_zombie(lake, place, victim, result)
+    _prepare(lake, place, case.story, choice.choice(["north", "east", "south"]))
+    with _Victim(processes, place, case) as victim:
+        reported = victim.reported()
+        assert reported == case.point, f"{case}: {reported}"
+        result.hits[case.interruption, reported] += 1
+        if case.interruption == Interruption.STOP:
+            _resumed_after_retry(lake, place, victim, result)
         else:
-            assert victim.exit_code() == {Blow.KILL: -9, Blow.TERM: 143}[strike.blow]
+            assert victim.exit_code() == {Interruption.KILL: -9, Interruption.TERM: 143}[case.interruption]
             result.outcomes[lake.refresh(place.name, effects=HASTY).outcome] += 1
     found = published(states_of(lake, place.view, since=earlier))
-    assert len(found) == 1, f"{strike}: published {len(found)} times"
+    assert len(found) == 1, f"{case}: published {len(found)} times"
     state = lake.storage(place.name).state
     assert state is not None
-    assert list(state.current.snapshots.values()) == [lake.head(place.base)], f"{strike}: not fresh"
+    assert list(state.current.snapshots.values()) == [lake.head(place.base)], f"{case}: not fresh"
 
 
 def _prepare(lake: Lake, place: Place, story: Story, region: str = "north") -> None:
@@ -137,19 +137,19 @@ def _prepare(lake: Lake, place: Place, story: Story, region: str = "north") -> N
 
 
 class _Victim:
-    """A process that refreshes and is struck."""
+    """A process that refreshes and is interrupted."""
 
-    def __init__(self, processes: ForkServerContext, place: Place, strike: Strike) -> None:
-        self.strike = strike
-        self._told, there = processes.Pipe(duplex=False)
-        self._process = processes.Process(target=refresh_and_die, args=(place, strike, there))
+    def __init__(self, processes: ForkServerContext, place: Place, case: Case) -> None:
+        self.case = case
+        self._reports, there = processes.Pipe(duplex=False)
+        self._process = processes.Process(target=refresh_with_interruption, args=(place, case, there))
         self._process.start()
         there.close()
 
-    def told(self) -> Point | Ended:
-        """Wait for what it says next: where it is struck, or how it ended."""
-        assert self._told.poll(_SECONDS), f"{self.strike}: neither struck nor ended"
-        return self._told.recv()
+    def reported(self) -> Point | Ended:
+        """Wait for its next report: the point of the interruption, or the outcome."""
+        assert self._reports.poll(_SECONDS), f"{self.case}: neither interrupted nor ended"
+        return self._reports.recv()
 
     def exit_code(self) -> int | None:
         """Wait for its end."""
@@ -157,41 +157,41 @@ class _Victim:
         return self._process.exitcode
 
     def system(self) -> psutil.Process:
-        """The process as the system sees it."""
+        """The process in the operating system."""
         return psutil.Process(self._process.pid)
 
     def __enter__(self) -> _Victim:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._told.close()
+        self._reports.close()
         self._process.kill()
         self._process.join()
         self._process.close()
 
 
-def _as_zombie(lake: Lake, place: Place, victim: _Victim, result: Result) -> None:
-    """The retry ends while the first try hangs; then the first try goes on as if nothing had been."""
+def _resumed_after_retry(lake: Lake, place: Place, victim: _Victim, result: Result) -> None:
+    """The retry ends while the first try is stopped; then the first try continues."""
     system = victim.system()
     while system.status() != psutil.STATUS_STOPPED:
         time.sleep(0.001)
-    # It may hold a lock of the database that the retry waits for.
+    # It may hold a database lock that the retry waits for.
     waking = threading.Timer(_STOPPED_SECONDS, _wake, [system])
     waking.start()
     result.outcomes[lake.refresh(place.name, effects=HASTY).outcome] += 1
     waking.cancel()
     _wake(system)
-    ended = victim.told()
-    assert isinstance(ended, Ended), f"{victim.strike}: {ended}"
-    assert ended.outcome in ("refreshed", "already-committed", "superseded", "fresh"), f"{victim.strike}: {ended}"
+    ended = victim.reported()
+    assert isinstance(ended, Ended), f"{victim.case}: {ended}"
+    assert ended.outcome in ("refreshed", "already-committed", "superseded", "fresh"), f"{victim.case}: {ended}"
     storage = lake.storage(place.name)
-    assert has_landed(storage, ended.refresh_id or "", ()), f"{victim.strike}: {ended}"
+    assert has_landed(storage, ended.refresh_id or "", ()), f"{victim.case}: {ended}"
     assert victim.exit_code() == 0
-    result.zombies[ended.outcome] += 1
+    result.resumed[ended.outcome] += 1
 
 
 def _wake(process: psutil.Process) -> None:
-    with suppress(psutil.NoSuchProcess):  # it was woken before, and has come to its end
+    with suppress(psutil.NoSuchProcess):  # it was resumed before, and has ended
         process.resume()
 
 
@@ -209,7 +209,7 @@ def _reached(lake: Lake, states: Sequence[State]) -> Iterator[str]:
     for state in states:
         yield state.view.metadata_location
         yield state.storage.location
-    # Each state's storage table goes on from the one before: the last one knows all snapshots and files.
+    # The storage table of each state follows the one before: the last one has all snapshots and files.
     last = StaticTable.from_metadata(states[-1].storage.location)
     yield from (entry.metadata_file for entry in last.metadata.metadata_log)
     for snapshot in last.metadata.snapshots:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One seed for all, slices of the long tests, and a block of figures at the end."""
+"""One seed for all tests, slices of the long tests, and a summary of measurements at the end."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.builders import Lake, lake
 
 __all__ = ["_airflow", "airflow", "sales"]
 
-#: Another seed each night; 0 in every other run.
+#: A new seed each night; 0 in every other run.
 SEED = int(os.environ.get("TORTURE_SEED") or 0)
 #: ``2/4``: the second quarter of the long tests.
 SLICE = os.environ.get("TORTURE_SLICE") or "1/1"
@@ -50,13 +50,13 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 @pytest.fixture
 def seed() -> int:
-    """Where every choice of a test comes from."""
+    """The seed of all random choices of a test."""
     return SEED
 
 
 @pytest.fixture
 def figures(request: pytest.FixtureRequest) -> Callable[..., None]:
-    """Takes a test's figures, for the block at the end."""
+    """Collects a test's measurements for the summary at the end."""
 
     def take(**values: Any) -> None:
         rounded = {name: round(value, 2) if isinstance(value, float) else value for name, value in values.items()}
@@ -67,7 +67,7 @@ def figures(request: pytest.FixtureRequest) -> Callable[..., None]:
 
 @pytest.fixture(scope="session")
 def processes() -> ForkServerContext:
-    """Starts processes that have imported everything already: what they cost is what they do."""
+    """Starts processes with all modules imported, so that their run time is the work itself."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["tests.torture.warm"])
     return context
@@ -81,7 +81,7 @@ def uri(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 def layout() -> Layout:
-    """Where the view's storage table is; a test with a parameter of this name asks for others."""
+    """The layout of the view; a test with a parameter of this name uses others."""
     return "pointed"
 
 

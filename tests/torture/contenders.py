@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Processes that refresh one view at once."""
+"""Processes that refresh one view concurrently."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from typing import Any
 def contenders(
     processes: ForkServerContext, count: int, contend: Callable[..., None], arguments: Callable[[int], tuple[Any, ...]]
 ) -> Iterator[list[Connection]]:
-    """Start refreshing processes; what they are told and what they answer goes over a connection each.
+    """Start refreshing processes, with one connection each for orders and reports.
 
     Args:
-        processes: Starts them.
-        count: How many.
-        contend: What each does. Its last argument is the other end of its connection; ``None`` ends it.
-        arguments: The arguments before that one, by the process's number.
+        processes: Starts the processes.
+        count: The number of processes.
+        contend: Runs in each process. Its last argument is the other end of its connection; ``None`` ends it.
+        arguments: The other arguments, by the process's number.
     """
     with ExitStack() as stack:
         ends = []

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The history of a view's pointer, or its storage table's, written by the database itself, and what must hold of it."""
+"""The history of the pointer that publishes a view, recorded by the database itself, and its invariants."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ _POSTGRES = (
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """One change of a row's pointer, as a trigger saw it.
+    """One change of a row's pointer, recorded by a trigger.
 
     Args:
-        before: Where the pointer was.
-        now: Where it was moved.
-        base: Where the mover said that it was.
+        before: The pointer before it.
+        now: The pointer after it.
+        base: The pointer that the writer expected.
     """
 
     before: str
@@ -53,26 +53,26 @@ class Move:
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """What readers got between two moves."""
+    """The state that readers got between two moves."""
 
     view: LoadedView
     storage: LoadedStorage
 
     @property
     def record(self) -> RefreshRecord | None:
-        """The refresh that the rows are of."""
+        """The refresh record of the rows."""
         return self.storage.state.current if self.storage.state else None
 
 
 def watch(engine: Engine) -> None:
-    """Have the database write down every move of a view's or a table's pointer from now on."""
+    """Let the database record every move of a view's or a table's pointer from now on."""
     with engine.begin() as connection:
         for statement in _SQLITE if engine.dialect.name == "sqlite" else _POSTGRES:
             connection.execute(text(statement))
 
 
 def moves(engine: Engine, name: str = "daily") -> list[Move]:
-    """Every move of a row since :func:`watch`, oldest first."""
+    """All moves of a row since :func:`watch`, oldest first."""
     query = text("SELECT before, now, base FROM pointer_history WHERE name = :name ORDER BY number")
     with engine.connect() as connection:
         return [Move(*row) for row in connection.execute(query, {"name": name})]
@@ -85,11 +85,11 @@ def row_of(lake: Lake, name: str = "daily") -> str:
 
 
 def checked(lake: Lake, name: str = "daily", *, base: str = "orders") -> list[State]:
-    """Check a view's whole history, and return what readers got at each time.
+    """Check a view's complete history, and return the states that readers got.
 
-    Nothing lost: each move started where the one before had ended, from the base that its mover named. Nothing
-    doubled: file names and refresh ids are unique. Nothing missing: every file is there and can be read. No step
-    back: a refresh never holds older base snapshots than the one before. Content: the rows of every refresh are
+    Nothing lost: each move starts where the one before ended, from the base that its writer named. Nothing
+    duplicated: file names and refresh ids are unique. Nothing missing: every file exists and is readable. No going
+    back: a refresh never has older base snapshots than the one before. Content: the rows of every refresh are
     the query's at the snapshots that it recorded.
     """
     for row in {name, row_of(lake, name)}:
@@ -110,7 +110,7 @@ def checked(lake: Lake, name: str = "daily", *, base: str = "orders") -> list[St
 
 
 def states_of(lake: Lake, name: str = "daily", *, since: int = 0) -> list[State]:
-    """What readers got at each time since a number of moves, the state before the first of them included."""
+    """The states that readers got since a number of moves, with the state before the first of them."""
     row = row_of(lake, name)
     found = moves(lake.iceberg.engine, row)[since:]
     if not found:
@@ -132,7 +132,7 @@ def _registered_state(lake: Lake, name: str, location: str) -> State:
 
 
 def published(states: list[State]) -> list[State]:
-    """The states that a refresh made: those whose storage table is another than before."""
+    """The states that a refresh made: those with another storage table than before."""
     made = [(before, now) for before, now in pairwise(states) if now.storage.base != before.storage.base]
     for before, now in made:
         # A refresh is computed on the state before it, and on no other.
@@ -157,7 +157,7 @@ def _check_order(lake: Lake, refreshes: list[State], base: str) -> None:
 
 
 def snapshot_of(state: State) -> int:
-    """The base snapshot that a state's rows are of."""
+    """The base snapshot of a state's rows."""
     assert state.record
     (snapshot_id,) = state.record.snapshots.values()
     return snapshot_id
@@ -170,7 +170,7 @@ def check_content(lake: Lake, state: State, base: str = "orders") -> None:
 
 
 def expected(lake: Lake, base: str, snapshot_id: int) -> Counter[tuple[Any, ...]]:
-    """The rows of the usual query at a base snapshot."""
+    """The rows of the default query at a base snapshot."""
     rows = lake.load(base).scan(snapshot_id=snapshot_id).to_arrow()
     grouped = rows.group_by("region").aggregate([("id", "count"), ("amount", "sum")])
     return counted(grouped.select(["region", "id_count", "amount_sum"]))

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every call that a refresh makes to the outside, as a point where its process can be struck.
+"""Every call of a refresh to the outside is a point at which its process can be interrupted.
 
-Nothing in the package knows of it: the database driver's calls and the file store's are wrapped in the process that
-is going to die.
+The package does not know of this: the calls of the database driver and of the file store are wrapped in the
+process that will be interrupted.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from airflow_mv.catalog import MaterializedViewCatalog, TableChange
 from airflow_mv.script import Outcome, Script
 from airflow_mv.spec.identifiers import Identifier
 
-BEFORE, AMID, AFTER = "before", "amid", "after"
-#: The last two are commits to a storage table in the catalog, of branches that nobody reads.
+BEFORE, DURING, AFTER = "before", "during", "after"
+#: The last two are commits to a storage table in the catalog, of branches that are not read.
 SWAP, STAGED, DROPPED = "swap", "swap of a staging branch", "swap of a dropped branch"
 _STATEMENTS = {
     "SELECT iceberg_tables.metadata_location": "pointer read",
@@ -44,9 +44,9 @@ class Point:
     """One moment of a refresh.
 
     Args:
-        call: What is called.
-        number: Which of the calls of this kind, from 1.
-        phase: ``before``, ``amid`` (half of a file is written) or ``after``.
+        call: The name of the call.
+        number: The number among the calls of this name, from 1.
+        phase: ``before``, ``during`` (half of a file is written) or ``after``.
     """
 
     call: str
@@ -58,10 +58,10 @@ class Point:
 
 
 class Points:
-    """Sees every point go by, and acts at those that it was given something for.
+    """Observes every point, and runs the actions of some.
 
     Args:
-        actions: What to do where; an action may end this process, raise, or do as somebody else.
+        actions: What to do at which point; an action may end this process, raise, or act as another process.
     """
 
     def __init__(self, actions: dict[Point, Callable[[], object]]) -> None:
@@ -74,7 +74,7 @@ class Points:
 
     @contextmanager
     def off(self) -> Iterator[None]:
-        """What happens in here is somebody else's doing."""
+        """Calls within this context are those of another process and are not points."""
         before, self._on = self._on, False
         try:
             yield
@@ -83,11 +83,11 @@ class Points:
 
     @contextmanager
     def around(self, call: str) -> Iterator[Callable[[], None]]:
-        """Mark a call's begin and its successful end; yields what marks its middle."""
+        """Mark the start of a call and its successful end; yields a function that marks its middle."""
         self._counts[call] += self._on
         number = self._counts[call]
         self._reach(Point(call, number, BEFORE))
-        yield lambda: self._reach(Point(call, number, AMID))
+        yield lambda: self._reach(Point(call, number, DURING))
         self._reach(Point(call, number, AFTER))
 
     def _reach(self, point: Point) -> None:
@@ -97,10 +97,10 @@ class Points:
         if (action := self.actions.get(point)) is not None:
             action()
 
-    # -- what is wrapped ------------------------------------------------------------------------
+    # -- wrapped calls --------------------------------------------------------------------------
 
     def stager(self, stager: Callable[[Script], Outcome]) -> Callable[[Script], Outcome]:
-        """Wrap what runs scripts."""
+        """Wrap the stager."""
 
         def stage(script: Script) -> Outcome:
             self._staging = True
@@ -150,7 +150,7 @@ class Points:
 
     def _committer(self, commit: Callable[[Identifier, str, TableChange], str | None]) -> Callable[..., str | None]:
         def commit_table(name: Identifier, uuid: str, change: TableChange) -> str | None:
-            self._dropping = not change.properties  # a refresh records itself; what drops its branch does not
+            self._dropping = not change.properties  # a refresh writes its record; dropping its branch does not
             try:
                 return commit(name, uuid, change)
             finally:
@@ -159,15 +159,15 @@ class Points:
         return commit_table
 
     def files(self) -> None:
-        """Wrap the file store of this process, for good."""
+        """Wrap the file store of this process, permanently."""
         create, delete = PyArrowFile.create, PyArrowFileIO.delete
 
         def watched_create(file: PyArrowFile, overwrite: bool = False) -> Any:
             if not self._on:
                 return create(file, overwrite)
             around = self.around(f"{self._role(file.location)} write")
-            amid = around.__enter__()
-            return _Stream(create(file, overwrite), amid, lambda: around.__exit__(None, None, None))
+            during = around.__enter__()
+            return _Stream(create(file, overwrite), during, lambda: around.__exit__(None, None, None))
 
         def watched_delete(io: PyArrowFileIO, location: Any) -> None:
             with self.around(f"delete of a {self._role(str(location))} file"):
@@ -189,22 +189,22 @@ class Points:
 
 
 class _Stream:
-    """A file that is being written; its first half may be all that there ever is."""
+    """A file that is being written; it may end after its first half."""
 
-    def __init__(self, stream: Any, amid: Callable[[], None], written: Callable[[], object]) -> None:
+    def __init__(self, stream: Any, during: Callable[[], None], written: Callable[[], object]) -> None:
         self._stream = stream
-        self._amid: Callable[[], None] | None = amid
+        self._during: Callable[[], None] | None = during
         self._written = written
         self.closed = False
 
     def write(self, data: Any) -> int:
         whole = bytes(data)
         rest = whole
-        if self._amid is not None:
+        if self._during is not None:
             self._stream.write(whole[: len(whole) // 2])
             self._stream.flush()
-            amid, self._amid = self._amid, None
-            amid()
+            during, self._during = self._during, None
+            during()
             rest = whole[len(whole) // 2 :]
         self._stream.write(rest)
         return len(whole)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A proxy before PostgreSQL that loses, cuts or delays one statement's message or its answer."""
+"""A proxy in front of PostgreSQL that loses, interrupts or delays one statement's message or its answer."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 _SSL_REQUEST = (80877103).to_bytes(4, "big")
-#: Messages that end what a client sends at once: Query, Sync, Password, Terminate.
+#: Messages that end a client's message sequence: Query, Sync, Password, Terminate.
 _ENDS = frozenset(b"QSpX")
 _READY = ord("Z")
 
@@ -29,13 +29,13 @@ class Moment(StrEnum):
 
 @dataclass
 class Fault:
-    """What goes wrong, once.
+    """One fault.
 
     Args:
-        statement: Found in the statement's text.
-        moment: When.
-        number: At which of the statements that hold the text, from 1.
-        delay: Seconds by which a late COMMIT is late.
+        statement: A part of the statement's text.
+        moment: When the connection breaks.
+        number: Which of the statements with that text, from 1.
+        delay: Seconds by which a late COMMIT is delayed.
     """
 
     statement: bytes
@@ -45,24 +45,24 @@ class Fault:
     happened: bool = False
     over: threading.Event = field(default_factory=threading.Event)
 
-    def strikes(self, sent: bytes) -> bool:
-        """Whether this is the statement's turn."""
+    def applies(self, sent: bytes) -> bool:
+        """Whether the fault applies to this message."""
         if self.happened or self.statement not in sent:
             return False
         self.number -= 1
         return self.number == 0
 
     def settle(self) -> None:
-        """Wait until the server has done what it will do: a late COMMIT comes after the client was told of its loss."""
+        """Wait until the server has processed everything: a late COMMIT is sent after the client got its error."""
         assert self.over.wait(10)
 
 
 class Proxy:
-    """Listens on a port of its own.
+    """Listens on its own port.
 
     Args:
-        host: The server's.
-        port: The server's.
+        host: The server's host.
+        port: The server's port.
     """
 
     def __init__(self, host: str, port: int) -> None:
@@ -110,7 +110,7 @@ def proxy(host: str, port: int) -> Iterator[Proxy]:
 
 
 class _Link:
-    """One client's connection."""
+    """The connection of one client."""
 
     def __init__(self, owner: Proxy, client: socket.socket, server: socket.socket) -> None:
         self._owner, self._client, self._server = owner, client, server
@@ -119,7 +119,7 @@ class _Link:
         self._answered = threading.Event()
 
     def forward(self) -> None:
-        """Client to server."""
+        """Forward from client to server."""
         with suppress(OSError), self._client.makefile("rb") as source:
             self._start(source)
             batch = b""
@@ -140,9 +140,9 @@ class _Link:
                 return
 
     def _send(self, sent: bytes) -> bool:
-        """Pass on what the client sent, or not; whether the connection lives on."""
+        """Forward what the client sent, or not; return whether the connection stays open."""
         fault, moment = self._owner.fault, None
-        if fault and fault.strikes(sent):
+        if fault and fault.applies(sent):
             fault.happened = True
             if fault.moment in (Moment.BEFORE, Moment.APPLIED):
                 moment = fault.moment
@@ -166,7 +166,7 @@ class _Link:
         return False
 
     def answer(self) -> None:
-        """Server to client."""
+        """Forward from server to client."""
         with suppress(OSError), self._server.makefile("rb") as source:
             while message := _message(source):
                 if not self._swallow.is_set():
@@ -187,10 +187,10 @@ class _Link:
 
 
 def _message(source: object) -> bytes:
-    """Read one message: its kind, its length, its body. The answer to an SSL request is a kind alone."""
+    """Read one message: its type, its length, its body. The answer to an SSL request is a single type byte."""
     kind = source.read(1)  # type: ignore[attr-defined]
     if kind in (b"", b"N"):
-        # "N" is a notice, too; no server here sends one.
+        # "N" is also the type of a notice; no server here sends one.
         return bytes(kind)
     size = source.read(4)  # type: ignore[attr-defined]
     return bytes(kind + size + source.read(int.from_bytes(size, "big") - 4))  # type: ignore[attr-defined]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Processes that refresh a view through a REST server, at once with many others."""
+"""Processes that refresh a view through a REST server concurrently."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ VIEW = "sales.daily"
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """What a contender shall do in a round.
+    """An order to a contender for one round.
 
     Args:
-        at: When, on the machine's monotonic clock.
-        staged: A plan and its outcome as JSON, to be published as they are; ``None`` has each plan and stage, too.
+        at: The start time on the host's monotonic clock.
+        staged: A plan and its outcome as JSON, to be published as they are; ``None``: each plans and stages.
     """
 
     at: float
@@ -33,13 +33,13 @@ class Order:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """How one refresh ended, in the words of who did it.
+    """The outcome of one refresh, as its process reports it.
 
     Args:
-        outcome: That of the result, ``replan`` where a staged one was no longer right, or the class of the error.
-        refresh_id: The refresh that it names.
-        seconds: From the signal to the end.
-        error: The message.
+        outcome: That of the result, ``replan`` if a staged one was outdated, or the class of the error.
+        refresh_id: The reported refresh.
+        seconds: From the start to the end.
+        error: The error message.
     """
 
     outcome: str
@@ -49,7 +49,7 @@ class Report:
 
 
 def contend(address: str, warehouse: str, orders: Connection) -> None:
-    """Refresh when it is ordered, until there is no order more."""
+    """Refresh for each order, until there are no more orders."""
     with lake(address, Path(warehouse)) as home:
         while (order := orders.recv()) is not None:
             time.sleep(max(0.0, order.at - time.monotonic()))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A real spark-submit driver is killed at different moments; Airflow's own retry ends the refresh."""
+"""A real spark-submit driver is killed at different moments; Airflow's own retry completes the refresh."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.torture.history import moves, watch
 
 pytestmark = [pytest.mark.airflow, pytest.mark.timeout(900)]
 
-#: As many rows as make the job write for a while.
+#: Enough rows for the job to write for a while.
 ROWS = 1200
 SQUARE = "SELECT a.id * 100000 + b.id AS pair, a.region FROM lake.sales.orders a CROSS JOIN lake.sales.orders b"
 
@@ -30,8 +30,8 @@ class Killer:
     """Waits for a moment of the job, and kills one of the driver's processes.
 
     Args:
-        folder: The view's folder: its name is in the driver's arguments.
-        program: ``java`` or ``python``: which of the driver's two processes dies.
+        folder: The view's folder, whose name is in the driver's arguments.
+        program: ``java`` or ``python``: which of the driver's two processes is killed.
         due: Whether the moment has come.
     """
 
@@ -42,7 +42,7 @@ class Killer:
     _end: threading.Event = field(default_factory=threading.Event)
 
     def watch(self) -> None:
-        """Look all the time, and kill once."""
+        """Poll without pause, and kill once."""
         while not self._end.wait(0.002) and not self.killed:
             if self.due(self.folder):
                 for process in self._drivers():
@@ -58,7 +58,7 @@ class Killer:
 
     @contextmanager
     def at_work(self) -> Iterator[None]:
-        """Watch in a thread."""
+        """Run in a thread."""
         thread = threading.Thread(target=self.watch)
         thread.start()
         try:
@@ -69,22 +69,22 @@ class Killer:
 
 
 def any_time(folder: Path) -> bool:
-    """As soon as the process is there."""
+    """As soon as the process exists."""
     return True
 
 
 def data_is_written(folder: Path) -> bool:
-    """The first data file is there: it is not complete."""
+    """When the first data file exists, which is not complete."""
     return any(folder.rglob("*.parquet"))
 
 
 def table_is_written(folder: Path) -> bool:
-    """The job has committed to its staged table; the outcome is not there yet, or just so."""
+    """When the job has committed to its staged table; the outcome does not exist yet, or only just."""
     return len(list(folder.rglob("storage-*/metadata/*.metadata.json"))) > 1
 
 
 def outcome_is_there(folder: Path) -> bool:
-    """All is done, and the driver has not ended yet."""
+    """When all is written and the driver has not ended yet."""
     return any(not path.name.endswith(".script.json") for path in folder.rglob("staged/*.json"))
 
 
@@ -93,13 +93,13 @@ def outcome_is_there(folder: Path) -> bool:
     [
         pytest.param("java", any_time, 2, id="java-at-start", marks=pytest.mark.slow),
         pytest.param("python", any_time, 2, id="python-at-start", marks=pytest.mark.slow),
-        pytest.param("java", data_is_written, 2, id="java-amid-the-data", marks=pytest.mark.slow),
-        pytest.param("python", data_is_written, 2, id="python-amid-the-data", marks=pytest.mark.slow),
+        pytest.param("java", data_is_written, 2, id="java-during-the-data", marks=pytest.mark.slow),
+        pytest.param("python", data_is_written, 2, id="python-during-the-data", marks=pytest.mark.slow),
         pytest.param("java", table_is_written, None, id="java-after-the-data", marks=pytest.mark.slow),
         pytest.param("java", outcome_is_there, 1, id="java-after-the-outcome", marks=pytest.mark.slow),
     ],
 )
-def test_a_driver_that_is_killed_costs_a_retry_and_is_published_once(
+def test_a_killed_driver_costs_a_retry_and_the_refresh_is_published_once(
     airflow: Airflow,
     sales: Lake,
     figures: Callable[..., None],
@@ -107,7 +107,7 @@ def test_a_driver_that_is_killed_costs_a_retry_and_is_published_once(
     due: Callable[[Path], bool],
     jobs: int | None,
 ) -> None:
-    """One swap, one asset event, the right rows; a job that was done is not done again (airflow #17479)."""
+    """One swap, one asset event, correct rows; a completed job is not run again (airflow #17479)."""
     sales.load().append(_numbers(ROWS))
     sales.view(sql=SQUARE)
     watch(sales.iceberg.engine)

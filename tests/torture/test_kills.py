@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A process that is killed, hangs or is terminated at any point of a refresh leaves a correct state: a retry works."""
+"""A process that is killed, stopped or terminated at any point of a refresh leaves a correct state: a retry works."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from multiprocessing.context import ForkServerContext
 import pytest
 
 from tests.builders import Lake
-from tests.torture.campaign import Result, points_of, wage
+from tests.torture.campaign import Result, points_of, run_campaign
 from tests.torture.history import watch
-from tests.torture.points import AFTER, AMID, BEFORE, Point
-from tests.torture.struck import Blow, Story, Strike
+from tests.torture.interrupted import Case, Interruption, Story
+from tests.torture.points import AFTER, BEFORE, DURING, Point
 from tests.torture.victims import Place
 
-#: Strikes on one view, before the next one's turn: its base table grows with each.
+#: The number of cases on one view before the next view: its base table grows with each.
 _EACH = 25
 _PROCESSES = 2
-#: What a refresh must have been struck at, at least (K1 to K14 of the kill points).
+#: The points at which a refresh must have been interrupted, at least (K1 to K14 of the kill points).
 EVERY = {
     *product(
         [
@@ -52,10 +52,10 @@ EVERY = {
             "storage metadata write",
             "view metadata write",
         ],
-        [BEFORE, AMID, AFTER],
+        [BEFORE, DURING, AFTER],
     ),
 }
-#: The same where the storage table is in the catalog: a commit to it publishes, and the view's own files stay.
+#: The same for a storage table in the catalog: a commit to it publishes, and the view's own files do not change.
 EVERY_REGISTERED = {
     *(
         (call, phase)
@@ -65,7 +65,7 @@ EVERY_REGISTERED = {
     ),
     *product(["table look-up", "swap of a staging branch", "commit of the swap of a staging branch"], [BEFORE, AFTER]),
 }
-#: Those at which the database decides. Files are the same whatever the database: one kind of it will do for them.
+#: The points that depend on the database. Files do not, so one kind of database is enough for them.
 OF_THE_DATABASE = {
     (call, phase)
     for call, phase in EVERY
@@ -77,28 +77,28 @@ OF_THE_COMMITS = {
 }
 
 
-def every_strike(
-    processes: ForkServerContext, home: Lake, blow: Blow, stories: Iterable[Story] = tuple(Story)
-) -> list[Strike]:
-    """A strike at each point of each story, from refreshes that were let pass."""
+def every_case(
+    processes: ForkServerContext, home: Lake, interruption: Interruption, stories: Iterable[Story] = tuple(Story)
+) -> list[Case]:
+    """A case for each point of each story, from refreshes that ran without interruption."""
     home.refresh()
     place = Place.of(home)
-    return [Strike(story, point, blow) for story in stories for point in points_of(processes, home, place, story)]
+    return [Case(story, point, interruption) for story in stories for point in points_of(processes, home, place, story)]
 
 
-def one_of_each(strikes: Iterable[Strike], choice: random.Random) -> list[Strike]:
-    """One strike for each kind of call and phase, in whichever story and at whichever turn of the call."""
-    kinds: dict[tuple[str, str], list[Strike]] = {}
-    for strike in strikes:
-        kinds.setdefault(kind(strike.point), []).append(strike)
+def one_of_each(cases: Iterable[Case], choice: random.Random) -> list[Case]:
+    """One case for each kind of call and phase, in any story and for any number of the call."""
+    kinds: dict[tuple[str, str], list[Case]] = {}
+    for case in cases:
+        kinds.setdefault(kind(case.point), []).append(case)
     return [choice.choice(found) for found in kinds.values()]
 
 
-def wage_all(home: Lake, strikes: Sequence[Strike], seed: int, processes: ForkServerContext) -> Result:
-    """Strike in two processes at once, each time a view of its own in the one database."""
-    parts = [strikes[start : start + _EACH] for start in range(0, len(strikes), _EACH)]
-    if len(parts) == 1:  # a process of its own costs more than a few strikes
-        return wage(processes, Place.of(home, "daily0", "orders0"), strikes, seed)
+def run_campaigns(home: Lake, cases: Sequence[Case], seed: int, processes: ForkServerContext) -> Result:
+    """Run the cases in two processes at once, each with its own view in the one database."""
+    parts = [cases[start : start + _EACH] for start in range(0, len(cases), _EACH)]
+    if len(parts) == 1:  # starting a process costs more than a few cases
+        return run_campaign(processes, Place.of(home, "daily0", "orders0"), cases, seed)
     with ProcessPoolExecutor(_PROCESSES, mp_context=processes) as pool:
         futures = [
             pool.submit(campaign, Place.of(home, f"daily{number}", f"orders{number}"), part, seed + number)
@@ -107,15 +107,15 @@ def wage_all(home: Lake, strikes: Sequence[Strike], seed: int, processes: ForkSe
         return sum((future.result() for future in futures), Result())
 
 
-def campaign(place: Place, strikes: Sequence[Strike], seed: int) -> Result:
-    """Wage one campaign from a process of the pool; it has a fork server of its own."""
+def campaign(place: Place, cases: Sequence[Case], seed: int) -> Result:
+    """Run one campaign in a process of the pool, which has its own fork server."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["tests.torture.warm"])
-    return wage(context, place, strikes, seed)
+    return run_campaign(context, place, cases, seed)
 
 
 def due_at(home: Lake, *, whole: bool) -> set[tuple[str, str]]:
-    """What kinds of points a campaign must hit."""
+    """The kinds of points that a campaign must reach."""
     database = home.iceberg.engine.dialect.name
     if home.layout == "registered":
         return EVERY_REGISTERED if whole else OF_THE_COMMITS
@@ -123,29 +123,29 @@ def due_at(home: Lake, *, whole: bool) -> set[tuple[str, str]]:
 
 
 def kind(point: Point | None) -> tuple[str, str]:
-    """A point's call and phase, whichever turn of the call it is."""
+    """A point's call and phase, without the number of the call."""
     assert point
     return point.call, point.phase
 
 
 def hit(result: Result) -> set[tuple[str, str]]:
-    """Which kinds of points were hit."""
-    return {kind(point) for _, point in result.struck}
+    """The kinds of points that were reached."""
+    return {kind(point) for _, point in result.hits}
 
 
-def told(result: Result, points: Iterable[Point | None]) -> dict[str, object]:
-    """The figures of a campaign."""
+def reported(result: Result, points: Iterable[Point | None]) -> dict[str, object]:
+    """The measurements of a campaign."""
     return {
-        "strikes": result.struck.total(),
+        "cases": result.hits.total(),
         "points": len(set(points)),
-        "points_hit": len({point for _, point in result.struck}),
+        "points_hit": len({point for _, point in result.hits}),
         **{f"retry_{name}": count for name, count in result.outcomes.items()},
-        **{f"zombie_{name}": count for name, count in result.zombies.items()},
+        **{f"zombie_{name}": count for name, count in result.resumed.items()},
         "moves_of_the_pointer": result.moves,
         "garbage_files": result.garbage,
         "orphans_after_collection": result.orphans,
         "unproven_after_collection": result.unproven,
-        "seconds_a_strike": result.seconds / result.struck.total(),
+        "seconds_a_strike": result.seconds / result.hits.total(),
     }
 
 
@@ -166,23 +166,23 @@ CAMPAIGNS = [
 def test_a_refresh_that_is_killed_anywhere_is_published_exactly_once(
     home: Lake, processes: ForkServerContext, seed: int, figures: Callable[..., None], count: int
 ) -> None:
-    """kill -9 before, amid and after every call to the outside; airflow #17479, iceberg #4673, #9546."""
+    """SIGKILL before, during and after every call to the outside; airflow #17479, iceberg #4673, #9546."""
     choice = random.Random(seed)
     due = due_at(home, whole=bool(count))
     quick = home.layout == "registered" and not count
-    strikes = every_strike(processes, home, Blow.KILL, QUICK if quick else tuple(Story))
-    every = [strike.point for strike in strikes]
-    choice.shuffle(strikes)
+    cases = every_case(processes, home, Interruption.KILL, QUICK if quick else tuple(Story))
+    every = [case.point for case in cases]
+    choice.shuffle(cases)
     if count:
-        strikes = [strike for strike, _ in zip(itertools.cycle(strikes), range(count), strict=False)]
+        cases = [case for case, _ in zip(itertools.cycle(cases), range(count), strict=False)]
     else:
-        strikes = [strike for strike in one_of_each(strikes, choice) if kind(strike.point) in due]
+        cases = [case for case in one_of_each(cases, choice) if kind(case.point) in due]
     watch(home.iceberg.engine)
-    result = wage_all(home, strikes, seed, processes)
+    result = run_campaigns(home, cases, seed, processes)
     assert hit(result) >= due
-    assert not count or {point for _, point in result.struck} == set(every)
+    assert not count or {point for _, point in result.hits} == set(every)
     assert result.orphans == 0
-    figures(**told(result, every), seed=seed)
+    figures(**reported(result, every), seed=seed)
 
 
 @pytest.mark.timeout(1800)
@@ -194,23 +194,28 @@ def test_a_refresh_that_is_killed_anywhere_is_published_exactly_once(
         pytest.param("registered", 0, id="registered-every-point", marks=pytest.mark.slow),
     ],
 )
-@pytest.mark.parametrize("blow", [Blow.STOP, Blow.TERM])
-def test_a_refresh_that_hangs_or_is_asked_to_end_anywhere_is_published_exactly_once(
-    home: Lake, processes: ForkServerContext, seed: int, figures: Callable[..., None], count: int, blow: Blow
+@pytest.mark.parametrize("interruption", [Interruption.STOP, Interruption.TERM])
+def test_a_refresh_that_is_stopped_or_terminated_anywhere_is_published_exactly_once(
+    home: Lake,
+    processes: ForkServerContext,
+    seed: int,
+    figures: Callable[..., None],
+    count: int,
+    interruption: Interruption,
 ) -> None:
-    """A stopped process goes on after its retry has ended, as a worker does that the scheduler took for dead.
+    """A stopped process continues after its retry has ended, like a worker that the scheduler considered dead.
 
-    airflow #42553, #31212: what it is told then is true as well, and none of its files is missed by anybody.
+    airflow #42553, #31212: its reported outcome is correct, too, and none of the deleted files is needed.
     """
     choice = random.Random(seed)
-    strikes = every_strike(processes, home, blow, [Story.PLAIN, Story.REBASED] if count else tuple(Story))
-    every = [strike.point for strike in strikes]
-    choice.shuffle(strikes)
+    cases = every_case(processes, home, interruption, [Story.PLAIN, Story.REBASED] if count else tuple(Story))
+    every = [case.point for case in cases]
+    choice.shuffle(cases)
     if count:
-        at_the_swap = [strike for strike in strikes if strike.point and "swap" in strike.point.call]
-        strikes = [*at_the_swap[: count // 2], *strikes[: count // 2]]
+        at_the_swap = [case for case in cases if case.point and "swap" in case.point.call]
+        cases = [*at_the_swap[: count // 2], *cases[: count // 2]]
     watch(home.iceberg.engine)
-    result = wage_all(home, strikes, seed, processes)
-    assert result.struck.total() == len(strikes)
+    result = run_campaigns(home, cases, seed, processes)
+    assert result.hits.total() == len(cases)
     assert result.orphans == 0
-    figures(**told(result, every), seed=seed)
+    figures(**reported(result, every), seed=seed)

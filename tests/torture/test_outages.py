@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""PostgreSQL goes away and comes back while views are refreshed."""
+"""PostgreSQL crashes and restarts while views are refreshed."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ pytestmark = pytest.mark.postgres
 
 @dataclass
 class Server:
-    """A PostgreSQL of this test's own, which may be stopped and started."""
+    """A PostgreSQL server of this test, which may be stopped and started."""
 
     url: URL
     postmaster: psutil.Process
@@ -44,7 +44,7 @@ class Server:
         self._again: subprocess.Popen[bytes] | None = None
 
     def crash(self) -> None:
-        """``pg_ctl stop -m immediate``: every connection breaks, and the next start has to recover."""
+        """``pg_ctl stop -m immediate``: all connections break, and the next start has to recover."""
         self.postmaster.send_signal(signal.SIGQUIT)
         self.postmaster.wait(30)
 
@@ -57,7 +57,7 @@ class Server:
         self.postmaster = psutil.Process(self._again.pid)
         deadline = time.monotonic() + 60
         while not self._answers():
-            assert time.monotonic() < deadline, "PostgreSQL does not come back"
+            assert time.monotonic() < deadline, "PostgreSQL does not restart"
             time.sleep(0.1)
 
     def _answers(self) -> bool:
@@ -71,7 +71,7 @@ class Server:
             engine.dispose()
 
     def close(self) -> None:
-        """Stop what was started here; the first one has its own keeper."""
+        """Stop the servers that were started here; the first one is stopped by its own fixture."""
         if self._again is not None:
             self._again.send_signal(signal.SIGINT)
             self._again.wait(30)
@@ -79,9 +79,9 @@ class Server:
 
 @pytest.fixture
 def server(_postgres: URL, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
-    """A second server beside that of the other tests, which a developer may have named: that one is not ours to stop.
+    """A second server beside that of the other tests, which may be a developer's and must not be stopped.
 
-    Where there is one, and no programs to start another with, this is an error and no skip.
+    If a server is configured but PostgreSQL's programs are missing, this is an error and not a skip.
     """
     monkeypatch.delenv(POSTGRES_URL_VARIABLE, raising=False)
     with postgres_server() as url:
@@ -95,32 +95,32 @@ def server(_postgres: URL, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
 
 
 def as_spark(home: Lake, script: Script) -> Outcome:
-    """Run a script; a catalog that does not answer fails the job, and nothing else."""
+    """Run a script; a catalog that does not answer fails the job with its own error only."""
     try:
         return home.stager(script)
     except SQLAlchemyError as error:
         return Outcome(script.refresh_id, None, error=type(error).__name__)
 
 
-def refresh_until(home: Lake, done: threading.Event, told: list[str]) -> None:
-    """Refresh again and again; only errors of the package are taken."""
+def refresh_until(home: Lake, done: threading.Event, reported: list[str]) -> None:
+    """Refresh repeatedly; only errors of the package are accepted."""
     while not done.is_set():
         try:
             (result,) = refresh(home.catalog, ["sales.daily"], stager=lambda script: as_spark(home, script))
-            told.append(result.outcome)
+            reported.append(result.outcome)
         except MaterializedViewError as error:
-            told.append(type(error).__name__)
+            reported.append(type(error).__name__)
             time.sleep(0.05)
 
 
 @pytest.mark.parametrize(
     ("outages", "seconds"), [(1, 1.0), pytest.param(10, 4.0, marks=[pytest.mark.slow, pytest.mark.timeout(900)])]
 )
-def test_a_server_that_crashes_amid_refreshes_costs_retries_and_nothing_else(
+def test_a_server_that_crashes_during_refreshes_only_costs_retries(
     server: Server, warehouse: Path, figures: Callable[..., None], outages: int, seconds: float
 ) -> None:
-    """``pg_ctl stop -m immediate`` while three others refresh without end; then recovery."""
-    done, told = threading.Event(), [[] for _ in range(3)]
+    """``pg_ctl stop -m immediate`` while three other processes refresh continuously; then recovery."""
+    done, reported = threading.Event(), [[] for _ in range(3)]
     with postgres_database(server.url) as uri, ExitStack() as stack:
         home, *others = (stack.enter_context(lake(uri, warehouse)) for _ in range(4))
         home.table()
@@ -128,7 +128,7 @@ def test_a_server_that_crashes_amid_refreshes_costs_retries_and_nothing_else(
         watch(home.iceberg.engine)
         threads = [
             threading.Thread(target=refresh_until, args=(other, done, heard))
-            for other, heard in zip(others, told, strict=True)
+            for other, heard in zip(others, reported, strict=True)
         ]
         stack.callback(done.set)
         for thread in threads:
@@ -140,18 +140,18 @@ def test_a_server_that_crashes_amid_refreshes_costs_retries_and_nothing_else(
             server.crash()
             time.sleep(seconds)
             server.start()
-            home.iceberg.engine.dispose()  # pyiceberg's own commits do not survive a dead connection
+            home.iceberg.engine.dispose()  # pyiceberg's own commits fail on a closed connection
         good = {"refreshed", "already-committed", "superseded", "fresh"}
-        # The server is back: each of them gets through within a minute, however busy the machine is.
+        # After the restart each of them succeeds within a minute, even on a busy machine.
         deadline = time.monotonic() + 60
-        while not all(heard and heard[-1] in good for heard in told) and time.monotonic() < deadline:
+        while not all(heard and heard[-1] in good for heard in reported) and time.monotonic() < deadline:
             time.sleep(0.1)
         done.set()
         for thread in threads:
             thread.join(120)
         assert home.refresh().outcome in ("refreshed", "fresh")
         checked(home)
-        outcomes = Counter(outcome for heard in told for outcome in heard)
+        outcomes = Counter(outcome for heard in reported for outcome in heard)
         assert set(outcomes) <= {*good, "CatalogUnavailableError", "CommitStateUnknownError", "JobError"}
-        assert all(heard[-1] in good for heard in told)
+        assert all(heard[-1] in good for heard in reported)
         figures(outages=outages, moves_of_the_pointer=len(moves(home.iceberg.engine)), **outcomes)

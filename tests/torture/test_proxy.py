@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The connection to PostgreSQL breaks in each statement, at each moment: nobody is told what is not so.
+"""The connection to PostgreSQL breaks in each statement, at each moment: no wrong outcome is reported.
 
 iceberg #2317, #4686, #13867, polaris #5459, duckdb-iceberg #1120: a commit that landed was reported as failed, and its
 files were deleted.
@@ -31,9 +31,9 @@ from airflow_mv.refresh.create import Definition, create
 from airflow_mv.spec.view import with_view_properties
 from tests.builders import QUERY, DuckStager, Lake, exists, lake
 from tests.torture.history import checked, moves, published, states_of, watch
+from tests.torture.interrupted import HASTY
 from tests.torture.points import AFTER, BEFORE, Point, Points
 from tests.torture.proxy import Fault, Moment, Proxy, proxy
-from tests.torture.struck import HASTY
 
 VIEW = "sales.daily"
 POINTER, LOOK_UP = b"SELECT iceberg_tables.metadata_location", b"SELECT iceberg_tables.table_namespace"
@@ -51,7 +51,7 @@ MOMENTS = [
 
 @dataclass(frozen=True)
 class Both:
-    """A lake over a good connection, and the same lake through the proxy."""
+    """A lake with a direct connection, and the same lake through the proxy."""
 
     good: Lake
     bad: Lake
@@ -59,11 +59,11 @@ class Both:
 
     @property
     def publication(self) -> int:
-        """Which of a first refresh's UPDATEs publishes: in the registered layout two are of the staging branch."""
+        """Which UPDATE of a first refresh publishes: in the registered layout two others are for the staging branch."""
         return 3 if self.good.layout == "registered" else 1
 
     def break_at(self, statement: bytes, moment: Moment, number: int = 1) -> Fault:
-        """Arm the proxy."""
+        """Set the proxy's fault."""
         self.proxy.fault = Fault(statement, moment, number)
         return self.proxy.fault
 
@@ -85,7 +85,7 @@ def both(request: pytest.FixtureRequest, postgres_uri: str, warehouse: Path, lay
 
 
 def published_once(lake: Lake) -> None:
-    """The view is fresh, by one publication, and all of its history is there."""
+    """The view is fresh after exactly one publication, and its history is complete."""
     states = checked(lake)
     assert len(published(states)) == 1
     assert len(moves(lake.iceberg.engine)) == (0 if lake.layout == "registered" else 1)
@@ -94,8 +94,8 @@ def published_once(lake: Lake) -> None:
 
 @pytest.mark.parametrize("both", [PSYCOPG2, PSYCOPG], indirect=True)
 @pytest.mark.parametrize(("layout", "moment"), MOMENTS)
-def test_a_swap_whose_connection_breaks_is_settled_by_itself(both: Both, moment: Moment) -> None:
-    """Whether it landed or not, the refresh is told the truth: it is published, by this very refresh."""
+def test_a_swap_whose_connection_breaks_is_settled_by_the_same_refresh(both: Both, moment: Moment) -> None:
+    """Whether the swap landed or not, the outcome is correct, and this refresh publishes."""
     both.good.view()
     fault = both.break_at(SWAP, moment, both.publication)
     assert both.bad.refresh(effects=HASTY).outcome == "refreshed"
@@ -104,15 +104,17 @@ def test_a_swap_whose_connection_breaks_is_settled_by_itself(both: Both, moment:
 
 
 @pytest.mark.parametrize(("layout", "moment"), MOMENTS)
-def test_i05_a_swap_whose_catalog_stays_away_is_unknown_and_the_retry_settles_it(both: Both, moment: Moment) -> None:
-    """Nothing is deleted in doubt."""
+def test_i05_a_swap_whose_catalog_stays_unavailable_is_unknown_and_the_retry_settles_it(
+    both: Both, moment: Moment
+) -> None:
+    """An unknown outcome deletes nothing."""
     both.good.view()
     fault = both.break_at(SWAP, moment, both.publication)
     seen = both.bad.catalog.load
 
     def load(view: object) -> object:
         if fault.happened:
-            raise CatalogUnavailableError("the catalog stays away (a test's fault)")
+            raise CatalogUnavailableError("the catalog stays unavailable (injected fault)")
         return seen(view)  # type: ignore[arg-type]
 
     both.bad.catalog.load = load  # type: ignore[method-assign, assignment]
@@ -122,7 +124,7 @@ def test_i05_a_swap_whose_catalog_stays_away_is_unknown_and_the_retry_settles_it
     landed = published(states_of(both.good)) != []
     assert landed == (moment in LANDED)
     assert both.good.refresh().outcome == ("fresh" if landed else "refreshed")
-    assert len(both.good.stager.refreshes) == 0  # what was staged is used
+    assert len(both.good.stager.refreshes) == 0  # the staged rows are used
     published_once(both.good)
 
 
@@ -130,10 +132,10 @@ def test_i05_a_swap_whose_catalog_stays_away_is_unknown_and_the_retry_settles_it
     ("statement", "number", "moment"),
     [*product([POINTER], [1, 2], READS), *product([LOOK_UP], [1], READS)],
 )
-def test_a_look_that_gets_no_answer_is_a_typed_error_or_is_repeated(
+def test_a_read_without_an_answer_is_a_typed_error_or_is_repeated(
     both: Both, statement: bytes, number: int, moment: Moment
 ) -> None:
-    """While planning it ends the try; while publishing it is asked again, for rows exist by then."""
+    """While planning, it ends the try; while publishing, it is repeated, because rows are already staged."""
     both.good.view()
     fault = both.break_at(statement, moment, number)
     if number == 1:
@@ -147,8 +149,8 @@ def test_a_look_that_gets_no_answer_is_a_typed_error_or_is_repeated(
 
 
 @pytest.mark.parametrize("moment", list(Moment))
-def test_the_row_of_a_new_view_whose_connection_breaks_is_inserted_once(both: Both, moment: Moment) -> None:
-    """The creation looks whether its row is there, and sends it again where it is not. No file is deleted."""
+def test_the_row_of_a_new_view_is_inserted_once_although_the_connection_breaks(both: Both, moment: Moment) -> None:
+    """The creation reads whether its row exists, and inserts it again if not. No file is deleted."""
     fault = both.break_at(INSERT, moment)
     created = create(both.bad.catalog, VIEW, Definition(QUERY), stager=both.bad.stager, effects=HASTY)
     assert fault.happened
@@ -161,8 +163,8 @@ def test_the_row_of_a_new_view_whose_connection_breaks_is_inserted_once(both: Bo
 
 
 @pytest.mark.parametrize("moment", list(Moment))
-def test_a_view_whose_connection_breaks_while_it_is_dropped_is_gone_afterwards(both: Both, moment: Moment) -> None:
-    """The drop looks whether the row is there, and removes it again where it is."""
+def test_a_view_is_dropped_although_the_connection_breaks(both: Both, moment: Moment) -> None:
+    """The drop reads whether the row exists, and removes it again if it does."""
     both.good.view()
     fault = both.break_at(DELETE, moment)
     drop(both.bad.catalog, VIEW, effects=HASTY)
@@ -175,10 +177,10 @@ def test_a_view_whose_connection_breaks_while_it_is_dropped_is_gone_afterwards(b
 
 
 @pytest.mark.parametrize("moment", list(Moment))
-def test_a_change_of_properties_whose_connection_breaks_is_unknown_and_its_file_stays(
+def test_a_change_of_properties_whose_connection_breaks_is_unknown_and_its_file_is_kept(
     both: Both, moment: Moment
 ) -> None:
-    """It sends one swap only: whoever asked for it asks again."""
+    """It sends only one swap; the caller repeats it."""
     both.good.view()
     view = both.bad.catalog.load(VIEW)
     fault = both.break_at(SWAP, moment)
@@ -190,11 +192,11 @@ def test_a_change_of_properties_whose_connection_breaks_is_unknown_and_its_file_
     assert exists(now.metadata_location)
 
 
-# -- the server's side -------------------------------------------------------------------------
+# -- the server --------------------------------------------------------------------------------
 
 
 def end_backends(uri: str) -> None:
-    """What an administrator or a failover does to every connection of the database."""
+    """Terminate every connection of the database, as an administrator or a failover does."""
     engine = create_engine(uri)
     query = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = :name AND pid <> pg_backend_pid()"
     with engine.connect() as connection:
@@ -204,10 +206,10 @@ def end_backends(uri: str) -> None:
 
 @pytest.mark.parametrize("phase", [BEFORE, AFTER])
 @pytest.mark.parametrize("call", ["pointer read", "look-up of base tables", "swap", "commit of the swap"])
-def test_a_backend_that_is_ended_amid_a_refresh_loses_nothing(
+def test_a_refresh_survives_the_termination_of_its_backend(
     postgres_uri: str, warehouse: Path, call: str, phase: str
 ) -> None:
-    """pg_terminate_backend just before or after each statement (iceberg #17829: the dead connection is used again)."""
+    """pg_terminate_backend just before or after each statement (iceberg #17829: a closed connection is reused)."""
     with lake(postgres_uri, warehouse) as home:
         home.table()
         home.view()
@@ -222,15 +224,15 @@ def test_a_backend_that_is_ended_amid_a_refresh_loses_nothing(
 
 
 def tried(lake: Lake) -> str:
-    """How one try to refresh ended."""
+    """The outcome of one try to refresh."""
     try:
         return lake.refresh(effects=HASTY).outcome
     except MaterializedViewError as error:
         return type(error).__name__
 
 
-def test_a_row_that_another_session_holds_delays_a_swap_and_no_more(postgres_uri: str, warehouse: Path) -> None:
-    """Someone's open transaction on the row: the swap waits for it and lands once."""
+def test_a_locked_row_delays_a_swap_until_it_is_unlocked(postgres_uri: str, warehouse: Path) -> None:
+    """Another session has an open transaction on the row: the swap waits for it and lands once."""
     with lake(postgres_uri, warehouse) as home:
         home.table()
         home.view()
@@ -258,5 +260,5 @@ def _waiting(lake: Lake) -> int:
 def _until(look: Callable[[], bool], seconds: float = 30) -> None:
     deadline = time.monotonic() + seconds
     while not look():
-        assert time.monotonic() < deadline, "it has not happened in time"
+        assert time.monotonic() < deadline, "not within the time limit"
         time.sleep(0.01)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Many processes refresh one view at once: nothing is lost or published twice, and each process gets a true result."""
+"""Many processes refresh one view concurrently: nothing is lost or published twice, all results are correct."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ SIZES = [
 
 
 def one_round(lake: Lake, ends: list[Connection], number: int, choice: random.Random) -> tuple[int, list[Report]]:
-    """All refresh at once while base table and view go on changing; the snapshot that each had to reach.
+    """All refresh while base table and view keep changing; return the snapshot that each must reach.
 
-    In every other round one stages and all publish it at the same moment; in the others each stages for itself.
+    In every second round one process stages and all publish it at the same moment; otherwise each stages for itself.
     """
     snapshot = lake.append((number, choice.choice(["north", "east", "west"]), number))
     at = time.monotonic() + 0.5 + len(ends) / 64 if number % 2 else None
@@ -50,7 +50,7 @@ def one_round(lake: Lake, ends: list[Connection], number: int, choice: random.Ra
 
 
 def check_reports(lake: Lake, states: list[State], rounds: list[tuple[int, list[Report]]]) -> None:
-    """Whatever a process was told is so, in the history that the database wrote down."""
+    """Every reported outcome agrees with the history that the database recorded."""
     numbers = {item.snapshot_id: item.sequence_number for item in lake.load().metadata.snapshots}
     by_file = {state.storage.location: state for state in states if state.record}
     ids = {state.record.refresh_id for state in states if state.record}
@@ -63,7 +63,7 @@ def check_reports(lake: Lake, states: list[State], rounds: list[tuple[int, list[
 
 
 @pytest.mark.parametrize(("uri", "layout", "count", "rounds"), SIZES, indirect=["uri"])
-def test_i01_no_refresh_is_lost_or_doubled_in_a_race(
+def test_i01_no_refresh_is_lost_or_duplicated_in_a_race(
     home: Lake,
     processes: ForkServerContext,
     seed: int,
@@ -71,26 +71,26 @@ def test_i01_no_refresh_is_lost_or_doubled_in_a_race(
     count: int,
     rounds: int,
 ) -> None:
-    """Each round brings a new base snapshot. Some refreshes are forced, some contenders set properties beside it.
+    """Each round adds a base snapshot. Some refreshes are forced, some contenders also set properties.
 
-    trino #31257, iceberg-rust #384, delta #1410: a commit lost or its rows twice.
+    trino #31257, iceberg-rust #384, delta #1410: a lost commit or duplicated rows.
     """
     watch(home.iceberg.engine)
     choice = random.Random(seed)
     place, together = Place.of(home), processes.Barrier(count)
     with contenders(processes, count, contend, lambda number: (place, number, together)) as ends:
         started = time.monotonic()
-        told = [one_round(home, ends, number, choice) for number in range(1, rounds + 1)]
+        reported = [one_round(home, ends, number, choice) for number in range(1, rounds + 1)]
         seconds = time.monotonic() - started
-    home.refresh()  # of a base snapshot that came too late for the last round
+    home.refresh()  # of a base snapshot that was added after the last round
     states = checked(home)
-    check_reports(home, states, told)
+    check_reports(home, states, reported)
     assert len(published(states)) >= rounds
-    figures(**summary([report for _, reports in told for report in reports], states, seconds), seed=seed)
+    figures(**summary([report for _, reports in reported for report in reports], states, seconds), seed=seed)
 
 
 def summary(reports: list[Report], states: list[State], seconds: float) -> dict[str, Any]:
-    """The figures of a race."""
+    """The measurements of a race."""
     publishing = sorted(report.seconds for report in reports)
     comments = [report.commented for report in reports if report.commented]
     swaps, matched = sum(report.swaps for report in reports), sum(report.matched for report in reports)

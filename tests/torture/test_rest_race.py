@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Many processes refresh one view through a REST server at once: nothing is lost or published twice."""
+"""Many processes refresh one view through a REST server concurrently: nothing is lost or published twice."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ def served(rest_postgres_uri: str, warehouse: Path) -> Iterator[Lake]:
 
 
 def one_round(home: Lake, ends: list[Connection], number: int, choice: random.Random) -> tuple[int, list[Report]]:
-    """All refresh at once while the base table goes on changing; the snapshot that each had to reach.
+    """All refresh while the base table keeps changing; return the snapshot that each must reach.
 
-    In every other round one stages and all publish it at the same moment; in the others each stages for itself.
+    In every second round one process stages and all publish it at the same moment; otherwise each stages for itself.
     """
     snapshot = home.append((number, choice.choice(["north", "east", "west"]), number))
     staged = None
@@ -59,7 +59,7 @@ def one_round(home: Lake, ends: list[Connection], number: int, choice: random.Ra
 
 
 def expected(home: Lake, snapshot: int) -> list[tuple[str, int, int]]:
-    """The view's rows, from the base table as it was."""
+    """The view's rows, computed from a snapshot of the base table."""
     totals: Counter[str] = Counter()
     counts: Counter[str] = Counter()
     for row in home.load().scan(snapshot_id=snapshot).to_arrow().to_pylist():
@@ -69,7 +69,7 @@ def expected(home: Lake, snapshot: int) -> list[tuple[str, int, int]]:
 
 
 def check_history(home: Lake) -> StorageState:
-    """Each recorded refresh holds the rows of the base snapshot that it names, once; nothing else was published."""
+    """Each recorded refresh has the rows of the base snapshot that it names, once; nothing else was published."""
     storage = home.storage()
     state = storage.state
     assert state is not None
@@ -89,7 +89,7 @@ def check_history(home: Lake) -> StorageState:
 
 
 @pytest.mark.parametrize(("count", "rounds"), SIZES)
-def test_i08_no_refresh_is_lost_or_doubled_in_a_race_through_rest(
+def test_i08_no_refresh_is_lost_or_duplicated_in_a_race_through_rest(
     served: Lake,
     warehouse: Path,
     processes: ForkServerContext,
@@ -98,19 +98,19 @@ def test_i08_no_refresh_is_lost_or_doubled_in_a_race_through_rest(
     count: int,
     rounds: int,
 ) -> None:
-    """There is no compare-and-swap on a REST server's views: the storage table's commit must do."""
+    """A REST server's views have no compare-and-swap, so the storage table's commit decides."""
     choice = random.Random(seed)
     place = (served.iceberg.properties["uri"], str(warehouse))
     with contenders(processes, count, contend, lambda _: place) as ends:
         started = time.monotonic()
-        told = [one_round(served, ends, number, choice) for number in range(1, rounds + 1)]
+        reported = [one_round(served, ends, number, choice) for number in range(1, rounds + 1)]
         seconds = time.monotonic() - started
-    served.refresh()  # of a base snapshot that came too late for the last round
+    served.refresh()  # of a base snapshot that was added after the last round
     state = check_history(served)
     records = {record.refresh_id: record for record in state.refreshes}
     numbers = {item.snapshot_id: item.sequence_number for item in served.load().metadata.snapshots}
-    reports = [report for _, found in told for report in found]
-    for snapshot, found in told:
+    reports = [report for _, found in reported for report in found]
+    for snapshot, found in reported:
         for report in found:
             assert report.outcome in ("refreshed", "already-committed", "superseded", "fresh"), report
             (reached,) = records[report.refresh_id or ""].snapshots.values()

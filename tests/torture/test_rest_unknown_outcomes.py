@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A REST server whose database loses answers: its answer about a commit is then wrong, and must not be trusted.
+"""A REST server whose database loses answers reports wrong results of commits, which must not be trusted.
 
 Iceberg's JdbcCatalog sends the UPDATE again on another connection, finds that no row matches, and reports that the
 commit has failed, although it has landed (polaris #5459 is the same bug).
@@ -21,23 +21,23 @@ from airflow_mv.maintenance.rollback import rollback
 from tests.builders import lake
 from tests.services import RestServers
 from tests.torture.history import moves, row_of, watch
+from tests.torture.interrupted import HASTY
 from tests.torture.proxy import Fault, Moment, proxy
-from tests.torture.struck import HASTY
 from tests.torture.test_proxy import Both
 
-#: Among an UPDATE's values. Its text is sent for its first uses only, and no other statement of a refresh has any.
+#: Part of an UPDATE's values. The SQL text is sent for its first uses only; no other statement has this value.
 UPDATE = b".metadata.json"
 VIEW = "sales.daily"
-#: The server commits by itself: a statement that was applied has landed.
+#: The server uses autocommit: a statement that was applied has landed.
 MOMENTS = (Moment.BEFORE, Moment.APPLIED)
 GOOD = ("refreshed", "already-committed", "fresh")
-#: Of a later refresh: the staging branch, its rows, the publication.
+#: The UPDATEs of a later refresh: the staging branch, its rows, the publication.
 BRANCH, ROWS, PUBLICATION = 1, 2, 3
 
 
 @pytest.fixture
 def both(rest_jvm: RestServers, postgres_uri: str, warehouse: Path) -> Iterator[Both]:
-    """A database over a good connection, and a REST server that reaches it through the proxy."""
+    """A direct connection to the database, and a REST server that reaches it through the proxy."""
     url = make_url(postgres_uri)
     with lake(postgres_uri, warehouse, layout="registered") as good, proxy(str(url.host), url.port or 5432) as running:
         through = url.set(host="127.0.0.1", port=running.port).render_as_string(hide_password=False)
@@ -51,7 +51,7 @@ def both(rest_jvm: RestServers, postgres_uri: str, warehouse: Path) -> Iterator[
 
 
 def right(both: Both, *, refreshes: int) -> None:
-    """The rows are those of the present base table, each refresh was published once, and readers get every one."""
+    """The rows are those of the current base table, each refresh was published once, and all are readable."""
     assert both.bad.refresh().outcome == "fresh"
     assert sum(row["orders"] for row in both.bad.read()) == both.good.load().scan().count()
     state = both.bad.storage().state
@@ -67,7 +67,7 @@ def right(both: Both, *, refreshes: int) -> None:
 
 
 def tried(work: Callable[[], object]) -> str:
-    """How something ended that the server's answers may have misled."""
+    """The outcome of an action that the server's answers may have misled."""
     try:
         return str(work())
     except MaterializedViewError as error:
@@ -82,10 +82,10 @@ def tried(work: Callable[[], object]) -> str:
         *(pytest.param(*case, marks=pytest.mark.slow) for case in product((BRANCH, ROWS), MOMENTS)),
     ],
 )
-def test_i04_a_commit_that_a_rest_server_calls_failed_though_it_landed_is_published_once(
+def test_i04_a_commit_that_a_rest_server_reports_as_failed_although_it_landed_is_published_once(
     both: Both, number: int, moment: Moment
 ) -> None:
-    """The publication is looked for before the answer is believed; what was lost while staging is staged again."""
+    """The table is read before the answer is trusted; a change that was lost while staging is staged again."""
     fault = both.break_at(UPDATE, moment, number)
     first = tried(lambda: both.bad.refresh(effects=HASTY).outcome)
     assert fault.happened
@@ -102,10 +102,10 @@ def test_i04_a_commit_that_a_rest_server_calls_failed_though_it_landed_is_publis
         *(pytest.param("expire", moment, marks=pytest.mark.slow) for moment in MOMENTS),
     ],
 )
-def test_maintenance_that_a_rest_server_calls_failed_though_it_landed_is_done_once(
+def test_maintenance_that_a_rest_server_reports_as_failed_although_it_landed_is_applied_once(
     both: Both, work: str, moment: Moment
 ) -> None:
-    """And no file that readers need is gone: nothing is deleted on the strength of an error."""
+    """No file that readers need is deleted: an error never causes a deletion."""
     first = both.bad.storage().state
     assert first is not None
     assert both.bad.refresh().outcome == "refreshed"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What SQLite alone can do to a refresh: locks, a full disk, a file that nobody may write to."""
+"""Faults that are specific to SQLite: locks, a full disk, a read-only file."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from airflow_mv.refresh.run import refresh
 from airflow_mv.script import Outcome, Script
 from tests.builders import Lake, lake
 from tests.torture.history import checked, moves, watch
+from tests.torture.interrupted import HASTY
 from tests.torture.points import AFTER, BEFORE, Point, Points
-from tests.torture.struck import HASTY
 from tests.torture.victims import Place
 
 
@@ -38,7 +38,7 @@ def home(sqlite_uri: str, warehouse: Path) -> Iterator[Lake]:
 
 @contextmanager
 def database(lake: Lake) -> Iterator[sqlite3.Connection]:
-    """The catalog's file, opened by someone else."""
+    """The catalog's file, opened by another connection."""
     path = lake.iceberg.properties["uri"].removeprefix("sqlite:///")
     with closing(sqlite3.connect(path, isolation_level=None, timeout=0, check_same_thread=False)) as found:
         yield found
@@ -51,16 +51,16 @@ def published_once(lake: Lake) -> None:
 
 
 @pytest.mark.parametrize("mode", ["DELETE", "WAL", "TRUNCATE"])
-def test_a_refresh_lands_in_any_journal_mode(home: Lake, mode: str) -> None:
-    """The mode is the file's owner's choice: Spark and others open the same file."""
+def test_a_refresh_is_published_in_any_journal_mode(home: Lake, mode: str) -> None:
+    """The owner of the file chooses the mode; Spark and others open the same file."""
     with database(home) as other:
         assert other.execute(f"PRAGMA journal_mode = {mode}").fetchone()[0] == mode.lower()
     assert home.refresh().outcome == "refreshed"
     published_once(home)
 
 
-def test_a_lock_of_a_few_seconds_is_waited_for(home: Lake) -> None:
-    """iceberg #18043: `database is locked` is no failure while the busy timeout has not passed."""
+def test_a_refresh_waits_for_a_lock_of_a_few_seconds(home: Lake) -> None:
+    """iceberg #18043: `database is locked` is not a failure before the busy timeout has passed."""
     with database(home) as other:
         locked = threading.Event()
 
@@ -80,8 +80,8 @@ def test_a_lock_of_a_few_seconds_is_waited_for(home: Lake) -> None:
     published_once(home)
 
 
-def test_a_lock_that_stays_is_a_typed_error_and_nothing_is_deleted(home: Lake) -> None:
-    """While planning: no answer. While publishing: unknown, and the next try uses what was staged."""
+def test_a_permanent_lock_is_a_typed_error_and_nothing_is_deleted(home: Lake) -> None:
+    """While planning: an outage. While publishing: an unknown outcome, and the next try uses the staged rows."""
     home.iceberg.engine.dispose()
     event.listen(home.iceberg.engine, "connect", lambda connection, _: connection.execute("PRAGMA busy_timeout = 50"))
     with database(home) as other:
@@ -102,8 +102,8 @@ def test_a_lock_that_stays_is_a_typed_error_and_nothing_is_deleted(home: Lake) -
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write to any file")
-def test_a_file_that_nobody_may_write_to_is_a_typed_error(home: Lake) -> None:
-    """The look works, the swap does not; once the file may be written to, what was staged is used."""
+def test_a_file_without_write_permission_is_a_typed_error(home: Lake) -> None:
+    """Reading works, the swap does not; when writing is permitted, the staged rows are published."""
     path = Path(home.iceberg.properties["uri"].removeprefix("sqlite:///"))
     path.chmod(0o400)
     with pytest.raises(MaterializedViewError) as caught:
@@ -114,8 +114,8 @@ def test_a_file_that_nobody_may_write_to_is_a_typed_error(home: Lake) -> None:
     published_once(home)
 
 
-def test_a_database_that_is_open_for_reading_alone_is_a_typed_error(home: Lake) -> None:
-    """A read-only mount, a replica: the look works, the swap does not."""
+def test_a_read_only_database_is_a_typed_error(home: Lake) -> None:
+    """On a read-only mount or a replica reading works, the swap does not."""
     home.iceberg.engine.dispose()
     with database(home) as other:
         other.execute(
@@ -129,7 +129,7 @@ def test_a_database_that_is_open_for_reading_alone_is_a_typed_error(home: Lake) 
 
 
 def refresh_on_a_full_disk(place: Place, size: int, report: Connection) -> None:
-    """Refresh where no file can grow beyond a size in bytes, once the job is done."""
+    """Refresh while no file can grow beyond a size in bytes after the job has ended."""
     with place.lake() as home:
         stager = home.stager
 
@@ -143,24 +143,24 @@ def refresh_on_a_full_disk(place: Place, size: int, report: Connection) -> None:
             report.send(result.outcome)
         except MaterializedViewError as error:
             report.send(type(error).__name__)
-        except Exception as error:  # noqa: BLE001 (what must not be)
+        except Exception as error:  # noqa: BLE001 (reported as a failure)
             report.send(f"untyped {type(error).__name__}: {error}")
 
 
 @pytest.mark.parametrize(
     "size", [0, 1500, 4000, *(pytest.param(size, marks=pytest.mark.slow) for size in (500, 2500, 8000))]
 )
-def test_a_disk_that_is_full_at_some_file_loses_nothing(
+def test_a_full_disk_loses_nothing_at_any_file(
     home: Lake, processes: ForkServerContext, figures: Callable[..., None], size: int
 ) -> None:
-    """Each size lets more files through: the job's outcome, our own two, SQLite's journal."""
+    """Each size permits more files: the job's outcome, the two metadata files, SQLite's journal."""
     here, there = processes.Pipe(duplex=False)
     process = processes.Process(target=refresh_on_a_full_disk, args=(Place.of(home), size, there))
     process.start()
     assert here.poll(60)
-    told = here.recv()
+    reported = here.recv()
     process.join(30)
-    figures(told=told)
-    assert not told.startswith("untyped")
-    assert home.refresh().outcome == ("fresh" if told == "refreshed" else "refreshed")
+    figures(reported=reported)
+    assert not reported.startswith("untyped")
+    assert home.refresh().outcome == ("fresh" if reported == "refreshed" else "refreshed")
     published_once(home)

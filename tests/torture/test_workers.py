@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A task's process is killed at different moments under the real scheduler, whose own retry ends the refresh."""
+"""A task's process is killed at different moments under the real scheduler, whose own retry completes the refresh."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tests.airflow.deployment import Deployment, processes, until
 pytestmark = [pytest.mark.airflow, pytest.mark.slow, pytest.mark.timeout(1800)]
 
 VIEW = "lake.nyc.route_month"
-#: Where a first try waits to be killed.
+#: Code with which a first try waits to be killed.
 MOMENTS = ("at-start", "planned", "staged", "before-the-swap", "after-the-swap", "at-the-end")
 RESUMED = "resumed"
 PREPARE = (
@@ -106,7 +106,7 @@ with DAG("{RESUMED}", schedule=None):
 
 @pytest.fixture(scope="module")
 def deployment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]:
-    """Airflow in a folder of its own, one month of flights, and views that were never refreshed."""
+    """Airflow in its own folder, one month of flights, and views that were never refreshed."""
     home = DemoHome(tmp_path_factory.mktemp("workers"))
     dags = home.folder / "dags"
     dags.mkdir()
@@ -114,7 +114,7 @@ def deployment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]
     environment = {**os.environ, **home.environment(), "AIRFLOW_MV_DEMO_HOME": str(home.folder)}
     preparing = subprocess.Popen([sys.executable, "-c", PREPARE], env=environment)
     settings = {
-        "TMPDIR": str(home.folder),  # a killed worker leaves its files there
+        "TMPDIR": str(home.folder),  # a killed worker leaves its temporary files
         "AIRFLOW_MV_DEMO_HOME": str(home.folder),
         "AIRFLOW__CORE__DAGS_ARE_PAUSED_AT_CREATION": "False",
         "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_ALL_ADMINS": "False",
@@ -133,7 +133,7 @@ def deployment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]
 
 
 def killed(deployment: Deployment, dag_id: str, months: range) -> tuple[LoadedView, dict[str, str]]:
-    """Append months, and kill the task's process where it waits: the view as it was, and how each task ended."""
+    """Append months, and kill the task's process where it waits; return the view before it, and each task's state."""
     for month in months:
         append_month(deployment.iceberg, month)
     before = deployment.catalog.load(VIEW)
@@ -144,7 +144,7 @@ def killed(deployment: Deployment, dag_id: str, months: range) -> tuple[LoadedVi
 
 
 def published_once(deployment: Deployment, before: LoadedView, months: range) -> LoadedStorage:
-    """Check that the pointer has moved once, to the rows of these months; the storage table."""
+    """Check that the pointer has moved once, to the rows of these months; return the storage table."""
     after = deployment.catalog.load(VIEW)
     assert next_number(after.metadata_location) == next_number(before.metadata_location) + 1
     assert status(deployment.catalog, VIEW).state == "fresh"
@@ -153,10 +153,10 @@ def published_once(deployment: Deployment, before: LoadedView, months: range) ->
 
 
 @pytest.mark.parametrize("moment", MOMENTS)
-def test_a_task_process_that_is_killed_costs_a_retry_and_is_published_once(
+def test_a_killed_task_process_costs_a_retry_and_the_refresh_is_published_once(
     deployment: Deployment, figures: Callable[..., None], moment: str
 ) -> None:
-    """One move of the pointer, one asset event, and each outcome as it was; airflow #17479, #36090, #42553."""
+    """One move of the pointer, one asset event, and the expected states; airflow #17479, #36090, #42553."""
     months = range(1, MOMENTS.index(moment) + 3)
     before, states = killed(deployment, moment, months)
 
@@ -176,10 +176,10 @@ def test_a_task_process_that_is_killed_costs_a_retry_and_is_published_once(
     figures(outcome=result["outcome"], jobs=jobs)
 
 
-def test_k18_a_worker_that_dies_between_the_event_and_the_resume_costs_a_look_and_no_second_refresh(
+def test_k18_a_worker_that_dies_between_the_event_and_the_resume_costs_one_read_and_no_second_refresh(
     deployment: Deployment, figures: Callable[..., None]
 ) -> None:
-    """The triggerer's event is gone with the worker: the next try looks for itself, and its refresh is the only one."""
+    """The triggerer's event is lost with the worker: the next try checks the view itself, and only one refresh runs."""
     months = range(1, len(MOMENTS) + 3)
     before, states = killed(deployment, RESUMED, months)
 

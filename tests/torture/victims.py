@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Processes that refresh a view again and again, at once with many others."""
+"""Processes that refresh a view repeatedly and concurrently."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ from tests.builders import DuckStager, Lake
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a view is: what another process needs to open its lake.
+    """The address of a view: what another process needs to open its lake.
 
     Args:
         uri: The catalog's database.
-        warehouse: Its folder.
+        warehouse: The warehouse's folder.
         view: The view's last name.
-        base: That of its base table.
-        layout: That of views which are created there.
+        base: The last name of its base table.
+        layout: The layout of views that are created there.
     """
 
     uri: str
@@ -43,7 +43,7 @@ class Place:
 
     @classmethod
     def of(cls, lake: Lake, view: str = "daily", base: str = "orders") -> Place:
-        """The place of a view in a lake that is open here."""
+        """The address of a view in a lake that is open here."""
         return cls(lake.iceberg.properties["uri"], lake.iceberg.properties["warehouse"], view, base, lake.layout)
 
     @property
@@ -52,7 +52,7 @@ class Place:
         return f"sales.{self.view}"
 
     def open(self) -> SqlCatalog:
-        """Open the catalog, with an engine of this process's own."""
+        """Open the catalog with this process's own engine."""
         return SqlCatalog("lake", uri=self.uri, warehouse=self.warehouse)
 
     @contextmanager
@@ -68,12 +68,12 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """What a contender shall do in a round.
+    """An order to a contender for one round.
 
     Args:
         number: The round.
-        at: When all publish what one of them has staged, on the machine's monotonic clock; ``None`` has each plan,
-            stage and publish as fast as it can.
+        at: When all publish what one has staged, on the host's monotonic clock; ``None``: each plans, stages
+            and publishes as fast as it can.
     """
 
     number: int
@@ -82,19 +82,19 @@ class Order:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """How one refresh ended, in the words of who did it.
+    """The outcome of one refresh, as its process reports it.
 
     Args:
         number: The round.
         outcome: That of the result, or the class of the error.
-        refresh_id: The refresh that it names.
-        storage_table_location: The storage metadata file that it names.
+        refresh_id: The reported refresh.
+        storage_table_location: The reported storage metadata file.
         swaps: Swaps that were sent.
-        matched: Swaps that were answered by yes.
-        waits: Waits between two looks at the catalog.
+        matched: Swaps that matched a row.
+        waits: Waits between two reads of the catalog.
         seconds: From the staged rows to the end.
-        commented: Tries that a comment on the view took, where this contender set one.
-        error: The message.
+        commented: Tries that a comment on the view took, if this contender set one.
+        error: The error message.
     """
 
     number: int
@@ -110,7 +110,7 @@ class Report:
 
 
 class CountingCatalog(MaterializedViewCatalog):
-    """Counts the swaps, and the storage tables' commits."""
+    """Counts swaps and commits to storage tables."""
 
     sent = 0
     matched = 0
@@ -131,13 +131,14 @@ class CountingCatalog(MaterializedViewCatalog):
 
 
 def contend(place: Place, number: int, together: Barrier, orders: Connection) -> None:
-    """Refresh the view once for every order that comes, until ``None`` does.
+    """Refresh the view once for every order, until the order is ``None``.
 
     Args:
         place: The lake.
-        number: This contender. Every fourth sets a comment on the view, too, and every fourth forces its refreshes.
-        together: All contenders start a round at once.
-        orders: Orders come in, reports go out.
+        number: The number of this contender. Every fourth also sets a comment on the view; every fourth forces
+            its refreshes.
+        together: Starts a round in all contenders at once.
+        orders: Receives orders and sends reports.
     """
     iceberg = place.open()
     while (order := orders.recv()) is not None:
@@ -201,9 +202,9 @@ class _Contender:
 
 
 def comment(catalog: MaterializedViewCatalog, name: str, text: str, *, tries: int = 1000) -> int:
-    """Set the view's comment amid whatever others do; how many tries it took."""
+    """Set the view's comment while others change the view; return the number of tries."""
     for number in range(1, tries + 1):
         view = catalog.load(name)
         if catalog.replace(view, with_view_properties(view.metadata, {"comment": text})):
             return number
-    raise AssertionError(f"the comment {text!r} never got through")
+    raise AssertionError(f"the comment {text!r} was never set")

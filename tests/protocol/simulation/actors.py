@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Actions of others between any two steps of a refresh. Each is a function of the world."""
+"""Actions of other users and processes between two steps of a refresh. Each is a function of the world."""
 
 from __future__ import annotations
 
@@ -40,17 +40,17 @@ def _some_base(world: World) -> BaseTable:
 
 
 def append(world: World) -> None:
-    """Someone appends to a base table."""
+    """Append to a base table."""
     _some_base(world).commit(world, "append")
 
 
 def overwrite(world: World) -> None:
-    """Someone changes rows of a base table."""
+    """Change rows of a base table."""
     _some_base(world).commit(world, "overwrite")
 
 
 def compact(world: World) -> bool:
-    """Someone compacts a base table: another snapshot, the same rows."""
+    """Compact a base table: another snapshot, the same rows."""
     base = _some_base(world)
     if base.snapshots:
         base.commit(world, "replace")
@@ -58,22 +58,22 @@ def compact(world: World) -> bool:
 
 
 def expire_base(world: World) -> bool:
-    """Someone expires a base table's snapshots but the current one."""
+    """Expire all snapshots of a base table but the current one."""
     return _some_base(world).expire(world)
 
 
 def roll_back_base(world: World) -> bool:
-    """Someone rolls a base table back."""
+    """Roll a base table back."""
     return _some_base(world).roll_back(world)
 
 
 def recreate_base(world: World) -> None:
-    """Someone drops a base table and creates another of its name."""
+    """Drop a base table and create another one with its name."""
     _some_base(world).recreate(world)
 
 
 def forget_base_files(world: World) -> bool:
-    """A base table's own maintenance deletes its old metadata files."""
+    """Delete a base table's old metadata files, as its own maintenance does."""
     return _some_base(world).forget_files(world)
 
 
@@ -81,12 +81,12 @@ def forget_base_files(world: World) -> bool:
 
 
 def replace_view(world: World) -> bool:
-    """Someone gives the view another definition, with other columns."""
+    """Give the view another definition, with other columns."""
     if VIEW not in world.rows:
         return False
     loaded = world.catalog.load(VIEW)
     number = max(version.version_id for version in loaded.metadata.versions) + 1
-    # Other columns need another storage table in the registered layout: that is no change of this one.
+    # In the registered layout other columns need another storage table, which is not a change of this one.
     wider = number % 2 == 0 and not world.registered
     replaced = replace_version(
         loaded.metadata, schema=columns(wider=wider), sql=query(number, wider=wider),
@@ -96,12 +96,12 @@ def replace_view(world: World) -> bool:
 
 
 def comment(world: World) -> bool:
-    """Someone comments on the view."""
+    """Set a comment on the view."""
     return _set(world, "comment", str(world.now))
 
 
 def turn_time_travel(world: World) -> bool:
-    """Someone turns time travel on or off."""
+    """Turn time travel on or off."""
     if VIEW not in world.rows:
         return False
     on = world.catalog.load(VIEW).metadata.properties.get(TIME_TRAVEL_PROPERTY) == "true"
@@ -116,7 +116,7 @@ def _set(world: World, key: str, value: str) -> bool:
 
 
 def create_view(world: World) -> bool:
-    """Someone creates the view, with an empty storage table; each has its own uuid and folder."""
+    """Create the view with an empty storage table; each view has its own uuid and folder."""
     if VIEW in world.rows:
         return False
     world.catalog.create(VIEW, _new_view(world))
@@ -124,7 +124,7 @@ def create_view(world: World) -> bool:
 
 
 def _new_view(world: World) -> ViewMetadata:
-    """Make an empty storage table, and return the first metadata of a view that names it."""
+    """Create an empty storage table, and return the first metadata of a view that names it."""
     world.views += 1
     folder = f"s3://w/v-{world.views}"
     storage = f"{folder}-storage" if world.registered else f"{folder}/storage"
@@ -149,13 +149,13 @@ def _properties(world: World, storage: str, start: str) -> dict[str, str]:
 
 
 def drop_view(world: World) -> bool:
-    """Someone drops the view, and its storage table where the catalog holds it; the files stay."""
+    """Drop the view, and its storage table if the catalog has it; the files stay."""
     world.rows.pop(STORAGE, None)
     return world.rows.pop(VIEW, None) is not None
 
 
 def recreate_view(world: World) -> None:
-    """Someone drops the view and creates another of its name."""
+    """Drop the view and create another one with its name."""
     drop_view(world)
     create_view(world)
 
@@ -169,11 +169,11 @@ def _storage(location: str, now_ms: int) -> dict[str, object]:
     }  # fmt: skip
 
 
-# -- those who look after the view, step by step --------------------------------------------------------
+# -- maintenance, step by step --------------------------------------------------------------------------
 
 
 def collecting(process: Process) -> None:
-    """Collect the files that nothing reaches."""
+    """Collect the unreachable files."""
     from airflow_mv.maintenance.orphans import collect_orphans
 
     world = process.world
@@ -192,7 +192,7 @@ def expiring(process: Process) -> None:
 
 
 def rolling_back(process: Process) -> None:
-    """Roll the view back to a refresh that its history holds."""
+    """Roll the view back to a refresh of its history."""
     from airflow_mv.maintenance.rollback import rollback
 
     state = process.world.catalog.load_storage(process.world.catalog.load(VIEW)).state
@@ -202,17 +202,17 @@ def rolling_back(process: Process) -> None:
 
 
 def start_collecting(world: World) -> None:
-    """Someone starts to collect orphans."""
+    """Start to collect orphans."""
     world.processes.append(Process(world, "collect", collecting, world.some_skew()))
 
 
 def start_expiring(world: World) -> None:
-    """Someone starts to expire the storage table's snapshots."""
+    """Start to expire the storage table's snapshots."""
     world.processes.append(Process(world, "expire", expiring, world.some_skew()))
 
 
 def start_rolling_back(world: World) -> None:
-    """Someone starts to roll the view back."""
+    """Start to roll the view back."""
     world.processes.append(Process(world, "roll back", rolling_back, world.some_skew()))
 
 
@@ -220,7 +220,7 @@ def start_rolling_back(world: World) -> None:
 
 
 def redefining(process: Process) -> None:
-    """Give the view another definition, which only this process gives it."""
+    """Give the view another definition that no other process uses."""
     world = process.world
     existing = world.catalog.load(VIEW)
     sql = query(10_000 + world.next_snapshot(), wider=False)
@@ -231,7 +231,7 @@ def redefining(process: Process) -> None:
 
 
 def setting(process: Process) -> None:
-    """Set a property of the view, to a value that only this process sets."""
+    """Set a property of the view to a value that no other process uses."""
     world = process.world
     existing = world.catalog.load(VIEW)
     travel = existing.metadata.properties.get(TIME_TRAVEL_PROPERTY) == "true"
@@ -267,22 +267,22 @@ def _publish(process: Process, change: ViewChange | CreateView, mark: str) -> No
 
 
 def start_redefining(world: World) -> None:
-    """Someone starts to give the view another definition."""
+    """Start to give the view another definition."""
     world.processes.append(Process(world, "redefine", redefining, world.some_skew()))
 
 
 def start_setting(world: World) -> None:
-    """Someone starts to set a property of the view."""
+    """Start to set a property of the view."""
     world.processes.append(Process(world, "set", setting, world.some_skew()))
 
 
 def start_repairing(world: World) -> None:
-    """Someone starts to repair the view."""
+    """Start to repair the view."""
     world.processes.append(Process(world, "repair", repairing, world.some_skew()))
 
 
 def start_creating(world: World) -> bool:
-    """Someone drops the view, and two start to create it (pointed layout)."""
+    """Drop the view and start two processes that create it (pointed layout)."""
     if world.registered:
         return False
     drop_view(world)
@@ -290,24 +290,24 @@ def start_creating(world: World) -> bool:
     return True
 
 
-# -- the surroundings -----------------------------------------------------------------------------------
+# -- the environment ------------------------------------------------------------------------------------
 
 
 def catalog_down(world: World) -> None:
-    """The catalog's database is away for a while."""
+    """Make the catalog's database unavailable for a while."""
     world.down_until = world.now + world.random.randint(0, MINUTE)
 
 
 def night(world: World) -> None:
-    """Hours pass: whoever runs is timed out."""
+    """Let hours pass, so that running processes time out."""
     world.pass_time(2 * GRACE)
 
 
-#: What happens how often, in a thousand steps.
+#: How often each action happens in a thousand steps.
 ACTORS: dict[Actor, int] = {
     append: 25, overwrite: 5, compact: 20, expire_base: 8, roll_back_base: 8, recreate_base: 2, forget_base_files: 8,
     replace_view: 5, comment: 10, turn_time_travel: 4, recreate_view: 1, drop_view: 1,
     catalog_down: 2, night: 2, start_collecting: 8, start_expiring: 5, start_rolling_back: 5,
 }  # fmt: skip
-#: Changes of the view itself: in schedules of their own.
+#: Changes of the view itself, which have schedules of their own.
 VIEW_CHANGES: dict[Actor, int] = {start_redefining: 6, start_setting: 6, start_creating: 1, start_repairing: 3}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Base tables and what others do to them."""
+"""Base tables and their changes."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ if TYPE_CHECKING:
 
 @dataclass
 class BaseTable:
-    """A base table under one name; its history outlives what the table's metadata retains.
+    """A base table of one name; its history is longer than what the table's metadata retains.
 
     Args:
         identifier: Its name.
-        uuid: A table that is dropped and created again has another one.
+        uuid: A table that is dropped and recreated has a new one.
         snapshots: The retained snapshots by id, oldest first.
-        head: The current one, or :data:`NO_SNAPSHOT`.
-        heads: Every head that the name has ever had, in order.
-        rows: What a snapshot's rows are, by snapshot: a compaction has its parent's.
-        files: How many metadata files were written.
+        head: The current snapshot, or :data:`NO_SNAPSHOT`.
+        heads: All current snapshots that the name has had, in order.
+        rows: A number for the rows of each snapshot: a compaction has that of its parent.
+        files: The number of written metadata files.
     """
 
     identifier: Identifier
@@ -42,7 +42,7 @@ class BaseTable:
         return f"s3://w/{self.identifier.name}-{self.uuid}"
 
     def commit(self, world: World, operation: str) -> None:
-        """Someone adds a snapshot: ``append``, ``overwrite``, or ``replace`` for a compaction."""
+        """Add a snapshot: ``append``, ``overwrite``, or ``replace`` for a compaction."""
         number = world.next_snapshot()
         parent = None if self.head == NO_SNAPSHOT else self.head
         self.snapshots[number] = {
@@ -53,7 +53,7 @@ class BaseTable:
         self._move(world, number)
 
     def roll_back(self, world: World) -> bool:
-        """Someone makes an older, retained snapshot current again; whether there is one."""
+        """Make an older retained snapshot current again; return whether there is one."""
         parent = self.snapshots.get(self.head, {}).get("parent-snapshot-id")
         if parent not in self.snapshots:
             return False
@@ -61,7 +61,7 @@ class BaseTable:
         return True
 
     def expire(self, world: World) -> bool:
-        """Someone forgets every snapshot but the current one; whether there were others."""
+        """Expire every snapshot but the current one; return whether there were others."""
         kept = {number: item for number, item in self.snapshots.items() if number == self.head}
         if len(kept) == len(self.snapshots):
             return False
@@ -70,13 +70,13 @@ class BaseTable:
         return True
 
     def recreate(self, world: World) -> None:
-        """Someone drops the table and creates another one of its name, without rows."""
+        """Drop the table and create another one with its name, without rows."""
         self.uuid += 1
         self.snapshots = {}
         self._move(world, NO_SNAPSHOT)
 
     def forget_files(self, world: World) -> bool:
-        """The table's own maintenance deletes the metadata files before the current one."""
+        """Delete the metadata files before the current one, as the table's own maintenance does."""
         current = world.rows[self.identifier].location
         old = [name for name in world.files if name.startswith(f"s3://w/{self.identifier.name}-") and name != current]
         for name in old:

@@ -16,8 +16,8 @@ from tests.protocol.simulation.mutants import Patch
 from tests.protocol.simulation.world import World
 
 
-def giving_up_deletes_what_may_land(world: World, patch: Patch) -> None:
-    """After the last round what was written is deleted, although an outcome is unknown."""
+def giving_up_deletes_files_that_may_land(world: World, patch: Patch) -> None:
+    """After the last round the written files are deleted, although an outcome is unknown."""
     original = protocol._given_up
 
     def given_up(change: Change[Any]) -> CommitError:
@@ -27,14 +27,14 @@ def giving_up_deletes_what_may_land(world: World, patch: Patch) -> None:
     patch.setattr(protocol, "_given_up", given_up)
 
 
-def the_last_refusal_is_a_proof(world: World, patch: Patch) -> None:
-    """After the last refusal nobody looks whether an earlier copy has landed. With one try it is met soon."""
+def last_refusal_is_a_proof(world: World, patch: Patch) -> None:
+    """After the last refusal it is not checked whether an earlier copy has landed. One try makes this likely."""
     patch.setattr(protocol, "TRIES", 1)
     patch.setattr(protocol, "_last_look", lambda _: None)
 
 
-def no_answer_is_a_success(world: World, patch: Patch) -> None:
-    """A change of a view whose answer was lost counts as done."""
+def lost_answer_is_a_success(world: World, patch: Patch) -> None:
+    """A change of a view whose answer was lost counts as published."""
     original = ViewChange.send
 
     def send(self: ViewChange, state: Any) -> bool:
@@ -46,14 +46,14 @@ def no_answer_is_a_success(world: World, patch: Patch) -> None:
     patch.setattr(ViewChange, "send", send)
 
 
-def a_refusal_is_a_success(world: World, patch: Patch) -> None:
-    """A change of a view that was refused counts as done."""
+def refusal_is_a_success(world: World, patch: Patch) -> None:
+    """A change of a view that was refused counts as published."""
     original = ViewChange.send
     patch.setattr(ViewChange, "send", lambda self, state: original(self, state) or True)
 
 
-def a_repair_goes_onto_any_base(world: World, patch: Patch) -> None:
-    """A repair is published over whatever was published since it looked."""
+def repair_is_published_on_any_base(world: World, patch: Patch) -> None:
+    """A repair is published even if the view has changed since it was read."""
 
     def send(self: RowRepair, row: Any) -> bool:
         return self._catalog.swap(self._name, row.location, self._new)
@@ -62,11 +62,11 @@ def a_repair_goes_onto_any_base(world: World, patch: Patch) -> None:
     patch.setattr(RowRepair, "send", send)
 
 
-#: Each with what others then do more often than usual.
+#: Each with the actions of others that happen more often than usual.
 CHANGE_MUTANTS: dict[Callable[[World, Patch], None], tuple[Actor, ...]] = {
-    giving_up_deletes_what_may_land: (start_expiring, start_rolling_back),
-    the_last_refusal_is_a_proof: (),
-    no_answer_is_a_success: (),
-    a_refusal_is_a_success: (),
-    a_repair_goes_onto_any_base: (),
+    giving_up_deletes_files_that_may_land: (start_expiring, start_rolling_back),
+    last_refusal_is_a_proof: (),
+    lost_answer_is_a_success: (),
+    refusal_is_a_success: (),
+    repair_is_published_on_any_base: (),
 }

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The invariants of the commit protocol, and who reported what. They are checked at every change."""
+"""The invariants of the commit protocol, and the reported outcomes. They are checked at every change."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from airflow_mv.spec.reasons import Mode
 from airflow_mv.spec.table import Snapshot, parse_table
 from tests.protocol.simulation.world import BASES, MINUTE, OWNER, STORAGE, VIEW, Violation, World
 
-#: Which head of its history each base table was at: what a refresher saw, as the truth tells it.
+#: The history position of each base table's current snapshot, as a refresher saw it.
 Seen = dict[Identifier, int]
 
 
@@ -46,21 +46,21 @@ class State:
 
 @dataclass
 class Ledger:
-    """Knows every refresh that landed and every claim that was made.
+    """Records every refresh that landed and every outcome that was reported.
 
     Args:
-        world: Where it all happens.
-        landed: The refresh ids that were published, in order, each with the view's uuid.
-        refuted: The refresh ids of which someone said that they will never be published.
-        records: Every refresh that was ever current, in order.
-        landed_before: How many refreshes had been current when a storage metadata file became current.
-        seen: The base tables' states that each running try has seen last.
-        plans: What each running try's plan was made from: the base tables' states, and how many refreshes.
-        position: Where in the base tables' histories the current rows are.
+        world: The simulated world.
+        landed: The published refresh ids in order, each with the view's uuid.
+        refuted: The refresh ids that were reported as never to be published.
+        records: All refreshes that were ever current, in order.
+        landed_before: The number of earlier refreshes when a storage metadata file became current.
+        seen: The states of the base tables that each running try has read last.
+        plans: The input of each running try's plan: states of the base tables, and the number of refreshes.
+        position: The position of the current rows in the base tables' histories.
         rollbacks: The rollbacks that landed.
-        versions: The view's version that each running process has seen last.
-        changed: The definitions, properties and creations of the view that landed.
-        impossible: Those of which someone said that they will never land.
+        versions: The view's version that each running process has read last.
+        changed: The definitions, properties and creations of the view that have landed.
+        impossible: Those that were reported as never to land.
     """
 
     world: World
@@ -78,7 +78,7 @@ class Ledger:
     _reach: dict[tuple[str, str], frozenset[str]] = field(default_factory=dict)
 
     def view_created(self) -> None:
-        """Another view begins: nothing of it was refreshed."""
+        """Start the records of a new view without refreshes."""
         state = self.state()
         assert state is not None
         self._note(state.view.metadata.view_uuid)
@@ -88,7 +88,7 @@ class Ledger:
     # -- the pointer -------------------------------------------------------------------------------
 
     def state(self) -> State | None:
-        """Return what the pointer leads to, or ``None`` where the view is dropped."""
+        """Return the state that the pointer leads to, or ``None`` if the view is dropped."""
         with self.world.at_once():
             if VIEW not in self.world.rows:
                 return None
@@ -96,7 +96,7 @@ class Ledger:
             return State(view, self.world.catalog.load_storage(view))
 
     def before_swap(self, base: str) -> State:
-        """Check where a swap starts from."""
+        """Check the state before a swap."""
         if self.world.rows[VIEW].location != base:
             raise Violation("I1: the swap did not start from the current pointer")
         state = self.state()
@@ -104,12 +104,12 @@ class Ledger:
         return state
 
     def after_swap(self, before: State, role: str, version: int | None = None) -> None:
-        """Check what a change of the pointer left.
+        """Check the state after a change of the pointer.
 
         Args:
-            before: Where it started from.
+            before: The state before it.
             role: What its sender does.
-            version: The view's version that its sender has seen last; a swap requires the present one by itself.
+            version: The view's version that its sender has read last; a swap requires the current one.
         """
         try:
             after, live = self.state(), self.live()
@@ -125,7 +125,7 @@ class Ledger:
         if after.storage.location != before.storage.location:
             try:
                 self._storage_changed(before, after, role, version)
-            finally:  # whoever goes on after a violation, to tidy up, plans on this state
+            finally:  # clean-up after a violation plans on this state
                 self.landed_before[after.storage.location] = len(self.records)
 
     def _view_changed(self, before: LoadedView, after: LoadedView) -> None:
@@ -133,7 +133,7 @@ class Ledger:
             self._note(f"{after.metadata.view_uuid}: {_sql(after, after.metadata.current_version_id)}")
         owner = after.metadata.properties.get(OWNER)
         if owner is not None and owner != before.metadata.properties.get(OWNER):
-            self.changed.add(owner)  # to set a property twice is the same as to set it once
+            self.changed.add(owner)  # setting a property twice is the same as setting it once
             self._check_possible(owner)
 
     def _note(self, mark: str) -> None:
@@ -147,7 +147,7 @@ class Ledger:
             raise Violation(f"I5: a change of the view that was called impossible landed: {mark}")
 
     def change_ended(self, mark: str, error: MaterializedViewError | None) -> None:
-        """Check what a change of the view reports: that it has landed, that it never will, or nothing."""
+        """Check the reported outcome of a change of the view: landed, never to land, or unknown."""
         if error is None and mark not in self.changed:
             raise Violation(f"I4: success was reported for a change of the view that has not landed: {mark}")
         if isinstance(error, (CommitConflictError, AlreadyExistsError)):
@@ -161,7 +161,7 @@ class Ledger:
             raise Violation("I1: the storage table does not follow from the one before")
         if after.record is None:
             if before.record is None and before.storage.table.head == after.storage.table.head:
-                return  # a branch of the table: nobody reads it
+                return  # a branch of the table, which is not read
             raise Violation("I8: the storage table changed without a record")
         known = {record.refresh_id for record in before.storage.state.refreshes} if before.storage.state else set()
         if after.record.refresh_id not in known:
@@ -189,7 +189,7 @@ class Ledger:
             raise Violation("I3: a refresh landed twice")
         if record.refresh_id in self.refuted:
             raise Violation("I5: a refresh that was called impossible landed")
-        # A table's commit cannot require the view's version: it is that of the last look. A reader checks the record.
+        # A table's commit cannot require the view's version: it has the one read last. Readers check the record.
         if record.version_id != (version if self.world.registered else after.view.metadata.current_version_id):
             raise Violation("I9: rows of another definition than the view's")
         if before.record and _input(before.record) == _input(record):
@@ -219,7 +219,7 @@ class Ledger:
             self.position[base] = later[0]
 
     def rows(self, base: Identifier, snapshot: int) -> int | None:
-        """What the rows of a base table's snapshot are."""
+        """The number that stands for the rows of a base table's snapshot."""
         return self.world.bases[base].rows.get(snapshot)
 
     # -- files -------------------------------------------------------------------------------------
@@ -238,29 +238,29 @@ class Ledger:
         return self._reach[key]
 
     def deleted(self, location: str) -> None:
-        """Check that a file that was deleted is no live one."""
+        """Check that a deleted file is not a live one."""
         if location in self.live():
             raise Violation(f"I2: a live file was deleted: {location}")
         if not location.startswith("s3://w/v"):
-            raise Violation(f"I11: a file of someone else was deleted: {location}")
+            raise Violation(f"I11: a foreign file was deleted: {location}")
 
-    # -- claims ------------------------------------------------------------------------------------
+    # -- reported outcomes -------------------------------------------------------------------------
 
     def view_was_seen(self, location: str) -> None:
-        """Note which of the view's versions the running process sees."""
+        """Note which version of the view the running process has read."""
         with self.world.at_once():
             view = self.world.catalog.load_at(VIEW, location)
         self.versions[greenlet.getcurrent()] = view.metadata.current_version_id
 
     def bases_were_seen(self) -> None:
-        """Note what the running try sees of the base tables."""
+        """Note the states of the base tables that the running try has read."""
         self.seen[greenlet.getcurrent()] = {base: len(self.world.bases[base].heads) - 1 for base in BASES}
 
     def planned(self, plan: RefreshPlan, before: RefreshPlan | None) -> None:
-        """Check a new plan; the one before in the same try was given up for it."""
+        """Check a new plan; it replaces the one before in the same try."""
         if before is not None:
             self.world.events["planned again"] += 1
-            # A table's commit of another try may come just after the view got another definition.
+            # A table's commit of another try may land just after the view got another definition.
             redefined = self.world.registered and before.version_id != plan.version_id
             if not redefined:
                 self.refuted.add(before.refresh_id)
@@ -308,7 +308,7 @@ class Ledger:
             raise Violation("I4: superseded by rows that are older")
 
     def _superseded(self, plan: RefreshPlan) -> bool:
-        """Whether some refresh since the plan has read every base table at least as late."""
+        """Whether a refresh since the plan has read every base table at the same or a later state."""
         seen, earlier = self.plans[greenlet.getcurrent()]
 
         def covers(theirs: RefreshRecord) -> bool:
@@ -320,7 +320,7 @@ class Ledger:
 
 
 def files_of(catalog: Any, storage: LoadedStorage) -> list[str]:
-    """List every file that the snapshots of a storage table reach."""
+    """List all files that the snapshots of a storage table reach."""
     found = []
     for snapshot in storage.table.snapshots:
         listing = snapshot.summary["files"]
@@ -329,7 +329,7 @@ def files_of(catalog: Any, storage: LoadedStorage) -> list[str]:
 
 
 def past_files(catalog: Any, _: tuple[str, ...]) -> Callable[[Snapshot], list[str]]:
-    """List the files of snapshots that need not be whole any more."""
+    """List the files of snapshots that need not be complete any more."""
 
     def files(snapshot: Snapshot) -> list[str]:
         listing = snapshot.summary["files"]
@@ -347,7 +347,7 @@ def _sql(view: LoadedView, version_id: int) -> str:
 
 
 def _number(view: LoadedView, version_id: int) -> int:
-    """Return the number that the SQL of a version holds, which whoever runs it stores with the rows."""
+    """Return the number in the SQL of a version; the simulated job stores it with the rows."""
     return int(re.findall(r"/\* version (\d+) \*/", _sql(view, version_id))[0])
 
 
@@ -359,7 +359,7 @@ def _input(record: RefreshRecord) -> tuple[Any, ...]:
 
 
 def _check_clock(before: State, after: State, store_ms: int) -> None:
-    """Times never go back, whoever's clock wrote them, by more than Iceberg's own readers forgive, nor are ahead."""
+    """Times never decrease by more than Iceberg's readers tolerate, and are not in the future, whatever the clock."""
     table = after.storage.table
     stamps = [table.last_updated_ms, *(snapshot.timestamp_ms for snapshot in table.snapshots)]
     if max(stamps) > store_ms + MAX_AHEAD_MS and after.storage.location != before.storage.location:
@@ -374,7 +374,7 @@ def _check_clock(before: State, after: State, store_ms: int) -> None:
 
 
 def _check_size(after: State) -> None:
-    """What a view's metadata holds does not grow with every refresh."""
+    """The size of a view's metadata does not grow with every refresh."""
     view = after.view.metadata
     if len(view.versions) > 10 or len(view.schemas) > 10 or len(after.storage.table.metadata_log) > 100:
         raise Violation("I25: the metadata grows without bounds")

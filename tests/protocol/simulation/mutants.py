@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Planted faults: wrong protocols that trusted systems had, or could have. A simulation that misses one has rotted.
+"""Planted faults: wrong protocols that real systems had or could have. The simulation must detect each of them.
 
-Each takes the world of a schedule and a patch that ends with the test.
+Each is applied to the world of a schedule, with a patch that ends with the test.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ Swap = Callable[[Identifier, str, str], bool]
 
 
 def unknown_is_conflict(world: World, patch: Patch) -> None:
-    """No answer is taken for "it did not land": the files are deleted (pyiceberg behind a JdbcCatalog)."""
+    """A lost answer is taken as a failure, and the files are deleted (pyiceberg behind a JdbcCatalog)."""
     original = _swap(world)
 
     def swap(view: Identifier, base: str, new: str) -> bool:
@@ -52,7 +52,7 @@ def unknown_is_conflict(world: World, patch: Patch) -> None:
 
 
 def client_pool_resends_the_swap(world: World, patch: Patch) -> None:
-    """The connection pool sends the swap again, its second answer is believed (Iceberg's JdbcClientPool)."""
+    """The connection pool sends the swap again and trusts the second answer (Iceberg's JdbcClientPool)."""
     original = _swap(world)
 
     def swap(view: Identifier, base: str, new: str) -> bool:
@@ -67,7 +67,7 @@ def client_pool_resends_the_swap(world: World, patch: Patch) -> None:
 
 
 def blind_retry_with_a_new_identity(world: World, patch: Patch) -> None:
-    """No answer: the same rows are published again on whatever is there, under another refresh id."""
+    """After a lost answer the same rows are published again on the current state, with another refresh id."""
     original = _swap(world)
 
     def swap(view: Identifier, base: str, new: str) -> bool:
@@ -79,8 +79,8 @@ def blind_retry_with_a_new_identity(world: World, patch: Patch) -> None:
     patch.setattr(world.catalog, "swap", swap)
 
 
-def still_at_base_so_it_failed(world: World, patch: Patch) -> None:
-    """No answer, and the pointer is at the base: so it failed, the files are deleted. It may land yet."""
+def pointer_at_base_is_a_failure(world: World, patch: Patch) -> None:
+    """After a lost answer with the pointer at the base, the files are deleted, although the swap may still land."""
     original = _swap(world)
 
     def swap(view: Identifier, base: str, new: str) -> bool:
@@ -95,7 +95,7 @@ def still_at_base_so_it_failed(world: World, patch: Patch) -> None:
 
 
 def rowcount_ignored(world: World, patch: Patch) -> None:
-    """Whether a row matched is not looked at (iceberg-rust #384)."""
+    """The number of matched rows is ignored (iceberg-rust #384)."""
     original = _swap(world)
     patch.setattr(world.catalog, "swap", lambda *arguments: original(*arguments) or True)
 
@@ -116,7 +116,7 @@ def base_read_just_before_the_swap(world: World, patch: Patch) -> None:
 
 
 def no_matched_row_is_a_proof(world: World, patch: Patch) -> None:
-    """An amendment's swap that matched no row did not land: its file is deleted. A proxy had sent it twice."""
+    """A change whose swap matched no row is taken as not landed, and its file is deleted. A proxy sent it twice."""
 
     def replace(view: Any, metadata: ViewMetadata) -> bool:
         new = world.catalog.write_metadata(metadata, number=next_number(view.metadata_location))
@@ -132,7 +132,7 @@ def no_matched_row_is_a_proof(world: World, patch: Patch) -> None:
 
 
 def metadata_named_by_version_number(world: World, patch: Patch) -> None:
-    """Two writers take one file name."""
+    """Two writers choose the same file name."""
     files: Any = world.catalog.files
     patch.setattr(files, "write_once", False)
 
@@ -145,25 +145,25 @@ def metadata_named_by_version_number(world: World, patch: Patch) -> None:
 
 
 def refresh_id_per_try(world: World, patch: Patch) -> None:
-    """A refresh id that is not derived from the input: no retry finds what the one before has staged."""
+    """The refresh id is not derived from the input, so a retry does not find the rows that an earlier try staged."""
     patch.setattr(planning, "refresh_id", lambda **_: str(uuid.uuid4()))
 
 
-# -- judging ---------------------------------------------------------------------------------------------
+# -- verdicts --------------------------------------------------------------------------------------------
 
 
-def nobody_looks_whether_it_landed(world: World, patch: Patch) -> None:
-    """An earlier try that landed is not seen."""
+def landed_refresh_is_not_detected(world: World, patch: Patch) -> None:
+    """It is not detected that an earlier try has landed."""
     patch.setattr(publishing, "has_landed", lambda *_: False)
 
 
-def any_storage_state_will_do(world: World, patch: Patch) -> None:
-    """A staged refresh goes onto any newer state of the storage table."""
+def any_storage_state_is_accepted(world: World, patch: Patch) -> None:
+    """A staged refresh is published on any newer state of the storage table."""
     _judge(patch, lambda verdict, *_: Verdict.READY if verdict in (Verdict.SUPERSEDED, Verdict.REPLAN) else verdict)
 
 
-def a_new_definition_does_not_matter(world: World, patch: Patch) -> None:
-    """The view's definition changed while it was refreshed, and nobody minds."""
+def new_definition_is_ignored(world: World, patch: Patch) -> None:
+    """A refresh is published although the view's definition changed meanwhile."""
 
     def judge(verdict: Verdict, plan: Any, view: Any, storage: Any) -> Verdict:
         same = storage.base == plan.storage_base
@@ -172,13 +172,13 @@ def a_new_definition_does_not_matter(world: World, patch: Patch) -> None:
     _judge(patch, judge)
 
 
-def superseded_by_whoever_was_later(world: World, patch: Patch) -> None:
-    """Another refresh was published later than ours was planned: so its rows are newer."""
+def superseded_by_any_later_refresh(world: World, patch: Patch) -> None:
+    """A refresh that was published after ours was planned is taken as newer."""
     patch.setattr(publishing, "_covers", lambda *_: True)
 
 
 def superseded_by_rows_that_were_rolled_back(world: World, patch: Patch) -> None:
-    """A base table's snapshot that comes after ours counts as newer, though the table was rolled back from it."""
+    """A base snapshot after ours counts as newer, although the table was rolled back from it."""
 
     def at_or_after(catalog: Any, theirs: Any, ours: Any) -> bool:
         return bool(theirs.snapshot_reference >= ours.snapshot_reference)
@@ -186,11 +186,11 @@ def superseded_by_rows_that_were_rolled_back(world: World, patch: Patch) -> None
     patch.setattr(publishing, "_at_or_after", at_or_after)
 
 
-# -- what is recorded ------------------------------------------------------------------------------------
+# -- refresh records -------------------------------------------------------------------------------------
 
 
 def recorded_snapshots_are_not_those_that_were_read(world: World, patch: Patch) -> None:
-    """The job reads whatever is current when it runs."""
+    """The job reads the snapshots that are current when it runs."""
     original = Spark._read
 
     def read(self: Spark, text: str) -> dict[str, int] | None:
@@ -201,7 +201,7 @@ def recorded_snapshots_are_not_those_that_were_read(world: World, patch: Patch) 
 
 
 def staged_rows_of_another_state_are_published(world: World, patch: Patch) -> None:
-    """The outcome of a job is left at a place that every refresh of the view shares."""
+    """The outcome of a job is written to one location for all refreshes of the view."""
     original = planning.refresh_script
 
     def refresh_script(**arguments: Any) -> Script:
@@ -217,8 +217,8 @@ def staged_rows_of_another_state_are_published(world: World, patch: Patch) -> No
     patch.setattr(pointed, "_check_staged", lambda *_: None)
 
 
-def times_by_the_own_clock(world: World, patch: Patch) -> None:
-    """Metadata gets the writer's own time, though another host's clock was ahead."""
+def times_from_the_local_clock(world: World, patch: Patch) -> None:
+    """Metadata gets the writer's local time, although another host's clock was ahead."""
     original = pointed.with_properties
 
     def with_properties(document: dict[str, Any], **arguments: Any) -> dict[str, Any]:
@@ -227,7 +227,7 @@ def times_by_the_own_clock(world: World, patch: Patch) -> None:
     patch.setattr(pointed, "with_properties", with_properties)
 
 
-def the_store_s_clock_is_not_asked(world: World, patch: Patch) -> None:
+def store_s_clock_is_not_read(world: World, patch: Patch) -> None:
     """A worker or driver whose clock is ahead publishes its times."""
     patch.setattr(pointed, "is_ahead", lambda *_: False)
 
@@ -236,19 +236,19 @@ def the_store_s_clock_is_not_asked(world: World, patch: Patch) -> None:
 
 
 def collection_without_grace(world: World, patch: Patch) -> None:
-    """What nothing reaches now is deleted now."""
+    """Files that are unreachable now are deleted now."""
     world.grace = 0
 
 
 def collection_by_a_skewed_clock(world: World, patch: Patch) -> None:
-    """A file's age is taken by the clock of the collecting host: of every other one, it is ahead."""
+    """A file's age is measured by the clock of the collecting host, which is ahead of the others."""
     files: Any = world.catalog.files
     original, ahead = files.now_ms, itertools.cycle((0, 2 * GRACE))
     patch.setattr(files, "now_ms", lambda base: original(base) + next(ahead))
 
 
-def collection_trusts_its_first_look(world: World, patch: Patch) -> None:
-    """What was published while the files were listed does not count."""
+def collection_trusts_its_first_read(world: World, patch: Patch) -> None:
+    """A publication during the listing of files is ignored."""
     original = orphans._reach
     reached: list[Any] = []
 
@@ -258,14 +258,14 @@ def collection_trusts_its_first_look(world: World, patch: Patch) -> None:
 
     patch.setattr(orphans, "_reach", reach)
     patch.setattr(orphans, "_state", lambda *_: reached[-1].state)
-    # A file has to be known as unreachable for the grace, and nobody takes up what is about to be collected: each
+    # A file must be recorded as unreachable for the grace, and files near their collection are not resumed: each rule
     # alone makes such a publication rare.
     patch.setattr(orphans.Ledger, "since_ms", lambda *_, **__: 0)
     patch.setattr(pointed, "oldest_lasting_ms", lambda *_: -1)
 
 
 def expiry_drops_the_current_snapshot(world: World, patch: Patch) -> None:
-    """The newest snapshot is kept: after a rollback that is another than the current one."""
+    """The newest snapshot is kept, which is not the current one after a rollback."""
     original = expire.kept_snapshots
 
     def kept(table: Any, **arguments: Any) -> dict[int, str]:
@@ -275,7 +275,7 @@ def expiry_drops_the_current_snapshot(world: World, patch: Patch) -> None:
     patch.setattr(expire, "kept_snapshots", kept)
 
 
-#: Each with what others then do more often than usual.
+#: Each with the actions of others that happen more often than usual.
 MUTANTS: dict[Callable[[World, Patch], None], tuple[Actor, ...]] = dict.fromkeys((
     unknown_is_conflict,
     client_pool_resends_the_swap,
@@ -287,24 +287,24 @@ MUTANTS: dict[Callable[[World, Patch], None], tuple[Actor, ...]] = dict.fromkeys
     collection_by_a_skewed_clock,
     base_read_just_before_the_swap,
     metadata_named_by_version_number,
-    still_at_base_so_it_failed,
-    nobody_looks_whether_it_landed,
-    any_storage_state_will_do,
-    a_new_definition_does_not_matter,
-    superseded_by_whoever_was_later,
+    pointer_at_base_is_a_failure,
+    landed_refresh_is_not_detected,
+    any_storage_state_is_accepted,
+    new_definition_is_ignored,
+    superseded_by_any_later_refresh,
     superseded_by_rows_that_were_rolled_back,
     recorded_snapshots_are_not_those_that_were_read,
     staged_rows_of_another_state_are_published,
-    times_by_the_own_clock,
-    the_store_s_clock_is_not_asked,
+    times_from_the_local_clock,
+    store_s_clock_is_not_read,
 ), ()) | {
     no_matched_row_is_a_proof: (start_expiring, start_rolling_back),
-    collection_trusts_its_first_look: (start_collecting, night),
+    collection_trusts_its_first_read: (start_collecting, night),
     expiry_drops_the_current_snapshot: (start_expiring, start_rolling_back),
 }  # fmt: skip
 
 
-# -- what they share -------------------------------------------------------------------------------------
+# -- helpers ---------------------------------------------------------------------------------------------
 
 
 def _swap(world: World) -> Swap:
@@ -328,14 +328,14 @@ def _named(world: World, view_location: str) -> tuple[ViewMetadata, str]:
 
 
 def _give_up(world: World, new: str) -> Any:
-    """Delete what a swap would have installed, and say that it will not come."""
+    """Delete what a swap would have installed, and report that it will never land."""
     for location in (new, _named(world, new)[1]):
         world.catalog.files.delete(location)
     raise CommitConflictError("the swap did not land")
 
 
 def _under_another_name(world: World, view: Identifier, new: str) -> tuple[str, str]:
-    """Write what a swap would have installed once more, with another refresh id, on top of what is there."""
+    """Write what a swap would have installed again, with another refresh id, on top of the current state."""
     loaded = world.catalog.load(view)
     metadata, storage_location = _named(world, new)
     document = json.loads(world.catalog.files.read(storage_location, what="storage"))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The product as a simulation runs it: pure parsers remember what they have parsed, and few tries are enough."""
+"""Changes to the product for the simulation: pure parsers cache their results, and few tries are enough."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ _PURE: tuple[Callable[..., Any], ...] = (
 )
 
 
-#: How often a change looks at the catalog: to give up has to happen, too.
+#: How many tries a change has: few, so that giving up happens, too.
 TRIES = 3
 
 
 @contextmanager
 def simulating() -> Iterator[None]:
-    """While this is open, every module of the product parses the same bytes only once, and gives up early."""
+    """Within this context the product parses the same bytes only once, and gives up early."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(protocol, "TRIES", TRIES)
         patch.setattr(orphans, "DEFAULT_GRACE", timedelta(milliseconds=GRACE))

@@ -15,22 +15,22 @@ from airflow_mv.spec.materialized_view import StorageState
 from tests.protocol.simulation.actors import Actor, replace_view
 from tests.protocol.simulation.mutants import (
     Patch,
-    a_new_definition_does_not_matter,
-    any_storage_state_will_do,
-    nobody_looks_whether_it_landed,
+    any_storage_state_is_accepted,
+    landed_refresh_is_not_detected,
+    new_definition_is_ignored,
     recorded_snapshots_are_not_those_that_were_read,
-    superseded_by_whoever_was_later,
+    superseded_by_any_later_refresh,
 )
 from tests.protocol.simulation.world import STORAGE, World
 
 
 def commit_without_requirements(world: World, patch: Patch) -> None:
-    """The commit to the storage table requires nothing of it."""
+    """The commit to the storage table has no requirements."""
     world.catalog.tables.checks = False  # type: ignore[attr-defined]
 
 
 def unknown_commit_is_conflict(world: World, patch: Patch) -> None:
-    """No answer to the table's commit: the files of the staged snapshot are deleted (Iceberg's JdbcCatalog)."""
+    """After a lost answer to the table's commit the staged snapshot's files are deleted (Iceberg's JdbcCatalog)."""
     tables: Any = world.catalog.tables
     original = tables.commit
 
@@ -47,14 +47,14 @@ def unknown_commit_is_conflict(world: World, patch: Patch) -> None:
     patch.setattr(tables, "commit", commit_table)
 
 
-def refused_commit_is_done(world: World, patch: Patch) -> None:
-    """A refusal of the table's commit is taken for a success."""
+def refused_commit_is_a_success(world: World, patch: Patch) -> None:
+    """A refused commit of the table is taken as a success."""
     original = RegisteredAttempt.send
     patch.setattr(RegisteredAttempt, "send", lambda *args: original(*args) or "somewhere")
 
 
 def main_and_tag_are_not_required(world: World, patch: Patch) -> None:
-    """The commit requires its own branch only: not the state that the refresh was planned on."""
+    """The commit requires only its own branch, not the state that the refresh was planned on."""
     change = RegisteredAttempt._change
 
     def weaker(self: RegisteredAttempt, *args: Any) -> Any:
@@ -65,8 +65,8 @@ def main_and_tag_are_not_required(world: World, patch: Patch) -> None:
     patch.setattr(RegisteredAttempt, "_change", weaker)
 
 
-def rollback_is_done_again(world: World, patch: Patch) -> None:
-    """A rollback leaves no trace by which it is known: one whose answer was lost is done again over a newer refresh."""
+def rollback_is_repeated(world: World, patch: Patch) -> None:
+    """A rollback leaves no mark: after a lost answer it is repeated on top of a newer refresh."""
     original = StorageState.rolled_back
 
     def rolled_back(self: StorageState, *arguments: str) -> StorageState:
@@ -75,16 +75,16 @@ def rollback_is_done_again(world: World, patch: Patch) -> None:
     patch.setattr(StorageState, "rolled_back", rolled_back)
 
 
-#: Each with what others then do more often than usual.
+#: Each with the actions of others that happen more often than usual.
 REGISTERED_MUTANTS: dict[Callable[[World, Patch], None], tuple[Actor, ...]] = dict.fromkeys((
     commit_without_requirements,
     unknown_commit_is_conflict,
     recorded_snapshots_are_not_those_that_were_read,
-    superseded_by_whoever_was_later,
-    any_storage_state_will_do,
-    nobody_looks_whether_it_landed,
-    refused_commit_is_done,
+    superseded_by_any_later_refresh,
+    any_storage_state_is_accepted,
+    landed_refresh_is_not_detected,
+    refused_commit_is_a_success,
     main_and_tag_are_not_required,
 ), ()) | {
-    a_new_definition_does_not_matter: (replace_view,),
+    new_definition_is_ignored: (replace_view,),
 }  # fmt: skip

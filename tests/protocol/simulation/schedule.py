@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One seed is one schedule: who goes on, what fails, and what others do in between."""
+"""One seed is one schedule: which process continues, which calls fail, and what others do in between."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from tests.protocol.simulation.workers import Process, Task, refresher
 from tests.protocol.simulation.world import BASES, GRACE, LATE, SECOND, TRY_LIMIT, VIEW, Violation, World
 
 STEPS = 300
-#: How often a call of a kind strays, against the others.
+#: The relative frequency of faults for each kind of call.
 _FAULTY = {"swap": 15.0, "commit": 8.0, "insert": 20.0, "delete": 4.0}
 
 
 @dataclass(frozen=True, slots=True)
-class Weather:
-    """What one schedule is like: each seed has its own mixture, so that rare things also come often.
+class Conditions:
+    """The conditions of one schedule: each seed has its own mixture, so that rare events also become frequent.
 
     Args:
         tasks: How many tasks refresh the view.
-        faults: How many calls of a hundred stray.
-        actors: What others do, with how often in a thousand steps.
+        faults: Percentage of calls that have a fault.
+        actors: The actions of others, with their frequency in a thousand steps.
         skewed: Whether the hosts' clocks differ.
-        pace: How long a call takes at most, in milliseconds.
+        pace: The maximum duration of a call, in milliseconds.
     """
 
     tasks: int
@@ -39,8 +39,8 @@ class Weather:
     pace: int = 10 * SECOND
 
     @classmethod
-    def of(cls, chance: Random, favoured: tuple[Actor, ...] = ()) -> Weather:
-        """Choose; what is favoured comes more often."""
+    def of(cls, chance: Random, favoured: tuple[Actor, ...] = ()) -> Conditions:
+        """Choose the conditions; favoured actions happen more often."""
         often = {actor: 5 if actor in favoured else chance.choice((0, 1, 1, 3)) for actor in ACTORS}
         changes = tuple((actor, 3 * VIEW_CHANGES[actor]) for actor in favoured if actor in VIEW_CHANGES)
         return cls(
@@ -66,7 +66,7 @@ def simulate(
     seed: int,
     *,
     prepare: Callable[[World], object] | None = None,
-    weather: Weather | None = None,
+    conditions: Conditions | None = None,
     layout: Layout = "pointed",
 ) -> World:
     """Run one schedule to its end; afterwards, without faults, the view must become fresh.
@@ -74,23 +74,23 @@ def simulate(
     Raises:
         Violation: An invariant does not hold.
     """
-    weather = weather or Weather.of(Random(seed))
-    rate = weather.faults / 100
+    conditions = conditions or Conditions.of(Random(seed))
+    rate = conditions.faults / 100
 
     def fate(world: World, kind: str, fates: tuple[str, ...]) -> str:
         strays = rate and world.random.random() < rate * _FAULTY.get(kind, 1.0)
         return world.pick(fates) if strays else "done"
 
     world = new_world(seed, fate, layout=layout)
-    world.skewed = weather.skewed
-    world.events["clocks differ"] += weather.skewed
+    world.skewed = conditions.skewed
+    world.events["clocks differ"] += conditions.skewed
     if prepare:
         prepare(world)
-    tasks = [Task(world) for _ in range(weather.tasks)]
-    others, weights = zip(*weather.actors, strict=True)
+    tasks = [Task(world) for _ in range(conditions.tasks)]
+    others, weights = zip(*conditions.actors, strict=True)
     often = sum(weights) / 1000
     for _ in range(STEPS):
-        world.pass_time(int(world.random.random() * weather.pace))
+        world.pass_time(int(world.random.random() * conditions.pace))
         if VIEW not in world.rows and world.random.random() < 0.1:
             act(world, create_view)
         elif world.random.random() < often:
@@ -102,7 +102,7 @@ def simulate(
 
 
 def act(world: World, actor: Actor) -> None:
-    """Let someone else do something, and note whether it came to anything."""
+    """Run an action of another user, and note whether it had an effect."""
     if actor(world) is not False:
         world.events[actor.__name__] += 1
 
@@ -115,13 +115,13 @@ def _go_on(world: World, tasks: list[Task]) -> None:
         return
     task = world.pick(tasks)
     if task.running and task.tries < task.limit and world.random.random() < 0.01:
-        # Its heartbeat was lost: the scheduler starts the next try while this one goes on.
+        # Its heartbeat was lost: the scheduler starts the next try while this one is running.
         task.start()
     task.step()
 
 
 def settle(world: World, running: list[Process]) -> None:
-    """Let what is late arrive, kill the rest, end all faults: then one refresh makes the view fresh."""
+    """Apply late calls, kill the running processes, end all faults: then one refresh makes the view fresh."""
     for process in (*running, *world.processes):
         process.kill()
     world.pass_time(LATE + TRY_LIMIT)
@@ -138,8 +138,8 @@ def settle(world: World, running: list[Process]) -> None:
 
 
 def _check_garbage(world: World) -> None:
-    """Long after, a collection leaves only what readers need, the latest pointer's and what the history names."""
-    for _ in range(2):  # the first one finds what nothing reaches, the second one deletes it
+    """After the grace a collection leaves only what readers need, the current metadata and what its history names."""
+    for _ in range(2):  # the first one records unreachable files, the second one deletes them
         world.pass_time(2 * GRACE)
         collect = Process(world, "collect", collecting)
         while not collect.over:
@@ -152,7 +152,7 @@ def _check_garbage(world: World) -> None:
     left = {name for name in world.files if name.startswith(own) and not name.endswith("/ledger.json")} - kept
     if collect.failed or left - world.unproven:
         raise Violation(f"I12: a collection left {sorted(left - world.unproven)[:3]} ({collect.failed})")
-    # A driver that died before its metadata file has left rows and their list.
+    # A driver that died before it wrote its metadata file has left rows and their manifest list.
     strange = [name for name in left if not name.endswith(".parquet") and "/metadata/snap-" not in name]
     if strange:
         raise Violation(f"I12: a collection could not prove {strange[:3]}")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The real catalog over rows and files in memory. Every call is a step of the scheduler's."""
+"""The real catalog on rows and files in memory. Every call is a step of the scheduler."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from tests.protocol.simulation.world import BASES, VIEW, Row, Violation, World
 
 
 class SimulatedCatalog(MaterializedViewCatalog):
-    """The real catalog over a world's rows and files."""
+    """The real catalog on a world's rows and files."""
 
     def __init__(self, world: World) -> None:
         self.name = "lake"
@@ -47,15 +47,15 @@ class SimulatedPointers:
     """Rows of a catalog's database.
 
     Args:
-        world: Where they are.
-        blind: A planted fault: the swap forgets its base.
+        world: The world that has the rows.
+        blind: A planted fault: the swap ignores its base.
     """
 
     world: World
     blind: bool = False
 
     def get(self, view: Identifier) -> tuple[str | None, str | None]:
-        def look() -> tuple[str | None, str | None]:
+        def load() -> tuple[str | None, str | None]:
             row = self.world.rows.get(view)
             if row is None:
                 return (None, None)
@@ -64,16 +64,16 @@ class SimulatedPointers:
             return (row.location, row.kind)
 
         nested = self.world.applying
-        return cast("Any", self.world.call("get", look, CatalogUnavailableError))
+        return cast("Any", self.world.call("get", load, CatalogUnavailableError))
 
     def locate(self, identifiers: Sequence[Identifier]) -> dict[Identifier, tuple[str, str]]:
-        def look() -> dict[Identifier, tuple[str, str]]:
+        def load() -> dict[Identifier, tuple[str, str]]:
             if BASES[0] in identifiers or BASES[1] in identifiers:
                 self.world.ledger.bases_were_seen()
             rows = {item: self.world.rows.get(item) for item in identifiers}
             return {item: (row.location, row.kind) for item, row in rows.items() if row}
 
-        return cast("Any", self.world.call("locate", look, CatalogUnavailableError))
+        return cast("Any", self.world.call("locate", load, CatalogUnavailableError))
 
     def insert(self, view: Identifier, location: str) -> None:
         def apply() -> bool:
@@ -93,27 +93,27 @@ class SimulatedPointers:
         )
 
     def row(self, name: Identifier) -> CatalogRow | None:
-        def look() -> CatalogRow | None:
+        def load() -> CatalogRow | None:
             row = self.world.rows.get(name)
             return CatalogRow(row.kind, row.location, row.previous) if row else None
 
-        return cast("Any", self.world.call("get", look, CatalogUnavailableError))
+        return cast("Any", self.world.call("get", load, CatalogUnavailableError))
 
     def previous(self, view: Identifier) -> str | None:
-        def look() -> str | None:
+        def load() -> str | None:
             row = self.world.rows.get(view)
             return row.previous if row else None
 
-        return cast("Any", self.world.call("get", look, CatalogUnavailableError))
+        return cast("Any", self.world.call("get", load, CatalogUnavailableError))
 
     def locations(self) -> list[tuple[str, str]]:
-        def look() -> list[tuple[str, str]]:
+        def load() -> list[tuple[str, str]]:
             return [(str(name), row.location) for name, row in self.world.rows.items()]
 
-        return cast("Any", self.world.call("locate", look, CatalogUnavailableError))
+        return cast("Any", self.world.call("locate", load, CatalogUnavailableError))
 
     def swap(self, view: Identifier, base: str, new: str) -> bool:
-        role = self.world.roles.get(greenlet.getcurrent(), "someone")
+        role = self.world.roles.get(greenlet.getcurrent(), "other")
 
         def apply() -> bool:
             row = self.world.rows.get(view)
@@ -133,8 +133,8 @@ class SimulatedFiles:
     """A file store.
 
     Args:
-        world: Where the files are.
-        write_once: Whether a name that is taken is a fault; a planted fault sets it off.
+        world: The world that has the files.
+        write_once: Whether overwriting a file is a violation; a planted fault disables it.
     """
 
     world: World
@@ -179,22 +179,22 @@ class SimulatedFiles:
         return bool(self.world.call("read", lambda: location in self.world.files, CatalogUnavailableError))
 
     def list(self, base: str) -> Iterator[StoredFile]:
-        def look() -> list[StoredFile]:
+        def load() -> list[StoredFile]:
             return [
                 StoredFile(name, len(file.data), file.modified_ms)
                 for name, file in self.world.files.items()
                 if name.startswith(base.rstrip("/") + "/")
             ]
 
-        yield from self.world.call("list", look, CatalogUnavailableError)
+        yield from self.world.call("list", load, CatalogUnavailableError)
 
     def modified_ms(self, location: str) -> int:
-        def look() -> int:
+        def load() -> int:
             if location not in self.world.files:
                 raise MetadataFileNotFoundError(f"file: {location}")
             return self.world.files[location].modified_ms
 
-        return int(self.world.call("read", look, CatalogUnavailableError))
+        return int(self.world.call("read", load, CatalogUnavailableError))
 
     def now_ms(self, base: str) -> int:
         return int(self.world.call("write", lambda: self.world.now, CatalogUnavailableError))

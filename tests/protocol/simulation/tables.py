@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The registered layout: a storage table of the catalog, commits that check what they require, and Spark's branches."""
+"""The registered layout: a storage table in the catalog, commits with requirements, and Spark's branches."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ _KEPT_FILES = 100
 
 @dataclass
 class SimulatedTables:
-    """Commits to a table: what is required is checked, and all is done at once, or nothing.
+    """Commits to a table: requirements are checked, and all updates are applied at once, or none.
 
     Args:
-        world: Where the tables are.
-        checks: Whether requirements are checked; a planted fault sets it off.
+        world: The world that has the tables.
+        checks: Whether requirements are checked; a planted fault disables it.
     """
 
     world: World
@@ -40,7 +40,7 @@ class SimulatedTables:
                 ref: item and item["snapshot-id"] for ref, item in ((ref, refs.get(ref)) for ref in change.requires)
             }
             there = {item["snapshot-id"] for item in document["snapshots"]}
-            # Java and pyiceberg alike refuse to set a branch or tag to a snapshot that the table has not.
+            # Java and pyiceberg refuse to set a branch or tag to a snapshot that the table does not have.
             unknown = not there.issuperset((*change.branches.values(), *change.tags.values()))
             if document["table-uuid"] != uuid or unknown or (self.checks and required != dict(change.requires)):
                 self.world.events["commit refused"] += 1
@@ -58,9 +58,9 @@ class SimulatedTables:
         return self.change(name, apply, "late", "late", "re-sent")
 
     def change(self, name: Identifier, make: Callable[[Document], Document | None], *fates: str) -> str | None:
-        """Change a table at once; ``None`` where that was refused."""
+        """Change a table in one step; return ``None`` if that was refused."""
         sender = greenlet.getcurrent()
-        role, version = self.world.roles.get(sender, "someone"), self.world.ledger.versions.get(sender)
+        role, version = self.world.roles.get(sender, "other"), self.world.ledger.versions.get(sender)
 
         def apply() -> str | None:
             row = self.world.rows.get(name)
@@ -98,14 +98,14 @@ class SimulatedTables:
 def stage_on_branch(
     world: World, script: Script, content: str, base: int | None, write: Callable[[str], str]
 ) -> Outcome:
-    """Do what Spark does: make a branch of this run's own, write the rows, and say on it that all is written.
+    """Do what Spark does: create a branch for this run, write the rows, and mark the branch as complete.
 
     Args:
-        world: Where.
-        script: What was asked.
+        world: The simulated world.
+        script: The script to execute.
         content: The rows.
         base: The snapshot that the branch starts from.
-        write: Writes the files of a table; gives the one that lists them.
+        write: Writes the files of a table and returns the file that lists them.
     """
     branch = f"{script.branch}_{world.random.getrandbits(32):08x}"
     tables: Any = world.catalog.tables

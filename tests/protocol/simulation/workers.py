@@ -28,7 +28,7 @@ _VERSION = re.compile(r"/\* version (\d+) \*/")
 
 
 def query(version: int, *, wider: bool) -> str:
-    """The view's SQL; the comment tells the rows' version to whoever runs it."""
+    """The view's SQL; its comment contains the number that the simulated job stores with the rows."""
     more = ", 0 AS more" if wider else ""
     return f"SELECT k{more} FROM lake.s.a UNION ALL SELECT k{more} FROM lake.s.b /* version {version} */"
 
@@ -44,11 +44,11 @@ def columns(*, wider: bool) -> dict[str, Any]:
 
 @dataclass
 class Spark:
-    """Does what a script says: reads the registered file and the pinned snapshots, writes the next file.
+    """Executes a script: reads the registered file and the pinned snapshots, writes the next file.
 
     Args:
-        world: Where.
-        process: Whoever submits scripts; the driver runs on the same host.
+        world: The simulated world.
+        process: The process that submits scripts; the driver runs on the same host.
     """
 
     world: World
@@ -110,14 +110,14 @@ class Spark:
         return listing
 
     def _read(self, text: str) -> dict[str, int] | None:
-        """Read the pinned snapshots of the base tables as they are by now."""
+        """Read the pinned snapshots of the base tables as they are now."""
         pins = {f"lake.s.{name}": int(snapshot or NO_SNAPSHOT) for name, snapshot in _PINNED.findall(text)}
         located = self.world.catalog.locate([Identifier.parse(name) for name in pins])
         for identifier, place in located.items():
             table = json.loads(self.world.catalog.files.read(place.metadata_location, what="base table"))
             retained = {item["snapshot-id"] for item in table["snapshots"]}
             if pins[str(identifier)] not in retained | {NO_SNAPSHOT}:
-                self.world.events["pinned snapshot was gone"] += 1
+                self.world.events["pinned snapshot had expired"] += 1
                 return None
         return pins
 
@@ -152,18 +152,18 @@ class Spark:
 
 @dataclass(eq=False)
 class Process:
-    """One process of someone's: it goes on from call to call until it ends, is killed, or is too old.
+    """One process: it continues from call to call until it ends, is killed, or times out.
 
     Args:
-        world: Where.
+        world: The simulated world.
         role: What it does.
-        body: Does it.
-        skew: How far its host's clock is from the store's.
+        body: The function that it runs.
+        skew: The difference of its host's clock from the store's.
         started: When it was started.
-        failed: How it failed.
-        plan: The refresh that it last planned.
-        planned_at: The tick of that.
-        submitted: The refreshes that it had Spark compute.
+        failed: The error it failed with.
+        plan: The refresh that it planned last.
+        planned_at: The tick of that plan.
+        submitted: The refreshes that it submitted to Spark.
         killed: Whether it was killed from outside.
     """
 
@@ -185,7 +185,7 @@ class Process:
 
     @property
     def effects(self) -> Effects:
-        """The outside world as this process's host shows it."""
+        """The effects of this process, with its host's clock."""
         return Effects(now_ms=self.now_ms, sleep=lambda _: None, jitter=self.world.random.random)
 
     def now_ms(self) -> int:
@@ -194,21 +194,21 @@ class Process:
 
     @property
     def over(self) -> bool:
-        """Whether it ended."""
+        """Whether it has ended."""
         return self.killed or bool(self.greenlet.dead)
 
     @property
     def calls_next(self) -> str | None:
-        """What it is about to call; ``None`` before it has begun."""
+        """The call that it is about to make; ``None`` before its start."""
         return self.world.next_call.get(self.greenlet)
 
     @property
     def too_old(self) -> bool:
-        """Whether the scheduler's patience is at its end."""
+        """Whether it has exceeded its execution timeout."""
         return self.world.now - self.started > TRY_LIMIT
 
     def step(self) -> None:
-        """Go on to the next call; who runs for too long is killed instead."""
+        """Continue to the next call; a process that runs for too long is killed instead."""
         if self.too_old:
             self.world.events[f"{self.role}: timed out"] += 1
             self.kill()
@@ -216,7 +216,7 @@ class Process:
             self.greenlet.switch()
 
     def kill(self) -> None:
-        """Kill -9."""
+        """Kill it, as SIGKILL does."""
         self.killed = True
         if self.greenlet:
             self.greenlet.throw(Killed)
@@ -229,7 +229,7 @@ class Process:
         except Killed:
             pass
         except InvalidMetadataError as error:
-            raise Violation(f"I2: someone reads what makes no sense: {error}") from error
+            raise Violation(f"I2: a process reads invalid metadata: {error}") from error
         except (MaterializedViewError, OSError) as error:
             self.failed = type(error).__name__
         finally:
@@ -238,7 +238,7 @@ class Process:
 
 
 def refresher(process: Process) -> None:
-    """Refresh the view, as one try of a task does, and say how it ended."""
+    """Refresh the view, as one try of a task does, and report the outcome."""
     world = process.world
 
     def planned(plan: RefreshPlan) -> None:
@@ -255,12 +255,12 @@ def refresher(process: Process) -> None:
 
 @dataclass
 class Task:
-    """A task of a scheduler: tries until one succeeds, then runs again; tries may overlap."""
+    """A task of a scheduler: it tries until one try succeeds, then runs again; tries may overlap."""
 
     world: World
     tries: int = 0
     running: list[Process] = field(default_factory=list)
-    #: How long until it gives up.
+    #: The time after which it gives up.
     limit: int = 4
 
     def start(self) -> None:
@@ -271,7 +271,7 @@ class Task:
         self.running.append(Process(self.world, "refresh", refresher, self.world.some_skew()))
 
     def step(self) -> None:
-        """Let one of the tries go on, or start one."""
+        """Let one of the tries continue, or start one."""
         if not self.running:
             self.start()
         process = self.world.pick(self.running)

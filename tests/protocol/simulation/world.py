@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A lake in memory: catalog rows, files, a clock, base tables, and a scheduler's hand in every call."""
+"""A lake in memory: catalog rows, files, a clock, base tables; a scheduler controls every call."""
 
 from __future__ import annotations
 
@@ -27,26 +27,26 @@ VIEW = Identifier("lake", ("s",), "v")
 STORAGE = Identifier("lake", ("s",), "v__storage")
 BASES = tuple(Identifier("lake", ("s",), name) for name in ("a", "b"))
 
-#: A property of the view that only changes of the view set.
+#: A property of the view that only simulated changes of the view set.
 OWNER = "owner"
 
 T = TypeVar("T")
 
 SECOND = 1_000
 MINUTE = 60 * SECOND
-#: Whoever runs longer than this is killed by the scheduler (``execution_timeout``), and no swap arrives later
+#: A process that runs longer than this is killed by the scheduler (``execution_timeout``), and no swap arrives later
 #: than ``LATE`` after it was sent: the grace of a collection must be more than twice as long as both.
 TRY_LIMIT = 30 * MINUTE
 LATE = 5 * MINUTE
 GRACE = 75 * MINUTE
-#: How far a worker's clock may be from the store's.
+#: The maximum difference of a worker's clock from the store's.
 SKEW = 10 * MINUTE
 
 
-#: What Spark is asked, and of which base tables: two jobs that are equal give the same rows.
+#: The content of a Spark job, and its base tables: equal jobs give equal rows.
 Job = tuple[str, ...]
 
-#: Most files are written once: what happens around a call to them seldom matters, so not each is a step.
+#: Most files are written once: the order of calls to them seldom matters, so only some of them are steps.
 ATTENTION = {"read": 0.25, "write": 0.5, "delete": 0.4}
 
 
@@ -55,7 +55,7 @@ class Violation(AssertionError):
 
 
 class Killed(BaseException):
-    """The process dies here: nothing catches it, no `finally` of ours may count."""
+    """The process dies here: no handler and no `finally` of the product may have an effect."""
 
 
 @dataclass(slots=True)
@@ -77,26 +77,26 @@ class File:
 
 @dataclass
 class World:
-    """Everything that is outside of a refresher.
+    """Everything outside of a refresher.
 
     Args:
-        seed: Of all chances.
-        fate: Decides what becomes of a call, from its kind and the fates that it may have.
+        seed: Of all random choices.
+        fate: Decides the fate of a call, from its kind and its possible fates.
         now: The store's clock, milliseconds since the epoch.
         down_until: Until when the catalog does not answer.
-        late: Swaps on their way, with the time when they arrive.
-        events: How often what happened.
+        late: Swaps that are on their way, with their time of arrival.
+        events: The number of occurrences of each event.
         roles: What each running process does.
-        next_call: What each running process calls next.
-        processes: The running processes that are no task's try.
-        left_by: The job that the outcome at a location is of.
-        staged: Where the outcomes of a job were left, with the last tick when.
-        ticks: How many calls were made.
-        skewed: Whether hosts' clocks differ.
+        next_call: The next call of each running process.
+        processes: The running processes that are not tries of a task.
+        left_by: The job of the outcome at each location.
+        staged: The locations of the outcomes of a job, with the last tick of each.
+        ticks: The number of calls.
+        skewed: Whether the hosts' clocks differ.
         registered: Whether the storage table is a table of the catalog.
         attention: How often a call of a kind is a step of its own.
-        grace: How old an orphan must be to be collected.
-        unproven: What the last collection could not prove to be the view's.
+        grace: The age at which an orphan may be collected.
+        unproven: The files that the last collection could not prove to be the view's.
     """
 
     seed: int
@@ -134,16 +134,16 @@ class World:
         self.catalog = SimulatedCatalog(self)
         self.ledger = Ledger(self)
 
-    # -- one call to the outside -------------------------------------------------------------------
+    # -- one call ----------------------------------------------------------------------------------
 
     def call(self, kind: str, apply: Callable[[], Any], error: type[Exception], *more: str) -> Any:
-        """Let the scheduler decide the fate of a call. What a call does is one step, its checks included.
+        """Let the scheduler decide the fate of a call. The effects of a call and their checks are one step.
 
         Args:
-            kind: What is called.
-            apply: Does it.
-            error: What the caller sees where there is no answer.
-            more: Fates beyond the usual ones: ``late``, ``re-sent``.
+            kind: The kind of the call.
+            apply: Applies it.
+            error: What the caller gets if there is no answer.
+            more: Additional possible fates: ``late``, ``re-sent``.
         """
         if self._applying or greenlet.getcurrent() is self.main:
             return apply()
@@ -167,14 +167,14 @@ class World:
         elif fate in ("lost after", "killed after"):
             self._apply(apply)
         elif fate == "re-sent":
-            # A pool's reconnect sends the statement once more: the answer is the second one's.
+            # A connection pool sends the statement again after a reconnect and returns the second answer.
             self._apply(apply)
             return self._apply(apply)
         raise Killed if fate.startswith("killed") else error("no answer")
 
     @property
     def applying(self) -> bool:
-        """Whether a call is being done: what it calls in turn is part of it."""
+        """Whether a call is being applied: its inner calls are part of it."""
         return self._applying
 
     def _apply(self, apply: Callable[[], Any]) -> Any:
@@ -186,7 +186,7 @@ class World:
 
     @contextmanager
     def at_once(self) -> Iterator[None]:
-        """Whatever is called in here happens in one step, without a fault."""
+        """All calls within this context are one step without faults."""
         before, self._applying = self._applying, True
         try:
             yield
@@ -196,29 +196,29 @@ class World:
     # -- time --------------------------------------------------------------------------------------
 
     def pass_time(self, milliseconds: int) -> None:
-        """Let time pass; what was late may arrive."""
+        """Let time pass; late calls may arrive."""
         self.now += milliseconds
         if not self.late:
             return
         due = [apply for when, apply in self.late if when <= self.now]
         self.late = [item for item in self.late if item[0] > self.now]
         for apply in due:
-            self.events["late swap landed" if _lands(apply) else "late swap came too late"] += 1
+            self.events["late swap landed" if _lands(apply) else "late swap was refused"] += 1
 
     # -- files -------------------------------------------------------------------------------------
 
     def put(self, location: str, data: bytes) -> None:
-        """Write a file at once."""
+        """Write a file in one step."""
         self.files[location] = File(data, self.now)
 
     def leave(self, location: str, text: str) -> None:
-        """Write a working file; note it where it is a job's outcome."""
+        """Write a working file; record it if it is a job's outcome."""
         self.put(location, text.encode())
         if location in self.left_by:
             self.staged.setdefault(self.left_by[location], {})[location] = self.ticks
 
     def is_staged(self, outcome_location: str) -> bool:
-        """Whether an outcome and all that it names is there, and half of the grace left until it is collected."""
+        """Whether an outcome and all files that it names exist, with at least half of the grace left."""
         outcome = self.files.get(outcome_location)
         if outcome is None or self.now - outcome.modified_ms >= GRACE // 2:
             return False
@@ -229,21 +229,21 @@ class World:
         return listing in self.files and all(name in self.files for name in json.loads(self.files[listing].data))
 
     def pick(self, items: Sequence[T]) -> T:
-        """Return one of some items."""
+        """Return one of the items."""
         return items[int(self.random.random() * len(items))]
 
     def some_skew(self) -> int:
-        """How far the clock of a host is from the store's."""
+        """A random difference of a host's clock from the store's."""
         return self.pick((-SKEW, 0, 0, SKEW)) if self.skewed else 0
 
     def next_snapshot(self) -> int:
-        """Return a snapshot id that nobody else has."""
+        """Return a new snapshot id."""
         self.snapshots += 1
         return self.snapshots
 
 
 def _lands(apply: Callable[[], Any]) -> bool:
-    """Whether what was late still finds what it would change."""
+    """Whether a late call still finds the state that it requires."""
     try:
         return bool(apply())
     except (NotFoundError, AlreadyExistsError):

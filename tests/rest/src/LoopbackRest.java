@@ -21,8 +21,8 @@ import org.eclipse.jetty.server.Server;
  *
  * <p>Each line of standard input is one order: a JSON object of JdbcCatalog's properties with the catalog's
  * "name" starts a server on a free port and is answered "READY port"; a port stops that server and is answered
- * "CLOSED port". Passwords so stay out of the process arguments, and the end of the input, which comes when the
- * parent dies too, ends the process.
+ * "CLOSED port". So passwords are not in the process arguments. The end of the input, also when the
+ * parent dies, ends the process.
  */
 public class LoopbackRest {
   private static final ObjectMapper JSON = new ObjectMapper();

@@ -33,7 +33,7 @@ import org.apache.iceberg.view.ViewMetadata;
 import org.apache.iceberg.view.ViewMetadataParser;
 
 /**
- * Iceberg's reference implementation at our service: reads metadata files, and works on the views of a JdbcCatalog.
+ * Iceberg's reference implementation: reads metadata files, and changes the views of a JdbcCatalog.
  *
  * <p>Each line of standard input is one order, a JSON object; the answer is a line with a JSON object, either
  * {"answer": …} or {"error": …}. The end of the input ends the process.

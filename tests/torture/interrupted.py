@@ -22,14 +22,14 @@ from tests.builders import Lake
 from tests.torture.points import AFTER, BEFORE, Point, Points
 from tests.torture.victims import Place, comment
 
-#: Waits are no part of what is tested here.
+#: Waits are not part of these tests.
 HASTY = Effects(sleep=lambda seconds: time.sleep(min(seconds, 0.02)))
 SWAP = Point("swap", 1, BEFORE)
 COMMITTED = Point("commit of the swap", 1, AFTER)
 
 
 class Story(StrEnum):
-    """What happens in a refresh, but for the strike."""
+    """What happens in a refresh besides the interruption."""
 
     PLAIN = "plain"
     RESUMED = "resumed"
@@ -40,8 +40,8 @@ class Story(StrEnum):
     SWAP_LOST = "swap lost"
 
 
-class Blow(StrEnum):
-    """What strikes the process."""
+class Interruption(StrEnum):
+    """The kind of the interruption."""
 
     KILL = "SIGKILL"
     STOP = "SIGSTOP"
@@ -49,44 +49,44 @@ class Blow(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Strike:
-    """One refresh and its end.
+class Case:
+    """One refresh and its interruption.
 
     Args:
-        story: What happens in it.
-        point: Where it is struck; ``None`` lets it end by itself.
-        blow: By what.
+        story: What else happens in it.
+        point: The point of the interruption; ``None`` lets the refresh end.
+        interruption: The kind of the interruption.
     """
 
     story: Story
     point: Point | None
-    blow: Blow = Blow.KILL
+    interruption: Interruption = Interruption.KILL
 
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """A refresh that came to its end: what it was told, and the points that it passed."""
+    """A refresh that ended: its outcome, and the points that it passed."""
 
     outcome: str
     refresh_id: str | None
     seen: tuple[Point, ...]
 
 
-def refresh_and_die(place: Place, strike: Strike, report: Connection) -> None:
-    """Refresh a view, and be struck on the way.
+def refresh_with_interruption(place: Place, case: Case, report: Connection) -> None:
+    """Refresh a view, and be interrupted at a point.
 
     Args:
         place: The view.
-        strike: Where.
-        report: Told the point, just before; or the end, where there is one.
+        case: The point and the kind of the interruption.
+        report: Receives the point before the interruption, or the outcome if there is none.
     """
     with place.lake() as lake:
         points = Points({})
-        if strike.story == Story.RESUMED:
+        if case.story == Story.RESUMED:
             stage(lake.catalog, plan_refresh(lake.catalog, place.name), lake.stager)
-        points.actions = _incidents(strike.story, lake.iceberg, place, points)
-        if strike.point is not None:
-            points.actions[strike.point] = lambda: _strike(strike, report)
+        points.actions = _incidents(case.story, lake.iceberg, place, points)
+        if case.point is not None:
+            points.actions[case.point] = lambda: _interrupt(case, report)
         points.files()
         catalog = points.catalog(lake.catalog, lake.iceberg.engine)
         try:
@@ -97,19 +97,19 @@ def refresh_and_die(place: Place, strike: Strike, report: Connection) -> None:
             report.send(Ended(result.outcome, result.refresh_id, tuple(points.seen)))
 
 
-def _strike(strike: Strike, report: Connection) -> None:
-    report.send(strike.point)
-    if strike.blow == Blow.TERM:
-        # As Airflow's task runner does: the handler raises, so that what is open is closed.
+def _interrupt(case: Case, report: Connection) -> None:
+    report.send(case.point)
+    if case.interruption == Interruption.TERM:
+        # As Airflow's task runner: the handler raises, so that open resources are closed.
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-    os.kill(os.getpid(), signal.Signals[strike.blow])
+    os.kill(os.getpid(), signal.Signals[case.interruption])
 
 
 def _incidents(story: Story, iceberg: SqlCatalog, place: Place, points: Points) -> dict[Point, Callable[[], object]]:
-    """What a story has in store for a refresh that nobody strikes."""
+    """The events of a story in a refresh without interruption."""
 
     def lose() -> None:
-        raise iceberg.engine.dialect.dbapi.OperationalError("the connection broke (a test's fault)")  # type: ignore[union-attr]
+        raise iceberg.engine.dialect.dbapi.OperationalError("the connection broke (injected fault)")  # type: ignore[union-attr]
 
     def by_someone_else(act: Callable[[Lake], object]) -> Callable[[], None]:
         def acting() -> None:
