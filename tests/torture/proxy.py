@@ -84,6 +84,8 @@ class Proxy:
             while True:
                 client, _ = self._listener.accept()
                 server = socket.create_connection(self._server)
+                for end in (client, server):  # no message waits for the acknowledgement of the one before
+                    end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                 self._open |= {client, server}
                 link = _Link(self, client, server)
                 self._run(link.forward)
