@@ -37,6 +37,8 @@ VIEW = "sales.daily"
 QUICK = Effects(sleep=lambda _: None)
 #: Status codes of a proxy, a load balancer or a server. 200 has a page in place of JSON.
 SOME = (200, 400, 401, 403, 404, 405, 408, 409, 413, 419, 422, 429, 500, 501, 502, 503, 504, 599)
+#: One of each kind that pyiceberg or the commit loop treats differently at some endpoint.
+KINDS = (200, 400, 401, 404, 409, 503, 599)
 PAGES = (b"<html>what?</html>", b"", b'{"error": {"message": "odd", "type": "OddException", "code": 1}}', b"[]")
 TABLE, VIEWS, ONE_VIEW = r"POST .*/tables/[^/]+$", r"POST .*/views$", r"POST .*/views/[^/]+$"
 DROP = r"DELETE .*/views/[^/]+$"
@@ -178,21 +180,22 @@ def created(home: Lake, odd: Odd, status: int, *, landed: bool) -> None:
 
 
 def redefined(home: Lake, odd: Odd, status: int, *, landed: bool) -> None:
-    for sql in (f"{QUERY} HAVING count(*) > {-status}", f"SELECT region, {status} AS n{status} FROM lake.sales.orders"):
+    same_columns = f"{QUERY} HAVING count(*) > {-status}"
+    sql = same_columns if status % 2 else f"SELECT region, {status} AS n{status} FROM lake.sales.orders"
 
-        def replace(sql: str = sql) -> object:
-            wanted = Definition(sql, time_travel=True, layout="registered")
-            return create(home.catalog, VIEW, wanted, stager=home.stager, replace=True, effects=QUICK)
+    def replace() -> object:
+        wanted = Definition(sql, time_travel=True, layout="registered")
+        return create(home.catalog, VIEW, wanted, stager=home.stager, replace=True, effects=QUICK)
 
-        odd.arm(ONE_VIEW, status, landed=landed)
-        found = ended(replace)
-        assert odd.happened, status
-        if landed:
-            assert not isinstance(found, MaterializedViewError), (status, found)
-        replace()
-        loaded = home.catalog.load(VIEW)
-        assert loaded.metadata.sql(view=VIEW) == sql
-        assert home.refresh(effects=QUICK).outcome == "refreshed"
+    odd.arm(ONE_VIEW, status, landed=landed)
+    found = ended(replace)
+    assert odd.happened, status
+    if landed:
+        assert not isinstance(found, MaterializedViewError), (status, found)
+    replace()
+    loaded = home.catalog.load(VIEW)
+    assert loaded.metadata.sql(view=VIEW) == sql
+    assert home.refresh(effects=QUICK).outcome == "refreshed"
 
 
 def dropped(home: Lake, odd: Odd, status: int, *, landed: bool) -> None:
@@ -222,7 +225,8 @@ ACTIONS = (published, rolled_back, expired, branch_dropped, created, redefined, 
 def test_i04_an_odd_answer_to_a_commit_is_settled_by_reading_the_table(
     home: Lake, odd: Odd, act: Callable[..., None], landed: bool
 ) -> None:
-    for status in SOME:
+    """The published refresh is tried with all statuses: the other changes of a table share its loop."""
+    for status in SOME if act is published else KINDS:
         act(home, odd, status, landed=landed)
 
 
