@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""I20: a program that is ended while Spark starts leaves no secret; what kill -9 leaves, the next start removes."""
+"""I20: a program that is ended while Spark starts leaves no secret; the next start removes what kill -9 leaves."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ SQL = "SELECT region, sum(amount) AS amount FROM lake.sales.orders GROUP BY regi
 
 @pytest.fixture
 def home(tmp_path: Path) -> Path:
-    """A lake whose Java tells its version and then never starts anything."""
+    """A lake whose Java prints its version and otherwise sleeps."""
     (tmp_path / "w").mkdir()
     (tmp_path / "tmp").mkdir()
     with lake(f"sqlite:///{tmp_path}/c.db", tmp_path / "w") as made:
@@ -52,10 +52,12 @@ def starting(home: Path, secret: str) -> Iterator[subprocess.Popen[bytes]]:
         "TMPDIR": str(home / "tmp"),
     }
     arguments = [str(PROGRAM), "create", "lake.sales.daily", "--sql", SQL]
+    inherited = signal.signal(signal.SIGHUP, signal.SIG_DFL)  # under nohup it is ignored, by the command as well
     running = subprocess.Popen(
         arguments, env={**os.environ, **variables}, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, cwd=home,
         start_new_session=True,
     )  # fmt: skip
+    signal.signal(signal.SIGHUP, inherited)
     try:
         deadline = time.monotonic() + 300
         while not list((home / "tmp").glob("*/spark.properties")):
