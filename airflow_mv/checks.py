@@ -30,7 +30,7 @@ from airflow_mv.errors import ConfigurationError
 CHECKS_PROPERTY = "airflow-mv.checks"
 MOST_CHECKS = 200
 
-Kind = Literal[
+CheckKind = Literal[
     "not_null", "unique", "accepted_values", "row_count", "row_count_change", "condition", "sql", "column", "python"
 ]
 Severity = Literal["error", "warn"]
@@ -65,7 +65,7 @@ class Check:
         where: A condition that selects the checked rows; empty for all rows.
     """
 
-    kind: Kind
+    kind: CheckKind
     name: str
     severity: Severity = "error"
     columns: tuple[str, ...] = ()
@@ -342,7 +342,7 @@ _MAKERS: Mapping[str, Callable[[Any, dict[str, Any]], Check]] = {
 # ------------------------------------------------------------------------------------------- parts
 
 
-def _check(kind: Kind, name: str, severity: Any, where: Any, **parts: Any) -> Check:
+def _check(kind: CheckKind, name: str, severity: Any, where: Any, **parts: Any) -> Check:
     made = Check(kind, name, severity, where=where, **parts)
     if not all(isinstance(text, str) for text in (name, where, made.text, *made.columns)) or not name.strip():
         raise ConfigurationError(f"check {kind}: names and SQL must be text: {_shown(made)}")

@@ -151,7 +151,7 @@ def store_of(catalog: MaterializedViewCatalog, view: LoadedView, storage: Loaded
 
 
 @dataclass(slots=True)
-class _Look:
+class _CheckRun:
     """One check of several snapshots. Each file is checked once."""
 
     store: Store
@@ -271,28 +271,28 @@ def check_snapshots(
         CatalogUnavailableError: The store did not answer. This does not mean damage.
         ConfigurationError: There is no permission to read the store.
     """
-    look = _Look(store, table, footers, report)
+    run = _CheckRun(store, table, footers, report)
     found: dict[int, tuple[list[Damage], list[str]]] = {}
     for snapshot in table.snapshots:
         if only is None or snapshot.snapshot_id in only:
-            found[snapshot.snapshot_id] = _of_snapshot(look, snapshot)
+            found[snapshot.snapshot_id] = _of_snapshot(run, snapshot)
     if data:
-        look.check_files()
+        run.check_files()
     damaged = {
-        number: tuple(dict.fromkeys((*damages, *(look.faults[item] for item in files if item in look.faults))))
+        number: tuple(dict.fromkeys((*damages, *(run.faults[item] for item in files if item in run.faults))))
         for number, (damages, files) in found.items()
     }
-    count = look.metadata_files + (len(look.files) if data else 0)
-    sizes = {file.location: file.size_bytes for file in look.files.values()}
-    return Checked({number: items for number, items in damaged.items() if items}, count, look.size_bytes, sizes)
+    count = run.metadata_files + (len(run.files) if data else 0)
+    sizes = {file.location: file.size_bytes for file in run.files.values()}
+    return Checked({number: items for number, items in damaged.items() if items}, count, run.size_bytes, sizes)
 
 
-def _of_snapshot(look: _Look, snapshot: Snapshot) -> tuple[list[Damage], list[str]]:
-    damage, manifests = look.manifests_of(snapshot)
+def _of_snapshot(run: _CheckRun, snapshot: Snapshot) -> tuple[list[Damage], list[str]]:
+    damage, manifests = run.manifests_of(snapshot)
     damages: list[Damage] = [damage] if damage else []
     files: list[str] = []
     for manifest in manifests:
-        damage, named_files = look.files_of(manifest)
+        damage, named_files = run.files_of(manifest)
         damages += [damage] if damage else []
         files += named_files
     return damages, files

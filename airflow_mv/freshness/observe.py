@@ -365,7 +365,7 @@ def observe_tables(
     for identifier in wanted:
         table = pinned.get(identifier)
         if table is None:
-            table = _look(catalog, identifier, places[identifier], known.get(str(identifier)), storages, as_of)
+            table = _observed(catalog, identifier, places[identifier], known.get(str(identifier)), storages, as_of)
             # A materialized view that the same run refreshes earlier must be read as that refresh left it.
             if identifier not in storages:
                 pinned[identifier] = table
@@ -394,7 +394,7 @@ def _with_history(catalog: MaterializedViewCatalog, identifier: Identifier, pinn
         return ObservedTable(str(identifier), error=str(error))
 
 
-def _look(
+def _observed(
     catalog: MaterializedViewCatalog,
     identifier: Identifier,
     place: Located | str,

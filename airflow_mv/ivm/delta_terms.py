@@ -19,7 +19,7 @@ from airflow_mv.ivm.model import RefusedError
 from airflow_mv.spec.reasons import Code
 
 #: Returns the change of a relation with at least the named columns; ``None`` if it never changes.
-Change = Callable[[ir.Relation, frozenset[str]], ir.Source | None]
+SourceChange = Callable[[ir.Relation, frozenset[str]], ir.Source | None]
 #: Returns a block with at least the rows of another one, which needs fewer columns of a relation's change.
 Relax = Callable[[ir.Block, ir.Relation], ir.Block]
 
@@ -40,7 +40,7 @@ class Context:
 
 
 def relation_terms(
-    block: ir.Block, change: Change, context: Context, relax: Relax | None = None
+    block: ir.Block, change: SourceChange, context: Context, relax: Relax | None = None
 ) -> Iterator[tuple[int, ir.Block]]:
     """R3: yield the term of each changed relation and the relation's position. All subqueries are old."""
     for index, relation in enumerate(block.relations):

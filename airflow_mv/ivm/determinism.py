@@ -56,7 +56,7 @@ def nondeterminism(tree: ir.Tree) -> tuple[Nondeterminism, ...]:
     Raises:
         RefusedError: A chosen value decides which rows exist.
     """
-    return _look(tree, {})[0]
+    return _analysed(tree, {})[0]
 
 
 def is_nondeterministic(tree: ir.Tree) -> bool:
@@ -65,17 +65,17 @@ def is_nondeterministic(tree: ir.Tree) -> bool:
     Raises:
         RefusedError: A chosen value decides which rows exist.
     """
-    found, is_inexact_count = _look(tree, {})
+    found, is_inexact_count = _analysed(tree, {})
     return any(found) or is_inexact_count
 
 
-def _look(tree: ir.Tree, outer: _Names) -> tuple[tuple[Nondeterminism, ...], bool]:
+def _analysed(tree: ir.Tree, outer: _Names) -> tuple[tuple[Nondeterminism, ...], bool]:
     """Return the nondeterminism of each column, and whether an inexact value decides which or how many rows exist."""
     if isinstance(tree, ir.Block):
-        block = _Block(tree, outer)
+        block = _AnalysedBlock(tree, outer)
         found = block.doubts()
         return found, block.is_inexact_count(found)
-    (left, left_count), (right, right_count) = _look(tree.left, outer), _look(tree.right, outer)
+    (left, left_count), (right, right_count) = _analysed(tree.left, outer), _analysed(tree.right, outer)
     joined = tuple(one | other for one, other in zip(left, right, strict=True))
     if tree.operator != "UNION" and any(doubt & Nondeterminism.CHOSEN for doubt in joined):
         raise _refused(f"{tree.operator} of a value that is chosen among several")
@@ -101,7 +101,7 @@ def without_inexact(block: ir.Block) -> ir.Block:
     Raises:
         RefusedError: Relations are joined by such a value.
     """
-    looked = _Block(block, {})
+    looked = _AnalysedBlock(block, {})
 
     def exact(condition: exp.Expr | None) -> exp.Expr | None:
         return ir.both(*(item for item in ir.conjuncts(condition) if not looked.asks_inexactly(item)))
@@ -124,7 +124,7 @@ def check_certain(tree: ir.Tree, kinds: Sequence[str]) -> None:
     Raises:
         RefusedError: Another run may give a column other values.
     """
-    found, is_inexact_count = _look(tree, {})
+    found, is_inexact_count = _analysed(tree, {})
     if is_inexact_count:
         raise _refused("a floating-point sum decides which rows exist")
     for name, doubt, kind in zip(ir.names(tree), found, kinds, strict=True):
@@ -137,7 +137,7 @@ def is_floating(kind: str) -> bool:
     return "float" in kind.lower() or "double" in kind.lower()
 
 
-class _Block:
+class _AnalysedBlock:
     """One SELECT, and the nondeterminism of the columns that its expressions name."""
 
     def __init__(self, block: ir.Block, outer: _Names) -> None:
@@ -146,7 +146,7 @@ class _Block:
         self.is_fed_inexactly = False
         for relation in block.relations:
             if isinstance(relation.source, ir.Block | ir.Compound):
-                found, is_inexact_count = _look(relation.source, {})
+                found, is_inexact_count = _analysed(relation.source, {})
                 pairs = zip(ir.names(relation.source), found, strict=True)
                 self.names |= {(relation.alias, name): doubt for name, doubt in pairs}
                 self.is_fed_inexactly |= is_inexact_count
@@ -329,7 +329,7 @@ def _is_open(found: Iterable[Nondeterminism]) -> bool:
 
 def _of_nested(nested: ir.Nested, outer: _Names) -> Nondeterminism:
     """Return the nondeterminism of a subquery's value, or of an IN or EXISTS over its rows."""
-    found, is_inexact_count = _look(nested.tree, outer)
+    found, is_inexact_count = _analysed(nested.tree, outer)
     count = Nondeterminism.INEXACT if is_inexact_count else Nondeterminism.NONE
     if nested.kind == "SCALAR":
         return found[0] | count

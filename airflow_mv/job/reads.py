@@ -50,7 +50,7 @@ BUILT_IN = frozenset(_FREQUENT.split())
 _CURE = "a refresh reads the tables that the query names at the snapshots that it records, and nothing else"
 
 #: A table's quoted name, and the snapshot that is read.
-_Read = tuple[str, str | None]
+_TableSnapshot = tuple[str, str | None]
 
 
 def check_reads(work: JobContext, sql: str) -> DataFrame:
@@ -120,7 +120,7 @@ def _each(sequence: Any) -> Iterator[Any]:
     return (sequence.apply(number) for number in range(sequence.size()))
 
 
-def _table(leaf: Any) -> _Read:
+def _table(leaf: Any) -> _TableSnapshot:
     identifier, travel = leaf.identifier().get(), leaf.timeTravelSpec()
     parts = [leaf.catalog().get().name(), *identifier.namespace(), identifier.name()]
     version = re.fullmatch(r"VERSION AS OF '(\d+)'", str(travel.get())) if travel.isDefined() else None

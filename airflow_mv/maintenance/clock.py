@@ -75,7 +75,7 @@ def repair_clock(
         CommitConflictError, CommitStateUnknownError: See :func:`airflow_mv.publish.protocol.commit`.
     """
     loaded = catalog.load(view)
-    found, _ = _look(catalog, loaded)
+    found, _ = _diagnosed(catalog, loaded)
     if dry_run or not found.needed:
         return found
     if not catalog.has_rows:
@@ -90,7 +90,7 @@ def repair_clock(
     )
 
 
-def _look(catalog: MaterializedViewCatalog, view: LoadedView) -> tuple[ClockRepair, dict[str, Any]]:
+def _diagnosed(catalog: MaterializedViewCatalog, view: LoadedView) -> tuple[ClockRepair, dict[str, Any]]:
     storage = catalog.load_storage(view)
     document = catalog.stored_table(view, storage)
     store_ms = catalog.files.now_ms(storage.clock_folder(view))

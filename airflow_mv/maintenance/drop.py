@@ -98,7 +98,7 @@ class DropView(Change[str | None]):
         self._catalog, self._view = catalog, view
         self._base: str | None = None
 
-    def look(self) -> str | None:
+    def load(self) -> str | None:
         """Return the metadata file that the view's row names, "" if it names none; ``None`` if there is no row."""
         row = self._catalog.row(self._view.identifier)
         return row.location if row is not None and row.kind == VIEW else None

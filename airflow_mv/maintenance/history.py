@@ -41,7 +41,7 @@ _PACKAGE = re.compile(r"airflow_mv(?:_job)?-([0-9a-f]{12})-[0-9a-f]{8}\.(?:py|zi
 _MOST_WORKING_BYTES = 16 * 2**20
 
 
-class _Statistics(msgspec.Struct, rename="kebab"):
+class _StatisticsFile(msgspec.Struct, rename="kebab"):
     statistics_path: str
 
 
@@ -49,8 +49,8 @@ class _Metadata(MetadataPlaces, rename="kebab"):
     """The needed fields of a metadata file of a view or a table."""
 
     snapshots: list[Snapshot] = msgspec.field(default_factory=list)
-    statistics: list[_Statistics] = msgspec.field(default_factory=list)
-    partition_statistics: list[_Statistics] = msgspec.field(default_factory=list)
+    statistics: list[_StatisticsFile] = msgspec.field(default_factory=list)
+    partition_statistics: list[_StatisticsFile] = msgspec.field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)

@@ -150,7 +150,7 @@ class _Reached:
 
 
 @dataclass(slots=True)
-class _Verdict:
+class _Decision:
     """The decision on each unreachable file.
 
     Args:
@@ -288,7 +288,7 @@ def delete_all(
     folder = _listed(catalog, view, bases, compare)
     if folder.files != before.files:
         later = _history(catalog, storage, folder, past_files_of)
-    judged = _Verdict()
+    judged = _Decision()
     for file in folder.files.values():
         proof = later.proof(file.location) or history.proof(file.location)
         whose = others.owner(file.location)
@@ -406,9 +406,9 @@ def _judge(
     ledger: Ledger,
     grace_ms: int,
     others: Others | None = None,
-) -> _Verdict:
+) -> _Decision:
     """Decide for each unreachable file whether it is deleted, waits, or stays."""
-    judged, limit = _Verdict(), folder.now_ms - grace_ms
+    judged, limit = _Decision(), folder.now_ms - grace_ms
     for file in folder.others(reached):
         whose = others.owner(file.location) if others else None
         proof = history.proof(file.location) if history else None
@@ -426,7 +426,7 @@ def _judge(
     return judged
 
 
-def _hold_proofs(folder: _Folder, judged: _Verdict) -> None:
+def _hold_proofs(folder: _Folder, judged: _Decision) -> None:
     """Keep a metadata file while a file that it proves is kept."""
     exact = folder.compare.exact
     held = {exact(by) for file in (*judged.young, *judged.waiting) if (by := judged.proofs[file.location].by)}
@@ -437,7 +437,7 @@ def _hold_proofs(folder: _Folder, judged: _Verdict) -> None:
         held = {exact(by) for file in waits if (by := judged.proofs[file.location].by)}
 
 
-def _after(ledger: Ledger, judged: _Verdict, now_ms: int, storage: LoadedStorage, expired: Expired | None) -> Ledger:
+def _after(ledger: Ledger, judged: _Decision, now_ms: int, storage: LoadedStorage, expired: Expired | None) -> Ledger:
     """Return the ledger after a collection. Reachable and deleted files have no mark any more."""
     gone = {file.location for file in judged.doomed}
     marks = {location: since for location, since in judged.marks.items() if location not in gone}
@@ -449,7 +449,7 @@ def _after(ledger: Ledger, judged: _Verdict, now_ms: int, storage: LoadedStorage
     return replace(ledger, marks=marks).with_run(now_ms, proofs).with_expiry(entry)
 
 
-def _collected(view: Identifier, judged: _Verdict, reachable: int, *, dry_run: bool) -> Collected:
+def _collected(view: Identifier, judged: _Decision, reachable: int, *, dry_run: bool) -> Collected:
     texts = {location: proof.text for location, proof in judged.proofs.items()}
     return Collected(
         view,

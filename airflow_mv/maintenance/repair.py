@@ -12,7 +12,7 @@ import logging
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any, TypeVar
+from typing import Any
 
 from airflow_mv.catalog import LoadedStorage, LoadedView, MaterializedViewCatalog, TableChange, stored_layout
 from airflow_mv.catalog.catalog import next_number
@@ -24,7 +24,7 @@ from airflow_mv.errors import CommitConflictError, CommitStateUnknownError, Mate
 from airflow_mv.freshness.status import timestamp
 from airflow_mv.maintenance.clock import repair_clock
 from airflow_mv.publish.pointed import write_next
-from airflow_mv.publish.protocol import Change, Effects, Verdict, commit
+from airflow_mv.publish.protocol import Change, Effects, LoadedState, Verdict, commit
 from airflow_mv.spec.identifiers import Identifier
 from airflow_mv.spec.materialized_view import (
     KEPT_ROLLBACKS,
@@ -737,10 +737,7 @@ def _commit_table(catalog: MaterializedViewCatalog, found: Diagnosis, effects: E
     _TableRepair(catalog, name, storage, change, effects).publish()
 
 
-State = TypeVar("State")
-
-
-class _Repair(Change[State]):
+class _Repair(Change[LoadedState]):
     """One step of a repair. After a conflict it is not rebuilt: the view has to be diagnosed again."""
 
     def publish(self) -> None:
@@ -790,7 +787,7 @@ class _RowRepair(_Repair[Row | None]):
         self._catalog, self._name, self._base, self._new = catalog, name, base, new
         self._discards, self._kind = discards, kind
 
-    def look(self) -> Row | None:
+    def load(self) -> Row | None:
         """Read the row."""
         return self._catalog.row(self._name)
 
@@ -837,7 +834,7 @@ class _TableRepair(_Repair[tuple[str, TableMetadata] | None]):
         super().__init__(str(name), "the repair", effects)
         self._catalog, self._name, self._storage, self._change = catalog, name, storage, change
 
-    def look(self) -> tuple[str, TableMetadata] | None:
+    def load(self) -> tuple[str, TableMetadata] | None:
         """Load the table."""
         located = self._catalog.locate([self._name]).get(self._name)
         return (located.metadata_location, self._catalog.table_metadata(self._name, located)) if located else None

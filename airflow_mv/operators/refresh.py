@@ -97,7 +97,7 @@ class RefreshMaterializedViewOperator(LineageOfRefresh, RefreshingOperator, Mate
             catalog, view = hook.catalog_for(self.view), hook.identify(self.view)
             show_link(context, view)
             options, pins = self.refresh_options(context), self.pinned(catalog, view)
-            memory = _Memory(context)
+            memory = _EarlierTry(context)
 
             def told(plan: RefreshPlan) -> None:
                 log_plan(self.log, plan)
@@ -114,7 +114,7 @@ class RefreshMaterializedViewOperator(LineageOfRefresh, RefreshingOperator, Mate
         return result.to_dict()
 
 
-class _Memory:
+class _EarlierTry:
     """Distinguishes a view that an earlier try of this task refreshed from a view that was fresh before.
 
     A worker may die between publishing and reporting success. The next try finds the view fresh, but the asset

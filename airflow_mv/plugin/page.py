@@ -23,7 +23,7 @@ from airflow_mv.plugin.listing import Query
 from airflow_mv.plugin.messages import harmless, said
 from airflow_mv.plugin.readers import Reader
 from airflow_mv.plugin.rows import ViewRow, row_of
-from airflow_mv.plugin.sources import SECTION, Source, Sources
+from airflow_mv.plugin.sources import SECTION, CatalogSource, Sources
 from airflow_mv.plugin.survey import Found
 from airflow_mv.refresh import plan_refresh
 from airflow_mv.refresh.plan import RefreshPlan
@@ -79,7 +79,7 @@ class Page:
 
     # -- one view ------------------------------------------------------------------------------
 
-    def find(self, view: str, catalogs: Collection[str]) -> tuple[Source, Identifier]:
+    def find(self, view: str, catalogs: Collection[str]) -> tuple[CatalogSource, Identifier]:
         """Find the catalog that a view is in. The name may leave it out where the page has one only.
 
         Args:
@@ -101,16 +101,16 @@ class Page:
             f"({', '.join(self.sources.entries)}); see [{SECTION}] page_conn_ids"
         )
 
-    def facts(self, source: Source, view: Identifier) -> Future[dict[str, Any]]:
+    def facts(self, source: CatalogSource, view: Identifier) -> Future[dict[str, Any]]:
         """Return a view's state, lag, reasons, base tables, definition and recorded refreshes."""
         return self._ask("facts", source, view, lambda: _facts(source, view))
 
-    def plan(self, source: Source, view: Identifier) -> Future[dict[str, Any]]:
+    def plan(self, source: CatalogSource, view: Identifier) -> Future[dict[str, Any]]:
         """Return what a refresh would do now, and why."""
         return self._ask("plan", source, view, lambda: _plan(source.open(), view))
 
     def _ask(
-        self, what: str, source: Source, view: Identifier, call: Callable[[], dict[str, Any]]
+        self, what: str, source: CatalogSource, view: Identifier, call: Callable[[], dict[str, Any]]
     ) -> Future[dict[str, Any]]:
         """Query in the catalog's own threads. Equal requests within the cache's time share the result."""
         key = (what, str(view))
@@ -163,7 +163,7 @@ def _line(row: ViewRow, last: Mapping[str, Any] | None, now: datetime) -> dict[s
     return {**row.to_dict(now), **{key: mine.get(key) for key in ("seconds", "by", "dag_id", "run_id", "task_id")}}
 
 
-def _facts(source: Source, view: Identifier) -> dict[str, Any]:
+def _facts(source: CatalogSource, view: Identifier) -> dict[str, Any]:
     catalog = source.open()
     loaded = catalog.load(view)
     if loaded.settings is None:

@@ -21,7 +21,7 @@ from airflow_mv.plugin import listing, runs
 from airflow_mv.plugin.page import Page, with_history
 from airflow_mv.plugin.readers import Reader
 from airflow_mv.plugin.rows import STATES
-from airflow_mv.plugin.sources import Source
+from airflow_mv.plugin.sources import CatalogSource
 from airflow_mv.spec.identifiers import Identifier
 
 _SECONDS = 20.0
@@ -108,7 +108,7 @@ async def plan(view: ViewName, page: PageDep) -> dict[str, Any]:
     return await _in_time(page.plan(*await _found(view, page)))
 
 
-async def _found(view: str, page: Page) -> tuple[Source, Identifier]:
+async def _found(view: str, page: Page) -> tuple[CatalogSource, Identifier]:
     """Return the catalog that a view is in, and its full name."""
     return await _from_database(lambda session: page.find(view, runs.catalog_names(session)))
 

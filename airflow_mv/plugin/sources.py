@@ -35,7 +35,7 @@ class Address:
 
 
 @dataclass
-class Source:
+class CatalogSource:
     """A catalog that is shown.
 
     It has its own threads: a hanging catalog blocks neither other catalogs nor Airflow's API.
@@ -82,7 +82,7 @@ class Sources:
 
     entries: tuple[str, ...]
     seconds: float
-    _known: dict[Address, Source] = field(default_factory=dict)
+    _known: dict[Address, CatalogSource] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     @classmethod
@@ -92,13 +92,13 @@ class Sources:
         entries = tuple(entry.strip() for entry in text.split(",") if entry.strip())
         return cls(entries, conf.getfloat(SECTION, "page_cache_seconds", fallback=10.0))
 
-    def all(self, seen: Collection[str]) -> tuple[list[Source], list[tuple[str, dict[str, Any]]]]:
+    def all(self, seen: Collection[str]) -> tuple[list[CatalogSource], list[tuple[str, dict[str, Any]]]]:
         """Return the catalogs, and by entry the problem of connections without a catalog.
 
         Args:
             seen: Names of catalogs in the assets of DAGs, for connections that name none.
         """
-        found: list[Source] = []
+        found: list[CatalogSource] = []
         wrong: list[tuple[str, dict[str, Any]]] = []
         for result in for_each(self.entries, lambda entry: _addresses(entry, seen)):
             found += [self._source(address) for address in result.value or ()]
@@ -106,9 +106,9 @@ class Sources:
                 wrong.append((result.item, problem(result.error)))
         return found, wrong
 
-    def _source(self, address: Address) -> Source:
+    def _source(self, address: Address) -> CatalogSource:
         with self._lock:
-            return self._known.setdefault(address, Source(address, self.seconds))
+            return self._known.setdefault(address, CatalogSource(address, self.seconds))
 
 
 def _addresses(entry: str, seen: Iterable[str]) -> list[Address]:

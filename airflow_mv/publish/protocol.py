@@ -50,7 +50,7 @@ from airflow_mv.errors import (
 
 log = logging.getLogger(__name__)
 
-State = TypeVar("State")
+LoadedState = TypeVar("LoadedState")
 
 #: How often the loop loads the state before it gives up. The waits in between grow to about 3 s each.
 TRIES = 8
@@ -83,7 +83,7 @@ class Effects:
         self.sleep(min(0.05 * 2**number, 3.0) * (0.5 + self.jitter()))
 
 
-class Change(ABC, Generic[State]):
+class Change(ABC, Generic[LoadedState]):
     """A change of a catalog, and how to recognize it there.
 
     Args:
@@ -103,7 +103,7 @@ class Change(ABC, Generic[State]):
         self.unknown: list[str] = []
 
     @abstractmethod
-    def look(self) -> State:
+    def load(self) -> LoadedState:
         """Load the present state.
 
         Raises:
@@ -112,11 +112,11 @@ class Change(ABC, Generic[State]):
         """
 
     @abstractmethod
-    def judge(self, state: State) -> Verdict:
+    def judge(self, state: LoadedState) -> Verdict:
         """Decide what a state means for the change. ``LANDED`` must be recognized in all later states, too."""
 
     @abstractmethod
-    def send(self, state: State) -> bool:
+    def send(self, state: LoadedState) -> bool:
         """Write missing files and send the change. As long as its base is the same, the same change is sent.
 
         Returns:
@@ -127,7 +127,7 @@ class Change(ABC, Generic[State]):
         """
 
     @abstractmethod
-    def may_land(self, state: State) -> bool:
+    def may_land(self, state: LoadedState) -> bool:
         """Whether the base of the change that was sent last has not moved, so that a copy may still be applied."""
 
     def clean_up(self) -> None:
@@ -135,7 +135,7 @@ class Change(ABC, Generic[State]):
 
 
 @dataclass(frozen=True, slots=True)
-class Committed(Generic[State]):
+class Committed(Generic[LoadedState]):
     """The end of a change.
 
     Args:
@@ -146,12 +146,12 @@ class Committed(Generic[State]):
     """
 
     verdict: Verdict
-    state: State
+    state: LoadedState
     tries: int
     confirmed: bool = False
 
 
-def commit(change: Change[State]) -> Committed[State]:
+def commit(change: Change[LoadedState]) -> Committed[LoadedState]:
     """Send a change, and settle unknown outcomes by loading the catalog's state.
 
     Args:
@@ -168,7 +168,7 @@ def commit(change: Change[State]) -> Committed[State]:
     lost = False
     for number in range(1, TRIES + 1):
         try:
-            state = _look(change)
+            state = _load(change)
             verdict = change.judge(state)
             if verdict != Verdict.READY:
                 return _ended(change, verdict, state, number)
@@ -185,14 +185,14 @@ def commit(change: Change[State]) -> Committed[State]:
         if number < TRIES:
             change.effects.wait(number)
     # Only refusals so far. The last one proves nothing either.
-    if not change.unknown and (ended := _last_look(change)) is not None:
+    if not change.unknown and (ended := _last_load(change)) is not None:
         return ended
     raise _given_up(change)
 
 
-def _look(change: Change[State]) -> State:
+def _load(change: Change[LoadedState]) -> LoadedState:
     try:
-        return change.look()
+        return change.load()
     except ViewNotFoundError:
         # If an answer was lost, the change may have been applied to a view that has another name now.
         if not change.unknown:
@@ -200,10 +200,10 @@ def _look(change: Change[State]) -> State:
         raise
 
 
-def _last_look(change: Change[State]) -> Committed[State] | None:
+def _last_load(change: Change[LoadedState]) -> Committed[LoadedState] | None:
     """Load the state once more after the last refusal; ``None`` if it ends in a conflict or another unknown outcome."""
     try:
-        state = _look(change)
+        state = _load(change)
         verdict = change.judge(state)
     except CatalogUnavailableError as error:
         change.unknown.append(str(error))
@@ -215,13 +215,13 @@ def _last_look(change: Change[State]) -> Committed[State] | None:
     return None
 
 
-def _ended(change: Change[State], verdict: Verdict, state: State, tries: int) -> Committed[State]:
+def _ended(change: Change[LoadedState], verdict: Verdict, state: LoadedState, tries: int) -> Committed[LoadedState]:
     if verdict != Verdict.LANDED:
         change.clean_up()
     return Committed(verdict, state, tries)
 
 
-def _given_up(change: Change[State]) -> CommitError:
+def _given_up(change: Change[LoadedState]) -> CommitError:
     """Return the error after the last round."""
     if change.unknown:
         return CommitStateUnknownError(

@@ -254,7 +254,7 @@ class RefreshChange(Change[Current]):
         self._catalog, self._plan, self._attempt = catalog, staged.plan, attempt
         self._location: str | None = None
 
-    def look(self) -> Current:
+    def load(self) -> Current:
         """Load the view and its storage table; another view of this name is an error."""
         return load_current(self._catalog, self._plan.view, self._plan.view_uuid)
 

@@ -219,7 +219,7 @@ class DropBranch(Change[TableMetadata | None]):
         self._catalog, self._table, self._branch = catalog, table, branch
         self._required: int | None = None
 
-    def look(self) -> TableMetadata | None:
+    def load(self) -> TableMetadata | None:
         """Load the table's metadata."""
         located = self._catalog.locate([self._table]).get(self._table)
         return self._catalog.table_metadata(self._table, located) if located is not None else None

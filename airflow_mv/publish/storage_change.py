@@ -61,7 +61,7 @@ class StorageChange(Change[Current]):
         """Return how the view's layout sends the change."""
         return layout.edit(self._catalog, self, self.effects)
 
-    def look(self) -> Current:
+    def load(self) -> Current:
         """Load the view and its storage table."""
         current = load_current(self._catalog, self._view, self._uuid)
         self._uuid = current.view.metadata.view_uuid

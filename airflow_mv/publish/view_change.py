@@ -53,7 +53,7 @@ class CreateView(Change[LoadedView | None]):
         self._created: LoadedView | None = None
         self._location: str | None = None
 
-    def look(self) -> LoadedView | None:
+    def load(self) -> LoadedView | None:
         """Load the view of this name, if there is one."""
         try:
             return self._catalog.load(self._view)
@@ -143,7 +143,7 @@ class ViewChange(Change[LoadedView]):
     def wanted(self, view: LoadedView) -> ViewMetadata | None:
         """Return the view's new metadata; ``None`` if the change has landed or is not needed."""
 
-    def look(self) -> LoadedView:
+    def load(self) -> LoadedView:
         """Load the view. Another view of the same name is an error."""
         loaded = self._catalog.load(self._existing.identifier)
         if loaded.metadata.view_uuid != self._existing.metadata.view_uuid:

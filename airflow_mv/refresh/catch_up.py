@@ -17,7 +17,7 @@ from airflow_mv.spec.reasons import Code, Reason
 from airflow_mv.spec.table import Snapshot, TableMetadata, snapshots_between
 
 #: For each new commit: its time, by a monotonic clock; the table; the commit; its bytes, perhaps infinite.
-_Commit = tuple[int, str, Snapshot, float]
+_NewCommit = tuple[int, str, Snapshot, float]
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ class Bound:
     commits: int | None = None
     size: int | None = None
 
-    def end(self, commits: Sequence[_Commit]) -> int:
+    def end(self, commits: Sequence[_NewCommit]) -> int:
         """Return the time of the last commit within the bound.
 
         Args:
@@ -79,7 +79,7 @@ def up_to(observation: Observation, bound: Bound) -> tuple[Observation, Reason] 
     return replace(cut, freshness=freshness_of(cut)), _why(seen, commits, bound)
 
 
-def _why(seen: Sequence[_Commit], commits: Sequence[_Commit], bound: Bound) -> Reason:
+def _why(seen: Sequence[_NewCommit], commits: Sequence[_NewCommit], bound: Bound) -> Reason:
     read = f"the first {len(seen)} of {len(commits)} new base commits"
     if bound.size is not None:
         size = sum(map(itemgetter(3), seen))
@@ -87,7 +87,7 @@ def _why(seen: Sequence[_Commit], commits: Sequence[_Commit], bound: Bound) -> R
     return Reason(Code.BOUNDED, f"{read}; left for the next runs: {len(commits) - len(seen)}")
 
 
-def _line(table: ObservedTable, change: BaseTableChange) -> list[_Commit] | None:
+def _line(table: ObservedTable, change: BaseTableChange) -> list[_NewCommit] | None:
     """Return the commits between the recorded snapshot and the head; ``None`` if they are not on one line."""
     if not change.moved:
         return []
@@ -97,7 +97,7 @@ def _line(table: ObservedTable, change: BaseTableChange) -> list[_Commit] | None
     return None if between is None else list(_in_order(table, table.table, between))
 
 
-def _in_order(observed: ObservedTable, table: TableMetadata, line: tuple[Snapshot, ...]) -> Iterator[_Commit]:
+def _in_order(observed: ObservedTable, table: TableMetadata, line: tuple[Snapshot, ...]) -> Iterator[_NewCommit]:
     moment = 0
     for snapshot in line:
         moment = max(moment, snapshot.timestamp_ms)

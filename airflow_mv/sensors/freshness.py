@@ -20,7 +20,7 @@ from airflow_mv.scope import scope_of
 from airflow_mv.sensors.waiting import WaitingSensor
 from airflow_mv.spec.interval import Span
 from airflow_mv.spec.times import duration
-from airflow_mv.triggers import Look, MaterializedViewFreshTrigger, look, span_of
+from airflow_mv.triggers import FreshnessPoll, MaterializedViewFreshTrigger, look, span_of
 
 
 class MaterializedViewFreshSensor(WaitingSensor):
@@ -122,7 +122,7 @@ class MaterializedViewFreshSensor(WaitingSensor):
         except MaterializedViewError as error:
             if not error.retryable:
                 raise
-            seen = Look.failed(error)
+            seen = FreshnessPoll.failed(error)
         self.say(seen.describe(), seen.verdict)
         return PokeReturnValue(is_done=seen.ready, xcom_value=seen.status)
 
@@ -141,7 +141,7 @@ class MaterializedViewFreshSensor(WaitingSensor):
 
     def taken(self, event: Mapping[str, Any]) -> dict[str, Any]:
         """Log the result, and return the status."""
-        seen = Look.from_dict(event)
+        seen = FreshnessPoll.from_dict(event)
         self.log.info(seen.describe())
         return seen.document()
 

@@ -53,7 +53,7 @@ class Reference:
     aliased: bool
 
     @property
-    def span(self) -> Span:
+    def span(self) -> TextSpan:
         """Where the name is."""
         return (self.start, self.end)
 
@@ -344,7 +344,7 @@ def _no_transform(text: str) -> InvalidQueryError:
 MAX_QUERY_BYTES = 1024 * 1024
 
 #: Start and end (exclusive) of a piece of text, in characters.
-Span = tuple[int, int]
+TextSpan = tuple[int, int]
 
 _FIRST_WORDS = (TokenType.SELECT, TokenType.WITH, TokenType.FROM, TokenType.VALUES, TokenType.L_PAREN)
 _QUERIES = (exp.Query, exp.Values)
@@ -467,7 +467,7 @@ def _identifier(table: exp.Table, default_catalog: str, default_namespace: tuple
     return Identifier.of(parts, default_catalog=default_catalog, default_namespace=default_namespace)
 
 
-def splice(text: str, edits: Mapping[Span, str]) -> str:
+def splice(text: str, edits: Mapping[TextSpan, str]) -> str:
     """Return the text with each span replaced."""
     pieces, position = [], 0
     for (start, end), new in sorted(edits.items()):
@@ -476,7 +476,7 @@ def splice(text: str, edits: Mapping[Span, str]) -> str:
     return "".join([*pieces, text[position:]])
 
 
-def shorter_qualifiers(query: ParsedQuery, reference: Reference) -> dict[Span, str]:
+def shorter_qualifiers(query: ParsedQuery, reference: Reference) -> dict[TextSpan, str]:
     """Return edits that shorten column qualifiers: ``orders.x`` for ``lake.sales.orders.x``.
 
     A subquery that stands in for a table can be named by one part only.
@@ -491,7 +491,7 @@ def shorter_qualifiers(query: ParsedQuery, reference: Reference) -> dict[Span, s
     node = next(table for table in _tables(query.tree) if _span(query.text, table.parts, query.view) == reference.span)
     scope = node.find_ancestor(exp.Select)
     names = [_fold(part) for part in reference.identifier.parts]
-    edits: dict[Span, str] = {}
+    edits: dict[TextSpan, str] = {}
     for column in scope.find_all(exp.Column) if scope else ():
         chain = _chain(column)
         for length in range(len(names), 1, -1):
@@ -708,7 +708,7 @@ def _visible(with_: exp.Expr, definition: exp.Expr | None) -> Iterator[exp.CTE]:
             return
 
 
-def _span(text: str, parts: Sequence[exp.Expr], view: str) -> Span:
+def _span(text: str, parts: Sequence[exp.Expr], view: str) -> TextSpan:
     """Return the place of a name in the text, after a check that the text there equals the name."""
     for part in parts:
         start, end = part.meta.get("start"), part.meta.get("end")

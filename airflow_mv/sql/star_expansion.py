@@ -16,7 +16,7 @@ from sqlglot import exp
 from airflow_mv.errors import InvalidIdentifierError
 from airflow_mv.quoting import quote
 from airflow_mv.spec.identifiers import Identifier
-from airflow_mv.sql.query import NestedView, ParsedQuery, Span, cte_of, parse_query, splice
+from airflow_mv.sql.query import NestedView, ParsedQuery, TextSpan, cte_of, parse_query, splice
 
 #: All column lists that each base table has had, the present one first.
 Schemas = Mapping[Identifier, Sequence[tuple[str, ...]]]
@@ -63,7 +63,7 @@ def expand_stars(
     return query
 
 
-def _edited(query: ParsedQuery, edits: Mapping[Span, str]) -> ParsedQuery:
+def _edited(query: ParsedQuery, edits: Mapping[TextSpan, str]) -> ParsedQuery:
     return parse_query(
         splice(query.text, edits),
         view=query.view,
@@ -109,7 +109,7 @@ class _Naming:
             if (identifier := self._base(relation)) is not None:
                 yield identifier
 
-    def edits(self, older: set[Identifier]) -> Iterator[tuple[Span, str]]:
+    def edits(self, older: set[Identifier]) -> Iterator[tuple[TextSpan, str]]:
         """Yield the replacement of each ``*`` that stands for one of some tables."""
         for select, star in _stars(self.query.tree):
             relations = self._covered(select, star)
@@ -215,7 +215,7 @@ def _parts(star: exp.Expr) -> Sequence[exp.Expr]:
     return star.parts if isinstance(star, exp.Column) else [star]
 
 
-def _span_of(star: exp.Expr) -> Span:
+def _span_of(star: exp.Expr) -> TextSpan:
     last = star if isinstance(star, exp.Star) else star.this
     first = last if isinstance(star, exp.Star) else _parts(star)[0]
     if "start" not in first.meta or "end" not in last.meta:

@@ -5,7 +5,7 @@ from airflow_mv.triggers.base_tables import BaseTablesChangedOnceTrigger as Base
 from airflow_mv.triggers.base_tables import BaseTablesChangedTrigger as BaseTablesChangedTrigger
 from airflow_mv.triggers.base_tables import PendingReport as PendingReport
 from airflow_mv.triggers.base_tables import find_pending as find_pending
-from airflow_mv.triggers.freshness import Look as Look
+from airflow_mv.triggers.freshness import FreshnessPoll as FreshnessPoll
 from airflow_mv.triggers.freshness import MaterializedViewFreshTrigger as MaterializedViewFreshTrigger
 from airflow_mv.triggers.freshness import look as look
 from airflow_mv.triggers.freshness import span_of as span_of

@@ -21,7 +21,7 @@ from airflow_mv.triggers.connected import PUBLIC_MODULE, Connected, connected
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class FreshnessPoll:
     """The result of one poll of a view, as a trigger passes it to a task.
 
     Args:
@@ -42,12 +42,12 @@ class Look:
         return {"ready": self.ready, "status": self.status, "error_class": self.error_class, "message": self.message}
 
     @classmethod
-    def from_dict(cls, document: Mapping[str, Any]) -> Look:
+    def from_dict(cls, document: Mapping[str, Any]) -> FreshnessPoll:
         """Read what :meth:`to_dict` wrote."""
         return cls(**document)
 
     @classmethod
-    def failed(cls, error: MaterializedViewError) -> Look:
+    def failed(cls, error: MaterializedViewError) -> FreshnessPoll:
         """Return the result for an error. The wait goes on if the error is retryable."""
         return cls(ready=not error.retryable, error_class=type(error).__name__, message=str(error))
 
@@ -86,7 +86,7 @@ def look(
     states: Collection[str],
     max_staleness_seconds: float | None,
     span: Span | None = None,
-) -> Look:
+) -> FreshnessPoll:
     """Read a view's status and decide whether it is fresh enough.
 
     Args:
@@ -109,7 +109,7 @@ def look(
         "lag_seconds": behind.seconds(),
         "behind_since": behind.since.isoformat() if behind.since else None,
     }
-    return Look(found == Readiness.WITHIN_GRACE or found in map(Readiness.named, states), document)
+    return FreshnessPoll(found == Readiness.WITHIN_GRACE or found in map(Readiness.named, states), document)
 
 
 def span_of(start: object, end: object = None, column: str | None = None) -> Span:
@@ -137,7 +137,7 @@ def _moment(value: object, field: str) -> datetime:
 
 
 class MaterializedViewFreshTrigger(BaseTrigger):
-    """Wait until a view is fresh enough. Its event is a serialised :class:`Look`.
+    """Wait until a view is fresh enough. Its event is a serialised :class:`FreshnessPoll`.
 
     It also waits for a catalog that does not answer. An error that is not retryable ends the wait.
 
@@ -196,15 +196,15 @@ class MaterializedViewFreshTrigger(BaseTrigger):
                 return
             await asyncio.sleep(self.poke_interval)
 
-    async def _seen(self) -> Look:
+    async def _seen(self) -> FreshnessPoll:
         # pyiceberg and SQLAlchemy block: never on the triggerer's event loop.
         what = (self.view, *self.states, None, self.max_staleness_seconds, *(self.interval or ()))
         try:
             return await connected(self.iceberg_conn_id).look(what, self._look, every=self.poke_interval)
         except MaterializedViewError as error:
-            return Look.failed(error)
+            return FreshnessPoll.failed(error)
 
-    def _look(self) -> Look:
+    def _look(self) -> FreshnessPoll:
         shared = connected(self.iceberg_conn_id)
         seen = self._look_once(shared)
         # A fatal error may come from the connection as it was before it was corrected.
@@ -212,7 +212,7 @@ class MaterializedViewFreshTrigger(BaseTrigger):
             return self._look_once(shared)
         return seen
 
-    def _look_once(self, shared: Connected) -> Look:
+    def _look_once(self, shared: Connected) -> FreshnessPoll:
         try:
             return look(
                 shared.hook,
@@ -223,4 +223,4 @@ class MaterializedViewFreshTrigger(BaseTrigger):
             )
         except MaterializedViewError as error:
             shared.after(error)
-            return Look.failed(error)
+            return FreshnessPoll.failed(error)

@@ -31,7 +31,7 @@ from airflow.sdk.exceptions import (
 from airflow_mv.errors import CatalogUnavailableError, ConfigurationError, ViewNotFoundError
 from airflow_mv.hooks import MaterializedViewHook
 from airflow_mv.sensors import BaseTablesChangedSensor, MaterializedViewFreshSensor
-from airflow_mv.triggers import Look, MaterializedViewFreshTrigger
+from airflow_mv.triggers import FreshnessPoll, MaterializedViewFreshTrigger
 from tests.airflow.conftest import VIEW, Airflow
 from tests.builders import Lake
 from tests.intervals.support import days_lake
@@ -97,9 +97,9 @@ def test_the_trigger_survives_a_restart_with_all_that_it_was_given() -> None:
 def test_the_trigger_waits_through_an_outage_and_ends_where_waiting_cannot_help(airflow: Airflow, daily: Lake) -> None:
     """A database that restarts must not fail a sensor; a view that is not there must."""
 
-    async def first(trigger: MaterializedViewFreshTrigger) -> Look:
+    async def first(trigger: MaterializedViewFreshTrigger) -> FreshnessPoll:
         async for event in trigger.run():
-            return Look.from_dict(event.payload)
+            return FreshnessPoll.from_dict(event.payload)
         raise AssertionError
 
     assert asyncio.run(first(MaterializedViewFreshTrigger(view=VIEW))).document()["state"] == "fresh"

@@ -30,7 +30,7 @@ def giving_up_deletes_files_that_may_land(world: World, patch: Patch) -> None:
 def last_refusal_is_a_proof(world: World, patch: Patch) -> None:
     """After the last refusal it is not checked whether an earlier copy has landed. One try makes this likely."""
     patch.setattr(protocol, "TRIES", 1)
-    patch.setattr(protocol, "_last_look", lambda _: None)
+    patch.setattr(protocol, "_last_load", lambda _: None)
 
 
 def lost_answer_is_a_success(world: World, patch: Patch) -> None:
