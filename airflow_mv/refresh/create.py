@@ -256,9 +256,15 @@ def _storage_has(catalog: MaterializedViewCatalog, view: LoadedView, fields: Seq
 
 
 def _retired(catalog: MaterializedViewCatalog, old: LoadedView, new: LoadedView) -> LoadedView:
-    """Remove the storage table that a view named before from the catalog."""
-    if stored_layout(old).place(old) != stored_layout(new).place(new):
-        drop_storage(catalog, old)
+    """Remove the storage table that a view named before from the catalog.
+
+    The change of the view has landed, so a failure is only logged.
+    """
+    try:
+        if stored_layout(old).place(old) != stored_layout(new).place(new):
+            drop_storage(catalog, old)
+    except MaterializedViewError as error:
+        log.warning("The earlier storage table of %s may still be in the catalog: %s", new.identifier, error)
     return new
 
 
