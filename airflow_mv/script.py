@@ -30,6 +30,16 @@ MOST_KEYS = 100_000
 MOST_ROWS = 20
 #: The most characters of a value in such a row.
 LONGEST_VALUE = 200
+#: How far the clock of a writer, and so a time that it publishes, may be ahead of the store's clock. Java Iceberg
+#: tolerates one minute: half of it is left for a host whose clock is behind.
+MAX_AHEAD_MS = 30_000
+#: Summary keys of a snapshot: the refresh that wrote it; ``true`` if that was its last statement; the code and the
+#: reason if the job has recomputed all rows instead of an incremental refresh.
+REFRESH_ID_KEY = "airflow-mv.refresh-id"
+COMPLETE_KEY = "airflow-mv.complete"
+FALLBACK_KEY = "airflow-mv.fallback"
+#: Spark writes the settings below this prefix into the summary of each snapshot that a session makes.
+SNAPSHOT_PROPERTY = "spark.sql.iceberg.snapshot-property."
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,9 +34,8 @@ from airflow_mv.catalog import STORED_LAYOUTS, Layout, LoadedStorage, LoadedView
 from airflow_mv.refresh.create import Definition, create
 from airflow_mv.refresh.plan import RefreshResult
 from airflow_mv.refresh.run import refresh
-from airflow_mv.script import STAGING_CATALOG, CreateStorageStep, Outcome, Script, SqlStep
+from airflow_mv.script import COMPLETE_KEY, REFRESH_ID_KEY, STAGING_CATALOG, CreateStorageStep, Outcome, Script, SqlStep
 from airflow_mv.spec.identifiers import Identifier, split
-from airflow_mv.spec.materialized_view import COMPLETE_KEY, REFRESH_ID_KEY
 from airflow_mv.spec.view import ViewMetadata, new_view, replace_version
 from tests.branches import create_branch, overwrite_branch
 

@@ -16,15 +16,9 @@ from airflow_mv.catalog.tables import require_own
 from airflow_mv.catalog.untrusted_input import beside_first, check_places
 from airflow_mv.errors import InvalidMetadataError
 from airflow_mv.quoting import quote
-from airflow_mv.script import BRANCH, Target
+from airflow_mv.script import BRANCH, COMPLETE_KEY, REFRESH_ID_KEY, Target
 from airflow_mv.spec.identifiers import Identifier
-from airflow_mv.spec.materialized_view import (
-    COMPLETE_KEY,
-    REFRESH_ID_KEY,
-    STORAGE_TABLE_PROPERTY,
-    STORAGE_TABLE_UUID_PROPERTY,
-    parse_storage_state,
-)
+from airflow_mv.spec.materialized_view import STORAGE_TABLE_PROPERTY, STORAGE_TABLE_UUID_PROPERTY, parse_storage_state
 from airflow_mv.spec.snapshots import dead_branches
 from airflow_mv.spec.table import TableMetadata, ancestors, snapshots_between
 

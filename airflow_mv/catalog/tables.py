@@ -37,7 +37,7 @@ from airflow_mv.errors import (
     MetadataFileNotFoundError,
     NotFoundError,
 )
-from airflow_mv.spec.clock import MAX_AHEAD_MS
+from airflow_mv.script import MAX_AHEAD_MS
 from airflow_mv.spec.identifiers import Identifier
 from airflow_mv.spec.materialized_view import STORAGE_OF_PROPERTY, STORAGE_TABLE_UUID_PROPERTY
 from airflow_mv.spec.table import TableMetadata

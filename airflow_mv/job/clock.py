@@ -13,9 +13,7 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from airflow_mv.errors import ClockError
-
-#: As ``airflow_mv.spec.clock.MAX_AHEAD_MS``, which is not shipped to drivers.
-MAX_AHEAD_MS = 30_000
+from airflow_mv.script import MAX_AHEAD_MS
 
 
 def require_clock(spark: SparkSession, store_ms: Callable[[], int], view: str) -> None:

@@ -21,12 +21,20 @@ from airflow_mv.job.clock import require_clock
 from airflow_mv.job.context import JobContext
 from airflow_mv.job.session import CATALOG, made_active, settings_below, temporary_settings
 from airflow_mv.job.steps import COMPLETE, brief, run_steps
-from airflow_mv.job.storage import STAMP, written
+from airflow_mv.job.storage import written
 from airflow_mv.quoting import quote
 from airflow_mv.redaction import shortened
-from airflow_mv.script import CLOCK, STAGING_CATALOG, STAGING_NAMESPACE, CheckResult, Outcome, Script
+from airflow_mv.script import (
+    CLOCK,
+    REFRESH_ID_KEY,
+    SNAPSHOT_PROPERTY,
+    STAGING_CATALOG,
+    STAGING_NAMESPACE,
+    CheckResult,
+    Outcome,
+    Script,
+)
 
-_STAMP = f"spark.sql.iceberg.snapshot-property.{STAMP}"
 #: Settings of the view's catalog for access to files, as opposed to access to pointers.
 _FILE_ACCESS = ("io-impl", "io.", "s3.", "client.", "gcs.", "adls.", "http-client.", "hadoop.")
 _DEFAULT_IO = {
@@ -138,7 +146,7 @@ def _staging(script: Script, name: str, *, is_new: bool) -> dict[str, str]:
         f"{catalog}.warehouse": "file:///nowhere",  # JdbcCatalog requires it; every table has its own location
         # INSERT OVERWRITE must replace the whole table, whatever the session's setting is.
         "spark.sql.sources.partitionOverwriteMode": "static",
-        _STAMP: script.refresh_id,
+        f"{SNAPSHOT_PROPERTY}{REFRESH_ID_KEY}": script.refresh_id,
         # Another run that finds this branch must know whether all statements have run.
         **({COMPLETE: "false"} if script.branch is not None else {}),
     }

@@ -26,6 +26,9 @@ from airflow_mv.job.delta import check_deterministic, check_snapshots, make_delt
 from airflow_mv.job.reads import check_reads
 from airflow_mv.job.storage import create_table
 from airflow_mv.script import (
+    COMPLETE_KEY,
+    FALLBACK_KEY,
+    SNAPSHOT_PROPERTY,
     CreateStorageStep,
     DeltaStep,
     DeterminismStep,
@@ -47,9 +50,9 @@ OF_VALUES = (
 #: The same for errors without a Python class or with only Java's name: SQLSTATEs of data errors, errors of libraries.
 _TOLD_OF_VALUES = re.compile(r"SQLSTATE: (?:2[12]|42601)|\): java\.(?:lang\.IllegalArgument|util\.regex\.)")
 #: Set for a script's last statement, so that another run that finds the branch knows whether all statements have run.
-COMPLETE = "spark.sql.iceberg.snapshot-property.airflow-mv.complete"
+COMPLETE = f"{SNAPSHOT_PROPERTY}{COMPLETE_KEY}"
 #: Set to the code and the reason while the fallback runs, so that such a run also knows about the fallback.
-FALLBACK = "spark.sql.iceberg.snapshot-property.airflow-mv.fallback"
+FALLBACK = f"{SNAPSHOT_PROPERTY}{FALLBACK_KEY}"
 
 
 def run_steps(

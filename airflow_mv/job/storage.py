@@ -12,7 +12,7 @@ from pyspark.sql.types import ArrayType, DataType, MapType, NullType, StructFiel
 from airflow_mv.errors import InvalidQueryError
 from airflow_mv.job.context import JobContext, incomparable
 from airflow_mv.quoting import quote
-from airflow_mv.script import CreateStorageStep, Script
+from airflow_mv.script import REFRESH_ID_KEY, CreateStorageStep, Script
 
 _SINCE_VERSION_3 = ("variant", "geometry", "geography")
 KEEP_METADATA = {"write.metadata.delete-after-commit.enabled": "false"}
@@ -87,8 +87,6 @@ def literal(text: str) -> str:
     return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
 
 
-#: In the summary of each snapshot of a run: the refresh id.
-STAMP = "airflow-mv.refresh-id"
 _FIGURES = ("added-records", "deleted-records", "added-position-deletes")
 
 
@@ -118,7 +116,7 @@ def _own(table: Any, script: Script) -> Iterator[Mapping[str, str]]:
     snapshot = table.currentSnapshot() if script.branch is None else table.snapshot(script.branch)
     while snapshot is not None:
         summary = snapshot.summary()
-        stamp = summary.get(STAMP)
+        stamp = summary.get(REFRESH_ID_KEY)
         if stamp == script.refresh_id:
             yield summary
         elif stamp is not None:
@@ -140,4 +138,4 @@ def _by_statements(work: JobContext, script: Script) -> tuple[str, list[Mapping[
             own.add(snapshot)
             snapshot = parents.get(snapshot)
         rows = [row for row in rows if row[0] in own]
-    return location, [row[2] for row in rows if row[2].get(STAMP) == script.refresh_id]
+    return location, [row[2] for row in rows if row[2].get(REFRESH_ID_KEY) == script.refresh_id]

@@ -12,6 +12,7 @@ from airflow_mv.errors import UnsupportedError
 from airflow_mv.publish.layout import ChangedMetadata, EditAttempt, StorageLayout
 from airflow_mv.publish.protocol import Effects
 from airflow_mv.publish.storage_change import StorageChange
+from airflow_mv.script import MAX_AHEAD_MS
 from airflow_mv.spec.clock import corrected, is_false, latest_ms
 from airflow_mv.spec.identifiers import Identifier
 from airflow_mv.spec.times import from_ms
@@ -94,7 +95,7 @@ def _diagnosed(catalog: MaterializedViewCatalog, view: LoadedView) -> tuple[Cloc
     storage = catalog.load_storage(view)
     document = catalog.stored_table(view, storage)
     store_ms = catalog.files.now_ms(storage.clock_folder(view))
-    needed = is_false(document, store_ms)
+    needed = is_false(document, store_ms + MAX_AHEAD_MS)
     return (
         ClockRepair(view.identifier, storage.location, latest_ms(document), store_ms, needed=needed, done=False),
         document,
@@ -119,7 +120,7 @@ class _Times(StorageChange):
 
     def is_needed(self, view: LoadedView, storage: LoadedStorage) -> bool:
         """Whether there is a time to correct."""
-        return is_false(self._catalog.stored_table(view, storage), self._store_ms)
+        return is_false(self._catalog.stored_table(view, storage), self._store_ms + MAX_AHEAD_MS)
 
     def changed_metadata(self, _storage: LoadedStorage, document: dict[str, Any], _now_ms: int) -> ChangedMetadata:
         """Return the metadata with corrected times."""

@@ -26,8 +26,8 @@ from airflow_mv.catalog.places import Places
 from airflow_mv.catalog.reach import PastFilesOf
 from airflow_mv.errors import ConfigurationError, InvalidMetadataError, MetadataFileNotFoundError
 from airflow_mv.maintenance.ledger import ledger_location
-from airflow_mv.script import Outcome, Script
-from airflow_mv.spec.materialized_view import PROPERTY, REFRESH_ID_KEY, STORAGE_TABLE_UUID_PROPERTY
+from airflow_mv.script import REFRESH_ID_KEY, Outcome, Script
+from airflow_mv.spec.materialized_view import PROPERTY, STORAGE_TABLE_UUID_PROPERTY
 from airflow_mv.spec.stored import unpacked
 from airflow_mv.spec.table import Snapshot
 

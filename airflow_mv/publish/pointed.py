@@ -31,7 +31,7 @@ from airflow_mv.publish.refresh import (
     next_state,
     oldest_lasting_ms,
 )
-from airflow_mv.script import Outcome, Script
+from airflow_mv.script import MAX_AHEAD_MS, Outcome, Script
 from airflow_mv.spec.clock import corrected, goes_back, is_ahead, latest_ms
 from airflow_mv.spec.materialized_view import PROPERTY, property_text, refresh_tag
 from airflow_mv.spec.stored import decode, encode
@@ -149,7 +149,7 @@ def write_next(
         number: The number in the file's name; by default the one after ``previous_location``'s.
         dropped: Tags to remove.
 
-    No time in the file is further ahead of the store's clock than :mod:`airflow_mv.spec.clock` allows. The store's time
+    No time in the file is further ahead of the store's clock than :data:`MAX_AHEAD_MS`. The store's time
     is the modification time of the file that was just written. If the clock of this host, or of the driver that staged
     the rows, is ahead, the times are reduced to the store's time and the file is written again.
 
@@ -167,7 +167,7 @@ def write_next(
     )
     location = _write(catalog, folder, written, number)
     store_ms = catalog.files.modified_ms(location)
-    ahead = is_ahead(written, store_ms)
+    ahead = is_ahead(written, store_ms + MAX_AHEAD_MS)
     if not ahead and not goes_back(document):
         return location
     _warn_of_times(folder, ahead_ms=latest_ms(written) - store_ms if ahead else None)

@@ -27,14 +27,10 @@ from airflow_mv.publish.layout import EditAttempt, StorageEdit, StorageLayout, g
 from airflow_mv.publish.pointed import FileEdit
 from airflow_mv.publish.protocol import Change, Effects, Verdict, commit
 from airflow_mv.publish.refresh import Attempt, PlannedRefresh, Staged, dropped_tags, keeps_history, next_state
-from airflow_mv.script import Outcome, Script
-from airflow_mv.spec.clock import MAX_AHEAD_MS
+from airflow_mv.script import COMPLETE_KEY, FALLBACK_KEY, MAX_AHEAD_MS, REFRESH_ID_KEY, Outcome, Script
 from airflow_mv.spec.identifiers import Identifier
 from airflow_mv.spec.materialized_view import (
-    COMPLETE_KEY,
-    FALLBACK_KEY,
     PROPERTY,
-    REFRESH_ID_KEY,
     STORAGE_TABLE_PROPERTY,
     STORAGE_TABLE_UUID_PROPERTY,
     current_tag,

@@ -34,8 +34,7 @@ from airflow_mv.publish.view_change import CreateView, NewStorage, ViewChange, d
 from airflow_mv.refresh.checks import require_fitting
 from airflow_mv.refresh.inputs import expanded_dependencies, load_tables, same_columns, schemas_of
 from airflow_mv.refresh.statements import PinnedQuery, create_storage, pin, pinned_tables
-from airflow_mv.script import Outcome, Script
-from airflow_mv.spec.clock import MAX_AHEAD_MS
+from airflow_mv.script import MAX_AHEAD_MS, Outcome, Script
 from airflow_mv.spec.identifiers import Identifier
 from airflow_mv.spec.materialized_view import (
     PROPERTY,

@@ -34,7 +34,7 @@ from airflow_mv.refresh.checks import has_passed, judge, require_passed
 from airflow_mv.refresh.inputs import renamed_by_now
 from airflow_mv.refresh.intervals import Kept
 from airflow_mv.refresh.plan import RefreshPlan, RefreshResult
-from airflow_mv.script import CLOCK, Delta, Outcome, Script
+from airflow_mv.script import CLOCK, MAX_AHEAD_MS, Delta, Outcome, Script
 from airflow_mv.spec.clock import is_false, latest_ms
 from airflow_mv.spec.identifiers import Identifier
 from airflow_mv.spec.reasons import FOUND_OUT, Code, Mode, Reason
@@ -121,7 +121,7 @@ def _clock_error(catalog: MaterializedViewCatalog, view: Identifier, reason: str
     storage = catalog.load_storage(loaded)
     document = catalog.stored_table(loaded, storage)
     store_ms, latest = catalog.files.now_ms(storage.table.location), latest_ms(document)
-    if is_false(document, store_ms):
+    if is_false(document, store_ms + MAX_AHEAD_MS):
         when = from_ms(latest).isoformat(timespec="seconds")
         return FutureTimeError(
             f"view {view}: its storage table holds times up to {max(0, latest - store_ms) / 1000:.0f} s ahead of the "

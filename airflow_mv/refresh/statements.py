@@ -11,6 +11,7 @@ from typing import Any
 from airflow_mv.quoting import quote
 from airflow_mv.script import (
     BRANCH,
+    SNAPSHOT_PROPERTY,
     STAGING,
     STAGING_NAMESPACE,
     STORAGE,
@@ -33,7 +34,6 @@ STORAGE_PROPERTIES = ((_KEEP_METADATA, "false"), ("format-version", "2"))
 #: A storage table in the catalog has concurrent writers: the branches of refreshes, and other engines.
 REGISTERED_PROPERTIES = (*STORAGE_PROPERTIES, ("commit.retry.num-retries", "10"))
 _BYTES_OF_A_PARTITION, _LEAST_PARTITIONS, _SPARKS_PARTITIONS = 16 * 1024 * 1024, 4, 200
-_SNAPSHOT_PROPERTY = "spark.sql.iceberg.snapshot-property."
 #: A refresh must depend on its snapshots only, not on a session. With these settings INSERT OVERWRITE replaces the
 #: whole table, `${…}` in a quoted name is not a variable, and the time zone and the meaning of a backslash in a literal
 #: are the same everywhere (keys are written as literals).
@@ -180,7 +180,7 @@ def refresh_script(
     else:
         names = [name for name, _ in columns]
         last = SqlStep(_replace_table(target.table, storage, renamed(query, names), names), query)
-    stamps = tuple((f"{_SNAPSHOT_PROPERTY}{key}", value) for key, value in summary.items())
+    stamps = tuple((f"{SNAPSHOT_PROPERTY}{key}", value) for key, value in summary.items())
     script = Script(
         view,
         refresh_id,

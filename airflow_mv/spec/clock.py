@@ -14,10 +14,6 @@ from typing import Any
 
 from airflow_mv.spec.materialized_view import PROPERTY
 
-#: How far a published time may lie ahead of the store's clock. Java Iceberg tolerates one minute: half of it is left
-#: for a host whose clock is behind.
-MAX_AHEAD_MS = 30_000
-
 _LAST = "last-updated-ms"
 _LOGS = ("snapshot-log", "metadata-log")
 _LISTS = ("snapshots", *_LOGS)
@@ -36,14 +32,14 @@ def latest_ms(document: Mapping[str, Any]) -> int:
     return max(_times(document), default=0)
 
 
-def is_ahead(document: Mapping[str, Any], store_ms: int) -> bool:
-    """Whether table metadata holds a time too far ahead of the store's clock.
+def is_ahead(document: Mapping[str, Any], limit_ms: int) -> bool:
+    """Whether table metadata holds a time later than a limit.
 
     Args:
         document: A decoded metadata file.
-        store_ms: The store's clock.
+        limit_ms: The latest time that is allowed.
     """
-    return latest_ms(document) > store_ms + MAX_AHEAD_MS
+    return latest_ms(document) > limit_ms
 
 
 def goes_back(document: Mapping[str, Any]) -> bool:
@@ -60,14 +56,14 @@ def goes_back(document: Mapping[str, Any]) -> bool:
     return False
 
 
-def is_false(document: Mapping[str, Any], store_ms: int) -> bool:
+def is_false(document: Mapping[str, Any], limit_ms: int) -> bool:
     """Whether table metadata shows the work of a wrong clock, see :func:`is_ahead` and :func:`goes_back`.
 
     Args:
         document: A decoded metadata file.
-        store_ms: The store's clock.
+        limit_ms: The latest time that is allowed.
     """
-    return is_ahead(document, store_ms) or goes_back(document)
+    return is_ahead(document, limit_ms) or goes_back(document)
 
 
 def corrected(document: Mapping[str, Any], store_ms: int) -> dict[str, Any]:

@@ -34,10 +34,6 @@ STORAGE_TABLE_PROPERTY = "airflow-mv.storage-table"
 STORAGE_TABLE_UUID_PROPERTY = "airflow-mv.storage-table-uuid"
 #: Table property of a storage table in the catalog: the namespace and name of the one view that may write to it.
 STORAGE_OF_PROPERTY = "airflow-mv.storage-of"
-#: Snapshot summary: the refresh that wrote it, and whether that was its last statement.
-REFRESH_ID_KEY = "airflow-mv.refresh-id"
-COMPLETE_KEY = "airflow-mv.complete"
-FALLBACK_KEY = "airflow-mv.fallback"
 
 #: Key in a base table's ``properties``: its metadata file at the snapshot that was read.
 METADATA_LOCATION = "metadata-location"

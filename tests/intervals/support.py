@@ -17,9 +17,8 @@ from pyiceberg.table import Table
 
 from airflow_mv.catalog import Layout, MaterializedViewCatalog
 from airflow_mv.refresh import RefreshOptions
-from airflow_mv.script import Script
+from airflow_mv.script import COMPLETE_KEY, REFRESH_ID_KEY, Script
 from airflow_mv.spec.interval import Span
-from airflow_mv.spec.materialized_view import COMPLETE_KEY, REFRESH_ID_KEY
 from tests.branches import overwrite_branch
 from tests.builders import DuckStager, Lake, close, duck, open_catalog, overwrite
 

@@ -23,9 +23,9 @@ from airflow_mv.publish import publish as publish_staged
 from airflow_mv.refresh import plan_refresh
 from airflow_mv.refresh.read import readable
 from airflow_mv.refresh.run import publish, stage
+from airflow_mv.script import REFRESH_ID_KEY
 from airflow_mv.spec.materialized_view import (
     PROPERTY,
-    REFRESH_ID_KEY,
     STORAGE_TABLE_PROPERTY,
     STORAGE_TABLE_UUID_PROPERTY,
     staging_branch,

@@ -13,8 +13,7 @@ from airflow_mv.errors import RefreshRefusedError
 from airflow_mv.refresh import RefreshOptions, plan_refresh
 from airflow_mv.refresh.plan import RefreshPlan
 from airflow_mv.refresh.run import stage
-from airflow_mv.script import MergeAdditiveStep, Outcome, ReplaceKeysStep, Script
-from airflow_mv.spec.materialized_view import FALLBACK_KEY
+from airflow_mv.script import FALLBACK_KEY, MergeAdditiveStep, Outcome, ReplaceKeysStep, Script
 from airflow_mv.spec.reasons import Reason
 from tests.builders import LAYOUTS
 from tests.engine.incremental.checking import check, recorded, stored

@@ -20,7 +20,7 @@ from airflow_mv.errors import (
     MetadataFileNotFoundError,
 )
 from airflow_mv.refresh.plan import RefreshPlan, RefreshResult
-from airflow_mv.spec.clock import MAX_AHEAD_MS
+from airflow_mv.script import MAX_AHEAD_MS
 from airflow_mv.spec.identifiers import Identifier
 from airflow_mv.spec.materialized_view import RefreshRecord, parse_storage_state
 from airflow_mv.spec.reasons import Mode

@@ -12,9 +12,8 @@ import greenlet
 
 from airflow_mv.catalog.tables import TableChange
 from airflow_mv.errors import CatalogUnavailableError, CommitStateUnknownError, NotFoundError
-from airflow_mv.script import Outcome, Script
+from airflow_mv.script import COMPLETE_KEY, REFRESH_ID_KEY, Outcome, Script
 from airflow_mv.spec.identifiers import Identifier
-from airflow_mv.spec.materialized_view import COMPLETE_KEY, REFRESH_ID_KEY
 from tests.protocol.simulation.world import STORAGE, World
 
 Document = dict[str, Any]
