@@ -1,18 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A retry policy that decides by the error whether and when a task is retried."""
+"""What Airflow does after an error of this package: whether and when a task is retried, and what its log shows."""
 
 from __future__ import annotations
 
+import logging
 import random
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import RetryDecision, RetryPolicy, conf
+from airflow.sdk.exceptions import AirflowFailException
 
 from airflow_mv.errors import CommitError, MaterializedViewError
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
+
+log = logging.getLogger(__name__)
 
 _AIRFLOWS_DELAY_SECONDS = 300
 
@@ -95,3 +101,37 @@ def _airflows_delay() -> timedelta:
 
 #: The default of the operators of this package.
 DEFAULT_RETRY_POLICY = MaterializedViewRetryPolicy()
+
+
+@contextmanager
+def airflow_errors() -> Iterator[None]:
+    """Turn errors that are not retryable into Airflow's "fail without retry". Other errors pass.
+
+    For tasks without :class:`MaterializedViewRetryPolicy`: sensors.
+
+    Raises:
+        AirflowFailException: In place of an error that is not retryable.
+    """
+    try:
+        yield
+    except MaterializedViewError as error:
+        if error.retryable:
+            raise
+        raise AirflowFailException(f"{type(error).__name__}: {error}") from None
+
+
+class task_errors:
+    """Raise errors of this package without their inner stack: the message says what to do, and where.
+
+    For tasks with :class:`MaterializedViewRetryPolicy`, which decides about retries. The
+    full stack is logged at level DEBUG.
+    """
+
+    def __enter__(self) -> None:
+        """Enter the context."""
+
+    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
+        """Raise an error of this package again, from here."""
+        if isinstance(error, MaterializedViewError):
+            log.debug("where it was raised", exc_info=error)
+            raise error.with_traceback(None) from None

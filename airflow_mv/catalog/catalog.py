@@ -19,9 +19,8 @@ from pyiceberg.utils.config import Config
 from sqlalchemy.exc import DBAPIError
 
 from airflow_mv.catalog.answers import AWAY, answered
-from airflow_mv.catalog.durability import flush, local_path
+from airflow_mv.catalog.durability import flush, flush_snapshots, flush_table_commits, local_path
 from airflow_mv.catalog.files import MetadataFiles, discard, join, path_segment
-from airflow_mv.catalog.flushing import flush_snapshots, flush_table_commits
 from airflow_mv.catalog.layout import Layout
 from airflow_mv.catalog.layouts import STORED_LAYOUTS, stored_layout
 from airflow_mv.catalog.limits import opening

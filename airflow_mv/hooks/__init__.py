@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Airflow hooks: map connections to catalogs and Spark targets, and errors to Airflow's."""
+"""Airflow hooks: map connections to catalogs and Spark targets."""
 
-from airflow_mv.hooks.errors import airflow_errors as airflow_errors
-from airflow_mv.hooks.errors import task_errors as task_errors
 from airflow_mv.hooks.iceberg import DEFAULT_ICEBERG_CONN_ID as DEFAULT_ICEBERG_CONN_ID
 from airflow_mv.hooks.spark import DEFAULT_SPARK_CONN_ID as DEFAULT_SPARK_CONN_ID
 from airflow_mv.hooks.spark import SparkTarget as SparkTarget

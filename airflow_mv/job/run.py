@@ -17,7 +17,6 @@ from pyspark.sql import SparkSession
 
 from airflow_mv.errors import ClockError, InvalidQueryError
 from airflow_mv.job.checks import run_checks
-from airflow_mv.job.clock import require_clock
 from airflow_mv.job.context import JobContext
 from airflow_mv.job.session import CATALOG, made_active, settings_below, temporary_settings
 from airflow_mv.job.steps import COMPLETE, brief, run_steps
@@ -26,6 +25,7 @@ from airflow_mv.quoting import quote
 from airflow_mv.redaction import shortened
 from airflow_mv.script import (
     CLOCK,
+    MAX_AHEAD_MS,
     REFRESH_ID_KEY,
     SNAPSHOT_PROPERTY,
     STAGING_CATALOG,
@@ -80,7 +80,7 @@ def run(
     work = JobContext(spark, name)
     try:
         if script.branch is not None and store_ms is not None:
-            require_clock(spark, store_ms, script.view)
+            _require_clock(spark, store_ms, script.view)
         access = _file_access(spark, script.view)
         idle = _take_idle(spark, access) if _stages(script) else None
         name = work.staging = idle or name
@@ -258,6 +258,40 @@ def _application_id(spark: SparkSession) -> str | None:
         return spark.conf.get("spark.app.id", None)
     except Exception:  # noqa: BLE001 (the session itself may have failed)
         return None
+
+
+# -------------------------------------------------------------------------------------- the clock
+
+
+def _require_clock(spark: SparkSession, store_ms: Callable[[], int], view: str) -> None:
+    """Refuse a driver whose clock is ahead of the store's, before it commits to a table of the catalog.
+
+    A snapshot has the driver's time. In a table of the catalog this matters as soon as it is written, on a branch too:
+    a snapshot in the future prevents hosts with a correct clock from changing the table until that time.
+
+    Raises:
+        ClockError: It is ahead by more than :data:`MAX_AHEAD_MS`.
+    """
+    driver_ms = _driver_ms(spark)
+    ahead_ms = driver_ms - store_ms()  # read after the driver's clock, so that a delay cannot cause a false alarm
+    if ahead_ms > MAX_AHEAD_MS:
+        raise ClockError(
+            f"view {view}: the clock of Spark's driver ({_host(spark)}) is {ahead_ms / 1000:.0f} s ahead of the "
+            f"store's clock; up to {MAX_AHEAD_MS / 1000:.0f} s are allowed. Nothing was written. Set that clock right, "
+            "then run the refresh again"
+        )
+
+
+def _driver_ms(spark: SparkSession) -> int:
+    jvm: Any = getattr(spark, "_jvm", None)
+    if jvm is not None:
+        return int(jvm.java.lang.System.currentTimeMillis())
+    row = spark.sql("SELECT unix_millis(current_timestamp())").first()
+    return int(row[0]) if row else 0
+
+
+def _host(spark: SparkSession) -> str:
+    return str(spark.conf.get("spark.driver.host", None) or "host unknown")
 
 
 # -------------------------------------------------------------------------------------- the steps

@@ -15,7 +15,8 @@ from airflow.sdk import Asset, BaseNotifier, BaseOperator, Context
 
 from airflow_mv.errors import AlertError, ConfigurationError
 from airflow_mv.freshness.alerts import FreshnessAlert, FreshnessSlo, Memory, freshness_slos, settle
-from airflow_mv.hooks import DEFAULT_ICEBERG_CONN_ID, MaterializedViewHook, airflow_errors
+from airflow_mv.hooks import DEFAULT_ICEBERG_CONN_ID, MaterializedViewHook
+from airflow_mv.retries import airflow_errors
 from airflow_mv.spec.identifiers import split
 from airflow_mv.spec.times import duration
 

@@ -10,9 +10,10 @@ from airflow.sdk import Context
 
 from airflow_mv.checks import as_documents, read_checks
 from airflow_mv.errors import AlreadyExistsError
-from airflow_mv.hooks import DEFAULT_ICEBERG_CONN_ID, DEFAULT_SPARK_CONN_ID, MaterializedViewHook, task_errors
+from airflow_mv.hooks import DEFAULT_ICEBERG_CONN_ID, DEFAULT_SPARK_CONN_ID, MaterializedViewHook
 from airflow_mv.links import show_link
 from airflow_mv.operators.spark import MaterializedViewSparkOperator
+from airflow_mv.retries import task_errors
 
 if TYPE_CHECKING:
     from airflow_mv.catalog import Layout, LoadedView

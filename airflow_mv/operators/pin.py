@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import BaseOperator, Context, RetryPolicy
 
 from airflow_mv.errors import ConfigurationError
-from airflow_mv.hooks import DEFAULT_ICEBERG_CONN_ID, MaterializedViewHook, task_errors
+from airflow_mv.hooks import DEFAULT_ICEBERG_CONN_ID, MaterializedViewHook
 from airflow_mv.hooks.dag_run import run_facts
 from airflow_mv.operators.options import moment, one_of, run_pins
-from airflow_mv.retries import DEFAULT_RETRY_POLICY
+from airflow_mv.retries import DEFAULT_RETRY_POLICY, task_errors
 from airflow_mv.scope import scope_of
 from airflow_mv.spec.identifiers import Identifier, split
 

@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import Context
 
 from airflow_mv.assets import VIEWS_ALIAS
-from airflow_mv.hooks import DEFAULT_ICEBERG_CONN_ID, DEFAULT_SPARK_CONN_ID, MaterializedViewHook, task_errors
+from airflow_mv.hooks import DEFAULT_ICEBERG_CONN_ID, DEFAULT_SPARK_CONN_ID, MaterializedViewHook
 from airflow_mv.lineage import LineageOfRefresh
 from airflow_mv.links import show_link
 from airflow_mv.operators.options import RefreshingOperator
 from airflow_mv.operators.spark import MaterializedViewSparkOperator
 from airflow_mv.operators.task import announce, log_plan, log_result, plan_text, view_outlet
+from airflow_mv.retries import task_errors
 
 if TYPE_CHECKING:
     from airflow.sdk.definitions.mappedoperator import OperatorPartial

@@ -13,13 +13,13 @@ from airflow.sdk import BaseOperator, Context, RetryPolicy
 from airflow.sdk.exceptions import AirflowFailException
 
 from airflow_mv.errors import JobError
-from airflow_mv.hooks import DEFAULT_ICEBERG_CONN_ID, MaterializedViewHook, task_errors
+from airflow_mv.hooks import DEFAULT_ICEBERG_CONN_ID, MaterializedViewHook
 from airflow_mv.lineage import LineageOfRefresh
 from airflow_mv.links import MaterializedViewLink, show_link
 from airflow_mv.operators.handover import ship, write_script
 from airflow_mv.operators.options import RefreshingOperator
 from airflow_mv.operators.task import announce, given_document, log_plan, log_result
-from airflow_mv.retries import DEFAULT_RETRY_POLICY
+from airflow_mv.retries import DEFAULT_RETRY_POLICY, task_errors
 
 if TYPE_CHECKING:
     from airflow_mv.catalog import MaterializedViewCatalog

@@ -13,9 +13,10 @@ from airflow.triggers.base import BaseTrigger
 
 from airflow_mv.errors import ConfigurationError, MaterializedViewError
 from airflow_mv.freshness.lag import Readiness
-from airflow_mv.hooks import DEFAULT_ICEBERG_CONN_ID, MaterializedViewHook, airflow_errors
+from airflow_mv.hooks import DEFAULT_ICEBERG_CONN_ID, MaterializedViewHook
 from airflow_mv.hooks.dag_run import run_facts
 from airflow_mv.links import MaterializedViewLink
+from airflow_mv.retries import airflow_errors
 from airflow_mv.scope import scope_of
 from airflow_mv.sensors.waiting import WaitingSensor
 from airflow_mv.spec.interval import Span

@@ -15,7 +15,7 @@ from airflow.sdk import BaseSensorOperator, Context, PokeReturnValue, conf
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 from airflow.triggers.base import BaseTrigger
 
-from airflow_mv.hooks import airflow_errors
+from airflow_mv.retries import airflow_errors
 
 _SETTING = "AIRFLOW__OPERATORS__DEFAULT_DEFERRABLE"
 _HINT = (

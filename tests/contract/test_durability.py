@@ -90,7 +90,7 @@ def test_a_manifest_that_cannot_be_read_does_not_stop_the_flush(
     every_home.view()
     called: list[str] = []
     monkeypatch.setattr(os, "sync", lambda: called.append("sync"))
-    monkeypatch.setattr("airflow_mv.catalog.flushing.read_manifests", lambda _: 1 / 0)
+    monkeypatch.setattr("airflow_mv.catalog.durability.read_manifests", lambda _: 1 / 0)
     assert every_home.refresh().outcome == "refreshed"
     assert called == ["sync"]
     assert "flushing all" in caplog.text
