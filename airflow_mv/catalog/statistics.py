@@ -1,8 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Test by the statistics of data files whether rows may match a filter, without reading the files."""
+"""What manifests prove without a read of data files: no row matches a filter, or two snapshots have the same files."""
 
 from __future__ import annotations
 
+import hashlib
+import logging
+import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -37,8 +40,12 @@ from airflow_mv.catalog.catalog import MaterializedViewCatalog
 from airflow_mv.catalog.files import MetadataFiles, parsed
 from airflow_mv.catalog.pyiceberg_compat import may_match
 from airflow_mv.catalog.untrusted_input import static_table
+from airflow_mv.errors import MaterializedViewError
 from airflow_mv.spec.identifiers import Identifier
+from airflow_mv.spec.table import Snapshot
 from airflow_mv.spec.times import parse_date, parse_timestamp
+
+log = logging.getLogger(__name__)
 
 _EXPRESSIONS: Mapping[str, Callable[..., BooleanExpression]] = {
     "=": EqualTo,
@@ -50,6 +57,10 @@ _EXPRESSIONS: Mapping[str, Callable[..., BooleanExpression]] = {
 _EPOCH = datetime(1970, 1, 1)  # noqa: DTZ001 (as the format counts)
 #: With more manifests than this they are not read: a Spark job is cheaper.
 _MOST_MANIFESTS = 50
+#: Digests of manifest lists that this process has read, by location: they never change.
+_digests: dict[str, bytes] = {}
+_MOST_DIGESTS = 10_000
+_lock = threading.Lock()
 
 
 class ColumnBound(Protocol):
@@ -188,3 +199,42 @@ def _time(comparison: ColumnBound, kind: IcebergType) -> Any:
         moment = parse_timestamp(comparison.value)
         return None if moment.tzinfo else (moment - _EPOCH) // timedelta(microseconds=1)
     return None
+
+
+def have_same_files(files: MetadataFiles, one: Snapshot, other: Snapshot) -> bool:
+    """Whether two snapshots have the same manifests, and so the same data and delete files.
+
+    Args:
+        files: The table's store.
+        one: A snapshot.
+        other: Another one of the same table.
+
+    Returns:
+        ``False`` also where a manifest list cannot be read.
+    """
+    if one.manifest_list is None or other.manifest_list is None:
+        return False
+    try:
+        return _digest(files, one.manifest_list) == _digest(files, other.manifest_list)
+    except MaterializedViewError as error:
+        log.warning("Snapshot %d counts as a change of rows: %s", one.snapshot_id, error)
+        return False
+
+
+def _digest(files: MetadataFiles, location: str) -> bytes:
+    known = _digests.get(location)
+    if known is not None:
+        return known
+    what = "manifest list"
+    with parsed(location, what):
+        _, listed = read_manifests(files.io(location, what=what).new_input(location))
+        entries = sorted(
+            (item.manifest_path, int(item.content), item.partition_spec_id, item.sequence_number or 0)
+            for item in listed
+        )
+    digest = hashlib.sha256(repr(entries).encode()).digest()
+    with _lock:
+        if len(_digests) >= _MOST_DIGESTS:
+            _digests.clear()
+        _digests[location] = digest
+    return digest

@@ -10,7 +10,7 @@ from datetime import datetime
 from typing import Generic, TypeVar, cast
 
 from airflow_mv.catalog import LoadedStorage, LoadedView, Located, MaterializedViewCatalog
-from airflow_mv.catalog.manifests import have_same_files
+from airflow_mv.catalog.statistics import have_same_files
 from airflow_mv.errors import (
     BaseTableNotFoundError,
     CatalogNotFoundError,

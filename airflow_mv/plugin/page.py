@@ -21,8 +21,8 @@ from airflow_mv.freshness.status import history
 from airflow_mv.plugin import listing, runs
 from airflow_mv.plugin.listing import Query
 from airflow_mv.plugin.messages import harmless, said
-from airflow_mv.plugin.readers import Reader
 from airflow_mv.plugin.rows import ViewRow, row_of
+from airflow_mv.plugin.runs import Reader
 from airflow_mv.plugin.sources import SECTION, CatalogSource, Sources
 from airflow_mv.plugin.survey import Found
 from airflow_mv.refresh import plan_refresh

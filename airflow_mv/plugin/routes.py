@@ -19,8 +19,8 @@ from sqlalchemy.orm import Session
 from airflow_mv.errors import CatalogUnavailableError
 from airflow_mv.plugin import listing, runs
 from airflow_mv.plugin.page import Page, with_history
-from airflow_mv.plugin.readers import Reader
 from airflow_mv.plugin.rows import STATES
+from airflow_mv.plugin.runs import Reader
 from airflow_mv.plugin.sources import CatalogSource
 from airflow_mv.spec.identifiers import Identifier
 

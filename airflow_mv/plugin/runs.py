@@ -1,16 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
 """Read from Airflow's database which DAGs refresh views, and how their runs ended.
 
-Every function omits what the user may not see.
+Every function omits what the user, a :class:`Reader`, may not see.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
+from airflow.api_fastapi.app import get_auth_manager
+from airflow.api_fastapi.auth.managers.models.base_user import BaseUser
+from airflow.api_fastapi.auth.managers.models.resource_details import DagAccessEntity, DagDetails
 from airflow.models.asset import AssetEvent, AssetModel, TaskOutletAssetReference
 from airflow.models.dag import DagModel
 from airflow.models.dagrun import DagRun
@@ -22,13 +26,53 @@ from sqlalchemy.orm import Session
 from airflow_mv.assets import SCHEME, materialized_view_asset
 from airflow_mv.plugin.manual_run import asking
 from airflow_mv.plugin.messages import said
-from airflow_mv.plugin.readers import Reader
 
 _EVENTS = 100
 _TASKS = 50
 #: Task states that a timeline shows in addition to published refreshes.
 _SHOWN = ("failed", "up_for_retry", "running", "deferred", "queued", "scheduled")
 _UNFINISHED = ("queued", "running")
+
+
+@dataclass(frozen=True, slots=True)
+class Reader:
+    """A user of Airflow who may read assets, and what they may do with DAGs according to Airflow's auth manager.
+
+    Args:
+        user: As Airflow has authenticated them.
+    """
+
+    user: BaseUser
+
+    def readable(self, dag_ids: Collection[str], session: Session) -> set[str]:
+        """Return those of the DAGs whose runs the user may read."""
+        teams = _teams(dag_ids, session)
+        return {dag_id for dag_id in dag_ids if self._may_read(dag_id, teams)}
+
+    def runnable(self, dag_ids: Collection[str], session: Session) -> set[str]:
+        """Return those of the DAGs that the user may run. Airflow's REST API checks it again."""
+        teams = _teams(dag_ids, session)
+        return {
+            dag_id
+            for dag_id in dag_ids
+            if get_auth_manager().is_authorized_dag(
+                method="POST",
+                access_entity=DagAccessEntity.RUN,
+                details=DagDetails(id=dag_id, team_name=teams.get(dag_id)),
+                user=self.user,
+            )
+        }
+
+    def _may_read(self, dag_id: str, teams: Mapping[str, str | None]) -> bool:
+        details = DagDetails(id=dag_id, team_name=teams.get(dag_id))
+        manager = get_auth_manager()
+        return manager.is_authorized_dag(method="GET", details=details, user=self.user) and manager.is_authorized_dag(
+            method="GET", access_entity=DagAccessEntity.RUN, details=details, user=self.user
+        )
+
+
+def _teams(dag_ids: Collection[str], session: Session) -> Mapping[str, str | None]:
+    return DagModel.get_dag_id_to_team_name_mapping(list(dag_ids), session=session) if dag_ids else {}
 
 
 def catalog_names(session: Session) -> set[str]:
