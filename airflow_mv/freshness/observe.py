@@ -97,6 +97,7 @@ def observe(
     as_of: datetime | None = None,
     pins: dict[Identifier, ObservedTable] | None = None,
     span: Span | None = None,
+    query: ParsedQuery | None = None,
 ) -> Observation:
     """Observe a view.
 
@@ -107,6 +108,7 @@ def observe(
         pins: Base tables that the same run observed before. They are taken from here, and new ones are added,
             so that all views of the run are computed from one consistent snapshot set.
         span: Consider only the rows of this interval.
+        query: The view's query, if it was parsed before; see :func:`query_of`.
 
     Raises:
         ConfigurationError: The span is not an interval of the view.
@@ -115,7 +117,7 @@ def observe(
     """
     loaded = view if isinstance(view, LoadedView) else catalog.load(view)
     storage = catalog.load_storage(loaded)
-    query = query_of(loaded)
+    query = query_of(loaded, query)
     located: dict[Identifier, Located] = {}
     dependencies = load_dependencies(catalog, query, pins=pins, located=located)
     tables, nested = observe_tables(
@@ -270,18 +272,21 @@ def _without_rows_of_its_own(freshness: Freshness, storage: LoadedStorage) -> Fr
     return replace(freshness, state=State.STALE, reasons=(why, *freshness.reasons))
 
 
-def query_of(view: LoadedView) -> ParsedQuery:
-    """Parse the query of a view's current version.
+def query_of(view: LoadedView, parsed: ParsedQuery | None = None) -> ParsedQuery:
+    """Return the parsed query of a view's current version.
+
+    Args:
+        view: The view.
+        parsed: A query of this view that was parsed before. It is returned if it is still the current one.
 
     Raises:
         InvalidQueryError: It cannot be parsed.
     """
-    return parse_query(
-        view.metadata.sql(view=str(view.identifier)),
-        view=str(view.identifier),
-        default_catalog=view.default_catalog,
-        default_namespace=view.default_namespace,
-    )
+    name, catalog, namespace = str(view.identifier), view.default_catalog, view.default_namespace
+    text = view.metadata.sql(view=name)
+    if parsed is not None and parsed.is_of(text, catalog, namespace):
+        return parsed
+    return parse_query(text, view=name, default_catalog=catalog, default_namespace=namespace)
 
 
 def load_dependencies(

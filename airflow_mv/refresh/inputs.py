@@ -22,7 +22,7 @@ from airflow_mv.spec.interval import Span
 from airflow_mv.spec.interval_parts import parts_in, parts_of
 from airflow_mv.spec.materialized_view import METADATA_LOCATION, NO_SNAPSHOT, BaseTable
 from airflow_mv.spec.table import TableMetadata
-from airflow_mv.sql.query import Dependencies, PinnedTable
+from airflow_mv.sql.query import Dependencies, ParsedQuery, PinnedTable
 from airflow_mv.sql.star_expansion import Schemas, expand_stars
 from airflow_mv.sql.types import rebound_columns
 
@@ -123,7 +123,12 @@ class RefreshInputs:
 
 
 def load_inputs(
-    catalog: MaterializedViewCatalog, view: str | Identifier, options: RefreshOptions, *, pins: Pins | None = None
+    catalog: MaterializedViewCatalog,
+    view: str | Identifier,
+    options: RefreshOptions,
+    *,
+    pins: Pins | None = None,
+    query: ParsedQuery | None = None,
 ) -> RefreshInputs:
     """Read the inputs of a refresh. Reads metadata only.
 
@@ -132,11 +137,12 @@ def load_inputs(
         view: The view.
         options: How to refresh.
         pins: See :func:`airflow_mv.freshness.observe.observe`.
+        query: Likewise.
 
     Raises:
         BaseTableNotFoundError: A base table cannot be read.
     """
-    observation = observe(catalog, view, as_of=options.as_of, pins=pins, span=options.interval)
+    observation = observe(catalog, view, as_of=options.as_of, pins=pins, span=options.interval, query=query)
     require_readable(observation.view.identifier, observation.tables)
     tables: Mapping[Identifier, TableMetadata] = {}
     newest: Mapping[Identifier, TableMetadata] = {}

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import re
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from airflow_mv.catalog import MaterializedViewCatalog
@@ -40,6 +40,7 @@ from airflow_mv.spec.identifiers import Identifier
 from airflow_mv.spec.reasons import FOUND_OUT, Code, Mode, Reason
 from airflow_mv.spec.times import from_ms
 from airflow_mv.sql.order import in_order
+from airflow_mv.sql.query import ParsedQuery
 
 log = logging.getLogger(__name__)
 
@@ -301,22 +302,23 @@ def refresh(
         CommitConflictError: A view kept changing while it was refreshed.
     """
     identifiers = [catalog.identify(view) for view in views]
-    ordered = in_dependency_order(catalog, identifiers) if len(identifiers) > 1 else identifiers
-    if pins is None and len(identifiers) > 1:
-        pins = {}
+    queries: dict[Identifier, ParsedQuery] = {}
+    if len(identifiers) > 1:
+        queries = {view: query_of(catalog.load(view)) for view in identifiers}
+        identifiers = _in_dependency_order(catalog, queries)
+        pins = {} if pins is None else pins
     return [
-        _refresh_one(catalog, view, stager, options or RefreshOptions(), pins, on_plan, effects) for view in ordered
+        _refresh_one(catalog, view, stager, options or RefreshOptions(), pins, queries.get(view), on_plan, effects)
+        for view in identifiers
     ]
 
 
-def in_dependency_order(catalog: MaterializedViewCatalog, views: Sequence[Identifier]) -> list[Identifier]:
+def _in_dependency_order(
+    catalog: MaterializedViewCatalog, queries: Mapping[Identifier, ParsedQuery]
+) -> list[Identifier]:
     """Sort views so that each comes after the views that it reads. Otherwise the given order is kept."""
-    reads: dict[Identifier, set[Identifier]] = {}
-    for view in dict.fromkeys(views):
-        loaded = catalog.load(view)
-        tables = load_dependencies(catalog, query_of(loaded)).tables
-        reads[view] = set(tables) & set(views) - {view}
-    return in_order(reads)
+    reads = {view: set(load_dependencies(catalog, query).tables) for view, query in queries.items()}
+    return in_order({view: tables & queries.keys() - {view} for view, tables in reads.items()})
 
 
 def _refresh_one(
@@ -325,13 +327,14 @@ def _refresh_one(
     stager: Stager,
     options: RefreshOptions,
     pins: Pins | None,
+    query: ParsedQuery | None,
     on_plan: Callable[[RefreshPlan], None] | None,
     effects: Effects | None,
 ) -> RefreshResult:
     started, kept = time.monotonic(), None
     most = MAX_PLANS if options.interval is None else MAX_INTERVAL_PLANS
     for number in range(1, most + 1):
-        plan = plan_refresh(catalog, view, options, pins=pins, kept=kept)
+        plan = plan_refresh(catalog, view, options, pins=pins, kept=kept, query=query)
         if on_plan:
             on_plan(plan)
         outcome = stage(catalog, plan, stager)

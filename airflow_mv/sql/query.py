@@ -89,6 +89,11 @@ class ParsedQuery:
         """
         return _identifier(table, self.default_catalog, self.default_namespace)
 
+    def is_of(self, text: str, default_catalog: str, default_namespace: tuple[str, ...]) -> bool:
+        """Whether it is the result of parsing this text in this context."""
+        given = (text, default_catalog, default_namespace)
+        return (self.text, self.default_catalog, self.default_namespace) == given
+
 
 @dataclass(frozen=True, slots=True)
 class NestedView:

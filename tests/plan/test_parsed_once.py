@@ -13,7 +13,10 @@ from pyiceberg.types import StringType
 from sqlglot.parser import Parser
 
 from airflow_mv import checks
+from airflow_mv.refresh.create import Definition, create
+from airflow_mv.refresh.plan import RefreshPlan
 from airflow_mv.refresh.planner import RefreshOptions, plan_refresh
+from airflow_mv.refresh.run import refresh
 from tests.builders import Lake, lake
 
 NESTED = "SELECT * FROM lake.sales.orders WHERE amount > 0"
@@ -63,3 +66,36 @@ def test_a_plan_parses_each_text_once(home: Lake, parsed: Counter[str], full: bo
     assert plan.script.checks is not None
     assert parsed[SQL] == parsed[NESTED] == 1
     assert {text: count for text, count in parsed.items() if count > 1} == {}
+
+
+AMOUNTS = "SELECT region, amount FROM lake.sales.orders"
+TOTAL = "SELECT sum(amount) AS total FROM lake.sales.amounts"
+
+
+@pytest.fixture
+def chained(home: Lake) -> Lake:
+    """Two more views, of which one reads the other."""
+    home.view("amounts", sql=AMOUNTS)
+    home.view("total", sql=TOTAL)
+    return home
+
+
+def test_a_refresh_of_several_views_parses_each_view_once(chained: Lake, parsed: Counter[str]) -> None:
+    """The order of the views and their plans share what was parsed."""
+    parsed.clear()
+    results = refresh(chained.catalog, ["sales.total", "sales.amounts"], stager=chained.stager)
+    assert [str(result.view) for result in results] == ["lake.sales.amounts", "lake.sales.total"]
+    assert {result.outcome for result in results} == {"refreshed"}
+    assert parsed[AMOUNTS] == parsed[TOTAL] == 1
+
+
+def test_a_view_that_is_replaced_during_a_refresh_of_several_is_refreshed_with_its_new_query(chained: Lake) -> None:
+    highest = Definition("SELECT max(amount) AS highest FROM lake.sales.amounts")
+
+    def replace(plan: RefreshPlan) -> None:
+        if plan.view.name == "amounts":
+            create(chained.catalog, "sales.total", highest, stager=chained.stager, replace=True)
+
+    refresh(chained.catalog, ["sales.total", "sales.amounts"], stager=chained.stager, on_plan=replace)
+    (row,) = chained.read("sales.total")
+    assert row.keys() == {"highest"}
