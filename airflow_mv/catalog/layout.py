@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import ClassVar
 
 from airflow_mv.catalog.loaded import LoadedStorage, LoadedView, ReadsTables
-from airflow_mv.spec.identifiers import Identifier
+from airflow_mv.spec.identifiers import Identifier, StoragePlace
 from airflow_mv.spec.table import TableMetadata
 
 #: A layout's name.
@@ -27,7 +27,7 @@ class StoredLayout(ABC):
         """Whether a view with these properties has this layout."""
 
     @abstractmethod
-    def place(self, view: LoadedView) -> str | Identifier:
+    def place(self, view: LoadedView) -> StoragePlace:
         """Return where a view's storage table is: a metadata file, or a name in the catalog."""
 
     @abstractmethod

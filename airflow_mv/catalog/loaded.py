@@ -13,7 +13,7 @@ from pyiceberg.table import Table
 
 from airflow_mv.errors import InvalidIdentifierError, InvalidMetadataError, NotMaterializedError
 from airflow_mv.script import Target
-from airflow_mv.spec.identifiers import Identifier, split
+from airflow_mv.spec.identifiers import Identifier, StoragePlace, split
 from airflow_mv.spec.materialized_view import STORAGE_TABLE_PROPERTY, RefreshRecord, StorageState, ViewSettings
 from airflow_mv.spec.table import TableMetadata
 from airflow_mv.spec.view import ViewMetadata
@@ -71,7 +71,7 @@ class LoadedStorage(ABC):
 
     @property
     @abstractmethod
-    def place(self) -> str | Identifier:
+    def place(self) -> StoragePlace:
         """How a query reads it: by its name in the catalog or, without one, by its metadata file."""
 
     @property
@@ -127,7 +127,7 @@ class LoadedStorage(ABC):
         """
 
     @abstractmethod
-    def staged_rows(self, refresh_id: str, metadata_location: str | None) -> tuple[str | Identifier, int | None] | None:
+    def staged_rows(self, refresh_id: str, metadata_location: str | None) -> tuple[StoragePlace, int | None] | None:
         """Return the place and the snapshot of a refresh's staged rows; ``None`` if they no longer exist.
 
         Args:

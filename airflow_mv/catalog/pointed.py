@@ -15,7 +15,7 @@ from airflow_mv.catalog.places import lies_in
 from airflow_mv.catalog.untrusted_input import check_own_file, check_places, metadata_folders
 from airflow_mv.errors import NotFoundError
 from airflow_mv.script import STORAGE, Target, staged
-from airflow_mv.spec.identifiers import Identifier
+from airflow_mv.spec.identifiers import Identifier, StoragePlace
 from airflow_mv.spec.materialized_view import parse_storage_state
 from airflow_mv.spec.table import TableMetadata
 
@@ -30,7 +30,7 @@ class PointedStorage(LoadedStorage):
         return None
 
     @property
-    def place(self) -> str | Identifier:
+    def place(self) -> StoragePlace:
         """Its metadata file."""
         return self.location
 
@@ -79,7 +79,7 @@ class PointedStorage(LoadedStorage):
         """Do nothing: no catalog holds it."""
         return True
 
-    def staged_rows(self, refresh_id: str, metadata_location: str | None) -> tuple[str | Identifier, int | None] | None:
+    def staged_rows(self, refresh_id: str, metadata_location: str | None) -> tuple[StoragePlace, int | None] | None:
         """Return the metadata file that the job has written, if it is in the table's folder."""
         if metadata_location is None or not lies_in(metadata_location, (self.table.location,)):
             return None
@@ -124,7 +124,7 @@ class PointedLayout(StoredLayout):
         """Whether no other layout does."""
         return True
 
-    def place(self, view: LoadedView) -> str | Identifier:
+    def place(self, view: LoadedView) -> StoragePlace:
         """Return the metadata file that the view names."""
         return view.materialized.storage_table_location
 

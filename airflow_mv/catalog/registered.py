@@ -17,7 +17,7 @@ from airflow_mv.catalog.untrusted_input import beside_first, check_places
 from airflow_mv.errors import InvalidMetadataError
 from airflow_mv.quoting import quote
 from airflow_mv.script import BRANCH, COMPLETE_KEY, REFRESH_ID_KEY, Target
-from airflow_mv.spec.identifiers import Identifier
+from airflow_mv.spec.identifiers import Identifier, StoragePlace
 from airflow_mv.spec.materialized_view import STORAGE_TABLE_PROPERTY, STORAGE_TABLE_UUID_PROPERTY, parse_storage_state
 from airflow_mv.spec.snapshots import dead_branches
 from airflow_mv.spec.table import TableMetadata, ancestors, snapshots_between
@@ -39,7 +39,7 @@ class RegisteredStorage(LoadedStorage):
         return self.identifier
 
     @property
-    def place(self) -> str | Identifier:
+    def place(self) -> StoragePlace:
         """Its name in the catalog."""
         return self.identifier
 
@@ -98,7 +98,7 @@ class RegisteredStorage(LoadedStorage):
         """Drop it."""
         return tables.drop(self.identifier, uuid=self.table.table_uuid, owner=owner)
 
-    def staged_rows(self, refresh_id: str, metadata_location: str | None) -> tuple[str | Identifier, int | None] | None:
+    def staged_rows(self, refresh_id: str, metadata_location: str | None) -> tuple[StoragePlace, int | None] | None:
         """Return the newest snapshot of a complete run of the refresh."""
         done = {REFRESH_ID_KEY: refresh_id, COMPLETE_KEY: "true"}.items()
         whole = [snapshot for snapshot in self.table.snapshots if done <= snapshot.summary.items()]
@@ -147,7 +147,7 @@ class RegisteredLayout(StoredLayout):
         """Whether the view names a table of the catalog."""
         return STORAGE_TABLE_PROPERTY in properties
 
-    def place(self, view: LoadedView) -> str | Identifier:
+    def place(self, view: LoadedView) -> StoragePlace:
         """Return the name that the view gives."""
         return _named(view)
 

@@ -20,7 +20,7 @@ from airflow_mv.errors import (
 )
 from airflow_mv.freshness.changes import may_have_same_rows
 from airflow_mv.freshness.state import Freshness, ObservedTable, State, assess
-from airflow_mv.spec.identifiers import Identifier
+from airflow_mv.spec.identifiers import Identifier, StoragePlace
 from airflow_mv.spec.interval import Interval, Span
 from airflow_mv.spec.interval_parts import parts_of
 from airflow_mv.spec.materialized_view import (
@@ -64,8 +64,7 @@ class Observation:
         query: The current version's query.
         dependencies: The base tables and nested views of the query.
         tables: The base tables as they are now, or were at ``as_of``.
-        nested_storages: The storage table of each base table that is a materialized view: its metadata file, or its
-            name in the catalog.
+        nested_storages: The place of the storage table of each base table that is a materialized view.
         freshness: The view's freshness.
         interval: The interval to which the freshness applies; ``None`` for all rows.
     """
@@ -75,7 +74,7 @@ class Observation:
     query: ParsedQuery
     dependencies: Dependencies
     tables: tuple[ObservedTable, ...]
-    nested_storages: dict[Identifier, str | Identifier]
+    nested_storages: dict[Identifier, StoragePlace]
     freshness: Freshness
     interval: Interval | None = None
 
@@ -352,12 +351,11 @@ def observe_tables(
     as_of: datetime | None = None,
     pins: dict[Identifier, ObservedTable] | None = None,
     located: Mapping[Identifier, Located] | None = None,
-) -> tuple[tuple[ObservedTable, ...], dict[Identifier, str | Identifier]]:
+) -> tuple[tuple[ObservedTable, ...], dict[Identifier, StoragePlace]]:
     """Observe base tables: with at most one catalog query, and a metadata file only if a pointer has moved.
 
     Returns:
-        The tables, and the storage table of each one that is a materialized view: its metadata file, or its name in
-        the catalog.
+        The tables, and the place of the storage table of each one that is a materialized view.
     """
     wanted = tuple(identifiers)
     # If parts of the rows are of several snapshots, the file is needed for the changes since each of them.
@@ -365,7 +363,7 @@ def observe_tables(
     known = {table.identifier: table for table in record.base_tables} if record and single else {}
     pinned = {} if pins is None else pins
     places = _places(catalog, [name for name in wanted if name not in pinned], located or {})
-    storages: dict[Identifier, str | Identifier] = {}
+    storages: dict[Identifier, StoragePlace] = {}
     tables = []
     for identifier in wanted:
         table = pinned.get(identifier)
@@ -404,7 +402,7 @@ def _observed(
     identifier: Identifier,
     place: Located | str,
     recorded: BaseTable | None,
-    storages: dict[Identifier, str | Identifier],
+    storages: dict[Identifier, StoragePlace],
     as_of: datetime | None,
 ) -> ObservedTable:
     if isinstance(place, str):
@@ -466,7 +464,7 @@ def _through_materialized_view(
     catalog: MaterializedViewCatalog,
     identifier: Identifier,
     place: Located,
-    storages: dict[Identifier, str | Identifier],
+    storages: dict[Identifier, StoragePlace],
 ) -> Located:
     """For a base table that is a materialized view, return its storage table."""
     if place.kind != "view":

@@ -10,7 +10,7 @@ from typing import Any
 
 from airflow_mv.documents import check_fields
 from airflow_mv.freshness.changes import UNCHANGED, UNKNOWN, UNKNOWN_SIZE, Kind, Range, Size, between
-from airflow_mv.spec.identifiers import Identifier
+from airflow_mv.spec.identifiers import Identifier, StoragePlace
 from airflow_mv.spec.interval import Interval
 from airflow_mv.spec.interval_parts import IntervalPart, parts_in, parts_of
 from airflow_mv.spec.materialized_view import (
@@ -60,7 +60,7 @@ class ObservedTable:
     table: TableMetadata | None = None
     table_uuid: str | None = None
     error: str | None = None
-    storage: str | Identifier | None = None
+    storage: StoragePlace | None = None
     same_rows: frozenset[int] = frozenset()
 
     def record(self) -> BaseTable:

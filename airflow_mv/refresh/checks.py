@@ -13,6 +13,7 @@ from airflow_mv.freshness.state import State
 from airflow_mv.refresh.check_sql import Subject, compile_checks
 from airflow_mv.refresh.inputs import RefreshInputs
 from airflow_mv.refresh.plan import RefreshPlan
+from airflow_mv.refresh.statements import storage_names
 from airflow_mv.script import STORAGE, CheckResult, Outcome, Script, StagedChecks, staged
 from airflow_mv.sql.intervals import condition
 
@@ -85,8 +86,8 @@ def require_fitting(properties: Mapping[str, str], *, view: str, columns: Sequen
 
 def reads_staged_views(observation: Observation, checks: Sequence[Check]) -> bool:
     """Whether a check's query may read a base table that the job has to register: a pointed materialized view."""
-    staged_views = any(isinstance(place, str) for place in observation.nested_storages.values())
-    return staged_views and any(check.kind == "sql" for check in checks)
+    staged_views = storage_names(observation.nested_storages).files
+    return bool(staged_views) and any(check.kind == "sql" for check in checks)
 
 
 def has_passed(script: Script | None, outcome: Outcome) -> bool:

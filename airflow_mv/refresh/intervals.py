@@ -16,8 +16,8 @@ from airflow_mv.ivm import BaseRelation, Comparison, IncrementalQuery
 from airflow_mv.refresh.incremental import appended_files
 from airflow_mv.refresh.inputs import RefreshInputs
 from airflow_mv.refresh.plan import RefreshPlan
-from airflow_mv.refresh.statements import PartialRefresh, PinnedQuery, all_rows, interval_steps
-from airflow_mv.script import Outcome, TableRead, staged
+from airflow_mv.refresh.statements import PartialRefresh, PinnedQuery, all_rows, interval_steps, storage_names
+from airflow_mv.script import Outcome, TableRead
 from airflow_mv.spec.identifiers import Identifier
 from airflow_mv.spec.interval import Interval
 from airflow_mv.spec.reasons import Code, Mode, Reason
@@ -82,10 +82,9 @@ def kept_rows(observation: Observation, plan: RefreshPlan, kept: Kept | None) ->
     if found is None:
         return None
     place, snapshot = found
-    if isinstance(place, Identifier):
-        return PinnedQuery(all_rows(place.sql(), snapshot), (TableRead(place.sql(), snapshot),), {})
-    name = staged("base_0")
-    return PinnedQuery(all_rows(name, snapshot), (TableRead(name, snapshot),), {"base_0": place})
+    names = storage_names({plan.view: place})
+    name = names.sql[plan.view]
+    return PinnedQuery(all_rows(name, snapshot), (TableRead(name, snapshot),), names.files)
 
 
 def _same_rows(plan: RefreshPlan, other: RefreshPlan) -> bool:

@@ -23,7 +23,7 @@ from airflow_mv.script import (
     Target,
     staged,
 )
-from airflow_mv.spec.identifiers import Identifier
+from airflow_mv.spec.identifiers import Identifier, StoragePlace
 from airflow_mv.spec.materialized_view import STORAGE_OF_PROPERTY, staging_branch
 from airflow_mv.spec.table import TableMetadata
 from airflow_mv.sql.query import Dependencies, ParsedQuery, PinnedTable, pin_query, string_literal
@@ -66,7 +66,7 @@ def pinned_tables(
     tables: Collection[Identifier],
     *,
     heads: Mapping[Identifier, int | None],
-    storages: Mapping[Identifier, str | Identifier],
+    storages: Mapping[Identifier, StoragePlace],
     unfiltered: Collection[Identifier] = (),
 ) -> dict[Identifier, PinnedTable]:
     """Return the snapshot of each base table, and a staged name for each base table that is a materialized view.
@@ -74,11 +74,10 @@ def pinned_tables(
     Args:
         tables: The base tables.
         heads: The snapshot to read from each base table; ``None`` for one that was never written.
-        storages: The storage table of each base table that is a materialized view: its metadata file, or its name
-            in the catalog.
+        storages: The place of the storage table of each base table that is a materialized view.
         unfiltered: Base tables into whose scans no filter may be pushed.
     """
-    names = read_as(storages)
+    names = storage_names(storages).sql
     return {item: PinnedTable(item, heads[item], sql=names.get(item), unfiltered=item in unfiltered) for item in tables}
 
 
@@ -86,7 +85,7 @@ def pin(
     query: ParsedQuery,
     dependencies: Dependencies,
     tables: Mapping[Identifier, PinnedTable],
-    storages: Mapping[Identifier, str | Identifier],
+    storages: Mapping[Identifier, StoragePlace],
 ) -> PinnedQuery:
     """Pin every base table of a query.
 
@@ -98,23 +97,38 @@ def pin(
     """
     text = pin_query(query, tables=tables, views=dependencies.nested)
     reads = tuple(TableRead(item.sql or name.sql(), item.snapshot_id) for name, item in tables.items())
-    names = _staged_names(storages)
-    return PinnedQuery(text, reads, {names[item]: place for item, place in storages.items() if isinstance(place, str)})
+    return PinnedQuery(text, reads, storage_names(storages).files)
 
 
-def read_as(storages: Mapping[Identifier, str | Identifier]) -> dict[Identifier, str]:
-    """Return how a script names each base table that is a materialized view.
+@dataclass(frozen=True, slots=True)
+class StorageNames:
+    """How a script names the storage tables of materialized views.
+
+    Args:
+        sql: The quoted name of each view's storage table.
+        files: The metadata files that the job registers because their tables are in no catalog, by staged name.
+    """
+
+    sql: Mapping[Identifier, str]
+    files: Mapping[str, str]
+
+
+def storage_names(storages: Mapping[Identifier, StoragePlace]) -> StorageNames:
+    """Return how a script names the storage tables of materialized views.
 
     Args:
         storages: As for :func:`pinned_tables`.
     """
-    named = {identifier: place.sql() for identifier, place in storages.items() if isinstance(place, Identifier)}
-    return named | {identifier: staged(name) for identifier, name in _staged_names(storages).items()}
-
-
-def _staged_names(storages: Mapping[Identifier, str | Identifier]) -> dict[Identifier, str]:
-    files = sorted(identifier for identifier, place in storages.items() if isinstance(place, str))
-    return {identifier: f"base_{number}" for number, identifier in enumerate(files)}
+    sql: dict[Identifier, str] = {}
+    files: dict[str, str] = {}
+    for view in sorted(storages):
+        place = storages[view]
+        if isinstance(place, Identifier):
+            sql[view] = place.sql()
+        else:
+            name = f"base_{len(files)}"
+            sql[view], files[name] = staged(name), place
+    return StorageNames(sql, files)
 
 
 @dataclass(frozen=True, slots=True)

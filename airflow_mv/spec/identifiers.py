@@ -99,6 +99,10 @@ class Identifier:
         return ".".join(part if _PLAIN.fullmatch(part) else quote(part) for part in self.parts)
 
 
+#: Where a storage table is: its name in the catalog or, if it is in none, its metadata file.
+StoragePlace = Identifier | str
+
+
 def split(text: str) -> tuple[str, ...]:
     """Split a written name into its parts, without checking them.
 
