@@ -75,9 +75,9 @@ class BaseTablesChangedSensor(WaitingSensor):
     def look(self) -> PokeReturnValue:
         """Poll the base tables."""
         with closing(Connected(self.iceberg_conn_id)) as connection:
-            news = find_pending(connection, named_views(self.views), self._wanted())
-        self.say(news.describe(), news.verdict)
-        outcome = news.outcome()
+            pending = find_pending(connection, named_views(self.views), self._wanted())
+        self._polls.note(self.log, pending)
+        outcome = pending.outcome()
         return PokeReturnValue(is_done=outcome is not None, xcom_value=outcome and payload_or_error(outcome))
 
     def trigger(self) -> BaseTrigger:

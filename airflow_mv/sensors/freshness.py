@@ -124,7 +124,7 @@ class MaterializedViewFreshSensor(WaitingSensor):
             if not error.retryable:
                 raise
             seen = FreshnessPoll.failed(error)
-        self.say(seen.describe(), seen.verdict)
+        self._polls.note(self.log, seen)
         return PokeReturnValue(is_done=seen.ready, xcom_value=seen.status)
 
     def trigger(self) -> BaseTrigger:

@@ -16,6 +16,7 @@ from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 from airflow.triggers.base import BaseTrigger
 
 from airflow_mv.retries import airflow_errors
+from airflow_mv.triggers.connected import PollLog
 
 _SETTING = "AIRFLOW__OPERATORS__DEFAULT_DEFERRABLE"
 _HINT = (
@@ -48,7 +49,7 @@ class WaitingSensor(BaseSensorOperator):
         self.deferrable = decided is not False
         self._asks_for_triggerer = decided is None
         super().__init__(mode=mode or "reschedule", **kwargs)
-        self._said: object = None
+        self._polls = PollLog()
 
     def execute(self, context: Context) -> Any:
         """Poke, or poll once and defer to the trigger.
@@ -111,12 +112,6 @@ class WaitingSensor(BaseSensorOperator):
     @abstractmethod
     def taken(self, event: Mapping[str, Any]) -> dict[str, Any]:
         """Return what the task returns after the trigger's event."""
-
-    def say(self, text: str, verdict: object) -> None:
-        """Log the result if it differs from the last poll's."""
-        if verdict != self._said:
-            self.log.info(text)
-            self._said = verdict
 
 
 _HEALTH = "/api/v2/monitor/health"

@@ -17,7 +17,7 @@ from airflow_mv.errors import BaseTableNotFoundError, CatalogUnavailableError, C
 from airflow_mv.freshness.pending import Announcements, PendingCriteria, Require
 from airflow_mv.hooks import DEFAULT_ICEBERG_CONN_ID
 from airflow_mv.spec.times import duration
-from airflow_mv.triggers.connected import PUBLIC_MODULE, Connected, connected
+from airflow_mv.triggers.connected import PUBLIC_MODULE, Connected, PollLog, connected
 
 if TYPE_CHECKING:
     from airflow_mv.freshness.pending_changes import PendingChanges
@@ -221,26 +221,24 @@ class BaseTablesChangedTrigger(BaseEventTrigger):
         """Poll until cancelled; fire for pending changes that were not announced."""
         announced = Announcements(self.at_most_every, self.remind_every)
         announced.recall(await self._stored(), self.views)
-        said: object = None
+        polls = PollLog()
         while True:
-            news = await self._news()
-            if news.verdict != said:
-                self.log.info(news.describe())
-                said = news.verdict
+            pending = await self._pending()
+            polls.note(self.log, pending)
             now = time.time()
-            marks = {view: item.mark for view, item in news.views.items()}
+            marks = {view: item.mark for view, item in pending.views.items()}
             due = announced.due(marks, now)
             if due:
-                yield TriggerEvent(PendingReport({view: news.views[view] for view in due}).to_dict())  # type: ignore[no-untyped-call]
+                yield TriggerEvent(PendingReport({view: pending.views[view] for view in due}).to_dict())  # type: ignore[no-untyped-call]
                 announced.announced({view: marks[view] for view in due}, now)
                 # If the triggerer dies before the event is in the database, it must find the changes unannounced.
                 await asyncio.sleep(_HANDED_OVER)
                 await self._store(announced.state())
             await asyncio.sleep(self.poke_interval)
 
-    async def _news(self) -> PendingReport:
+    async def _pending(self) -> PendingReport:
         try:
-            return await _shared_news(self)
+            return await _shared_pending(self)
         except Exception as error:  # noqa: BLE001 (Airflow starts a watcher that ends again, once a second)
             return PendingReport(errors=dict.fromkeys(self.views, (type(error).__name__, str(error))))
 
@@ -308,20 +306,18 @@ class BaseTablesChangedOnceTrigger(BaseTrigger):
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Poll until there are pending changes. Log the result when it changes."""
-        said: object = None
+        polls = PollLog()
         while True:
-            news = await _shared_news(self)
-            if news.verdict != said:
-                self.log.info(news.describe())
-                said = news.verdict
-            payload = news.outcome()
+            pending = await _shared_pending(self)
+            polls.note(self.log, pending)
+            payload = pending.outcome()
             if payload is not None:
                 yield TriggerEvent(payload)  # type: ignore[no-untyped-call]
                 return
             await asyncio.sleep(self.poke_interval)
 
 
-async def _shared_news(trigger: BaseTablesChangedTrigger | BaseTablesChangedOnceTrigger) -> PendingReport:
+async def _shared_pending(trigger: BaseTablesChangedTrigger | BaseTablesChangedOnceTrigger) -> PendingReport:
     """Poll in a thread, or take the result of another trigger's poll."""
     shared, views, wanted = connected(trigger.iceberg_conn_id), trigger.views, trigger.wanted
 

@@ -16,7 +16,7 @@ from collections.abc import Callable, Hashable
 from concurrent.futures import Future
 from dataclasses import dataclass
 from queue import SimpleQueue
-from typing import Any, TypeVar, cast
+from typing import Any, Protocol, TypeVar, cast
 
 from airflow_mv.errors import CatalogUnavailableError, ConfigurationError, MaterializedViewError, UnexpectedError
 from airflow_mv.hooks import MaterializedViewHook
@@ -35,6 +35,35 @@ _YOUNG_SECONDS = 10.0
 _OLDEST_SECONDS = 30.0
 
 T = TypeVar("T")
+
+
+class PollResult(Protocol):
+    """The result of a poll."""
+
+    @property
+    def verdict(self) -> object:
+        """The part that is logged when it changes."""
+
+    def describe(self) -> str:
+        """Return it for people."""
+
+
+class PollLog:
+    """Logs the result of a poll if it differs from that of the last poll."""
+
+    def __init__(self) -> None:
+        self._last: object = None
+
+    def note(self, log: Any, result: PollResult) -> None:
+        """Log a result if it is new.
+
+        Args:
+            log: A logger: the standard library's, or Airflow's of a task or trigger.
+            result: The result.
+        """
+        if result.verdict != self._last:
+            log.info(result.describe())
+            self._last = result.verdict
 
 
 class _Threads:

@@ -17,7 +17,7 @@ from airflow_mv.freshness.lag import Readiness, lag, readiness
 from airflow_mv.hooks import DEFAULT_ICEBERG_CONN_ID, MaterializedViewHook
 from airflow_mv.spec.interval import Interval, Span
 from airflow_mv.spec.times import parse_time
-from airflow_mv.triggers.connected import PUBLIC_MODULE, Connected, connected
+from airflow_mv.triggers.connected import PUBLIC_MODULE, Connected, PollLog, connected
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,12 +185,10 @@ class MaterializedViewFreshTrigger(BaseTrigger):
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Poll until the view is fresh enough. Log the result when it changes."""
-        said = None
+        polls = PollLog()
         while True:
             seen = await self._seen()
-            if seen.verdict != said:
-                self.log.info(seen.describe())
-                said = seen.verdict
+            polls.note(self.log, seen)
             if seen.ready:
                 yield TriggerEvent(seen.to_dict())  # type: ignore[no-untyped-call]
                 return
