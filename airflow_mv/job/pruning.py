@@ -10,8 +10,7 @@ from typing import Any
 from pyspark.sql import SparkSession
 from pyspark.sql import types as T
 
-from airflow_mv.job.storage import literal
-from airflow_mv.quoting import quote
+from airflow_mv.quoting import quote, string_literal
 
 #: Iceberg compares a file's bounds with each value of a list up to this length.
 _LONGEST_LIST = 200
@@ -91,7 +90,7 @@ def _written(kind: T.DataType) -> Callable[[Any], str]:
         return lambda value: f"date_from_unix_date({value})"
     if isinstance(kind, T.TimestampType):
         return lambda value: f"timestamp_micros({value})"
-    return literal if isinstance(kind, T.StringType) else str
+    return string_literal if isinstance(kind, T.StringType) else str
 
 
 def _predicate(values: set[Any], kind: T.DataType) -> str | None:

@@ -11,11 +11,11 @@ from pyspark.sql.types import ArrayType, DataType, MapType, NullType, StructFiel
 
 from airflow_mv.errors import InvalidQueryError
 from airflow_mv.job.context import JobContext, incomparable
-from airflow_mv.quoting import quote
+from airflow_mv.quoting import quote, string_literal
 from airflow_mv.script import REFRESH_ID_KEY, CreateStorageStep, Script
 
 _SINCE_VERSION_3 = ("variant", "geometry", "geography")
-KEEP_METADATA = {"write.metadata.delete-after-commit.enabled": "false"}
+_FIGURES = ("added-records", "deleted-records", "added-position-deletes")
 
 
 def create_table(work: JobContext, step: CreateStorageStep, schema: StructType) -> str:
@@ -37,22 +37,23 @@ def create_table(work: JobContext, step: CreateStorageStep, schema: StructType) 
             raise InvalidQueryError(
                 f"the column {field.name!r} is always NULL and has no type: give it one with CAST(NULL AS …)"
             )
-    given = {**dict(step.properties), **KEEP_METADATA}
+    given = dict(step.properties)
     if any(_since_version_3(field, staged=work.is_staged(step.table)) for field in schema.fields):
         given["format-version"] = "3"
-    properties = ", ".join(f"{literal(key)} = {literal(value)}" for key, value in given.items())
+    pairs = ", ".join(f"{string_literal(key)} = {string_literal(value)}" for key, value in given.items())
+    properties = f" TBLPROPERTIES ({pairs})" if pairs else ""
     partitioning = f" PARTITIONED BY ({', '.join(step.partition_by)})" if step.partition_by else ""
-    location = f" LOCATION {literal(step.location)}" if step.location else ""
+    location = f" LOCATION {string_literal(step.location)}" if step.location else ""
     return (
         f"CREATE TABLE {step.table} ({', '.join(_column(field, ' ') for field in schema.fields)}) USING iceberg"
-        f"{partitioning}{location} TBLPROPERTIES ({properties})"
+        f"{partitioning}{location}{properties}"
     )
 
 
 def _column(field: StructField, separator: str) -> str:
     """Return the SQL of a column or a struct field. It is nullable, like a view's columns."""
     comment = field.metadata.get("comment")
-    text = f" COMMENT {literal(str(comment))}" if comment else ""
+    text = f" COMMENT {string_literal(str(comment))}" if comment else ""
     return f"{quote(field.name)}{separator}{_type(field.dataType)}{text}"
 
 
@@ -80,14 +81,6 @@ def _type(kind: DataType) -> str:
     if isinstance(kind, MapType):
         return f"map<{_type(kind.keyType)}, {_type(kind.valueType)}>"
     return kind.simpleString()
-
-
-def literal(text: str) -> str:
-    """Return a string as a Spark SQL literal."""
-    return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
-
-
-_FIGURES = ("added-records", "deleted-records", "added-position-deletes")
 
 
 def written(work: JobContext, script: Script) -> dict[str, Any]:
@@ -131,7 +124,7 @@ def _by_statements(work: JobContext, script: Script) -> tuple[str, list[Mapping[
     rows = work.query(f"SELECT snapshot_id, parent_id, summary FROM {table}.snapshots").collect()
     if script.branch is not None:
         # Other runs of the same refresh have written to the table, too.
-        name = literal(script.branch)
+        name = string_literal(script.branch)
         refs = work.query(f"SELECT snapshot_id FROM {table}.refs WHERE name = {name}").collect()
         parents, own, snapshot = {row[0]: row[1] for row in rows}, set(), refs[0][0]
         while snapshot is not None:

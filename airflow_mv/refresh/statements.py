@@ -8,7 +8,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from airflow_mv.quoting import quote
+from airflow_mv.quoting import quote, string_literal
 from airflow_mv.script import (
     BRANCH,
     SNAPSHOT_PROPERTY,
@@ -26,7 +26,7 @@ from airflow_mv.script import (
 from airflow_mv.spec.identifiers import Identifier, StoragePlace
 from airflow_mv.spec.materialized_view import STORAGE_OF_PROPERTY, staging_branch
 from airflow_mv.spec.table import TableMetadata
-from airflow_mv.sql.query import Dependencies, ParsedQuery, PinnedTable, pin_query, string_literal
+from airflow_mv.sql.query import Dependencies, ParsedQuery, PinnedTable, pin_query
 
 _KEEP_METADATA = "write.metadata.delete-after-commit.enabled"
 #: Initial properties of a storage table. Old metadata files are kept, because published versions refer to them.

@@ -27,7 +27,6 @@ _TRANSFORM = re.compile(
 _TIME_TRANSFORMS = {word: f"{unit}s" for unit in ("year", "month", "day", "hour") for word in (unit, f"{unit}s")}
 _WIDTH_TRANSFORMS = ("bucket", "truncate")
 _MAX_WIDTH = 2**31 - 1
-_ESCAPED = re.compile(r"['\\\x00-\x1f\x7f]|\$(?=\{)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,24 +215,6 @@ def partition_transform(text: str) -> str:
     if name in _WIDTH_TRANSFORMS and width is not None and 0 < int(width) <= _MAX_WIDTH:
         return f"{name}({int(width)}, {column})"
     raise _no_transform(text)
-
-
-def string_literal(text: str) -> str:
-    """Return a Spark string literal that means exactly the text.
-
-    Raises:
-        InvalidQueryError: The text holds half a surrogate pair, which Spark cannot store.
-    """
-    try:
-        text.encode()
-    except UnicodeEncodeError as error:
-        raise InvalidQueryError(f"{text!r} is not Unicode text") from error
-    return "'" + _ESCAPED.sub(_escaped, text) + "'"
-
-
-def _escaped(match: re.Match[str]) -> str:
-    character = match[0]
-    return f"\\{character}" if character in "'\\" else f"\\u{ord(character):04x}"
 
 
 # ------------------------------------------------------------------------------------------ walks

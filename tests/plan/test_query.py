@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from airflow_mv.errors import InvalidQueryError
+from airflow_mv.quoting import string_literal
 from airflow_mv.spec.identifiers import Identifier
 from airflow_mv.sql.query import (
     MAX_VIEW_DEPTH,
@@ -22,7 +23,6 @@ from airflow_mv.sql.query import (
     pin_query,
     pinned_table,
     splice,
-    string_literal,
 )
 
 VIEW = "lake.sales.daily"

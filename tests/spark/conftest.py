@@ -19,6 +19,7 @@ from pyspark.sql import SparkSession
 
 from airflow_mv.catalog.spark import POSTGRESQL, SparkSettings, spark_settings
 from airflow_mv.job.session import open_session
+from airflow_mv.refresh.statements import STORAGE_PROPERTIES
 from airflow_mv.script import STAGING, CreateStorageStep, Outcome, Script, SqlStep, TableRead
 
 #: Java compiles quickly instead of well: on small data the second compiler is half of what a test costs.
@@ -55,7 +56,8 @@ class Lake:
         return TableRead(name, None), TableRead(name, self.first_snapshot)
 
     def creation(self, query: str | None = None, **options: Any) -> Script:
-        step = CreateStorageStep(TABLE, query or self.query(), self.storage, **options)
+        given = {"properties": STORAGE_PROPERTIES, **options}
+        step = CreateStorageStep(TABLE, query or self.query(), self.storage, **given)
         return Script(f"{self.name}.sales.daily", "created", TABLE, (step,), reads=self.reads)
 
     def refresh(self, metadata_location: str, query: str, **options: Any) -> Script:

@@ -15,6 +15,7 @@ from pyspark.sql import SparkSession
 
 from airflow_mv.catalog.spark import spark_settings
 from airflow_mv.job.session import open_session
+from airflow_mv.quoting import string_literal
 from airflow_mv.spec.identifiers import Identifier
 from airflow_mv.sql.query import (
     NestedView,
@@ -24,7 +25,6 @@ from airflow_mv.sql.query import (
     parse_query,
     partition_transform,
     pin_query,
-    string_literal,
 )
 
 #: PySpark leaves the socket of each collect() to the garbage collector.
