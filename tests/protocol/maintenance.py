@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Callable
 from datetime import timedelta
 from functools import partial
@@ -60,9 +61,14 @@ def folder_of(home: Lake, view: str = VIEW) -> Path:
     return local(home.catalog.load(view).metadata.location)
 
 
+def folders_of(home: Lake, view: str = VIEW) -> set[Path]:
+    """The folders of a view and its storage table."""
+    return {folder_of(home, view), local(home.storage(view).table.location)}
+
+
 def local(location: str) -> Path:
-    """The path of a location."""
-    return Path(location.removeprefix("file://"))
+    """The path of a location. Java writes one slash after ``file:``."""
+    return Path(re.sub(r"^file:/+", "/", location))
 
 
 def needed(home: Lake, view: str = VIEW) -> set[str]:
@@ -81,8 +87,16 @@ def needed(home: Lake, view: str = VIEW) -> set[str]:
 
 
 def orphans(home: Lake, view: str = VIEW) -> set[str]:
-    """The unneeded files in the view's folder; the ledger of maintenance is needed."""
-    return {file for file in files(folder_of(home, view)) if Path(file).name != LEDGER} - needed(home, view)
+    """The unneeded files in the folders of a view. The ledger is needed, and a checksum if its file is."""
+    found = {file for folder in folders_of(home, view) for file in files(folder) if Path(file).name != LEDGER}
+    kept = needed(home, view)
+    return {file for file in found if owner(file) not in kept}
+
+
+def owner(file: str) -> str:
+    """The file that a checksum of Hadoop belongs to; any other file itself."""
+    folder, _, name = file.rpartition("/")
+    return f"{folder}/{name[1:-4]}" if name.startswith(".") and name.endswith(".crc") else file
 
 
 def read_all(home: Lake, view: str = VIEW) -> dict[int, list[dict[str, object]]]:

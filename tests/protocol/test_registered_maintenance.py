@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
@@ -23,7 +22,7 @@ from airflow_mv.spec.materialized_view import current_tag, refresh_tag, staging_
 from tests.branches import create_branch
 from tests.builders import Lake, lake
 from tests.faults import Clock, Fault, FaultyCatalog, Send, after
-from tests.protocol.maintenance import NOW, VIEW, files, make_older, refreshed, snapshot_ids
+from tests.protocol.maintenance import NOW, VIEW, folders_of, make_older, orphans, refreshed, snapshot_ids
 
 DAY = timedelta(days=1)
 
@@ -51,32 +50,6 @@ def empty_branch(home: Lake) -> str:
     table = home.iceberg.load_table((*storage.name.namespace, storage.name.name))
     create_branch(table, branch, storage.table.head)
     return branch
-
-
-def path(location: str) -> str:
-    return re.sub(r"^file:/+", "/", location)
-
-
-def folders(home: Lake) -> list[Path]:
-    return [Path(path(place)) for place in (home.catalog.load(VIEW).metadata.location, home.storage().table.location)]
-
-
-def orphans(home: Lake) -> set[str]:
-    """The unneeded files, as pyiceberg reads the table."""
-    storage = home.storage()
-    assert storage.name is not None
-    table = home.iceberg.load_table((*storage.name.namespace, storage.name.name))
-    found = {home.catalog.load(VIEW).metadata_location, table.metadata_location}
-    found |= {entry.metadata_file for entry in table.metadata.metadata_log}
-    for snapshot in table.snapshots():
-        found.add(snapshot.manifest_list)
-        for manifest in snapshot.manifests(table.io):
-            found.add(manifest.manifest_path)
-            found |= {entry.data_file.file_path for entry in manifest.fetch_manifest_entry(table.io)}
-    # Java writes a checksum beside each file, and maintenance its ledger.
-    none = (".crc", "/ledger.json")
-    there = {file for folder in folders(home) for file in files(folder) if not file.endswith(none)}
-    return there - {path(location) for location in found}
 
 
 # -- expiry and dead drivers -------------------------------------------------------------------
@@ -115,7 +88,7 @@ def test_recent_and_named_snapshots_are_kept_and_a_staged_refresh_can_be_publish
     assert own is not None
     theirs = home.iceberg.load_table((*own.namespace, own.name))
     theirs.manage_snapshots().create_tag(theirs.snapshots()[0].snapshot_id, "theirs").commit()
-    for folder in folders(home):
+    for folder in folders_of(home):
         make_older(folder)
     maintain(home.catalog, VIEW, older_than=DAY)
     assert publish(home.catalog, plan, outcome.staged, effects=clock.effects).outcome == "committed"
