@@ -32,8 +32,9 @@ from sqlalchemy import select, update
 
 from airflow_mv.catalog import STORED_LAYOUTS, Layout, LoadedStorage, LoadedView, MaterializedViewCatalog
 from airflow_mv.refresh.create import Definition, create
-from airflow_mv.refresh.plan import RefreshResult
-from airflow_mv.refresh.run import refresh
+from airflow_mv.refresh.plan import RefreshPlan, RefreshResult
+from airflow_mv.refresh.planner import RefreshOptions, plan_refresh
+from airflow_mv.refresh.run import refresh, stage
 from airflow_mv.script import COMPLETE_KEY, REFRESH_ID_KEY, STAGING_CATALOG, CreateStorageStep, Outcome, Script, SqlStep
 from airflow_mv.spec.identifiers import Identifier, split
 from airflow_mv.spec.view import ViewMetadata, new_view, replace_version
@@ -152,6 +153,15 @@ class Lake:
     def refresh(self, view: str | Identifier = "sales.daily", **arguments: Any) -> RefreshResult:
         """Refresh one view, from plan to publication."""
         return refresh(self.catalog, [view], stager=self.stager, **arguments)[0]
+
+    def stage(
+        self, view: str | Identifier = "sales.daily", options: RefreshOptions | None = None
+    ) -> tuple[RefreshPlan, Outcome]:
+        """Plan and stage a refresh. Only its publication is missing."""
+        plan = plan_refresh(self.catalog, view, options)
+        outcome = stage(self.catalog, plan, self.stager)
+        assert outcome is not None
+        return plan, outcome
 
     def storage(self, view: str | Identifier = "sales.daily") -> LoadedStorage:
         """The current storage table of the view."""

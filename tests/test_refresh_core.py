@@ -357,8 +357,7 @@ def test_a_view_named_twice_is_refreshed_once(home: Lake) -> None:
 
 def test_a_conflict_with_an_older_refresh_is_planned_and_run_again(home: Lake) -> None:
     home.view()
-    older = plan_refresh(home.catalog, "sales.daily")
-    staged_older = stage(home.catalog, older, home.stager)
+    older, staged_older = home.stage()
     home.append()
     calls: list[Script] = []
 

@@ -33,8 +33,6 @@ from airflow_mv.catalog.limits import ANSWER, CLIENT_LIMITS, CONNECTIONS, SERVER
 from airflow_mv.errors import CatalogUnavailableError, CommitStateUnknownError
 from airflow_mv.freshness.status import status
 from airflow_mv.publish import publish
-from airflow_mv.refresh import plan_refresh
-from airflow_mv.refresh.run import stage
 from airflow_mv.spec.identifiers import Identifier
 from airflow_mv.spec.view import with_view_properties
 from tests.builders import LAYOUTS, Lake, lake
@@ -144,9 +142,7 @@ def test_a_failed_commit_is_not_visible(sqlite_uri: str, warehouse: Path, layout
     with lake(f"{sqlite_uri}?timeout=0.1", warehouse, layout=layout) as home:
         home.table()
         home.view()
-        plan = plan_refresh(home.catalog, "sales.daily")
-        outcome = stage(home.catalog, plan, home.stager)
-        assert outcome is not None
+        plan, outcome = home.stage()
         reader = sqlite3.connect(sqlite_uri.removeprefix("sqlite:///"))
         before = reader.execute("SELECT * FROM iceberg_tables ORDER BY 3").fetchall()
         reading = reader.execute("SELECT * FROM iceberg_tables")
@@ -251,9 +247,7 @@ def test_a_lost_answer_after_the_swap_was_sent_is_an_unknown_outcome(
     """It is never a failure: the server has the statement. The published state settles it."""
     between, address = through(quiet, uri)
     catalog = opened(address)
-    plan = plan_refresh(home.catalog, "sales.daily")
-    outcome = stage(home.catalog, plan, home.stager)
-    assert outcome is not None
+    plan, outcome = home.stage()
     between.last_words = word
     view = catalog.load("sales.daily")
     with pytest.raises(CommitStateUnknownError, match=r"no answer to the swap.*no answer within 1 s"):

@@ -31,7 +31,6 @@ from airflow_mv.publish import PublishOutcome, publish
 from airflow_mv.refresh import plan_refresh
 from airflow_mv.refresh.create import Definition, create
 from airflow_mv.refresh.read import read_arrow, readable
-from airflow_mv.refresh.run import stage
 from airflow_mv.spec.identifiers import Identifier
 from airflow_mv.spec.materialized_view import (
     STORAGE_TABLE_PROPERTY,
@@ -137,9 +136,7 @@ def test_without_the_current_tag_the_rows_are_not_trusted(home: Lake) -> None:
 
 
 def test_properties_and_branches_of_other_writers_are_kept_and_cause_no_conflict(home: Lake) -> None:
-    plan = plan_refresh(home.catalog, VIEW)
-    outcome = stage(home.catalog, plan, home.stager)
-    assert outcome is not None
+    plan, outcome = home.stage()
 
     def meanwhile() -> None:
         table = home.iceberg.load_table(name_of(home))
@@ -159,9 +156,7 @@ def test_properties_and_branches_of_other_writers_are_kept_and_cause_no_conflict
 def test_rows_of_other_writers_during_a_refresh_are_not_mixed_with_ours(home: Lake) -> None:
     home.refresh()
     home.append()
-    plan = plan_refresh(home.catalog, VIEW)
-    outcome = stage(home.catalog, plan, home.stager)
-    assert outcome is not None
+    plan, outcome = home.stage()
     catalog = FaultyCatalog(home.iceberg, after(lambda: write_foreign_rows(home)))
     assert publish(catalog, plan, outcome.staged, effects=Clock().effects).outcome == PublishOutcome.REPLAN
     home.refresh()
@@ -172,9 +167,7 @@ def test_rows_of_other_writers_during_a_refresh_are_not_mixed_with_ours(home: La
 
 
 def test_a_branch_that_was_dropped_is_staged_again_by_a_retry(home: Lake) -> None:
-    plan = plan_refresh(home.catalog, VIEW)
-    outcome = stage(home.catalog, plan, home.stager)
-    assert outcome is not None
+    plan, outcome = home.stage()
     assert outcome.branch is not None
     drop_branch(home.iceberg.load_table(name_of(home)), outcome.branch)
     with pytest.raises(JobError, match=r"daily__storage_.*run the refresh again|Run the refresh again"):
@@ -186,9 +179,7 @@ def test_a_branch_that_was_dropped_is_staged_again_by_a_retry(home: Lake) -> Non
 
 def test_a_staged_snapshot_with_missing_files_is_never_published(home: Lake) -> None:
     """Java's ``JdbcCatalog`` deletes the files of a commit whose answer was lost, although it may have landed."""
-    plan = plan_refresh(home.catalog, VIEW)
-    outcome = stage(home.catalog, plan, home.stager)
-    assert outcome is not None
+    plan, outcome = home.stage()
     storage = home.storage()
     snapshot = storage.table.find(storage.table.refs[outcome.branch or ""].snapshot_id)
     assert snapshot is not None
@@ -201,8 +192,7 @@ def test_a_staged_snapshot_with_missing_files_is_never_published(home: Lake) -> 
 
 
 def test_a_branch_of_another_refresh_is_refused(home: Lake) -> None:
-    first = plan_refresh(home.catalog, VIEW)
-    outcome = stage(home.catalog, first, home.stager)
+    _, outcome = home.stage()
     home.append()
     second = plan_refresh(home.catalog, VIEW)
     assert outcome is not None

@@ -26,8 +26,6 @@ from airflow_mv.errors import (
     ViewNotFoundError,
 )
 from airflow_mv.publish import PublishOutcome, publish
-from airflow_mv.refresh import plan_refresh
-from airflow_mv.refresh.run import stage
 from airflow_mv.spec.identifiers import Identifier
 from airflow_mv.spec.view import ViewMetadata, new_view, with_view_properties
 from tests.builders import Lake, exists, lake
@@ -362,8 +360,7 @@ def test_a_connection_that_the_server_closed_is_unavailable_once_and_nothing_is_
     with lake(postgres_uri, warehouse) as home:
         home.table()
         view = home.view()
-        plan = plan_refresh(home.catalog, view)
-        outcome = stage(home.catalog, plan, home.stager)
+        plan, outcome = home.stage(view)
         hang_up(postgres_uri)
         with pytest.raises(CatalogUnavailableError):
             home.catalog.load(view)

@@ -16,9 +16,8 @@ from pyiceberg.table import StaticTable
 
 from airflow_mv.maintenance.orphans import DEFAULT_GRACE, collect_orphans
 from airflow_mv.publish import publish
-from airflow_mv.refresh import plan_refresh
 from airflow_mv.refresh.create import Definition, create
-from airflow_mv.refresh.run import refresh, stage
+from airflow_mv.refresh.run import refresh
 from tests.builders import QUERY, Lake
 from tests.faults import FaultyCatalog, StoppedError, after, lose_answer_after, stop_after, stop_before
 
@@ -129,9 +128,7 @@ def snapshot_ids(home: Lake) -> set[int]:
 
 def staged(home: Lake) -> tuple[str, Callable[[], object]]:
     """A staged refresh whose worker died before it was published, and a function that resumes it."""
-    plan = plan_refresh(home.catalog, VIEW)
-    outcome = stage(home.catalog, plan, home.stager)
-    assert outcome is not None
+    plan, outcome = home.stage()
     assert outcome.metadata_location is not None
     return outcome.metadata_location, partial(publish, home.catalog, plan, outcome.metadata_location)
 

@@ -17,9 +17,7 @@ from airflow_mv.maintenance.drop import purge
 from airflow_mv.maintenance.orphans import collect_orphans, expire, maintain
 from airflow_mv.maintenance.rollback import rollback
 from airflow_mv.publish import publish
-from airflow_mv.refresh import plan_refresh
 from airflow_mv.refresh.create import Definition, create
-from airflow_mv.refresh.run import stage
 from airflow_mv.spec.view import with_view_properties
 from tests.builders import QUERY, Lake, exists, lake, metadata_files
 from tests.faults import Clock, FaultyCatalog, after, lose_answer_before
@@ -148,9 +146,7 @@ def test_a_refresh_that_was_staged_before_an_expiry_is_planned_again(home: Lake,
     """Its metadata still names the expired snapshots, whose files may be deleted."""
     refreshed(home, 2)
     home.append()
-    plan = plan_refresh(home.catalog, VIEW)
-    outcome = stage(home.catalog, plan, home.stager)
-    assert outcome is not None
+    plan, outcome = home.stage()
     expire(home.catalog, VIEW, older_than=NOW)
     collect_orphans(home.catalog, VIEW, older_than=NOW)
     published = publish(home.catalog, plan, outcome.metadata_location, effects=clock.effects)
@@ -259,9 +255,7 @@ def test_a_purge_keeps_another_table_in_the_folder_and_lists_the_files_it_keeps(
 def test_a_refresh_of_a_view_that_is_purged_meanwhile_publishes_nothing(home: Lake, clock: Clock) -> None:
     refreshed(home, 1)
     home.append()
-    plan = plan_refresh(home.catalog, VIEW)
-    outcome = stage(home.catalog, plan, home.stager)
-    assert outcome is not None
+    plan, outcome = home.stage()
     purge(home.catalog, VIEW)
     with pytest.raises(ViewNotFoundError):
         publish(home.catalog, plan, outcome.metadata_location, effects=clock.effects)

@@ -15,7 +15,7 @@ from airflow_mv.catalog import Layout
 from airflow_mv.errors import MaterializedViewError
 from airflow_mv.maintenance.orphans import collect_orphans
 from airflow_mv.publish import PublishOutcome, publish
-from airflow_mv.refresh import RefreshOptions, plan_refresh
+from airflow_mv.refresh import RefreshOptions
 from airflow_mv.refresh.plan import RefreshPlan
 from airflow_mv.refresh.run import find_staged, stage
 from tests.builders import LAYOUTS, Lake, lake
@@ -35,9 +35,7 @@ def home(request: pytest.FixtureRequest, sqlite_uri: str, warehouse: Path) -> It
 
 def staged(home: Lake) -> tuple[RefreshPlan, str | None]:
     """A plan, and the location of its staged rows."""
-    plan = plan_refresh(home.catalog, VIEW, options=RefreshOptions(full=True))
-    outcome = stage(home.catalog, plan, home.stager)
-    assert outcome is not None
+    plan, outcome = home.stage(options=RefreshOptions(full=True))
     return plan, outcome.branch or outcome.metadata_location
 
 

@@ -18,9 +18,8 @@ from airflow_mv.maintenance.drop import drop
 from airflow_mv.maintenance.orphans import DEFAULT_GRACE, collect_orphans, expire
 from airflow_mv.operators.handover import ship
 from airflow_mv.publish import PublishOutcome, publish
-from airflow_mv.refresh import plan_refresh
 from airflow_mv.refresh.create import Definition, create
-from airflow_mv.refresh.run import find_staged, stage
+from airflow_mv.refresh.run import find_staged
 from airflow_mv.refresh.run import publish as publish_plan
 from airflow_mv.script import Outcome
 from airflow_mv.spec.view import with_view_properties
@@ -49,9 +48,7 @@ def home(sqlite_uri: str, warehouse: Path) -> Iterator[Lake]:
 def test_a_refresh_that_another_process_published_is_not_reported_as_ours(either: Lake, clock: Clock) -> None:
     """Two tries of one task publish the same staged rows; both have sent their change, and one has landed."""
     either.view()
-    plan = plan_refresh(either.catalog, VIEW)
-    outcome = stage(either.catalog, plan, either.stager)
-    assert outcome is not None
+    plan, outcome = either.stage()
     catalog = FaultyCatalog(either.iceberg, after(lambda: publish(either.catalog, plan, outcome.staged)))
     ended = publish_plan(catalog, plan, outcome, effects=clock.effects)
     assert ended is not None
@@ -66,9 +63,7 @@ def test_our_own_refresh_is_found_below_a_later_one_that_replaced_its_record(eit
         either.append()
         either.refresh()
 
-    plan = plan_refresh(either.catalog, VIEW)
-    outcome = stage(either.catalog, plan, either.stager)
-    assert outcome is not None
+    plan, outcome = either.stage()
     catalog = FaultyCatalog(either.iceberg, lose_answer_after(another))
     assert publish(catalog, plan, outcome.staged, effects=clock.effects).outcome == PublishOutcome.COMMITTED
     state = either.storage().state
@@ -99,9 +94,7 @@ def test_an_unneeded_view_file_that_cannot_be_deleted_does_not_fail_a_publicatio
     home: Lake, clock: Clock, forbid_deletion: Callable[[], None]
 ) -> None:
     home.view()
-    plan = plan_refresh(home.catalog, VIEW)
-    outcome = stage(home.catalog, plan, home.stager)
-    assert outcome is not None
+    plan, outcome = home.stage()
 
     def meanwhile() -> None:
         comment(home)
@@ -149,9 +142,7 @@ def test_a_staged_file_outside_of_the_storage_table_s_folder_is_refused(
 ) -> None:
     """The location that the job reports is untrusted: a path below the warehouse is not enough."""
     home.view()
-    plan = plan_refresh(home.catalog, VIEW)
-    outcome = stage(home.catalog, plan, home.stager)
-    assert outcome is not None
+    plan, outcome = home.stage()
     moved = staged_elsewhere(home, warehouse, str(outcome.metadata_location))
     with pytest.raises(InvalidMetadataError, match="not in the storage table's folder"):
         publish(home.catalog, plan, moved, effects=clock.effects)
@@ -163,9 +154,7 @@ def test_a_staged_table_with_another_location_is_refused_and_nothing_is_written_
 ) -> None:
     """Its ``location`` is the folder to which the next metadata file would be written."""
     home.view()
-    plan = plan_refresh(home.catalog, VIEW)
-    outcome = stage(home.catalog, plan, home.stager)
-    assert outcome is not None
+    plan, outcome = home.stage()
     location = str(outcome.metadata_location)
     document = json.loads(home.catalog.files.read(location, what="file"))
     for other in (f"file://{warehouse}/elsewhere", f"{document['location']}-2", f"{document['location']}/../x"):
@@ -178,9 +167,7 @@ def test_a_staged_table_with_another_location_is_refused_and_nothing_is_written_
 
 def test_an_outcome_that_names_a_file_elsewhere_is_staged_again(home: Lake, warehouse: Path) -> None:
     home.view()
-    plan = plan_refresh(home.catalog, VIEW)
-    outcome = stage(home.catalog, plan, home.stager)
-    assert outcome is not None
+    plan, outcome = home.stage()
     assert plan.script is not None
     moved = staged_elsewhere(home, warehouse, str(outcome.metadata_location))
     foreign = Outcome(plan.refresh_id, moved, rows_written=1)

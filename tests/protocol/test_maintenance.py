@@ -188,8 +188,7 @@ def test_the_age_of_a_replaced_outcome_is_not_that_of_its_successor(
     home: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Another run may replace an outcome just after it was read; the old one's files may be deleted at any moment."""
-    plan = plan_refresh(home.catalog, VIEW)
-    old = stage(home.catalog, plan, home.stager)
+    plan, old = home.stage()
     make_older(folder_of(home), seconds=DEFAULT_GRACE.total_seconds() / 2 + 60)
     read = home.catalog.files.read_text
 

@@ -14,10 +14,7 @@ from airflow_mv.maintenance.orphans import expire, maintain
 from airflow_mv.maintenance.rollback import rollback
 from airflow_mv.publish import publish
 from airflow_mv.refresh import plan_refresh
-from airflow_mv.refresh.plan import RefreshPlan
 from airflow_mv.refresh.read import readable
-from airflow_mv.refresh.run import stage
-from airflow_mv.script import Outcome
 from airflow_mv.spec.materialized_view import current_tag, refresh_tag, staging_branch
 from tests.branches import create_branch
 from tests.builders import Lake, lake
@@ -32,14 +29,6 @@ def home(request: pytest.FixtureRequest, warehouse: Path) -> Iterator[Lake]:
     with lake(request.getfixturevalue(request.param), warehouse, layout="registered") as found:
         found.table()
         yield found
-
-
-def staged(home: Lake) -> tuple[RefreshPlan, Outcome]:
-    """A driver has staged its rows, and its worker has died."""
-    plan = plan_refresh(home.catalog, VIEW)
-    outcome = stage(home.catalog, plan, home.stager)
-    assert outcome is not None
-    return plan, outcome
 
 
 def empty_branch(home: Lake) -> str:
@@ -59,7 +48,7 @@ def test_maintenance_leaves_one_snapshot_no_branch_and_no_orphan(home: Lake) -> 
     """Disk use depends on the rows, not on the number of refreshes or of dead drivers."""
     ids = refreshed(home, 3)
     home.append()
-    _, outcome = staged(home)
+    _, outcome = home.stage()
     rows = home.read()
     dry = maintain(home.catalog, VIEW, older_than=NOW, dry_run=True).to_dict()
     assert outcome.branch in home.storage().table.refs
@@ -80,7 +69,7 @@ def test_recent_and_named_snapshots_are_kept_and_a_staged_refresh_can_be_publish
     """Neither the branch of a live driver nor the snapshot that it was planned on is removed."""
     ids = refreshed(home, 2, time_travel=True)
     home.append()
-    plan, outcome = staged(home)
+    plan, outcome = home.stage()
     before = home.storage().table
     assert not expire(home.catalog, VIEW, older_than=DAY)
     assert home.storage().table == before
@@ -117,7 +106,7 @@ def test_a_new_branch_is_dropped_only_when_its_refresh_cannot_be_published_any_m
 
 def test_a_driver_that_died_before_the_first_refresh_leaves_no_garbage(home: Lake) -> None:
     home.view()
-    staged(home)
+    home.stage()
     maintain(home.catalog, VIEW, older_than=NOW)
     assert (snapshot_ids(home), set(home.storage().table.refs), orphans(home)) == (set(), set(), set())
     assert home.refresh().outcome == "refreshed"

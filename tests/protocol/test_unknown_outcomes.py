@@ -36,9 +36,7 @@ def files(folder: Path) -> set[str]:
 
 def test_a_catalog_that_stays_unavailable_leaves_the_outcome_unknown(home: Lake, warehouse: Path, clock: Clock) -> None:
     home.view()
-    plan = plan_refresh(home.catalog, VIEW)
-    outcome = stage(home.catalog, plan, home.stager)
-    assert outcome is not None
+    plan, outcome = home.stage()
     before = files(warehouse)
     with pytest.raises(CommitStateUnknownError, match=plan.refresh_id) as caught:
         publish(FaultyCatalog(home.iceberg, loads=99), plan, outcome.metadata_location, effects=clock.effects)
@@ -51,9 +49,7 @@ def test_a_commit_without_any_answer_deletes_nothing_and_the_retry_settles_it(
     home: Lake, warehouse: Path, clock: Clock, landed: bool
 ) -> None:
     home.view()
-    plan = plan_refresh(home.catalog, VIEW)
-    outcome = stage(home.catalog, plan, home.stager)
-    assert outcome is not None
+    plan, outcome = home.stage()
     catalog = FaultyCatalog(home.iceberg)
 
     def go_away() -> None:
@@ -71,9 +67,7 @@ def test_a_commit_without_any_answer_deletes_nothing_and_the_retry_settles_it(
 
 def test_the_waits_between_tries_increase_and_are_bounded(home: Lake, clock: Clock) -> None:
     home.view()
-    plan = plan_refresh(home.catalog, VIEW)
-    outcome = stage(home.catalog, plan, home.stager)
-    assert outcome is not None
+    plan, outcome = home.stage()
     with pytest.raises(CommitStateUnknownError):
         publish(FaultyCatalog(home.iceberg, loads=99), plan, outcome.metadata_location, effects=clock.effects)
     assert clock.waits == sorted(clock.waits)
@@ -85,9 +79,7 @@ def test_endless_commits_of_other_writers_are_a_conflict_and_our_files_are_delet
     home: Lake, warehouse: Path, clock: Clock
 ) -> None:
     home.view()
-    plan = plan_refresh(home.catalog, VIEW)
-    outcome = stage(home.catalog, plan, home.stager)
-    assert outcome is not None
+    plan, outcome = home.stage()
     before = files(warehouse)
     comments = iter(range(100))
 
@@ -111,9 +103,7 @@ def test_a_proven_conflict_deletes_the_files_of_the_try_and_no_others(
 ) -> None:
     """The staged file is kept: it is the job's, and its data files may be inspected."""
     home.view()
-    plan = plan_refresh(home.catalog, VIEW)
-    outcome = stage(home.catalog, plan, home.stager)
-    assert outcome is not None
+    plan, outcome = home.stage()
     before = files(warehouse)
     theirs: set[str] = set()
 
@@ -181,8 +171,7 @@ def test_times_in_the_record_and_the_table_never_decrease(home: Lake) -> None:
 def test_a_retry_resumes_a_staged_refresh_without_running_the_job_again(home: Lake) -> None:
     """If a worker dies between the job and the commit, only the commit is repeated."""
     home.view()
-    plan = plan_refresh(home.catalog, VIEW)
-    first = stage(home.catalog, plan, home.stager)
+    _, first = home.stage()
     again = stage(home.catalog, plan_refresh(home.catalog, VIEW), home.stager)
     assert again == first
     assert len(home.stager.refreshes) == 1
@@ -208,9 +197,7 @@ def test_an_incomplete_outcome_is_staged_again(home: Lake, text: str) -> None:
 
 def test_an_outcome_whose_staged_file_is_missing_is_staged_again(home: Lake) -> None:
     home.view()
-    plan = plan_refresh(home.catalog, VIEW)
-    outcome = stage(home.catalog, plan, home.stager)
-    assert outcome is not None
+    plan, outcome = home.stage()
     home.catalog.files.delete(outcome.metadata_location or "")
     assert find_staged(home.catalog, plan) is None
     stage(home.catalog, plan, home.stager)

@@ -14,12 +14,10 @@ from pathlib import Path
 
 import pytest
 
-from airflow_mv.refresh import plan_refresh
-from airflow_mv.refresh.run import stage
 from airflow_mv.spec.materialized_view import StorageState
 from tests.builders import Lake, lake
 from tests.torture.contenders import contenders
-from tests.torture.rest_contenders import VIEW, Order, Report, contend
+from tests.torture.rest_contenders import Order, Report, contend
 
 SIZES = [
     pytest.param(4, 3, id="4x3"),
@@ -44,9 +42,7 @@ def one_round(home: Lake, ends: list[Connection], number: int, choice: random.Ra
     snapshot = home.append((number, choice.choice(["north", "east", "west"]), number))
     staged = None
     if number % 2:
-        plan = plan_refresh(home.catalog, VIEW)
-        outcome = stage(home.catalog, plan, home.stager)
-        assert outcome is not None
+        plan, outcome = home.stage()
         staged = (json.dumps(plan.to_dict()), outcome.to_json())
     at = time.monotonic() + 0.5
     for end in ends:
