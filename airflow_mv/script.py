@@ -91,11 +91,11 @@ class StagedChecks:
 
     def describe(self) -> str:
         """Return the statements of the checks."""
-        told = [f"-- {check.name}: {check.expected}".replace("\n", " ") for check in self.checks]
+        parts = [f"-- {check.name}: {check.expected}".replace("\n", " ") for check in self.checks]
         asked = tuple(check for check in self.checks if check.passes)
-        told += [self.statement(asked)] if asked else []
-        told += [f"{check.function}(<DataFrame of {self.rows}>)" for check in self.checks if check.function]
-        return "\n".join(told)
+        parts += [self.statement(asked)] if asked else []
+        parts += [f"{check.function}(<DataFrame of {self.rows}>)" for check in self.checks if check.function]
+        return "\n".join(parts)
 
     @classmethod
     def read(cls, value: Any) -> StagedChecks | None:
@@ -151,8 +151,8 @@ class CheckResult:
 
     def record(self) -> dict[str, str]:
         """Return the form that the refresh record keeps: small, since there may be many checks and records."""
-        told = self.summary()
-        return {key: told[key] for key in ("name", "result", *(() if self.passed else ("observed",)))}
+        summary = self.summary()
+        return {key: summary[key] for key in ("name", "result", *(() if self.passed else ("observed",)))}
 
     def lines(self, most_rows: int = MOST_ROWS) -> list[str]:
         """Return the result as text: a sentence, and a line for each of some offending rows.

@@ -95,8 +95,8 @@ def refusal_of(catalog: str, what: str, error: Exception) -> MaterializedViewErr
             raise error
     except CatalogUnavailableError:
         return None
-    except MaterializedViewError as told:
-        return told
+    except MaterializedViewError as refusal:
+        return refusal
 
 
 def _status(error: BaseException) -> int | None:

@@ -172,9 +172,9 @@ class _CheckRun:
             stored, manifests = self.store.manifests(location)
         except (MetadataFileNotFoundError, InvalidMetadataError) as error:
             return Damage(location, "manifest list", _why(error)), []
-        told = stored.get("snapshot-id", str(snapshot.snapshot_id))
-        if told != str(snapshot.snapshot_id):
-            return Damage(location, "manifest list", f"it is of snapshot {told}, not {snapshot.snapshot_id}"), []
+        found = stored.get("snapshot-id", str(snapshot.snapshot_id))
+        if found != str(snapshot.snapshot_id):
+            return Damage(location, "manifest list", f"it is of snapshot {found}, not {snapshot.snapshot_id}"), []
         wanted, listed = snapshot.summary.get("total-data-files", ""), _listed(manifests)
         if wanted.isdigit() and listed is not None and listed < int(wanted):
             return Damage(location, "manifest list", f"it lists {listed} data files, {wanted} are recorded"), []

@@ -104,17 +104,17 @@ class RestViews:
             "properties": dict(metadata.properties),
             **({"location": metadata.location} if metadata.location != CHOSEN_BY_THE_CATALOG else {}),
         }
-        told: MaterializedViewError
+        refusal: MaterializedViewError
         response: Response | None = None
         try:
             response = self._request("POST", view, what, body=body, create=True)
             if response.ok:
                 return self._loaded(view, response)
-            told = _refusal(self._catalog.name, response, what)
+            refusal = _refusal(self._catalog.name, response, what)
         except (CatalogUnavailableError, InvalidMetadataError) as error:
-            told = error
+            refusal = error
         # Only a success proves anything: after any other answer, check whether the view was created.
-        found, known = self._looked(view)
+        found, known = self._loaded_or_unknown(view)
         wanted = metadata.properties.get(PROPERTY)  # it names a storage table that is unique to this view
         if found is not None and wanted and found.metadata.properties.get(PROPERTY) == wanted:
             return found
@@ -122,13 +122,13 @@ class RestViews:
             kind = "view" if found is not None else "table"
             raise AlreadyExistsError(f"a {kind} {view} exists already; choose another name or use replace")
         if response is not None and known and _is_refused(response):
-            raise told
+            raise refusal
         raise CommitStateUnknownError(
-            f"{told}. It may or may not have been created; look with `airflow-mv show {view}`, and create it "
+            f"{refusal}. It may or may not have been created; look with `airflow-mv show {view}`, and create it "
             "again where there is no such view"
         )
 
-    def _looked(self, view: Identifier) -> tuple[LoadedView | None, bool]:
+    def _loaded_or_unknown(self, view: Identifier) -> tuple[LoadedView | None, bool]:
         """Return the view, if there is one, and whether the server gave a conclusive answer."""
         try:
             return self.load(view), True
@@ -157,8 +157,8 @@ class RestViews:
             raise CommitStateUnknownError(str(error)) from None
         if response.status_code == 409:
             return False
-        told = _refusal(self._catalog.name, response, what)
-        raise CommitStateUnknownError(str(told), told if _is_refused(response) else None)
+        refusal = _refusal(self._catalog.name, response, what)
+        raise CommitStateUnknownError(str(refusal), refusal if _is_refused(response) else None)
 
     def delete(self, view: Identifier) -> bool:
         """Drop a view, and return whether there was one.
@@ -172,19 +172,19 @@ class RestViews:
             response = self._request("DELETE", view, what)
             if response.ok:
                 return True
-            told = _refusal(self._catalog.name, response, what)
+            refusal = _refusal(self._catalog.name, response, what)
         except CatalogUnavailableError as error:
-            told = error
+            refusal = error
         listed = self._listed(view)
         # A server that cannot read the view's metadata file does not answer a load either, until the deadline.
-        found, known = (None, False) if listed else self._looked(view)
+        found, known = (None, False) if listed else self._loaded_or_unknown(view)
         if known and found is None:
             return response is None or response.status_code != 404
         if response is not None and (known or listed) and _is_refused(response):
-            raise told
+            raise refusal
         raise CommitStateUnknownError(
-            f"{told}. It may or may not have been dropped: drop it again; that there is no such view means that it was"
-            ". A server that lists the view and can neither load nor drop it may not be able to read its metadata "
+            f"{refusal}. It may or may not have been dropped: drop it again; that there is no such view means that it "
+            "was. A server that lists the view and can neither load nor drop it may not be able to read its metadata "
             f"file: delete that file, which the server's log names, then run `airflow-mv drop {view} --force`"
         )
 
@@ -269,14 +269,14 @@ def _refusal(catalog: str, response: Response, what: str) -> MaterializedViewErr
         return ConfigurationError(f"catalog {catalog!r} refused the credentials for {what}; check its properties")
     try:
         error = response.json()["error"]
-        told = f"{error['type']}: {shortened(' '.join(str(error['message']).split()), 300)}"
+        reason = f"{error['type']}: {shortened(' '.join(str(error['message']).split()), 300)}"
     except (ValueError, KeyError, TypeError, RESTError):
-        told = f"status {code}"
+        reason = f"status {code}"
     if code == 403:
-        return ConfigurationError(f"catalog {catalog!r} forbids {what}: {told}")
+        return ConfigurationError(f"catalog {catalog!r} forbids {what}: {reason}")
     if code >= 500 or code in UNPROVEN:
-        return CatalogUnavailableError(f"catalog {catalog!r} failed at {what}: {told}")
-    return UnsupportedError(f"catalog {catalog!r} cannot do {what}: {told}")
+        return CatalogUnavailableError(f"catalog {catalog!r} failed at {what}: {reason}")
+    return UnsupportedError(f"catalog {catalog!r} cannot do {what}: {reason}")
 
 
 def _is_refused(response: Response) -> bool:

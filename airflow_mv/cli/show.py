@@ -73,12 +73,12 @@ def _estimate(estimate: Mapping[str, Any]) -> str:
     taught = f", as its refreshes take {estimate['factor']:.1f} times their first estimate"
     if estimate["seconds"] is None:
         return f"{estimate['mode']:12}  unknown, as the size of a base table is"
-    told = f"{estimate['mode']:12}  {estimate['seconds']:6.1f} s  reading {human(estimate['bytes_read'])}"
+    text = f"{estimate['mode']:12}  {estimate['seconds']:6.1f} s  reading {human(estimate['bytes_read'])}"
     counts = estimate["rows_changed"] and estimate["mode"] != "full"
     rows = f", {estimate['rows_changed']:,} changed rows" if counts else ""
     if estimate["rows_changed"] is None:
         rows = ", an unknown number of changed rows"
-    return f"{told}{rows}{taught if estimate['factor'] != 1 else ''}"
+    return f"{text}{rows}{taught if estimate['factor'] != 1 else ''}"
 
 
 def _change(change: Mapping[str, Any]) -> str:
@@ -118,8 +118,8 @@ def result(document: Mapping[str, Any]) -> None:
         out.print(f"  {sum(check['result'] == 'passed' for check in checks)} of {len(checks)} checks passed")
     for check in checks:
         if check["result"] != "passed":
-            told = f"{check['name']}: wanted {check['expected']}; found {check['observed']}"
-            out.print(f"  [yellow]{check['result']}[/yellow]  {_escape(told)}")
+            text = f"{check['name']}: wanted {check['expected']}; found {check['observed']}"
+            out.print(f"  [yellow]{check['result']}[/yellow]  {_escape(text)}")
 
 
 def history(documents: Sequence[Mapping[str, Any]]) -> None:

@@ -97,47 +97,47 @@ class FreshnessAlert:
 
     Args:
         event: ``breach``, or ``recovery`` after one.
-        promise: The view's state, with its lag and the base tables that are ahead of it.
+        slo: The view's state, with its lag and the base tables that are ahead of it.
     """
 
     event: Literal["breach", "recovery"]
-    promise: FreshnessSlo
+    slo: FreshnessSlo
 
     @property
     def view(self) -> str:
         """The view's name."""
-        return str(self.promise.view)
+        return str(self.slo.view)
 
     @property
     def lag(self) -> timedelta | None:
         """The view's lag, if it is known."""
-        seconds = self.promise.lag_seconds
+        seconds = self.slo.lag_seconds
         return None if seconds is None else timedelta(seconds=round(seconds))
 
     @property
     def since(self) -> datetime | None:
         """Time of the first base commit that the view does not contain."""
-        return self.promise.since
+        return self.slo.since
 
     @property
     def base_tables(self) -> tuple[str, ...]:
         """The base tables with commits that the view does not contain."""
-        return tuple(table.identifier for table in self.promise.tables)
+        return tuple(table.identifier for table in self.slo.tables)
 
     @property
     def message(self) -> str:
         """One sentence that describes the alert."""
         if self.event == "recovery":
-            return f"{self.view} is on time again ({self.promise.readiness})"
+            return f"{self.view} is on time again ({self.slo.readiness})"
         behind = f", behind for {self.lag}" if self.lag else ""
         since = f" since {self.since.isoformat(timespec='seconds')}" if self.since else ""
-        why = "; ".join(self.promise.reasons)
-        allowed = f", {self.promise.max_staleness} is allowed" if self.promise.max_staleness is not None else ""
-        return f"{self.view} is {self.promise.readiness}{behind}{since}{allowed}: {why}"
+        why = "; ".join(self.slo.reasons)
+        allowed = f", {self.slo.max_staleness} is allowed" if self.slo.max_staleness is not None else ""
+        return f"{self.view} is {self.slo.readiness}{behind}{since}{allowed}: {why}"
 
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON form."""
-        return {"event": self.event, **self.promise.to_dict(), "message": self.message}
+        return {"event": self.event, **self.slo.to_dict(), "message": self.message}
 
 
 def freshness_slos(
@@ -166,7 +166,7 @@ def freshness_slos(
 
     def judge(seen: Observation) -> FreshnessSlo | None:
         slo = _slo_of(seen, max_staleness, now or datetime.now(UTC))
-        return slo if listed else _require_promise(slo)
+        return slo if listed else _require_slo(slo)
 
     unanswered = None
     for result in observe_each(catalog, views, judge, plain=(lambda _: None) if listed else None):
@@ -182,13 +182,13 @@ def freshness_slos(
         raise unanswered
 
 
-def _require_promise(promise: FreshnessSlo) -> FreshnessSlo:
-    if promise.max_staleness is None:
+def _require_slo(slo: FreshnessSlo) -> FreshnessSlo:
+    if slo.max_staleness is None:
         raise ConfigurationError(
-            f"view {promise.view}: nothing says how late it may be; give max_staleness, or set its property "
+            f"view {slo.view}: nothing says how late it may be; give max_staleness, or set its property "
             f"{MAX_STALENESS_PROPERTY}, e.g. to '2 h'"
         )
-    return promise
+    return slo
 
 
 def _slo_of(seen: Observation, max_staleness: timedelta | None, now: datetime) -> FreshnessSlo:
@@ -227,27 +227,27 @@ def _defined_ms(seen: Observation) -> int:
     return min(changed)
 
 
-def settle(promise: FreshnessSlo, memory: Memory, deliver: Callable[[FreshnessAlert], None]) -> None:
+def settle(slo: FreshnessSlo, memory: Memory, deliver: Callable[[FreshnessAlert], None]) -> None:
     """Send an alert for a breach or a recovery that was not sent before, and then record it.
 
     Args:
-        promise: The view's current state.
+        slo: The view's current state.
         memory: The sent alerts; only the view's own key is changed.
         deliver: Sends the alert. If it raises, nothing is recorded and the next call sends it again.
     """
-    key = _KEY + hashlib.sha256(str(promise.view).encode()).hexdigest()[:16]
-    told = _was_told(memory.get(key), promise)
-    if promise.breached == told:
+    key = _KEY + hashlib.sha256(str(slo.view).encode()).hexdigest()[:16]
+    was_sent = _was_sent(memory.get(key), slo)
+    if slo.breached == was_sent:
         return
-    deliver(FreshnessAlert("breach" if promise.breached else "recovery", promise))
-    if promise.breached:
-        memory.set(key, {"view": str(promise.view), "uuid": promise.uuid, "told_at": datetime.now(UTC).isoformat()})
+    deliver(FreshnessAlert("breach" if slo.breached else "recovery", slo))
+    if slo.breached:
+        memory.set(key, {"view": str(slo.view), "uuid": slo.uuid, "sent_at": datetime.now(UTC).isoformat()})
     else:
         memory.delete(key)
 
 
-def _was_told(noted: Any, promise: FreshnessSlo) -> bool:
+def _was_sent(noted: Any, slo: FreshnessSlo) -> bool:
     """Whether an alert was sent for this view. A view that was dropped and created again is another one."""
     if not isinstance(noted, Mapping):
         return False
-    return None in (noted.get("uuid"), promise.uuid) or noted["uuid"] == promise.uuid
+    return None in (noted.get("uuid"), slo.uuid) or noted["uuid"] == slo.uuid

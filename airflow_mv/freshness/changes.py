@@ -219,9 +219,8 @@ class _Commit:
         Args:
             what: A key of :data:`_NAMES`.
         """
-        told = [self._told(key) for key in _NAMES[what]]
+        added, removed = (self._count(key) for key in _NAMES[what])
         change = self._change(what)
-        added, removed = told
         if change is not None:
             if added is None and removed is not None:
                 added = change + removed
@@ -233,7 +232,7 @@ class _Commit:
         # Contradictory numbers are ignored.
         return (added, removed) if sound and min(added or 0, removed or 0) >= 0 else (None, None)
 
-    def _told(self, key: str) -> int | None:
+    def _count(self, key: str) -> int | None:
         if key in self.snapshot.summary:
             return self.snapshot.number(key)
         return 0 if key in _NEVER.get(self.snapshot.operation, ()) else None

@@ -25,7 +25,7 @@ from airflow_mv.spec.reasons import Code, Reason
 from airflow_mv.spec.table import TableMetadata, is_ancestor
 
 #: Maximum of stale intervals that are named individually.
-_MOST_TOLD = 3
+_MOST_REASONS = 3
 
 
 class State(StrEnum):
@@ -132,9 +132,9 @@ class BaseTableChange:
         size = Size(**{field: document[field] for field in Size.__dataclass_fields__})
         operations = tuple(sorted(document["operations"].items()))
         check_fields(document["operations"], dict.fromkeys(document["operations"], int), "plan")
-        told = Range(Kind(document["change"]), operations, size, document["only_appends"], document["schema_changed"])
+        found = Range(Kind(document["change"]), operations, size, document["only_appends"], document["schema_changed"])
         names = ("identifier", "type", "recorded", "current", "moved", "changed")
-        return cls(**{name: document[name] for name in names}, range=told)
+        return cls(**{name: document[name] for name in names}, range=found)
 
 
 #: Types of the fields of :meth:`BaseTableChange.to_dict` that are read without conversion.
@@ -234,20 +234,20 @@ def _of_parts(
         return Freshness(State.STALE, _of_stale(stale), changes, looked)
     fresh = Reason(Code.FRESH, "every base table is at the snapshots that the refreshes of these rows read")
     moved = tuple(dict.fromkeys(change.reason for item in looked for change in item.base_tables if change.reason))
-    return Freshness(State.FRESH, moved[:_MOST_TOLD] or (fresh,), changes, looked)
+    return Freshness(State.FRESH, moved[:_MOST_REASONS] or (fresh,), changes, looked)
 
 
 def _of_stale(stale: Sequence[PartFreshness]) -> tuple[Reason, ...]:
     """Return the reasons of some stale parts, and the number of the others."""
-    told = []
-    for item in [item for item in stale if item.part.computed][:_MOST_TOLD]:
+    reasons = []
+    for item in [item for item in stale if item.part.computed][:_MOST_REASONS]:
         rows = "rows in no interval" if item.part.interval is None else str(item.part.interval)
         why = [change.reason for change in item.base_tables if change.reason]
-        told += [Reason(reason.code, f"{rows}: {reason.message}") for reason in why]
-    more = len([item for item in stale if item.part.computed]) - _MOST_TOLD
+        reasons += [Reason(reason.code, f"{rows}: {reason.message}") for reason in why]
+    more = len([item for item in stale if item.part.computed]) - _MOST_REASONS
     if more > 0:
-        told.append(Reason(Code.INTERVALS, f"{more} more intervals are stale"))
-    return tuple(told)
+        reasons.append(Reason(Code.INTERVALS, f"{more} more intervals are stale"))
+    return tuple(reasons)
 
 
 def _compared(recorded: Sequence[BaseTable], observed: Sequence[ObservedTable]) -> tuple[BaseTableChange, ...]:
@@ -281,26 +281,26 @@ def compare(recorded: BaseTable | None, observed: ObservedTable) -> BaseTableCha
 
 def _follow(kind: str, old: int | None, observed: ObservedTable) -> BaseTableChange:
     name, new, table = observed.identifier, observed.head, observed.table
-    told = between(table, old, new, same_rows=observed.same_rows) if table else UNKNOWN
-    if told.kind in (Kind.ROLLED_BACK, Kind.EXPIRED, Kind.UNKNOWN):
+    commits = between(table, old, new, same_rows=observed.same_rows) if table else UNKNOWN
+    if commits.kind in (Kind.ROLLED_BACK, Kind.EXPIRED, Kind.UNKNOWN):
         reason = _broken_range(name, old, new, table)
-        return BaseTableChange(name, kind, old, new, moved=True, changed=True, range=told, reason=reason)
+        return BaseTableChange(name, kind, old, new, moved=True, changed=True, range=commits, reason=reason)
     # Unchanged rows read differently with another schema: a dropped and added column is null, a float is a double.
-    changed = told.kind != Kind.REPLACED or told.schema_changed
-    change = f"{told.snapshots} snapshot{'s' if told.snapshots != 1 else ''} ({_counted(told.operations)})"
+    changed = commits.kind != Kind.REPLACED or commits.schema_changed
+    change = f"{commits.snapshots} snapshot{'s' if commits.snapshots != 1 else ''} ({_counted(commits.operations)})"
     if changed:
-        reason = Reason(Code.BASE_CHANGED, f"{name} moved {old or 'empty'} → {new}: {change}{_rows(told.size)}")
+        reason = Reason(Code.BASE_CHANGED, f"{name} moved {old or 'empty'} → {new}: {change}{_rows(commits.size)}")
     else:
-        how = "by compaction only" if set(dict(told.operations)) == {"replace"} else "without a change of rows"
+        how = "by compaction only" if set(dict(commits.operations)) == {"replace"} else "without a change of rows"
         reason = Reason(Code.ONLY_REPLACED, f"{name} moved {old} → {new} {how} ({change}): no row changed")
-    return BaseTableChange(name, kind, old, new, moved=True, changed=changed, range=told, reason=reason)
+    return BaseTableChange(name, kind, old, new, moved=True, changed=changed, range=commits, reason=reason)
 
 
 def _rows(size: Size) -> str:
     """Return how many rows were added and removed, if known."""
     counts = (("+", size.rows_added), ("-", size.rows_deleted))
-    told = [f"{sign}{'unknown' if count is None else f'{count:,}'}" for sign, count in counts if count != 0]
-    return f", {' '.join(told)} rows" if told else ""
+    counted = [f"{sign}{'unknown' if count is None else f'{count:,}'}" for sign, count in counts if count != 0]
+    return f", {' '.join(counted)} rows" if counted else ""
 
 
 def _broken_range(name: str, old: int | None, new: int | None, table: TableMetadata | None) -> Reason:

@@ -73,24 +73,24 @@ def _analysed(tree: ir.Tree, outer: _Names) -> tuple[tuple[Nondeterminism, ...],
     """Return the nondeterminism of each column, and whether an inexact value decides which or how many rows exist."""
     if isinstance(tree, ir.Block):
         block = _AnalysedBlock(tree, outer)
-        found = block.doubts()
+        found = block.of_columns()
         return found, block.is_inexact_count(found)
     (left, left_count), (right, right_count) = _analysed(tree.left, outer), _analysed(tree.right, outer)
     joined = tuple(one | other for one, other in zip(left, right, strict=True))
-    if tree.operator != "UNION" and any(doubt & Nondeterminism.CHOSEN for doubt in joined):
+    if tree.operator != "UNION" and any(flags & Nondeterminism.CHOSEN for flags in joined):
         raise _refused(f"{tree.operator} of a value that is chosen among several")
     compares = tree.distinct or tree.operator != "UNION"
     return joined, left_count or right_count or (compares and (_is_open(left) or _is_open(right)))
 
 
-def is_certain(doubt: Nondeterminism, kind: str) -> bool:
+def is_certain(flags: Nondeterminism, kind: str) -> bool:
     """Whether another run gives a column the same values.
 
     Args:
-        doubt: The column's nondeterminism.
+        flags: The column's nondeterminism.
         kind: Its Spark type.
     """
-    return not doubt & (_UNSURE | Nondeterminism.INEXACT) and not (Nondeterminism.SUMMED in doubt and is_floating(kind))
+    return not flags & (_UNSURE | Nondeterminism.INEXACT) and not (Nondeterminism.SUMMED in flags and is_floating(kind))
 
 
 def without_inexact(block: ir.Block) -> ir.Block:
@@ -127,8 +127,8 @@ def check_certain(tree: ir.Tree, kinds: Sequence[str]) -> None:
     found, is_inexact_count = _analysed(tree, {})
     if is_inexact_count:
         raise _refused("a floating-point sum decides which rows exist")
-    for name, doubt, kind in zip(ir.names(tree), found, kinds, strict=True):
-        if not is_certain(doubt, kind):
+    for name, flags, kind in zip(ir.names(tree), found, kinds, strict=True):
+        if not is_certain(flags, kind):
             raise _refused(f"column {name} has a value that is chosen among several, or an inexact sum")
 
 
@@ -148,7 +148,7 @@ class _AnalysedBlock:
             if isinstance(relation.source, ir.Block | ir.Compound):
                 found, is_inexact_count = _analysed(relation.source, {})
                 pairs = zip(ir.names(relation.source), found, strict=True)
-                self.names |= {(relation.alias, name): doubt for name, doubt in pairs}
+                self.names |= {(relation.alias, name): flags for name, flags in pairs}
                 self.is_fed_inexactly |= is_inexact_count
         self._condition_numbers()
         self._nested = {nested.mark: _of_nested(nested, self.names) for nested in block.nested}
@@ -183,14 +183,14 @@ class _AnalysedBlock:
         decides = self.is_fed_inexactly or self.is_inexact(self.block.having, *self._group_keys())
         return decides or (self.block.distinct and _is_open(found))
 
-    def doubts(self) -> tuple[Nondeterminism, ...]:
+    def of_columns(self) -> tuple[Nondeterminism, ...]:
         """Return the nondeterminism of the outputs, after a check of the conditions."""
         for condition in self._conditions():
             if self._of(condition) & Nondeterminism.CHOSEN:
                 raise _refused(f"{condition.sql(dialect='spark')[:60]} tests a value that is chosen among several")
         found = [self._of(output.value) for output in self.block.outputs]
         if self.is_inexact(*self._group_keys()):
-            found = [doubt | Nondeterminism.INEXACT for doubt in found]  # the groups themselves may differ
+            found = [flags | Nondeterminism.INEXACT for flags in found]  # the groups themselves may differ
         if has_windows(self.block):
             found = self._beside(found)
         return tuple(found)
@@ -211,27 +211,27 @@ class _AnalysedBlock:
     def _name_laterals(self) -> None:
         """Give the columns of a LATERAL VIEW the nondeterminism of its arguments."""
         for lateral in self.block.laterals:
-            doubt = self._of(lateral.this)
+            flags = self._of(lateral.this)
             alias = lateral.args["alias"]
-            self.names |= {(alias.name, column.name): doubt for column in alias.args["columns"]}
+            self.names |= {(alias.name, column.name): flags for column in alias.args["columns"]}
 
     def _condition_numbers(self) -> None:
         """If a condition tests a number, treat the columns beside it as chosen values, and the other way round."""
         tested: dict[str, Nondeterminism] = {}
         for condition in self._conditions():
             for column in condition.find_all(exp.Column):
-                doubt = self.names.get((column.table, column.name), Nondeterminism.NONE)
-                tested[column.table] = tested.get(column.table, Nondeterminism.NONE) | doubt
+                flags = self.names.get((column.table, column.name), Nondeterminism.NONE)
+                tested[column.table] = tested.get(column.table, Nondeterminism.NONE) | flags
         for alias in {alias for nested in self.block.nested for alias in nested.outer}:
-            found = [doubt for (owner, _), doubt in self.names.items() if owner == alias]
+            found = [flags for (owner, _), flags in self.names.items() if owner == alias]
             tested[alias] = reduce(or_, found, tested.get(alias, Nondeterminism.NONE))
-        for (alias, name), doubt in list(self.names.items()):
+        for (alias, name), flags in list(self.names.items()):
             seen = tested.get(alias, Nondeterminism.NONE)
-            other = (Nondeterminism.BESIDE in doubt and Nondeterminism.NUMBER in seen) or (
-                Nondeterminism.NUMBER in doubt and Nondeterminism.BESIDE in seen
+            other = (Nondeterminism.BESIDE in flags and Nondeterminism.NUMBER in seen) or (
+                Nondeterminism.NUMBER in flags and Nondeterminism.BESIDE in seen
             )
             if other:
-                self.names[alias, name] = doubt | Nondeterminism.CHOSEN
+                self.names[alias, name] = flags | Nondeterminism.CHOSEN
 
     def _of(self, value: exp.Expr) -> Nondeterminism:
         """Return the nondeterminism of an expression."""
@@ -311,14 +311,14 @@ class _AnalysedBlock:
 
     def _beside(self, found: list[Nondeterminism]) -> list[Nondeterminism]:
         """Mark the columns beside a number, except the keys that all rows of a partition share."""
-        if not any(Nondeterminism.NUMBER in doubt for doubt in found):
+        if not any(Nondeterminism.NUMBER in flags for flags in found):
             return found
         windows = [window for output in self.block.outputs for window in functions.windows(output.value)]
         lists = [window.args.get("partition_by") or [] for window in windows]
         result = []
-        for output, doubt in zip(self.block.outputs, found, strict=True):
+        for output, flags in zip(self.block.outputs, found, strict=True):
             is_key = all(output.value in keys for keys in lists)
-            result.append(doubt if is_key or Nondeterminism.NUMBER in doubt else doubt | Nondeterminism.BESIDE)
+            result.append(flags if is_key or Nondeterminism.NUMBER in flags else flags | Nondeterminism.BESIDE)
         return result
 
 
@@ -337,9 +337,9 @@ def _of_nested(nested: ir.Nested, outer: _Names) -> Nondeterminism:
     return (together & Nondeterminism.CHOSEN) | (Nondeterminism.INEXACT if together & _INEXACT else Nondeterminism.NONE)
 
 
-def _mixed(doubt: Nondeterminism) -> Nondeterminism:
-    both = Nondeterminism.NUMBER in doubt and Nondeterminism.BESIDE in doubt
-    return doubt | Nondeterminism.CHOSEN if both else doubt
+def _mixed(flags: Nondeterminism) -> Nondeterminism:
+    both = Nondeterminism.NUMBER in flags and Nondeterminism.BESIDE in flags
+    return flags | Nondeterminism.CHOSEN if both else flags
 
 
 def _refused(what: str) -> RefusedError:

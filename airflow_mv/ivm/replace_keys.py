@@ -58,14 +58,14 @@ def keys(tree: ir.Tree, output: Sequence[tuple[str, str]]) -> tuple[int, ...]:
     Raises:
         RefusedError: No column can be compared.
     """
-    found_doubts = nondeterminism(tree)
+    flags = nondeterminism(tree)
     if _is_one_group(tree):
         return ()
     comparable = [index for index, (_, kind) in enumerate(output) if is_comparable(kind)]
     found = visible_keys(tree) if isinstance(tree, ir.Block) else ()
-    if found and all(index in comparable and not found_doubts[index] for index in found):
+    if found and all(index in comparable and not flags[index] for index in found):
         return found
-    certain = [index for index in comparable if is_certain(found_doubts[index], output[index][1])]
+    certain = [index for index in comparable if is_certain(flags[index], output[index][1])]
     if not certain:
         message = "no column identifies the stored rows: add one that the query groups or partitions by"
         raise RefusedError(Code.NO_KEYS, message)

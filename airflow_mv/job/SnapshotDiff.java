@@ -142,7 +142,7 @@ public class SnapshotDiff {
     }
     List found = new ArrayList();
     for (int i = 0; i < all.length; i++) {
-      found.add(all[i].told());
+      found.add(all[i].values());
     }
     return found;
   }
@@ -195,7 +195,7 @@ public class SnapshotDiff {
       return statistics == null ? null : statistics.get(id);
     }
 
-    List told() {
+    List values() {
       List found = new ArrayList();
       if (known && least != null) {
         found.add(least instanceof CharSequence ? least.toString() : least);

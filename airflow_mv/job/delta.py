@@ -152,7 +152,7 @@ def _read(work: JobContext, step: DeltaStep) -> _Read:
         sign, snapshot = (-1, step.start) if step.end is None else (1, step.end)
         return _Read(_pinned(work, step, snapshot, sign), Delta(step.table, ("whole",)))
     if work.jvm is None:
-        return _told_append(work, step) if step.kind == "append" else _values(work, step)
+        return _append_by_summaries(work, step) if step.kind == "append" else _values(work, step)
     if step.kind == "values":
         return _values(work, step)
     return _by_tasks(work, step, step.start, step.end)
@@ -174,36 +174,36 @@ def _values(work: JobContext, step: DeltaStep) -> _Read:
 
 
 def _append(
-    work: JobContext, step: DeltaStep, told: Sequence[int] | None, bounds: Mapping[str, Sequence[Any]] | None = None
+    work: JobContext, step: DeltaStep, counts: Sequence[int] | None, bounds: Mapping[str, Sequence[Any]] | None = None
 ) -> _Read:
     """Read the files that were appended.
 
     Args:
         work: The run's.
         step: The delta.
-        told: Files, bytes and rows in the snapshots' summaries.
+        counts: Files, bytes and rows in the snapshots' summaries.
         bounds: Bounds of some columns in the files' statistics, see :func:`~airflow_mv.job.pruning.within`.
     """
     reader = work.spark.read.option("start-snapshot-id", str(step.start)).option("end-snapshot-id", str(step.end))
     facts = Delta(step.table, ("append",))
-    if told is not None:
-        files, size, rows = told
+    if counts is not None:
+        files, size, rows = counts
         facts = replace(facts, new_tasks=files, new_bytes=size, rows_read=rows, rows=rows)
     frame = reader.table(step.table)
     all_pass = within(bounds or {}, frame.schema)
     return _Read(_signed(frame.where(all_pass) if all_pass else frame, step, 1), facts, added=True)
 
 
-def _told_append(work: JobContext, step: DeltaStep) -> _Read:
+def _append_by_summaries(work: JobContext, step: DeltaStep) -> _Read:
     """Read the appended files without access to the Java table (Spark Connect)."""
     current, then = (work.query(f"SELECT * FROM {step.table}{at}").schema for at in ("", f" VERSION AS OF {step.end}"))
     if current != then:
         # The scan of appends has the current columns. The plan has made sure that equal names mean the same columns.
         raise IncrementalRefusedError("schema-changed", f"{step.table}: its columns have just changed")
-    return _append(work, step, _told_appends(work, step))
+    return _append(work, step, _summarized_appends(work, step))
 
 
-def _told_appends(work: JobContext, step: DeltaStep) -> Sequence[int] | None:
+def _summarized_appends(work: JobContext, step: DeltaStep) -> Sequence[int] | None:
     """Return files, bytes and rows of a step's appends from the snapshots' summaries, without access to the Java table.
 
     Returns:

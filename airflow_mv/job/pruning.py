@@ -57,10 +57,10 @@ def within(bounds: Mapping[str, Sequence[Any]], schema: T.StructType) -> str:
         schema: The columns and their types.
     """
     found = []
-    for name, told in bounds.items():
+    for name, bound in bounds.items():
         kind = schema[name].dataType
-        if told and _text(kind) is not None:
-            *ends, null = told
+        if bound and _text(kind) is not None:
+            *ends, null = bound
             if not any(isinstance(value, str) and _is_unwritable(value) for value in ends):
                 least, greatest = map(_written(kind), ends)
                 or_null = f" OR {quote(name)} IS NULL" if null else ""

@@ -48,7 +48,7 @@ OF_VALUES = (
     SparkRuntimeException,
 )
 #: The same for errors without a Python class or with only Java's name: SQLSTATEs of data errors, errors of libraries.
-_TOLD_OF_VALUES = re.compile(r"SQLSTATE: (?:2[12]|42601)|\): java\.(?:lang\.IllegalArgument|util\.regex\.)")
+_ABOUT_VALUES = re.compile(r"SQLSTATE: (?:2[12]|42601)|\): java\.(?:lang\.IllegalArgument|util\.regex\.)")
 #: Set for a script's last statement, so that another run that finds the branch knows whether all statements have run.
 COMPLETE = f"{SNAPSHOT_PROPERTY}{COMPLETE_KEY}"
 #: Set to the code and the reason while the fallback runs, so that such a run also knows about the fallback.
@@ -85,8 +85,8 @@ def run_steps(
         work.way = "statement"
         if script.branch is not None:
             work.spark.conf.set(COMPLETE, "false")
-        told = f"{error.code}: {work.found(error)['fallback_reason']}"
-        with work.setting(FALLBACK, told) if script.branch is not None else nullcontext():
+        reason = f"{error.code}: {work.found(error)['fallback_reason']}"
+        with work.setting(FALLBACK, reason) if script.branch is not None else nullcontext():
             _run_each(work, script, script.fallback, seconds, report)
         return error
     return None
@@ -111,7 +111,7 @@ def _run_incremental(work: JobContext, script: Script, seconds: list[float], rep
 
 def fails_on_a_value(error: Exception) -> bool:
     """Whether a statement failed on the values of some rows: with the same rows it fails again."""
-    return isinstance(error, OF_VALUES) or _TOLD_OF_VALUES.search(str(error)) is not None
+    return isinstance(error, OF_VALUES) or _ABOUT_VALUES.search(str(error)) is not None
 
 
 def _run_each(

@@ -104,12 +104,12 @@ class History:
         self._working: set[str] = {compare.exact(storage.table.location)}
         self._refreshes: set[str] = set()
         #: Tables that are not the view's, but have metadata files in these folders.
-        self.strangers: list[Neighbour] = []
+        self.others: list[Neighbour] = []
         documents = dict(self._documents())
         self._follow_views(documents, storage)
         own = self._follow_storages(documents)
         self._follow_snapshots(own, past_files_of(catalog, bases))
-        self._note_strangers(documents)
+        self._find_others(documents)
 
     # -- queries ---------------------------------------------------------------------------------
 
@@ -212,13 +212,13 @@ class History:
     def _newest_first(self, documents: Mapping[str, _Metadata]) -> list[tuple[str, _Metadata]]:
         return sorted(documents.items(), key=lambda item: (-self._files[item[0]].modified_ms, item[0]))
 
-    def _note_strangers(self, documents: Mapping[str, _Metadata]) -> None:
+    def _find_others(self, documents: Mapping[str, _Metadata]) -> None:
         for key, document in documents.items():
             if key in self._proofs or document.view_uuid is not None or not document.location:
                 continue
             name = f"the table of uuid {document.table_uuid}"
             location = self._files[key].location
-            self.strangers.append(Neighbour(name, location, document.folders, document.table_uuid))
+            self.others.append(Neighbour(name, location, document.folders, document.table_uuid))
 
     # -- working files -----------------------------------------------------------------------------
 

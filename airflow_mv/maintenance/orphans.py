@@ -348,7 +348,7 @@ def _others(
     history: History,
     files_of: FilesOf,
 ) -> Others:
-    found, compare = history.strangers, folder.compare
+    found, compare = history.others, folder.compare
     return others_in(catalog, view, storage, folder.bases, compare=compare, files_of=files_of, found=found)
 
 

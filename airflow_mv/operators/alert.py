@@ -95,20 +95,20 @@ class FreshnessAlertOperator(BaseOperator):
                     all_of_them.callback(_notify, listener, alert, context)
 
         with airflow_errors():
-            for promise in self._promises():
-                report_lag(str(promise.view), promise.lag_seconds)
-                self.log.info("%s is %s, lag %s s", promise.view, promise.readiness, promise.lag_seconds)
-                documents.append(promise.to_dict())
+            for slo in self._slos():
+                report_lag(str(slo.view), slo.lag_seconds)
+                self.log.info("%s is %s, lag %s s", slo.view, slo.readiness, slo.lag_seconds)
+                documents.append(slo.to_dict())
                 try:
-                    settle(promise, memory, deliver)
+                    settle(slo, memory, deliver)
                 except Exception as error:  # a notifier is the user's code; alerts of other views must go on
-                    self.log.exception("The alert of %s was not delivered", promise.view)
-                    undelivered.append(f"{promise.view}: {type(error).__name__}: {error}")
+                    self.log.exception("The alert of %s was not delivered", slo.view)
+                    undelivered.append(f"{slo.view}: {type(error).__name__}: {error}")
             if undelivered:
                 raise AlertError(f"alerts that were not delivered: {'; '.join(undelivered)}. The next run tries again")
         return documents
 
-    def _promises(self) -> Iterator[FreshnessSlo]:
+    def _slos(self) -> Iterator[FreshnessSlo]:
         allowed = duration(self.max_staleness, what="max_staleness")
         hook = MaterializedViewHook(self.iceberg_conn_id)
         if self.namespace:

@@ -100,14 +100,14 @@ class RefreshMaterializedViewOperator(LineageOfRefresh, RefreshingOperator, Mate
             options, pins = self.refresh_options(context), self.pinned(catalog, view)
             memory = _EarlierTry(context)
 
-            def told(plan: RefreshPlan) -> None:
+            def planned(plan: RefreshPlan) -> None:
                 log_plan(self.log, plan)
                 self.planned = plan_text(plan)
                 memory.keep(plan)
                 self.note_plan(catalog, plan)
 
             with self.stager(catalog, context) as stager:
-                (result,) = refresh(catalog, [view], stager=stager, options=options, pins=pins, on_plan=told)
+                (result,) = refresh(catalog, [view], stager=stager, options=options, pins=pins, on_plan=planned)
         result = memory.settle(result)
         self.note_result(result)
         log_result(self.log, result)

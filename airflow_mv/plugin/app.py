@@ -145,8 +145,8 @@ def _status(error: MaterializedViewError) -> int:
 async def _not_understood(_: Request, error: Exception) -> Response:
     # FastAPI's own answer repeats the input.
     fields = ", ".join(str(item["loc"][-1]) for item in error.errors()) if hasattr(error, "errors") else ""
-    told = {"error": "WrongRequest", "message": f"not understood: {fields}", "advice": "Open the page again."}
-    return JSONResponse(told, 400)
+    answer = {"error": "WrongRequest", "message": f"not understood: {fields}", "advice": "Open the page again."}
+    return JSONResponse(answer, 400)
 
 
 async def _refused(request: Request, error: Exception) -> Response:

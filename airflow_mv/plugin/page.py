@@ -56,13 +56,13 @@ class Page:
             catalogs: Names of catalogs that DAGs speak of.
         """
         sources, wrong = self.sources.all(catalogs)
-        told = [_told(conn_id, None, Found(problem=trouble)) for conn_id, trouble in wrong]
+        states = [_state(conn_id, None, Found(problem=trouble)) for conn_id, trouble in wrong]
         rows: list[ViewRow] = []
         for source in sources:
             found = source.survey.found(wait=_FIRST_WAIT)
             rows += found.rows
-            told.append(_told(source.address.conn_id, source.address.catalog, found))
-        return rows, told
+            states.append(_state(source.address.conn_id, source.address.catalog, found))
+        return rows, states
 
     def listed(self, rows: list[ViewRow], query: Query, reader: Reader, session: Session) -> dict[str, Any]:
         """Return one page of the list."""
@@ -123,7 +123,7 @@ class Page:
             return self._answers[key][1]
 
 
-def _told(conn_id: str, catalog: str | None, found: Found) -> dict[str, Any]:
+def _state(conn_id: str, catalog: str | None, found: Found) -> dict[str, Any]:
     return {
         "conn_id": conn_id,
         "catalog": catalog,

@@ -122,7 +122,7 @@ def row_of(observation: Observation) -> ViewRow:
     return ViewRow(
         view=observation.view.identifier,
         state=str(freshness.state),
-        reasons=tuple(_told(reason) for reason in freshness.reasons),
+        reasons=tuple(_document(reason) for reason in freshness.reasons),
         behind=lag(observation),
         refresh_id=record.refresh_id if record else None,
         refreshed_at=timestamp(record.refreshed_at_ms) if record else None,
@@ -154,8 +154,8 @@ def _pointers(observation: Observation) -> dict[Identifier, str] | None:
 
 
 def _unreadable(view: Identifier, why: str) -> ViewRow:
-    return ViewRow(view, str(State.UNKNOWN), (_told(Reason(Code.VIEW_UNREADABLE, why)),))
+    return ViewRow(view, str(State.UNKNOWN), (_document(Reason(Code.VIEW_UNREADABLE, why)),))
 
 
-def _told(reason: Reason) -> dict[str, str]:
+def _document(reason: Reason) -> dict[str, str]:
     return {"code": str(reason.code), "message": harmless(reason.message)}

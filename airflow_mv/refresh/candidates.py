@@ -205,9 +205,9 @@ class _Candidates:
         for mode, way in ways.items():
             found = way()
             if isinstance(found, Candidate):
-                return Candidate(found.mode, found.steps, (*found.reasons, *_told(refused)), found.estimate)
+                return Candidate(found.mode, found.steps, (*found.reasons, *_reasons(refused)), found.estimate)
             refused.setdefault(found, []).append(mode)
-        return _told(refused)
+        return _reasons(refused)
 
     def _append(self) -> Candidate | Reason:
         one_by_one = all(_row_by_row(base) for base in self.question.bases if base.changed)
@@ -242,7 +242,7 @@ class _Candidates:
         )
         only_added = all(relation.appended_only for relation in self.relations.values() if relation.changed)
         relations = self._relations(found.reads, only_added=only_added)
-        return self._candidate(Mode.MERGE, (*relations, step), f"{text}; {self._told_how}")
+        return self._candidate(Mode.MERGE, (*relations, step), f"{text}; {self._rewritten}")
 
     def _replace_keys(self) -> Candidate | Reason:
         found = self.query.replace_keys(broadcast=self._small)
@@ -260,7 +260,7 @@ class _Candidates:
             constants=found.constants,
             affected_unless=unless,
         )
-        text = f"the rows of the affected keys ({', '.join(found.keys)}) are recomputed and replaced; {self._told_how}"
+        text = f"the rows of the affected keys ({', '.join(found.keys)}) are recomputed and replaced; {self._rewritten}"
         if self.query.is_one_row:
             text = "the only row is recomputed if the change affects it"
         elif found.constants:
@@ -273,7 +273,7 @@ class _Candidates:
         return "overwrite" if self.question.stored.cost.bytes <= SMALL_STORAGE else "delete"
 
     @property
-    def _told_how(self) -> str:
+    def _rewritten(self) -> str:
         if self._how == "overwrite":
             return "the stored rows are few, so all of them are rewritten"
         return "no other stored rows are rewritten"
@@ -309,7 +309,7 @@ class _Candidates:
         return tuple(steps)
 
 
-def _told(refused: Mapping[Reason, Sequence[Mode]]) -> tuple[Reason, ...]:
+def _reasons(refused: Mapping[Reason, Sequence[Mode]]) -> tuple[Reason, ...]:
     return tuple(Reason(why.code, f"no {' or '.join(modes)}: {why.message}") for why, modes in refused.items())
 
 
@@ -395,7 +395,7 @@ def _unseen(bases: Sequence[BaseTableInput], query: IncrementalQuery, statistics
         wanted = filters.get(base.identifier, [()])
         if base.appended is None or base.appended.may_match(statistics, wanted):
             return None
-        told = " or ".join(" and ".join(map(str, comparisons)) for comparisons in wanted)
-        text = f"{base.identifier}: by its files' statistics no added row passes {told}"
+        conditions = " or ".join(" and ".join(map(str, comparisons)) for comparisons in wanted)
+        text = f"{base.identifier}: by its files' statistics no added row passes {conditions}"
         reasons.append(Reason(Code.FILTERED_OUT, text))
     return Candidate(Mode.FAST_FORWARD, (), tuple(reasons), Estimate("fast-forward", 0.1, 0, 0))

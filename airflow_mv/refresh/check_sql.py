@@ -138,8 +138,10 @@ class _Compiler:
     def _accepted_values(self) -> StagedCheck:
         accepted = ", ".join(map(_literal, self._check.values)) or "NULL"
         column = self._columns[0]
-        told = f"{self._names} in ({accepted})" if len(accepted) <= 200 else f"{self._names} among the accepted values"
-        return self._no_row(told, f"{column} IS NOT NULL AND ({column} IN ({accepted})) IS NOT TRUE")
+        shown = f"in ({accepted})" if len(accepted) <= 200 else "among the accepted values"
+        return self._no_row(
+            f"{self._names} {shown}", f"{column} IS NOT NULL AND ({column} IN ({accepted})) IS NOT TRUE"
+        )
 
     def _unique(self) -> StagedCheck:
         count = f"{self._over(f'count({self._key})')} - {self._over(f'count(DISTINCT {self._key})')}"
@@ -162,11 +164,11 @@ class _Compiler:
 
     def _row_count_change(self) -> StagedCheck:
         limits = {key: Decimal(str(value)) for key, value in self._check.limits}
-        told = "rows: " + " and ".join(f"{key.replace('_', ' ')} {value:%}" for key, value in limits.items())
+        expected = "rows: " + " and ".join(f"{key.replace('_', ' ')} {value:%}" for key, value in limits.items())
         count = self._over("count(*)")
         if not self._subject.before:
             observed = f"concat('rows: ', {count}, ', none before to compare with')"
-            return self._staged(told, observed=observed, passes="true")
+            return self._staged(expected, observed=observed, passes="true")
         where = f" WHERE ({self._check.where}\n)" if self._check.where else ""
         before = f"(SELECT count(*) FROM ({self._subject.rows(self._subject.before)}){where})"
         bounds = {
@@ -175,7 +177,7 @@ class _Compiler:
         }
         passes = " AND ".join(bounds[key](value) for key, value in limits.items())
         return self._staged(
-            told,
+            expected,
             observed=f"concat('rows: ', {count}, ', before: ', {before})",
             passes=f"{before} = 0 OR ({passes})",
         )

@@ -124,13 +124,13 @@ def require_passed(plan: RefreshPlan, outcome: Outcome) -> None:
             "run this version of airflow-mv, with the script of this plan?"
         )
     failed = [result for result in outcome.checks if result.stops]
-    told = [_shown(result) for result in failed[:_CHECKS_IN_MESSAGE]]
+    lines = [_shown(result) for result in failed[:_CHECKS_IN_MESSAGE]]
     if len(failed) > _CHECKS_IN_MESSAGE:
-        told.append(f"and {len(failed) - _CHECKS_IN_MESSAGE} more checks, which the log shows")
+        lines.append(f"and {len(failed) - _CHECKS_IN_MESSAGE} more checks, which the log shows")
     message = "\n".join([
         f"view {plan.view}: {len(failed)} of {len(outcome.checks)} checks failed, so nothing was published and readers "
         "keep the rows that they have",
-        *told,
+        *lines,
         f"The checked rows are kept for inspection: {_place(plan, outcome)}",
     ])  # fmt: skip
     raise CheckFailedError(message, results=tuple(failed))

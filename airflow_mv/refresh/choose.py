@@ -199,7 +199,7 @@ def by_state(freshness: Freshness, *, strategy: Literal["full", "incremental"], 
         ``None`` if an incremental refresh may be possible.
     """
     if forced:
-        return Choice(Mode.FULL, (Reason(Code.FORCED, "a full refresh was requested"), *_news(freshness)))
+        return Choice(Mode.FULL, (Reason(Code.FORCED, "a full refresh was requested"), *_pending(freshness)))
     if freshness.state == State.FRESH:
         return Choice(Mode.FAST_FORWARD if freshness.moved else Mode.NOOP, freshness.reasons)
     if strategy == "full":
@@ -230,16 +230,16 @@ def by_cost(freshness: Freshness, found: Alternatives, policy: Policy, *, view: 
 def _cheaper(freshness: Freshness, candidate: Candidate, full: Estimate, policy: Policy) -> Choice:
     within = policy.allows(full)
     # A fast-forward is never more expensive, whatever the property says.
-    dearer = bool(candidate.steps) and _is_longer(candidate.estimate, full, policy.up_to)
-    if policy.on_fallback == "full" and within and dearer:
-        told = "full is expected to be cheaper"
+    is_longer = bool(candidate.steps) and _is_longer(candidate.estimate, full, policy.up_to)
+    if policy.on_fallback == "full" and within and is_longer:
+        text = "full is expected to be cheaper"
         if not _is_longer(candidate.estimate, full):
-            told = f"{candidate.mode} may take {policy.up_to:,.10g} times as long as full at most ({UP_TO_PROPERTY})"
-        why = Reason(Code.COST, f"{told}: {full}, {candidate.estimate}")
+            text = f"{candidate.mode} may take {policy.up_to:,.10g} times as long as full at most ({UP_TO_PROPERTY})"
+        why = Reason(Code.COST, f"{text}: {full}, {candidate.estimate}")
         dropped = tuple(reason for reason in candidate.reasons if reason.code != Code.INCREMENTAL)
         return Choice(Mode.FULL, (*freshness.reasons, why, *dropped), None, (full, candidate.estimate))
-    against = "" if not dearer else "; full is not allowed" if within else "; full reads more than is allowed"
-    if not dearer and _is_longer(candidate.estimate, full):
+    against = "" if not is_longer else "; full is not allowed" if within else "; full reads more than is allowed"
+    if not is_longer and _is_longer(candidate.estimate, full):
         against = f"; it may take {policy.up_to:,.10g} times as long as full ({UP_TO_PROPERTY})"
     why = Reason(Code.COST, f"expected: {candidate.estimate}, {full}{against}")
     reasons = (*freshness.reasons, *candidate.reasons, why)
@@ -254,24 +254,25 @@ def _is_longer(one: Estimate, other: Estimate, times: float = 1.0) -> bool:
 def _fallback(freshness: Freshness, refused: tuple[Reason, ...], full: Estimate, policy: Policy, view: str) -> Choice:
     head = Reason(Code.INCREMENTAL_UNAVAILABLE, NOT_INCREMENTAL)
     why = (*freshness.reasons, head, *(reason for reason in refused if reason not in freshness.reasons))
-    told = "; ".join(reason.message for reason in refused)
+    causes = "; ".join(reason.message for reason in refused)
     if policy.on_fallback == "skip":
         skipped = Reason(Code.SKIPPED, "on_fallback is 'skip': the view stays as it is")
         return Choice(Mode.NOOP, (*why, skipped), None, (full,))
     if policy.on_fallback == "fail":
         raise RefreshRefusedError(
-            f"view {view} would have to be recomputed in full, and on_fallback is 'fail': {told}. "
+            f"view {view} would have to be recomputed in full, and on_fallback is 'fail': {causes}. "
             "Allow it with on_fallback='full', or force it once with --full"
         )
     if not policy.allows(full):
         raise RefreshRefusedError(
             f"view {view} would have to be recomputed in full, which reads {human(full.bytes_read)}, and "
-            f"max_full_bytes allows {human(policy.max_full_bytes or 0)}: {told}. Raise it, or force it once with --full"
+            f"max_full_bytes allows {human(policy.max_full_bytes or 0)}: {causes}. Raise it, or force it once with "
+            "--full"
         )
     return Choice(Mode.FULL, why, None, (full,))
 
 
-def _news(freshness: Freshness) -> tuple[Reason, ...]:
+def _pending(freshness: Freshness) -> tuple[Reason, ...]:
     return tuple(reason for reason in freshness.reasons if reason.code != Code.FRESH)
 
 

@@ -125,8 +125,7 @@ def is_unaffected(inputs: RefreshInputs, interval: Interval) -> tuple[Reason, ..
     if filters is None or any(_may_touch(inputs, filters, change) for change in changed):
         return None
     names = ", ".join(sorted({change.identifier for change in changed}))
-    told = Reason(Code.FILTERED_OUT, f"by its files' statistics no row added to {names} has {interval}")
-    return (told,)
+    return (Reason(Code.FILTERED_OUT, f"by its files' statistics no row added to {names} has {interval}"),)
 
 
 def _filters(inputs: RefreshInputs, interval: Interval) -> _Filters | None:

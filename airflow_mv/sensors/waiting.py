@@ -144,8 +144,8 @@ def triggerer_runs() -> bool | None:
 
 def _address() -> str:
     """Return the URL of the server's health endpoint. The API for tasks has another path."""
-    told = conf.get("core", "execution_api_server_url", fallback=None) or conf.get("api", "base_url", fallback=None)
-    base = (told or "").rstrip("/").removesuffix(_EXECUTION)
+    given = conf.get("core", "execution_api_server_url", fallback=None) or conf.get("api", "base_url", fallback=None)
+    base = (given or "").rstrip("/").removesuffix(_EXECUTION)
     return f"{base if '://' in base else f'{_LOCAL}{base}'}{_HEALTH}"
 
 

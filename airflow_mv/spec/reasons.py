@@ -84,8 +84,8 @@ def fallback(reasons: Sequence[Reason]) -> str | None:
     at = next((at for at, reason in enumerate(reasons) if reason.code in _UNEXPECTED), None)
     if at is None:
         return None
-    told = [reason for reason in reasons[at:] if reason.message != NOT_INCREMENTAL]
-    return "; ".join(reason.message for reason in told or reasons[:at])
+    unexpected = [reason for reason in reasons[at:] if reason.message != NOT_INCREMENTAL]
+    return "; ".join(reason.message for reason in unexpected or reasons[:at])
 
 
 class Mode(StrEnum):

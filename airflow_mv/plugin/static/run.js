@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The one thing that changes something: a run of a DAG, and what it has to be told.
+// The only action that changes something: it starts a run of a DAG, with the parameters that the run needs.
 
 import { airflowLink, runPath } from "./address.js";
 import { run } from "./api.js";
@@ -73,7 +73,7 @@ function tasksOf({ tasks }) {
 
 // -- an interval -----------------------------------------------------------------------------------
 
-// A run by hand is for no day of its own, so a DAG that refreshes its run's interval has to be told one: the day before.
+// A manual run has no data interval, so a DAG that refreshes its run's interval needs one: by default the day before.
 function askInterval({ params, zone: wanted }) {
   const zone = known(wanted);
   const today = clock(Date.now(), zone).slice(0, 10);

@@ -50,7 +50,7 @@ class View {
 
   fail(error) {
     if (!(error instanceof Problem)) throw error;
-    // What was seen before stays, with the bad news above it.
+    // The earlier content stays, with the error above it.
     if (this.seen) show(this.parts.head, heading(this.seen), problem(error));
     else show(this.parts.facts, problem(error));
   }
