@@ -37,6 +37,7 @@ from airflow_mv.refresh.planner import RefreshOptions, plan_refresh
 from airflow_mv.refresh.run import refresh, stage
 from airflow_mv.script import COMPLETE_KEY, REFRESH_ID_KEY, STAGING_CATALOG, CreateStorageStep, Outcome, Script, SqlStep
 from airflow_mv.spec.identifiers import Identifier, split
+from airflow_mv.spec.materialized_view import RefreshRecord
 from airflow_mv.spec.view import ViewMetadata, new_view, replace_version
 from tests.branches import create_branch, overwrite_branch
 
@@ -64,6 +65,19 @@ def without_properties(view: ViewMetadata, *keys: str) -> ViewMetadata:
     document = view.document()
     document["properties"] = {key: value for key, value in view.properties.items() if key not in keys}
     return ViewMetadata.read(document, source="without properties")
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """A view and its storage table, as published together."""
+
+    view: LoadedView
+    storage: LoadedStorage
+
+    @property
+    def record(self) -> RefreshRecord | None:
+        """The current refresh."""
+        return self.storage.record
 
 
 @dataclass

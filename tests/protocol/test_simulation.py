@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import time
 from collections import Counter
@@ -116,10 +115,8 @@ VIEW_SCHEDULES: dict[Layout, range] = {"pointed": range(60), "registered": range
 
 @pytest.fixture(autouse=True, scope="module")
 def _simulating() -> Iterator[None]:
-    logging.disable(logging.WARNING)
     with simulating():
         yield
-    logging.disable(logging.NOTSET)
 
 
 def _require_events(schedules: range, wanted: tuple[str, ...], run: Callable[[int], Counter[str]]) -> None:

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -38,10 +37,8 @@ skews = st.sampled_from((0, SKEW, -SKEW))
 
 @pytest.fixture(autouse=True, scope="module")
 def _simulating() -> Iterator[None]:
-    logging.disable(logging.WARNING)
     with simulating():
         yield
-    logging.disable(logging.NOTSET)
 
 
 class Lake(RuleBasedStateMachine):

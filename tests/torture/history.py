@@ -12,10 +12,9 @@ import pyarrow as pa
 from pyiceberg.table import StaticTable
 from sqlalchemy import Engine, text
 
-from airflow_mv.catalog import LoadedStorage, LoadedView, stored_layout
-from airflow_mv.spec.materialized_view import RefreshRecord
+from airflow_mv.catalog import stored_layout
 from airflow_mv.spec.table import ancestors, parse_table
-from tests.builders import Lake
+from tests.builders import Lake, State
 
 _TABLE = (
     "CREATE TABLE pointer_history (number {serial}, name varchar(255), before varchar(1000), now varchar(1000), "
@@ -49,19 +48,6 @@ class Move:
     before: str
     now: str
     base: str
-
-
-@dataclass(frozen=True, slots=True)
-class State:
-    """The state that readers got between two moves."""
-
-    view: LoadedView
-    storage: LoadedStorage
-
-    @property
-    def record(self) -> RefreshRecord | None:
-        """The refresh record of the rows."""
-        return self.storage.state.current if self.storage.state else None
 
 
 def watch(engine: Engine) -> None:

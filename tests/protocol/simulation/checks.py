@@ -25,23 +25,11 @@ from airflow_mv.spec.identifiers import Identifier
 from airflow_mv.spec.materialized_view import RefreshRecord, parse_storage_state
 from airflow_mv.spec.reasons import Mode
 from airflow_mv.spec.table import Snapshot, parse_table
+from tests.builders import State
 from tests.protocol.simulation.world import BASES, MINUTE, OWNER, STORAGE, VIEW, Violation, World
 
 #: The history position of each base table's current snapshot, as a refresher saw it.
 Seen = dict[Identifier, int]
-
-
-@dataclass(frozen=True, slots=True)
-class State:
-    """The view and its storage table together."""
-
-    view: LoadedView
-    storage: LoadedStorage
-
-    @property
-    def record(self) -> RefreshRecord | None:
-        """The current refresh."""
-        return self.storage.state.current if self.storage.state else None
 
 
 @dataclass

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -36,7 +37,8 @@ TRIES = 3
 
 @contextmanager
 def simulating() -> Iterator[None]:
-    """Within this context the product parses the same bytes only once, and gives up early."""
+    """Within this context the product parses the same bytes only once, gives up early and logs no warnings."""
+    logging.disable(logging.WARNING)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(protocol, "TRIES", TRIES)
         patch.setattr(orphans, "DEFAULT_GRACE", timedelta(milliseconds=GRACE))
@@ -46,6 +48,7 @@ def simulating() -> Iterator[None]:
                 if name.startswith("airflow_mv") and getattr(module, original.__name__, None) is original:
                     patch.setattr(module, original.__name__, remembered)
         yield
+    logging.disable(logging.NOTSET)
 
 
 def _remembering(original: Callable[..., Any]) -> Callable[..., Any]:
