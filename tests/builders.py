@@ -6,6 +6,7 @@ from __future__ import annotations
 import atexit
 import json
 import re
+import threading
 import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -28,7 +29,7 @@ from pyiceberg.table.update import (
     AddSnapshotUpdate,
     SetSnapshotRefUpdate,
 )
-from sqlalchemy import select, update
+from sqlalchemy import delete, select, update
 
 from airflow_mv.catalog import STORED_LAYOUTS, Layout, LoadedStorage, LoadedView, MaterializedViewCatalog
 from airflow_mv.refresh.create import Definition, create
@@ -187,12 +188,9 @@ class Lake:
         if storage.name is not None:
             named = self.iceberg.load_table((*storage.name.namespace, storage.name.name))
             return sorted(named.scan().to_arrow().to_pylist(), key=str)
-        scratch = scratch_catalog(self.iceberg)
-        try:
+        with scratch_catalog(self.iceberg) as scratch:
             table = scratch.register_table("staged.reading", storage.location)
             rows = table.scan().to_arrow().to_pylist()
-        finally:
-            scratch.engine.dispose()
         return sorted(rows, key=str)
 
     def rows_of_catalog(self) -> list[tuple[Any, ...]]:
@@ -304,13 +302,36 @@ _WORK = re.compile(r"CREATE OR REPLACE TEMPORARY VIEW|INSERT INTO")
 _NO_STEPS = "only Spark can refresh from changes"
 
 
-def scratch_catalog(like: Catalog | None = None) -> SqlCatalog:
-    """A temporary catalog in memory, with the namespace ``staged``; it reaches the stores of another catalog."""
+class _Idle(threading.local):
+    """This thread's unused scratch catalogs, by their access to stores; SQLite in memory is a thread's own."""
+
+    def __init__(self) -> None:
+        self.catalogs: dict[tuple[tuple[str, str], ...], list[SqlCatalog]] = {}
+
+
+_idle = _Idle()
+
+
+@contextmanager
+def scratch_catalog(like: Catalog | None = None) -> Iterator[SqlCatalog]:
+    """Lend an empty catalog in memory, with the namespace ``staged``; it reaches the stores of another catalog.
+
+    A catalog is used again by the next block: creating its engine and tables takes longer than a refresh.
+    """
     access = {key: value for key, value in (like.properties if like else {}).items() if key.startswith("s3.")}
-    nowhere = {"uri": "sqlite://", "warehouse": "file:///nowhere", "init_catalog_tables": "true"}
-    catalog = SqlCatalog("scratch", **nowhere, **access)
-    catalog.create_namespace("staged")
-    return catalog
+    idle = _idle.catalogs.setdefault(tuple(sorted(access.items())), [])
+    if idle:
+        catalog = idle.pop()
+    else:
+        nowhere = {"uri": "sqlite://", "warehouse": "file:///nowhere", "init_catalog_tables": "true"}
+        catalog = SqlCatalog("scratch", **nowhere, **access)
+        catalog.create_namespace("staged")
+    try:
+        yield catalog
+    finally:
+        with catalog.engine.begin() as connection:
+            connection.execute(delete(IcebergTables))
+        idle.append(catalog)
 
 
 def _path(location: str) -> Path:
@@ -354,24 +375,25 @@ class DuckStager:
             own = f"{script.branch}_{uuid.uuid4().hex[:8]}"
             script = replace(script, branch=own)
         script = script.bound(STAGING_CATALOG, script.branch)
-        scratch = scratch_catalog(self.iceberg)
-        try:
-            if script.incremental and not script.fallback:
-                return Outcome(script.refresh_id, None, error=_NO_STEPS, mode="none", fallback="no-spark",
-                               fallback_reason=_NO_STEPS)  # fmt: skip
-            rows = 0
-            for step in (*_before_work(script), *script.fallback) if script.incremental else script.steps:
-                if isinstance(step, CreateStorageStep):
-                    self._create(scratch, step)
-                else:
-                    rows += self._run(scratch, script, step.sql)
-            location = self._table(scratch, script.table).metadata_location
-            refused = {"fallback": "no-spark", "fallback_reason": _NO_STEPS} if script.incremental else {}
-            return Outcome(script.refresh_id, location, rows, branch=script.branch, **refused)
-        except duckdb.Error as error:
-            return Outcome(script.refresh_id, None, error=str(error), query_error=True)
-        finally:
-            scratch.engine.dispose()
+        with scratch_catalog(self.iceberg) as scratch:
+            try:
+                return self._stage(scratch, script)
+            except duckdb.Error as error:
+                return Outcome(script.refresh_id, None, error=str(error), query_error=True)
+
+    def _stage(self, scratch: SqlCatalog, script: Script) -> Outcome:
+        if script.incremental and not script.fallback:
+            return Outcome(script.refresh_id, None, error=_NO_STEPS, mode="none", fallback="no-spark",
+                           fallback_reason=_NO_STEPS)  # fmt: skip
+        rows = 0
+        for step in (*_before_work(script), *script.fallback) if script.incremental else script.steps:
+            if isinstance(step, CreateStorageStep):
+                self._create(scratch, step)
+            else:
+                rows += self._run(scratch, script, step.sql)
+        location = self._table(scratch, script.table).metadata_location
+        refused = {"fallback": "no-spark", "fallback_reason": _NO_STEPS} if script.incremental else {}
+        return Outcome(script.refresh_id, location, rows, branch=script.branch, **refused)
 
     def _create(self, scratch: SqlCatalog, step: CreateStorageStep) -> None:
         schema = self._query(scratch, step.query).schema

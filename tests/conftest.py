@@ -6,15 +6,16 @@ from __future__ import annotations
 import logging
 import os
 import shutil
+import sqlite3
 import tempfile
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import pytest
 from hypothesis import settings
-from sqlalchemy import URL
+from sqlalchemy import URL, Engine, event
 from xdist.remote import Producer
 
 from tests.rest.java import java_process
@@ -63,6 +64,14 @@ if any((folder / ".pyiceberg.yaml").exists() for folder in (Path.home(), Path.cw
 
 # Flushing to disk only costs time: no test cuts the power, and the tests of durability record the flushes.
 os.fsync = lambda descriptor: None
+
+
+@event.listens_for(Engine, "connect")
+def _without_flushes(connection: Any, _: object) -> None:
+    """Let SQLite not wait for the disk: a commit takes 0.2 ms instead of 8 ms."""
+    if isinstance(connection, sqlite3.Connection):
+        connection.execute("PRAGMA synchronous=OFF")
+
 
 # A busy machine makes single examples slow; each test has its own time limit.
 settings.register_profile("tests", deadline=None)

@@ -157,7 +157,8 @@ def jdbc_properties(uri: str, warehouse: Path | str, name: str = "lake") -> dict
     settings = spark_settings(name, {"type": "sql", "uri": uri, "warehouse": folder}).session_confs()
     prefix = f"spark.sql.catalog.{name}."
     own = {key.removeprefix(prefix): value for key, value in settings.items() if key.startswith(prefix)}
-    return {**own, "name": name}
+    unflushed = {"jdbc.synchronous": "OFF"} if uri.startswith("sqlite") else {}
+    return {**own, **unflushed, "name": name}
 
 
 def _postgres_programs() -> Path:

@@ -17,7 +17,6 @@ from typing import Any, Protocol
 from pyarrow import ArrowInvalid
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.exceptions import TableAlreadyExistsError
-from sqlalchemy import event
 
 from airflow_mv.catalog import Layout, MaterializedViewCatalog
 from airflow_mv.errors import MaterializedViewError
@@ -257,7 +256,6 @@ class Template:
 def opened(store: Store, database: Path, layout: Layout) -> Iterator[Lake]:
     """The lake of one arrangement."""
     iceberg = SqlCatalog("lake", uri=f"sqlite:///{database}", warehouse=store.warehouse, **store.access)
-    event.listen(iceberg.engine, "connect", lambda connection, _: connection.execute("PRAGMA synchronous=OFF"))
     iceberg.create_namespace_if_not_exists("sales")
     catalog = MaterializedViewCatalog(iceberg)
     try:
