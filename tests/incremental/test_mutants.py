@@ -99,6 +99,7 @@ MUTANTS = {
     "all other relations new": Mutant(
         ("SELECT x.a AS o1, y.b AS o2 FROM r x JOIN s y ON x.a = y.a",),
         _replace(delta_terms, "version_beside", _only_new),
+        start=5,
     ),
     "one term for a table that is read twice": Mutant(
         ("SELECT x.a AS o1, y.b AS o2 FROM r x JOIN r y ON x.a = y.b",),
@@ -111,6 +112,7 @@ MUTANTS = {
     "IN without NULL": Mutant(
         ("SELECT x.a AS o1 FROM r x WHERE x.b NOT IN (SELECT y.b FROM s y)",),
         _replace(subqueries, "_is_null", lambda value: exp.false()),
+        start=5,
     ),
     "keys compared with =": Mutant(
         ("SELECT count(*) AS o1, sum(b) AS o2 FROM r GROUP BY a",),
@@ -131,7 +133,7 @@ MUTANTS = {
     "merge: a sum of nothing is 0": Mutant(
         ("SELECT a AS o1, count(*) AS o2, sum(b) AS o3, count(b) AS o4 FROM r GROUP BY a",),
         _replace(additive.AggregatePart, "is_sum", False),
-        start=20,
+        start=23,
     ),
     "merge: floats subtracted": Mutant(
         ("SELECT a AS o1, count(*) AS o2, sum(b / 10.0D) AS o3, count(b / 10.0D) AS o4 FROM r GROUP BY a",),
@@ -144,11 +146,12 @@ MUTANTS = {
     "merge: as many values as rows": Mutant(
         ("SELECT a AS o1, count(*) AS o2, sum(b) AS o3 FROM r GROUP BY a",),
         _replace(merge, "has_value", lambda *arguments: True),
+        start=20,
     ),
     "append: copies count once": Mutant(
         ("SELECT a AS o1 FROM r",),
         _replace(append, "one_by_one", lambda term, context: term),
-        start=135,
+        start=138,
     ),
     "conditions: of NULL for the optional side": Mutant(
         ("SELECT x.a AS o1, x.b AS o2 FROM r x LEFT JOIN s y ON x.a = y.a WHERE y.b IS NULL",),
@@ -157,6 +160,7 @@ MUTANTS = {
     "conditions: of one occurrence for all": Mutant(
         ("SELECT x.a AS o1, y.b AS o2 FROM r x JOIN r y ON x.a = y.b WHERE x.b > 1 AND y.c > 1",),
         _replace(pushdown, "_required", _last_occurrence_only),
+        start=9,
     ),
     "conditions: below a window": Mutant(
         (
@@ -168,6 +172,7 @@ MUTANTS = {
     "constants that are not read": Mutant(
         ("SELECT a AS o1, b AS o2 FROM r WHERE b >= (SELECT max(b) FROM s)",),
         _replace(replace_keys, "Context", functools.partial(delta_terms.Context, skip_constants=True)),
+        start=3,
     ),
     "split: one aggregate of several": Mutant(
         (
