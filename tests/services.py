@@ -18,6 +18,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
 
 from sqlalchemy import URL, create_engine, make_url, text
 from sqlalchemy.exc import OperationalError
@@ -39,10 +40,19 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
+class _PromptServer(ThreadingHTTPServer):
+    """A server whose body does not wait for the acknowledgement of its headers."""
+
+    def get_request(self) -> tuple[socket.socket, Any]:
+        connection, address = super().get_request()
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        return connection, address
+
+
 @contextmanager
 def http_server(handler: type[BaseHTTPRequestHandler]) -> Iterator[int]:
     """Serve a handler on a port of 127.0.0.1, which is yielded, until the block ends."""
-    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+    with _PromptServer(("127.0.0.1", 0), handler) as server:
         thread = threading.Thread(target=server.serve_forever, args=(0.05,))
         thread.start()
         try:

@@ -19,11 +19,16 @@ KIT = "org.apache.iceberg.rest.RESTCompatibilityKitViewCatalogTests"
 EXPECTED = {"found": 51, "successful": 50, "aborted": 1, "failed": 0, "skipped": 0}
 
 
-@pytest.mark.parametrize("database", ["sqlite_uri", pytest.param("postgres_uri", marks=pytest.mark.postgres)])
+@pytest.mark.parametrize(
+    "database", ["sqlite_uri", pytest.param("postgres_uri", marks=[pytest.mark.postgres, pytest.mark.slow])]
+)
 def test_the_compatibility_kit_passes_for_views(
     rest_jvm: RestServers, request: pytest.FixtureRequest, database: str, warehouse: Path, tmp_path: Path
 ) -> None:
-    """Create, replace, properties, location, rename, register, drop, and the conflicts of each."""
+    """Its tests create, replace, alter, move, rename, register and drop views, and provoke the conflicts of each.
+
+    That the swap does the same on PostgreSQL is tested by the contract suite.
+    """
     uri = str(request.getfixturevalue(database))
     with (
         rest_jvm.serve(uri, warehouse) as upstream,
