@@ -22,14 +22,14 @@ from tests.services import http_server
 
 
 @contextmanager
-def _resource_manager(lake: Lake) -> Iterator[str]:
-    """A YARN whose application is running when it is first asked, and has done its work when it is asked again."""
+def _resource_manager(lake: Lake, *, running: int) -> Iterator[str]:
+    """A YARN whose application is running in the first answers, and has done its work by the next one."""
     asked: list[str] = []
 
     class Answers(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             asked.append(self.path)
-            done = len(asked) > 1
+            done = len(asked) > running
             if done:
                 script = MaterializedViewHook().plan(VIEW).script
                 lake.catalog.files.replace_text(script.outcome_location, lake.stager(script).to_json())
@@ -64,7 +64,7 @@ def test_a_retry_reattaches_to_the_driver_that_a_dead_worker_has_submitted(
     program.write_text("#!/bin/sh\necho Submitted application application_17_0042\n")
     program.chmod(0o755)
     sales.view()
-    with _resource_manager(sales) as address:
+    with _resource_manager(sales, running=1) as address:
         extra = {"deploy-mode": "cluster", "yarn_resourcemanager_webapp_address": address}
         airflow.connect("spark_default", conn_type="spark", host="yarn", extra=extra)
         run = airflow.run(f"""
@@ -99,7 +99,8 @@ def test_after_a_clear_a_finished_driver_of_before_counts_for_nothing(
     refresh_id = MaterializedViewHook().plan(VIEW).refresh_id
     before = f"spark_job_id:0:{refresh_id}"
     state = _State({before: "application_17_0042"})
-    with _resource_manager(sales) as address:
+    # Airflow waits at least 10 s between two questions.
+    with _resource_manager(sales, running=0) as address:
         extra = {"deploy-mode": "cluster", "yarn_resourcemanager_webapp_address": address}
         airflow.connect("spark_default", conn_type="spark", host="yarn", extra=extra)
         with DAG("cleared", schedule=None) as dag:
