@@ -149,14 +149,21 @@ def test_a_credential_is_in_no_log_xcom_rendered_field_or_script(story: Story) -
     assert "--properties-file" in story.run.log
 
 
-def test_a_later_refresh_reads_the_view_as_of_a_time_or_now(story: Story, module_airflow: Airflow) -> None:
+@pytest.mark.cluster
+def test_a_later_refresh_reads_the_view_as_of_a_time_or_now(
+    story: Story, module_airflow: Airflow, connect: str
+) -> None:
     """`as_of` is a template: a run reads the base tables as they were at its time."""
+    host, _, port = connect.removeprefix("sc://").partition(":")
+    module_airflow.connect("connect", conn_type="spark_connect", host=host, port=int(port))
     before = story.lake.load().metadata.snapshot_by_id(story.first).timestamp_ms
     run = module_airflow.run(
         f"""
         options = dict(view="{VIEW}", conf={SMALL})
         as_of = RefreshMaterializedViewOperator(task_id="as_of", as_of="{{{{ dag_run.conf['at'] }}}}", **options)
-        now = RefreshMaterializedViewOperator(task_id="now", as_of="{{{{ dag_run.conf['none'] }}}}", **options)
+        now = RefreshMaterializedViewOperator(
+            task_id="now", view="{VIEW}", spark_conn_id="connect", as_of="{{{{ dag_run.conf['none'] }}}}"
+        )
         as_of >> now
         """,
         run_conf={"at": f"{_iso(before + 1)}", "none": ""},
