@@ -375,7 +375,7 @@ def _check_limits(check: Check) -> None:
 
 def _refuse_unknown(body: Mapping[str, Any], known: Iterable[str], name: str) -> None:
     if unknown := sorted(set(body) - set(known)):
-        raise ConfigurationError(f"{name}: there is no {', '.join(unknown)} in such a check")
+        raise ConfigurationError(f"{name}: this check has no {', '.join(unknown)}")
 
 
 def _limits(**given: Any) -> tuple[tuple[str, Value], ...]:

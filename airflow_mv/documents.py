@@ -61,7 +61,7 @@ def json_object(text: str, what: str) -> dict[str, Any]:
     except (ValueError, RecursionError) as error:
         raise InvalidMetadataError(f"not a document of kind {what}: {str(error)[:200] or 'too deep'}") from None
     if not isinstance(document, dict):
-        raise InvalidMetadataError(f"not a document of kind {what}: no JSON object")
+        raise InvalidMetadataError(f"not a document of kind {what}: not a JSON object")
     return document
 
 

@@ -119,7 +119,7 @@ def _interval(facts: RunFacts, length: timedelta | None) -> tuple[tuple[datetime
         return (start, end), "the run's data interval"
     moment, end = end, _aligned(facts, end)
     if length is not None:
-        said = "the run's moment" if end == moment else "the schedule's moment before the run's own"
+        said = "the run's time" if end == moment else "the schedule's time before the run's"
         return (shift(end, -length), end), f"{length} up to {said}, by interval_length"
     before = facts.tick(end, -1)
     if before is None:
@@ -129,7 +129,7 @@ def _interval(facts: RunFacts, length: timedelta | None) -> tuple[tuple[datetime
         )
     if end != moment:
         return (before.astimezone(facts.zone), end), f"the schedule's last whole interval before {moment.isoformat()}"
-    return (before.astimezone(facts.zone), end), "from the schedule's moment before to the run's own"
+    return (before.astimezone(facts.zone), end), "from the schedule's previous time to the run's"
 
 
 def _aligned(facts: RunFacts, moment: datetime) -> datetime:

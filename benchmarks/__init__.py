@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a refresh and a look at freshness cost, measured beside what they are compared with. See README.md."""
+"""The cost of a refresh and of determining freshness, compared with alternatives. See README.md."""

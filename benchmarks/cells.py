@@ -35,16 +35,16 @@ class Run:
     """One view after one change, refreshed both ways.
 
     Args:
-        mode: The incremental way, ``full`` where there is none.
-        incremental: It, although it may be the dearer one.
+        mode: The incremental mode, ``full`` if there is none.
+        incremental: Its time, even if it is the more expensive one.
         gave_up: Seconds until the job found that it could not go on; ``None`` where it did not, or none was started.
         full: The recompute of the same rows.
         chosen: The mode that the estimates choose.
         chosen_seconds: What that took; where its job falls back, with the recompute.
         recorded: Bytes of base table files that were read to know the change, by the refresh's own record.
-        expected: Seconds expected of the incremental way, without what the view's own refreshes have taught.
+        expected: Estimated seconds of the incremental mode, without corrections by the view's own refreshes.
         expected_full: Likewise of a full one.
-        steps: Seconds of the incremental way by step.
+        steps: Seconds of the incremental mode by step.
     """
 
     mode: str
@@ -82,7 +82,7 @@ class Cell:
 
     @property
     def chosen_ratio(self) -> float:
-        """The chosen way over full: 1 where full is chosen."""
+        """The time of the chosen mode divided by that of full: 1 if full is chosen."""
         return self.median(lambda run: run.chosen_seconds / run.full.seconds) or 0.0
 
     def to_dict(self) -> dict[str, Any]:
@@ -127,13 +127,13 @@ def _bytes(cell: Cell, value: Callable[[Way], int]) -> tuple[str, str]:
 
 
 def bound(cells: Iterable[Cell]) -> str:
-    """Return how the chosen way stands to a full refresh: the cost choice at work."""
+    """Return how the chosen mode compares with a full refresh."""
     ordered = sorted(cells, key=lambda cell: -cell.chosen_ratio)
     if not ordered:
         return ""
     over = [cell for cell in ordered if cell.chosen_ratio > BOUND]
     lines = [
-        f"The chosen way over full, {len(ordered)} cells: at most {ordered[0].chosen_ratio:.2f}, "
+        f"The chosen mode divided by full, {len(ordered)} cells: at most {ordered[0].chosen_ratio:.2f}, "
         f"{len(over)} above {BOUND}" + (":" if over else ".")
     ]
     lines += [

@@ -34,10 +34,10 @@ if TYPE_CHECKING:
 
 #: What a call counts as, by phase; what no call claims is the phase's own.
 _NAMES: Mapping[str, Mapping[str, str]] = {
-    "plan": {"load": "load view", "locate": "look at base tables", "own": "compile"},
+    "plan": {"load": "load view", "locate": "load base tables", "own": "compile"},
     "stage": {"file": "outcome file", "own": "own"},
     "publish": {
-        "load": "look at view",
+        "load": "load view",
         "file": "storage metadata file",
         "view": "view metadata file",
         "swap": "swap",
@@ -174,7 +174,7 @@ def timed_stager(catalog: TimedCatalog, spark: SparkSession) -> Callable[[Script
         for step, seconds in zip(script.steps, told, strict=False):
             catalog.steps.add(_kind(step), seconds)
         catalog.steps.add("set up the session", before)
-        catalog.steps.add("look up the result, clean up", total - before - sum(outcome.step_seconds))
+        catalog.steps.add("find the result, clean up", total - before - sum(outcome.step_seconds))
         return outcome
 
     return stage

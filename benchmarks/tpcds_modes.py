@@ -24,8 +24,8 @@ _SHORT = ("ss", "sr", "cs", "cr", "ws", "wr", "inv")
 #: Which tables change, and whether rows only come.
 CHANGES: Mapping[str, tuple[Sequence[str], bool]] = {
     **{short: ((table,), True) for short, table in zip(_SHORT, tpcds.FACTS, strict=True)},
-    "facts come": (tpcds.FACTS, True),
-    "facts come and go": (tpcds.FACTS, False),
+    "facts appended": (tpcds.FACTS, True),
+    "facts changed": (tpcds.FACTS, False),
     "dimensions change": (tpcds.DIMENSIONS, False),
 }
 _APPENDED = Range(Kind.APPENDED, (("append", 1),), Size(1_000, 0, 100_000), only_appends=True)
@@ -38,8 +38,8 @@ Made by `python -m benchmarks tpcds-modes --document docs/incremental-tpcds.md`;
 
 - *ss*, *sr*, *cs*, *cr*, *ws*, *wr*, *inv*: rows are appended to `store_sales`, `store_returns`, `catalog_sales`,
   `catalog_returns`, `web_sales`, `web_returns` or `inventory` alone.
-- *facts come*: rows are appended to all seven.
-- *facts come and go*: rows of all seven are inserted, updated and deleted.
+- *facts appended*: rows are appended to all seven.
+- *facts changed*: rows of all seven are inserted, updated and deleted.
 - *dimensions change*: rows of all the other tables are inserted, updated and deleted.
 
 `append`: the rows that the new rows make are inserted. `merge`: the changed groups' aggregates are made from the stored

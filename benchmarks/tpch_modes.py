@@ -27,14 +27,14 @@ if TYPE_CHECKING:
 TABLES = ("customer", "lineitem", "nation", "orders", "part", "partsupp", "region", "supplier")
 #: The specification's refresh functions together, its first one alone, and updates of all other tables.
 CHANGES: Mapping[str, Sequence[str]] = {
-    "orders come and go": (
+    "orders replaced": (
         "DELETE FROM lineitem WHERE l_orderkey % 97 = 3",
         "DELETE FROM orders WHERE o_orderkey % 97 = 3",
         "INSERT INTO orders SELECT o_orderkey + 600000, * EXCEPT (o_orderkey) FROM orders WHERE o_orderkey % 101 = 5",
         "INSERT INTO lineitem SELECT l_orderkey + 600000, * EXCEPT (l_orderkey) FROM lineitem "
         "WHERE l_orderkey % 101 = 5 AND l_orderkey < 600000",
     ),
-    "orders come": (
+    "orders appended": (
         "INSERT INTO orders SELECT o_orderkey + 1200000, * EXCEPT (o_orderkey) FROM orders "
         "WHERE o_orderkey % 103 = 7 AND o_orderkey < 600000",
         "INSERT INTO lineitem SELECT l_orderkey + 1200000, * EXCEPT (l_orderkey) FROM lineitem "
@@ -61,8 +61,8 @@ the row limits that it sets to Q2, Q3, Q10, Q18 and Q21 ("the first 100 rows" an
 with `ORDER BY … LIMIT` each of them is refreshed in full, since any row may push any other out of the first ones.
 What is cheaper is left aside here: at this size a full refresh often is, and the estimates would take it.
 
-- *orders come and go*: `orders` and their `lineitem`s are deleted and inserted (RF1 and RF2).
-- *orders come*: inserted only (RF1).
+- *orders replaced*: `orders` and their `lineitem`s are deleted and inserted (RF1 and RF2).
+- *orders appended*: inserted only (RF1).
 - *dimensions are updated*: rows of `customer`, `supplier`, `part`, `partsupp` and `nation` are updated.
 
 `append`: the rows that the new rows make are inserted. `merge`: the changed groups' aggregates are made from the stored

@@ -161,7 +161,9 @@ def test_a_missing_base_table_is_an_unknown_state_and_nothing_is_refreshed(home:
 
 def test_a_view_of_a_metadata_table_is_refused_with_the_reason(home: Lake) -> None:
     """Iceberg's metadata tables have a name below that of their table."""
-    with pytest.raises(BaseTableNotFoundError, match="what Iceberg shows as files of a table has no snapshots"):
+    with pytest.raises(
+        BaseTableNotFoundError, match="files is one of Iceberg's metadata tables, which have no snapshots"
+    ):
         home.view(sql="SELECT file_path AS region, 1 AS orders, 1 AS amount FROM lake.sales.orders.files")
 
 

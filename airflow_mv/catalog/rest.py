@@ -125,7 +125,7 @@ class RestViews:
             raise refusal
         raise CommitStateUnknownError(
             f"{refusal}. It may or may not have been created; look with `airflow-mv show {view}`, and create it "
-            "again where there is no such view"
+            "again if it does not exist"
         )
 
     def _loaded_or_unknown(self, view: Identifier) -> tuple[LoadedView | None, bool]:

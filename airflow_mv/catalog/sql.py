@@ -176,8 +176,8 @@ class SqlPointers:
                 return
             raise CommitStateUnknownError(
                 f"view {view}: no answer to its creation: {brief(error)}. It may or may not have been created; "
-                f"nothing was deleted. Look with `airflow-mv show {view}`, and create it again where there is no such "
-                "view"
+                f"nothing was deleted. Look with `airflow-mv show {view}`, and create it again if it does not "
+                "exist"
             ) from None
 
     def swap(self, view: Identifier, base: str, new: str, *, kind: str = VIEW) -> bool:
@@ -233,7 +233,7 @@ class SqlPointers:
                 return True
             raise CommitStateUnknownError(
                 f"view {view}: no answer to its removal: {brief(error)}. It may or may not have been dropped: drop it "
-                "again; that there is no such view means that it was"
+                "again; if it does not exist, it was dropped"
             ) from None
         return matched == 1
 

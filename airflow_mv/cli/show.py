@@ -72,7 +72,7 @@ def _estimate(estimate: Mapping[str, Any]) -> str:
     """Return the estimate of one mode, with the correction by the view's own refreshes."""
     taught = f", as its refreshes take {estimate['factor']:.1f} times their first estimate"
     if estimate["seconds"] is None:
-        return f"{estimate['mode']:12}  unknown, as the size of a base table is"
+        return f"{estimate['mode']:12}  unknown, because the size of a base table is unknown"
     text = f"{estimate['mode']:12}  {estimate['seconds']:6.1f} s  reading {human(estimate['bytes_read'])}"
     counts = estimate["rows_changed"] and estimate["mode"] != "full"
     rows = f", {estimate['rows_changed']:,} changed rows" if counts else ""

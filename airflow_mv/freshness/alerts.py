@@ -185,7 +185,7 @@ def freshness_slos(
 def _require_slo(slo: FreshnessSlo) -> FreshnessSlo:
     if slo.max_staleness is None:
         raise ConfigurationError(
-            f"view {slo.view}: nothing says how late it may be; give max_staleness, or set its property "
+            f"view {slo.view}: it has no freshness SLO; give max_staleness, or set its property "
             f"{MAX_STALENESS_PROPERTY}, e.g. to '2 h'"
         )
     return slo

@@ -49,7 +49,7 @@ class Readiness(StrEnum):
         """
         found = _WORDS.get(word.lower().replace("_", "-"))
         if found is None:
-            raise ConfigurationError(f"{word!r} is none of: {', '.join(cls)}")
+            raise ConfigurationError(f"{word!r} is not one of: {', '.join(cls)}")
         return found
 
 

@@ -266,7 +266,8 @@ def _without_rows_of_its_own(freshness: Freshness, storage: LoadedStorage) -> Fr
         return freshness
     why = Reason(
         Code.STORAGE_CHANGED,
-        f"the storage table {storage.name} is at {storage.table.head}, and not by a refresh: others write to it",
+        f"the storage table {storage.name} is at {storage.table.head}, which no refresh has written: another writer "
+        "has changed it",
     )
     return replace(freshness, state=State.STALE, reasons=(why, *freshness.reasons))
 
@@ -456,7 +457,10 @@ def _places(
 def _missing(identifier: Identifier) -> str:
     why = "it was dropped or never created"
     if len(identifier.namespace) > 1 and identifier.name.lower() in _METADATA_TABLES:
-        why = f"what Iceberg shows as {identifier.name} of a table has no snapshots, so no view can be kept fresh by it"
+        why = (
+            f"{identifier.name} is one of Iceberg's metadata tables, which have no snapshots: a view of it cannot be "
+            "kept fresh"
+        )
     return f"base table {identifier} does not exist in catalog {identifier.catalog!r}: {why}"
 
 

@@ -95,7 +95,7 @@ def _called(work: JobContext, checks: StagedChecks, check: StagedCheck) -> Check
             broken = _with_rows(_result(check, passed=False), found)
             count = len(broken.rows)
             more = " or more" if count == MOST_ROWS else ""
-            return replace(broken, passed=count == 0, observed=f"rows that break it: {count}{more}")
+            return replace(broken, passed=count == 0, observed=f"violating rows: {count}{more}")
         raise TypeError(f"it returned {type(found).__name__}; it must return a truth value or a DataFrame")
     except _OF_FUNCTION as error:
         return _result(check, passed=False, problem=f"{type(error).__name__}: {_reason(work, error)}")

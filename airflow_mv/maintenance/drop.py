@@ -116,7 +116,7 @@ class DropView(Change[str | None]):
         return Verdict.READY if found.metadata.view_uuid == self._view.metadata.view_uuid else Verdict.LANDED
 
     def send(self, state: str | None) -> bool:
-        """Remove the row, if it is as it was looked at."""
+        """Remove the row, if it has not changed since it was read."""
         self._base = state
         if state:
             return self._catalog.drop_row(self._view.identifier, state)

@@ -125,7 +125,7 @@ def read_ledger(catalog: MaterializedViewCatalog, view: LoadedView) -> Ledger:
             return Ledger(uuid)
         found = msgspec.json.decode(text, type=_Stored)
     except (msgspec.DecodeError, RecursionError, InvalidMetadataError) as error:
-        log.warning("The maintenance ledger %s cannot be read, and starts anew: %s", location, error)
+        log.warning("The maintenance ledger %s cannot be read, and is started again: %s", location, error)
         return Ledger(uuid)
     if (found.version, found.view_uuid) != (_VERSION, uuid):
         return Ledger(uuid)

@@ -244,7 +244,7 @@ def diagnose(
     Args:
         catalog: Where the view is.
         view: The view.
-        accept_older: Where the catalog was restored to an older day, stay there instead of going forward.
+        accept_older: If the catalog was restored from an older backup, keep that state instead of going forward.
         data: Whether to check data files and delete files, too.
         report: Receives progress messages.
 
@@ -318,14 +318,14 @@ class _Doctor:
         ours = [item for item in files if item.uuid == wanted and item.view and item.view.settings]
         if wanted is None or not ours:
             several = f"; {len(uuids)} views have files in this folder" if uuids else ""
-            self._cannot("the view's metadata file is lost or cut", current.location, known + several, _RECREATE)
+            self._cannot("the view's metadata file is lost or truncated", current.location, known + several, _RECREATE)
             return None
         chosen, proof = self._instead(ours, previous)
         self.findings.append(
             Finding(
-                "the view's metadata file is lost or cut",
+                "the view's metadata file is lost or truncated",
                 current.location,
-                f"{known}. {chosen.location} is whole; {proof}",
+                f"{known}. {chosen.location} is complete; {proof}",
                 f"publish the content of {chosen.location} again, as a new metadata file",
                 "what was published after that file: a refresh, a changed definition or property",
             )
@@ -338,7 +338,7 @@ class _Doctor:
         start = before.view.materialized.storage_table_location if before and before.view else ""
         later = self._ahead(start, files)
         if later is not None:
-            return later, "it has the same view-uuid, and its storage table's metadata log leads on from there"
+            return later, "it has the same view-uuid, and its storage table's metadata log continues from there"
         if before is not None:
             return before, "the catalog's row named it before"
         newest = max(files, key=lambda item: (item.number, item.location))
@@ -373,7 +373,9 @@ class _Doctor:
 
     def _restored(self, older: str, newer: str, state: str) -> None:
         forward = f"go forward to {newer}; with --accept-older stay at the older state instead"
-        stay = "stay at the older state: publish it again as a new metadata file, so that nothing leads on from it"
+        stay = (
+            "stay at the older state: publish it again as a new metadata file, so that no later state follows from it"
+        )
         self.fresh = self.accept_older
         self.findings.append(
             Finding(
@@ -448,14 +450,14 @@ class _Doctor:
     ) -> TableFile | None:
         known = f"{'the view names' if _in_pointer(view) else 'the catalog names'} it: {lost.why}"
         if not candidates:
-            self._cannot("the storage table's metadata file is lost or cut", lost.location, known, _REPLACE)
+            self._cannot("the storage table's metadata file is lost or truncated", lost.location, known, _REPLACE)
             return None
         chosen, proof = candidates[0]
         self.findings.append(
             Finding(
-                "the storage table's metadata file is lost or cut",
+                "the storage table's metadata file is lost or truncated",
                 lost.location,
-                f"{known}. {chosen.location} is whole; {proof}",
+                f"{known}. {chosen.location} is complete; {proof}",
                 f"publish the content of {chosen.location} again, as a new metadata file",
                 f"the refreshes after {_when(chosen.state)}; the next refresh computes them again",
             )
@@ -499,7 +501,7 @@ class _Doctor:
         other = "" if record.version_id == view.metadata.current_version_id else ", which is of an earlier definition"
         self._broken(
             damages,
-            f"go back to refresh {record.refresh_id} of {when}{other}: snapshot {snapshot}, whose files are all there",
+            f"go back to refresh {record.refresh_id} of {when}{other}: snapshot {snapshot}, whose files all exist",
             "the refreshes after it: the view is stale until the next refresh computes them again",
         )
         return Edit(drops, kept, moves=True, head=snapshot)
@@ -508,9 +510,9 @@ class _Doctor:
         items = sorted(damages, key=lambda item: (item.role, item.location))
         for item in items[:_SHOWN]:
             known = f"the current snapshot needs it: {item.why}"
-            self.findings.append(Finding(f"a {item.role} is lost or cut", item.location, known, repair, lost))
+            self.findings.append(Finding(f"a {item.role} is lost or truncated", item.location, known, repair, lost))
         if len(items) > _SHOWN:
-            more = f"{len(items) - _SHOWN:,} more files are lost or cut"
+            more = f"{len(items) - _SHOWN:,} more files are lost or truncated"
             self.findings.append(Finding(more, items[_SHOWN].location, "this one and others", repair, lost))
 
     def _older_snapshots(self, table: TableFile, checked: Checked) -> Edit:
@@ -521,7 +523,7 @@ class _Doctor:
             named = f", with the tags and branches {', '.join(refs)}" if refs else ""
             self.findings.append(
                 Finding(
-                    f"a {items[0].role} of the older snapshot {number} is lost or cut",
+                    f"a {items[0].role} of the older snapshot {number} is lost or truncated",
                     items[0].location,
                     f"{items[0].why} ({len(items)} damaged files)",
                     f"drop snapshot {number} from the metadata{named}",
@@ -605,12 +607,12 @@ def repair(
         catalog: Where the view is.
         view: The view.
         act: Whether to repair. By default nothing is changed.
-        accept_older: Where the catalog was restored to an older day, stay there instead of going forward.
+        accept_older: If the catalog was restored from an older backup, keep that state instead of going forward.
         effects: The clock.
         report: Receives progress messages.
 
     Raises:
-        CommitConflictError: The view has changed since it was looked at. Nothing was changed.
+        CommitConflictError: The view has changed since it was read. Nothing was changed.
         CommitStateUnknownError: No answer; the repair may be published. Run it again to settle it.
         MaterializedViewError: See :func:`diagnose`.
     """
@@ -744,19 +746,17 @@ class _Repair(Change[LoadedState]):
         """Run the protocol.
 
         Raises:
-            CommitConflictError: The view has changed since it was looked at. Nothing was changed.
+            CommitConflictError: The view has changed since it was read. Nothing was changed.
             CommitStateUnknownError: No answer; the repair may be published. Run it again to settle it.
         """
         if commit(self).verdict == Verdict.LANDED:
             return
         if self.unknown:
             raise CommitStateUnknownError(
-                f"{self.target} has changed since it was looked at, and an answer was lost: it is not known whether "
+                f"{self.target} has changed since it was read, and an answer was lost: it is not known whether "
                 "the repair was published before. Nothing was deleted. Run it again"
             )
-        raise CommitConflictError(
-            f"{self.target} has changed since it was looked at: nothing was repaired. Run it again"
-        )
+        raise CommitConflictError(f"{self.target} has changed since it was read: nothing was repaired. Run it again")
 
 
 class _RowRepair(_Repair[Row | None]):

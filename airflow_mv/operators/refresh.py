@@ -119,7 +119,7 @@ class _EarlierTry:
     """Distinguishes a view that an earlier try of this task refreshed from a view that was fresh before.
 
     A worker may die between publishing and reporting success. The next try finds the view fresh, but the asset
-    event is still due. The key contains the run's ``clear_number``, so a cleared task starts anew.
+    event is still due. The key contains the run's ``clear_number``, so a cleared task starts from the beginning.
     """
 
     def __init__(self, context: Context) -> None:

@@ -88,7 +88,7 @@ class MaterializedViewSparkOperator(MaskingOperator, SubmittingOperator):
         for key in _OWN:
             if key in kwargs:
                 advice = "use spark_conn_id" if key == "conn_id" else "the operator sets it itself"
-                raise ConfigurationError(f"{type(self).__name__} takes no {key!r}: {advice}")
+                raise ConfigurationError(f"{type(self).__name__} has no argument {key!r}: {advice}")
         super().__init__(
             conn_id=spark_conn_id,
             name=name or f"airflow-mv {view}",

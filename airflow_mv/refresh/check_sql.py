@@ -146,8 +146,8 @@ class _Compiler:
     def _unique(self) -> StagedCheck:
         count = f"{self._over(f'count({self._key})')} - {self._over(f'count(DISTINCT {self._key})')}"
         return self._staged(
-            f"every ({self._names}) only once",
-            observed=f"concat('rows too many: ', {count})",
+            f"no duplicates in ({self._names})",
+            observed=f"concat('duplicate rows: ', {count})",
             passes=f"{count} = 0",
             offending=self._repeated(),
         )
@@ -167,7 +167,7 @@ class _Compiler:
         expected = "rows: " + " and ".join(f"{key.replace('_', ' ')} {value:%}" for key, value in limits.items())
         count = self._over("count(*)")
         if not self._subject.before:
-            observed = f"concat('rows: ', {count}, ', none before to compare with')"
+            observed = f"concat('rows: ', {count}, ', no earlier rows')"
             return self._staged(expected, observed=observed, passes="true")
         where = f" WHERE ({self._check.where}\n)" if self._check.where else ""
         before = f"(SELECT count(*) FROM ({self._subject.rows(self._subject.before)}){where})"
@@ -251,7 +251,7 @@ class _Compiler:
         broken = f"({self._check.where}\n) AND ({broken})" if self._check.where else broken
         return self._staged(
             expected,
-            observed=f"concat('rows that break it: ', count_if({broken}))",
+            observed=f"concat('violating rows: ', count_if({broken}))",
             passes=f"count_if({broken}) = 0",
             offending=f"SELECT * FROM {ROWS} WHERE {broken}",
         )
@@ -337,7 +337,9 @@ def _refuse(node: exp.Expr, text: str, label: str, *, aggregates: bool) -> None:
     if isinstance(node, exp.Window):
         raise InvalidQueryError(f"{label}: a window function needs a query, SELECT … FROM {{rows}}: {_brief(text)}")
     if not aggregates and is_aggregate(node):
-        raise InvalidQueryError(f"{label}: an aggregate function chooses no rows: {_brief(text)}")
+        raise InvalidQueryError(
+            f"{label}: a condition that selects rows must not have an aggregate function: {_brief(text)}"
+        )
 
 
 def _literal(value: Value) -> str:

@@ -86,7 +86,7 @@ class Estimate:
 
     def __str__(self) -> str:
         if self.seconds is None:
-            return f"{self.mode} unknown, as the size of a base table is"
+            return f"{self.mode} unknown, because the size of a base table is unknown"
         return f"{self.mode} {self.seconds:.1f} s for {human(self.bytes_read)}"
 
 

@@ -68,7 +68,7 @@ class Pin(_PinDocument):
         try:
             return None if text is None else int(text)
         except ValueError:
-            raise InvalidMetadataError(f"pins: field 'snapshot_id' is {str(text)[:40]!r}, no number") from None
+            raise InvalidMetadataError(f"pins: field 'snapshot_id' is {str(text)[:40]!r}, not a number") from None
 
 
 class RunPins(_PinDocument):

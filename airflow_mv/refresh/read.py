@@ -131,7 +131,7 @@ def readable(
         why = "; ".join(reason.message for reason in observation.freshness.reasons)
         if stager is None:
             raise StaleViewError(
-                f"view {loaded.identifier} is {state} ({why}) and may not be read like that. Refresh it first, or "
+                f"view {loaded.identifier} is {state} ({why}) and its rows may not be read. Refresh it first, or "
                 "create it with --allow-stale-data"
             )
         log.info("%s is %s: refreshing it before it is read (%s)", loaded.identifier, state, why)

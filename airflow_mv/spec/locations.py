@@ -26,7 +26,7 @@ _WITHOUT_HOST = frozenset({"file", "hdfs", "viewfs"})
 _AZURE = frozenset({"abfss", "wasbs"})
 _DEFAULT_PORTS = {"hdfs": ":8020"}
 _PARTS = re.compile(r"([A-Za-z][A-Za-z0-9+.\-]*):(?://([^/]*))?(.*)", re.DOTALL)
-#: pyiceberg reads only what stands before these characters.
+#: pyiceberg ignores a location's text from one of these characters on.
 _END_OF_PATH = re.compile(r"[?#]|;[^/]*$")
 _MOST_ENCODINGS = 8
 

@@ -115,7 +115,7 @@ def _column(
     column = span.column or properties.get(COLUMN_PROPERTY)
     if column is None:
         raise ConfigurationError(
-            f"view {view}: which column is the interval of? Name it (--interval-column, interval_column=), or set the "
+            f"view {view} has no interval column: name one (--interval-column, interval_column=), or set the "
             f"view's property {COLUMN_PROPERTY}; {would}"
         )
     if column not in fit:

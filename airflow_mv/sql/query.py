@@ -529,7 +529,7 @@ def _tokens(sql: str, view: str) -> list[Token]:
         unclosed = next((match for match in _LEXEMES.finditer(sql) if match["unclosed"]), None)
         if unclosed:
             raise query_error(sql, unclosed.start(), f"{unclosed[0]} is never closed", view) from error
-        raise query_error(sql, error.end or 0, "this is not readable", view) from error
+        raise query_error(sql, error.end or 0, "this cannot be parsed", view) from error
     if all(token.token_type is TokenType.SEMICOLON for token in tokens):
         raise InvalidQueryError(f"view {view}: the query is empty")
     return tokens
@@ -555,7 +555,7 @@ def _check_tokens(text: str, tokens: Sequence[Token], view: str) -> None:
 
 def _refusal(token: Token, before: TokenType | None, after: Token | None) -> str | None:
     if any(comment.endswith("\\") or "/*+" in comment for comment in token.comments):
-        return "a comment near here ends with a backslash or holds a hint: Spark takes its end to be elsewhere"
+        return "a comment near here ends with a backslash or holds a hint: Spark ends it at another place"
     kind, word = token.token_type, token.text.lower()
     is_call = after is not None and after.token_type is TokenType.L_PAREN
     if kind is TokenType.SEMICOLON:
@@ -563,7 +563,7 @@ def _refusal(token: Token, before: TokenType | None, after: Token | None) -> str
     if is_call and word in _CALLS_JAVA and kind is not TokenType.STRING:
         return f"{word}() calls any Java code: its result does not depend on snapshots alone"
     if is_call and word in _TELL_PLACES and kind is not TokenType.STRING:
-        return f"{word}() depends on where a row is stored or read, which changes while rows do not: leave it out"
+        return f"{word}() depends on where a row is stored or read, which changes while rows do not: remove it"
     if is_call and word == "identifier" and kind is TokenType.VAR:
         return "IDENTIFIER() hides the name of the table: write the name itself"
     return _table_refusal(before, after) if kind is TokenType.TABLE and after is not None else None
@@ -601,15 +601,15 @@ def _tree(text: str, tokens: list[Token], view: str) -> exp.Expr:
     except ParseError as error:
         details = error.errors[0]
         description = _TOKEN.sub(r"\1", details["description"])
-        message = f"sqlglot, which reads the query before Spark does, cannot: {description}"
+        message = f"sqlglot, which parses the query before Spark, fails: {description}"
         raise query_error(text, len(details["start_context"] or ""), message, view) from error
     except _TooManyStepsError as error:
-        message = "the query takes sqlglot too long to read: write CROSS JOIN for a JOIN without ON, nest STRUCT less"
+        message = "the query takes sqlglot too long to parse: write CROSS JOIN for a JOIN without ON, nest STRUCT less"
         raise InvalidQueryError(f"view {view}: {message}") from error
     except RecursionError as error:
         raise InvalidQueryError(f"view {view}: the query is nested too deeply for sqlglot to read") from error
     except _PARSER_FAULTS as error:
-        message = f"view {view}: sqlglot, which reads the query before Spark does, cannot ({error!r})"
+        message = f"view {view}: sqlglot, which parses the query before Spark, fails ({error!r})"
         raise InvalidQueryError(message) from error
     if len(trees) != 1 or trees[0] is None:
         raise query_error(text, tokens[0].start, "this is not one query", view)
@@ -626,7 +626,7 @@ def _check_relations(text: str, tree: exp.Expr, view: str) -> None:
             raise query_error(
                 text,
                 _start(node),
-                "LATERAL stands before no subquery: leave it out, or put the name in backticks",
+                "LATERAL is not followed by a subquery: remove it, or put the name in backticks",
                 view,
             )
         if not isinstance(function, exp.Func):
@@ -634,7 +634,7 @@ def _check_relations(text: str, tree: exp.Expr, view: str) -> None:
         name = (function.name if isinstance(function, exp.Anonymous) else function.sql_name()).lower()
         if name.removesuffix("_outer") not in _TABLE_FUNCTIONS or node.args.get("db"):
             known = ", ".join(sorted(_TABLE_FUNCTIONS))
-            message = f"what the table function {name}() reads has no snapshots: only {known} are allowed"
+            message = f"the table function {name}() reads data without snapshots: only {known} are allowed"
             raise query_error(text, _start(node), message, view)
 
 
@@ -650,7 +650,7 @@ def _check_columns(text: str, tree: exp.Expr, view: str) -> None:
     places = _PLACES - {_fold(alias.alias) for alias in tree.find_all(exp.Alias)}
     for column in tree.find_all(exp.Column):
         if _fold(column.name) in places:
-            message = f"{column.name} is where Iceberg has stored a row, which maintenance changes: leave it out"
+            message = f"{column.name} depends on where Iceberg stores a row, which maintenance changes: remove it"
             raise query_error(text, _start(column), message, view)
 
 

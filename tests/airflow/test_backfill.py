@@ -323,6 +323,6 @@ def test_the_example_asks_for_the_day_of_its_run(airflow: Airflow, sales: Lake) 
         }
     )
     assert run.values["refresh"]["outcome"] == "fresh"
-    assert "from the schedule's moment before to the run's own" in run.task_log("refresh")
+    assert "from the schedule's previous time to the run's" in run.task_log("refresh")
     assert "the schedule's last whole interval before 2024-06-03T13:37:00+00:00" in clicked.task_log("refresh")
     assert told.values["refresh"]["interval"]["start"] == "2024-06-01T00:00:00+00:00"

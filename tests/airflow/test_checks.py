@@ -36,7 +36,7 @@ def test_the_example_publishes_good_rows_and_holds_bad_ones(airflow: Airflow, sa
     log = held.task_log("refresh")
     assert held.states == {"refresh": "failed"}
     assert "CheckFailedError: view lake.sales.daily: 1 of 6 checks failed, so nothing was published" in log
-    assert "check 'amount >= 0': wanted amount >= 0, of each row; found rows that break it: 1" in log
+    assert "check 'amount >= 0': wanted amount >= 0, of each row; found violating rows: 1" in log
     assert "row region=west, orders=1, amount=-3" in log
     assert held.events == []
     assert sales.read() == before

@@ -341,9 +341,9 @@ def test_killing_the_task_ends_spark_submit_and_removes_its_settings(
 
 def test_what_the_operator_sets_itself_is_refused_when_the_dag_is_read() -> None:
     """Silently ignored arguments cost an afternoon."""
-    with pytest.raises(ConfigurationError, match="takes no 'application': the operator sets it itself"):
+    with pytest.raises(ConfigurationError, match="has no argument 'application': the operator sets it itself"):
         RefreshMaterializedViewOperator(task_id="refresh", view=VIEW, application="my.py")
-    with pytest.raises(ConfigurationError, match="takes no 'conn_id': use spark_conn_id"):
+    with pytest.raises(ConfigurationError, match="has no argument 'conn_id': use spark_conn_id"):
         CreateMaterializedViewOperator(task_id="create", view=VIEW, sql=QUERY, conn_id="mine")
 
 

@@ -79,7 +79,7 @@ def test_a_failed_check_publishes_nothing_and_logs_the_rows(home: Lake, caplog: 
 
     message = str(error)
     assert message.startswith(f"view {home('daily')}: 2 of 3 checks failed, so nothing was published")
-    assert "check 'amount >= 0': wanted amount >= 0, of each row; found rows that break it: 1" in message
+    assert "check 'amount >= 0': wanted amount >= 0, of each row; found violating rows: 1" in message
     assert "row day=3, region=north, amount=-5" in message
     assert "row day=3, region=NULL, amount=7" in caplog.text
     assert [result.name for result in error.results] == ["amount >= 0", "not_null(region, day)"]
@@ -168,7 +168,7 @@ def test_a_warning_is_logged_and_the_rows_are_published(lake: Lake, caplog: pyte
     assert result.outcome == "refreshed"
     assert "row day=3, region=north, amount=-5" in caplog.text
     (check,) = history(home.catalog, home("daily"))[-1]["checks"]
-    assert check == {"name": "amount >= 0", "result": "warned", "observed": "rows that break it: 1"}
+    assert check == {"name": "amount >= 0", "result": "warned", "observed": "violating rows: 1"}
     assert "amount=-5" not in json.dumps(result.to_dict())
 
 
@@ -192,7 +192,7 @@ def test_the_first_refresh_is_checked_without_a_comparison(lake: Lake) -> None:
     assert lake.status("daily").state == "never-refreshed"
 
     result = refresh(lake, row_count_change(at_most_down=0.0), row_count(at_least=3, at_most=3))
-    assert result.checks[0].observed == "rows: 3, none before to compare with"
+    assert result.checks[0].observed == "rows: 3, no earlier rows"
     assert len(read(lake)) == 3
 
 

@@ -33,8 +33,8 @@ def _appended(turn: int) -> Iterator[str]:
 
 
 STEPS = {
-    "facts come": tuple(_appended(1)),
-    "facts come and go": (
+    "facts appended": tuple(_appended(1)),
+    "facts changed": (
         *(f"DELETE FROM {table} WHERE {number} % 31 = 3" for table, number in _NUMBERS.items()),
         *_appended(2),
         "UPDATE inventory SET inv_quantity_on_hand = inv_quantity_on_hand + 40 WHERE inv_item_sk % 23 = 4",

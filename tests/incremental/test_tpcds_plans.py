@@ -31,10 +31,10 @@ def _column(change: str) -> dict[int, str]:
 
 def test_at_least_ninety_queries_are_incremental_after_appends(folder: Path) -> None:
     """The planned modes agree with the page: here for each sixth query, below for all."""
-    promised = _column("facts come")
+    promised = _column("facts appended")
     assert sum(mode != "full" for mode in promised.values()) >= 90
     numbers = range(2, 100, 6)
-    found = {row.query: row.mode for row in plans(folder, ["facts come"], numbers)}
+    found = {row.query: row.mode for row in plans(folder, ["facts appended"], numbers)}
     assert found == {number: mode for number, mode in promised.items() if number in numbers}
 
 

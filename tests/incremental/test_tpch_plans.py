@@ -35,8 +35,8 @@ _PAGE = Path(__file__).parents[2] / "docs" / "incremental-tpch.md"
 _SPACE = "tpch"
 #: The tables that each kind of change writes to, and whether rows are only added.
 _WRITTEN = {
-    "orders come and go": (("orders", "lineitem"), False),
-    "orders come": (("orders", "lineitem"), True),
+    "orders replaced": (("orders", "lineitem"), False),
+    "orders appended": (("orders", "lineitem"), True),
     "dimensions are updated": (("customer", "supplier", "part", "partsupp", "nation"), False),
 }
 

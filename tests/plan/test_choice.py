@@ -171,18 +171,18 @@ def test_a_view_whose_storage_table_another_writer_changed_is_recomputed_only_if
     on_fallback: FallbackPolicy,
 ) -> None:
     """Such a recompute is unexpected, so it is a fallback like any other."""
-    written = (Reason(Code.STORAGE_CHANGED, "others write to it"),)
+    written = (Reason(Code.STORAGE_CHANGED, "another writer has changed it"),)
     alternatives = Alternatives(written, FULL)
     found = Freshness(State.STALE, written, ())
     if on_fallback == "fail":
-        with pytest.raises(RefreshRefusedError, match="others write to it"):
+        with pytest.raises(RefreshRefusedError, match="another writer has changed it"):
             by_cost(found, alternatives, Policy("fail"), view="lake.s.v")
         return
     choice = by_cost(found, alternatives, Policy(on_fallback), view="lake.s.v")
 
     assert choice.mode == (Mode.NOOP if on_fallback == "skip" else Mode.FULL)
     assert [reason.code for reason in choice.reasons].count(Code.STORAGE_CHANGED) == 1
-    assert "others write to it" in (fallback(choice.reasons) or "") or on_fallback == "skip"
+    assert "another writer has changed it" in (fallback(choice.reasons) or "") or on_fallback == "skip"
 
 
 def test_only_an_unexpected_mode_has_a_warning() -> None:

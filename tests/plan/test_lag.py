@@ -167,7 +167,7 @@ def test_rows_of_another_definition_are_invalid_and_never_within_grace() -> None
 
 
 def test_rows_that_another_writer_changed_in_the_storage_table_are_never_within_grace() -> None:
-    changed = Freshness(State.STALE, (Reason(Code.STORAGE_CHANGED, "others write to it"),), ())
+    changed = Freshness(State.STALE, (Reason(Code.STORAGE_CHANGED, "another writer has changed it"),), ())
     assert readiness(Observed(changed, ()), timedelta(days=999)) == Readiness.STALE
 
 

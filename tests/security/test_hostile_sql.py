@@ -78,7 +78,7 @@ REFUSED = {
     "10 MiB": ("SELECT '" + "x" * 10_485_760 + "'", "at most 1048576"),
     "500 levels": ("SELECT " + "(" * 500 + "1" + ")" * 500, "nested too deeply"),
     "doubling joins": ("SELECT * FROM orders " + "JOIN orders " * 60, "takes sqlglot too long|too deeply"),
-    "an unclosed comment": ("SELECT 1 /* /*", "never closed|not readable"),
+    "an unclosed comment": ("SELECT 1 /* /*", "never closed|cannot be parsed"),
     "half a surrogate pair": ("SELECT '\ud800'", "not Unicode text"),
     "nothing": (" -- nothing", "the query is empty"),
     "a function that is not there": ("SELECT * FROM my_temporary_function(1)", "the table function"),

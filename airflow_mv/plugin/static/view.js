@@ -133,7 +133,7 @@ function plan(found) {
 }
 
 function cost({ seconds, bytes_read: read, rows_changed: changed }) {
-  if (seconds === null) return "unknown, as the size of a base table is";
+  if (seconds === null) return "unknown, because the size of a base table is unknown";
   const rows = changed === null ? ", an unknown number of changed rows" : changed ? `, ${count(changed)} changed rows` : "";
   return `about ${duration(seconds)}, reads ${bytes(read)}${rows}`;
 }

@@ -35,7 +35,7 @@ def test_a_storage_table_that_someone_else_changed_is_refused_and_rebuilt_on_req
     assert name is not None
     lake.run(f"DELETE FROM {name.sql()} WHERE k = 1", "INSERT INTO {ns}.r VALUES (3, 3)")
 
-    with pytest.raises(RefreshRefusedError, match="others write to it"):
+    with pytest.raises(RefreshRefusedError, match="another writer has changed it"):
         lake.refresh("v", on_fallback="fail")
     assert lake.refresh("v", full=True).mode == "full"
     check(lake, "v", SUMS, in_duckdb=False)

@@ -43,7 +43,7 @@ def _played(
 @pytest.mark.slow
 def test_queries_of_each_sort_are_refreshed_from_what_changed(lake: Lake, tmp_path: Path) -> None:
     """Orders and their lineitems came and went: none of these is computed in full."""
-    found = _played(lake, tmp_path, "v2-merge-on-read", FEW, ("orders come and go",))
+    found = _played(lake, tmp_path, "v2-merge-on-read", FEW, ("orders replaced",))
     assert {row.query for row in found if row.mode != "full"} == set(FEW)
 
 
