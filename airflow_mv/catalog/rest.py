@@ -183,9 +183,9 @@ class RestViews:
         if response is not None and (known or listed) and _is_refused(response):
             raise refusal
         raise CommitStateUnknownError(
-            f"{refusal}. It may or may not have been dropped: drop it again; that there is no such view means that it "
-            "was. A server that lists the view and can neither load nor drop it may not be able to read its metadata "
-            f"file: delete that file, which the server's log names, then run `airflow-mv drop {view} --force`"
+            f"{refusal}. It may or may not have been dropped: drop it again; if it does not exist, it was "
+            "dropped. A server that lists the view and can neither load nor drop it may not be able to read its "
+            f"metadata file: delete that file, which the server's log names, then run `airflow-mv drop {view} --force`"
         )
 
     def _listed(self, view: Identifier) -> bool:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A real Airflow (SQLite, no scheduler), a real lake behind connections, and runs of DAG files with their log."""
+"""A real Airflow (SQLite, no scheduler), a real lake behind connections, and runs of DAG files with their logs."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ from tests.airflow.runner import ANSWER
 from tests.builders import Lake, lake
 from tests.services import postgres_database
 
-#: Where Spark's applications are shown, as Airflow is told.
+#: The URL of Spark applications, as configured in Airflow.
 HISTORY = "http://history.example.com/"
 VIEW = "lake.sales.daily"
-#: Small data needs small settings; they also show that a user's ``conf`` is kept.
+#: Small data needs small settings; they also show that a user's ``conf`` is preserved.
 SMALL = '{"spark.sql.shuffle.partitions": "2", "spark.ui.enabled": "false"}'
 _HEADER = """\
 from datetime import timedelta
@@ -41,7 +41,7 @@ from airflow.sdk import DAG, chain, task
 
 @dataclass(frozen=True)
 class Run:
-    """A finished DAG run, and what it left in Airflow's database."""
+    """A finished DAG run, and its results in Airflow's database."""
 
     log: str
     state: str = ""
@@ -61,7 +61,7 @@ class Run:
 
 @dataclass
 class Airflow:
-    """Runs DAGs; its process starts at the first one, with this environment."""
+    """Runs DAGs; its process starts with the first run, with this environment."""
 
     folder: Path
     connections: dict[str, dict[str, Any]] = field(default_factory=dict)
@@ -69,7 +69,7 @@ class Airflow:
     process: subprocess.Popen[str] | None = None
 
     def connect(self, conn_id: str, **fields: Any) -> None:
-        """Add a connection, for the runs and for this process."""
+        """Add a connection for the runs and for this process."""
         forget()
         self.connections[conn_id] = fields
         os.environ[f"AIRFLOW_CONN_{conn_id.upper()}"] = json.dumps(fields)
@@ -82,7 +82,7 @@ class Airflow:
         self.connections.clear()
 
     def run(self, tasks: str, meanwhile: tuple[str, Callable[[], object]] | None = None, **arguments: Any) -> Run:
-        """Run a DAG of these tasks; ``meanwhile`` is called once, when the log first has its text."""
+        """Run a DAG with these tasks; ``meanwhile`` is called once, when the log contains its text."""
         file = self.folder / f"dag_{uuid.uuid4().hex[:8]}.py"
         body = textwrap.indent(textwrap.dedent(tasks), "    ")
         file.write_text(f'{_HEADER}\nwith DAG("{file.stem}", schedule=None):\n{body}\n')
@@ -102,7 +102,7 @@ class Airflow:
         lines: list[str] = []
         for line in process.stdout:
             if line.startswith(ANSWER):
-                print("".join(lines))  # pytest shows it where the test fails
+                print("".join(lines))  # pytest shows it if the test fails
                 return Run("".join(lines), **json.loads(answer.read_text()))
             lines.append(line)
             if meanwhile and meanwhile[0] in line:
@@ -143,7 +143,7 @@ def _without_connections() -> dict[str, str]:
 
 @pytest.fixture(scope="session")
 def shared_airflow(_postgres: URL, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shared]:
-    """A whole Airflow, with a scheduler, for all modules that need one."""
+    """A complete Airflow with a scheduler, for all modules that need one."""
     with postgres_database(_postgres) as database:
         found = Shared(DemoHome(tmp_path_factory.mktemp("shared")), database)
         yield found
@@ -152,7 +152,7 @@ def shared_airflow(_postgres: URL, tmp_path_factory: pytest.TempPathFactory) -> 
 
 @pytest.hookimpl(trylast=True)
 def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
-    """Airflow's processes are no load on tests that do not ask for them."""
+    """Stop Airflow's processes before tests that do not use them."""
     shared = getattr(item, "funcargs", {}).get("shared_airflow")
     if shared and "shared_airflow" not in getattr(nextitem, "fixturenames", ()):
         shared.stop()
@@ -167,7 +167,7 @@ def _airflow(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Airflow]:
 
 @pytest.fixture(scope="module")
 def module_airflow(_airflow: Airflow) -> Iterator[Airflow]:
-    """Airflow without any connection, for a story that several tests read."""
+    """Airflow without connections, for a story that several tests read."""
     _airflow.disconnect()
     yield _airflow
     _airflow.disconnect()
@@ -175,7 +175,7 @@ def module_airflow(_airflow: Airflow) -> Iterator[Airflow]:
 
 @pytest.fixture
 def airflow(_airflow: Airflow) -> Iterator[Airflow]:
-    """Airflow without any connection."""
+    """Airflow without connections."""
     before = dict(_airflow.connections)
     _airflow.disconnect()
     yield _airflow

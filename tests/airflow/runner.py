@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A process of its own that runs DAG files in a real Airflow: its output is the log as a user reads it.
+"""A separate process that runs DAG files in a real Airflow: its output is the log as a user reads it.
 
-It takes a JSON line for each run on stdin. The answer is in the file that the line names, since child processes of
-Airflow write to the same stdout at any time; a line that begins with :data:`ANSWER` says that it is complete.
+It reads a JSON line for each run from stdin. The answer is in the file that the line names, because child processes
+of Airflow write to the same stdout at any time; a line that begins with :data:`ANSWER` says that it is complete.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ ANSWER = "<<<answer>>>"
 
 
 def main() -> None:
-    """Serve runs until stdin ends."""
+    """Execute runs until stdin ends."""
     from airflow.models.dagbundle import DagBundleModel
     from airflow.utils.db import initdb
     from airflow.utils.session import create_session
@@ -34,8 +34,8 @@ def main() -> None:
         before = dict(os.environ)
         os.environ.update(request["environment"])
         answer = _run(Path(request["file"]), request["arguments"])
-        # In Airflow each task has a process of its own, and so has the triggerer: the next run inherits neither this
-        # run's environment nor the catalogs that its triggers have opened.
+        # In Airflow each task has its own process, and so has the triggerer: the next run inherits neither this run's
+        # environment nor the catalogs that its triggers have opened.
         forget()
         os.environ.clear()
         os.environ.update(before)
@@ -88,13 +88,13 @@ def _left_by(run: Any) -> dict[str, Any]:
 
 
 def _name(item: Any) -> str:
-    """Return a task's id, and of a mapped one its number."""
+    """Return a task's id, with the map index of a mapped task."""
     return str(item.task_id) if item.map_index < 0 else f"{item.task_id}[{item.map_index}]"
 
 
 if __name__ == "__main__":
     main()
-    # As Airflow ends its tasks: threads that a library has left do not hold it, and no pool of one stays behind.
+    # As Airflow ends its tasks: threads of libraries do not keep the process running, and no pool remains.
     for child in multiprocessing.active_children():
         child.kill()
     sys.stdout.flush()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The parts of Airflow that are used although they are not public. A release that moved one fails here."""
+"""The private parts of Airflow that are used. A release that changed one fails here."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def test_a_secret_that_airflow_knows_is_masked() -> None:
 
 @pytest.mark.parametrize("kind", [CronDataIntervalTimetable, CronTriggerTimetable, ServerTimetable])
 def test_the_expression_and_the_zone_of_a_schedule_are_found(kind: type) -> None:
-    """For the schedule's moment before or after another one, and for what a day is."""
+    """The expression is needed for the previous and next tick of a schedule, the zone for its days."""
     timetable = kind("0 4 * * *", timezone="Europe/Berlin")
     assert timetable_field(timetable, "expression") == "0 4 * * *"
     zone = timetable_field(timetable, "timezone")
@@ -54,7 +54,7 @@ COMPATIBILITY = {"hooks/airflow_compat.py", "operators/spark_provider.py", "cata
 
 
 def test_private_names_of_these_libraries_are_used_in_three_modules_only() -> None:
-    """A new one belongs there, with a test."""
+    """A new use of a private name belongs there, with a test."""
     private = re.compile(
         r"(from|import) (airflow|pyiceberg)\.[\w.]*\b_[a-z]|from (airflow|pyiceberg)\b.* import _[A-Za-z]"
     )

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""DAG files with chains of views: they are parsed often, on machines without access to a catalog."""
+"""DAG files with chains of views are parsed often, on hosts without access to a catalog."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from airflow_mv.operators import refresh_params
 
 DAILY, TOTAL, TOP = "lake.sales.daily", "lake.sales.total", "lake.sales.top"
 
-#: Fails on every look at a connection, and has no network.
+#: Fails on every use of a connection, and has no network.
 SERIALIZE = """
 import json, socket, sys
 from airflow.dag_processing.dagbag import DagBag
@@ -54,7 +54,7 @@ def order(views: Views) -> list[str]:
 
 
 def test_the_order_follows_from_the_sql(tmp_path: Path) -> None:
-    """Names that are not full are of the view's own namespace; tables that are no views of the chain do not matter."""
+    """Names without a namespace are in the view's own namespace; tables that are not views of the chain are ignored."""
     views = {
         TOP: "SELECT * FROM lake.sales.total JOIN other.daily USING (n)",
         TOTAL: "WITH daily AS (SELECT 1) SELECT * FROM sales.daily",
@@ -68,8 +68,8 @@ def test_the_order_follows_from_the_sql(tmp_path: Path) -> None:
     }
 
 
-def test_the_order_may_be_told_where_no_sql_tells_it() -> None:
-    """Views that exist, SQL that is a template, and views that are read through plain ones."""
+def test_the_order_can_be_given_if_it_does_not_follow_from_sql() -> None:
+    """For existing views, SQL in templates, and views that are read through plain ones."""
     assert order({TOP: [TOTAL], TOTAL: [DAILY], DAILY: []}) == [DAILY, TOTAL, TOP]
     template = ChainedView(TOTAL, sql="SELECT * FROM {{ params.table }}", after=[DAILY])
     assert order([template, DAILY, ChainedView(TOP, sql="SELECT * FROM plain", after=[TOTAL])]) == [DAILY, TOTAL, TOP]
@@ -88,29 +88,29 @@ def test_the_order_may_be_told_where_no_sql_tells_it() -> None:
         (["lake.a.`x y`", "lake.a.`x/y`"], ConfigurationError, "both have the task 'x_y'"),
     ],
 )
-def test_what_is_wrong_in_the_file_is_an_import_error_that_names_it(
+def test_an_error_in_the_file_is_an_import_error_that_names_it(
     views: Views, error: type[Exception], message: str
 ) -> None:
-    """In the UI's list of import errors, not in a run at night."""
+    """It is shown in the UI's list of import errors, not by a failed run."""
     with pytest.raises(error, match=message):
         materialized_views_dag("wrong", views)
 
 
 @pytest.mark.parametrize("arguments", [{}, {"views": [DAILY], "namespace": "lake.sales"}, {"namespace": "sales"}])
-def test_a_chain_is_of_views_or_of_a_namespace(arguments: dict[str, Any]) -> None:
+def test_a_chain_has_either_views_or_a_namespace(arguments: dict[str, Any]) -> None:
     with pytest.raises(ConfigurationError, match="namespace"):
         materialized_views_dag("wrong", **arguments)
 
 
-def test_tasks_are_named_as_their_views(tmp_path: Path) -> None:
-    """By name; views of several namespaces by both."""
+def test_tasks_are_named_like_their_views(tmp_path: Path) -> None:
+    """By the view's name; with the namespace if there are several."""
     assert {"refresh_daily", "refresh_total"} <= {*materialized_views_dag("one", [DAILY, TOTAL]).task_ids}
     two = materialized_views_dag("two", [DAILY, "lake.ops.daily", "lake.ops.`2024 Q1`"])
     assert {"refresh_sales_daily", "refresh_ops_daily", "refresh_ops_2024_Q1"} <= {*two.task_ids}
 
 
-def test_a_dag_of_views_has_what_a_user_expects_and_gives_way_to_what_he_says() -> None:
-    """The defaults are those of a chain that runs at night."""
+def test_a_dag_of_views_has_useful_defaults_that_arguments_override() -> None:
+    """The defaults are meant for a chain that runs daily."""
     dag = materialized_views_dag("quiet", {TOTAL: [DAILY], DAILY: []}, tags=["sales"])
     assert (dag.catchup, dag.max_active_runs, dag.default_args["retries"]) == (False, 1, 2)
     assert (dag.tags, {*dag.params}) == ({"airflow-mv", "sales"}, {*refresh_params()})
@@ -124,8 +124,8 @@ def test_a_dag_of_views_has_what_a_user_expects_and_gives_way_to_what_he_says() 
     assert own.get_task("pin").retries == 1
 
 
-def test_a_view_of_a_chain_may_have_arguments_of_its_own() -> None:
-    """They win over those of the chain."""
+def test_a_view_of_a_chain_may_have_its_own_arguments() -> None:
+    """They override those of the chain."""
     views = [ChainedView(DAILY, refresh={"on_fallback": "fail"}), TOTAL]
     dag = materialized_views_dag("own", views, refresh={"on_fallback": "skip"}, connections={"iceberg_conn_id": "ice"})
     daily, total, pin = (dag.get_task(name) for name in ("refresh_daily", "refresh_total", "pin"))
@@ -133,8 +133,8 @@ def test_a_view_of_a_chain_may_have_arguments_of_its_own() -> None:
     assert (daily.iceberg_conn_id, pin.iceberg_conn_id) == ("ice", "ice")
 
 
-def test_two_entrances_have_the_same_tasks_and_say_so() -> None:
-    """Each page of the UI leads to the other."""
+def test_the_two_dags_of_a_chain_have_the_same_tasks_and_link_to_each_other() -> None:
+    """Each DAG's page in the UI links to the other."""
     first, second = materialized_views_dags("sales", [DAILY], on=None, every="@daily", periodic={"scope": "as_of"})
     assert (first.dag_id, second.dag_id) == ("sales", "sales_periodic")
     assert first.task_ids == second.task_ids
@@ -145,18 +145,18 @@ def test_two_entrances_have_the_same_tasks_and_say_so() -> None:
     assert "`sales`" in str(second.doc_md)
 
 
-def test_a_file_that_did_not_change_makes_no_new_dag_version(tmp_path: Path) -> None:
-    """It is read every few seconds, by processes with hash seeds of their own, and asks nobody."""
+def test_an_unchanged_file_makes_no_new_dag_version(tmp_path: Path) -> None:
+    """It is parsed every few seconds by processes with different hash seeds, without access to any service."""
     file = tmp_path / "dags" / "chains.py"
     file.parent.mkdir()
     file.write_text(FILE)
     command = [sys.executable, "-c", SERIALIZE, str(file)]
-    said = []
+    reports = []
     for seed in ("1", "2"):
         environment = {key: value for key, value in os.environ.items() if not key.startswith("AIRFLOW_CONN_")}
         environment |= {"PYTHONHASHSEED": seed, "AIRFLOW__LOGGING__LOGGING_LEVEL": "ERROR"}
         done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
         assert done.returncode == 0, done.stderr
-        said.append(json.loads(done.stdout.splitlines()[-1]))
-    assert said[0] == said[1]
-    assert {*said[0]} == {"named", "listed", "events", "events_periodic"}
+        reports.append(json.loads(done.stdout.splitlines()[-1]))
+    assert reports[0] == reports[1]
+    assert {*reports[0]} == {"named", "listed", "events", "events_periodic"}

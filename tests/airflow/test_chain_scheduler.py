@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Chains of views in a whole Airflow: siblings in parallel, cleared tasks, and two DAGs of one chain."""
+"""Chains of views in a complete Airflow: parallel views, cleared tasks, and two DAGs for one chain."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ class Chains(Deployment):
 
 @pytest.fixture(scope="module")
 def deployment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Chains]:
-    """Five views; one base table is gone, the other has been compacted since the views were refreshed."""
+    """Five views; one base table is dropped, the other has been compacted since the views were refreshed."""
     home = DemoHome(tmp_path_factory.mktemp("chains"))
     for name in ("dags", "meeting", "warehouse"):
         (home.folder / name).mkdir()
@@ -111,14 +111,14 @@ def deployment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Chains]:
 
 @pytest.fixture(scope="module")
 def first(deployment: Chains) -> dict[str, str]:
-    """The states of a run's tasks; the siblings of the first level wait for each other."""
+    """The states of a run's tasks; the views of the first level wait for each other."""
     return deployment.run("chain", "first")
 
 
-def test_siblings_run_at_once_and_a_failed_one_holds_up_only_what_reads_it(
+def test_views_of_a_level_run_in_parallel_and_a_failed_one_blocks_only_its_readers(
     deployment: Chains, first: dict[str, str]
 ) -> None:
-    """The refreshes of two views end only when both have begun."""
+    """The refreshes of two views end only after both have begun."""
     assert first == {
         "pin": "success",
         "refresh_counts": "success",
@@ -130,10 +130,10 @@ def test_siblings_run_at_once_and_a_failed_one_holds_up_only_what_reads_it(
     assert status(deployment.catalog, "lake.sales.counts").state == "fresh"
 
 
-def test_a_cleared_refresh_keeps_the_cut_of_its_run_and_a_cleared_run_takes_a_new_one(
+def test_a_cleared_refresh_keeps_the_snapshots_of_its_run_and_a_cleared_run_pins_new_ones(
     deployment: Chains, first: dict[str, str]
 ) -> None:
-    """Siblings that are done already are of that cut: a single one must not go its own way."""
+    """Finished views have the run's snapshot set, so a single view must not use another one."""
     pinned = deployment.value("chain", "first", "pin")["base_tables"]["lake.sales.orders"]["snapshot_id"]
     head = deployment.lake.compact()
     assert deployment.clear("first", "refresh_counts")["refresh_counts"] == "success"
@@ -145,10 +145,10 @@ def test_a_cleared_refresh_keeps_the_cut_of_its_run_and_a_cleared_run_takes_a_ne
     assert (anew["outcome"], anew["base_tables"]) == ("refreshed", {"lake.sales.orders": head})
 
 
-def test_only_the_periodic_entrance_can_be_backfilled_and_both_may_run_at_once(
+def test_only_the_scheduled_dag_can_be_backfilled_and_both_dags_may_run_at_once(
     deployment: Chains, first: dict[str, str]
 ) -> None:
-    """Each run is right, in whatever order they come; the views end up fresh."""
+    """Each run is correct in any order; the views end up fresh."""
     with pytest.raises(urllib.error.HTTPError) as refused:
         deployment.backfill("events")
     assert refused.value.code == 422
@@ -171,6 +171,6 @@ def test_only_the_periodic_entrance_can_be_backfilled_and_both_may_run_at_once(
         assert record.snapshots == {"lake.sales.orders": head}
 
 
-def test_one_dag_may_have_both_entrances_by_a_schedule_of_assets_or_time(deployment: Chains) -> None:
-    """Airflow takes it for a periodic one."""
+def test_one_dag_may_be_started_by_a_schedule_of_assets_or_time(deployment: Chains) -> None:
+    """Airflow treats it as a periodic DAG."""
     assert deployment.backfill("both", "/dry_run")["total_entries"] == 2

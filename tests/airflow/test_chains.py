@@ -27,7 +27,7 @@ DAILY, TOTALS, COUNTS = "lake.sales.daily", "lake.sales.total", "lake.sales.coun
 
 @pytest.fixture
 def chain(sales: Lake) -> Lake:
-    """Two views of a base table, one of them read by a third; compaction has moved the base table since."""
+    """Two views of a base table, one of them read by a third; the base table has been compacted since."""
     sales.view()
     sales.view("total", TOTAL)
     sales.view("counts", COUNT)
@@ -38,14 +38,14 @@ def chain(sales: Lake) -> Lake:
 
 
 def run(airflow: Airflow, text: str, **arguments: Any) -> Run:
-    """Run the one DAG of a file."""
+    """Run the DAG of a file."""
     file = airflow.folder / f"chain_{uuid.uuid4().hex[:8]}.py"
     file.write_text(f"{HEADER}\n{textwrap.dedent(text).replace('DAG_ID', file.stem)}\n")
     return airflow.run_file(file, **arguments)
 
 
-def test_a_chain_is_refreshed_in_order_from_one_cut(airflow: Airflow, chain: Lake) -> None:
-    """The base table moves on before each refresh; all are of the snapshots that were pinned first."""
+def test_a_chain_is_refreshed_in_order_from_one_consistent_snapshot_set(airflow: Airflow, chain: Lake) -> None:
+    """The base table changes before each refresh; all views use the snapshots that were pinned first."""
     pinned = chain.head()
     found = run(
         airflow,
@@ -72,8 +72,8 @@ def test_a_chain_is_refreshed_in_order_from_one_cut(airflow: Airflow, chain: Lak
     assert f"lake.sales.orders at snapshot {pinned}" in found.task_log("pin")
 
 
-def test_a_refresh_that_published_tells_the_consumers_of_its_view(airflow: Airflow, chain: Lake) -> None:
-    """With refresh id, mode, base snapshots, rows, and how far behind the view was."""
+def test_a_published_refresh_emits_an_asset_event_for_its_consumers(airflow: Airflow, chain: Lake) -> None:
+    """It has the refresh id, the mode, the base snapshots, the number of rows, and the lag of the view."""
     found = run(airflow, f'materialized_views_dag("DAG_ID", ["{COUNTS}"])')
 
     ((task_id, asset, extra),) = found.events
@@ -83,8 +83,8 @@ def test_a_refresh_that_published_tells_the_consumers_of_its_view(airflow: Airfl
     assert extra["base_tables"] == {"lake.sales.orders": str(chain.head())}
 
 
-def test_a_failed_view_holds_up_only_those_that_read_it(airflow: Airflow, chain: Lake) -> None:
-    """Its siblings are refreshed, and the run fails."""
+def test_a_failed_view_blocks_only_the_views_that_read_it(airflow: Airflow, chain: Lake) -> None:
+    """Other views are refreshed, and the run fails."""
     chain.table("others")
     chain.view("other", OTHER)
     chain.view("above", "SELECT n FROM lake.sales.other")
@@ -110,8 +110,8 @@ def test_a_failed_view_holds_up_only_those_that_read_it(airflow: Airflow, chain:
     assert "another try would fail in the same way" in log
 
 
-def test_views_in_a_wrong_order_are_told_before_anything_is_refreshed(airflow: Airflow, chain: Lake) -> None:
-    """The DAG file cannot know what views read whose SQL it has not; the first task does."""
+def test_views_in_a_wrong_order_are_reported_before_anything_is_refreshed(airflow: Airflow, chain: Lake) -> None:
+    """The DAG file does not have the views' SQL, so the first task checks the order."""
     found = run(airflow, f'materialized_views_dag("DAG_ID", ["{TOTALS}", "{DAILY}"])')
     assert found.states == {"pin": "success", "refresh_total": "failed", "refresh_daily": "success"}
     assert "it reads lake.sales.daily, which the DAG refreshes without an order to it" in found.task_log("pin")
@@ -119,7 +119,7 @@ def test_views_in_a_wrong_order_are_told_before_anything_is_refreshed(airflow: A
 
 
 def test_a_task_can_be_mapped_over_views(airflow: Airflow, chain: Lake) -> None:
-    """Each instance shows its view, and makes the event of that view's asset, which nobody has named."""
+    """Each instance shows its view, and emits the event of that view's asset, which the DAG does not name."""
     found = run(
         airflow,
         f"""
@@ -142,7 +142,7 @@ def test_a_task_can_be_mapped_over_views(airflow: Airflow, chain: Lake) -> None:
 
 
 def test_a_mapped_refresh_of_a_fresh_view_makes_no_event(airflow: Airflow, sales: Lake) -> None:
-    """As an ordinary one."""
+    """Like an unmapped refresh."""
     sales.view()
     sales.refresh()
     found = run(
@@ -157,8 +157,8 @@ def test_a_mapped_refresh_of_a_fresh_view_makes_no_event(airflow: Airflow, sales
     assert found.events == []
 
 
-def test_the_views_of_a_namespace_are_listed_and_ordered_by_the_run(airflow: Airflow, chain: Lake) -> None:
-    """The DAG file names none: a view that was created a minute ago is among them."""
+def test_the_views_of_a_namespace_are_listed_and_ordered_at_run_time(airflow: Airflow, chain: Lake) -> None:
+    """The DAG file names no view: a view that was just created is included."""
     found = run(airflow, 'materialized_views_dag("DAG_ID", namespace="lake.sales", depth=2)')
 
     assert found.state == "success", found.log
@@ -168,8 +168,8 @@ def test_the_views_of_a_namespace_are_listed_and_ordered_by_the_run(airflow: Air
     assert {asset for _, asset, _ in found.events} == {COUNTS, DAILY}  # the third is fresh: no row has changed
 
 
-def test_in_a_namespace_too_a_failed_view_holds_up_only_those_that_read_it(airflow: Airflow, chain: Lake) -> None:
-    """And the run does not end well, although its last tasks do."""
+def test_in_a_namespace_a_failed_view_blocks_only_the_views_that_read_it(airflow: Airflow, chain: Lake) -> None:
+    """The run fails, although its last tasks succeed."""
     chain.table("others")
     chain.view("other", OTHER)
     chain.view("above", "SELECT n FROM lake.sales.other")
@@ -189,10 +189,10 @@ def test_in_a_namespace_too_a_failed_view_holds_up_only_those_that_read_it(airfl
     assert (found.states["refresh_3"], found.states["refreshed"]) == ("skipped", "upstream_failed")
 
 
-def test_a_namespace_that_is_deeper_than_the_dag_fails_before_anything_is_refreshed(
+def test_a_namespace_with_more_levels_than_the_dag_fails_before_anything_is_refreshed(
     airflow: Airflow, chain: Lake
 ) -> None:
-    """Else the views on top would be left out and nobody told."""
+    """Otherwise views of the last levels would be skipped without notice."""
     found = run(airflow, 'materialized_views_dag("DAG_ID", namespace="lake.sales", depth=1)')
     assert found.states["pin"] == "failed"
     assert set(found.states.values()) == {"failed", "upstream_failed"}
@@ -204,8 +204,8 @@ def test_an_empty_namespace_has_nothing_to_do(airflow: Airflow, sales: Lake) -> 
     assert found.states == {"pin": "success", "views_1": "success", "refresh_1": "skipped", "refreshed": "success"}
 
 
-def test_a_run_by_hand_reads_the_base_tables_as_of_its_parameter(airflow: Airflow, chain: Lake) -> None:
-    """The form in the UI offers it; the task that pins takes it."""
+def test_a_manual_run_reads_the_base_tables_as_of_its_parameter(airflow: Airflow, chain: Lake) -> None:
+    """The UI's trigger form has the parameter; the pin task uses it."""
     first = chain.load().metadata.snapshots[0]
     at = datetime.fromtimestamp(first.timestamp_ms / 1000, UTC).isoformat()
     found = run(airflow, f'materialized_views_dag("DAG_ID", ["{COUNTS}"])', run_conf={"refresh_as_of": at})
@@ -216,8 +216,8 @@ def test_a_run_by_hand_reads_the_base_tables_as_of_its_parameter(airflow: Airflo
     assert f"This run pins the run's parameters: as of {at.replace('T', ' ')}" in found.task_log("pin")
 
 
-def test_a_chain_may_be_of_the_end_of_the_runs_data_interval(airflow: Airflow, chain: Lake) -> None:
-    """The same for all of its views, whenever they are refreshed."""
+def test_a_chain_can_be_pinned_as_of_the_end_of_the_run_s_data_interval(airflow: Airflow, chain: Lake) -> None:
+    """It is the same for all views, whenever they are refreshed."""
     first = chain.load().metadata.snapshots[0]
     at = datetime.fromtimestamp(first.timestamp_ms / 1000, UTC).isoformat()
     text = f'materialized_views_dag("DAG_ID", ["{COUNTS}"], scope="as_of", schedule="@daily")'
@@ -226,25 +226,25 @@ def test_a_chain_may_be_of_the_end_of_the_runs_data_interval(airflow: Airflow, c
     assert found.values["refresh_counts"]["outcome"] == "fresh"
 
 
-def test_a_time_beside_pins_is_refused(airflow: Airflow, chain: Lake) -> None:
-    """It could choose nothing any more."""
+def test_as_of_together_with_pins_is_refused(airflow: Airflow, chain: Lake) -> None:
+    """It would have no effect."""
     found = run(
         airflow,
         f"""
         with DAG("DAG_ID", schedule=None):
             pin = PinBaseTablesOperator(task_id="pin", views=["{COUNTS}"])
             options = dict(view="{COUNTS}", pins=pin.output)
-            RefreshMaterializedViewOperator(task_id="told", as_of="{{{{ dag_run.run_after }}}}", **options)
+            RefreshMaterializedViewOperator(task_id="timed", as_of="{{{{ dag_run.run_after }}}}", **options)
             RefreshMaterializedViewOperator(task_id="scoped", scope="as_of", **options)
         """,
     )
-    assert found.states == {"pin": "success", "told": "failed", "scoped": "failed"}
-    assert "can choose nothing; give it to the task that pins" in found.task_log("told")
+    assert found.states == {"pin": "success", "timed": "failed", "scoped": "failed"}
+    assert "can choose nothing; give it to the task that pins" in found.task_log("timed")
     assert "choose the time in the task that pins" in found.task_log("scoped")
 
 
-def test_pins_that_are_not_there_are_no_permission_to_read_what_is_there_now(airflow: Airflow, chain: Lake) -> None:
-    """A skipped or cleared task leaves no XCom."""
+def test_missing_pins_are_an_error_and_the_current_snapshots_are_not_read(airflow: Airflow, chain: Lake) -> None:
+    """A skipped or cleared task has no XCom."""
     found = run(
         airflow,
         f"""
@@ -273,8 +273,8 @@ def test_a_plan_can_be_pinned_too(airflow: Airflow, chain: Lake) -> None:
     assert found.values["commit"]["base_tables"] == {"lake.sales.orders": pinned}, found.log
 
 
-def test_a_chain_is_a_group_in_a_dag_of_ones_own(airflow: Airflow, chain: Lake) -> None:
-    """Between a gate and a report; creating what is there already is no work."""
+def test_a_chain_can_be_a_task_group_in_another_dag(airflow: Airflow, chain: Lake) -> None:
+    """Between a gate and a report; creating existing views does nothing."""
     found = run(
         airflow,
         f"""
@@ -300,8 +300,8 @@ SHARE = "SELECT d.region, d.amount / t.amount AS share FROM daily d CROSS JOIN t
 SUM = "SELECT sum(amount) AS amount FROM daily"
 
 
-def test_the_example_of_a_chain_finds_what_is_there(airflow: Airflow, sales: Lake) -> None:
-    """The order is that of the SQL, not of the file."""
+def test_the_example_of_a_chain_finds_existing_views_fresh(airflow: Airflow, sales: Lake) -> None:
+    """The order follows from the SQL, not from the file."""
     for name, sql in (("daily", BARE), ("total", SUM), ("share", SHARE)):
         sales.view(name, sql)
         sales.refresh(f"sales.{name}")
@@ -316,13 +316,13 @@ def test_the_example_of_a_chain_finds_what_is_there(airflow: Airflow, sales: Lak
     assert starts == sorted(starts)
 
 
-def test_the_example_of_a_namespace_refreshes_what_is_in_it(airflow: Airflow, chain: Lake) -> None:
+def test_the_example_of_a_namespace_refreshes_its_views(airflow: Airflow, chain: Lake) -> None:
     found = airflow.run_file(EXAMPLES / "namespace.py")
     assert found.state == "success", found.log
     assert set(found.labels.values()) == {DAILY, TOTALS, COUNTS}
 
 
-def test_the_example_of_two_entrances_does_the_same_through_either(airflow: Airflow, chain: Lake) -> None:
+def test_the_example_with_two_dags_does_the_same_in_both(airflow: Airflow, chain: Lake) -> None:
     first = airflow.run_file(EXAMPLES / "events_and_backfill.py", dag_id="on_orders")
     second = airflow.run_file(EXAMPLES / "events_and_backfill.py", dag_id="on_orders_periodic")
     assert first.states == second.states == dict.fromkeys(["pin", "refresh_daily", "refresh_total"], "success")
@@ -332,8 +332,8 @@ def test_the_example_of_two_entrances_does_the_same_through_either(airflow: Airf
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
-def test_a_chain_comes_from_nothing_and_can_be_forced(airflow: Airflow, sales: Lake) -> None:
-    """With Spark: created in order, and refreshed; then again in full by a parameter of the run."""
+def test_a_chain_can_be_created_and_forced(airflow: Airflow, sales: Lake) -> None:
+    """With Spark: views are created in order and refreshed, then recomputed in full by a run parameter."""
     found = airflow.run_file(EXAMPLES / "chain.py")
     assert found.state == "success", found.log
     assert [found.values[f"refresh_{name}"]["rows_written"] for name in ("daily", "total", "share")] == [2, 1, 2]

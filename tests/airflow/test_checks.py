@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks before publish as a DAG author meets them: what a failed one does to the task, its log and its readers."""
+"""Checks before publication as a DAG author sees them: the effect of a failure on the task, its log and readers."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ EXAMPLES = Path(__file__).parents[2] / "dags_examples"
 
 @pytest.fixture
 def bad(daily: Lake) -> Lake:
-    """A refreshed view whose base table has got a row that must not be seen."""
+    """A refreshed view whose base table has a new row that must not become visible."""
     daily.append((4, "west", -3))
     return daily
 
 
 @pytest.mark.slow
-def test_the_example_publishes_good_rows_and_holds_bad_ones(airflow: Airflow, sales: Lake) -> None:
-    """Without a retry: the same rows would fail the same check."""
+def test_the_example_publishes_valid_rows_and_rejects_invalid_ones(airflow: Airflow, sales: Lake) -> None:
+    """Without a retry, because the same rows would fail the same check."""
     sales.view()
     good = airflow.run_file(EXAMPLES / "checks_before_publish.py")
     assert good.states == {"refresh": "success"}, good.log
@@ -42,8 +42,8 @@ def test_the_example_publishes_good_rows_and_holds_bad_ones(airflow: Airflow, sa
     assert sales.read() == before
 
 
-def test_a_commit_holds_what_another_operators_job_has_staged(airflow: Airflow, bad: Lake) -> None:
-    """The checks cross XCom with the plan, templates in them are rendered, and any submitter's driver runs them."""
+def test_a_commit_rejects_rows_of_another_operator_s_job(airflow: Airflow, bad: Lake) -> None:
+    """The checks cross XCom with the plan, templates in them are rendered, and any submitted driver runs them."""
     before = bad.read()
     run = airflow.run(f"""
         from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
@@ -61,10 +61,8 @@ def test_a_commit_holds_what_another_operators_job_has_staged(airflow: Airflow, 
     assert bad.read() == before
 
 
-def test_a_function_of_the_dag_file_is_refused_where_a_driver_elsewhere_would_need_it(
-    airflow: Airflow, bad: Lake
-) -> None:
-    """Airflow names a DAG file's module itself; no driver can import it. Better said before Spark starts."""
+def test_a_function_of_the_dag_file_is_refused_if_a_remote_driver_would_need_it(airflow: Airflow, bad: Lake) -> None:
+    """Airflow names a DAG file's module itself, so no driver can import it. It is refused before Spark starts."""
     run = airflow.run(f"""
         from airflow_mv.checks import python
         def enough(rows):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A connection of type spark_connect: the task itself is the client, no spark-submit is there."""
+"""A connection of type spark_connect: the task itself is the client, without spark-submit."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.builders import QUERY, Lake
 
 @pytest.mark.cluster
 def test_a_view_is_created_and_refreshed_over_spark_connect(airflow: Airflow, sales: Lake, connect: str) -> None:
-    """The same operators with another connection; the server learns of the catalog from the client."""
+    """The same operators with another connection; the client configures the catalog in the server's session."""
     host, _, port = connect.removeprefix("sc://").partition(":")
     airflow.connect("connect", conn_type="spark_connect", host=host, port=int(port))
     run = airflow.run(f"""

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A whole Airflow, and base tables that move: events that start DAGs, sensors that wait, a triggerer that dies, alerts.
+"""A complete Airflow and changing base tables: events that start DAGs, waiting sensors, a dying triggerer, alerts.
 
-The test is the writer of the base tables, and the one who refreshes.
+The test itself writes to the base tables and refreshes the views.
 """
 
 from __future__ import annotations
@@ -49,13 +49,13 @@ commits = BaseTablesChangedTrigger(views="{VIEW}", poke_interval=1)
 behind = Asset("daily_is_behind", watchers=[AssetWatcher(name="commits", trigger=commits)])
 
 @task
-def told(triggering_asset_events=None):
+def notifications(triggering_asset_events=None):
     return [event.extra["payload"] for events in triggering_asset_events.values() for event in events]
 
 AGAIN = {{"retries": 3, "retry_delay": timedelta(0)}}
 
 with DAG("on_commit", schedule=[behind], default_args=AGAIN):
-    told()
+    notifications()
 
 with DAG("gate", schedule=None, default_args=AGAIN):
     MaterializedViewFreshSensor(task_id="fresh", view="{VIEW}", poke_interval=1)
@@ -88,7 +88,7 @@ freshness_alerts_dag(
 
 @dataclass
 class Collector:
-    """Takes metrics as OpenTelemetry's collector does."""
+    """Receives metrics as OpenTelemetry's collector does."""
 
     gauges: list[tuple[str, dict[str, str], float]] = field(default_factory=list)
 
@@ -123,7 +123,7 @@ def _gauges(request: ExportMetricsServiceRequest) -> Iterator[tuple[str, dict[st
 
 @dataclass
 class World:
-    """A running Airflow, its lake, and what was told."""
+    """A running Airflow, its lake, and its notifications."""
 
     deployment: Deployment
     lake: Lake
@@ -131,18 +131,18 @@ class World:
     environment: dict[str, str]
     triggerers: list[subprocess.Popen[bytes]] = field(default_factory=list)
 
-    def told(self) -> list[str]:
-        """What was written by those who were told."""
+    def notifications(self) -> list[str]:
+        """The notifications that were sent."""
         file = Path(self.environment["TOLD"])
         return file.read_text().splitlines() if file.exists() else []
 
     def payloads(self) -> list[dict[str, Any]]:
-        """What the events of the watcher said, oldest first."""
+        """The payloads of the watcher's events, oldest first."""
         found = self.deployment.airflow.call("GET", "/api/v2/assets/events?order_by=timestamp")["asset_events"]
         return [event["extra"]["payload"] for event in found if event["name"] == "daily_is_behind"]
 
     def runs(self, dag_id: str = "on_commit") -> list[str]:
-        """The successful runs that events have started."""
+        """The successful runs that were started by events."""
         runs = self.deployment.airflow.call("GET", f"/api/v2/dags/{dag_id}/dagRuns")["dag_runs"]
         return [_quoted(run["dag_run_id"]) for run in runs if run["state"] == "success"]
 
@@ -152,7 +152,7 @@ class World:
         return self.deployment.airflow.call("GET", path)["state"]
 
     def kill_triggerer(self) -> None:
-        """As a lost machine does."""
+        """Kill the triggerer, as the loss of a host does."""
         found = [item for item in processes(self.deployment.home) if "triggerer" in " ".join(item.cmdline())]
         assert found
         for item in found:
@@ -163,7 +163,7 @@ class World:
             process.wait()
 
     def start_triggerer(self) -> None:
-        """Another one takes over."""
+        """Start another triggerer."""
         self.triggerers.append(
             subprocess.Popen([sys.executable, "-m", "airflow", "triggerer"], env=self.environment,
                              stdout=subprocess.DEVNULL, stderr=subprocess.STDOUT)
@@ -182,7 +182,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     dags.mkdir()
     (home.folder / "warehouse").mkdir()
     (dags / "events.py").write_text(DAGS)
-    # The example, with a view of its own: it refreshes it.
+    # The example, with a separate view, because it refreshes it.
     (dags / EXAMPLE.name).write_text(EXAMPLE.read_text().replace(VIEW, "lake.sales.example"))
     collector = Collector()
     with (
@@ -196,7 +196,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
         found.view("example")
         found.refresh()
         settings = {
-            "TOLD": str(home.folder / "told"),
+            "TOLD": str(home.folder / "notifications"),
             "AIRFLOW__CORE__DAGS_ARE_PAUSED_AT_CREATION": "False",
             "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_ALL_ADMINS": "False",
             "AIRFLOW__WORKERS__EXECUTION_API_TIMEOUT": "60",
@@ -206,7 +206,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
             "AIRFLOW__METRICS__OTEL_HOST": "127.0.0.1",
             "AIRFLOW__METRICS__OTEL_PORT": str(otel_port),
         }
-        # Not one of those that the system hands out: it takes a while until Airflow listens.
+        # Not a port that the system assigns to clients, because Airflow starts to listen only after a while.
         port = random.randint(20_000, 29_999)
         airflow = stack.enter_context(local_airflow(home, dags=dags, port=port, settings=settings))
         until(lambda: airflow.call("GET", "/api/v2/dags")["total_entries"] == 4)
@@ -220,17 +220,15 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
 
 @pytest.fixture(scope="module")
 def first(world: World) -> list[dict[str, Any]]:
-    """The first commit, and what the run that it started was told."""
+    """The first commit, and the payload of the run that it started."""
     world.lake.append((8, "west", 1), (9, "west", 2))
     (run,) = until(world.runs)
-    assert world.deployment.value("on_commit", run, "told") == world.payloads()
+    assert world.deployment.value("on_commit", run, "notifications") == world.payloads()
     return world.payloads()
 
 
-def test_a_commit_to_a_base_table_starts_a_run_that_knows_what_it_is_for(
-    world: World, first: list[dict[str, Any]]
-) -> None:
-    """Through Airflow's own asset watcher: event, asset, run."""
+def test_a_commit_to_a_base_table_starts_a_run_with_its_payload(world: World, first: list[dict[str, Any]]) -> None:
+    """Through Airflow's asset watcher: event, asset, run."""
     (view,) = first[0]["views"]
     assert (view["view"], view["state"]) == (VIEW, "stale")
     (table,) = view["tables"]
@@ -239,7 +237,7 @@ def test_a_commit_to_a_base_table_starts_a_run_that_knows_what_it_is_for(
 
 
 def test_compaction_starts_no_run(world: World, first: list[dict[str, Any]]) -> None:
-    """Before the refresh and after it; and time without a commit starts none either."""
+    """Before and after the refresh; time without a commit starts no run either."""
     world.lake.compact()
     time.sleep(4)
     world.lake.refresh()
@@ -250,11 +248,11 @@ def test_compaction_starts_no_run(world: World, first: list[dict[str, Any]]) -> 
 
 @pytest.fixture(scope="module")
 def restarted(world: World, first: list[dict[str, Any]]) -> list[str]:
-    """Two tasks wait; the triggerer is killed, and a commit is made before another one takes over."""
+    """Two tasks wait; the triggerer is killed, and a commit is made before another triggerer starts."""
     world.lake.refresh()
     world.lake.append()
     until(lambda: len(world.payloads()) == 2)
-    time.sleep(8)  # the announcement is in the state store
+    time.sleep(8)  # until the announcement is in the state store
     world.deployment.start("gate", "waiting")
     until(lambda: world.state("waiting", "fresh") == "deferred")
     until(lambda: world.state("waiting", "changed") == "success")
@@ -265,16 +263,18 @@ def restarted(world: World, first: list[dict[str, Any]]) -> list[str]:
     return [str(committed)]
 
 
-def test_a_commit_while_no_triggerer_ran_is_found_and_nothing_is_told_again(world: World, restarted: list[str]) -> None:
-    """A restart neither loses nor storms."""
+def test_a_commit_while_no_triggerer_ran_is_found_and_nothing_is_announced_twice(
+    world: World, restarted: list[str]
+) -> None:
+    """A restart neither loses nor floods events."""
     time.sleep(4)
     payloads = world.payloads()
     assert len(payloads) == 3
     assert payloads[2]["views"][0]["tables"][0]["to"] == restarted[0]
 
 
-def test_a_waiting_sensor_holds_no_slot_and_outlives_its_triggerer(world: World, restarted: list[str]) -> None:
-    """It goes on in the next one, and ends when the view is fresh."""
+def test_a_waiting_sensor_holds_no_slot_and_survives_its_triggerer(world: World, restarted: list[str]) -> None:
+    """It continues in the next triggerer, and ends when the view is fresh."""
     assert world.state("waiting", "fresh") == "deferred"
     world.lake.refresh()
     assert world.deployment.ended("gate", "waiting") == {
@@ -290,27 +290,29 @@ def test_a_waiting_sensor_holds_no_slot_and_outlives_its_triggerer(world: World,
     assert changed["views"][0]["view"] == VIEW
 
 
-def test_lateness_is_told_once_and_recovery_once_and_the_lag_is_measured(world: World, restarted: list[str]) -> None:
-    """Over three runs of the check; nobody runs a refresh DAG here at all."""
+def test_a_breach_and_its_recovery_are_reported_once_and_the_lag_is_measured(
+    world: World, restarted: list[str]
+) -> None:
+    """Over three runs of the alert DAG, without any refresh DAG."""
     world.lake.refresh()
     world.lake.append()
     time.sleep(1.1)
     for run_id in ("late", "still_late"):
         assert world.deployment.run("alerts", run_id) == {"freshness": "success"}, world.deployment.said()
-    assert world.told()[0] == f"alerts: {VIEW} is late"
-    assert world.told()[1].startswith(f"{VIEW} is STALE, behind for ")
-    assert len(world.told()) == 2
+    assert world.notifications()[0] == f"alerts: {VIEW} is late"
+    assert world.notifications()[1].startswith(f"{VIEW} is STALE, behind for ")
+    assert len(world.notifications()) == 2
 
     world.lake.refresh()
     assert world.deployment.run("alerts", "recovered") == {"freshness": "success"}
-    assert world.told()[2:] == [f"{VIEW} is on time again (FRESH)"]
+    assert world.notifications()[2:] == [f"{VIEW} is on time again (FRESH)"]
     lags = [(tags, value) for name, tags, value in world.collector.gauges if name.endswith("airflow_mv.lag_seconds")]
     assert {tags["view"] for tags, _ in lags} == {VIEW}
     assert max(value for _, value in lags) > 1
     assert min(value for _, value in lags) == 0
 
 
-def test_the_example_refreshes_a_view_that_commits_have_left_behind(world: World) -> None:
+def test_the_example_refreshes_a_view_after_commits(world: World) -> None:
     """As it is written, with its quiet period, and real Spark."""
     run = until(lambda: world.runs("refresh_on_base_commit"))[0]
 
@@ -319,8 +321,8 @@ def test_the_example_refreshes_a_view_that_commits_have_left_behind(world: World
     assert world.lake.read("sales.example")
 
 
-def test_where_no_triggerer_runs_sensors_are_rescheduled_and_hold_no_slot(world: World, restarted: list[str]) -> None:
-    """They find out by themselves. None is started again, so it stands last."""
+def test_without_a_triggerer_sensors_are_rescheduled_and_hold_no_slot(world: World, restarted: list[str]) -> None:
+    """They detect it themselves. No triggerer is started afterwards, so this test is the last."""
     world.kill_triggerer()
     until(lambda: world.deployment.airflow.call("GET", HEALTH)["triggerer"]["status"] == "unhealthy")
     world.lake.append()

@@ -26,18 +26,18 @@ BARE = QUERY.replace("lake.sales.orders", "orders")
 
 
 def test_every_example_is_short_and_has_no_import_error(airflow: Airflow) -> None:
-    """One idea a file."""
+    """Each file shows one idea."""
     files = sorted(EXAMPLES.glob("*.py"))
     assert {"refresh_daily.py", "gate_on_freshness.py", "plan_and_commit.py"} <= {file.name for file in files}
     script = (
         "import sys; from airflow.dag_processing.dagbag import DagBag; b = DagBag(sys.argv[1]); print(b.import_errors)"
     )
-    said = subprocess.run([sys.executable, "-c", script, str(EXAMPLES)], capture_output=True, text=True, check=True)
-    assert said.stdout.strip().endswith("{}"), said.stdout
+    done = subprocess.run([sys.executable, "-c", script, str(EXAMPLES)], capture_output=True, text=True, check=True)
+    assert done.stdout.strip().endswith("{}"), done.stdout
 
 
 def test_the_daily_refresh_of_a_fresh_view_does_nothing(airflow: Airflow, sales: Lake) -> None:
-    """The view is there with the example's query; the tasks find so."""
+    """The view exists with the example's query, so the tasks do nothing."""
     sales.view(sql=BARE)
     sales.refresh()
     run = airflow.run_file(EXAMPLES / "refresh_daily.py")
@@ -47,7 +47,7 @@ def test_the_daily_refresh_of_a_fresh_view_does_nothing(airflow: Airflow, sales:
 
 
 def test_the_gate_lets_a_report_read_the_fresh_view(airflow: Airflow, daily: Lake) -> None:
-    """The report streams the rows without Spark, and its log says which refresh it read."""
+    """The report streams the rows without Spark, and its log names the refresh that it read."""
     run = airflow.run_file(EXAMPLES / "gate_on_freshness.py")
 
     assert run.states == {"fresh": "success", "report": "success"}, run.log
@@ -55,8 +55,8 @@ def test_the_gate_lets_a_report_read_the_fresh_view(airflow: Airflow, daily: Lak
     assert f"Reading lake.sales.daily: refresh {daily.storage().state.current_refresh_id}" in run.task_log("report")
 
 
-def test_a_refresh_that_a_commit_started_finds_the_view_fresh(airflow: Airflow, daily: Lake) -> None:
-    """An event that comes twice, or too late. That commits start it, is tested with a triggerer."""
+def test_a_refresh_that_a_repeated_event_started_finds_the_view_fresh(airflow: Airflow, daily: Lake) -> None:
+    """The event came twice or too late. Starting by a commit is tested with a triggerer."""
     run = airflow.run_file(EXAMPLES / "refresh_on_base_commit.py")
 
     assert run.states == {"refresh": "success"}, run.log
@@ -65,7 +65,7 @@ def test_a_refresh_that_a_commit_started_finds_the_view_fresh(airflow: Airflow, 
 
 @pytest.mark.slow
 def test_the_demos_backfill_computes_the_day_of_its_run_from_the_flights(airflow: Airflow, sales: Lake) -> None:
-    """Real Spark on three days of the demo's flights: the run is for the second, and again it is a no-op."""
+    """Real Spark on three days of the demo's flights: the run is for the second day, and repeating it is a no-op."""
     flights = flight_rows("flights", 1).filter(pc.field("day") <= 3)
     sales.iceberg.create_namespace("nyc")
     sales.iceberg.create_table("nyc.flights", flights.schema).append(flights)
@@ -86,8 +86,8 @@ def test_the_demos_backfill_computes_the_day_of_its_run_from_the_flights(airflow
     assert counted.num_rows == 3
 
 
-def test_a_late_view_is_told_of_once_and_its_recovery_once(airflow: Airflow, sales: Lake) -> None:
-    """Each run looks anew, and remembers what an earlier one has told."""
+def test_a_late_view_is_reported_once_and_its_recovery_once(airflow: Airflow, sales: Lake) -> None:
+    """Each run checks the view again, and knows which alerts were sent."""
     sales.view(properties={"airflow-mv.max-staleness": "0 s"})
     sales.refresh()
     sales.append()
@@ -104,7 +104,7 @@ def test_a_late_view_is_told_of_once_and_its_recovery_once(airflow: Airflow, sal
 
 
 def test_another_operator_runs_the_job_between_plan_and_commit(airflow: Airflow, sales: Lake) -> None:
-    """Real Spark through the provider's plain operator: the plan's XComs are all that it gets."""
+    """Real Spark through the provider's plain operator, which gets only the plan's XComs."""
     sales.view()
     run = airflow.run_file(EXAMPLES / "plan_and_commit.py")
 
@@ -120,8 +120,8 @@ def test_another_operator_runs_the_job_between_plan_and_commit(airflow: Airflow,
     assert again.events == []
 
 
-def test_a_commit_without_a_spark_job_says_what_is_missing(airflow: Airflow, sales: Lake) -> None:
-    """A forgotten task, or one that ran something else."""
+def test_a_commit_without_a_spark_job_reports_what_is_missing(airflow: Airflow, sales: Lake) -> None:
+    """A task was forgotten, or ran something else."""
     sales.view()
     run = airflow.run(f"""
         plan = PlanRefreshOperator(task_id="plan", view="{VIEW}")
@@ -135,13 +135,13 @@ def test_a_commit_without_a_spark_job_says_what_is_missing(airflow: Airflow, sal
 
 
 def test_airflow_knows_the_provider_and_finds_its_modules() -> None:
-    """`airflow providers get` is where operators of Airflow look."""
+    """`airflow providers get` is what users of Airflow run."""
     environment = {**os.environ, "AIRFLOW__LOGGING__LOGGING_LEVEL": "ERROR"}
     command = [sys.executable, "-m", "airflow", "providers", "get", "airflow-mv", "--full", "-o", "json"]
-    said = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
+    done = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
 
-    assert "Iceberg materialized views" in said.stdout
-    assert "airflow_mv.operators" in said.stdout
+    assert "Iceberg materialized views" in done.stdout
+    assert "airflow_mv.operators" in done.stdout
     info = get_provider_info()
     modules = [
         name for kind in ("operators", "sensors", "hooks", "triggers") for name in info[kind][0]["python-modules"]
@@ -150,8 +150,8 @@ def test_airflow_knows_the_provider_and_finds_its_modules() -> None:
         importlib.import_module(name)
 
 
-def test_an_asset_is_the_same_wherever_it_is_named() -> None:
-    """Producer and consumer write the name on their own."""
+def test_an_asset_has_the_same_uri_wherever_it_is_named() -> None:
+    """Producer and consumer write the name independently."""
     asset = materialized_view_asset("lake.sales.daily")
 
     assert (asset.name, asset.uri) == ("lake.sales.daily", "iceberg-mv://lake/sales/daily")

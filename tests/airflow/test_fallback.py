@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An incremental view that has to be recomputed in full: it is reported everywhere, and refused on request."""
+"""A full recompute of an incremental view is reported everywhere, and refused on request."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ WHOLE = "SELECT region, amount FROM lake.sales.orders ORDER BY amount, region LI
 
 
 def _refreshed(airflow: Airflow, lake: Lake, **arguments: str) -> Run:
-    """Refresh, with what a Spark job would leave already there."""
+    """Refresh, with the result of a Spark job already staged."""
     if arguments.get("on_fallback", "full") == "full":
         script = MaterializedViewHook().plan(VIEW).script
         lake.catalog.files.replace_text(script.outcome_location, lake.stager(script).to_json())
@@ -28,16 +28,14 @@ def _warnings(run: Run) -> list[str]:
 
 
 def _prepare(lake: Lake, sql: str) -> None:
-    # On tables of four rows a full refresh is the cheaper one.
+    # On tables of four rows a full refresh is cheaper.
     lake.view(sql=sql, refresh_strategy="incremental", properties={"airflow-mv.incremental-up-to": "1000"})
     lake.refresh()
     lake.append()
 
 
-def test_a_recompute_that_nobody_expected_is_a_warning_in_xcom_and_in_the_history(
-    airflow: Airflow, sales: Lake
-) -> None:
-    """It reads the whole base tables: a changed query or an expired snapshot must not cost that day after day."""
+def test_an_unexpected_recompute_is_a_warning_in_xcom_and_in_the_history(airflow: Airflow, sales: Lake) -> None:
+    """It reads all base tables: a changed query or an expired snapshot must not cause this every day unnoticed."""
     _prepare(sales, WHOLE)
     run = _refreshed(airflow, sales)
     (warning,) = _warnings(run)
@@ -52,8 +50,8 @@ def test_a_recompute_that_nobody_expected_is_a_warning_in_xcom_and_in_the_histor
     assert "INCREMENTAL_UNAVAILABLE" in [reason["code"] for reason in recorded["reasons"]]
 
 
-def test_a_recompute_that_the_job_fell_back_to_is_told_as_well(airflow: Airflow, sales: Lake) -> None:
-    """The plan was incremental, so only the end of the task can tell it."""
+def test_a_recompute_that_the_job_fell_back_to_is_reported_too(airflow: Airflow, sales: Lake) -> None:
+    """The plan was incremental, so only the end of the task can report it."""
     _prepare(sales, QUERY)
     run = _refreshed(airflow, sales)
     (warning,) = _warnings(run)
@@ -64,10 +62,10 @@ def test_a_recompute_that_the_job_fell_back_to_is_told_as_well(airflow: Airflow,
 
 
 @pytest.mark.parametrize("arguments", [{"on_fallback": "fail"}, {"max_full_bytes": "1", "on_fallback": ""}])
-def test_it_is_refused_before_spark_starts_and_not_tried_again(
+def test_a_recompute_is_refused_before_spark_starts_and_not_retried(
     airflow: Airflow, sales: Lake, arguments: dict[str, str]
 ) -> None:
-    """By a word, or by the bytes that it would read."""
+    """By on_fallback, or by the bytes that it would read."""
     _prepare(sales, WHOLE)
     run = _refreshed(airflow, sales, **arguments)
 
@@ -76,8 +74,8 @@ def test_it_is_refused_before_spark_starts_and_not_tried_again(
     assert "Spark-Submit cmd" not in run.log
 
 
-def test_a_view_that_is_left_as_it_is_is_a_warning_too(airflow: Airflow, sales: Lake) -> None:
-    """Its rows grow older with every run that skips it."""
+def test_a_skipped_view_is_a_warning_too(airflow: Airflow, sales: Lake) -> None:
+    """Its rows become older with every run that skips it."""
     _prepare(sales, WHOLE)
     run = _refreshed(airflow, sales, on_fallback="skip")
     (warning,) = _warnings(run)
@@ -87,8 +85,8 @@ def test_a_view_that_is_left_as_it_is_is_a_warning_too(airflow: Airflow, sales: 
     assert "on_fallback is 'skip'" in run.values["refresh"]["fallback"]
 
 
-def test_a_refresh_that_went_as_planned_has_no_such_word(airflow: Airflow, daily: Lake) -> None:
-    """A first refresh, and one of a view whose strategy is full, are what was asked for."""
+def test_an_expected_refresh_has_no_fallback(airflow: Airflow, daily: Lake) -> None:
+    """A first refresh, and one of a view with the strategy full, are expected."""
     daily.append()
     plan = MaterializedViewHook().plan(VIEW)
     run = _refreshed(airflow, daily)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Connections: one of type iceberg gives the catalog, Spark's settings and the rows; and hides its secrets."""
+"""A connection of type iceberg gives the catalog, Spark's settings and the rows, and hides its secrets."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ def _extra(sales: Lake, **more: Any) -> dict[str, Any]:
     }
 
 
-def test_the_catalog_has_the_name_that_views_begin_with(daily: Lake) -> None:
-    """Rows of a SQL catalog carry its name: under the connection's id there would be none."""
+def test_the_catalog_has_the_name_that_view_names_begin_with(daily: Lake) -> None:
+    """The rows of a SQL catalog contain its name, so the connection's id cannot be used instead."""
     catalog = MaterializedViewHook().catalog_for(VIEW)
 
     assert catalog.name == "lake"
     assert MaterializedViewHook().status(VIEW).state == "fresh"
 
 
-def test_a_connection_may_be_bound_to_one_name(airflow: Airflow, daily: Lake) -> None:
-    """Then names need no catalog, and another catalog's name is a mistake."""
+def test_a_connection_may_be_bound_to_one_catalog_name(airflow: Airflow, daily: Lake) -> None:
+    """Then names need no catalog, and another catalog's name is an error."""
     airflow.connect("bound", conn_type="iceberg", extra=_extra(daily, catalog_name="lake"))
     hook = MaterializedViewHook("bound")
 
@@ -53,7 +53,7 @@ def test_a_connection_may_be_bound_to_one_name(airflow: Airflow, daily: Lake) ->
 def test_login_and_password_complete_the_uri_of_a_sql_catalog(
     airflow: Airflow, postgres_uri: str, tmp_path: Any
 ) -> None:
-    """Secrets belong into the password field; Spark gets them from there, too, and no log shows them."""
+    """Secrets belong in the password field; Spark gets them from there, too, and no log shows them."""
     url = make_url(postgres_uri)
     bare = f"{url.drivername}://{url.host}:{url.port}/{url.database}"
     extra = {"uri": bare, "warehouse": f"file://{tmp_path}", "init_catalog_tables": True}
@@ -69,7 +69,7 @@ def test_login_and_password_complete_the_uri_of_a_sql_catalog(
 
 
 def test_every_form_of_a_secret_is_masked(airflow: Airflow, sales: Lake) -> None:
-    """In an address a password is escaped, and an unescaped mask would not find it."""
+    """In a URI a password is percent-encoded, so the plain value must not be the only mask."""
     uri = f"postgresql://me:{quote(SECRET, safe='')}@127.0.0.1:1/x"
     airflow.connect("one", conn_type="iceberg", extra=_extra(sales, uri=uri, credential="id:c4nary-two"))
     with pytest.raises(Exception, match="the catalog does not answer"):
@@ -87,8 +87,8 @@ def test_every_form_of_a_secret_is_masked(airflow: Airflow, sales: Lake) -> None
         ({"conn_type": "iceberg", "extra": {"type": "nonsense"}}, "the catalog cannot be opened"),
     ],
 )
-def test_a_wrong_connection_is_told_by_its_name(airflow: Airflow, fields: dict[str, Any], message: str) -> None:
-    """The message says which connection, and what about it."""
+def test_an_error_of_a_connection_names_the_connection(airflow: Airflow, fields: dict[str, Any], message: str) -> None:
+    """The message says which connection and which field are wrong."""
     airflow.connect("wrong", **fields)
     with pytest.raises(ConfigurationError, match=message) as raised:
         MaterializedViewHook("wrong").catalog_for(VIEW)
@@ -96,7 +96,7 @@ def test_a_wrong_connection_is_told_by_its_name(airflow: Airflow, fields: dict[s
 
 
 def test_rows_are_streamed_as_arrow_or_pandas(daily: Lake, caplog: pytest.LogCaptureFixture) -> None:
-    """Downstream tasks need no Spark; they say which refresh they read."""
+    """Downstream tasks need no Spark; they log which refresh they read."""
     hook = MaterializedViewHook()
     refresh_id = hook.status(VIEW).to_dict()["refresh_id"]
 
@@ -108,15 +108,15 @@ def test_rows_are_streamed_as_arrow_or_pandas(daily: Lake, caplog: pytest.LogCap
     assert set(frames[0].columns) == {"region", "orders", "amount"}
 
 
-def test_stale_rows_are_refused_where_no_refresh_is_wanted(daily: Lake) -> None:
-    """The view does not allow stale reads: no rows are better than wrong ones."""
+def test_stale_rows_are_refused_if_no_refresh_is_requested(daily: Lake) -> None:
+    """The view does not allow stale reads, so no rows are returned."""
     daily.append()
     with pytest.raises(StaleViewError, match="is stale"):
         MaterializedViewHook().read(VIEW, refresh=False)
 
 
-def test_spark_connections_lead_where_the_spark_provider_would_go(airflow: Airflow) -> None:
-    """Each way in which people write a master."""
+def test_spark_connections_have_the_same_target_as_in_the_spark_provider(airflow: Airflow) -> None:
+    """In each form in which users write a master."""
     airflow.connect("a", conn_type="spark", host="spark://h", port=7077, extra={"deploy-mode": "client"})
     airflow.connect("b", conn_type="spark", host="h", port=7077)
     airflow.connect("c", conn_type="k8s", host="h", port=443)

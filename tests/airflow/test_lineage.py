@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Lineage: what OpenLineage's own provider sends, of a run in a real Airflow, with a transport that writes a file."""
+"""Lineage: the events that OpenLineage's provider sends for a run in a real Airflow, written to a file."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.builders import Lake
 
 SCHEMA = json.loads(Path(__file__).parents[2].joinpath("docs/openlineage/RefreshRunFacet.json").read_text())
 
-#: None of it can be imported, as where it is not installed.
+#: Modules that cannot be imported, as if they were not installed.
 HIDE = """
 import sys
 
@@ -38,7 +38,7 @@ with DAG("without", schedule=None):
 
 @dataclass(frozen=True)
 class Story:
-    """What was run, and the events that were sent."""
+    """The runs, and the events that were sent."""
 
     lake: Lake
     run: Run
@@ -55,7 +55,7 @@ class Story:
 
 
 def _listening(airflow: Airflow, folder: Path) -> None:
-    """Have OpenLineage's provider write its events into a file."""
+    """Let OpenLineage's provider write its events to a file."""
     transport = {"type": "file", "log_file_path": str(folder / "events.jsonl"), "append": True}
     airflow.environment["AIRFLOW__OPENLINEAGE__TRANSPORT"] = json.dumps(transport)
 
@@ -65,7 +65,7 @@ def _sent(folder: Path) -> list[dict[str, Any]]:
 
 
 def _stage(lake: Lake, view: str) -> None:
-    """Leave what a Spark job would leave: lineage is the same whoever ran it."""
+    """Stage what a Spark job would stage: lineage does not depend on who ran it."""
     script = MaterializedViewHook().plan(view).script
     lake.catalog.files.replace_text(script.outcome_location, lake.stager(script).to_json())
 
@@ -102,7 +102,7 @@ def story(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Story]:
 
 
 def test_a_refresh_reads_its_base_tables_at_their_snapshots_and_writes_the_view(story: Story) -> None:
-    """The graph of a lineage server joins on these names: they are those of OpenLineage's Spark integration."""
+    """A lineage server joins by these names: they are those of OpenLineage's Spark integration."""
     assert story.run.states["first"] == "success", story.run.log
     result = story.run.values["first"]
     event = story.last("first")
@@ -130,8 +130,8 @@ def test_a_refresh_reads_its_base_tables_at_their_snapshots_and_writes_the_view(
     assert view["outputFacets"]["outputStatistics"]["rowCount"] == result["rows_written"] == 2
 
 
-def test_the_run_says_how_and_why_and_the_job_with_which_sql(story: Story) -> None:
-    """The facet is ours, and is what its published schema says."""
+def test_the_run_facet_has_mode_and_reasons_and_the_job_facet_the_sql(story: Story) -> None:
+    """The run facet is defined by this package and matches its published schema."""
     event = story.last("first")
     facet = event["run"]["facets"]["airflowMv_refresh"]
     jsonschema.validate(facet, SCHEMA)
@@ -143,8 +143,8 @@ def test_the_run_says_how_and_why_and_the_job_with_which_sql(story: Story) -> No
     assert event["job"]["facets"]["sql"]["query"].startswith("SELECT region, count(*) AS orders")
 
 
-def test_a_refresh_that_had_nothing_to_do_writes_no_dataset(story: Story) -> None:
-    """A server would else date the view's rows by the last look at them."""
+def test_a_refresh_with_nothing_to_do_writes_no_dataset(story: Story) -> None:
+    """Otherwise a server would show a newer time for the view's rows."""
     event = story.last("again")
 
     assert event["outputs"] == []
@@ -152,8 +152,8 @@ def test_a_refresh_that_had_nothing_to_do_writes_no_dataset(story: Story) -> Non
     assert event["run"]["facets"]["airflowMv_refresh"]["outcome"] == "fresh"
 
 
-def test_a_commit_task_tells_the_lineage_of_what_another_operator_ran(story: Story) -> None:
-    """The plan task wrote nothing, so it tells nothing."""
+def test_a_commit_task_reports_the_lineage_of_the_job_of_another_operator(story: Story) -> None:
+    """The plan task wrote nothing, so it reports nothing."""
     event = story.last("commit")
 
     assert event["outputs"][0]["facets"]["version"]["datasetVersion"] == story.run.values["commit"]["refresh_id"]
@@ -161,8 +161,8 @@ def test_a_commit_task_tells_the_lineage_of_what_another_operator_ran(story: Sto
     assert story.last("plan")["outputs"] == []
 
 
-def test_a_task_with_the_views_asset_as_inlet_is_a_reader_of_the_view(story: Story) -> None:
-    """By a name that is one of the view's own."""
+def test_a_task_with_the_view_s_asset_as_inlet_is_a_reader_of_the_view(story: Story) -> None:
+    """The asset's name is a symlink of the view's dataset."""
     (source,) = story.last("report")["inputs"]
     (view,) = story.last("first")["outputs"]
     names = [(item["namespace"], item["name"]) for item in view["facets"]["symlinks"]["identifiers"]]
@@ -171,8 +171,8 @@ def test_a_task_with_the_views_asset_as_inlet_is_a_reader_of_the_view(story: Sto
     assert (source["namespace"], source["name"]) in names
 
 
-def test_a_failed_refresh_tells_what_it_would_have_written(story: Story) -> None:
-    """Without a word of what it came to."""
+def test_a_failed_refresh_reports_the_output_it_would_have_written(story: Story) -> None:
+    """Without facets about a result."""
     event = story.last("broken", "FAIL")
     facet = event["run"]["facets"]["airflowMv_refresh"]
     jsonschema.validate(facet, SCHEMA)
@@ -184,8 +184,8 @@ def test_a_failed_refresh_tells_what_it_would_have_written(story: Story) -> None
 
 
 @pytest.mark.parametrize("fault", ["absent", pytest.param("no-answer", marks=pytest.mark.slow)])
-def test_without_a_working_provider_the_refresh_goes_on(tmp_path: Path, fault: str) -> None:
-    """The provider is optional, and a fault in it is not the view's."""
+def test_without_a_working_provider_the_refresh_continues(tmp_path: Path, fault: str) -> None:
+    """The provider is optional, and its errors do not fail the task."""
     (tmp_path / "dags").mkdir()
     airflow = Airflow(tmp_path / "dags")
     dead = {"type": "http", "url": "http://127.0.0.1:1", "retry": {"total": 0}}
@@ -220,7 +220,7 @@ def test_without_a_working_provider_the_refresh_goes_on(tmp_path: Path, fault: s
     ],
 )
 def test_a_table_is_named_by_its_location(location: str, name: Name) -> None:
-    """Other producers of lineage name it so, too."""
+    """Other producers of lineage use the same names."""
     assert by_location(location) == name
 
 
@@ -240,5 +240,5 @@ def test_a_table_is_named_by_its_location(location: str, name: Name) -> None:
 def test_a_table_has_its_name_in_the_catalog_as_a_symlink_without_credentials(
     properties: dict[str, str], name: Name | None
 ) -> None:
-    """A catalog's address holds a login at times; a lineage server is read by many."""
+    """A catalog's URI may contain credentials, and a lineage server has many readers."""
     assert in_catalog(properties, ("sales", "orders")) == name

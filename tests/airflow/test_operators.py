@@ -26,14 +26,14 @@ REFRESH = f'RefreshMaterializedViewOperator(task_id="refresh", view="{VIEW}"'
 
 @pytest.fixture
 def program(tmp_path: Path) -> Path:
-    """A spark-submit that writes down what it was given, and fails."""
+    """A spark-submit that records its arguments, and fails."""
     path = tmp_path / "fake-spark-submit"
     path.write_text(f"""#!/usr/bin/env python3
 import json, os, shutil, stat, sys
 arguments = sys.argv[1:]
 file = arguments[arguments.index("--properties-file") + 1]
-told = {{"arguments": arguments, "mode": stat.S_IMODE(os.stat(file).st_mode), "file": open(file).read()}}
-json.dump(told, open("{tmp_path}/told.json", "w"))
+submitted = {{"arguments": arguments, "mode": stat.S_IMODE(os.stat(file).st_mode), "file": open(file).read()}}
+json.dump(submitted, open("{tmp_path}/submitted.json", "w"))
 print('Exception in thread "main" java.lang.OutOfMemoryError: too small')
 print("\\tat org.apache.spark.Deep(Stack.scala:1)")
 sys.exit(1)
@@ -42,18 +42,18 @@ sys.exit(1)
     return path
 
 
-def _told(program: Path) -> dict[str, Any]:
-    return json.loads((program.parent / "told.json").read_text())
+def _submitted(program: Path) -> dict[str, Any]:
+    return json.loads((program.parent / "submitted.json").read_text())
 
 
 def _after(arguments: list[str], option: str) -> str:
     return arguments[arguments.index(option) + 1]
 
 
-def test_users_options_are_kept_and_merged_with_what_the_view_needs(
+def test_users_options_are_preserved_and_merged_with_the_view_s(
     airflow: Airflow, sales: Lake, program: Path, tmp_path: Path
 ) -> None:
-    """An option of SparkSubmitOperator that works there works here."""
+    """An option of SparkSubmitOperator has the same effect here."""
     sales.view()
     own = tmp_path / "own.properties"
     own.write_text("spark.executor.memory 3g\n")
@@ -62,8 +62,8 @@ def test_users_options_are_kept_and_merged_with_what_the_view_needs(
             py_files="/opt/udfs.zip", executor_memory="2g", conf={{
                 "spark.sql.extensions": "com.acme.Extensions", "spark.acme.password": "hidden-9931"}})
     """)
-    told = _told(program)
-    arguments, properties = told["arguments"], told["file"]
+    submitted = _submitted(program)
+    arguments, properties = submitted["arguments"], submitted["file"]
 
     assert run.states == {"refresh": "failed"}
     assert _after(arguments, "--packages").endswith(",com.acme:udfs:1.0")
@@ -74,7 +74,7 @@ def test_users_options_are_kept_and_merged_with_what_the_view_needs(
     extensions = next(item for item in arguments if item.startswith("spark.sql.extensions="))
     assert extensions.endswith("IcebergSparkSessionExtensions,com.acme.Extensions")
     assert properties.endswith("spark.executor.memory 3g\n")
-    assert told["mode"] == 0o600
+    assert submitted["mode"] == 0o600
     assert "hidden-9931" in properties
     assert not [item for item in arguments if "hidden-9931" in item]
     assert not Path(_after(arguments, "--properties-file")).exists()
@@ -82,52 +82,52 @@ def test_users_options_are_kept_and_merged_with_what_the_view_needs(
     assert arguments[-1].endswith(".script.json")
 
 
-def test_a_secret_that_openlineage_adds_is_no_process_argument(airflow: Airflow, sales: Lake, program: Path) -> None:
-    """The Spark provider adds it to the task's settings when the task runs."""
+def test_a_secret_that_openlineage_adds_is_not_a_process_argument(airflow: Airflow, sales: Lake, program: Path) -> None:
+    """The Spark provider adds it to the task's settings at run time."""
     sales.view()
     auth = {"type": "api_key", "apiKey": "hidden-5517"}
     transport = json.dumps({"type": "http", "url": "http://127.0.0.1:1", "retry": {"total": 0}, "auth": auth})
     own = Airflow(airflow.folder, airflow.connections, {"AIRFLOW__OPENLINEAGE__TRANSPORT": transport})
     with closing(own):
         own.run(f'{REFRESH}, spark_binary="{program}", openlineage_inject_transport_info=True)')
-    told = _told(program)
-    assert "hidden-5517" in told["file"]
-    assert "spark.openlineage.transport.type=http" in told["arguments"]
-    assert not [item for item in told["arguments"] if "hidden-5517" in item]
+    submitted = _submitted(program)
+    assert "hidden-5517" in submitted["file"]
+    assert "spark.openlineage.transport.type=http" in submitted["arguments"]
+    assert not [item for item in submitted["arguments"] if "hidden-5517" in item]
 
 
-def test_a_cluster_that_has_the_jars_is_asked_for_no_packages(airflow: Airflow, sales: Lake, program: Path) -> None:
-    """Where Maven is out of reach: `packages=""`, or jars of one's own, of which no second copy is fetched."""
+def test_a_cluster_that_has_the_jars_is_not_given_packages(airflow: Airflow, sales: Lake, program: Path) -> None:
+    """For clusters without access to Maven: `packages=""`, or own jars, of which no second copy is downloaded."""
     sales.view()
     own = "/x/iceberg-spark-runtime-4.1_2.13-1.12.0.jar"
     airflow.run(f'{REFRESH}, spark_binary="{program}", packages="", jars="{own}")')
-    arguments = _told(program)["arguments"]
+    arguments = _submitted(program)["arguments"]
     assert "--packages" not in arguments
     assert _after(arguments, "--jars") == own
 
     airflow.run(f'{REFRESH}, spark_binary="{program}", packages="com.acme:udfs:1.0", conf={{"spark.jars": "{own}"}})')
-    arguments = _told(program)["arguments"]
+    arguments = _submitted(program)["arguments"]
     assert _after(arguments, "--packages") == "org.xerial:sqlite-jdbc:3.50.3.0,com.acme:udfs:1.0"
     assert _after(arguments, "--jars") == own
 
 
-def test_without_the_default_spark_connection_it_runs_here_and_says_so(
+def test_without_the_default_spark_connection_it_runs_locally_and_logs_it(
     airflow: Airflow, sales: Lake, program: Path
 ) -> None:
-    """The Spark provider would take YARN without a word."""
+    """The Spark provider would use YARN without notice."""
     sales.view()
     del airflow.connections["spark_default"]
     run = airflow.run(f'{REFRESH}, spark_binary="{program}")')
 
     assert "There is no connection 'spark_default': Spark runs on this worker, with master local[*]" in run.log
     assert "defaulting to yarn" not in run.log
-    assert _after(_told(program)["arguments"], "--master") == "local[*]"
+    assert _after(_submitted(program)["arguments"], "--master") == "local[*]"
 
 
-def test_a_spark_submit_that_fails_is_told_in_one_paragraph_and_may_be_retried(
+def test_a_spark_submit_failure_is_reported_in_one_paragraph_and_is_retryable(
     airflow: Airflow, sales: Lake, program: Path
 ) -> None:
-    """Spark's own lines stay in the log above; the error is for people."""
+    """Spark's own lines are in the log above it; the error is a summary."""
     sales.view()
     before = sales.rows_of_catalog()
     run = airflow.run(f'{REFRESH}, spark_binary="{program}", retries=1, retry_delay=timedelta(0))')
@@ -139,8 +139,8 @@ def test_a_spark_submit_that_fails_is_told_in_one_paragraph_and_may_be_retried(
     assert sales.rows_of_catalog() == before
 
 
-def test_the_reason_that_spark_gives_is_shown_and_nothing_is_published(airflow: Airflow, sales: Lake) -> None:
-    """Real Spark, a real error in the middle of a job."""
+def test_the_reason_of_a_spark_error_is_shown_and_nothing_is_published(airflow: Airflow, sales: Lake) -> None:
+    """Real Spark, a real error during a job."""
     sales.view(sql="SELECT region, sum(amount) / (count(*) - 2) AS share FROM orders GROUP BY region")
     before = sales.rows_of_catalog()
     run = airflow.run(f"{REFRESH}, conf={SMALL})")
@@ -152,8 +152,8 @@ def test_the_reason_that_spark_gives_is_shown_and_nothing_is_published(airflow: 
     assert sales.rows_of_catalog() == before
 
 
-def test_a_stage_that_a_dead_try_left_is_published_without_spark(airflow: Airflow, sales: Lake, program: Path) -> None:
-    """The worker died after the Spark job: its hour of work is not repeated."""
+def test_rows_that_a_dead_try_staged_are_published_without_spark(airflow: Airflow, sales: Lake, program: Path) -> None:
+    """The worker died after the Spark job, which is not repeated."""
     sales.view()
     plan = MaterializedViewHook().plan(VIEW)
     outcome = sales.stager(plan.script)
@@ -166,10 +166,10 @@ def test_a_stage_that_a_dead_try_left_is_published_without_spark(airflow: Airflo
     assert len(sales.read()) == 2
 
 
-def test_the_event_of_a_refresh_whose_worker_died_after_publishing_is_made_by_the_next_try(
+def test_the_event_of_a_refresh_whose_worker_died_after_publishing_is_emitted_by_the_next_try(
     airflow: Airflow, daily: Lake
 ) -> None:
-    """The second try finds the view fresh, and yet nobody downstream has heard of it."""
+    """The second try finds the view fresh, although no consumer has been notified."""
     daily.compact()
     run = airflow.run(f"""
         class Dies(RefreshMaterializedViewOperator):
@@ -186,8 +186,8 @@ def test_the_event_of_a_refresh_whose_worker_died_after_publishing_is_made_by_th
     assert [event[2]["refresh_id"] for event in run.events] == [daily.storage().state.current_refresh_id]
 
 
-def test_compaction_is_recorded_without_spark_and_is_an_event(airflow: Airflow, daily: Lake) -> None:
-    """A fast-forward publishes: consumers that compare snapshots see the new one."""
+def test_a_compaction_is_recorded_without_spark_and_emits_an_event(airflow: Airflow, daily: Lake) -> None:
+    """A fast-forward publishes: consumers that compare snapshots need the new one."""
     daily.compact()
     run = airflow.run(f"{REFRESH})")
 
@@ -216,7 +216,7 @@ MISTAKES = [
 
 @pytest.fixture(scope="module")
 def mistaken(module_airflow: Airflow, tmp_path_factory: pytest.TempPathFactory) -> Run:
-    """One run with a task for each mistake."""
+    """One run with a task for each wrong argument."""
     options = "retries=1, retry_delay=timedelta(0)"
     tasks = [
         f'RefreshMaterializedViewOperator(task_id="mistake_{number}", {arguments}, {options})'
@@ -228,8 +228,8 @@ def mistaken(module_airflow: Airflow, tmp_path_factory: pytest.TempPathFactory) 
 
 
 @pytest.mark.parametrize("number", range(len(MISTAKES)), ids=[message for _, message in MISTAKES])
-def test_what_a_retry_cannot_mend_fails_at_once_and_says_what_to_do(mistaken: Run, number: int) -> None:
-    """Retries of a wrong setting hide it for hours."""
+def test_an_error_that_no_retry_can_fix_fails_at_once_and_says_what_to_do(mistaken: Run, number: int) -> None:
+    """Retries would hide a wrong setting for hours."""
     task_id, message = f"mistake_{number}", MISTAKES[number][1]
     assert mistaken.states[task_id] == "failed"
     assert message in mistaken.log
@@ -237,7 +237,7 @@ def test_what_a_retry_cannot_mend_fails_at_once_and_says_what_to_do(mistaken: Ru
 
 
 def test_a_view_that_exists_with_another_query_is_refused_or_replaced(airflow: Airflow, sales: Lake) -> None:
-    """A changed DAG must not redefine a view that others read, unless it is asked to."""
+    """A changed DAG must not redefine a view that others read, unless replace is set."""
     sales.view()
     run = airflow.run(f"""
         CreateMaterializedViewOperator(task_id="create", view="{VIEW}", sql="SELECT 1 AS one", retries=2)
@@ -247,7 +247,7 @@ def test_a_view_that_exists_with_another_query_is_refused_or_replaced(airflow: A
     assert "AlreadyExistsError: view lake.sales.daily exists with another query; set replace=True" in run.log
 
 
-def test_views_may_come_from_mapping_and_templates(airflow: Airflow, daily: Lake) -> None:
+def test_views_may_come_from_task_mapping_and_templates(airflow: Airflow, daily: Lake) -> None:
     """A list of views is one mapped task; a name that is known only at run time has an alias as its outlet."""
     daily.view("hourly", QUERY)
     daily.refresh("sales.hourly")
@@ -264,8 +264,8 @@ def test_views_may_come_from_mapping_and_templates(airflow: Airflow, daily: Lake
     assert run.events == []
 
 
-def test_a_view_that_is_named_without_its_catalog_makes_the_event_of_its_asset(airflow: Airflow, daily: Lake) -> None:
-    """The connection has the catalog's name; the DAG file does not know it."""
+def test_a_view_that_is_named_without_its_catalog_emits_the_event_of_its_asset(airflow: Airflow, daily: Lake) -> None:
+    """Only the connection has the catalog's name; the DAG file does not."""
     extra = {key: daily.iceberg.properties[key] for key in ("uri", "warehouse")}
     airflow.connect("bound", conn_type="iceberg", extra={"type": "sql", **extra, "catalog_name": "lake"})
     daily.compact()
@@ -276,8 +276,8 @@ def test_a_view_that_is_named_without_its_catalog_makes_the_event_of_its_asset(a
     assert [event[:2] for event in run.events] == [["refresh", VIEW]]
 
 
-def test_a_secret_setting_of_a_task_is_masked_where_rendered_fields_are_shown(airflow: Airflow, daily: Lake) -> None:
-    """Airflow goes by its own words for keys, and `credential` is none of them. A mapped task is rendered elsewhere."""
+def test_a_secret_setting_of_a_task_is_masked_in_rendered_fields(airflow: Airflow, daily: Lake) -> None:
+    """Airflow masks by a list of key names, without `credential`. Mapped tasks are rendered elsewhere."""
     secrets = {
         "spark.sql.catalog.other.credential": "id:l1teral-of-the-file",
         "spark.sql.catalog.other.token": "{{ dag_run.conf['key'] }}",
@@ -304,7 +304,7 @@ def test_a_secret_setting_of_a_task_is_masked_where_rendered_fields_are_shown(ai
 def test_killing_the_task_ends_spark_submit_and_removes_its_settings(
     airflow: Airflow, sales: Lake, tmp_path: Path
 ) -> None:
-    """No driver stays behind, and no credentials in a temporary folder."""
+    """No driver remains, and no credentials in a temporary folder."""
     program = tmp_path / "slow-spark-submit"
     program.write_text(f"#!/bin/sh\necho $$ > {tmp_path}/pid\nexec sleep 300\n")
     program.chmod(0o755)
@@ -336,11 +336,11 @@ def test_killing_the_task_ends_spark_submit_and_removes_its_settings(
     process = int((tmp_path / "pid").read_text())
     with pytest.raises(ProcessLookupError):
         os.kill(process, 0)
-    operator._hook._submit_sp.stdout.close()  # which the provider leaves to the garbage collector
+    operator._hook._submit_sp.stdout.close()  # the provider does not close it
 
 
-def test_what_the_operator_sets_itself_is_refused_when_the_dag_is_read() -> None:
-    """Silently ignored arguments cost an afternoon."""
+def test_an_argument_that_the_operator_sets_itself_is_refused_when_the_dag_is_parsed() -> None:
+    """Otherwise it would be ignored without notice."""
     with pytest.raises(ConfigurationError, match="has no argument 'application': the operator sets it itself"):
         RefreshMaterializedViewOperator(task_id="refresh", view=VIEW, application="my.py")
     with pytest.raises(ConfigurationError, match="has no argument 'conn_id': use spark_conn_id"):
@@ -348,7 +348,7 @@ def test_what_the_operator_sets_itself_is_refused_when_the_dag_is_read() -> None
 
 
 def test_the_bounds_of_a_catch_up_may_be_templates_and_must_be_numbers() -> None:
-    """They are read when they are rendered; a size with a unit is refused, not taken for another one."""
+    """They are parsed after rendering; a size with a unit is refused, not misread."""
     facts = {"run_after": None, "data_interval_start": None, "data_interval_end": None, "conf": {}}
     context: Any = {"dag_run": type("Run", (), facts)()}
 
@@ -363,8 +363,8 @@ def test_the_bounds_of_a_catch_up_may_be_templates_and_must_be_numbers() -> None
         bounds(max_bytes="1 GB")
 
 
-def test_two_runs_of_one_view_take_turns_and_a_name_that_ends_in_sql_is_no_file() -> None:
-    """Airflow's backfill ignores `max_active_runs`; and its operators read `*.sql` from a file."""
+def test_runs_of_one_view_do_not_overlap_and_a_name_that_ends_in_sql_is_not_read_as_a_file() -> None:
+    """Airflow's backfill ignores `max_active_runs`, and its operators read `*.sql` from a file."""
     operator = RefreshMaterializedViewOperator(task_id="refresh", view="lake.reports.sql")
 
     assert operator.max_active_tis_per_dag == 1
@@ -374,17 +374,17 @@ def test_two_runs_of_one_view_take_turns_and_a_name_that_ends_in_sql_is_no_file(
     assert [asset.uri for asset in operator.outlets] == ["iceberg-mv://lake/reports/sql"]
 
 
-def test_spark_submit_of_pip_is_found_where_the_environment_is_not_on_the_path(
+def test_spark_submit_of_pip_is_found_if_the_environment_is_not_on_the_path(
     airflow: Airflow, sales: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A scheduler is often started by the full path of its program, without activating anything."""
+    """A scheduler is often started by the full path of its program, without activating the environment."""
     from airflow_mv.hooks import SparkTarget
     from airflow_mv.operators.submission import SubmitOptions, spark_submit
 
     given = SubmitOptions({}, None, None, None, None, {"PATH": "/usr/bin:/bin"}, None, False)
     program = spark_submit(given, SparkTarget("spark_default", master="local[*]"))
 
-    said = subprocess.run(
+    done = subprocess.run(
         [program, "--version"], env={"PATH": "/usr/bin:/bin"}, capture_output=True, text=True, check=True
     )
-    assert "version 4.1" in said.stderr
+    assert "version 4.1" in done.stderr

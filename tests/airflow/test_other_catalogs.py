@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Base tables in another catalog, behind a connection of its own."""
+"""Base tables in another catalog, with its own connection."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ QUERY = "SELECT o.region, sum(o.amount) AS amount FROM raw.sales.orders o JOIN o
 
 @pytest.fixture
 def raw(airflow: Airflow, sales: Lake, tmp_path: Path) -> Iterator[Lake]:
-    """A second catalog with a base table, named by the connection of the first."""
+    """A second catalog with a base table, named by the connection of the first one."""
     folder = tmp_path / "raw"
     folder.mkdir()
     uri = f"sqlite:///{folder}/catalog.db"
@@ -34,7 +34,7 @@ def raw(airflow: Airflow, sales: Lake, tmp_path: Path) -> Iterator[Lake]:
 
 @pytest.mark.slow
 def test_a_view_reads_base_tables_behind_two_connections(airflow: Airflow, sales: Lake, raw: Lake) -> None:
-    """Real Spark has both catalogs, under the names that the query uses; nothing is written twice."""
+    """Real Spark has both catalogs, under the names in the query; nothing has to be configured twice."""
     run = airflow.run(f"""
         options = dict(view="{VIEW}", conf={SMALL})
         create = CreateMaterializedViewOperator(task_id="create", sql="{QUERY}", **options)
@@ -50,8 +50,8 @@ def test_a_view_reads_base_tables_behind_two_connections(airflow: Airflow, sales
     assert str(MaterializedViewHook().status(VIEW).state) == "stale"
 
 
-def test_spark_gets_every_catalog_that_a_query_has_led_to(airflow: Airflow, sales: Lake, raw: Lake) -> None:
-    """And none that it has not: a session with a catalog that nobody needs fails when that one is down."""
+def test_spark_gets_every_catalog_that_a_query_uses(airflow: Airflow, sales: Lake, raw: Lake) -> None:
+    """It gets no other one: a session with an unneeded catalog would fail if that one is unavailable."""
     hook = MaterializedViewHook()
     catalog = hook.catalog_for(VIEW)
     assert "spark.sql.catalog.raw" not in hook.spark_settings(VIEW).confs
@@ -63,18 +63,18 @@ def test_spark_gets_every_catalog_that_a_query_has_led_to(airflow: Airflow, sale
     assert confs["spark.sql.catalog.raw.warehouse"] == raw.iceberg.properties["warehouse"]
 
 
-def test_a_hook_may_be_told_other_connections_than_the_connection_says(
+def test_a_hook_may_be_given_other_connections_than_the_connection_names(
     airflow: Airflow, sales: Lake, raw: Lake, tmp_path: Path
 ) -> None:
-    """Another environment has another one."""
+    """Another environment may have other ones."""
     catalog = MaterializedViewHook(catalogs={"raw": "nowhere"}).catalog_named("lake")
     with pytest.raises(ConfigurationError, match="there is no connection 'nowhere'"):
         catalog.other("raw")
     assert MaterializedViewHook(catalogs={"more": "iceberg_raw"}).catalog_named("lake").other("more").name == "more"
 
 
-def test_an_extra_that_is_no_mapping_is_told_without_its_content(airflow: Airflow, sales: Lake) -> None:
-    """Someone may have written the other catalog's password there."""
+def test_an_extra_that_is_not_a_mapping_is_reported_without_its_content(airflow: Airflow, sales: Lake) -> None:
+    """It may contain the other catalog's password."""
     home = airflow.connections["iceberg_default"]["extra"]
     airflow.connect("iceberg_default", conn_type="iceberg", extra={**home, "catalogs": {"raw": {"password": "x-9931"}}})
     with pytest.raises(ConfigurationError, match="extra 'catalogs': it must map names") as caught:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How the package looks from Airflow: its commands, its plugin manager, its rule for assets."""
+"""The package as Airflow sees it: its commands, its plugin manager, its rule for assets."""
 
 from __future__ import annotations
 
@@ -34,60 +34,60 @@ COMMANDS = (
 RUN = """
 import contextlib, io, json, sys
 from airflow.cli.cli_parser import get_parser
-said = {}
+printed = {}
 for line in json.loads(sys.argv[1]):
-    output = ["-o", "json"] if not line.startswith("config ") else []
+    The commands in one process, because each takes seconds to start.
     with contextlib.redirect_stdout(io.StringIO()) as text:
         arguments = get_parser().parse_args([*line.split(), *output])
         arguments.func(arguments)
-    said[line] = text.getvalue()
-print("<<<said>>>" + json.dumps(said))
+    printed[line] = text.getvalue()
+print("<<<printed>>>" + json.dumps(printed))
 """
 
 
 @cache
-def _said() -> dict[str, str]:
+def _outputs() -> dict[str, str]:
     environment = {**os.environ, "AIRFLOW__LOGGING__LOGGING_LEVEL": "ERROR"}
     done = subprocess.run(
         [sys.executable, "-c", RUN, json.dumps(COMMANDS)], capture_output=True, text=True, check=False, env=environment
     )
     assert done.returncode == 0, done.stderr
-    assert "airflow_mv" not in done.stderr, done.stderr  # Airflow warns here of what it cannot import
-    return json.loads(done.stdout.partition("<<<said>>>")[2])
+    assert "airflow_mv" not in done.stderr, done.stderr  # Airflow warns here if an import fails
+    return json.loads(done.stdout.partition("<<<printed>>>")[2])
 
 
 def _rows(command: str) -> list[dict[str, Any]]:
-    said = _said()[command]
-    return json.loads(said[said.index("[") :])
+    printed = _outputs()[command]
+    return json.loads(printed[printed.index("[") :])
 
 
-def test_the_provider_is_listed_with_what_it_is() -> None:
-    """`airflow providers list` is where operators of Airflow look first."""
+def test_the_provider_is_listed_with_its_description() -> None:
+    """`airflow providers list` is what users of Airflow run first."""
     (row,) = [row for row in _rows("providers list") if row["package_name"] == "airflow-mv"]
     assert row["description"].startswith("Materialized views in Apache Iceberg")
-    said = _said()["providers get airflow-mv --full"]
-    assert all(name in said for name in ("airflow_mv.operators", "airflow_mv.sensors", "airflow_mv.triggers"))
+    printed = _outputs()["providers get airflow-mv --full"]
+    assert all(name in printed for name in ("airflow_mv.operators", "airflow_mv.sensors", "airflow_mv.triggers"))
 
 
 def test_links_triggers_settings_and_the_page_are_found() -> None:
-    """What Airflow cannot import it leaves out, with a warning in a log that nobody reads."""
+    """Airflow omits what it cannot import, with only a warning in a log."""
     links = str(_rows("providers links"))
     assert all(f"airflow_mv.links.{name}" in links for name in ("MaterializedViewLink", "SparkApplicationLink"))
     assert any("airflow_mv.triggers" in str(row) for row in _rows("providers triggers"))
-    assert "page_conn_ids" in _said()["providers configs"]
-    assert _said()["config get-value airflow_mv page_conn_ids"].strip().endswith("iceberg_default")
+    assert "page_conn_ids" in _outputs()["providers configs"]
+    assert _outputs()["config get-value airflow_mv page_conn_ids"].strip().endswith("iceberg_default")
     (plugin,) = [row for row in _rows("plugins") if row["name"] == "airflow_mv"]
     assert "/airflow-mv" in str(plugin)
 
 
-def test_the_iceberg_connections_form_stays_the_iceberg_providers() -> None:
-    """Two providers with one connection type: the one whose name comes first in the alphabet would win."""
+def test_the_form_of_iceberg_connections_is_the_iceberg_provider_s() -> None:
+    """If two providers define one connection type, the one whose name is first in the alphabet is used."""
     (row,) = [row for row in _rows("providers hooks") if row["connection_type"] == "iceberg"]
     assert "airflow.providers.apache.iceberg" in str(row)
 
 
-def test_the_description_is_what_airflows_schema_asks_for() -> None:
-    """A provider that does not fit takes the whole list of providers with it."""
+def test_the_description_matches_airflow_s_schema() -> None:
+    """An invalid provider removes the complete list of providers."""
     schema = Path(airflow.__file__).with_name("provider_info.schema.json")
     jsonschema.validate(INFO, json.loads(schema.read_text()))
 
@@ -101,8 +101,8 @@ def _names() -> list[str]:
 
 
 @pytest.mark.parametrize("name", _names())
-def test_whatever_the_description_names_is_there(name: str) -> None:
-    """A module that was moved is missed by nobody else."""
+def test_everything_that_the_description_names_exists(name: str) -> None:
+    """Nothing else would detect a module that was moved."""
     module, _, last = name.rpartition(".")
     try:
         importlib.import_module(name)
@@ -111,7 +111,7 @@ def test_whatever_the_description_names_is_there(name: str) -> None:
 
 
 @pytest.mark.parametrize("uri", ["iceberg-mv://lake", "iceberg-mv://lake/sales", "iceberg-mv:///sales/daily"])
-def test_an_asset_that_names_no_view_is_refused_when_the_dag_is_read(uri: str) -> None:
-    """A DAG that waits for it would wait for ever."""
+def test_an_asset_that_names_no_view_is_refused_when_the_dag_is_parsed(uri: str) -> None:
+    """A DAG that is scheduled by it would never start."""
     with pytest.raises(ValueError, match="iceberg-mv://catalog/namespace/name"):
         Asset(name="x", uri=uri)

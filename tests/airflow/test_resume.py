@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Kill point K18: a worker dies between a trigger's event and the end of the task that it woke; the event is gone.
+"""Kill point K18: a worker dies between a trigger's event and the end of the resumed task; the event is lost.
 
-The next try begins at the beginning. What the commit protocol makes of that is one refresh, published once.
+The next try starts from the beginning. By the commit protocol there is one refresh, published once.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from tests.airflow.conftest import VIEW, Airflow
 from tests.builders import LAYOUTS, Lake
 
 
-def test_k18_a_lost_event_that_base_tables_have_changed_costs_a_look_and_no_second_refresh(
+def test_k18_a_lost_event_of_changed_base_tables_costs_one_read_and_no_second_refresh(
     airflow: Airflow, daily: Lake, tmp_path: Path
 ) -> None:
-    """The sensor looks again; Spark's work is there already, left by another dead worker."""
+    """The sensor reads the view again; Spark's rows are already staged by another dead worker."""
     daily.append()
     plan = MaterializedViewHook().plan(VIEW)
     daily.catalog.files.replace_text(plan.script.outcome_location, daily.stager(plan.script).to_json())
@@ -56,10 +56,10 @@ def test_k18_a_lost_event_that_base_tables_have_changed_costs_a_look_and_no_seco
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_k18_a_lost_event_that_spark_has_finished_costs_a_second_job_and_no_second_refresh(
+def test_k18_a_lost_event_of_a_finished_spark_job_costs_a_second_job_and_no_second_refresh(
     airflow: Airflow, sales: Lake, tmp_path: Path, layout: Layout
 ) -> None:
-    """A deferrable submitter of others stands between plan and commit: its next try runs the same script again."""
+    """Another provider's deferrable submitter runs between plan and commit; its next try runs the script again."""
     sales.view(layout=layout, time_travel=True)
     (tmp_path / "submitted").touch()
     run = airflow.run(f"""

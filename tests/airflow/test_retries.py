@@ -45,8 +45,8 @@ def _seconds(error: BaseException, *, try_number: int = 1, max_tries: int = 3, *
 
 
 @pytest.mark.parametrize("kind", sorted(set(_all(errors.MaterializedViewError)), key=lambda kind: kind.__name__))
-def test_what_may_be_retried_is_what_the_error_says(kind: type[errors.MaterializedViewError]) -> None:
-    """One truth for tasks, sensors and the command line: a new kind of error is in it by itself."""
+def test_an_error_is_retried_if_it_is_retryable(kind: type[errors.MaterializedViewError]) -> None:
+    """Tasks, sensors and the command line use one attribute, which new errors have by inheritance."""
     decision = POLICY.evaluate(kind.__new__(kind), 1, 3, _context())
 
     assert decision.action == (RetryAction.RETRY if kind.retryable else RetryAction.FAIL)
@@ -54,14 +54,14 @@ def test_what_may_be_retried_is_what_the_error_says(kind: type[errors.Materializ
     assert decision.reason.startswith(f"{kind.__name__}: another try ")
 
 
-def test_errors_of_others_get_airflows_own_treatment() -> None:
-    """A user's callback or pre_execute may raise what it likes."""
+def test_errors_of_other_packages_get_airflow_s_default() -> None:
+    """A user's callback or pre_execute may raise any error."""
     assert POLICY.evaluate(ValueError("x"), 1, 3).action == RetryAction.DEFAULT
 
 
 @pytest.mark.parametrize("error", [CommitConflictError("x"), CommitStateUnknownError("x")])
-def test_those_who_met_do_not_meet_again(error: Exception) -> None:
-    """Soon, since a commit takes a moment; and drawn, since the other one retries as well."""
+def test_the_delay_after_a_conflict_is_short_and_random(error: Exception) -> None:
+    """A commit takes a moment, and the other task retries, too."""
     delays = {_seconds(error) for _ in range(50)}
 
     assert all(delay is not None and 5 <= delay <= 15 for delay in delays)
@@ -69,8 +69,8 @@ def test_those_who_met_do_not_meet_again(error: Exception) -> None:
 
 
 @pytest.mark.parametrize("error", [CatalogUnavailableError("x"), JobError("x")])
-def test_an_outage_is_asked_less_and_less_often(error: Exception) -> None:
-    """And no longer than ten minutes after its end."""
+def test_the_delays_after_an_outage_grow(error: Exception) -> None:
+    """The longest delay is ten minutes."""
     delays = [_seconds(error, try_number=number, max_tries=40, retries=40) or 0 for number in range(1, 40)]
 
     for delay, least in zip(delays, (20, 40, 80, 160, 320, 600, 600), strict=False):
@@ -78,24 +78,23 @@ def test_an_outage_is_asked_less_and_less_often(error: Exception) -> None:
     assert max(delays) <= 660
 
 
-def test_a_cleared_task_counts_its_failures_anew() -> None:
-    """Airflow goes on counting its tries."""
+def test_a_cleared_task_counts_its_failures_from_zero() -> None:
+    """Airflow continues to count its tries."""
     assert 20 <= (_seconds(JobError("x"), try_number=9, max_tries=11, retries=3) or 0) <= 22
 
 
-def test_a_delay_of_the_tasks_own_is_kept() -> None:
-    """Whoever sets one, means it."""
+def test_a_task_s_own_delay_is_kept() -> None:
     assert _seconds(JobError("x"), retry_delay=timedelta(seconds=7)) is None
 
 
-def test_a_policy_is_the_same_after_airflow_has_stored_it() -> None:
-    """Airflow may keep it with the DAG."""
+def test_a_policy_is_unchanged_after_airflow_has_stored_it() -> None:
+    """Airflow may serialize it with the DAG."""
     policy = MaterializedViewRetryPolicy(outage=timedelta(seconds=3))
     assert MaterializedViewRetryPolicy.deserialize(policy.serialize()).outage == timedelta(seconds=3)
 
 
-def test_an_outage_is_retried_by_the_policy_and_told(airflow: Airflow) -> None:
-    """In a real run: the decision is in the log, with its reason; the stack below the error is not."""
+def test_an_outage_is_retried_by_the_policy_and_logged(airflow: Airflow) -> None:
+    """In a real run: the log has the decision and its reason, without a stack trace."""
     airflow.connect("down", conn_type="iceberg", extra=DOWN)
     run = airflow.run(f"""
         from airflow_mv.retries import MaterializedViewRetryPolicy
@@ -118,8 +117,8 @@ def test_an_outage_is_retried_by_the_policy_and_told(airflow: Airflow) -> None:
 @pytest.mark.parametrize(
     ("given", "tries"), [("", 1), ("retry_policy=None, ", 2), ("default_args=dict(retry_policy=ANYTHING), ", 2)]
 )
-def test_another_policy_takes_the_place_of_ours(airflow: Airflow, sales: Lake, given: str, tries: int) -> None:
-    """Someone's base tables come and go: for them a missing one is worth a retry."""
+def test_another_policy_replaces_the_default_one(airflow: Airflow, sales: Lake, given: str, tries: int) -> None:
+    """If base tables are dropped and created again regularly, a missing one is worth a retry."""
     sales.view()
     sales.iceberg.drop_table("sales.orders")
     run = airflow.run(f"""
@@ -139,10 +138,10 @@ def test_another_policy_takes_the_place_of_ours(airflow: Airflow, sales: Lake, g
 
 @pytest.mark.slow
 @pytest.mark.cluster
-def test_a_task_that_runs_too_long_frees_the_spark_connect_server(
+def test_a_task_that_exceeds_its_timeout_frees_the_spark_connect_server(
     airflow: Airflow, sales: Lake, tmp_path: Path
 ) -> None:
-    """Its query occupies every core of the server: another one ends only when they are free again."""
+    """Its query occupies every core of the server: another query ends only when they are free again."""
     sales.append(*((number, "x", number) for number in range(2000)))
     sales.append(*((number, "y", number) for number in range(2000)))
     endless = "SELECT count(*) AS n FROM orders a, orders b, orders c, orders d WHERE a.id + b.id > c.id + d.id"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The parts of the Spark provider that are used although they are not public. A release that moved one fails here."""
+"""The private parts of the Spark provider that are used. A release that changed one fails here."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOpe
 from airflow_mv.operators import RefreshMaterializedViewOperator
 from airflow_mv.operators.spark_provider import LocalSparkSubmitHook, SubmittingOperator
 
-#: Arguments of the hook, of which the operator has each by the same name.
+#: Arguments of the hook that the operator has under the same name.
 NAMES = [name for name in inspect.signature(SparkSubmitHook.__init__).parameters if name != "self"]
 FLAGS = {"verbose", "use_krb5ccache", "track_driver_via_k8s_api", "yarn_track_via_rm_api"}
 
@@ -24,7 +24,7 @@ def _distinct(name: str) -> Any:
 
 
 class Submits(SubmittingOperator):
-    """An operator whose hook notes what it submits."""
+    """An operator whose hook records what it submits."""
 
     failing = False
 
@@ -39,7 +39,7 @@ class Submits(SubmittingOperator):
 
 
 def test_every_option_reaches_the_hook() -> None:
-    """The operator keeps them in attributes with and without an underscore; a new option comes along by itself."""
+    """The operator stores them in attributes with and without an underscore; new options are included automatically."""
     given = {name: _distinct(name) for name in NAMES}
     operator = Submits(task_id="submit", application="", **given)
     assert operator.options() == given
@@ -47,7 +47,7 @@ def test_every_option_reaches_the_hook() -> None:
 
 
 def test_default_args_reach_the_hook() -> None:
-    """Also those that only the provider's class names."""
+    """Including those that only the provider's class declares."""
     operator = RefreshMaterializedViewOperator(
         task_id="refresh", view="lake.sales.daily", default_args={"executor_memory": "7g", "deploy_mode": "cluster"}
     )
@@ -55,7 +55,7 @@ def test_default_args_reach_the_hook() -> None:
 
 
 @pytest.mark.parametrize("failing", [False, True])
-def test_each_submission_has_a_hook_of_its_own_and_leaves_the_options_alone(failing: bool) -> None:
+def test_each_submission_has_its_own_hook_and_does_not_change_the_options(failing: bool) -> None:
     """A second script of the same try must not be submitted with the arguments of the first one."""
     operator = Submits(task_id="submit", conf={"a": "b"}, openlineage_inject_parent_job_info=False)
     operator.failing = failing
@@ -77,13 +77,13 @@ def test_each_submission_has_a_hook_of_its_own_and_leaves_the_options_alone(fail
     assert operator.options() == before
 
 
-def test_a_kill_before_anything_was_submitted_starts_nothing() -> None:
-    """The provider's operator would make a hook, and ask for a connection, only to kill nothing."""
+def test_a_kill_before_a_submission_starts_nothing() -> None:
+    """The provider's operator would create a hook and read a connection only to kill nothing."""
     Submits(task_id="submit", conn_id="nowhere").on_kill()
 
 
-def test_the_key_of_the_state_of_a_driver_in_kubernetes_is_where_it_is_set() -> None:
-    """It holds the submission's identity: else a cleared task would take the state of an old driver for its own."""
+def test_the_state_key_of_a_driver_in_kubernetes_is_set_where_it_is_expected() -> None:
+    """It has the submission's identity; otherwise a cleared task would use the state of an old driver."""
     assert SparkSubmitOperator._K8S_DRIVER_STATUS_KEY == "k8s_driver_status"
     operator = Submits(task_id="submit")
     operator.submit({}, "main.py", "1:abc")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The event trigger: when it fires. A restart, an outage or a lost state store neither loses nor floods events."""
+"""When the event trigger fires. A restart, an outage or a lost state store neither loses nor floods events."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ Story = Callable[[Callable[[], Awaitable[dict[str, Any]]], Callable[[], Awaitabl
 
 
 class Store:
-    """Keeps what a triggerer keeps for the watcher's asset."""
+    """The state store of the watcher's asset."""
 
     def __init__(self) -> None:
         self.values: dict[str, Any] = {}
@@ -49,7 +49,7 @@ class Store:
         self.values[key] = json.loads(json.dumps(value))
 
     def _check(self) -> None:
-        if self.shared:  # as Airflow says it, where one trigger is of two assets
+        if self.shared:  # Airflow's error for a trigger that two assets share
             raise ValueError("Task has 2 concrete inlets and outlets")
 
 
@@ -59,7 +59,7 @@ def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def watch(store: Store | None, story: Story, **arguments: Any) -> None:
-    """Run a triggerer with one watcher: the story gets the next event, or makes sure that there is none."""
+    """Run a triggerer with one watcher: the story gets the next event, or checks that there is none."""
     _, serialized = BaseTablesChangedTrigger(**{"views": VIEW, "poke_interval": 0.05, **arguments}).serialize()
     trigger = BaseTablesChangedTrigger(**json.loads(json.dumps(serialized)))
     trigger.asset_state_store = store  # type: ignore[assignment]
@@ -93,8 +93,8 @@ def watch(store: Store | None, story: Story, **arguments: Any) -> None:
     asyncio.run(run())
 
 
-def test_a_commit_fires_once_and_compaction_never(airflow: Airflow, daily: Lake) -> None:
-    """Until the view is refreshed and there is something new."""
+def test_a_commit_fires_once_and_a_compaction_never(airflow: Airflow, daily: Lake) -> None:
+    """Until the view is refreshed and another commit is made."""
 
     async def story(event: Any, nothing: Any) -> None:
         await nothing()
@@ -113,41 +113,41 @@ def test_a_commit_fires_once_and_compaction_never(airflow: Airflow, daily: Lake)
     watch(Store(), story)
 
 
-def test_a_restart_tells_nothing_twice_and_finds_what_was_missed(airflow: Airflow, daily: Lake) -> None:
-    """The memory is in the store; what it is compared with is in the catalog."""
+def test_a_restart_announces_nothing_twice_and_finds_missed_changes(airflow: Airflow, daily: Lake) -> None:
+    """Announcements are in the store; the base tables are in the catalog."""
     store = Store()
     daily.append()
 
-    async def told(event: Any, nothing: Any) -> None:
+    async def announced(event: Any, nothing: Any) -> None:
         await event()
 
     async def silent(event: Any, nothing: Any) -> None:
         await nothing()
 
-    watch(store, told)
+    watch(store, announced)
     watch(store, silent)
     daily.append()
-    watch(store, told)
+    watch(store, announced)
 
 
-def test_a_triggerer_that_dies_before_it_has_noted_an_event_tells_it_again(
+def test_a_triggerer_that_dies_before_it_has_recorded_an_event_sends_it_again(
     airflow: Airflow, daily: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """At least once: the other order could lose it."""
+    """Events are sent at least once; the other order could lose one."""
     monkeypatch.setattr(base_tables, "_HANDED_OVER", 60.0)
     store = Store()
     daily.append()
 
-    async def told(event: Any, nothing: Any) -> None:
+    async def announced(event: Any, nothing: Any) -> None:
         await event()
 
-    watch(store, told)
+    watch(store, announced)
     assert store.values == {}
-    watch(store, told)
+    watch(store, announced)
 
 
-def test_what_nobody_refreshes_is_told_again(airflow: Airflow, daily: Lake) -> None:
-    """Airflow drops the events for a DAG that is paused."""
+def test_a_change_that_is_not_refreshed_is_announced_again(airflow: Airflow, daily: Lake) -> None:
+    """Airflow drops events for a paused DAG."""
     daily.append()
 
     async def story(event: Any, nothing: Any) -> None:
@@ -164,10 +164,10 @@ class _any:
     __hash__ = None  # type: ignore[assignment]
 
 
-def test_a_store_that_two_assets_share_costs_the_memory_only(
+def test_a_store_that_two_assets_share_loses_only_the_announcements(
     airflow: Airflow, daily: Lake, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """And the log says what to do."""
+    """The log says how to fix it."""
     store = Store()
     store.shared = True
     daily.append()
@@ -177,14 +177,14 @@ def test_a_store_that_two_assets_share_costs_the_memory_only(
         await nothing()
 
     watch(store, story)
-    said = "".join(capfd.readouterr())
-    assert "ValueError: Task has 2 concrete inlets and outlets; where two assets share this trigger" in said
+    output = "".join(capfd.readouterr())
+    assert "ValueError: Task has 2 concrete inlets and outlets; where two assets share this trigger" in output
     one, two = (BaseTablesChangedTrigger(views=VIEW, asset=name) for name in ("a", "b"))
     assert BaseTablesChangedTrigger.hash(*one.serialize()) != BaseTablesChangedTrigger.hash(*two.serialize())
 
 
-def test_a_watcher_outlives_what_it_cannot_look_at(airflow: Airflow, daily: Lake) -> None:
-    """Airflow would start it again each second. One view that is not there hides no other."""
+def test_a_watcher_survives_views_that_it_cannot_read(airflow: Airflow, daily: Lake) -> None:
+    """Otherwise Airflow would restart it each second. A missing view does not hide the others."""
     properties = airflow.connections["iceberg_default"]
     airflow.disconnect()
 
@@ -202,16 +202,16 @@ def test_a_watcher_outlives_what_it_cannot_look_at(airflow: Airflow, daily: Lake
     watch(Store(), story, views=["lake.sales.later", VIEW])
 
 
-def test_a_lasting_fault_of_one_view_costs_no_new_catalog(airflow: Airflow, daily: Lake) -> None:
-    """Each poll would open one. An edited connection is taken up after an error of the catalog."""
+def test_a_permanent_error_of_one_view_opens_no_new_catalog(airflow: Airflow, daily: Lake) -> None:
+    """Otherwise each poll would open one. An edited connection is used after an error of the catalog."""
     daily.append()
     path = daily.catalog.load(daily.view("broken")).metadata_location.removeprefix("file://")
     shared, wanted = connected("iceberg_default"), PendingCriteria()
     Path(path).write_text("{")
 
     first = shared.hook
-    news = find_pending(shared, ["lake.sales.broken", VIEW], wanted)
-    assert (news.errors["lake.sales.broken"][0], list(news.views)) == ("InvalidMetadataError", [VIEW])
+    pending = find_pending(shared, ["lake.sales.broken", VIEW], wanted)
+    assert (pending.errors["lake.sales.broken"][0], list(pending.views)) == ("InvalidMetadataError", [VIEW])
     assert shared.hook is first
     good = airflow.connections["iceberg_default"]
     airflow.connect("moved", conn_type="iceberg", extra={"type": "sql", "uri": "postgresql://me@127.0.0.1:1/x"})
@@ -221,8 +221,8 @@ def test_a_lasting_fault_of_one_view_costs_no_new_catalog(airflow: Airflow, dail
     assert list(find_pending(away, [VIEW], wanted).views) == [VIEW]
 
 
-def test_a_connection_that_was_corrected_ends_no_wait_with_the_error_of_before(airflow: Airflow, daily: Lake) -> None:
-    """It is read again every 30 s only; a task that is cleared at once after the correction must not fail."""
+def test_a_corrected_connection_does_not_end_a_wait_with_the_earlier_error(airflow: Airflow, daily: Lake) -> None:
+    """It is read again only every 30 s; a task that is cleared right after the correction must not fail."""
     good = airflow.connections["iceberg_default"]
     extra = {**good["extra"], "uri": f"{good['extra']['uri']}.other"}
     airflow.connect("edited", conn_type="iceberg", extra=extra)
@@ -244,13 +244,13 @@ def test_a_connection_that_was_corrected_ends_no_wait_with_the_error_of_before(a
     [{"views": []}, {"views": VIEW, "require": "some"}, {"views": VIEW, "tables": "lake.sales.orders"},
      {"views": VIEW, "quiet_period": "soon"}, {"views": VIEW, "at_most_every": -1}],
 )  # fmt: skip
-def test_arguments_that_are_none_are_refused_when_the_dag_is_read(wrong: dict[str, Any]) -> None:
+def test_invalid_arguments_are_refused_when_the_dag_is_parsed(wrong: dict[str, Any]) -> None:
     with pytest.raises(ConfigurationError):
         BaseTablesChangedTrigger(**wrong)
 
 
-def test_the_sensor_returns_what_changed(airflow: Airflow, daily: Lake) -> None:
-    """In the worker, or from the trigger: the same."""
+def test_the_sensor_returns_the_changes(airflow: Airflow, daily: Lake) -> None:
+    """In the worker and from the trigger alike."""
     sensor = BaseTablesChangedSensor(task_id="changed", views=VIEW, poke_interval=0.05)
     with pytest.raises(TaskDeferred) as deferred:
         sensor.execute({})
@@ -264,14 +264,14 @@ def test_the_sensor_returns_what_changed(airflow: Airflow, daily: Lake) -> None:
         raise AssertionError
 
     new = daily.append()
-    told = sensor.execute_complete({}, json.loads(json.dumps(asyncio.run(first()))))
-    assert told["views"][0]["tables"][0]["to"] == str(new)
+    announced = sensor.execute_complete({}, json.loads(json.dumps(asyncio.run(first()))))
+    assert announced["views"][0]["tables"][0]["to"] == str(new)
     now = sensor.execute({})
-    assert now["views"][0]["tables"] == told["views"][0]["tables"]
+    assert now["views"][0]["tables"] == announced["views"][0]["tables"]
 
 
-def test_the_sensor_fails_where_waiting_cannot_help(airflow: Airflow, daily: Lake) -> None:
-    """In either way; a table that is gone for a moment is waited for."""
+def test_the_sensor_fails_if_waiting_cannot_help(airflow: Airflow, daily: Lake) -> None:
+    """In both modes; for a table that is missing for a moment it waits."""
     with pytest.raises(AirflowFailException, match="ViewNotFoundError"):
         BaseTablesChangedSensor(task_id="changed", views="lake.sales.nowhere").execute({})
     sensor = BaseTablesChangedSensor(task_id="changed", views=VIEW)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tests that need the real engine: all of them share one Spark session."""
+"""All tests that need real Spark share one session."""
 
 from __future__ import annotations
 

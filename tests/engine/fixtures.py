@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Fixtures over one Spark session; a folder takes part by importing them in its conftest."""
+"""Fixtures with one Spark session; a folder uses them by importing them in its conftest."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.engine.support import LAKE, OTHER, Lake, configure, open_spark
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """py4j leaves its idle sockets to the garbage collector, which may come during any later test."""
+    """py4j leaves idle sockets to the garbage collector, which may run during any later test."""
     config.addinivalue_line("filterwarnings", "ignore:unclosed <socket.socket:ResourceWarning")
 
 
@@ -36,18 +36,18 @@ def lake_folder() -> Iterator[Path]:
 
 @pytest.fixture
 def lake(lake_folder: Path) -> Lake:
-    """An empty namespace of this test's own."""
+    """An empty namespace for this test."""
     return new_lake(lake_folder)
 
 
 @pytest.fixture
 def spark(lake: Lake) -> SparkSession:
-    """The process's one session."""
+    """The only session of the process."""
     return lake.spark
 
 
 def new_lake(folder: Path) -> Lake:
-    """Return an empty namespace, in a session that knows both catalogs."""
+    """Return an empty namespace, in a session with both catalogs."""
     configure(folder, LAKE, OTHER)
     catalog = MaterializedViewCatalog(LAKE)
     catalog.other(OTHER)

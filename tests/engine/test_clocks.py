@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Wrong clocks, with real Spark: times of the future in a table, and a driver that is ahead of the store."""
+"""Wrong clocks with real Spark: future times in a table, and a driver that is ahead of the store."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ def home(request: pytest.FixtureRequest, lake: Lake) -> Lake:
 
 
 def shift(home: Lake, milliseconds: int) -> None:
-    """Move the times of the storage table, as a host with a wrong clock would have written them."""
+    """Shift the times of the storage table, as if a host with a wrong clock had written them."""
     path = Path(urlsplit(home.catalog.load_storage(home.view("daily")).location).path)
     found = json.loads(path.read_text())
     found["last-updated-ms"] += milliseconds
     for item in (*found["snapshots"], *found["snapshot-log"]):
         item["timestamp-ms"] += milliseconds
-    path.with_name(f".{path.name}.crc").unlink(missing_ok=True)  # Hadoop's checksum
+    path.with_name(f".{path.name}.crc").unlink(missing_ok=True)  # Hadoop's checksum file
     path.write_text(json.dumps(found))
 
 
@@ -48,7 +48,7 @@ def document(home: Lake) -> dict[str, Any]:
     return home.catalog.stored_table(view, home.catalog.load_storage(view))
 
 
-def test_i15_spark_refuses_times_of_the_future_and_the_error_says_what_to_run(home: Lake) -> None:
+def test_i15_spark_refuses_future_times_and_the_error_names_the_repair_command(home: Lake) -> None:
     shift(home, HOURS)
     if stored_layout(home.view("daily")).name == "registered":
         home.sql(f"REFRESH TABLE {home.view('daily').storage_table.sql()}")  # type: ignore[union-attr]
@@ -64,16 +64,16 @@ def test_i15_spark_refuses_times_of_the_future_and_the_error_says_what_to_run(ho
 
 
 def test_i15_a_driver_that_is_ahead_commits_nothing_to_a_table_of_the_catalog(home: Lake) -> None:
-    """The session's clock is right; the store is made to say that it is two hours earlier."""
+    """The session's clock is correct; the store reports a time two hours earlier."""
     if stored_layout(home.view("daily")).name == "pointed":
-        pytest.skip("there nobody sees the driver's times before they are brought down")
+        pytest.skip("there the driver's times are corrected before they are visible")
     before = document(home)
     early = latest_ms(before) - HOURS
 
     def stager(script: Any) -> Any:
         return run(home.spark, script, report=lambda _: None, store_ms=lambda: early)
 
-    session_stager(home.catalog, home.spark)  # the session has the catalogs already
+    session_stager(home.catalog, home.spark)  # configure the session's catalogs first
     with pytest.raises(ClockError, match=r"driver .* is 7\d\d\d s ahead of the store's clock") as caught:
         home.refresh("daily", stager=stager)
     assert caught.value.retryable

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What maintenance leaves is what Spark reads: Java's reader judges the metadata, and its files are all counted."""
+"""Spark reads what maintenance leaves: Java's reader validates the metadata, and all its files are counted."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ NOW = timedelta(0)
 
 
 def stored(lake: Lake, name: str) -> list[tuple[object, ...]]:
-    """The view's current rows, by Spark, from the metadata file that the view names."""
+    """The view's current rows, read by Spark from the metadata file that the view names."""
     location = lake.catalog.load_storage(lake.catalog.load(lake(name))).location
     return sorted(tuple(row) for row in lake.spark.read.format("iceberg").load(location).collect())
 
 
 def test_spark_reads_what_expiry_and_rollback_wrote(lake: Lake) -> None:
-    """Java checks more of a metadata file than pyiceberg: refs, snapshot log and times have to agree."""
+    """Java validates more of a metadata file than pyiceberg: refs, snapshot log and times must be consistent."""
     lake.table("orders", "region varchar, amount bigint", "('north', 1)")
     lake.create("totals", TOTALS, time_travel=True)
     first = lake.refresh("totals").refresh_id
@@ -42,7 +42,7 @@ def test_spark_reads_what_expiry_and_rollback_wrote(lake: Lake) -> None:
 
 @pytest.mark.parametrize("version", [2, 3])
 def test_delete_files_and_statistics_of_spark_are_needed(lake: Lake, version: int) -> None:
-    """Position deletes (v2), deletion vectors in Puffin files (v3) and statistics are part of what a table needs."""
+    """Position deletes (v2), deletion vectors in Puffin files (v3) and statistics are among a table's files."""
     lake.table("orders", "region varchar, amount bigint", "('north', 1), ('south', 2), ('east', 3)")
     lake.create("totals", TOTALS)
     lake.refresh("totals")
@@ -66,8 +66,8 @@ def test_delete_files_and_statistics_of_spark_are_needed(lake: Lake, version: in
     assert any(file.endswith(".stats") for file in found)
 
 
-def test_i11_what_spark_wrote_for_others_stays_and_what_it_wrote_for_the_view_is_proven(lake: Lake) -> None:
-    """Tables of Spark inside the view's folder, and with a write path into it; checksums go with their files."""
+def test_i11_spark_s_files_of_other_tables_are_kept_and_those_of_the_view_are_proven(lake: Lake) -> None:
+    """Tables inside the view's folder, and with a write path into it; checksum files are deleted with their files."""
     lake.table("orders", "region varchar, amount bigint", "('north', 1), ('south', 2)")
     lake.create("totals", TOTALS)
     lake.refresh("totals")

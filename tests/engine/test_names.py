@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The names of a run's own catalog, branch and temporary views are never mistaken for the owner's text."""
+"""The names of a run's catalog, branch and temporary views are never mistaken for the owner's text."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from airflow_mv.spec.materialized_view import staging_branch
 from tests.builders import LAYOUTS
 from tests.engine.support import Lake
 
-#: As people read it in statements and errors.
+#: The public names in statements and errors.
 STAGING = "airflow_mv_staging"
 COLUMN = f"`{STAGING}`"
 TABLE = f"{{ns}}.`{STAGING}`"
@@ -49,7 +49,7 @@ def stored(base: Lake) -> list[tuple[Any, ...]]:
 @BOTH
 @pytest.mark.parametrize(("query", "mode"), [(GROUPED, "merge"), (ROWS, "append")])
 def test_the_name_of_the_staging_catalog_is_text_like_any_other(base: Lake, layout: str, query: str, mode: str) -> None:
-    """As a literal, a column and a base table: stored as it was written, by a full and an incremental refresh."""
+    """As a literal, a column and a base table: it is stored unchanged, by a full and by an incremental refresh."""
     base.create("v", query, layout=layout, **INCREMENTAL)
     none = sql(f"SELECT count(*) = 0 FROM {{rows}} WHERE src[0] <> '{STAGING}'")
     base.refresh("v", checks=(condition(f"src[0] = '{STAGING}'"), none))
@@ -70,7 +70,7 @@ def test_the_keys_of_replaced_rows_may_have_the_name_of_the_staging_catalog(base
 
 
 def test_the_name_of_the_branch_is_text_like_any_other(base: Lake) -> None:
-    """Each run writes to a branch of its own name; what the owner compares with stays as it was written."""
+    """Each run's branch has its own name; a literal of the owner is not changed."""
     base.create("v", GROUPED, layout="registered")
     branch = staging_branch(plan_refresh(base.catalog, base("v")).refresh_id)
     parts = branch[:20], branch[20:]
@@ -79,8 +79,8 @@ def test_the_name_of_the_branch_is_text_like_any_other(base: Lake) -> None:
 
 
 @BOTH
-def test_errors_and_verdicts_name_the_staging_catalog_and_no_name_of_a_run(base: Lake, layout: str) -> None:
-    """A name that no other session has helps nobody, and two messages of one failure would differ."""
+def test_errors_and_check_results_have_public_names_instead_of_a_run_s(base: Lake, layout: str) -> None:
+    """A name that exists in no other session is useless to users, and two messages of one failure would differ."""
     base.create("v", GROUPED, layout=layout, **INCREMENTAL)
     scripts: list[Script] = []
     outcomes: list[Outcome] = []
@@ -100,7 +100,7 @@ def test_errors_and_verdicts_name_the_staging_catalog_and_no_name_of_a_run(base:
 
 @BOTH
 @pytest.mark.parametrize("tamper", [lambda text: text.replace("storage", "nothing"), lambda text: f"{text} +"])
-def test_the_error_of_a_statement_is_in_public_names(base: Lake, layout: str, tamper: Callable[[str], str]) -> None:
+def test_the_error_of_a_statement_has_public_names(base: Lake, layout: str, tamper: Callable[[str], str]) -> None:
     base.create("v", GROUPED, layout=layout)
     lost: list[Outcome] = []
 

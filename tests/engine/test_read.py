@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who may read which rows, and what it costs them."""
+"""Which rows may be read in which state, and at what cost."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ OLD, NEW, REDEFINED = [(1, 30), (2, 30)], [(1, 30), (2, 30), (3, 1)], [(1, 2), (
 
 @dataclass(frozen=True)
 class Rule:
-    """A cell of the table of rules."""
+    """One cell of the table of rules."""
 
     state: str
     allow_stale_data: bool
@@ -43,7 +43,7 @@ RULES = [
     "rule", RULES, ids=lambda rule: f"{rule.state}-{'allowed' if rule.allow_stale_data else 'not'}"
 )
 def test_a_reader_gets_stored_rows_or_a_refresh_first(lake: Lake, rule: Rule) -> None:
-    """Stale rows only where the view allows them; rows of another definition never."""
+    """Stale rows only if the view allows them; rows of another definition never."""
     _bring_about(lake, rule)
     assert lake.status("daily").state == rule.state
     scripts = len(lake.scripts)
@@ -75,7 +75,7 @@ def _bring_about(lake: Lake, rule: Rule) -> None:
 
 
 def test_a_spark_job_reads_a_data_frame_over_the_stored_rows(lake: Lake) -> None:
-    """The public function takes a session and a name, finds the catalog by it, and refreshes in the session."""
+    """The public function takes a session and a name, opens the catalog of that name, and refreshes in the session."""
     lake.table("orders", "day integer, amount bigint", "(1, 10), (1, 20), (2, 30)")
     lake.create("daily", DAILY)
     frame = airflow_mv.read(lake.spark, lake("daily"))
@@ -85,10 +85,10 @@ def test_a_spark_job_reads_a_data_frame_over_the_stored_rows(lake: Lake) -> None
     lake.insert("orders", "(3, 1)")
     later = airflow_mv.read(lake.spark, lake("daily"), catalog=lake.catalog)
     assert sorted(map(tuple, later.filter("day > 1").collect())) == NEW[1:]
-    assert sorted(map(tuple, frame.collect())) == OLD  # a frame stays at the refresh that it was made for
+    assert sorted(map(tuple, frame.collect())) == OLD  # a frame keeps the refresh that it was created for
 
 
-def test_a_view_without_rows_is_read_as_its_columns(lake: Lake) -> None:
+def test_a_view_without_rows_is_read_with_its_columns(lake: Lake) -> None:
     """An empty result is a result."""
     lake.table("orders", "day integer, amount bigint")
     lake.create("daily", DAILY)
@@ -110,23 +110,23 @@ def travelling(lake_folder: Any) -> Lake:
     return lake
 
 
-def test_a_limit_is_kept(travelling: Lake) -> None:
-    """Also a limit of none at all."""
+def test_a_limit_is_applied(travelling: Lake) -> None:
+    """A limit of zero, too."""
     found = readable(travelling.catalog, travelling("daily"))
     for limit in (0, 1, 2, 99):
         assert len(list(read_arrow(travelling.catalog, found, limit=limit).rows())) == min(limit, 3)
 
 
-def test_the_past_is_read_as_it_was_stale_or_not(travelling: Lake) -> None:
-    """Who names a refresh wants that one: no rule of freshness applies, and no refresh starts."""
+def test_earlier_rows_are_read_whether_stale_or_not(travelling: Lake) -> None:
+    """If a refresh is named, freshness does not matter, and no refresh starts."""
     state = travelling.catalog.load_storage(travelling.view("daily")).state
     assert state is not None
     first = readable(travelling.catalog, travelling("daily"), refresh_id=state.refreshes[0].refresh_id, stager=no_spark)
     assert sorted(map(tuple, read_arrow(travelling.catalog, first).rows())) == OLD
 
 
-def test_a_refresh_that_is_not_recorded_is_refused_with_what_there_is(travelling: Lake) -> None:
-    """By id and by a time before the first."""
+def test_a_refresh_that_is_not_recorded_is_refused_with_the_recorded_ones(travelling: Lake) -> None:
+    """By an unknown id, and by a time before the first refresh."""
     with pytest.raises(RefreshNotFoundError, match=r"no refresh with id nope \(2 recorded, the oldest of 20"):
         readable(travelling.catalog, travelling("daily"), refresh_id="nope")
     with pytest.raises(RefreshNotFoundError, match="no refresh as of 1999"):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A view reads the tables that its query names, at their snapshots: what a function reads besides is found out."""
+"""A view reads only the tables that its query names, at their snapshots: other reads of functions are detected."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from airflow_mv.job.reads import BUILT_IN, check_reads
 from airflow_mv.script import TableRead
 from tests.engine.support import Lake
 
-#: Queries over r that call the function ``f()``, which the tests make.
+#: Queries over r that call the function ``f()``, which the tests create.
 HIDDEN = (
     "SELECT k, f() AS x FROM {ns}.r",
     "SELECT k, spark_catalog.default.f() AS x FROM {ns}.r",
@@ -28,7 +28,7 @@ HIDDEN = (
 
 @pytest.fixture
 def tables(lake: Lake) -> Iterator[Lake]:
-    """Tables r and b, and what SQL functions leave in the session removed."""
+    """Tables r and b; SQL functions are removed from the session afterwards."""
     lake.table("r", "k int, n int", "(1, 1), (2, 2)")
     lake.table("b", "v int", "(7)")
     yield lake
@@ -42,8 +42,8 @@ def tables(lake: Lake) -> Iterator[Lake]:
 
 
 @pytest.mark.parametrize("definition", ["(SELECT max(v) FROM {ns}.b)", "(SELECT max(n) FROM {ns}.r)", "2"])
-def test_a_sql_function_is_refused_wherever_it_stands(tables: Lake, definition: str) -> None:
-    """It may be created again with another definition, and no snapshot tells: the view was fresh for ever."""
+def test_a_sql_function_is_refused_wherever_it_is_called(tables: Lake, definition: str) -> None:
+    """It may be recreated with another definition, which no snapshot shows: the view would stay fresh."""
     tables.run(
         f"CREATE FUNCTION f() RETURNS INT RETURN {definition}",
         "CREATE VIEW {ns}.nested AS SELECT k, f() AS x FROM {ns}.r",
@@ -58,8 +58,8 @@ def test_a_sql_function_is_refused_wherever_it_stands(tables: Lake, definition: 
 
 
 @pytest.mark.parametrize("strategy", ["full", "incremental"])
-def test_a_function_that_comes_to_be_a_sql_function_ends_the_next_refresh(tables: Lake, strategy: str) -> None:
-    """It was one of Python, in the session where the view was made: that has no definition to read."""
+def test_a_function_that_becomes_a_sql_function_fails_the_next_refresh(tables: Lake, strategy: str) -> None:
+    """It was a Python function in the session that created the view: that has no definition to check."""
     first = replace(tables, spark=tables.spark.newSession())
     first.spark.udf.register("t", lambda: 2, "int")
     first.create("v", "SELECT k, t() AS x FROM {ns}.r", refresh_strategy=strategy)
@@ -72,8 +72,8 @@ def test_a_function_that_comes_to_be_a_sql_function_ends_the_next_refresh(tables
     assert tables.status("v").state == "stale"
 
 
-def test_what_only_one_session_has_is_refused_at_create(tables: Lake) -> None:
-    """Another session has another value, or none: a refresh runs in a session of its own."""
+def test_functions_and_variables_of_one_session_are_refused_at_create(tables: Lake) -> None:
+    """Another session has another value, or none, and a refresh runs in its own session."""
     tables.run("DECLARE VARIABLE amount INT = 5", "CREATE TEMPORARY FUNCTION t() RETURNS INT RETURN 3")
     for sql in ("SELECT k + amount AS x FROM {ns}.r", "SELECT k FROM {ns}.r WHERE n < session.amount"):
         with pytest.raises(InvalidQueryError, match=r"reads the session variable system\.session\.amount"):
@@ -83,8 +83,8 @@ def test_what_only_one_session_has_is_refused_at_create(tables: Lake) -> None:
             tables.create("v", sql)
 
 
-def test_functions_of_a_place_are_refused_before_spark_starts(tables: Lake) -> None:
-    """Compaction changes what they give, and no snapshot tells."""
+def test_functions_of_a_row_s_location_are_refused_before_spark_starts(tables: Lake) -> None:
+    """A compaction changes their values, which no snapshot shows."""
     calls = ("input_file_name()", "Input_File_Block_Start()", "input_file_block_length ()", "`spark_partition_id`()")
     for call in (*calls, "monotonically_increasing_id()"):
         with pytest.raises(InvalidQueryError, match="depends on where a row is stored or read"):
@@ -95,8 +95,8 @@ def test_functions_of_a_place_are_refused_before_spark_starts(tables: Lake) -> N
     assert not tables.scripts
 
 
-def test_what_reads_no_table_is_read_as_it_is(tables: Lake) -> None:
-    """Constants, generated rows, and queries at every place where one may stand; over Connect by the plan's text."""
+def test_a_query_without_tables_is_accepted(tables: Lake) -> None:
+    """Constants, generated rows, and queries at every possible place; over Connect by the text of the plan."""
     tables.run("CREATE FUNCTION f() RETURNS INT RETURN 7", "CREATE TEMPORARY FUNCTION t() RETURNS INT RETURN 3")
     tables.run("CREATE FUNCTION g() RETURNS TABLE(v INT) RETURN SELECT 1 AS v")
     tables.table("never", "k int")
@@ -118,7 +118,10 @@ def test_what_reads_no_table_is_read_as_it_is(tables: Lake) -> None:
     for work in (classic, over_connect):
         for sql in queries:
             assert check_reads(work, sql.format(**pins)).columns
-        for column in ("k", f"'{_quoted(tables, 'b')} TABLESAMPLE (0 ROWS)' AS k"):  # a text is no permission
+        for column in (
+            "k",
+            f"'{_quoted(tables, 'b')} TABLESAMPLE (0 ROWS)' AS k",
+        ):  # a string literal is not a permission
             with pytest.raises(InvalidQueryError, match=tables("b")):
                 check_reads(work, f"SELECT {column} FROM {pins['r']} JOIN {_quoted(tables, 'b')}")
         for call in ("f()", "default . f ()", "`spark_catalog`.default.`f`()", "T()", "(SELECT max(v) FROM g())"):
@@ -127,7 +130,7 @@ def test_what_reads_no_table_is_read_as_it_is(tables: Lake) -> None:
 
 
 def test_no_sql_function_can_have_the_name_of_a_function_that_is_not_looked_up(tables: Lake) -> None:
-    """These names are taken for Spark's own."""
+    """These names are assumed to be Spark's own."""
     for name in ("sum", "upper"):
         with pytest.raises((AnalysisException, UnsupportedOperationException)):
             tables.run(f"CREATE OR REPLACE TEMPORARY FUNCTION {name}(x INT) RETURNS INT RETURN 3")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a refresh does when base tables move, in all the ways they can."""
+"""The effect of a refresh after each kind of change of base tables."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ def daily(orders: Lake) -> Lake:
     return orders
 
 
-def test_rows_committed_while_a_refresh_runs_are_left_to_the_next_one(orders: Lake) -> None:
-    """The plan pins snapshots; what is recorded is what was read, before and during the Spark job."""
+def test_rows_that_are_committed_during_a_refresh_belong_to_the_next_one(orders: Lake) -> None:
+    """The plan pins snapshots; the recorded snapshots are those that were read, before and during the Spark job."""
     orders.create("daily", DAILY)
 
     def stager(script: Script) -> Outcome:
@@ -57,8 +57,8 @@ def test_rows_committed_while_a_refresh_runs_are_left_to_the_next_one(orders: La
     assert (again.outcome, again.mode, again.rows_written) == ("fresh", "noop", 0)
 
 
-def test_compaction_leaves_a_view_fresh_and_the_next_refresh_only_records_it(daily: Lake) -> None:
-    """Spark rewrites files, no row changes: that must not cost a Spark job."""
+def test_after_a_compaction_a_view_is_fresh_and_the_next_refresh_only_records_it(daily: Lake) -> None:
+    """Spark rewrites files without changing rows, which must not cost a Spark job."""
     before = daily.settings("daily")["storage-table-location"]
     target = f"{daily.namespace}.orders"
     daily.run(f"CALL lake.system.rewrite_data_files(table => '{target}', options => map('rewrite-all', 'true'))")
@@ -78,8 +78,8 @@ def test_compaction_leaves_a_view_fresh_and_the_next_refresh_only_records_it(dai
     assert daily.rows("daily") == [(1, 30), (2, 31)]
 
 
-def test_a_base_table_that_was_rolled_back_takes_the_view_with_it(daily: Lake) -> None:
-    """An ancestor as the current snapshot means fewer rows, although no new snapshot was made."""
+def test_a_rollback_of_a_base_table_is_applied_to_the_view(daily: Lake) -> None:
+    """The current snapshot is an ancestor with fewer rows, although no new snapshot was created."""
     first = daily.files.load_table((daily.namespace, "orders")).snapshots()[0].snapshot_id
     daily.run(f"CALL lake.system.rollback_to_snapshot('{daily.namespace}.orders', {first})")
 
@@ -89,8 +89,8 @@ def test_a_base_table_that_was_rolled_back_takes_the_view_with_it(daily: Lake) -
     assert daily.status("daily").state == "fresh"
 
 
-def test_a_base_table_that_was_created_again_is_another_table(daily: Lake) -> None:
-    """The name is the same, the uuid is not: snapshot ids of the two mean nothing to each other."""
+def test_a_base_table_that_was_recreated_is_another_table(daily: Lake) -> None:
+    """The name is the same, the uuid is not: snapshot ids of the two are unrelated."""
     daily.files.drop_table((daily.namespace, "orders"))
     assert daily.codes("daily") == ["BASE_UNREADABLE"]
     with pytest.raises(BaseTableNotFoundError, match=r"orders does not exist in catalog 'lake'"):
@@ -102,8 +102,8 @@ def test_a_base_table_that_was_created_again_is_another_table(daily: Lake) -> No
     assert daily.rows("daily") == [(7, 7)]
 
 
-def test_i16_an_expired_snapshot_makes_a_view_stale_until_it_is_computed_anew(daily: Lake) -> None:
-    """What was read can no longer be compared: better one refresh too many than a wrong verdict."""
+def test_i16_an_expired_snapshot_makes_a_view_stale_until_it_is_recomputed(daily: Lake) -> None:
+    """The recorded snapshot can no longer be compared: an unneeded refresh is better than a wrong state."""
     daily.insert("orders", "(3, 1)", "(3, 2)")
     daily.run(
         f"CALL lake.system.expire_snapshots(table => '{daily.namespace}.orders', retain_last => 1, "
@@ -116,7 +116,7 @@ def test_i16_an_expired_snapshot_makes_a_view_stale_until_it_is_computed_anew(da
 
 
 def test_a_nested_plain_view_is_part_of_the_query(orders: Lake) -> None:
-    """Its base tables are the view's, and its version belongs to the definition."""
+    """Its base tables are the view's, and its version is part of the definition."""
     orders.run(
         "CREATE VIEW {ns}.big (tag, betrag) AS SELECT day, amount FROM {ns}.orders WHERE amount >= 20",
         "CREATE VIEW {ns}.bigger AS SELECT * FROM {ns}.big",
@@ -138,14 +138,14 @@ def test_a_nested_plain_view_is_part_of_the_query(orders: Lake) -> None:
 
 
 def test_views_over_materialized_views_are_refreshed_after_them(orders: Lake) -> None:
-    """The inner view's storage table is a base table: its new snapshot is what the outer one reads."""
+    """The inner view's storage table is a base table: the outer one reads its new snapshot."""
     orders.create("daily", DAILY)
     orders.create("highest", "SELECT max(amount) AS amount FROM {ns}.daily")
     orders.refresh("highest", "daily")
     assert orders.rows("highest") == [(30,)]
 
     orders.insert("orders", "(1, 5)")
-    assert orders.status("highest").state == "fresh"  # it is the rows of its base that it stands for
+    assert orders.status("highest").state == "fresh"  # its rows are those of its base table
     assert orders.status("daily").state == "stale"
 
     orders.refresh("daily")
@@ -155,8 +155,8 @@ def test_views_over_materialized_views_are_refreshed_after_them(orders: Lake) ->
     assert orders.refresh("highest", "daily", stager=no_spark).outcome == "fresh"
 
 
-def test_views_of_one_call_read_one_set_of_snapshots(orders: Lake) -> None:
-    """Rows that arrive between two of them are in neither: what they say together is true of one moment."""
+def test_views_of_one_call_read_one_consistent_snapshot_set(orders: Lake) -> None:
+    """Rows that arrive between two of the refreshes are in neither."""
     orders.create("daily", DAILY)
     orders.create("number", "SELECT count(*) AS n FROM {ns}.orders")
     pinned = orders.snapshot("orders")
@@ -174,7 +174,7 @@ def test_views_of_one_call_read_one_set_of_snapshots(orders: Lake) -> None:
 
 
 def test_base_tables_may_be_in_another_catalog(orders: Lake) -> None:
-    """Both are configured for pyiceberg; Spark gets both, the view names both."""
+    """Both catalogs are configured for pyiceberg; Spark gets both, the view names both."""
     elsewhere = load_catalog(OTHER)
     elsewhere.create_namespace(orders.namespace)
     names = as_arrow("day integer, name varchar", "(1, 'Mo'), (2, 'Di')")
@@ -190,8 +190,8 @@ def test_base_tables_may_be_in_another_catalog(orders: Lake) -> None:
     assert orders.codes("named") == ["BASE_CHANGED"]
 
 
-def test_as_of_reads_the_past_and_never_goes_back_from_later_rows(orders: Lake) -> None:
-    """A backfill run of an earlier date must not take newer rows away."""
+def test_as_of_reads_earlier_snapshots_and_never_replaces_later_rows(orders: Lake) -> None:
+    """A backfill run of an earlier date must not remove newer rows."""
     orders.create("daily", DAILY)
     then = _now()
     orders.insert("orders", "(3, 1)")
@@ -208,7 +208,7 @@ def test_as_of_reads_the_past_and_never_goes_back_from_later_rows(orders: Lake) 
 
 
 def test_with_time_travel_every_refresh_can_be_read_again(orders: Lake) -> None:
-    """Each has its own tagged snapshot: by refresh id, and by the time at which it was the view's answer."""
+    """Each has its own tagged snapshot: by refresh id, and by a time at which it was current."""
     orders.create("daily", DAILY, time_travel=True)
     first = orders.refresh("daily")
     between = _now()
@@ -224,8 +224,8 @@ def test_with_time_travel_every_refresh_can_be_read_again(orders: Lake) -> None:
     assert orders.rows("daily", as_of=_now()) == [(1, 100), (2, 30)]
 
 
-def test_a_forced_refresh_computes_although_nothing_has_changed(daily: Lake) -> None:
-    """For those who know better, e.g. of a function that is not a function of the base tables."""
+def test_a_forced_refresh_recomputes_although_nothing_has_changed(daily: Lake) -> None:
+    """For a query that depends on more than its base tables, for example."""
     before = daily.catalog.load_storage(daily.view("daily")).state
     result = daily.refresh("daily", full=True)
     after = daily.catalog.load_storage(daily.view("daily")).state
@@ -237,8 +237,8 @@ def test_a_forced_refresh_computes_although_nothing_has_changed(daily: Lake) -> 
     assert before.current_refresh_id != after.current_refresh_id
 
 
-def test_an_incremental_view_says_what_it_does_where_only_a_recompute_helps(daily: Lake) -> None:
-    """The caller may want neither the cost nor the surprise."""
+def test_an_incremental_view_reports_why_only_a_recompute_is_possible(daily: Lake) -> None:
+    """The caller may want to avoid its cost."""
     daily.create("grows", DAILY.replace("daily", "grows"), refresh_strategy="incremental")
     daily.refresh("grows")
     orders = (daily.namespace, "orders")
@@ -255,7 +255,7 @@ def test_an_incremental_view_says_what_it_does_where_only_a_recompute_helps(dail
     assert daily.rows("grows") == [(1, 30), (2, 30), (3, 1)]
 
 
-def test_views_are_named_once_each(daily: Lake) -> None:
+def test_a_view_that_is_named_twice_is_refreshed_once(daily: Lake) -> None:
     """A name given twice is one refresh."""
     results = refresh(daily.catalog, [daily("daily"), daily("daily")], stager=no_spark)
     assert [str(result.view) for result in results] == [daily("daily")]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The stored rows are the query's rows over the recorded snapshots: another engine says so."""
+"""The stored rows equal the query's rows at the recorded snapshots, as computed by another engine."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.engine.support import Lake, multiset, recomputed
 
 @dataclass(frozen=True)
 class Case:
-    """A query in Spark's words, and in DuckDB's where they differ."""
+    """A query in Spark's syntax, and in DuckDB's if it differs."""
 
     name: str
     spark: str
@@ -99,7 +99,7 @@ def shop(lake_folder: Any) -> Lake:
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_i06_a_full_refresh_equals_an_independent_recompute(shop: Lake, case: Case) -> None:
-    """As multisets, over the recorded snapshots; rows committed after the refresh make no difference."""
+    """They are compared as multisets at the recorded snapshots; rows that were committed later do not matter."""
     shop.create(case.name, case.spark, **case.options)
     result = shop.refresh(case.name)
     shop.insert("orders", "(9, 'ann', 1, NULL, NULL, 'late')")
@@ -113,8 +113,8 @@ def test_i06_a_full_refresh_equals_an_independent_recompute(shop: Lake, case: Ca
         assert stored.num_rows == case.rows
 
 
-def test_a_refresh_replaces_all_partitions_also_those_that_the_new_rows_leave_empty(shop: Lake) -> None:
-    """A full refresh is the whole query: nothing of an old partition may stay behind."""
+def test_a_refresh_replaces_all_partitions_including_those_without_new_rows(shop: Lake) -> None:
+    """A full refresh must not leave rows of an old partition."""
     shop.table("moving", "day date, n int", "('2024-01-01', 1), ('2024-01-02', 2)")
     shop.create("by_day", "SELECT day, n FROM {ns}.moving WHERE n > 1", partition_by=["day"])
     shop.refresh("by_day")

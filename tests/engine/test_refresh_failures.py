@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a refresh leaves when something goes wrong: the old rows, and a reason that can be acted on."""
+"""The state after a failed refresh: the old rows, and a reason with what to do."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ def orders(lake: Lake) -> Lake:
 
 @pytest.fixture
 def ratio(orders: Lake) -> Lake:
-    """The same with a refreshed view whose query fails for one sort of row."""
+    """The same with a refreshed view whose query fails for one kind of row."""
     orders.create("ratio", RATIO)
     orders.refresh("ratio")
     return orders
 
 
-def test_a_job_that_fails_on_one_row_publishes_nothing_and_gives_the_reason(ratio: Lake) -> None:
-    """Under ANSI a division by zero ends the job after other rows were written: readers must not see those."""
+def test_a_job_that_fails_on_one_row_publishes_nothing_and_reports_the_reason(ratio: Lake) -> None:
+    """In ANSI mode a division by zero fails the job after other rows were written, which must not become visible."""
     before = ratio.view("ratio").metadata_location
     ratio.insert("orders", "(3, 1, 0)")
 
@@ -56,7 +56,7 @@ def test_a_job_that_fails_on_one_row_publishes_nothing_and_gives_the_reason(rati
     assert ratio.rows("ratio") == [(1, 5.0), (2, 10.0), (3, 0.25)]
 
 
-def test_a_refresh_whose_publication_was_lost_is_published_without_running_spark_again(ratio: Lake) -> None:
+def test_a_staged_refresh_whose_publication_was_lost_is_published_without_spark(ratio: Lake) -> None:
     """The worker died between staging and the swap: the next try finds the staged outcome by the refresh id."""
     ratio.insert("orders", "(3, 8, 4)")
     plan = plan_refresh(ratio.catalog, ratio("ratio"))
@@ -69,7 +69,7 @@ def test_a_refresh_whose_publication_was_lost_is_published_without_running_spark
     assert ratio.rows("ratio") == [(1, 5.0), (2, 10.0), (3, 2.0)]
 
 
-def test_a_refresh_that_was_published_twice_is_there_once(ratio: Lake) -> None:
+def test_a_refresh_that_is_published_twice_is_recorded_once(ratio: Lake) -> None:
     """Two workers with one plan, as after a lost lease: the second finds its own refresh in the history."""
     ratio.insert("orders", "(3, 8, 4)")
     plan = RefreshPlan.from_dict(plan_refresh(ratio.catalog, ratio("ratio")).to_dict())
@@ -84,8 +84,8 @@ def test_a_refresh_that_was_published_twice_is_there_once(ratio: Lake) -> None:
     assert ratio.rows("ratio") == [(1, 5.0), (2, 10.0), (3, 2.0)]
 
 
-def test_an_outcome_that_cannot_be_used_is_not_taken_up(ratio: Lake) -> None:
-    """A half-written file, a stranger's, or one whose rows were cleaned away: Spark runs again."""
+def test_an_unusable_outcome_is_not_resumed(ratio: Lake) -> None:
+    """An incomplete file, a foreign one, or one whose rows were deleted: Spark runs again."""
     plan = plan_refresh(ratio.catalog, ratio("ratio"), RefreshOptions(full=True))
     staged = Outcome(plan.refresh_id, ratio.view("ratio").materialized.storage_table_location)
     assert plan.script is not None
@@ -101,8 +101,8 @@ def test_an_outcome_that_cannot_be_used_is_not_taken_up(ratio: Lake) -> None:
         assert find_staged(ratio.catalog, plan) is None
 
 
-def test_a_view_that_was_replaced_while_it_was_refreshed_gets_the_new_definitions_rows(ratio: Lake) -> None:
-    """Rows of the old query under the new definition would be wrong for ever: plan again."""
+def test_a_view_that_is_replaced_during_its_refresh_gets_the_new_definition_s_rows(ratio: Lake) -> None:
+    """Rows of the old query under the new definition would be wrong, so the refresh is planned again."""
 
     def stager(script: Script) -> Outcome:
         outcome = ratio.stager(script)
@@ -120,8 +120,8 @@ def test_a_view_that_was_replaced_while_it_was_refreshed_gets_the_new_definition
     assert ratio.status("ratio").state == "fresh"
 
 
-def test_a_property_that_was_set_while_a_view_was_refreshed_is_kept_without_another_job(ratio: Lake) -> None:
-    """It has nothing to do with the rows: the swap is made again on the new base."""
+def test_a_property_that_is_set_during_a_refresh_is_preserved_without_another_job(ratio: Lake) -> None:
+    """It does not affect the rows: the swap is repeated on the new base."""
 
     def stager(script: Script) -> Outcome:
         outcome = ratio.stager(script)
@@ -146,16 +146,18 @@ def test_a_property_that_was_set_while_a_view_was_refreshed_is_kept_without_anot
         ("SELECT NULL AS nothing FROM {ns}.orders", r"'nothing' is always NULL.*CAST"),
     ],
 )
-def test_a_query_that_spark_refuses_makes_no_view_and_names_the_place(orders: Lake, sql: str, message: str) -> None:
-    """Spark's own analysis runs before anything is stored."""
+def test_a_query_that_spark_refuses_creates_no_view_and_names_the_position(
+    orders: Lake, sql: str, message: str
+) -> None:
+    """Spark analyses the query before anything is stored."""
     with pytest.raises(InvalidQueryError, match=message) as caught:
         orders.create("broken", sql)
     assert "\n" not in str(caught.value)
     assert not orders.catalog.exists(orders("broken"))
 
 
-def test_a_name_that_is_taken_stays_what_it_is(ratio: Lake) -> None:
-    """By a materialized view, a plain view or a table: nothing is replaced unasked."""
+def test_an_existing_name_is_not_replaced(ratio: Lake) -> None:
+    """By a materialized view, a plain view or a table: nothing is replaced unless requested."""
     ratio.run("CREATE VIEW {ns}.plain AS SELECT 1 AS one")
     before = {name: ratio.view(name).metadata_location for name in ("ratio", "plain")}
     scripts = len(ratio.scripts)
@@ -169,7 +171,7 @@ def test_a_name_that_is_taken_stays_what_it_is(ratio: Lake) -> None:
     assert ratio.files.load_table((ratio.namespace, "orders"))
 
 
-def test_an_error_of_spark_elsewhere_in_the_process_stays_sparks_error(ratio: Lake) -> None:
-    """A refresh in a notebook or a task must leave PySpark as it was, its error reporting included."""
+def test_an_error_of_spark_elsewhere_in_the_process_is_not_changed(ratio: Lake) -> None:
+    """A refresh in a notebook or a task must leave PySpark unchanged, including its error reporting."""
     with pytest.raises(PySparkException, match="reserved table property"):
         ratio.run("ALTER VIEW {ns}.ratio SET TBLPROPERTIES ('owner' = 'me')")

@@ -64,7 +64,7 @@ def served(behind_rest: Lake) -> Lake:
 
 
 def create(home: Lake, name: str = "daily", sql: str = DAILY, **definition: Any) -> str:
-    """A view in the registered layout; its storage table's name for Spark."""
+    """Create a view in the registered layout; return its storage table's name for Spark."""
     view = home.create(name, sql, layout="registered", **definition)
     assert view.storage_table is not None
     return view.storage_table.sql()
@@ -78,7 +78,7 @@ def refs(home: Lake, name: str = "daily") -> list[str]:
     return sorted(home.catalog.load_storage(home.view(name)).table.refs)
 
 
-def test_a_view_lives_through_create_refresh_read_verify_replace_and_drop(home: Lake) -> None:
+def test_a_view_can_be_created_refreshed_read_verified_replaced_and_dropped(home: Lake) -> None:
     table = create(home, partition_by=["bucket(2, day)"])
     assert rows(home, f"SELECT * FROM {table}") == []
     assert home.status("daily").state == State.NEVER_REFRESHED
@@ -103,7 +103,7 @@ def test_a_view_lives_through_create_refresh_read_verify_replace_and_drop(home: 
     assert not home.catalog.exists(home("daily"))
 
 
-def test_the_snapshot_tells_the_refresh_in_the_draft_s_words(served: Lake) -> None:
+def test_the_snapshot_s_summary_has_the_draft_s_refresh_state(served: Lake) -> None:
     before = datetime.now(UTC).timestamp() * 1000
     create(served)
     served.refresh("daily")
@@ -123,7 +123,7 @@ def test_the_snapshot_tells_the_refresh_in_the_draft_s_words(served: Lake) -> No
     }
 
 
-def test_an_empty_base_table_makes_an_empty_refresh(served: Lake) -> None:
+def test_an_empty_base_table_gives_an_empty_view(served: Lake) -> None:
     served.table("nothing", "day integer, amount bigint")
     table = create(served, sql=DAILY.replace("orders", "nothing"))
     assert served.refresh("daily").outcome == "refreshed"
@@ -149,7 +149,7 @@ def test_a_job_that_fails_leaves_no_branch_and_publishes_nothing(home: Lake) -> 
     assert rows(home, f"SELECT * FROM {table}") == []
 
 
-def test_every_refresh_can_be_read_again(served: Lake) -> None:
+def test_every_refresh_stays_readable(served: Lake) -> None:
     table = create(served, time_travel=True)
     first = served.refresh("daily")
     served.insert("orders", "(3, 1)")
@@ -159,7 +159,7 @@ def test_every_refresh_can_be_read_again(served: Lake) -> None:
     assert len([name for name in refs(served) if name.startswith("refresh-")]) == 2
 
 
-def test_spark_s_own_compaction_and_writes_of_others_are_told_apart(served: Lake) -> None:
+def test_spark_s_compaction_and_writes_of_others_are_distinguished(served: Lake) -> None:
     table = create(served, partition_by=["bucket(2, day)"])
     served.refresh("daily")
     served.insert("orders", "(3, 1)")
@@ -176,7 +176,7 @@ def test_spark_s_own_compaction_and_writes_of_others_are_told_apart(served: Lake
     assert served.status("daily").state == State.FRESH
 
 
-def test_the_command_line_does_it_all(served: Lake) -> None:
+def test_all_steps_work_from_the_command_line(served: Lake) -> None:
     sql = DAILY.replace("{ns}", f"{served.catalog.name}.{served.namespace}")
     made = call("create", served("daily"), "--sql", sql, "--layout", "registered", "--refresh", "--json").json
     assert (made["outcome"], made["rows_written"]) == ("refreshed", 2)

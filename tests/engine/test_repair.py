@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Files that Spark has written, lost and repaired: the refresh says what is wrong, and goes on after the repair."""
+"""Files of Spark that are lost and repaired: the refresh reports the fault, and works after the repair."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ SUMS = "SELECT day, sum(amount) AS amount, count(*) AS orders FROM {ns}.orders G
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_a_refresh_over_lost_files_names_the_repair_and_works_after_it(
+def test_a_refresh_with_lost_files_names_the_repair_and_works_after_it(
     lake: Lake, layout: Literal["pointed", "registered"]
 ) -> None:
-    """An incremental refresh reads the stored rows: no retry helps while their manifests are gone."""
+    """An incremental refresh reads the stored rows: no retry helps while their manifests are missing."""
     lake.table("orders", "day integer, amount bigint", "(1, 10), (2, 20)")
     lake.create("sums", SUMS, refresh_strategy="incremental", layout=layout)
     lake.refresh("sums", full=True)
@@ -48,5 +48,5 @@ def test_a_refresh_over_lost_files_names_the_repair_and_works_after_it(
 
 
 def stored(lake: Lake) -> Counter[tuple[int, ...]]:
-    """The rows, as a reader gets them."""
+    """The rows as a reader gets them."""
     return Counter(tuple(row) for row in read_arrow(lake.catalog, readable(lake.catalog, lake("sums"))).rows())

@@ -35,7 +35,7 @@ with DAG("report", schedule=None, is_paused_upon_creation=False):
     def read(): ...
     read()
 """
-#: Their tasks refresh the interval of a run, or what it says.
+#: DAGs whose tasks refresh the interval of a run, or what its conf says.
 BY_DAY = """
 from datetime import datetime
 from airflow.sdk import DAG, CronDataIntervalTimetable
@@ -72,7 +72,7 @@ with DAG("some_by_day", schedule=None):
 with DAG("by_template", schedule=None):
     Refresh(task_id="refresh", view=VIEW, scope="{{ dag_run.conf.scope }}")
 """
-#: It makes its event through the alias, as a mapped task does, and without Spark.
+#: It emits its event through the alias, as a mapped task does, and without Spark.
 PUBLISHING = """
 from airflow.sdk import DAG, task
 from airflow_mv.assets import VIEWS_ALIAS
@@ -95,7 +95,7 @@ class Server:
     app: FastAPI
 
     def client(self, role: str | None = "viewer") -> TestClient:
-        """A client that is logged in with a role; the empty one is a user without any, ``None`` nobody."""
+        """A client that is logged in with a role; "" is a user without a role, ``None`` an anonymous client."""
         from airflow.api_fastapi.app import get_auth_manager
         from airflow.api_fastapi.auth.managers.simple.user import SimpleAuthManagerUser
 
@@ -106,7 +106,7 @@ class Server:
         return client
 
     def get(self, path: str, role: str | None = "viewer", **parameters: Any) -> Any:
-        """What the page's application answers, as JSON."""
+        """The JSON response of the page's application."""
         response = self.client(role).get(f"/airflow-mv/{path}", params=parameters)
         assert response.status_code == 200, response.text
         return response.json()
@@ -116,7 +116,7 @@ class Settings(dict[str, str]):
     """Environment variables of these tests' Airflow."""
 
     def setenv(self, name: str, value: str) -> None:
-        """Set one, from now on."""
+        """Set a variable."""
         self[name] = os.environ[name] = value
 
 
@@ -135,7 +135,7 @@ def environment() -> Iterator[Settings]:
 
 @pytest.fixture(scope="module", autouse=True)
 def _only_here(environment: Settings) -> Iterator[None]:
-    """Other folders' tests may come between these modules, and their Airflow has settings of its own."""
+    """Tests of other folders may run between these modules, and their Airflow has its own settings."""
     os.environ.update(environment)
     yield
     _leave(environment)
@@ -148,7 +148,7 @@ def _leave(settings: Settings) -> None:
 
 @pytest.fixture(scope="package")
 def sales(environment: Settings, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lake]:
-    """A lake of its own name, as Airflow's database is not: a fresh, a stale, a never refreshed and a broken view."""
+    """A lake with its own name, as Airflow is shared: a fresh, a stale, a never refreshed and a broken view."""
     folder = tmp_path_factory.mktemp("lake")
     (folder / "warehouse").mkdir()
     uri, warehouse = f"sqlite:///{folder}/catalog.db", folder / "warehouse"
@@ -174,7 +174,7 @@ def sales(environment: Settings, tmp_path_factory: pytest.TempPathFactory) -> It
 
 @pytest.fixture(scope="package")
 def server(environment: Settings, sales: Lake, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """The whole application, with the plugin as Airflow finds it."""
+    """The complete application, with the plugin as Airflow loads it."""
     from airflow.api_fastapi.app import create_app, purge_cached_app
     from airflow.dag_processing.dagbag import DagBag, sync_bag_to_db
     from airflow.models.dagbundle import DagBundleModel

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A process that fills a new Airflow: its database, runs of before, the DAGs of a folder.
+"""A process that fills a new Airflow: its database, past runs, the DAGs of a folder.
 
-Arguments: the DAG folder, and a JSON file with runs: ``{"dag_id", "hours", "kind", "published"}``. ``published`` holds
-the extra of the asset event by view; ``null`` stands for a task that failed. Without ``published`` the real DAG runs.
+Arguments: the DAG folder, and a JSON file with runs: ``{"dag_id", "hours", "kind", "published"}``. ``published`` has
+the extra of the asset event by view; ``null`` means that the task failed. Without ``published`` the real DAG runs.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-#: DAGs of the same names as the real ones, whose tasks publish what the run is told, without Spark.
+#: DAGs with the names of the real ones, whose tasks publish what the run's conf contains, without Spark.
 PUBLISHING = """
 from airflow.sdk import DAG, task
 from airflow.sdk.exceptions import AirflowSkipException
@@ -34,7 +34,7 @@ for dag_id, views in {dags!r}.items():
 
 
 def main(folder: Path, file: Path) -> None:
-    """Make the database, run what was published before, and read the DAGs."""
+    """Create the database, execute past runs, and parse the DAGs."""
     from airflow.models.dagbundle import DagBundleModel
     from airflow.utils.db import initdb
     from airflow.utils.session import create_session
@@ -70,7 +70,7 @@ def _read(folder: Path) -> dict[str, Any]:
 
 
 def _date_back(run: Any, item: dict[str, Any]) -> None:
-    """Have a run look as if a schedule, or a user, had started it hours ago."""
+    """Backdate a run, as if a schedule or a user had started it hours ago."""
     from airflow.models.asset import AssetEvent
     from airflow.models.dagrun import DagRun
     from airflow.models.taskinstance import TaskInstance

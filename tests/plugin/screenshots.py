@@ -24,7 +24,7 @@ _SECONDS = {"full": 96.0, "fast-forward": 0.4}
 
 
 def main(folder: Path) -> None:
-    """Make them."""
+    """Take the screenshots."""
     with tempfile.TemporaryDirectory() as scratch, shop(home := Path(scratch), aged=True) as found:
         settings = {"AIRFLOW_CONN_ICEBERG_DEFAULT": connection(home)}
         (home / "server").mkdir()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A real ``airflow api-server`` in a folder of its own, and a browser that is logged in."""
+"""A real ``airflow api-server`` in its own folder, and a browser that is logged in."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _SECONDS = 400
 
 @dataclass(frozen=True)
 class Served:
-    """An API server that answers.
+    """A running API server.
 
     Args:
         url: Its address.
@@ -50,7 +50,7 @@ class Served:
     home: Path
 
     def token(self, user: str) -> str:
-        """Log a user in."""
+        """Log a user in, and return the token."""
         passwords = json.loads((self.home / "simple_auth_manager_passwords.json.generated").read_text())
         return str(self.call("POST", "/auth/token", {"username": user, "password": passwords[user]})["access_token"])
 
@@ -65,7 +65,7 @@ class Served:
             return json.load(answer)
 
     def context(self, browser: Browser, user: str, **options: Any) -> BrowserContext:
-        """A browser session in which a user is logged in, as Airflow's own login leaves it."""
+        """A browser session with a logged-in user, as after Airflow's own login."""
         context = browser.new_context(**options)
         cookie = {"name": "_token", "value": self.token(user), "url": self.url, "httpOnly": True, "sameSite": "Lax"}
         context.add_cookies([cookie])  # type: ignore[list-item]
@@ -79,10 +79,10 @@ def served(
     """Start an API server, and stop it at the end.
 
     Args:
-        folder: Where it lives; empty.
+        folder: Its folder, which is empty.
         dags: Source of its DAG file.
         settings: More environment variables.
-        runs: Runs of before; see :mod:`tests.plugin.prepare`.
+        runs: Past runs; see :mod:`tests.plugin.prepare`.
     """
     home, dag_folder, log = folder / "airflow", folder / "dags", folder / "api-server.log"
     home.mkdir()
@@ -116,7 +116,7 @@ def chromium() -> Iterator[Browser]:
     """The system's Chromium.
 
     Raises:
-        ServiceUnavailableError: There is none.
+        ServiceUnavailableError: It is not installed.
     """
     path = os.environ.get("AIRFLOW_MV_TEST_CHROMIUM") or shutil.which("chromium")
     if path is None:

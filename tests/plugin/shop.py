@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A lake as a company has it: views in every state, refreshed by DAGs of Airflow, some hours ago."""
+"""A realistic lake: views in every state, refreshed by Airflow DAGs some hours ago."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from typing import Any
 from airflow_mv.spec.materialized_view import PROPERTY
 from tests.builders import Lake, lake
 
-#: What a browser must show as it is, and never run.
+#: Markup that a browser must show as text and never run.
 HOSTILE = "<img src=x onerror=alert(1)>"
 HOUR = 3600
 
-#: An incremental view whose query has no incremental way.
+#: An incremental view whose query supports no incremental mode.
 UNEXPECTED = "cheapest_order"
 VIEWS = {
     UNEXPECTED: "SELECT min_by(region, amount) AS region FROM lake.sales.orders GROUP BY id",
@@ -63,11 +63,12 @@ with DAG("without_views", schedule=None, is_paused_upon_creation=False):
 
 @contextmanager
 def shop(folder: Path, *, aged: bool = False) -> Iterator[Lake]:
-    """The lake in a folder.
+    """Create the lake in a folder.
 
     Args:
-        folder: Empty.
-        aged: Whether its commits and refreshes are to look hours old, for pictures; if not, one view has a name that
+        folder: An empty folder.
+        aged: Whether its commits and refreshes are backdated by hours, for pictures; if not, one view has markup as
+            its name, and the metadata of one is broken.
             is markup, and the metadata of one is broken.
     """
     (folder / "warehouse").mkdir()
@@ -115,7 +116,7 @@ def _break(found: Lake) -> None:
 
 
 def _age(found: Lake) -> None:
-    """Rewrite stored times: commits and refreshes look as old as those of a real morning."""
+    """Rewrite stored times, as if commits and refreshes had been made over the last night."""
     now = time.time_ns() // 1_000_000
     for table, hours in (("shipments", 7.4), ("customers", 1.6)):
         _rewrite(found.load(table).metadata_location, lambda document, h=hours: _older(document, now, h))

@@ -17,7 +17,7 @@ from tests.plugin.conftest import ROLES, Server
 
 pytestmark = pytest.mark.airflow
 
-#: One address for each route; a route that is missing here fails the first test.
+#: One path for each route; a route that is missing here fails the first test.
 ADDRESSES = {
     "/": "/",
     "/static/{digest}/{name}": "/static/any/app.js",
@@ -31,7 +31,7 @@ DAILY = "pages.sales.daily"
 
 
 def test_every_route_is_in_these_tests(server: Server) -> None:
-    """There are no others: no documentation, no schema, nothing mounted."""
+    """There are no other routes: no documentation, no schema, no mounts."""
     server.get("api/views")
     routes = {route.path: route for route in _page_app().routes}
     assert set(routes) == set(ADDRESSES)
@@ -41,8 +41,8 @@ def test_every_route_is_in_these_tests(server: Server) -> None:
 
 
 @pytest.mark.parametrize("path", ADDRESSES.values())
-def test_i22_nobody_gets_401_a_user_without_a_role_403_and_a_viewer_the_page(server: Server, path: str) -> None:
-    """The files of the page are no exception."""
+def test_i22_anonymous_gets_401_a_user_without_a_role_403_and_a_viewer_the_page(server: Server, path: str) -> None:
+    """This holds for the page's static files, too."""
     assert server.client(None).get(f"/airflow-mv{path}").status_code == 401
     assert server.client("").get(f"/airflow-mv{path}").status_code == 403
     for role in ROLES:
@@ -50,21 +50,21 @@ def test_i22_nobody_gets_401_a_user_without_a_role_403_and_a_viewer_the_page(ser
 
 
 def test_a_forged_session_is_refused(server: Server) -> None:
-    """Signed by another key."""
+    """It is signed with another key."""
     client = server.client(None)
     client.cookies.set("_token", "eyJhbGciOiJIUzUxMiJ9.eyJzdWIiOiJhZG1pbiIsInJvbGUiOiJhZG1pbiJ9.c2lnbmVk")
     assert client.get("/airflow-mv/api/views").status_code in (401, 403)
 
 
-def test_whichever_auth_manager_there_is_decides(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Roles are its own business: the page asks for one permission, through what every auth manager has."""
+def test_any_auth_manager_decides(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The page requests one permission, through the interface that every auth manager has."""
     monkeypatch.setattr(SimpleAuthManager, "is_authorized_asset", lambda _, *, method, **__: method != "GET")
     for path in ADDRESSES.values():
         assert server.client("admin").get(f"/airflow-mv{path}").status_code == 403
 
 
-def test_a_page_that_cannot_be_imported_answers_nobody(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Airflow has mounted it all the same. What asks for the permission is missing, and so must be what it guards."""
+def test_a_page_that_cannot_be_imported_answers_no_request(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Airflow mounts it anyway. The permission check is missing, so its routes must be missing, too."""
     monkeypatch.setattr(airflow_mv.plugin, "_page_app", _page_app.__wrapped__)
     monkeypatch.setitem(sys.modules, "airflow_mv.plugin.app", None)
     for path in ADDRESSES.values():
@@ -74,21 +74,21 @@ def test_a_page_that_cannot_be_imported_answers_nobody(server: Server, monkeypat
 
 
 @pytest.mark.parametrize("method", ["post", "put", "patch", "delete"])
-def test_nothing_changes_by_any_request(server: Server, method: str) -> None:
-    """So there is nothing that another site could have a reader's browser do."""
+def test_no_request_changes_anything(server: Server, method: str) -> None:
+    """So no other site can make a reader's browser change anything."""
     for path in ADDRESSES.values():
         assert getattr(server.client("admin"), method)(f"/airflow-mv{path}").status_code == 405
 
 
-def test_a_refusal_is_said_in_words_to_people_and_in_json_to_the_page(server: Server) -> None:
-    """An expired session shows up inside Airflow's frame."""
+def test_a_refusal_is_text_for_people_and_json_for_the_page(server: Server) -> None:
+    """An expired session is shown inside Airflow's frame."""
     assert "Log in to Airflow" in server.client(None).get("/airflow-mv/").text
     assert "may not read assets" in server.client("").get("/airflow-mv/api/views").json()["message"]
 
 
 @pytest.mark.parametrize("path", ADDRESSES.values())
-def test_the_browser_runs_nothing_but_our_files_and_only_airflow_frames_them(server: Server, path: str) -> None:
-    """No inline script or style, no other origin; also where the answer is a refusal."""
+def test_the_browser_runs_only_the_page_s_files_and_only_airflow_may_frame_them(server: Server, path: str) -> None:
+    """No inline script or style, no other origin; refusals have the same headers."""
     for role in ("viewer", None):
         headers = server.client(role).get(f"/airflow-mv{path}").headers
         policy = headers["content-security-policy"]
@@ -99,16 +99,16 @@ def test_the_browser_runs_nothing_but_our_files_and_only_airflow_frames_them(ser
         assert "no-store" in headers["cache-control"] or "private" in headers["cache-control"]
 
 
-def test_the_files_may_be_kept_while_they_are_the_same(server: Server) -> None:
-    """Their address holds a digest; an old page's address is answered, but not kept."""
+def test_files_are_cached_while_they_are_unchanged(server: Server) -> None:
+    """Their path contains a digest; a path of an older version is answered, but not cached."""
     shell = server.client().get("/airflow-mv/").text
     address = shell.partition('src="')[2].partition('"')[0]
     assert "immutable" in server.client().get(f"/airflow-mv/{address}").headers["cache-control"]
     assert "no-cache" in server.client().get("/airflow-mv/static/older/theme.js").headers["cache-control"]
 
 
-def test_who_may_not_trigger_a_dag_is_told_so_and_airflow_refuses_it(server: Server) -> None:
-    """The button calls Airflow's own API: what the page says is only a courtesy."""
+def test_a_user_without_permission_for_a_dag_sees_it_and_airflow_refuses_the_run(server: Server) -> None:
+    """The button calls Airflow's own API, which decides; the page only informs."""
     dags = server.get("api/view", "viewer", view=DAILY)["refreshers"]["dags"]
     assert [(dag["dag_id"], dag["may_run"]) for dag in dags] == [("publishing", False), ("refresh_sales", False)]
     assert "may not trigger" in dags[1]["reason"]
@@ -118,8 +118,8 @@ def test_who_may_not_trigger_a_dag_is_told_so_and_airflow_refuses_it(server: Ser
     assert (dag["may_run"], dag["reason"], dag["tasks"]) == (True, "", ["daily"])
 
 
-def test_a_paused_dag_is_not_run_into_the_void(server: Server) -> None:
-    """Its run would wait without a word."""
+def test_a_paused_dag_cannot_be_triggered(server: Server) -> None:
+    """Its run would wait without notice."""
     dags = {
         dag["dag_id"]: dag for dag in server.get("api/view", "user", view="pages.sales.by_region")["refreshers"]["dags"]
     }
@@ -128,8 +128,8 @@ def test_a_paused_dag_is_not_run_into_the_void(server: Server) -> None:
     assert "paused" in dags["refresh_paused"]["reason"]
 
 
-def test_what_someone_may_not_read_of_airflow_is_left_out(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Names of DAGs, runs and users belong to those who may read the DAG."""
+def test_content_without_permission_is_omitted(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Names of DAGs, runs and users are only for users who may read the DAG."""
     allowed = SimpleAuthManager.is_authorized_dag
 
     def without_sales(self: Any, *, details: Any = None, **arguments: Any) -> bool:
@@ -146,8 +146,8 @@ def test_what_someone_may_not_read_of_airflow_is_left_out(server: Server, monkey
     assert server.client("admin").get("/airflow-mv/api/views", params={"dag_id": "refresh_sales"}).status_code == 403
 
 
-def test_no_text_can_become_markup_or_code() -> None:
-    """Names, SQL and messages come from whoever writes to a catalog: there is no way in that one could forget."""
+def test_text_never_becomes_markup_or_code() -> None:
+    """Names, SQL and messages come from anyone who may write to a catalog; the code has no way to insert markup."""
     folder = Path(airflow_mv.plugin.__file__).parent / "static"
     scripts = {file.name: file.read_text() for file in folder.glob("*.js")}
     assert {"list.js", "view.js", "graph.js"} <= set(scripts)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The JSON that the page gets: for all views, for one, and when something is broken."""
+"""The JSON responses for all views, for one view, and when something is broken."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ DAILY = "pages.sales.daily"
 
 
 def answer(server: Server, entries: tuple[str, ...], path: str) -> Any:
-    """What an application over other connections answers to a viewer: status and JSON."""
+    """The response of an application over other connections to a viewer: status and JSON."""
     client = TestClient(create_app(Page(Sources(entries, 0))), cookies=server.client("viewer").cookies)
     response = client.get(path)
     return response.status_code, response.json()
 
 
 def listed(server: Server, count: int) -> Any:
-    """The list, once so many views have been looked at: that goes on while the page is open already."""
+    """The list, once so many views have been read; the page shows it while reading continues."""
     deadline = time.monotonic() + 300
     while True:
         found = server.get("api/views")
@@ -39,8 +39,8 @@ def listed(server: Server, count: int) -> Any:
         time.sleep(0.2)
 
 
-def test_the_list_has_every_materialized_view_what_needs_attention_first(server: Server) -> None:
-    """A broken view does not hide the others; a plain view is none."""
+def test_the_list_has_every_materialized_view_with_problems_first(server: Server) -> None:
+    """A broken view does not hide the others; plain views are not listed."""
     found = listed(server, 5)
     states = [(view["name"], view["state"]) for view in found["views"]]
     assert states == [
@@ -61,8 +61,8 @@ def test_the_list_has_every_materialized_view_what_needs_attention_first(server:
     )
 
 
-def test_a_line_says_how_far_behind_and_what_the_last_refresh_was(server: Server) -> None:
-    """By whom and how long it took is known to Airflow, by the refresh's id."""
+def test_a_row_has_the_lag_and_the_last_refresh(server: Server) -> None:
+    """Airflow knows who started it and how long it took, by the refresh id."""
     daily = next(view for view in server.get("api/views")["views"] if view["view"] == DAILY)
     assert daily["lag"]["seconds"] > 0
     assert daily["lag"]["exact"]
@@ -72,7 +72,7 @@ def test_a_line_says_how_far_behind_and_what_the_last_refresh_was(server: Server
 
 
 def test_filter_sort_and_pages(server: Server) -> None:
-    """The server does it: thousands of rows never reach the browser."""
+    """The server does it, so thousands of rows are never sent to the browser."""
     by_table = server.get("api/views", q="CUSTOMERS")
     assert [view["name"] for view in by_table["views"]] == ["by_region"]
     assert [view["name"] for view in server.get("api/views", state="stale")["views"]] == ["daily"]
@@ -83,13 +83,13 @@ def test_filter_sort_and_pages(server: Server) -> None:
 
 
 def test_a_dag_has_the_views_that_it_refreshes(server: Server) -> None:
-    """Also those of which only its events speak, as of tasks that are mapped over views."""
+    """Including those that only its events name, as of tasks that are mapped over views."""
     assert {view["name"] for view in server.get("api/views", dag_id="refresh_sales")["views"]} == {"daily", "by_region"}
     assert {view["name"] for view in server.get("api/views", dag_id="publishing")["views"]} == {"daily"}
     assert server.get("api/views", dag_id="report")["views"] == []
 
 
-def test_a_view_comes_with_reasons_base_tables_definition_and_history(server: Server, sales: Lake) -> None:
+def test_a_view_has_reasons_base_tables_definition_and_history(server: Server, sales: Lake) -> None:
     """Snapshot ids are text: JavaScript would round them."""
     view = server.get("api/view", view=DAILY)
     assert view["state"] == "stale"
@@ -101,8 +101,8 @@ def test_a_view_comes_with_reasons_base_tables_definition_and_history(server: Se
     assert view["reasons"][0]["code"] == "BASE_CHANGED"
 
 
-def test_the_history_joins_what_was_recorded_with_what_airflow_knows(server: Server) -> None:
-    """One line for one refresh, a failed try among them."""
+def test_the_history_combines_records_with_airflow_s_runs(server: Server) -> None:
+    """One row for each refresh, including failed tries."""
     history = server.get("api/view", view=DAILY)["history"]
     assert [item["kind"] for item in history] == ["failed", "refreshed"]
     refreshed = history[1]
@@ -111,8 +111,8 @@ def test_the_history_joins_what_was_recorded_with_what_airflow_knows(server: Ser
     assert refreshed["run_id"]
 
 
-def test_a_plan_says_what_a_refresh_would_run_and_why(server: Server) -> None:
-    """With the statements as they would run."""
+def test_a_plan_has_the_mode_the_reasons_and_the_statements(server: Server) -> None:
+    """The statements are those that would run."""
     plan = server.get("api/plan", view=DAILY)
     assert plan["mode"] == "full"
     assert "INSERT OVERWRITE" in plan["statements"][-1]
@@ -120,20 +120,20 @@ def test_a_plan_says_what_a_refresh_would_run_and_why(server: Server) -> None:
     assert server.get("api/plan", view="pages.sales.by_region")["mode"] == "noop"
 
 
-def test_the_graph_goes_up_and_down_from_a_view(server: Server) -> None:
-    """And not sideways: its base table's other readers are not its business."""
+def test_the_graph_has_the_sources_and_readers_of_a_view(server: Server) -> None:
+    """Other readers of its base tables are not shown."""
     graph = server.get("api/graph", view=DAILY)
     assert {node["id"] for node in graph["nodes"]} == {DAILY, "pages.sales.orders", "pages.sales.on_top"}
     assert sorted(graph["edges"]) == [["pages.sales.daily", "pages.sales.on_top"], ["pages.sales.orders", DAILY]]
 
 
-def test_a_name_may_leave_out_the_only_catalog(server: Server) -> None:
-    """Tasks with a bound connection write it so."""
+def test_a_name_may_omit_the_only_catalog(server: Server) -> None:
+    """Tasks with a bound connection write names without a catalog."""
     assert server.get("api/view", view="sales.daily")["view"] == DAILY
 
 
 @pytest.mark.parametrize(
-    ("view", "status", "said"),
+    ("view", "status", "message"),
     [
         ("pages.sales.gone", 404, "there is no view pages.sales.gone"),
         ("other.sales.daily", 404, "page_conn_ids"),
@@ -142,15 +142,15 @@ def test_a_name_may_leave_out_the_only_catalog(server: Server) -> None:
     ],
 )
 def test_a_view_that_cannot_be_shown_is_an_error_with_its_reason(
-    server: Server, view: str, status: int, said: str
+    server: Server, view: str, status: int, message: str
 ) -> None:
-    """Never a 500."""
+    """It is never a 500."""
     response = server.client().get("/airflow-mv/api/view", params={"view": view})
-    assert (response.status_code, said in response.json()["message"]) == (status, True), response.text
+    assert (response.status_code, message in response.json()["message"]) == (status, True), response.text
 
 
 @pytest.mark.parametrize("query", ["limit=100000", "sort=secret", "offset=-1", "unknown=1", "dag_id=" + "x" * 999])
-def test_a_wrong_request_is_refused_without_repeating_it(server: Server, query: str) -> None:
+def test_a_wrong_request_is_refused_without_echoing_it(server: Server, query: str) -> None:
     """What was sent is not sent back."""
     response = server.client().get(f"/airflow-mv/api/views?{query}")
     assert response.status_code == 400
@@ -168,10 +168,10 @@ def test_a_missing_connection_does_not_hide_the_others(server: Server) -> None:
     assert wrong["problem"]["advice"]
 
 
-def test_a_catalog_that_cannot_be_reached_is_said_without_its_password(
+def test_an_unreachable_catalog_is_reported_without_its_password(
     server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The message is the only thing that a reader gets of a connection."""
+    """A reader sees only the message about a connection."""
     extra = {"type": "sql", "uri": "postgresql+psycopg://127.0.0.1:1/nothing", "warehouse": "file:///nowhere"}
     connection = {"conn_type": "iceberg", "login": "jana", "password": "s3cr3t-word", "extra": extra}
     monkeypatch.setenv("AIRFLOW_CONN_DEAD", json.dumps(connection))
@@ -184,7 +184,7 @@ def test_a_catalog_that_cannot_be_reached_is_said_without_its_password(
     assert "s3cr3t-word" not in json.dumps(told)
 
 
-def test_without_a_name_for_its_catalog_a_connection_is_explained(server: Server) -> None:
+def test_a_connection_without_a_catalog_name_is_explained(server: Server) -> None:
     """Nobody has to guess."""
     page = Page(Sources(("unbound",), 0))
     rows, told = page.rows(set())
@@ -192,8 +192,10 @@ def test_without_a_name_for_its_catalog_a_connection_is_explained(server: Server
     assert "page_conn_ids" in told[0]["problem"]["message"]
 
 
-def test_a_catalog_that_never_answers_holds_up_no_other(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It accepts the connection and is silent. The list says how long it has been so."""
+def test_a_catalog_that_never_answers_does_not_block_the_others(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It accepts the connection and does not answer. The list says for how long."""
     with socket.create_server(("127.0.0.1", 0)) as silent:
         uri = f"postgresql+psycopg://127.0.0.1:{silent.getsockname()[1]}/nothing"
         extra = {"type": "sql", "uri": uri, "warehouse": "file:///nowhere"}

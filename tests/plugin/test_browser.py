@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The page in a browser: Chromium, inside Airflow's own UI, against a real API server."""
+"""The page in a browser: Chromium, inside Airflow's own UI, with a real API server."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.plugin.shop import DAGS, HOSTILE, UNEXPECTED, connection, refresh_ids
 pytestmark = [pytest.mark.airflow, pytest.mark.browser, pytest.mark.timeout(600)]
 
 PAGE = "/plugin/materialized-views"
-#: The same page without Airflow's around it, which takes several times as long to load.
+#: The same page outside of Airflow's UI, which takes several times as long to load.
 ALONE = "/airflow-mv/"
 REVENUE = "lake.sales.daily_revenue"
 STALE = "lake.sales.customer_value"
@@ -39,14 +39,14 @@ _MS = 180_000
 
 @pytest.fixture(scope="module")
 def lake(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lake]:
-    """A company's lake."""
+    """A realistic lake."""
     with shop(tmp_path_factory.mktemp("shop")) as found:
         yield found
 
 
 @pytest.fixture(scope="module")
 def server(lake: Lake, browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    """An API server over it; one of the page's two connections is missing."""
+    """An API server for it; one of the page's two connections is missing."""
     published = {
         view: {"view": view, "refresh_id": refresh_id, "mode": "full", "rows_written": 3, "seconds": 12.5}
         for view, refresh_id in refresh_ids(lake).items()
@@ -68,14 +68,14 @@ def server(lake: Lake, browser: Browser, tmp_path_factory: pytest.TempPathFactor
 
 
 @pytest.fixture
-def said() -> list[str]:
-    """What the browser complained about: broken policies, uncaught errors, dialogs."""
+def messages() -> list[str]:
+    """Messages of the browser: violated policies, uncaught errors, dialogs."""
     return []
 
 
 @pytest.fixture(scope="module")
 def contexts(server: Served, browser: Browser) -> Iterator[dict[str, BrowserContext]]:
-    """A browser of each user: what one of its tabs has fetched, the next one has."""
+    """A browser context for each user, so that fetched files are cached between tabs."""
     found = {
         user: server.context(browser, user, viewport={"width": 1280, "height": 800}) for user in ("viewer", "user")
     }
@@ -84,48 +84,48 @@ def contexts(server: Served, browser: Browser) -> Iterator[dict[str, BrowserCont
         context.close()
 
 
-def tab(context: BrowserContext, said: list[str]) -> Page:
+def tab(context: BrowserContext, messages: list[str]) -> Page:
     """A tab of a logged-in user."""
     page = context.new_page()
     page.set_default_timeout(_MS)
     expect.set_options(timeout=_MS)
-    page.on("pageerror", lambda error: said.append(str(error)))
-    page.on("dialog", lambda dialog: said.append(dialog.message))
-    page.on("console", lambda entry: "airflow-mv/" in entry.text and said.append(entry.text))
+    page.on("pageerror", lambda error: messages.append(str(error)))
+    page.on("dialog", lambda dialog: messages.append(dialog.message))
+    page.on("console", lambda entry: "airflow-mv/" in entry.text and messages.append(entry.text))
     return page
 
 
 @pytest.fixture
-def reader(contexts: dict[str, BrowserContext], said: list[str]) -> Iterator[Page]:
-    """A tab of someone who only reads; nothing may go wrong in it."""
-    page = tab(contexts["viewer"], said)
+def reader(contexts: dict[str, BrowserContext], messages: list[str]) -> Iterator[Page]:
+    """A tab of a user with read permission; it must not report errors."""
+    page = tab(contexts["viewer"], messages)
     yield page
     page.close()
-    assert said == []
+    assert messages == []
 
 
 @pytest.fixture
-def user(contexts: dict[str, BrowserContext], said: list[str]) -> Iterator[Page]:
-    """A tab of someone who may run DAGs."""
-    page = tab(contexts["user"], said)
+def user(contexts: dict[str, BrowserContext], messages: list[str]) -> Iterator[Page]:
+    """A tab of a user who may run DAGs."""
+    page = tab(contexts["user"], messages)
     yield page
     page.close()
-    assert said == []
+    assert messages == []
 
 
 def frame(page: Page) -> FrameLocator | Page:
-    """Our page, inside Airflow's or alone."""
+    """The page, inside Airflow's UI or alone."""
     return page if urlsplit(page.url).path == ALONE else page.frame_locator("iframe")
 
 
 def names(page: Page) -> list[str]:
-    """The views of the list, as they are shown once all have been looked at."""
+    """The listed views, once all have been read."""
     expect(frame(page).locator(".told")).to_contain_text("as of")
     return frame(page).locator("td.name a").all_inner_texts()
 
 
 def test_a_reader_finds_every_view_from_the_navigation(server: Served, reader: Page) -> None:
-    """What needs attention comes first; the broken one, the missing connection and the odd name hide nothing."""
+    """Problems come first; the broken view, the missing connection and the odd name hide nothing."""
     reader.goto(server.url)
     reader.get_by_text("Mat. views").click()
     assert names(reader)[:2] == ["abandoned", "coupon_use"]
@@ -136,10 +136,10 @@ def test_a_reader_finds_every_view_from_the_navigation(server: Served, reader: P
 
 
 def test_filter_sort_and_keys(server: Served, reader: Page) -> None:
-    """Everything can be done without a mouse, and is in the address."""
+    """Everything can be done with the keyboard, and the state is in the URL."""
     reader.goto(f"{server.url}{ALONE}")
     names(reader)
-    frame(reader).get_by_role("heading").click()  # the keyboard is the frame's from now on
+    frame(reader).get_by_role("heading").click()  # move the focus into the frame
     reader.keyboard.press("/")
     reader.keyboard.type("revenue")
     expect(frame(reader).locator("td.name a")).to_have_text(["daily_revenue", "region_report"])
@@ -155,8 +155,8 @@ def test_filter_sort_and_keys(server: Served, reader: Page) -> None:
     expect(frame(reader).locator("td .pill")).to_have_text(["stale"] * 3)
 
 
-def test_a_view_is_a_link_that_airflow_keeps_in_its_own_address(server: Served, reader: Page) -> None:
-    """So it can be sent to a colleague, and Back leads back."""
+def test_a_view_has_a_link_in_airflow_s_own_url(server: Served, reader: Page) -> None:
+    """The link can be shared, and the Back button works."""
     reader.goto(f"{server.url}{PAGE}")
     names(reader)
     frame(reader).get_by_role("link", name="daily_revenue", exact=True).click()
@@ -168,8 +168,8 @@ def test_a_view_is_a_link_that_airflow_keeps_in_its_own_address(server: Served, 
     assert "daily_revenue" in names(reader)
 
 
-def test_a_view_says_why_it_is_stale_and_what_a_refresh_would_do(server: Served, reader: Page) -> None:
-    """Reasons, plan, base tables, the refreshes of Airflow with the failed one, its place in the graph."""
+def test_a_view_shows_why_it_is_stale_and_what_a_refresh_would_do(server: Served, reader: Page) -> None:
+    """Reasons, plan, base tables, Airflow's refreshes with the failed one, its part of the graph."""
     reader.goto(f"{server.url}{ALONE}?view={STALE}")
     view = frame(reader)
     expect(view.get_by_text("Why it is stale")).to_be_visible()
@@ -188,7 +188,7 @@ def test_a_view_says_why_it_is_stale_and_what_a_refresh_would_do(server: Served,
 
 
 def test_hostile_and_broken_views_can_be_opened(server: Served, reader: Page) -> None:
-    """Text is text; an error says what is wrong and leads back."""
+    """Text is shown as text; an error has a message and a link back."""
     reader.goto(f"{server.url}{ALONE}")
     names(reader)
     frame(reader).get_by_role("link", name=HOSTILE).click()
@@ -202,14 +202,14 @@ def test_hostile_and_broken_views_can_be_opened(server: Served, reader: Page) ->
 
 
 def test_a_reader_sees_why_they_may_not_refresh(server: Served, reader: Page) -> None:
-    """The button is there, so that they know whom to ask for what."""
+    """The button is shown with the reason, so that they know which permission to request."""
     reader.goto(f"{server.url}{ALONE}?view={STALE}")
     expect(frame(reader).get_by_role("button", name="Refresh now")).to_be_disabled()
     expect(frame(reader).get_by_text("You may not trigger this DAG")).to_be_visible()
 
 
-def test_a_user_refreshes_a_view_by_running_its_dag_as_themselves(server: Served, user: Page) -> None:
-    """Airflow makes the run, in the user's name."""
+def test_a_user_refreshes_a_view_by_running_its_dag_with_their_own_permissions(server: Served, user: Page) -> None:
+    """Airflow creates the run in the user's name."""
     user.goto(f"{server.url}{PAGE}/airflow-mv/?view={STALE}")
     frame(user).get_by_role("button", name="Refresh now").click()
     dialog = frame(user).get_by_role("dialog")
@@ -226,8 +226,8 @@ def test_a_user_refreshes_a_view_by_running_its_dag_as_themselves(server: Served
     expect(user).to_have_url(re.compile("/dags/sales_morning/runs/manual"))
 
 
-def test_a_dag_that_refreshes_intervals_is_told_one(server: Served, user: Page) -> None:
-    """Its tasks would refuse a run by hand for no interval. The day before is offered, by the DAG's own clock."""
+def test_an_interval_is_requested_for_a_dag_that_refreshes_intervals(server: Served, user: Page) -> None:
+    """Its tasks refuse a manual run without an interval. The default is the day before in the schedule's time zone."""
     user.goto(f"{server.url}{ALONE}?view={FORECAST}")
     frame(user).get_by_role("button", name="forecast_by_day").click()
     dialog = frame(user).get_by_role("dialog")
@@ -244,12 +244,12 @@ def test_a_dag_that_refreshes_intervals_is_told_one(server: Served, user: Page) 
     dialog.get_by_role("button", name="Run it").click()
     expect(dialog).to_contain_text("The run has been created")
     (run,) = server.call("GET", "/api/v2/dags/forecast_by_day/dagRuns", user="admin")["dag_runs"]
-    asked = {START_PARAM: "2024-01-31T00:00:00+01:00", END_PARAM: "2024-06-02T00:00:00+02:00"}
-    assert (run["conf"], run["triggering_user_name"]) == (asked, "user")
+    interval = {START_PARAM: "2024-01-31T00:00:00+01:00", END_PARAM: "2024-06-02T00:00:00+02:00"}
+    assert (run["conf"], run["triggering_user_name"]) == (interval, "user")
 
 
 def test_a_dag_that_only_its_own_form_can_run_is_linked(server: Served, user: Page) -> None:
-    """What it refreshes is for a template to say, so a button could only guess."""
+    """A template decides what it refreshes, so the button cannot know the parameters."""
     user.goto(f"{server.url}{PAGE}/airflow-mv/?view={FORECAST}")
     action = frame(user).locator(".action", has_text="forecast_as_told")
     expect(action).to_contain_text("use Trigger on the DAG's own page")
@@ -258,12 +258,12 @@ def test_a_dag_that_only_its_own_form_can_run_is_linked(server: Served, user: Pa
     expect(user).to_have_url(re.compile("/dags/forecast_as_told"))
 
 
-def test_each_refresh_says_of_which_rows_and_why_it_was(server: Served, reader: Page) -> None:
-    """Of all that Airflow knows, not only of the current one; what nobody has expected is marked, also in the list."""
+def test_each_refresh_shows_its_rows_and_reasons(server: Served, reader: Page) -> None:
+    """For all refreshes in Airflow's database, not only the current one; unexpected ones are marked."""
     reader.goto(f"{server.url}{ALONE}?view={CHEAPEST}")
     refreshes = frame(reader).locator(".card", has=frame(reader).locator(".timeline"))
     lines = refreshes.locator("tbody tr")
-    # By what they say: another test may have a refresh waiting above them.
+    # Found by their text: another test may have added a refresh above them.
     recomputed, of_a_day = lines.filter(has_text="unexpected"), lines.filter(has_text="1 Jun 2024")
     expect(recomputed.get_by_text("unexpected")).to_have_attribute("title", re.compile("Against expectation: .*MIN_BY"))
     expect(of_a_day).to_contain_text("2/3 passed")
@@ -276,8 +276,8 @@ def test_each_refresh_says_of_which_rows_and_why_it_was(server: Served, reader: 
     expect(frame(reader).locator("tr", has_text=UNEXPECTED).locator(".mark")).to_have_text("unexpected")
 
 
-def test_the_colours_follow_airflows(server: Served, reader: Page) -> None:
-    """The system's choice, until the reader has made one in Airflow; a change is followed at once."""
+def test_the_colours_follow_airflow_s_theme(server: Served, reader: Page) -> None:
+    """The system's setting, until the reader has chosen one in Airflow; changes apply at once."""
     reader.emulate_media(color_scheme="dark")
     reader.goto(f"{server.url}{PAGE}")
     root = frame(reader).locator("html")
@@ -293,7 +293,7 @@ def test_the_colours_follow_airflows(server: Served, reader: Page) -> None:
 
 
 def test_a_dag_has_a_tab_with_the_views_that_it_refreshes(server: Served, reader: Page) -> None:
-    """One without says so: Airflow shows a tab on every DAG or on none."""
+    """A DAG without views says so, because Airflow shows a tab on every DAG or on none."""
     reader.goto(f"{server.url}/dags/sales_report")
     reader.get_by_role("link", name="Materialized views").or_(
         reader.get_by_role("tab", name="Materialized views")
@@ -306,7 +306,7 @@ def test_a_dag_has_a_tab_with_the_views_that_it_refreshes(server: Served, reader
 
 
 def test_the_graph_shows_views_and_tables(server: Served, reader: Page) -> None:
-    """A node leads to its view."""
+    """A node links to its view."""
     reader.goto(f"{server.url}{ALONE}")
     names(reader)
     frame(reader).get_by_role("button", name="Graph").click()
@@ -317,13 +317,13 @@ def test_the_graph_shows_views_and_tables(server: Served, reader: Page) -> None:
 
 
 def test_a_task_links_to_its_view_and_shows_its_plan(server: Served, reader: Page) -> None:
-    """The extra link leads into the page; the rendered templates hold what was planned."""
+    """The extra link opens the page; the rendered templates contain the plan."""
     run = server.call("GET", "/api/v2/dags/already_fresh/dagRuns", user="viewer")["dag_runs"][0]["dag_run_id"]
     task = f"/api/v2/dags/already_fresh/dagRuns/{run}/taskInstances/daily_revenue".replace("+", "%2B")
     links = server.call("GET", f"{task}/links", user="viewer")["extra_links"]
     assert links == {
         "Materialized view": f"{server.url}{PAGE}/airflow-mv/?view={REVENUE}",
-        "Spark application": None,  # nothing was to do, so Airflow's UI shows no such button
+        "Spark application": None,  # there was nothing to do, so Airflow's UI shows no such button
     }
     planned = server.call("GET", task, user="viewer")["rendered_fields"]["planned"]
     assert planned.startswith(f"noop of {REVENUE} (the view is fresh)")

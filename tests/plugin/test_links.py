@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Addresses that lead into the page, and what makes Airflow find it."""
+"""URLs of the page, and how Airflow finds it."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ from airflow_mv.spec.identifiers import Identifier
         ("/", "/plugin/materialized-views/airflow-mv/?view=lake.sales.daily"),
     ],
 )
-def test_a_link_leads_into_airflows_own_frame_also_below_a_path(base_url: str, address: str) -> None:
-    """Airflow's UI takes the frame's address from what follows its own."""
+def test_a_link_opens_the_page_in_airflow_s_frame_also_below_a_path(base_url: str, address: str) -> None:
+    """Airflow's UI derives the frame's URL from the part after its own route."""
     assert page_url("lake.sales.daily", base_url=base_url) == address
 
 
-def test_a_running_task_has_its_link_already() -> None:
-    """Airflow itself makes links only when a task has ended."""
+def test_a_running_task_already_has_its_link() -> None:
+    """Airflow itself creates links only when a task has ended."""
     pushed: dict[str, str] = {}
 
     class Instance:
@@ -45,13 +45,13 @@ def test_a_running_task_has_its_link_already() -> None:
     assert address.endswith("/airflow-mv/?view=lake.sales.daily")
 
 
-def test_a_name_cannot_add_to_the_address() -> None:
-    """Whatever a view is called."""
+def test_a_name_cannot_change_the_rest_of_a_url() -> None:
+    """This holds for any name of a view."""
     assert page_url("lake.s.`a&dag_id=x#y`", base_url="/").endswith("?view=lake.s.%60a%26dag_id%3Dx%23y%60")
 
 
-def test_an_application_has_an_address_where_a_setting_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its id comes out of a file in the view's store: nothing but an id gets into the address."""
+def test_an_application_has_a_url_if_the_setting_is_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its id comes from a file in the view's store: only a valid id is used in the URL."""
     assert application_url("local-1700000000000") == ""
     monkeypatch.setenv("AIRFLOW__AIRFLOW_MV__SPARK_APPLICATION_URL", "https://spark/history/{application_id}/jobs/")
     assert application_url("local-1700000000000") == "https://spark/history/local-1700000000000/jobs/"
@@ -59,7 +59,7 @@ def test_an_application_has_an_address_where_a_setting_says_so(monkeypatch: pyte
 
 
 def test_airflow_finds_the_plugin_by_its_entry_point() -> None:
-    """It does not load plugins of the provider info."""
+    """It does not load plugins from the provider info."""
     (found,) = [item for item in entry_points(group="airflow.plugins") if item.name == "airflow_mv"]
     assert found.load() is AirflowMvPlugin
     assert is_valid_plugin(AirflowMvPlugin)
@@ -67,7 +67,7 @@ def test_airflow_finds_the_plugin_by_its_entry_point() -> None:
     assert len(set(routes)) == len(routes)
 
 
-def test_processes_that_serve_no_page_load_no_web_framework_for_it() -> None:
+def test_processes_that_serve_no_page_import_no_web_framework() -> None:
     """Workers load plugins for every task."""
     code = (
         "import airflow.sdk.plugins_manager, sys; before = set(sys.modules); import airflow_mv.plugin; "
@@ -77,8 +77,8 @@ def test_processes_that_serve_no_page_load_no_web_framework_for_it() -> None:
     assert done.stdout.splitlines()[-1] == "[]"
 
 
-def test_the_pages_options_are_documented_where_airflow_looks() -> None:
-    """`airflow config list` shows them, with their defaults."""
+def test_the_page_s_options_are_documented_in_airflow_s_configuration() -> None:
+    """`airflow config list` shows them with their defaults."""
     options = get_provider_info()["config"]["airflow_mv"]["options"]
     assert options["page_conn_ids"]["default"] == "iceberg_default"
     assert float(options["page_cache_seconds"]["default"]) == 10

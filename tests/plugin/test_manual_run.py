@@ -33,24 +33,24 @@ NEVER = "pages.sales.never"
         ("by_template", "form"),
     ],
 )
-def test_what_a_run_has_to_be_told_is_known_from_the_dag(server: Server, dag_id: str, asks: str) -> None:
-    """One dialog cannot ask for what each task of a run would need another answer to."""
+def test_the_required_input_of_a_run_follows_from_the_dag(server: Server, dag_id: str, asks: str) -> None:
+    """One form cannot be used if the tasks of a run need different input."""
     with create_session() as session:
         assert asking(dag_id, session)["asks"] == asks
 
 
-def test_the_page_is_told_what_to_ask_in_the_schedules_own_zone(server: Server) -> None:
+def test_the_page_gets_the_required_input_with_the_schedule_s_time_zone(server: Server) -> None:
     """A day of a date column is a day of that zone."""
     dags = {dag["dag_id"]: dag for dag in server.get("api/view", "user", view=NEVER)["refreshers"]["dags"]}
-    asked = {key: dags["by_day"][key] for key in ("may_run", "asks", "params", "zone")}
+    shown = {key: dags["by_day"][key] for key in ("may_run", "asks", "params", "zone")}
     params = ["refresh_interval_start", "refresh_interval_end"]
-    assert asked == {"may_run": True, "asks": "interval", "params": params, "zone": "Europe/Berlin"}
+    assert shown == {"may_run": True, "asks": "interval", "params": params, "zone": "Europe/Berlin"}
     assert dags["by_template"]["asks"] == "form"
 
 
 @pytest.mark.parametrize("dag_id", ["by_day", "by_day_chain"])
-def test_airflow_takes_what_the_page_asks_for_and_the_tasks_understand_it(server: Server, dag_id: str) -> None:
-    """Also where the DAG declares no such params. The same run without it is refused by its tasks."""
+def test_airflow_accepts_the_input_and_the_tasks_understand_it(server: Server, dag_id: str) -> None:
+    """Also if the DAG declares no such params. Without the input the tasks refuse the run."""
     times = ["2024-06-01T00:00:00+02:00", "2024-06-02T00:00:00+02:00"]
     with create_session() as session:
         conf = dict(zip(asking(dag_id, session)["params"], times, strict=True))
@@ -63,6 +63,6 @@ def test_airflow_takes_what_the_page_asks_for_and_the_tasks_understand_it(server
 
 
 def scope(run: dict[str, Any]) -> RefreshScope:
-    """What a run's tasks refresh."""
+    """The scope of a run's tasks."""
     assert run["data_interval_start"] is None
     return scope_of(RunFacts(datetime.fromisoformat(run["run_after"]), params=run["conf"]), "interval")

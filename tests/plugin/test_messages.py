@@ -34,18 +34,18 @@ def lake(sqlite_uri: str, warehouse: Path) -> Iterator[Days]:
 
 
 def row(lake: Days, view: str = VIEW) -> ViewRow:
-    """The view's line in the list."""
+    """The view's row in the list."""
     return row_of(observe(lake.catalog, view))
 
 
 def lines(lake: Days, *events: dict[str, Any], view: str = VIEW) -> list[dict[str, Any]]:
-    """The refreshes as a view's page has them, the newest first."""
+    """The refreshes on a view's page, the newest first."""
     known = [{"kind": "refreshed", "at": f"2030-01-0{day}", **event} for day, event in enumerate(events, 1)]
     return list(with_history({"history": history(lake.catalog, view)}, known)["history"])
 
 
-def test_a_refresh_says_of_which_rows_it_was(lake: Days) -> None:
-    """Thirty lines of a backfill would be all the same without it: in the list, the record, and Airflow's event."""
+def test_a_refresh_shows_its_interval(lake: Days) -> None:
+    """Otherwise thirty rows of a backfill would look the same: in the list, the record, and Airflow's event."""
     lake.sell((1, 1))
     result = lake.refresh_days(1, 2)
     found = row(lake).to_dict()["last"]
@@ -54,8 +54,8 @@ def test_a_refresh_says_of_which_rows_it_was(lake: Days) -> None:
     assert said(event_extra(result))["interval"] == FIRST
 
 
-def test_a_recomputation_that_nobody_expected_is_marked_with_why(lake: Days) -> None:
-    """In the list, and in the timeline also when the record is gone and only Airflow's event is left."""
+def test_an_unexpected_recompute_is_marked_with_its_reason(lake: Days) -> None:
+    """In the list and in the timeline, even if the record is removed and only Airflow's event remains."""
     view = str(
         lake.view(
             "first", "SELECT min_by(region, amount) AS region FROM sold GROUP BY day", refresh_strategy="incremental"
@@ -73,7 +73,7 @@ def test_a_recomputation_that_nobody_expected_is_marked_with_why(lake: Days) -> 
     assert [line["fallback"] for line in lines(lake, older, view=view)] == [found, found]
 
 
-def test_an_event_says_why_and_what_checks_came_to_within_bounds(lake: Days) -> None:
+def test_an_event_has_the_reasons_and_check_results_within_bounds(lake: Days) -> None:
     """A refresh of a hundred base tables has a hundred reasons, and Airflow keeps events for long."""
     lake.sell((1, 1))
     many = tuple(Reason(Code.BASE_CHANGED, f"{number} " + "x" * 900) for number in range(100))
@@ -85,8 +85,8 @@ def test_an_event_says_why_and_what_checks_came_to_within_bounds(lake: Days) -> 
     assert found["checks"] == {"passed": 2, "of": 3, "lines": ["check 0: warned"]}
 
 
-def test_a_recorded_refresh_tells_its_checks() -> None:
-    """By name, and what was there instead where one has only warned."""
+def test_a_recorded_refresh_shows_its_checks() -> None:
+    """By name, with the observed value of a warning."""
     checks = [{"name": "rows", "result": "passed"}, {"name": "late", "result": "warned", "observed": "7 rows"}]
     facts = {"history": [{"refresh_id": "one", "refreshed_at": "2030-01-01", "mode": "full", "checks": checks}]}
     (line,) = with_history(facts, [])["history"]
@@ -94,8 +94,8 @@ def test_a_recorded_refresh_tells_its_checks() -> None:
 
 
 @pytest.mark.parametrize("wrong", ["text", 7, ["text"], {"start": 1}, {"start": "x", "end": "y", "column": "z"}, None])
-def test_what_is_no_account_of_a_refresh_is_left_out(wrong: Any) -> None:
-    """Whoever may make asset events chooses their extra: none may keep a view's page from being shown."""
+def test_an_invalid_description_of_a_refresh_is_omitted(wrong: Any) -> None:
+    """A user who may create asset events chooses their extra: it must not break a view's page."""
     assert said(dict.fromkeys(("reasons", "interval", "checks"), wrong)) == NOTHING
     assert (
         said({"fallback": [wrong], "reasons": [{"code": wrong if wrong != "text" else 1}]}) | {"reasons": []} == NOTHING

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Looking at all views of a catalog in the background: what is found, what is not read again, what is slow."""
+"""Reading all views of a catalog in the background: what is found, what is not read again, what is slow."""
 
 from __future__ import annotations
 
@@ -39,49 +39,49 @@ def states(found: Found) -> dict[str, str]:
     return {row.view.name: row.state for row in found.rows}
 
 
-def looked(survey: Survey) -> Found:
-    """What a new look finds."""
+def surveyed(survey: Survey) -> Found:
+    """The result of a new survey."""
     survey.found(wait=60)
     return survey.found(wait=60)
 
 
-def test_a_look_finds_what_has_changed_since(sales: Lake) -> None:
+def test_a_survey_finds_what_has_changed_since(sales: Lake) -> None:
     """A base commit, a refresh, a new view, a dropped one."""
     survey = Survey(lambda: sales.catalog, 0, rest=0)
-    assert states(looked(survey)) == {"daily": "fresh"}
+    assert states(surveyed(survey)) == {"daily": "fresh"}
     sales.append()
-    assert states(looked(survey)) == {"daily": "stale"}
+    assert states(surveyed(survey)) == {"daily": "stale"}
     sales.refresh()
     sales.view("second")
-    assert states(looked(survey)) == {"daily": "fresh", "second": "never-refreshed"}
+    assert states(surveyed(survey)) == {"daily": "fresh", "second": "never-refreshed"}
     sales.catalog.drop("sales.second")
     sales.plain_view("plain", "SELECT id, region, amount FROM lake.sales.orders")
-    assert states(looked(survey)) == {"daily": "fresh"}
+    assert states(surveyed(survey)) == {"daily": "fresh"}
 
 
 def test_a_view_whose_pointers_have_not_moved_is_not_read_again(sales: Lake) -> None:
-    """So a look at thousands of unchanged views costs a few queries. Its file is broken here: nobody notices."""
+    """A survey of thousands of unchanged views costs a few queries. Its file is broken here, which is not noticed."""
     survey = Survey(lambda: sales.catalog, 0, rest=0)
-    looked(survey)
+    surveyed(survey)
     Path(sales.catalog.load("sales.daily").metadata_location.removeprefix("file://")).write_text("{")
-    assert states(looked(survey)) == {"daily": "fresh"}
+    assert states(surveyed(survey)) == {"daily": "fresh"}
     sales.append()
-    assert states(looked(survey)) == {"daily": "unknown"}
+    assert states(surveyed(survey)) == {"daily": "unknown"}
 
 
 def test_a_view_of_a_view_is_read_again(sales: Lake) -> None:
-    """Its pointer and those of its base tables do not tell all: the view beneath has a storage table of its own."""
+    """Its pointer and those of its base tables are not sufficient: the view that it reads has a storage table."""
     sales.view("top", "SELECT region, orders FROM lake.sales.daily")
     sales.refresh("sales.top")
     survey = Survey(lambda: sales.catalog, 0, rest=0)
-    assert states(looked(survey)) == {"daily": "fresh", "top": "fresh"}
+    assert states(surveyed(survey)) == {"daily": "fresh", "top": "fresh"}
     sales.append()
     sales.refresh("sales.daily")
-    assert states(looked(survey)) == {"daily": "fresh", "top": "stale"}
+    assert states(surveyed(survey)) == {"daily": "fresh", "top": "stale"}
 
 
-def test_a_catalog_that_hangs_keeps_nobody_waiting(sales: Lake) -> None:
-    """The answer says for how long it has been looked for, and comes when it comes."""
+def test_a_catalog_that_hangs_does_not_block_the_answer(sales: Lake) -> None:
+    """The answer says how long the survey has been running, and has the rows when it ends."""
     answers = threading.Event()
 
     def hangs() -> MaterializedViewCatalog:
@@ -98,8 +98,8 @@ def test_a_catalog_that_hangs_keeps_nobody_waiting(sales: Lake) -> None:
     assert states(survey.found(wait=60)) == {"daily": "fresh"}
 
 
-def test_what_was_seen_stays_when_the_catalog_is_gone(sales: Lake) -> None:
-    """With the reason beside it, and until it is back."""
+def test_known_rows_are_kept_while_the_catalog_is_unavailable(sales: Lake) -> None:
+    """With the reason, until it is available again."""
     gone = False
 
     def opens() -> MaterializedViewCatalog:
@@ -108,18 +108,18 @@ def test_what_was_seen_stays_when_the_catalog_is_gone(sales: Lake) -> None:
         return sales.catalog
 
     survey = Survey(opens, 0, rest=0)
-    before = looked(survey)
+    before = surveyed(survey)
     gone = True
-    found = looked(survey)
+    found = surveyed(survey)
     assert states(found) == states(before)
     assert found.problem
     assert found.problem["message"] == "the database is down"
     gone = False
-    assert looked(survey).problem is None
+    assert surveyed(survey).problem is None
 
 
-def test_rows_are_kept_for_the_asked_time(sales: Lake) -> None:
-    """However many people look."""
+def test_rows_are_cached_for_the_configured_time(sales: Lake) -> None:
+    """The number of readers does not matter."""
     opened = []
 
     def opens() -> MaterializedViewCatalog:
@@ -132,8 +132,8 @@ def test_rows_are_kept_for_the_asked_time(sales: Lake) -> None:
     assert len(opened) == 1
 
 
-def test_a_page_of_five_thousand_rows_is_cut_at_once() -> None:
-    """Filter, sort, count and cut; the graph of the whole is bounded."""
+def test_a_page_of_five_thousand_rows_is_computed_at_once() -> None:
+    """Filter, sort, count and page; the size of the complete graph is bounded."""
     row = ViewRow(Identifier("lake", ("sales",), "v"), "stale", tables=(("lake.sales.orders", True),))
     rows = [replace(row, view=Identifier("lake", ("sales",), f"v{number}")) for number in range(MANY)]
     query = listing.Query(text="V4", sort="view", descending=True, limit=100)
@@ -143,11 +143,11 @@ def test_a_page_of_five_thousand_rows_is_cut_at_once() -> None:
     assert (len(shown), total, listing.counts(fitting)) == (100, 1_111, {"stale": 1_111})
     graph = listing.graph(rows, [str(row.view) for row in rows])
     assert (len(graph["nodes"]), graph["left_out"]) == (150, MANY + 1 - 150)
-    assert time.monotonic() - started < 30  # a tenth of a second on a quiet machine
+    assert time.monotonic() - started < 30  # a tenth of a second on an idle host
 
 
-def test_what_is_not_known_is_last_in_either_order() -> None:
-    """A view without a lag is neither the most nor the least behind."""
+def test_unknown_values_are_last_in_either_order() -> None:
+    """A view without a lag is neither the most nor the least late."""
     known = ViewRow(Identifier("lake", ("s",), "known"), "stale", refreshed_at="2026-01-01T00:00:00+00:00")
     unknown = ViewRow(Identifier("lake", ("s",), "unknown"), "never-refreshed")
     for descending in (False, True):
@@ -158,8 +158,8 @@ def test_what_is_not_known_is_last_in_either_order() -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
-def test_five_thousand_views_are_looked_at_while_the_page_answers(sales: Lake, tmp_path: Path) -> None:
-    """The first look reads them all; the next one costs a few queries. Every answer meanwhile is quick."""
+def test_five_thousand_views_are_read_while_the_page_answers(sales: Lake, tmp_path: Path) -> None:
+    """The first survey reads them all; the next one costs a few queries. Every answer meanwhile is quick."""
     with sqlite3.connect(tmp_path / "catalog.db") as database:
         copied = "SELECT catalog_name, table_namespace, ?, metadata_location, previous_metadata_location, iceberg_type"
         insert = f"INSERT INTO iceberg_tables {copied} FROM iceberg_tables WHERE table_name = 'daily'"
@@ -168,9 +168,9 @@ def test_five_thousand_views_are_looked_at_while_the_page_answers(sales: Lake, t
     survey = Survey(lambda: sales.catalog, 3600)
     started, slowest = time.monotonic(), 0.0
     while (found := survey.found()).looking is not None or found.looked_at is None:
-        asked = time.monotonic()
+        sent = time.monotonic()
         survey.found()
-        slowest = max(slowest, time.monotonic() - asked)
+        slowest = max(slowest, time.monotonic() - sent)
         time.sleep(0.05)
     first = time.monotonic() - started
     assert len(states(found)) == MANY

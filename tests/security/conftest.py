@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A lake that the command line finds, with a refreshed view: all without Spark."""
+"""A lake that the command line can open, with a refreshed view; all without Spark."""
 
 from __future__ import annotations
 
@@ -42,23 +42,23 @@ class Shop:
 
     @property
     def document(self) -> dict[str, Any]:
-        """The view's metadata as it was."""
+        """The view's original metadata."""
         return dict(json.loads(Path(self.view_file.removeprefix("file://")).read_text()))
 
     @property
     def storage_document(self) -> dict[str, Any]:
-        """The storage table's metadata as it was."""
+        """The storage table's original metadata."""
         return dict(json.loads(Path(self.storage_file.removeprefix("file://")).read_text()))
 
     def put(self, data: bytes | Mapping[str, Any], name: str = "bad.metadata.json") -> str:
-        """Write a file below the warehouse; its location."""
+        """Write a file below the warehouse, and return its location."""
         file = self.folder / "warehouse" / "sales" / "put" / "metadata" / name
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_bytes(data if isinstance(data, bytes) else json.dumps(data).encode())
         return file.as_uri().replace("%7E", "~")
 
     def point(self, location: object, name: str = "daily", **columns: object) -> None:
-        """Change a row behind everyone's back."""
+        """Change a row directly in the database."""
         values = {"metadata_location": location, **columns}
         settings = ", ".join(f"{key} = :{key}" for key in values)
         with self.lake.iceberg.engine.begin() as connection:
@@ -67,28 +67,28 @@ class Shop:
             )
 
     def with_view(self, data: bytes | Mapping[str, Any], name: str = "bad.metadata.json") -> None:
-        """Let the view's pointer lead to this content."""
+        """Point the view at a file with this content."""
         self.point(self.put(data, name))
 
     def with_storage(self, data: bytes | Mapping[str, Any], name: str = "storage.metadata.json") -> None:
-        """Let the view's storage table be a file with this content: as the view names it, or its row."""
+        """Replace the storage table's file by one with this content: in the view, or in its row."""
         if self.storage_name is not None:
             self.point(self.put(data, name), self.storage_row)
             return
         self.with_settings({"storage-table-location": self.put(data, name)})
 
     def with_settings(self, settings: Mapping[str, Any] | str) -> None:
-        """Let the view have this record."""
+        """Set the view's record."""
         record = settings if isinstance(settings, str) else json.dumps(settings)
         properties = {**self.document["properties"], "materialized_view_metadata": record}
         self.with_view({**self.document, "properties": properties})
 
     def with_view_properties(self, properties: Mapping[str, str]) -> None:
-        """Let the view have these properties besides."""
+        """Set additional view properties."""
         self.with_view({**self.document, "properties": {**self.document["properties"], **properties}})
 
     def with_storage_properties(self, properties: Mapping[str, str]) -> None:
-        """Let the storage table have these properties besides."""
+        """Set additional table properties of the storage table."""
         document = self.storage_document
         self.with_storage({**document, "properties": {**document["properties"], **properties}})
 
@@ -104,7 +104,7 @@ class Shop:
         return self.lake.iceberg.load_table(self.storage_name)
 
     def with_storage_snapshot(self, summary: Mapping[str, str]) -> None:
-        """Let the storage table in the catalog be at a snapshot of a stranger, with this summary."""
+        """Add a snapshot of another writer with this summary to the storage table in the catalog."""
         table = self.storage_table()
         old = table.current_snapshot()
         assert old is not None
@@ -120,13 +120,13 @@ class Shop:
         self.lake.iceberg.commit_table(table, (), (AddSnapshotUpdate(snapshot=new), main))
 
     def mend(self) -> None:
-        """Put the pointers back."""
+        """Restore the pointers."""
         self.point(self.view_file)
         self.point(self.table_file, "orders")
 
 
 def refused_or_works(*commands: str) -> list[str]:
-    """Call commands; each gives its document or ends with one clear error. The errors."""
+    """Call commands; each prints its document or ends with one clear error. Return the errors."""
     errors = []
     for command in commands:
         ended = call(command, VIEW, "--json")
@@ -138,7 +138,7 @@ def refused_or_works(*commands: str) -> list[str]:
 
 
 def error_of(ended: Ended) -> str:
-    """The one error of a call, checked: short, about the view, and nothing raw for the terminal."""
+    """Return the one error of a call, after checking that it is short, about the view, and safe for a terminal."""
     assert ended.code in (1, 2), ended.stderr
     message = ended.error
     assert len(message) < 3000, message[:500]
@@ -147,7 +147,7 @@ def error_of(ended: Ended) -> str:
 
 
 def configured(**catalogs: Mapping[str, str]) -> dict[str, str]:
-    """The variables that configure catalogs for pyiceberg."""
+    """The environment variables that configure catalogs for pyiceberg."""
     return {
         f"PYICEBERG_CATALOG__{name.upper()}__{key.upper().replace('.', '__').replace('-', '_')}": value
         for name, properties in catalogs.items()
@@ -182,7 +182,7 @@ def _shop(folder: Path, layout: Layout) -> Iterator[Shop]:
 
 @pytest.fixture
 def shop(_built: Shop, monkeypatch: pytest.MonkeyPatch) -> Iterator[Shop]:
-    """A lake that the command line finds under the name ``lake``; each test finds it as it was built."""
+    """A lake that the command line opens under the name ``lake``; each test gets it in its original state."""
     with _found(_built, monkeypatch):
         yield _built
 
@@ -204,7 +204,7 @@ def _found(built: Shop, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(pyiceberg.catalog, "_ENV_CONFIG", Config())
     with _rows_kept(built.lake):
         yield
-    # No metadata file is ever written twice, so the rows are the state.
+    # No metadata file is ever overwritten, so the rows are the complete state.
     for left in (built.folder / "outside", built.folder / "warehouse" / "sales" / "put"):
         shutil.rmtree(left, ignore_errors=True)
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Structure-aware mutation of stored documents: from a real file to what a broken or hostile writer may leave."""
+"""Structure-aware mutation of stored documents: variants of a real file as by a broken or hostile writer."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import random
 from collections.abc import Callable
 from typing import Any
 
-#: Text that means something to SQL, Jinja, ``str.format``, a shell, a path, a terminal or a URL.
+#: Text with a meaning in SQL, Jinja, ``str.format``, a shell, a path, a terminal or a URL.
 ODD_TEXTS = (
     "",
     " ",
@@ -36,7 +36,7 @@ ODD_TEXTS = (
 )
 ODD_NUMBERS = (0, -1, 1, 2**31 - 1, 2**31, 2**53, 2**63 - 1, 2**63, 2**64, -(2**63) - 1, 10**400, 1.5, 1e308, -0.0)
 ODD_VALUES: tuple[Any, ...] = (None, True, False, [], {}, [[]], {"a": {}}, [None], *ODD_NUMBERS, *ODD_TEXTS)
-#: Written into the text in place of a value that ``json.dumps`` cannot make.
+#: Inserted into the text for values that ``json.dumps`` cannot write.
 RAW = ("NaN", "Infinity", "-Infinity", "1e999", "-", "01", "[" * 5000 + "]" * 5000, '{"a":' * 5000 + "1" + "}" * 5000)
 _MARK = '"@@raw@@"'
 
@@ -45,21 +45,21 @@ class Mutator:
     """Makes broken and hostile variants of documents, the same ones for the same seed.
 
     Args:
-        seed: Where the random numbers start.
+        seed: The seed of the random numbers.
     """
 
     def __init__(self, seed: int) -> None:
         self.random = random.Random(seed)
 
     def variant(self, document: Any) -> bytes:
-        """A variant of a document as bytes: changed in its structure, in its text, or in its bytes."""
+        """Return a variant of a document as bytes: with changes of its structure, its text, or its bytes."""
         changed = json.loads(json.dumps(document))
         for _ in range(self.random.choice((0, 1, 1, 1, 2, 3))):
             changed = self.structure(changed)
         return self.bytes(self.text(changed).encode("utf-8", "surrogatepass"))
 
     def structure(self, document: Any) -> Any:
-        """One node taken out, doubled, renamed, exchanged or replaced by another type."""
+        """Remove, duplicate, rename or exchange one node, or replace it by another type."""
         places = list(_places(document))
         if not places:
             return self.random.choice(ODD_VALUES)
@@ -69,7 +69,7 @@ class Mutator:
         return document
 
     def text(self, document: Any) -> str:
-        """JSON text of a document, at times with what no JSON writer would write."""
+        """Return the JSON text of a document, sometimes with text that no JSON writer produces."""
         text = json.dumps(document, ensure_ascii=self.random.random() < 0.8)
         if self.random.random() > 0.2 or not (places := list(_places(document))):
             return text
@@ -81,7 +81,7 @@ class Mutator:
         return json.dumps(document).replace(_MARK, self.random.choice(RAW))
 
     def bytes(self, data: bytes) -> bytes:
-        """The bytes whole (most times), cut, flipped, wrapped, re-encoded or followed by junk."""
+        """Return the bytes unchanged (mostly), truncated, flipped, wrapped, re-encoded or followed by other data."""
         ways: tuple[Callable[[bytes], bytes], ...] = (self._flip, self._cut, self._insert, _recode, _wrap, self._packed)
         return self.random.choice(ways)(data) if self.random.random() < 0.4 else data
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""I17: a swap changes one row of one view. Hostile rows: each leads to one clear error, or simply works."""
+"""I17: a swap changes one row of one view. Each hostile row ends in one clear error, or is accepted."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ DATABASES = [
 
 @pytest.fixture(params=DATABASES)
 def twins(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[Lake, Lake]]:
-    """Two catalogs in one database, each with the same table and views, and names that differ in case only."""
+    """Two catalogs in one database, each with the same table and views, and names that differ only in case."""
     uri = str(request.getfixturevalue(request.param))
     for name in ("one", "two"):
         (tmp_path / name).mkdir()
@@ -49,14 +49,14 @@ def _view(found: Lake, name: str) -> None:
 
 
 def rows(found: Lake) -> dict[tuple[Any, ...], tuple[Any, ...]]:
-    """Every row of the table, all columns, by catalog, namespace and name."""
+    """Every row of the table with all columns, by catalog, namespace and name."""
     with found.iceberg.engine.connect() as connection:
         query = text("SELECT catalog_name, table_namespace, table_name, * FROM iceberg_tables")
         return {tuple(row[:3]): tuple(row) for row in connection.execute(query)}
 
 
 def test_i17_a_refresh_changes_one_row_and_only_its_two_pointers(twins: tuple[Lake, Lake]) -> None:
-    """Other catalogs, tables, case twins and names with SQL's wildcards stay byte for byte."""
+    """Other catalogs, tables, names that differ in case and names with SQL's wildcards are not changed."""
     ours, _ = twins
     before = rows(ours)
     assert len(before) == 8
@@ -72,7 +72,7 @@ def test_i17_a_refresh_changes_one_row_and_only_its_two_pointers(twins: tuple[La
 
 
 def test_i17_a_swap_never_matches_a_table_or_another_catalog_s_row(twins: tuple[Lake, Lake]) -> None:
-    """A name that is a table here, or a view there only, is left alone whatever base is given."""
+    """A name that is a table here, or a view in the other catalog only, is not changed for any base."""
     ours, theirs = twins
     before = rows(ours)
     table = theirs.iceberg.load_table("sales.daily").metadata_location
@@ -83,8 +83,8 @@ def test_i17_a_swap_never_matches_a_table_or_another_catalog_s_row(twins: tuple[
     assert rows(ours) == before
 
 
-def test_i17_dropping_and_creating_touch_one_row(twins: tuple[Lake, Lake]) -> None:
-    """The other two statements of ours."""
+def test_i17_dropping_and_creating_change_one_row(twins: tuple[Lake, Lake]) -> None:
+    """These are the other two statements of this package."""
     ours, theirs = twins
     before = rows(ours)
     with pytest.raises(ViewNotFoundError):
@@ -100,10 +100,10 @@ def test_i17_dropping_and_creating_touch_one_row(twins: tuple[Lake, Lake]) -> No
     assert [key for key in after if after[key] != before[key]] == [("lake", "sales", "daily")]
 
 
-def test_i17_a_database_of_the_old_layout_is_refused_and_left_as_it_is(
+def test_i17_a_database_with_the_old_schema_is_refused_and_not_changed(
     shop: Shop, tmp_path: Path, monkeypatch: Any
 ) -> None:
-    """V0 has no ``iceberg_type``: nobody could tell a view from a table."""
+    """V0 has no ``iceberg_type``, so a view cannot be distinguished from a table."""
     engine = create_engine(f"sqlite:///{tmp_path}/old.db")
     ddl = (
         "CREATE TABLE iceberg_tables (catalog_name VARCHAR(255), table_namespace VARCHAR(255), "
@@ -158,7 +158,7 @@ LOCATIONS: dict[str, tuple[object, str]] = {
 
 
 @pytest.mark.parametrize("way", LOCATIONS)
-def test_i19_a_row_that_leads_elsewhere_is_refused_by_name(shop: Shop, way: str) -> None:
+def test_i19_a_row_with_a_foreign_location_is_refused_with_its_name(shop: Shop, way: str) -> None:
     """Nothing is fetched, and no content of a file is shown."""
     location, message = LOCATIONS[way]
     shop.point(location)
@@ -173,8 +173,8 @@ def test_i19_a_row_that_leads_elsewhere_is_refused_by_name(shop: Shop, way: str)
 
 
 @pytest.mark.parametrize("way", [name for name in LOCATIONS if name != "NULL"])
-def test_i19_a_base_table_s_row_that_leads_elsewhere_is_refused_by_name(shop: Shop, way: str) -> None:
-    """Base tables are everyone's: their rows may be the hostile ones."""
+def test_i19_a_base_table_s_row_with_a_foreign_location_is_refused_with_its_name(shop: Shop, way: str) -> None:
+    """Base tables have many writers, so their rows may be hostile, too."""
     location, message = LOCATIONS[way]
     shop.point(location, "orders")
     errors = refused_or_works("plan", "refresh")
@@ -186,8 +186,8 @@ def test_i19_a_base_table_s_row_that_leads_elsewhere_is_refused_by_name(shop: Sh
 
 
 @pytest.mark.parametrize("kind", [None, "TABLE", "view", "", "MATERIALIZED VIEW"])
-def test_i17_a_row_that_is_not_of_type_view_is_no_view(shop: Shop, kind: str | None) -> None:
-    """Also not where the type is missing, as older writers leave it for tables."""
+def test_i17_a_row_without_the_type_view_is_not_a_view(shop: Shop, kind: str | None) -> None:
+    """Also if the type is missing, as older writers leave it for tables."""
     shop.point(shop.view_file, iceberg_type=kind)
     before = rows(shop.lake)
     for error in refused_or_works("status", "refresh", "read"):
@@ -206,8 +206,8 @@ NAMES = [
 REFUSED_NAMES = ["", "x" * 256, "\x1f", "\0", "a\nb", "\x1b[31m", "\ud800"]
 
 
-def test_every_odd_name_of_a_view_works_below_the_warehouse_and_is_its_own_view(shop: Shop) -> None:
-    """Created, refreshed, listed and read; no two of them are one, whatever case or form of Unicode they have."""
+def test_every_odd_name_of_a_view_stays_below_the_warehouse_and_is_a_separate_view(shop: Shop) -> None:
+    """Created, refreshed, listed and read; no two of them are the same view, whatever their case or Unicode form."""
     views = [Identifier("lake", ("sales",), name) for name in NAMES]
     for view in views:
         _view(shop.lake, str(view))
@@ -225,7 +225,7 @@ def test_every_odd_name_of_a_view_works_below_the_warehouse_and_is_its_own_view(
 
 @pytest.mark.parametrize("name", [item for item in NAMES if "." not in item and item.strip()])
 def test_every_odd_namespace_keeps_a_view_below_the_warehouse(shop: Shop, name: str) -> None:
-    """pyiceberg itself puts a table of the namespace ``..`` outside of it."""
+    """pyiceberg itself would write a table of the namespace ``..`` outside of it."""
     shop.lake.iceberg.create_namespace((name,))
     view = Identifier("lake", (name,), "v")
     _view(shop.lake, str(view))
@@ -237,9 +237,7 @@ def test_every_odd_namespace_keeps_a_view_below_the_warehouse(shop: Shop, name: 
 
 @pytest.mark.parametrize("name", REFUSED_NAMES)
 @pytest.mark.parametrize("command", ["status", "refresh", "drop"])
-def test_names_that_no_catalog_holds_are_refused_with_the_code_for_wrong_usage(
-    shop: Shop, command: str, name: str
-) -> None:
+def test_invalid_names_are_refused_with_the_exit_code_for_wrong_usage(shop: Shop, command: str, name: str) -> None:
     """Empty, too long, control characters, half a surrogate pair."""
     before = rows(shop.lake)
     ended = call(command, f"lake.sales.`{name}`", "--json", *(["--yes"] if command == "drop" else []))
@@ -248,7 +246,7 @@ def test_names_that_no_catalog_holds_are_refused_with_the_code_for_wrong_usage(
     assert rows(shop.lake) == before
 
 
-def test_a_namespace_with_a_dot_is_refused_where_it_would_mean_another(shop: Shop) -> None:
-    """A SQL catalog joins the parts by dots."""
+def test_a_namespace_with_a_dot_is_refused_if_it_would_mean_another_one(shop: Shop) -> None:
+    """A SQL catalog joins the parts with dots."""
     error = error_of(call("status", "lake.`a.b`.v", "--json"))
     assert "holds a dot" in error

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""I19: locations that a view names are read, written and deleted only below folders of the catalog's owner."""
+"""I19: locations in a view's metadata are read, written and deleted only below folders that the owner allows."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ S3 = {"warehouse": "s3://bucket/wh"}
         "s3://other/storage/x",
     ],
 )
-def test_i19_what_is_in_the_warehouse_beside_the_view_or_listed_is_let_through(location: str) -> None:
-    """However the scheme of one store is spelled."""
+def test_i19_locations_in_the_warehouse_beside_the_view_or_in_the_list_are_allowed(location: str) -> None:
+    """With any alias of the store's scheme."""
     folders = allowed_folders({**S3, ALLOWED: "gs://x/y, s3://other/storage"}, POINTER)
     check_confined(location, folders, what="view v")
 
@@ -63,14 +63,14 @@ def test_i19_what_is_in_the_warehouse_beside_the_view_or_listed_is_let_through(l
         "",
     ],
 )
-def test_i19_what_leads_elsewhere_is_refused(location: str) -> None:
-    """Other buckets, other stores, look-alike folders, and every spelling of the way up."""
+def test_i19_a_foreign_location_is_refused(location: str) -> None:
+    """Other buckets, other stores, look-alike folders, and every form of a parent path."""
     with pytest.raises(InvalidMetadataError, match="view v"):
         check_confined(location, allowed_folders(S3, POINTER), what="view v")
 
 
-def test_i19_the_root_of_a_disk_or_a_mere_name_is_no_allowed_folder() -> None:
-    """A REST catalog's warehouse is a name; and below ``/`` lies everything."""
+def test_i19_the_root_of_a_disk_or_a_plain_name_is_not_an_allowed_folder() -> None:
+    """A REST catalog's warehouse may be a name, and every path is below ``/``."""
     assert allowed_folders({"warehouse": "prod"}, POINTER) == ("s3://bucket/wh/sales/daily",)
     assert allowed_folders({"warehouse": "file:///"}, "/metadata/x.json") == ()
     assert allowed_folders({ALLOWED: "file:///, /, ../x, http://h/x"}, "/metadata/x.json") == ()
@@ -84,8 +84,8 @@ def a_link(at: Path, to: Path) -> Iterator[None]:
     at.unlink()
 
 
-def test_i19_a_symbolic_link_does_not_lead_out_and_one_to_the_warehouse_leads_in(tmp_path: Path) -> None:
-    """Where a link stands does not matter: where it leads to does."""
+def test_i19_a_symbolic_link_is_judged_by_its_target(tmp_path: Path) -> None:
+    """The place of the link itself does not matter."""
     inside, outside = tmp_path / "wh", tmp_path / "outside"
     for folder in (inside, outside):
         folder.mkdir()
@@ -100,7 +100,7 @@ def test_i19_a_symbolic_link_does_not_lead_out_and_one_to_the_warehouse_leads_in
 
 
 def outside(shop: Shop) -> Path:
-    """A folder outside of the warehouse, with the storage table's files in it."""
+    """A folder outside of the warehouse, with a copy of the storage table's files."""
     folder = shop.folder / "outside"
     (folder / "metadata").mkdir(parents=True)
     document = {**shop.storage_document, "location": folder.as_uri()}
@@ -123,8 +123,8 @@ STORAGE_LOCATIONS = {
 
 
 @pytest.mark.parametrize("way", STORAGE_LOCATIONS)
-def test_i19_a_storage_table_elsewhere_is_refused_before_it_is_read(shop: Shop, way: str) -> None:
-    """The location is a view's property: who may write the view must not choose what we read."""
+def test_i19_a_storage_table_outside_is_refused_before_it_is_read(shop: Shop, way: str) -> None:
+    """The location is a view property: a user who may write the view must not choose what is read."""
     location, message = STORAGE_LOCATIONS[way]
     shop.with_settings({"storage-table-location": location})
     errors = refused_or_works("status", "refresh", "read")
@@ -135,10 +135,10 @@ def test_i19_a_storage_table_elsewhere_is_refused_before_it_is_read(shop: Shop, 
         assert "root:" not in error
 
 
-def test_i19_the_error_says_how_an_owner_allows_it_and_then_it_works(
+def test_i19_the_error_names_the_setting_that_allows_it_and_then_it_works(
     shop: Shop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Another engine may keep its storage tables in a folder of their own."""
+    """Another engine may keep its storage tables in a separate folder."""
     folder = outside(shop)
     shop.with_settings({"storage-table-location": f"{folder.as_uri()}/metadata/00001-x.metadata.json"})
     assert "list its folder in the catalog property 'airflow-mv.allowed-locations'" in refused_or_works("status")[0]
@@ -147,8 +147,8 @@ def test_i19_the_error_says_how_an_owner_allows_it_and_then_it_works(
     assert refused_or_works("status", "plan", "history") == []
 
 
-def test_i19_a_storage_table_that_would_have_its_files_written_elsewhere_is_refused(shop: Shop) -> None:
-    """The file lies in the warehouse, but its ``location`` is where new files would go."""
+def test_i19_a_storage_table_whose_location_is_outside_is_refused(shop: Shop) -> None:
+    """The file is in the warehouse, but new files would be written to its ``location``."""
     folder = outside(shop)
     shop.with_storage({**shop.storage_document, "location": folder.as_uri()})
     before = sorted(folder.rglob("*"))
@@ -157,16 +157,16 @@ def test_i19_a_storage_table_that_would_have_its_files_written_elsewhere_is_refu
     assert sorted(folder.rglob("*")) == before
 
 
-#: Where Iceberg's writers put new files, whatever a table's location is.
+#: Properties by which Iceberg's writers choose the folders of new files, independent of a table's location.
 PLACES = ("write.data.path", "write.metadata.path", "write.folder-storage.path", "write.object-storage.path")
 
 
 @pytest.mark.parametrize("key", PLACES)
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_i19_a_storage_table_whose_properties_send_new_files_elsewhere_is_refused(
+def test_i19_a_storage_table_whose_properties_place_new_files_outside_is_refused(
     request: pytest.FixtureRequest, layout: str, key: str
 ) -> None:
-    """Spark would write there, with the rights of who refreshes. A place in the warehouse is the owner's choice."""
+    """Spark would write there with the rights of the refreshing user. A folder in the warehouse is permitted."""
     shop: Shop = request.getfixturevalue("shop" if layout == "pointed" else "registered_shop")
     folder = outside(shop)
     before = sorted(folder.rglob("*"))
@@ -182,8 +182,8 @@ def _warehouse(shop: Shop) -> str:
     return (shop.folder / "warehouse").as_uri()
 
 
-def test_i19_a_link_in_the_warehouse_does_not_lead_a_view_out(shop: Shop) -> None:
-    """A local warehouse that others may write to."""
+def test_i19_a_link_in_the_warehouse_to_an_outside_folder_is_refused(shop: Shop) -> None:
+    """Others may be able to write to a local warehouse."""
     folder = outside(shop)
     with a_link(shop.folder / "warehouse" / "link", folder):
         shop.with_settings(
@@ -193,8 +193,8 @@ def test_i19_a_link_in_the_warehouse_does_not_lead_a_view_out(shop: Shop) -> Non
             assert "lies outside" in error
 
 
-def test_i19_turning_a_plain_view_that_lies_elsewhere_into_a_materialized_one_writes_nothing_there(shop: Shop) -> None:
-    """Its ``location`` is from whoever made it."""
+def test_i19_making_a_plain_view_outside_materialized_writes_nothing_there(shop: Shop) -> None:
+    """Its ``location`` was chosen by the writer of the view."""
     plain = shop.lake.plain_view("plain", "SELECT * FROM lake.sales.orders")
     folder = outside(shop)
     moved = {**plain.metadata.document(), "location": folder.as_uri()}
@@ -216,8 +216,8 @@ REMOVALS = (
 
 @pytest.mark.parametrize("command", REMOVALS, ids=" ".join)
 @pytest.mark.parametrize("whose", ["the view", "its storage table", "its storage table in the catalog"])
-def test_i19_what_takes_files_away_takes_none_outside(shop: Shop, whose: str, command: tuple[str, ...]) -> None:
-    """Whatever the metadata says about where the view and its storage table lie."""
+def test_i19_no_removal_deletes_files_outside(shop: Shop, whose: str, command: tuple[str, ...]) -> None:
+    """Whatever locations the metadata of the view and its storage table have."""
     if whose == "the view":
         folder = outside(shop)
         shop.with_view({**shop.document, "location": folder.as_uri()})
@@ -234,7 +234,7 @@ def test_i19_what_takes_files_away_takes_none_outside(shop: Shop, whose: str, co
 
 
 def a_registered_one_outside(shop: Shop) -> Path:
-    """The view's storage table is one of the catalog; someone has moved it."""
+    """The view's storage table is in the catalog; its location was changed."""
     shop.lake.catalog.drop(VIEW)
     shop.lake.view(layout="registered")
     storage = shop.lake.storage(VIEW).name

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""I20 for texts that are truncated: a log's mask does not recognize the half of a secret that is left."""
+"""I20 for truncated text: a log's mask does not recognize a part of a secret."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ VIEW = "lake.sales.daily"
 
 
 def parts(secret: str) -> Iterator[str]:
-    """What a halved secret shows: as much of it as nobody would guess, from 5 characters on."""
+    """The parts of a secret that must not be shown, from 5 characters on."""
     return (secret[:length] for length in range(5, len(secret) + 1))
 
 
 @pytest.mark.parametrize("way", ["plain", "in a URL", "over two lines", "that nobody knows, in a URL"])
-def test_i20_a_text_is_cut_at_any_place_without_the_half_of_a_secret(way: str) -> None:
-    """Wherever the cut falls."""
+def test_i20_a_truncated_text_has_no_part_of_a_secret(way: str) -> None:
+    """It is truncated at every length."""
     canary = Canary(way)
     secret = {"in a URL": canary.url, "over two lines": f"{canary.core}\n{canary.core}"}.get(way, canary.text)
     if way.startswith("that nobody knows"):
@@ -43,16 +43,16 @@ def test_i20_a_text_is_cut_at_any_place_without_the_half_of_a_secret(way: str) -
     assert "not now" in shortened(text, 1000)
 
 
-def test_i20_plain_values_and_short_ones_are_no_secrets() -> None:
-    """A setting may only sound like one: taken out, ``true`` would be missing in every message."""
+def test_i20_plain_values_and_short_ones_are_not_secrets() -> None:
+    """A setting's name may look like that of a secret: otherwise ``true`` would be masked in every message."""
     hide(["true", "False", "3600", "1.5", "abc", ""])
     text = "true False 3600 1.5 abc"
     assert shortened(text, 100) == text
 
 
 @pytest.mark.parametrize("path", ["a view", "its namespace"])
-def test_i20_an_answer_of_a_server_that_repeats_the_token_shows_none_of_it(server: Server, path: str) -> None:
-    """It says what it was given; the message is bounded."""
+def test_i20_a_server_s_answer_that_repeats_the_token_shows_no_part_of_it(server: Server, path: str) -> None:
+    """The answer contains the request; the message is bounded."""
     catalog = server.open()
     name = "GET daily" if path == "a view" else "GET sales"
     for length in range(300 - len(CANARY) - 40, 310):
@@ -63,8 +63,8 @@ def test_i20_an_answer_of_a_server_that_repeats_the_token_shows_none_of_it(serve
         assert not any(part in str(refused.value) for part in parts(CANARY))
 
 
-def test_i20_a_driver_s_reason_shows_no_half_of_a_secret_setting(spark: SparkSession) -> None:
-    """Where spark-submit runs the job there are no catalogs of ours, only Spark's settings."""
+def test_i20_a_driver_s_reason_shows_no_part_of_a_secret_setting(spark: SparkSession) -> None:
+    """A submitted job has only Spark's settings, not the catalog's properties."""
     canary = Canary("a setting")
     conf = spark.sparkContext._conf
     conf.set("spark.planted.token", canary.text)
@@ -73,12 +73,12 @@ def test_i20_a_driver_s_reason_shows_no_half_of_a_secret_setting(spark: SparkSes
     finally:
         conf._jconf.remove("spark.planted.token")
     for length in range(1950, 2002):
-        told = reason(RuntimeError(f"{'x' * length}{canary.text}"))
-        assert not any(part in told for part in parts(canary.core)), length
+        shown = reason(RuntimeError(f"{'x' * length}{canary.text}"))
+        assert not any(part in shown for part in parts(canary.core)), length
 
 
-def test_i20_a_failed_task_s_error_shows_no_half_of_what_spark_has_printed(airflow: Airflow, tmp_path: Path) -> None:
-    """airflow #67459: Airflow masks the whole secret in the driver's lines, and not the first half in the error."""
+def test_i20_a_failed_task_s_error_shows_no_part_of_spark_s_output(airflow: Airflow, tmp_path: Path) -> None:
+    """airflow #67459: Airflow masks the whole secret in the driver's lines, and not its first half in the error."""
     canary, program = Canary("token"), tmp_path / "fake-spark-submit"
     program.write_text(
         f"#!/usr/bin/env python3\nprint('x' * 1490 + {canary.text!r} + 'y' * 100)\nraise SystemExit(1)\n"
@@ -90,7 +90,7 @@ def test_i20_a_failed_task_s_error_shows_no_half_of_what_spark_has_printed(airfl
             f'RefreshMaterializedViewOperator(task_id="refresh", view="{VIEW}", spark_binary="{program}")'
         )
     assert run.state == "failed"
-    # The lines themselves are Airflow's to mask, and a run without a supervisor does not mask them.
+    # Airflow masks the lines themselves, but not in a run without a supervisor.
     error = run.log.partition("spark-submit failed: ")[2].partition("\n")[0]
     assert error.startswith("xxx")
     assert not any(part in error for part in parts(canary.core))

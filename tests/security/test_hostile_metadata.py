@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Broken and hostile metadata files: through the command line each is one clear error, or simply works."""
+"""Each broken or hostile metadata file gives one clear error on the command line, or is accepted."""
 
 from __future__ import annotations
 
@@ -73,19 +73,19 @@ REFUSED: dict[str, tuple[Callable[[bytes], bytes], str]] = {
 
 @pytest.mark.parametrize("target", ["with_view", "with_storage"])
 @pytest.mark.parametrize("way", WORKS)
-def test_i18_what_java_would_read_too_works(shop: Shop, target: str, way: str) -> None:
-    """Iceberg's REST server writes views compressed by default; and so may any other writer."""
+def test_i18_files_that_java_can_read_are_accepted(shop: Shop, target: str, way: str) -> None:
+    """Iceberg's REST server compresses views by default, and other writers may do so."""
     document = shop.document if target == "with_view" else shop.storage_document
     change, name = WORKS[way]
     getattr(shop, target)(change(encoded(document)), name)
-    # pyiceberg knows one of the two names only, and no junk behind the data.
+    # pyiceberg supports only one of the two names, and no trailing data.
     read = ["read"] if target == "with_view" or way in ("gzip", "white space around") else []
     assert refused_or_works("status", "plan", "show", "history", *read) == []
 
 
 @pytest.mark.parametrize("target", ["with_view", "with_storage"])
 def test_i18_gzip_data_and_the_file_s_name_must_agree(shop: Shop, target: str) -> None:
-    """Iceberg and pyiceberg go by the name, so no other reader could open it."""
+    """Iceberg and pyiceberg decide by the name, so no other reader could open the file."""
     data = encoded(shop.document if target == "with_view" else shop.storage_document)
     for content, name in ((gzip.compress(data), "a.metadata.json"), (data, "a.gz.metadata.json")):
         getattr(shop, target)(content, name)
@@ -96,7 +96,7 @@ def test_i18_gzip_data_and_the_file_s_name_must_agree(shop: Shop, target: str) -
 
 @pytest.mark.parametrize("target", ["with_view", "with_storage"])
 @pytest.mark.parametrize("way", REFUSED)
-def test_i18_bytes_that_are_no_metadata_are_refused_by_name(shop: Shop, target: str, way: str) -> None:
+def test_i18_bytes_that_are_not_metadata_are_refused_with_the_file_s_name(shop: Shop, target: str, way: str) -> None:
     """The error names the view and the file."""
     document = shop.document if target == "with_view" else shop.storage_document
     change, message = REFUSED[way]
@@ -109,8 +109,8 @@ def test_i18_bytes_that_are_no_metadata_are_refused_by_name(shop: Shop, target: 
 
 
 @pytest.mark.parametrize("target", ["with_view", "with_storage"])
-def test_i18_files_cut_at_each_twentieth_are_refused(shop: Shop, target: str) -> None:
-    """A store that lost the end of a write."""
+def test_i18_truncated_files_are_refused(shop: Shop, target: str) -> None:
+    """As if the store had lost the end of a write."""
     data = encoded(shop.document if target == "with_view" else shop.storage_document)
     for part in range(20):
         getattr(shop, target)(data[: len(data) * part // 20])
@@ -119,14 +119,14 @@ def test_i18_files_cut_at_each_twentieth_are_refused(shop: Shop, target: str) ->
 
 
 def test_i18_a_key_that_occurs_twice_in_a_view_file_is_refused(shop: Shop) -> None:
-    """Two readers would take two values for it."""
+    """Two readers could use different values."""
     shop.with_view(b'{"location": "file:///elsewhere", ' + encoded(shop.document)[1:])
     (error,) = refused_or_works("status")
     assert "key 'location' occurs twice" in error
 
 
 def test_i18_a_key_that_occurs_twice_in_a_storage_table_s_file_is_refused(shop: Shop) -> None:
-    """The same rule: or it would be read, and refused only when a refresh is published."""
+    """The rule is the same as for views; otherwise it would be read, and refused only when a refresh is published."""
     shop.with_storage(b'{"from-the-future": {"a": 1, "a": 2}, ' + encoded(shop.storage_document)[1:])
     assert ["key 'a' occurs twice" in error for error in refused_or_works("status", "read", "refresh")] == [True] * 3
 
@@ -136,7 +136,7 @@ def test_i18_a_key_that_occurs_twice_in_a_storage_table_s_file_is_refused(shop: 
 
 @pytest.mark.parametrize("target", ["with_view", "with_storage"])
 def test_i18_each_key_missing_null_of_another_type_or_added_is_refused_or_works(shop: Shop, target: str) -> None:
-    """At the top and one level below; never a traceback, and never a change."""
+    """At the top level and one below; there is never a traceback, and never a change."""
     document = shop.document if target == "with_view" else shop.storage_document
     seen = {"works": 0, "refused": 0}
     for variant in _variants(document):
@@ -164,7 +164,7 @@ def _variants(document: Document) -> list[Document]:
 
 @pytest.mark.parametrize("number", NUMBERS)
 def test_i18_odd_numbers_for_ids_and_times_are_refused_or_work(shop: Shop, number: str) -> None:
-    """2^63, 2^64, 1e308, NaN, -1 and what is no number."""
+    """2^63, 2^64, 1e308, NaN, -1 and values that are not numbers."""
     view, storage = encoded(shop.document).decode(), encoded(shop.storage_document).decode()
     for key in ("format-version", "current-version-id", "version-id", "schema-id", "timestamp-ms"):
         changed = re.sub(rf'"{key}": [^,}}\]]+', f'"{key}": {number}', view)
@@ -185,13 +185,13 @@ def test_i18_odd_numbers_for_ids_and_times_are_refused_or_work(shop: Shop, numbe
 
 @pytest.mark.parametrize("version", [0, 2, "1", 1.0, True])
 def test_i18_another_format_version_of_a_view_is_refused_by_name(shop: Shop, version: object) -> None:
-    """Better to stop than to guess."""
+    """An unsupported version is never guessed."""
     shop.with_view({**shop.document, "format-version": version})
     (error,) = refused_or_works("status")
     assert "'format-version'" in error
 
 
-# -- what does not fit together ----------------------------------------------------------------
+# -- inconsistent documents --------------------------------------------------------------------
 
 PAIR = {"type": "sql", "sql": "SELECT 1", "dialect": "spark"}
 UNFIT: dict[str, tuple[Callable[[Document], Document], str]] = {
@@ -218,8 +218,8 @@ UNFIT: dict[str, tuple[Callable[[Document], Document], str]] = {
 
 
 @pytest.mark.parametrize("way", UNFIT)
-def test_a_view_file_whose_parts_do_not_fit_is_refused_by_name(shop: Shop, way: str) -> None:
-    """The error says what does not fit."""
+def test_an_inconsistent_view_file_is_refused_with_its_name(shop: Shop, way: str) -> None:
+    """The error names the inconsistent part."""
     change, message = UNFIT[way]
     shop.with_view(change(shop.document))
     errors = refused_or_works("status", "refresh")
@@ -244,14 +244,14 @@ ODD_BUT_FINE: dict[str, Callable[[Document], Document]] = {
 
 
 @pytest.mark.parametrize("way", ODD_BUT_FINE)
-def test_an_odd_view_file_that_says_all_that_is_needed_works(shop: Shop, way: str) -> None:
-    """Other writers need not be neat."""
+def test_an_odd_but_complete_view_file_is_accepted(shop: Shop, way: str) -> None:
+    """Other writers may write unusual files."""
     shop.with_view(ODD_BUT_FINE[way](shop.document))
     assert refused_or_works("status", "plan", "history", "show") == []
 
 
-def test_a_view_that_became_another_one_during_a_refresh_is_not_published(shop: Shop) -> None:
-    """A view that was dropped and created again has another uuid: rows of the old one are none of its."""
+def test_rows_are_not_published_to_a_view_that_was_recreated_during_the_refresh(shop: Shop) -> None:
+    """A view that was dropped and recreated has another uuid, and the rows are of the earlier one."""
     shop.lake.append()
     plan = plan_refresh(shop.lake.catalog, shop.lake.catalog.identify(VIEW))
     outcome = stage(shop.lake.catalog, plan, shop.lake.stager)
@@ -264,7 +264,7 @@ def test_a_view_that_became_another_one_during_a_refresh_is_not_published(shop: 
 
 
 def with_refresh(shop: Shop, **changes: Any) -> Document:
-    """The storage metadata with fields of its current refresh's first base table changed."""
+    """The storage metadata with changed fields of the first base table of its current refresh."""
     document = shop.storage_document
     state = json.loads(document["properties"][PROPERTY])
     state["refreshes"][-1]["base-tables"][0].update({key.replace("_", "-"): value for key, value in changes.items()})
@@ -282,8 +282,8 @@ NOT_THERE: list[Document] = [
 
 
 @pytest.mark.parametrize("changes", NOT_THERE)
-def test_a_record_that_names_what_is_not_there_makes_the_view_stale(shop: Shop, changes: Document) -> None:
-    """Unknown tables, negative snapshots, the view itself: the rows are of something else, so a refresh is due."""
+def test_a_record_with_unknown_tables_or_snapshots_makes_the_view_stale(shop: Shop, changes: Document) -> None:
+    """Unknown tables, negative snapshots, the view itself: the rows are those of other inputs."""
     shop.with_storage(with_refresh(shop, **changes))
     (document,) = call("status", VIEW, "--json").json
     assert document["state"] == "stale"
@@ -291,7 +291,7 @@ def test_a_record_that_names_what_is_not_there_makes_the_view_stale(shop: Shop, 
 
 
 def test_a_storage_file_that_is_a_view_file_is_refused(shop: Shop) -> None:
-    """The view's own among them: a pointer to itself."""
+    """Including the view's own file, which would be a pointer to itself."""
     for location in (shop.view_file, shop.put({**shop.document, "properties": {}}, "plain.metadata.json")):
         shop.with_settings({"storage-table-location": location})
         (error,) = refused_or_works("status")
@@ -299,7 +299,7 @@ def test_a_storage_file_that_is_a_view_file_is_refused(shop: Shop) -> None:
 
 
 def test_a_storage_file_of_a_base_table_never_changes_that_table(shop: Shop) -> None:
-    """The view was pointed at another table's file: what is written is the view's, that table's pointer stays."""
+    """The view was pointed at another table's file: only the view is written, that table's pointer is not changed."""
     before, rows = shop.lake.load(), shop.lake.load().scan().to_arrow().num_rows
     shop.with_settings({"storage-table-location": shop.table_file})
     assert refused_or_works("status", "plan") == []
@@ -312,7 +312,7 @@ def test_a_storage_file_of_a_base_table_never_changes_that_table(shop: Shop) -> 
 
 
 def test_a_staged_file_of_another_table_is_not_published(shop: Shop) -> None:
-    """A uuid that is not the storage table's: someone swapped files."""
+    """Its uuid is not the storage table's, because files were exchanged."""
     shop.lake.append()
     plan = plan_refresh(shop.lake.catalog, shop.lake.catalog.identify(VIEW))
     outcome = stage(shop.lake.catalog, plan, shop.lake.stager)
@@ -323,7 +323,7 @@ def test_a_staged_file_of_another_table_is_not_published(shop: Shop) -> None:
 
 @pytest.mark.parametrize("size", [1, 10_000])
 def test_a_history_of_ten_thousand_refreshes_is_read(shop: Shop, size: int) -> None:
-    """With time travel it grows with each refresh."""
+    """With time travel the history grows with each refresh."""
     document = shop.storage_document
     state = json.loads(document["properties"][PROPERTY])
     records = [{**state["refreshes"][0], "refresh-id": f"r{number}"} for number in range(size)]

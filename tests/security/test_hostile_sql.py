@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a view's SQL may not do. It runs with the rights of Spark's driver, so it is judged before Spark sees it.
+"""SQL that a view must not contain. It runs with the rights of Spark's driver, so it is checked before Spark parses it.
 
-Each text is refused where a view is created, and where another engine has stored it in a view of ours.
+Each text is refused when a view is created, and if another engine has stored it in a materialized view.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ REFUSED = {
     # programs
     "TRANSFORM": ("SELECT TRANSFORM(id) USING 'cat /etc/passwd' FROM orders", "runs a program"),
     "a script of SQL": ("BEGIN SELECT 1; END", "must begin with SELECT or WITH"),
-    # secrets of the session and the machine
+    # secrets of the session and the host
     "an environment variable": ("SELECT '${env:AWS_SECRET_ACCESS_KEY}'", "a setting of its session"),
     "a system property": ("SELECT '${system:user.home}'", "a setting of its session"),
     "a Spark setting": ("SELECT '${spark.sql.catalog.lake.jdbc.password}'", "a setting of its session"),
@@ -72,7 +72,7 @@ REFUSED = {
     "a temporary function": ("CREATE TEMPORARY FUNCTION f AS 'evil.Class'", "not a query"),
     "EXECUTE IMMEDIATE": ("EXECUTE IMMEDIATE 'DROP TABLE t'", "not a query"),
     "names that are computed": ("SELECT * FROM IDENTIFIER('lake.sales.' || 'orders')", "hides the name"),
-    # what cannot be pinned
+    # queries that cannot be pinned
     "time travel": ("SELECT * FROM orders VERSION AS OF 1", "time travel"),
     "itself": (f"SELECT * FROM {VIEW}", "cycle"),
     "10 MiB": ("SELECT '" + "x" * 10_485_760 + "'", "at most 1048576"),
@@ -85,12 +85,12 @@ REFUSED = {
 }  # fmt: skip
 
 
-#: What no file can hold; and what takes the parser seconds each time.
+#: SQL that cannot be stored in a file, and SQL that takes the parser seconds each time.
 UNSTORABLE = ("half a surrogate pair", "nothing", "doubling joins")
 
 
 @pytest.mark.parametrize("way", REFUSED)
-def test_sql_that_may_not_run_is_refused_at_creation_and_nothing_is_left(shop: Shop, way: str) -> None:
+def test_forbidden_sql_is_refused_at_creation_and_nothing_is_left(shop: Shop, way: str) -> None:
     """Before Spark is started: no view, no storage table, one error that says what to change."""
     sql, message = REFUSED[way]
     if way == "itself":
@@ -100,7 +100,7 @@ def test_sql_that_may_not_run_is_refused_at_creation_and_nothing_is_left(shop: S
     ended = call("create", "lake.sales.new", "--sql", sql, "--json")
     assert time.process_time() - started < 10
     error = error_of(ended)
-    # A view that reads its own name reads what is not there yet.
+    # A view that reads its own name reads a view that does not exist yet.
     assert re.search(message if way != "itself" else "lake.sales.new", error), error
     assert "lake.sales.new" in error
     assert "root:" not in error
@@ -109,8 +109,8 @@ def test_sql_that_may_not_run_is_refused_at_creation_and_nothing_is_left(shop: S
 
 
 @pytest.mark.parametrize("way", [way for way in REFUSED if way not in UNSTORABLE])
-def test_sql_that_may_not_run_is_refused_where_another_engine_stored_it(shop: Shop, way: str) -> None:
-    """Who may alter the view in another engine has not got our worker's rights."""
+def test_forbidden_sql_is_refused_if_another_engine_stored_it(shop: Shop, way: str) -> None:
+    """A user who may alter the view in another engine does not have the worker's rights."""
     sql, message = REFUSED[way]
     shop.with_view(with_sql(shop.document, sql))
     errors = refused_or_works("status", "refresh")
@@ -120,8 +120,8 @@ def test_sql_that_may_not_run_is_refused_where_another_engine_stored_it(shop: Sh
         assert re.search(message, error), error
 
 
-def test_sql_of_a_nested_plain_view_is_judged_as_well(shop: Shop) -> None:
-    """Whoever owns that view did not ask us."""
+def test_sql_of_a_nested_plain_view_is_checked_too(shop: Shop) -> None:
+    """Its owner may be another user."""
     shop.lake.plain_view(
         "below", "SELECT id, java_method('java.lang.System', 'getenv', 'HOME') FROM sales.orders", ["a", "b"]
     )
@@ -131,7 +131,7 @@ def test_sql_of_a_nested_plain_view_is_judged_as_well(shop: Shop) -> None:
 
 
 def test_views_that_read_each_other_are_refused(shop: Shop) -> None:
-    """They would be expanded for ever."""
+    """They would be expanded endlessly."""
     shop.lake.plain_view("a", "SELECT * FROM sales.orders")
     shop.lake.plain_view("b", "SELECT * FROM sales.a")
     shop.lake.plain_view("a", "SELECT * FROM sales.b")
@@ -152,8 +152,8 @@ ALLOWED = {
 
 
 @pytest.mark.parametrize("way", ALLOWED)
-def test_odd_sql_that_does_no_harm_is_planned_as_it_is(shop: Shop, way: str) -> None:
-    """Refusing too much is a fault, too. Volatile functions give the rows of the moment: see docs/security.md."""
+def test_unusual_but_harmless_sql_is_planned_unchanged(shop: Shop, way: str) -> None:
+    """Refusing too much is an error, too. Volatile functions are evaluated at each refresh: see docs/security.md."""
     shop.with_view(with_sql(shop.document, ALLOWED[way].rstrip(";")))
     started = time.process_time()
     plan = plan_refresh(shop.lake.catalog, shop.lake.catalog.identify(VIEW))
@@ -161,14 +161,14 @@ def test_odd_sql_that_does_no_harm_is_planned_as_it_is(shop: Shop, way: str) -> 
     assert [str(record.identifier) for record in plan.records] == ["lake.sales.orders"]
 
 
-def test_a_thousand_joins_end_in_an_answer_within_seconds() -> None:
-    """sqlglot reads them one inside the other: at a thousand it says so."""
+def test_a_thousand_joins_end_within_seconds() -> None:
+    """sqlglot parses them recursively; at a thousand there is an error."""
     sql = "SELECT 1 FROM orders t0 " + " ".join(f"JOIN orders t{n} ON t{n}.id = t0.id" for n in range(1, 1001))
     started = time.process_time()
     try:
         query = parse_query(sql, view="v", default_catalog="lake", default_namespace=("sales",))
     except InvalidQueryError as error:
-        assert "view v" in str(error)  # noqa: PT017 (either is fine, anything else is not)
+        assert "view v" in str(error)  # noqa: PT017 (either result is accepted)
     else:
         assert len(base_tables(query, {}).tables) == 1
     assert time.process_time() - started < 10

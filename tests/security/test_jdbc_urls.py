@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The parts of a database's address that reach a JDBC driver: an allow-list, since drivers load classes and files."""
+"""The parts of a database URI that reach a JDBC driver, by an allow-list: drivers load classes and files."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ LOADS_CLASSES_OR_FILES = (
 
 @pytest.mark.parametrize("option", LOADS_CLASSES_OR_FILES)
 @pytest.mark.parametrize("uri", ["postgresql://me:pw4711@h/d?{}=evil.Class", "sqlite:////x.db?{}=evil.Class"])
-def test_an_option_of_an_address_that_is_not_allowed_is_refused(uri: str, option: str) -> None:
-    """By its name, with the way out, and without the password."""
+def test_an_option_of_a_uri_that_is_not_allowed_is_refused(uri: str, option: str) -> None:
+    """The error has its name and what to do, and not the password."""
     with pytest.raises(ConfigurationError, match=rf"the option '{option}' .* is not handed to Spark") as caught:
         spark_settings("lake", {"type": "sql", "uri": uri.format(option)})
     assert "pw4711" not in str(caught.value)
@@ -41,7 +41,7 @@ def test_an_option_of_an_address_that_is_not_allowed_is_refused(uri: str, option
 
 @pytest.mark.parametrize("option", LOADS_CLASSES_OR_FILES)
 def test_a_property_for_the_driver_that_is_not_allowed_is_refused(option: str) -> None:
-    """Iceberg hands on whatever begins with ``jdbc.``."""
+    """Iceberg passes on every property that begins with ``jdbc.``."""
     with pytest.raises(ConfigurationError, match=rf"'jdbc.{option}' is not handed to the JDBC driver"):
         spark_settings("lake", {"type": "sql", "uri": "postgresql://h/d", f"jdbc.{option}": "evil.Class"})
 
@@ -50,7 +50,7 @@ def test_a_property_for_the_driver_that_is_not_allowed_is_refused(option: str) -
     "uri", ["postgresql://h/d?socketFactory=x&sslmode=require", "postgresql://h/d?sslmode=a&%73ocketFactory=x"]
 )
 def test_an_option_is_found_beside_allowed_ones_and_escaped(uri: str) -> None:
-    """pgjdbc decodes names as well."""
+    """pgjdbc decodes names, too."""
     with pytest.raises(ConfigurationError, match="socketFactory"):
         spark_settings("lake", {"type": "sql", "uri": uri})
 
@@ -63,8 +63,8 @@ def test_an_option_is_found_beside_allowed_ones_and_escaped(uri: str) -> None:
         ("postgresql://h/a/../b", "/a%2F..%2Fb"),
     ],
 )
-def test_no_value_becomes_an_option(uri: str, jdbc: str) -> None:
-    """What was escaped stays escaped; SQLAlchemy takes a database's name as it stands."""
+def test_a_value_never_becomes_an_option(uri: str, jdbc: str) -> None:
+    """Escaped characters stay escaped; SQLAlchemy does not decode a database's name."""
     address = spark_settings("lake", {"type": "sql", "uri": uri}).confs["spark.sql.catalog.lake.uri"]
     assert address == f"jdbc:postgresql://h:5432{'' if jdbc.startswith('/') else '/d'}{jdbc}"
 
@@ -72,14 +72,14 @@ def test_no_value_becomes_an_option(uri: str, jdbc: str) -> None:
 @pytest.mark.parametrize(
     "uri", ["jdbc:postgresql://h/d", "jdbc:sqlite:/x", "derby:memory:x", "h2:mem:x;INIT=RUNSCRIPT", ""]
 )
-def test_an_address_of_another_kind_is_refused(uri: str) -> None:
-    """Only what is known to be harmless is translated."""
+def test_a_uri_of_another_database_is_refused(uri: str) -> None:
+    """Only URIs that are known to be harmless are translated."""
     with pytest.raises(ConfigurationError, match="'uri' does not fit Spark"):
         spark_settings("lake", {"type": "sql", "uri": uri})
 
 
-def test_who_means_it_can_say_so() -> None:
-    """A raw Spark setting is the owner's own word."""
+def test_an_explicit_spark_setting_is_allowed() -> None:
+    """It is set by the catalog's owner."""
     settings = spark_settings(
         "lake",
         {"type": "sql", "uri": "postgresql://h/d", "spark.sql.catalog.lake.jdbc.socketFactory": "mine.Factory"},

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""I21 and I24: text from a catalog names no class that is imported, and is no template that is rendered."""
+"""I21 and I24: text from a catalog is never imported as a class, and never rendered as a template."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from tests.builders import QUERY, Lake, lake
 from tests.cli.support import call
 from tests.security.conftest import VIEW, Shop
 
-#: Keys by which pyiceberg, Java's Iceberg or an old version of one of them load a class.
+#: Keys by which pyiceberg, Java's Iceberg or an old version of one of them loads a class.
 CLASS_KEYS = (
     "py-io-impl",
     "py-catalog-impl",
@@ -55,7 +55,7 @@ TRANSPORT = {
 
 @pytest.fixture
 def canary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, str]]:
-    """A module that leaves a trace when it is imported; and properties that name a class in it."""
+    """A module that records its import, and properties that name a class in it."""
     folder = tmp_path / "modules"
     folder.mkdir()
     (folder / f"{MODULE}.py").write_text(
@@ -66,8 +66,8 @@ def canary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str
     sys.modules.pop(MODULE, None)
 
 
-def test_i21_the_canary_module_would_be_seen(canary: dict[str, str]) -> None:
-    """Positive control: pyiceberg does import what a catalog's own properties name."""
+def test_i21_an_import_of_the_canary_module_is_detected(canary: dict[str, str]) -> None:
+    """Positive control: pyiceberg imports the classes that a catalog's own properties name."""
     with pytest.raises(SystemExit, match="imported"):
         load_catalog("x", type="in-memory", **{"py-io-impl": canary["py-io-impl"]}).create_namespace(
             "a"
@@ -76,7 +76,7 @@ def test_i21_the_canary_module_would_be_seen(canary: dict[str, str]) -> None:
 
 
 def test_i21_class_keys_of_views_and_tables_import_nothing(shop: Shop, canary: dict[str, str]) -> None:
-    """In the view's, the storage table's and the base table's properties; and no address is taken from there."""
+    """In properties of the view, the storage table and the base table; and no address is taken from there."""
     base = json.loads(Path(shop.table_file.removeprefix("file://")).read_text())
     shop.point(
         shop.put({**base, "properties": {**base.get("properties", {}), **canary}}, "base.metadata.json"), "orders"
@@ -99,7 +99,7 @@ def test_i21_class_keys_of_views_and_tables_import_nothing(shop: Shop, canary: d
 def test_i21_class_keys_of_a_storage_table_in_the_catalog_import_nothing(
     registered_shop: Shop, canary: dict[str, str]
 ) -> None:
-    """Whoever may write to it may set them, and pyiceberg opens it for every look, commit and read."""
+    """Anyone who may write to it can set them, and pyiceberg opens it for every read and commit."""
     shop = registered_shop
     shop.with_storage_properties(canary)
     for command in ("status", "plan", "history", "show", "read"):
@@ -115,8 +115,8 @@ def test_i21_class_keys_of_a_storage_table_in_the_catalog_import_nothing(
     assert MODULE not in sys.modules
 
 
-def test_i21_a_table_that_pyiceberg_opens_for_us_imports_nothing(shop: Shop, canary: dict[str, str]) -> None:
-    """pyiceberg gives a table a FileIO by the table's own properties, unless the catalog is restrained."""
+def test_i21_a_table_that_pyiceberg_opens_imports_nothing(shop: Shop, canary: dict[str, str]) -> None:
+    """pyiceberg chooses a table's FileIO by the table's own properties, unless the catalog prevents it."""
     base = json.loads(Path(shop.table_file.removeprefix("file://")).read_text())
     shop.point(shop.put({**base, "properties": canary}, "base.metadata.json"), "orders")
     properties = {key: shop.lake.iceberg.properties[key] for key in ("uri", "warehouse")}
@@ -126,7 +126,7 @@ def test_i21_a_table_that_pyiceberg_opens_for_us_imports_nothing(shop: Shop, can
     assert table.properties["py-io-impl"] == canary["py-io-impl"]
     assert "s3.endpoint" not in table.io.properties
     assert MODULE not in sys.modules
-    # Positive control: without us it does.
+    # Positive control: without this package it does.
     with pytest.raises(SystemExit, match="imported"):
         SqlCatalog("lake", **properties).load_table("sales.orders")
 
@@ -147,7 +147,7 @@ TEMPLATED_SQL = "SELECT region, '" + "', '".join(CANARIES).replace("${", "$ {") 
 
 @pytest.fixture
 def odd(tmp_path: Path) -> Iterator[Lake]:
-    """A lake with a view whose query, name, comment and properties hold templates."""
+    """A lake with a view whose query, name, comment and properties contain templates."""
     (tmp_path / "w").mkdir()
     with lake(f"sqlite:///{tmp_path}/c.db", tmp_path / "w") as found:
         found.table()
@@ -157,7 +157,7 @@ def odd(tmp_path: Path) -> Iterator[Lake]:
         yield found
 
 
-def test_i24_templates_in_sql_names_comments_and_properties_come_out_as_they_went_in(odd: Lake) -> None:
+def test_i24_templates_in_sql_names_comments_and_properties_are_not_changed(odd: Lake) -> None:
     """Through creation, plan, script, JSON, refresh, record and reading."""
     view = odd.catalog.identify("sales.`{{ 7*7 }}`")
     plan = plan_refresh(odd.catalog, view)
@@ -172,10 +172,10 @@ def test_i24_templates_in_sql_names_comments_and_properties_come_out_as_they_wen
     assert {(row["{% raw %}"], row["f"]) for row in odd.read(view)} == {("{{ 7*7 }}", "%s {0}")}
 
 
-def test_i24_log_lines_take_templates_and_format_characters_as_text(
+def test_i24_log_lines_show_templates_and_format_characters_as_text(
     odd: Lake, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A stray ``%s`` would end the task in a formatting error, or show something else."""
+    """A ``%s`` in them could fail the task with a formatting error, or show another text."""
     import logging
 
     caplog.set_level(logging.INFO)
@@ -187,7 +187,7 @@ def test_i24_log_lines_take_templates_and_format_characters_as_text(
 
 @pytest.mark.parametrize("as_template", [True, False])
 def test_i24_a_plan_that_crosses_an_xcom_is_not_rendered_again(odd: Lake, as_template: bool) -> None:
-    """The commit task's ``plan`` field is templated: what comes out of the XCom must stay what it is."""
+    """The commit task's field ``plan`` is templated, but the XCom's content must not be rendered."""
     document = plan_refresh(odd.catalog, odd.catalog.identify("sales.`{{ 7*7 }}`")).to_dict()
     with DAG("d", schedule=None, render_template_as_native_obj=True):
         produce = PlanRefreshOperator(task_id="plan", view=VIEW)
@@ -195,7 +195,7 @@ def test_i24_a_plan_that_crosses_an_xcom_is_not_rendered_again(odd: Lake, as_tem
         commit = CommitRefreshOperator(task_id="commit", plan=given)
 
     class Instance:
-        """What a template needs of a task instance."""
+        """The part of a task instance that a template uses."""
 
         def xcom_pull(self, *args: Any, **kwargs: Any) -> Any:
             return json.loads(json.dumps(document))
@@ -204,7 +204,7 @@ def test_i24_a_plan_that_crosses_an_xcom_is_not_rendered_again(odd: Lake, as_tem
     assert commit.plan == document
 
 
-def test_i24_fields_that_hold_sql_are_rendered_once_by_the_dag_s_author_and_never_loaded_as_files() -> None:
+def test_i24_fields_with_sql_are_rendered_once_and_never_loaded_as_files() -> None:
     """A view may be named ``lake.reports.sql``, and SQL may end in ``.sql``: neither is a file to load."""
     task = CreateMaterializedViewOperator(task_id="c", view="lake.reports.sql", sql="SELECT '{{ '{{ 7*7 }}' }}' AS a")
     assert task.template_ext == ()
@@ -213,8 +213,8 @@ def test_i24_fields_that_hold_sql_are_rendered_once_by_the_dag_s_author_and_neve
     assert task.sql == "SELECT '{{ 7*7 }}' AS a"
 
 
-def test_i24_nothing_of_ours_formats_or_renders_text_at_run_time() -> None:
-    """``str.format``, ``Template`` and ``Environment`` have no place in the package: f-strings hold no data as code."""
+def test_i24_the_package_formats_and_renders_no_text_at_run_time() -> None:
+    """``str.format``, ``Template`` and ``Environment`` are not used in the package: f-strings do not evaluate data."""
     import ast
 
     import airflow_mv

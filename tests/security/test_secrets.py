@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""I20: a secret that is given to a catalog or to Spark is in no argument, log, XCom, rendered field or file.
+"""I20: a secret of a catalog or of Spark is in no argument, log, XCom, rendered field or file.
 
-Canaries are put wherever a secret may be given; then real programs run, and all that they leave is searched.
+Canaries are set wherever a secret may be given; then real programs run, and all their results are searched.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ __all__ = ["_airflow", "airflow"]
 
 VIEW = "lake.sales.daily"
 MARKER = "planted-for-control-4711"
-#: Where pyiceberg's catalogs take secrets.
+#: Properties by which pyiceberg's catalogs take secrets.
 KEYS = (
     "token",
     "credential",
@@ -47,7 +47,7 @@ KEYS = (
     "rest.sigv4.secret",
     "auth.password",
 )
-#: And where Spark does. Given so they need no cloud's jars.
+#: Spark settings with secrets, in forms that need no cloud's jars.
 SPARK_KEYS = (
     "spark.hadoop.fs.s3a.access.key",
     "spark.hadoop.fs.s3a.secret.key",
@@ -62,7 +62,7 @@ SPARK_KEYS = (
 
 
 def event_log(folder: Path) -> dict[str, str]:
-    """Have Spark keep its event log, readable; with a setting that must be found in it."""
+    """Let Spark write its event log as plain text; with a setting that must be found in it."""
     folder.mkdir()
     return {
         "spark.eventLog.enabled": "true",
@@ -94,7 +94,7 @@ def secret_uri(postgres_uri: str, canaries: list[Canary]) -> Iterator[str]:
 
 
 def test_the_search_finds_a_planted_secret_in_every_form(tmp_path: Path) -> None:
-    """Positive control: plain, in a URL, in JSON, in base64, packed, in a file's name, in an argument."""
+    """Positive control: plain, in a URL, in JSON, in base64, compressed, in a file's name, in an argument."""
     canary = Canary("here")
     basic = base64.b64encode(f"user:{canary.text}".encode()).decode()
     for content in (canary.text, canary.url, json.dumps(canary.text), repr(canary.text), basic, canary.core.upper()):
@@ -104,20 +104,20 @@ def test_the_search_finds_a_planted_secret_in_every_form(tmp_path: Path) -> None
     assert found([Canary("other")], files(tmp_path)) == []
 
 
-def test_every_secret_of_the_list_is_told_from_a_plain_setting(canaries: list[Canary], tmp_path: Path) -> None:
-    """What is not known as a secret would be handed over as an argument."""
+def test_every_listed_secret_is_distinguished_from_a_plain_setting(canaries: list[Canary], tmp_path: Path) -> None:
+    """A secret that is not recognized would be passed as an argument."""
     secrets = {item.place: item.text for item in canaries if item.place != "uri"}
     settings = spark_settings("lake", {"type": "rest", "uri": "https://h", "adls.account-name": "x", **secrets})
     assert found(canaries, {"confs": repr(settings.confs), "repr": repr(settings)}) == []
     kept = files(write_properties(tmp_path, settings.confs, settings.secrets).parent)
-    assert found(canaries, kept), "the driver would not get them"
+    assert found(canaries, kept), "the driver must get them"
     assert (tmp_path / "spark.properties").stat().st_mode & 0o777 == 0o600
 
 
 def test_i20_no_secret_is_left_by_the_command_line_with_real_spark(
     secret_uri: str, canaries: list[Canary], tmp_path: Path
 ) -> None:
-    """The whole path on PostgreSQL, in a program of its own, with Spark's event log; then all other commands."""
+    """All steps on PostgreSQL in a separate program, with Spark's event log; then all other commands."""
     catalog = load_catalog("lake", type="sql", uri=secret_uri, warehouse=f"file://{tmp_path}/warehouse")
     catalog.create_namespace("sales")
     rows = pa.table({"day": ["mon", "mon", "tue"], "amount": [1, 2, 4]})
@@ -127,7 +127,7 @@ def test_i20_no_secret_is_left_by_the_command_line_with_real_spark(
     home = tmp_path / "home"
     home.mkdir()
     properties = {**plain, **given}
-    # pyiceberg makes the keys of its configuration lower case, which such settings of Spark are not.
+    # pyiceberg makes the keys of its configuration lower case, which such Spark settings are not.
     (tmp_path / "conf").mkdir()
     lines = "".join(f"{key} {value}\n" for key, value in event_log(tmp_path / "events").items())
     (tmp_path / "conf" / "spark-defaults.conf").write_text(lines)
@@ -154,8 +154,8 @@ def test_i20_no_secret_is_left_by_the_command_line_with_real_spark(
             ended = _called(arguments, home)
             sinks[" ".join(arguments)] = ended
     assert created.code == 0, created.stderr
-    said = {key: json.loads(created.stdout)[key] for key in ("outcome", "mode", "rows_written")}
-    assert said == {"outcome": "refreshed", "mode": "full", "rows_written": 2}
+    result = {key: json.loads(created.stdout)[key] for key in ("outcome", "mode", "rows_written")}
+    assert result == {"outcome": "refreshed", "mode": "full", "rows_written": 2}
     assert '"mode": "noop"' in sinks[f"refresh {VIEW} --json"]
     assert all(row in sinks[f"read {VIEW} -v"] for row in ("mon", "tue"))
     with catalog.engine.connect() as connection:
@@ -165,7 +165,7 @@ def test_i20_no_secret_is_left_by_the_command_line_with_real_spark(
     configuration = left.pop(str(home / ".pyiceberg.yaml"))
 
     assert found(canaries, {**sinks, **left, **seen}) == []
-    # The search looks where it should: the marker is in the event log, the program among the arguments.
+    # The search covers the right places: the marker is in the event log, the program is among the arguments.
     assert any(MARKER.encode() in data for name, data in left.items() if "/events/" in name)
     assert any("org.apache.spark" in data for data in seen.values())
     assert found(canaries, {"configuration": configuration})
@@ -194,16 +194,16 @@ FAILING: dict[str, dict[str, str]] = {
 
 
 @pytest.mark.parametrize("way", FAILING)
-def test_i20_no_secret_is_in_the_message_of_a_connection_that_fails(
+def test_i20_no_secret_is_in_the_message_of_a_failed_connection(
     way: str, canaries: list[Canary], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """Drivers and clients put their address into what they raise."""
+    """Drivers and clients include their URL in errors."""
     (password,) = (item for item in canaries if item.place == "uri")
     properties = {key: value.replace("{}", password.url) for key, value in FAILING[way].items()}
     properties |= {item.place: item.text for item in canaries if item.place in KEYS}
     (tmp_path / ".pyiceberg.yaml").write_text(yaml.safe_dump({"catalog": {"lake": properties}}))
     for name in [name for name in os.environ if name.startswith("PYICEBERG_CATALOG__")]:
-        monkeypatch.delenv(name)  # other tests' catalogs of this process
+        monkeypatch.delenv(name)  # catalogs of other tests in this process
     monkeypatch.setenv("PYICEBERG_HOME", str(tmp_path))
     monkeypatch.setattr(pyiceberg.catalog, "_ENV_CONFIG", Config())
     for arguments in (("status", VIEW, "-v"), ("refresh", VIEW, "--json", "-v"), ("doctor", "lake")):
@@ -215,7 +215,7 @@ def test_i20_no_secret_is_in_the_message_of_a_connection_that_fails(
 def test_i20_no_secret_is_left_by_an_airflow_run_with_real_spark_submit(
     airflow: Airflow, secret_uri: str, canaries: list[Canary], tmp_path: Path
 ) -> None:
-    """Plan and refresh, a refresh that fails, and connections that do: log, XCom, rendered fields, events, files."""
+    """Plan and refresh, a refresh that fails, and connections that fail: log, XCom, rendered fields, events, files."""
     for name in ("warehouse", "scratch"):
         (tmp_path / name).mkdir()
     url = make_url(secret_uri)
@@ -259,7 +259,7 @@ def test_i20_no_secret_is_left_by_an_airflow_run_with_real_spark_submit(
     assert run.states["refresh"] == "success", run.log
     assert {run.states[f"down_{number}"] for number in range(3)} <= {"failed", "up_for_retry"}
     assert found(canaries, {**sinks, **left, **seen}) == []
-    # The search looks where it should: the marker is a plain setting, so it is in all of these.
+    # The search covers the right places: the marker is a plain setting, so it is in all of them.
     assert MARKER in sinks["rendered fields"]
-    assert any(MARKER in data for data in seen.values()), "spark-submit was never looked at"
+    assert any(MARKER in data for data in seen.values()), "spark-submit was never observed"
     assert any(MARKER.encode() in data for name, data in left.items() if "/events/" in name)

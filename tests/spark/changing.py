@@ -20,8 +20,8 @@ from airflow_mv.script import Delta, DeltaStep, temporary
 LAYOUTS = [(2, "copy-on-write"), (2, "merge-on-read"), (3, "copy-on-write"), (3, "merge-on-read")]
 COLUMNS = ("id", "k", "x y", "b", "m", "s")
 VIEW = temporary("change")
-#: Settings for tables of a few rows: code is interpreted sooner than compiled, one plan made sooner than three, and
-#: nobody reads a plan's text or wants Spark's own rules checked after each step.
+#: Settings for tables of a few rows: interpreting code is faster than compiling it, adaptive plans cost more than they
+#: save, and neither plan texts nor Spark's checks of its rules are needed.
 QUICK = {
     "spark.sql.codegen.wholeStage": "false",
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
@@ -42,7 +42,7 @@ class Table:
     name: str
 
     def run(self, *statements: str) -> None:
-        """Run statements; ``{t}`` stands for the table."""
+        """Run statements; ``{t}`` is replaced by the table."""
         for statement in statements:
             self.spark.sql(statement.replace("{t}", self.name)).collect()
 
@@ -68,7 +68,7 @@ class Table:
     def delta(
         self, start: int | None, end: int | None, columns: Sequence[str] = ("id", "k"), kind: str = "diff", **more: Any
     ) -> tuple[dict[str, int], Delta]:
-        """The change as a delta step gives it, and its facts."""
+        """The change that a delta step returns, and its facts."""
         work = JobContext(self.spark, "none")
         try:
             make_delta(work, DeltaStep(VIEW, self.name, start, end, tuple(columns), kind, **more))
@@ -82,19 +82,19 @@ class Table:
     def change(
         self, start: int | None, end: int | None, columns: Sequence[str] = ("id", "k"), where: str = "true"
     ) -> dict[str, int]:
-        """The change by brute force."""
+        """The change, computed by brute force."""
         old, new = self.at(start, columns, where), self.at(end, columns, where)
         return {row: new[row] - old[row] for row in {*old, *new} if new[row] != old[row]}
 
 
 def plain(row: Sequence[Any]) -> str:
-    """A row as text; maps in one order."""
+    """A row as text, with the entries of maps sorted."""
     return repr([sorted(value.items()) if isinstance(value, dict) else value for value in row])
 
 
 @pytest.fixture(autouse=True)
 def quick(spark: SparkSession) -> Iterator[None]:
-    """Small data: a shuffle into 200 partitions, and code compiled for five rows, would be most of a test."""
+    """Settings for small data: 200 shuffle partitions and compiled code would take most of a test's time."""
     settings = {"spark.sql.shuffle.partitions": "2", **QUICK}
     for key, value in settings.items():
         spark.conf.set(key, value)
@@ -118,7 +118,7 @@ def make_table(
 
 
 def random_history(spark: SparkSession, name: str, layout: tuple[int, str], seed: int, changes: int) -> Table:
-    """Create a table and change it in random ways: its rows repeat, have nulls, and come back."""
+    """Create a table and change it randomly: its rows repeat, have nulls, and are inserted again."""
     chance = random.Random(seed)
     columns = "id BIGINT, k INT, `x y` STRING, b BINARY, m MAP<STRING, INT>, s STRUCT<a: INT, c: ARRAY<INT>>"
     table = make_table(spark, name, layout, columns, chance.choice(["", "k", "bucket(2, id)"]))
@@ -152,7 +152,7 @@ def _change(table: Table, chance: random.Random) -> list[str]:
 
 
 def delete_by_equality(table: Table, **values: Any) -> None:
-    """Commit an equality delete as Flink writes it; Spark never does."""
+    """Commit an equality delete as Flink does; Spark never writes them."""
     spark: Any = table.spark
     jvm = spark._jvm
     java = jvm.org.apache.iceberg.spark.Spark3Util.loadIcebergTable(spark._jsparkSession, table.name)

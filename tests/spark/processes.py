@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Spark's own servers as processes on the loopback, stopped when a block ends."""
+"""Spark's own servers as processes on the loopback interface, stopped when a block ends."""
 
 from __future__ import annotations
 
@@ -52,9 +52,9 @@ def environment(**more: str) -> dict[str, str]:
 
 @contextmanager
 def serving(command: Sequence[str], log: Path, ready: str, **env: str) -> Iterator[re.Match[str]]:
-    """Run a server until the block ends; it is there once its log says so."""
+    """Run a server until the block ends; it is ready once its log matches."""
     with log.open("w") as output:
-        # A session of its own: bin/spark-class may leave a shell above Java.
+        # A separate process session: bin/spark-class may leave a shell above Java.
         process = subprocess.Popen(
             command,
             cwd=log.parent,
@@ -82,7 +82,7 @@ def serving(command: Sequence[str], log: Path, ready: str, **env: str) -> Iterat
 
 @contextmanager
 def connect_server(folder: Path, confs: Mapping[str, str]) -> Iterator[str]:
-    """Run a Spark Connect server that has Iceberg and knows no catalog; yields its URL."""
+    """Run a Spark Connect server with Iceberg and without a catalog; yields its URL."""
     started_with = {"spark.sql.extensions": confs["spark.sql.extensions"], **jar_confs(confs)}
     port = free_port()
     server = [str(SPARK_HOME / "bin" / "spark-submit"), "--master", "local[2]", "--class"]
@@ -95,7 +95,7 @@ def connect_server(folder: Path, confs: Mapping[str, str]) -> Iterator[str]:
 
 
 def over_connect(remote: str, confs: Mapping[str, str], *scripts: Script) -> tuple[list[Outcome], str]:
-    """Run scripts in one session over Spark Connect, in a process of its own, which leaves nothing in the session.
+    """Run scripts in one session over Spark Connect, in a separate process that leaves nothing in the session.
 
     Args:
         remote: The server's URL.
@@ -103,7 +103,7 @@ def over_connect(remote: str, confs: Mapping[str, str], *scripts: Script) -> tup
         scripts: What to run, in order.
 
     Returns:
-        Their outcomes, and all that the process said.
+        Their outcomes, and the process's output.
     """
     client = subprocess.run(
         [sys.executable, "-c", _SCRIPTS],
@@ -123,9 +123,9 @@ def over_connect(remote: str, confs: Mapping[str, str], *scripts: Script) -> tup
 
 @contextmanager
 def command_line(**env: str) -> Iterator[Callable[..., Ended]]:
-    """Yield what calls the command line in one other process, whose Python and packages start once for all calls.
+    """Yield a function that calls the command line in another process, which is started once for all calls.
 
-    A process that has Spark's Java, as that of the tests, cannot be a client of Spark Connect.
+    A process that runs Spark's Java, such as the tests', cannot be a client of Spark Connect.
     """
     process = subprocess.Popen(
         [sys.executable, "-c", _CALLS],

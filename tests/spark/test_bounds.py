@@ -32,7 +32,7 @@ KEYS = {
     "b": "BINARY",
     "y": "BOOLEAN",
 }
-#: A row for each number: some columns are NULL now and then, texts are longer than what statistics keep.
+#: A row for each number: some columns are sometimes NULL, some texts are longer than what statistics keep.
 ROWS = """SELECT if(id % 3 = 0, null, CAST(id AS INT)), -id, date_add(DATE'1969-12-30', CAST(id AS INT)), id / 7.0,
     timestamp_micros(id * 1000003 - 9000000000), TIMESTAMP_NTZ'1900-01-01' + make_interval(0, 0, 0, CAST(id AS INT)),
     concat('it''s \\\\ a "longer" text? ', char(1000 + id)), id / 3, encode(string(id), 'UTF-8'), id % 2 = 0
@@ -47,7 +47,7 @@ def table_of_keys(spark: SparkSession, lake: Lake, name: str) -> Table:
 
 
 def scans(spark: SparkSession, sql: str) -> dict[str, str]:
-    """The filters that each table's scan has, by the table's name."""
+    """The filters of each table's scan, by the table's name."""
     spark.conf.set("spark.sql.maxPlanStringLength", "100000")
     (plan,) = spark.sql(f"EXPLAIN {sql}").collect()[0]
     return dict(re.findall(r"IcebergScan\(table=\S+\.(\w+), .*?filters=(.*?), runtimeFilters", plan))
@@ -72,7 +72,7 @@ def added(table: Table, joined: tuple[str, ...]) -> object:
     ],
 )
 def test_no_added_row_is_lost(spark: SparkSession, lake: Lake, properties: str) -> None:
-    """Whatever the files tell of their columns: all, beginnings of texts, nothing at all."""
+    """With any kind of statistics in the files: full, truncated, or none."""
     table = table_of_keys(spark, lake, "k")
     if properties:
         table.run(f"ALTER TABLE {{t}} SET TBLPROPERTIES ({properties})")
@@ -81,8 +81,8 @@ def test_no_added_row_is_lost(spark: SparkSession, lake: Lake, properties: str) 
     assert added(table, tuple(KEYS)) == table.change(table.snapshots[0], table.head, tuple(KEYS))
 
 
-def test_a_type_that_spark_has_no_name_for_is_not_asked_about(spark: SparkSession, lake: Lake) -> None:
-    """To Spark a UUID is text, and its order is another one."""
+def test_a_type_without_a_spark_equivalent_has_no_bounds(spark: SparkSession, lake: Lake) -> None:
+    """In Spark a UUID is text, with another order."""
     schema = Schema(NestedField(1, "u", UUIDType(), required=False), NestedField(2, "x", FixedType(2), required=False))
     catalog = SqlCatalog(lake.name, **lake.properties)
     catalog.create_table("sales.u", schema=schema)
@@ -94,7 +94,7 @@ def test_a_type_that_spark_has_no_name_for_is_not_asked_about(spark: SparkSessio
 
 
 def test_no_row_is_lost_that_was_added_before_a_column_was_widened(spark: SparkSession, lake: Lake) -> None:
-    """The older file has 4 bytes of what has 8 now, and a decimal of fewer digits."""
+    """The older file has 4 bytes for a column that has 8 now, and a decimal with fewer digits."""
     table = make_table(spark, f"{lake.name}.sales.w", (2, "merge-on-read"), "i INT, n DECIMAL(5, 2)")
     table.run("INSERT INTO {t} VALUES (1, 1.5)", "INSERT INTO {t} VALUES (-7, 2.25)")
     table.run("ALTER TABLE {t} ALTER COLUMN i TYPE BIGINT", "ALTER TABLE {t} ALTER COLUMN n TYPE DECIMAL(20, 2)")
@@ -104,8 +104,8 @@ def test_no_row_is_lost_that_was_added_before_a_column_was_widened(spark: SparkS
     assert found == table.change(table.snapshots[0], table.head, columns)
 
 
-def test_the_other_side_of_a_join_is_asked_what_the_added_files_hold(spark: SparkSession, lake: Lake) -> None:
-    """Its files and row groups outside of these bounds are not read; a column of which nothing is told asks nothing."""
+def test_the_other_side_of_a_join_is_filtered_by_the_bounds_of_the_added_files(spark: SparkSession, lake: Lake) -> None:
+    """Files and row groups outside of these bounds are not read; a column without statistics gives no filter."""
     table, other = table_of_keys(spark, lake, "k"), table_of_keys(spark, lake, "other")
     table.run(f"INSERT INTO {{t}} {ROWS.format(40, 60)}")
     work = JobContext(spark, "none")

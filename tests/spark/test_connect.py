@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The whole path over Spark Connect, where there is no Java to reach: create, refresh, go stale, read."""
+"""All steps over Spark Connect, without access to Java: create, refresh, become stale, read."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ spark.stop()
 
 @pytest.mark.cluster
 def test_a_stale_view_is_refreshed_before_a_connect_session_reads_it(tmp_path: Path, connect: str) -> None:
-    """A reader in a Spark job gets the same rules as one in a task, and is told which refresh it reads."""
+    """A reader in a Spark job gets the same rules as one in a task; the refresh that it reads is logged."""
     lake = make_lake(tmp_path)
-    # In variables pyiceberg makes `-` of the `_` in a catalog's name; in its file a name stays as it is.
+    # In environment variables pyiceberg replaces the `_` of a catalog's name by `-`; in its file a name is not changed.
     (tmp_path / ".pyiceberg.yaml").write_text(yaml.safe_dump({"catalog": {lake.name: lake.properties}}))
     variables = environment(PYICEBERG_HOME=str(tmp_path))
     view = f"{lake.name}.sales.daily"
@@ -57,5 +57,5 @@ def test_a_stale_view_is_refreshed_before_a_connect_session_reads_it(tmp_path: P
     assert rows == [[["a", 10], ["b", 25]]] * 2
     assert found.state == "fresh"
     assert "refreshing it" in first
-    assert found.to_dict()["refresh_id"] in first, "the reader is told which refresh it reads"
+    assert found.to_dict()["refresh_id"] in first, "the refresh that is read is logged"
     assert "refreshing it" not in again

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A script does the same in a local session, under spark-submit, on a cluster and over Spark Connect."""
+"""A script has the same result in a local session, under spark-submit, on a cluster and over Spark Connect."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from tests.spark.processes import ROOT, SPARK_HOME, environment, over_connect, s
 
 PINNED = [("a", 10), ("b", 20)]
 CURRENT = [("a", 10), ("b", 25)]
-#: PySpark leaves the socket of each collect() to the garbage collector.
+#: PySpark does not close the socket of each collect(), but leaves it to the garbage collector.
 pytestmark = pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")
 STACK = re.compile(r"\bat [\w.$]+\(|JVM stacktrace|Traceback")
 
@@ -43,7 +43,7 @@ def _no_socket_is_left_to_other_tests() -> Iterator[None]:
 
 
 def silent(line: str) -> None:
-    """Progress that nobody reads."""
+    """Ignore progress messages."""
 
 
 def staging_confs(spark: SparkSession) -> set[str]:
@@ -53,10 +53,10 @@ def staging_confs(spark: SparkSession) -> set[str]:
 # ------------------------------------------------------------------------------------ a local session
 
 
-def test_a_refresh_reads_the_pinned_snapshot_and_leaves_a_file_that_other_engines_open(
+def test_a_refresh_reads_the_pinned_snapshot_and_writes_a_file_that_other_engines_open(
     spark: SparkSession, lake: Lake
 ) -> None:
-    """The staged table is on disk and complete, and the lake's catalog has not heard of it."""
+    """The staged table is on disk and complete, and it is not in the lake's catalog."""
     created = run(spark, lake.creation(properties=(("format-version", "2"),)), report=silent)
     assert rows_of(created) == []
     before = lake.pointers()
@@ -68,16 +68,16 @@ def test_a_refresh_reads_the_pinned_snapshot_and_leaves_a_file_that_other_engine
     assert lake.pointers() == before == [("sales", "orders")]
 
 
-def test_each_of_two_runs_in_one_session_has_a_staging_catalog_of_its_own(spark: SparkSession, lake: Lake) -> None:
-    """Both register the same name, and Spark never reads a catalog's settings twice."""
+def test_each_of_two_runs_in_one_session_has_its_own_staging_catalog(spark: SparkSession, lake: Lake) -> None:
+    """Both register the same name, and Spark reads a catalog's settings only once."""
     created = run(spark, lake.creation(), report=silent)
     pinned = run(spark, lake.refresh(created.metadata_location or "", lake.query(lake.first_snapshot)), report=silent)
     current = run(spark, lake.refresh(created.metadata_location or "", lake.query()), report=silent)
     assert (rows_of(pinned), rows_of(current)) == (PINNED, CURRENT)
 
 
-def test_snapshots_carry_the_refresh_id_and_the_session_is_as_before(spark: SparkSession, lake: Lake) -> None:
-    """A stamp left behind would mark the user's next writes; a setting left behind would change their queries."""
+def test_snapshots_have_the_refresh_id_and_the_session_is_restored(spark: SparkSession, lake: Lake) -> None:
+    """A remaining property would mark the user's next writes; a remaining setting would change their queries."""
     spark.conf.set("spark.sql.shuffle.partitions", "7")
     script = lake.whole(confs=(("spark.sql.shuffle.partitions", "1"), ("spark.sql.ansi.enabled", "false")))
     outcome = run(spark, script, report=silent)
@@ -89,10 +89,10 @@ def test_snapshots_carry_the_refresh_id_and_the_session_is_as_before(spark: Spar
     assert staging_confs(spark) == set()
 
 
-def test_a_full_overwrite_replaces_all_partitions_in_a_session_that_prefers_dynamic_ones(
+def test_a_full_overwrite_replaces_all_partitions_in_a_session_with_dynamic_overwrite(
     spark: SparkSession, lake: Lake
 ) -> None:
-    """In dynamic mode a day that the query no longer gives would stay in the view for ever."""
+    """In dynamic mode a day that the query does not return any more would stay in the view."""
     spark.conf.set("spark.sql.sources.partitionOverwriteMode", "dynamic")
     try:
         created = run(spark, lake.creation(partition_by=("`day`",)), report=silent)
@@ -105,8 +105,8 @@ def test_a_full_overwrite_replaces_all_partitions_in_a_session_that_prefers_dyna
         spark.conf.unset("spark.sql.sources.partitionOverwriteMode")
 
 
-def test_columns_are_the_querys_own_with_odd_names_and_nested_types(spark: SparkSession, lake: Lake) -> None:
-    """Names go through Spark's quoting; nothing is NOT NULL, as in a view; old metadata files are kept."""
+def test_columns_are_the_query_s_with_odd_names_and_nested_types(spark: SparkSession, lake: Lake) -> None:
+    """Names are quoted; no column is NOT NULL, as in a view; old metadata files are kept."""
     query = (
         "SELECT 1 AS `a ``b`, named_struct('x y', 1, 'z', array(named_struct('é', 2.5D))) AS s, "
         "map('k', DATE'2024-01-01') AS m, CAST(1 AS DECIMAL(20, 3)) AS d"
@@ -121,7 +121,7 @@ def test_columns_are_the_querys_own_with_odd_names_and_nested_types(spark: Spark
 
 
 @pytest.mark.parametrize(
-    ("query", "said"),
+    ("query", "message"),
     [
         ("SELECT 1 AS x, 2 AS X", "two columns named 'x'"),
         ("SELECT NULL AS x", "has no type"),
@@ -129,21 +129,21 @@ def test_columns_are_the_querys_own_with_odd_names_and_nested_types(spark: Spark
         ("SELEC 1", "Syntax error at or near 'SELEC'"),
     ],
 )
-def test_a_query_that_cannot_be_stored_is_the_querys_fault(
-    spark: SparkSession, lake: Lake, query: str, said: str
+def test_a_query_that_cannot_be_stored_is_reported_as_a_query_error(
+    spark: SparkSession, lake: Lake, query: str, message: str
 ) -> None:
-    """A retry cannot help, so a scheduler must be able to tell."""
+    """A retry cannot help, so a scheduler must be able to distinguish it."""
     outcome = run(spark, lake.creation(query), report=silent)
     assert outcome.query_error
-    assert said in (outcome.error or "")
+    assert message in (outcome.error or "")
     assert outcome.metadata_location is None
     assert staging_confs(spark) == set()
 
 
-def test_a_failing_statement_gives_one_paragraph_with_its_place_and_no_stack(
+def test_a_failing_statement_gives_one_paragraph_with_its_position_and_no_stack_trace(
     spark: SparkSession, lake: Lake, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """An operator reads one line in a log, not a page of Java."""
+    """An operator reads one line in a log, not a Java stack trace."""
     query = f"SELECT day, CAST(1 / (amount - 20) AS BIGINT) FROM {lake.name}.sales.orders"
     outcome = run(spark, lake.whole(query), report=silent)
     assert outcome.error_class == "DIVIDE_BY_ZERO"
@@ -157,7 +157,7 @@ def test_a_failing_statement_gives_one_paragraph_with_its_place_and_no_stack(
 
 
 def test_progress_names_each_statement_and_its_seconds(spark: SparkSession, lake: Lake) -> None:
-    """Who watches a log wants to know what runs now."""
+    """It shows a user what is running."""
     lines: list[str] = []
     run(spark, lake.whole(), report=lines.append)
     assert len(lines) == 4
@@ -166,13 +166,13 @@ def test_progress_names_each_statement_and_its_seconds(spark: SparkSession, lake
 
 
 def test_no_setting_of_a_session_is_a_process_argument(session: SparkSession) -> None:
-    """PySpark alone hands every setting to Java as ``--conf``, for all users of the machine to read."""
+    """PySpark itself passes every setting to Java as ``--conf``, which all users of the host can read."""
     assert CANARY in session.conf.get("spark.sql.catalog.unused.token")
     assert not [line for line in command_lines() if CANARY in line]
 
 
-def test_a_session_without_iceberg_is_refused_by_name_of_the_setting(lake: Lake) -> None:
-    """Its first statement would fail with a syntax error that blames the view."""
+def test_a_session_without_iceberg_is_refused_with_the_name_of_the_setting(lake: Lake) -> None:
+    """Its first statement would fail with a syntax error that points at the view."""
     code = (
         "from pyspark.sql import SparkSession\nfrom airflow_mv.job.session import open_session\n"
         "SparkSession.builder.master('local[1]').config('spark.ui.enabled', 'false').getOrCreate()\n"
@@ -183,8 +183,8 @@ def test_a_session_without_iceberg_is_refused_by_name_of_the_setting(lake: Lake)
     assert "ConfigurationError: the Spark session was started without Iceberg" in done.stderr
 
 
-def test_java_that_is_missing_or_old_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Spark itself says that its gateway exited."""
+def test_missing_or_old_java_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Spark itself only reports that its gateway exited."""
     (tmp_path / "bin").mkdir()
     java = tmp_path / "bin" / "java"
     java.write_text("#!/bin/sh\necho 'openjdk version \"11.0.2\"' >&2\n")
@@ -198,17 +198,17 @@ def test_java_that_is_missing_or_old_is_named(monkeypatch: pytest.MonkeyPatch, t
         check_java()
 
 
-def test_a_connect_server_that_does_not_answer_is_said_at_once_without_its_token() -> None:
-    """Left to gRPC it would take minutes, and the URL holds a token."""
+def test_a_connect_server_that_does_not_answer_is_reported_at_once_without_its_token() -> None:
+    """gRPC itself would take minutes, and the URL contains a token."""
     with pytest.raises(JobError, match=r"127\.0\.0\.1:\d+ does not answer") as caught:
         open_session({}, remote=f"sc://127.0.0.1:{free_port()}/;token={CANARY}")
     assert CANARY not in str(caught.value)
 
 
-def test_a_postgresql_catalog_that_python_filled_is_read_by_spark_with_its_password(
+def test_spark_reads_a_postgresql_catalog_that_python_filled_with_its_password(
     session: SparkSession, postgres_uri: str, tmp_path: Path
 ) -> None:
-    """The user and the password travel beside the URL."""
+    """User and password are passed outside of the URL."""
     lake = make_lake(tmp_path, uri=postgres_uri)
     assert "password" not in lake.settings.confs[f"spark.sql.catalog.{lake.name}.uri"]
     outcome = run(open_session(lake.settings.session_confs()), lake.whole(), report=silent)
@@ -218,10 +218,10 @@ def test_a_postgresql_catalog_that_python_filled_is_read_by_spark_with_its_passw
 # --------------------------------------------------------------------------------------- what is sent
 
 
-def test_settings_come_back_from_a_properties_file_as_they_were_and_only_the_owner_can_read_it(
+def test_settings_are_unchanged_in_a_properties_file_that_only_the_owner_can_read(
     session: SparkSession, tmp_path: Path
 ) -> None:
-    """Java reads the file: a password with a backslash or an umlaut must arrive whole."""
+    """Java reads the file: a password with a backslash or an umlaut must not be changed."""
     odd = "a=b:c#d!e\\f\\u0041 \"'é😀\n\tend"
     confs = {"spark.x.y": odd, "spark.with space=colon:": "v", "spark.empty": ""}
     path = write_properties(tmp_path, confs, {"spark.sql.catalog.l.jdbc.password": "#pä\\ss"})
@@ -235,8 +235,8 @@ def test_settings_come_back_from_a_properties_file_as_they_were_and_only_the_own
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
 
 
-def test_a_setting_that_spark_would_change_silently_is_refused_without_its_value(tmp_path: Path) -> None:
-    """spark-submit drops foreign keys and trims values."""
+def test_a_setting_that_spark_would_change_is_refused_without_its_value(tmp_path: Path) -> None:
+    """spark-submit drops settings with other prefixes and trims values."""
     with pytest.raises(ConfigurationError, match="is not a Spark setting"):
         write_properties(tmp_path, {"jdbc.password": CANARY})
     with pytest.raises(ConfigurationError, match="blank") as caught:
@@ -244,11 +244,11 @@ def test_a_setting_that_spark_would_change_silently_is_refused_without_its_value
     assert CANARY not in str(caught.value)
 
 
-def test_the_package_is_the_same_bytes_whenever_it_is_built(tmp_path: Path) -> None:
-    """A name made from its contents can then be kept beside the job."""
+def test_the_package_has_the_same_bytes_whenever_it_is_built(tmp_path: Path) -> None:
+    """Its name is derived from its content, so that one file can be reused."""
     (tmp_path / "other").mkdir()
     first = build_package(tmp_path).read_bytes()
-    time.sleep(2.1)  # a ZIP counts in steps of two seconds
+    time.sleep(2.1)  # times in a ZIP have a resolution of two seconds
     assert build_package(tmp_path / "other").read_bytes() == first
 
 
@@ -257,7 +257,7 @@ def test_the_package_is_the_same_bytes_whenever_it_is_built(tmp_path: Path) -> N
 
 @dataclass(frozen=True, slots=True)
 class Submitted:
-    """What a submitted job left."""
+    """The result of a submitted job."""
 
     lake: Lake
     script: Script
@@ -274,7 +274,7 @@ def command_lines() -> set[str]:
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         try:
             found.add(path.read_bytes().replace(b"\0", b" ").decode(errors="replace"))
-        except OSError:  # it has just ended
+        except OSError:  # the process has just ended
             continue
     return found
 
@@ -311,7 +311,7 @@ def submit(folder: Path, lake: Lake, script: Script, *, confs: dict[str, str], m
 
 @pytest.fixture(scope="module")
 def submitted(tmp_path_factory: pytest.TempPathFactory) -> Submitted:
-    """One job of a Python that has PySpark and no other package, with secrets in its catalog's properties."""
+    """One job with a Python that has only PySpark, and with secrets in the catalog's properties."""
     folder = tmp_path_factory.mktemp("submitted")
     lake = make_lake(folder, token=CANARY, **{"jdbc.password": CANARY, "header.Authorization": CANARY})
     (folder / "events").mkdir()
@@ -323,15 +323,15 @@ def submitted(tmp_path_factory: pytest.TempPathFactory) -> Submitted:
     python.write_text(f'#!/bin/sh\ntouch {folder}/used\nexec {sys.executable} -S "$@"\n')
     python.chmod(0o755)
     events = (folder / "events").as_uri()
-    # Compressed, the log would hide a secret from this test only.
+    # A compressed log would hide a secret from this test only.
     confs = {"spark.eventLog.enabled": "true", "spark.eventLog.dir": events, "spark.eventLog.compress": "false"}
     script = lake.whole(outcome_location=str(folder / "outcome.json"))
     bare = {"PYSPARK_DRIVER_PYTHON": str(python), "PYSPARK_PYTHON": str(python), "PYTHONPATH": str(packages)}
     return submit(folder, lake, script, confs=confs, master="local[2]", **bare)
 
 
-def test_a_submitted_job_leaves_its_outcome_over_an_older_half_written_one(submitted: Submitted) -> None:
-    """The task that waits reads either nothing new or all of it."""
+def test_a_submitted_job_replaces_an_incomplete_outcome(submitted: Submitted) -> None:
+    """The waiting task reads either nothing or the complete outcome."""
     assert submitted.code == 0, submitted.stderr[-2000:]
     assert submitted.outcome.refresh_id == submitted.script.refresh_id
     assert rows_of(submitted.outcome) == PINNED
@@ -340,7 +340,7 @@ def test_a_submitted_job_leaves_its_outcome_over_an_older_half_written_one(submi
 
 
 def test_a_driver_needs_nothing_but_pyspark(submitted: Submitted) -> None:
-    """A cluster has none of Airflow's packages."""
+    """A cluster does not have Airflow's packages."""
     python = submitted.folder / "python"
     pyiceberg = subprocess.run([python, "-c", "import pyiceberg"], env={}, capture_output=True, text=True)
     assert "No module named 'pyiceberg'" in pyiceberg.stderr
@@ -348,8 +348,8 @@ def test_a_driver_needs_nothing_but_pyspark(submitted: Submitted) -> None:
     assert submitted.outcome.error is None
 
 
-def test_no_credential_of_a_submitted_job_is_seen(submitted: Submitted) -> None:
-    """Neither in the process list, nor in what it prints, nor in Spark's event log or the job's own files."""
+def test_no_credential_of_a_submitted_job_is_visible(submitted: Submitted) -> None:
+    """Neither in the process list, its output, Spark's event log nor the job's own files."""
     assert any("org.apache.spark.deploy.SparkSubmit" in line for line in submitted.arguments)
     assert not [line for line in submitted.arguments if CANARY in line]
     events = [path for path in (submitted.folder / "events").rglob("*") if path.is_file()]
@@ -363,8 +363,8 @@ def read(path: Path) -> str:
     return path.read_bytes().decode(errors="replace")
 
 
-def test_a_submitted_job_that_fails_says_why_in_the_last_line(tmp_path: Path) -> None:
-    """spark-submit's exit code and its last line are all that a scheduler shows."""
+def test_a_submitted_job_that_fails_reports_the_reason_in_the_last_line(tmp_path: Path) -> None:
+    """A scheduler shows only spark-submit's exit code and its last line."""
     lake = make_lake(tmp_path)
     query = f"SELECT day, CAST(1 / (amount - 20) AS BIGINT) FROM {lake.name}.sales.orders"
     script = lake.whole(query, outcome_location=(tmp_path / "outcome.json").as_uri())
@@ -372,7 +372,7 @@ def test_a_submitted_job_that_fails_says_why_in_the_last_line(tmp_path: Path) ->
     assert job.code == 1
     assert job.outcome.error_class == "DIVIDE_BY_ZERO"
     assert not STACK.search(job.outcome.error or "")
-    # spark-submit merges a Python driver's stderr into its own stdout; Java's log goes on to stderr.
+    # spark-submit merges a Python driver's stderr into its stdout; Java's log is written to stderr.
     assert job.stdout.rstrip().splitlines()[-1] == job.outcome.error
 
 
@@ -382,7 +382,7 @@ def test_a_submitted_job_that_fails_says_why_in_the_last_line(tmp_path: Path) ->
 @pytest.mark.slow
 @pytest.mark.cluster
 def test_a_job_runs_on_a_standalone_cluster_where_executors_are_other_processes(tmp_path: Path) -> None:
-    """What lives in the driver's memory alone would pass every local test."""
+    """State in the driver's memory alone would pass every local test."""
     lake = make_lake(tmp_path)
     script = lake.whole(outcome_location=str(tmp_path / "outcome.json"))
     spark_class = str(SPARK_HOME / "bin" / "spark-class")
@@ -404,16 +404,16 @@ def test_a_job_runs_on_a_standalone_cluster_where_executors_are_other_processes(
 def test_a_job_runs_over_spark_connect_with_a_catalog_the_server_was_not_started_with(
     tmp_path: Path, connect: str
 ) -> None:
-    """No access to Java: everything is a statement or a setting. A failure brings no stack either."""
+    """Without access to Java everything is a statement or a setting. A failure has no stack trace either."""
     lake = make_lake(tmp_path, token=CANARY)
     confs = lake.settings.session_confs()
     bad = lake.whole(f"SELECT day, CAST(1 / (amount - 20) AS BIGINT) FROM {lake.name}.sales.orders")
     worse = lake.whole("SELECT nope FROM range(1)")
-    (good, failed, wrong), said = over_connect(connect, confs, lake.whole(), bad, worse)
+    (good, failed, wrong), message = over_connect(connect, confs, lake.whole(), bad, worse)
     assert rows_of(good) == PINNED
     assert good.rows_written == 2
     assert (failed.error_class, failed.query_error) == ("DIVIDE_BY_ZERO", False)
     assert "1 / (amount - 20)" in (failed.error or "")
     assert wrong.query_error
-    assert not STACK.search(said)
+    assert not STACK.search(message)
     assert lake.pointers() == [("sales", "orders")]

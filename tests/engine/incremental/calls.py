@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Calls of Spark's functions by the class of their value, with places for arguments of a class.
+"""Calls of Spark's functions by the class of their value, with placeholders for arguments of a class.
 
-Of the functions that the analysis knows, one of each sort, as people write them. None may fail on any row: a refresh
-of a query that fails shows nothing. Classes: ``i`` an exact number, ``w`` a whole one, ``f`` a floating one, ``t`` a
-text, ``d`` a date, ``m`` a moment, ``p`` true or false, ``b`` bytes, ``l`` a list of numbers, ``o`` any that sorts,
-``=`` the argument before it once more.
+One example of each kind of the functions that the analysis supports. None may fail on any row, because a refresh
+of a failing query proves nothing. Classes: ``i`` an exact number, ``w`` an integer, ``f`` a floating number, ``t`` a
+string, ``d`` a date, ``m`` a timestamp, ``p`` a boolean, ``b`` bytes, ``l`` a list of numbers, ``o`` any sortable
+value, ``=`` the previous argument again.
 """
 
 from __future__ import annotations
@@ -204,7 +204,7 @@ SCALARS: dict[str, tuple[str, ...]] = {
         ),
     ),
 }
-#: Aggregates whose value is one and the same for the rows of a group, whatever their order.
+#: Aggregates whose value does not depend on the order of a group's rows.
 AGGREGATES = (
     *("count(*)", "count({o})", "sum({i})", "min({o})", "max({o})", "count(DISTINCT {o})", "avg({i})", "bool_and({p})"),
     *("bool_or({p})", "every({p})", "some({p})", "bit_xor({w})", "bit_and({w})", "bit_or({w})", "count_if({p})"),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The stored rows of a view against the recompute at the recorded snapshots, by Spark and by DuckDB."""
+"""Compare the stored rows of a view with a recompute at the recorded snapshots, by Spark and by DuckDB."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ from tests.engine.incremental.views import naming
 from tests.engine.support import Lake
 from tests.incremental.lab import to_duckdb
 
-#: Sums of floating numbers that cancel are as small as this, or nothing at all.
+#: Sums of floating numbers that cancel may be as small as this, or zero.
 _NOTHING = 1e-9
 
 
 class Mismatch(AssertionError):
-    """Stored rows that no recompute gives."""
+    """Stored rows that differ from a recompute."""
 
 
 def recorded(lake: Lake, view: str) -> dict[str, int | None]:
-    """Return the snapshot of each base table that the view's rows are of, by the table's full name."""
+    """Return the recorded snapshot of each base table, by the table's full name."""
     state = lake.catalog.load_storage(lake.view(view)).state
     assert state is not None
     return {
@@ -50,13 +50,13 @@ def recorded(lake: Lake, view: str) -> dict[str, int | None]:
 def by_spark(
     lake: Lake, snapshots: Mapping[str, int | None], sql: str, columns: Mapping[str, Sequence[str]]
 ) -> Counter[str]:
-    """Return the rows that Spark gives over the snapshots.
+    """Return the rows that Spark computes at the snapshots.
 
     Args:
-        lake: Where the tables are.
+        lake: The lake with the tables.
         snapshots: The snapshot of each, by its full name.
         sql: The query, with the tables' bare names.
-        columns: What ``*`` stands for, by the tables' bare names; by default for all that there is.
+        columns: The columns that ``*`` stands for, by the tables' bare names; by default all.
     """
 
     def version(identifier: str) -> str:
@@ -73,7 +73,7 @@ def by_spark(
 
 @contextmanager
 def _named(lake: Lake, frames: Mapping[str, DataFrame]) -> Iterator[None]:
-    """Give frames the tables' bare names."""
+    """Name frames by the tables' bare names."""
     for name, frame in frames.items():
         frame.createOrReplaceTempView(name)
     try:
@@ -84,7 +84,7 @@ def _named(lake: Lake, frames: Mapping[str, DataFrame]) -> Iterator[None]:
 
 
 def stored(lake: Lake, view: str) -> pyarrow.Table:
-    """Return the rows of the last refresh, in either layout, through pyiceberg where it reads them right."""
+    """Return the rows of the last refresh, in either layout, through pyiceberg if it reads them correctly."""
     storage = lake.catalog.load_storage(lake.view(view))
     table = StaticTable.from_metadata(storage.location)
     if _is_misread(table):
@@ -94,24 +94,24 @@ def stored(lake: Lake, view: str) -> pyarrow.Table:
 
 
 def _is_misread(table: PyIcebergTable) -> bool:
-    """Whether pyiceberg 0.12 may tell NULL as an empty map or list: it does for nested values, and lists of structs."""
+    """Whether pyiceberg 0.12 may return an empty map or list for NULL, as for nested values and lists of structs."""
     return re.search(r"(map<\w+, (struct|list|map)|list<struct)<", str(table.schema())) is not None
 
 
 def differences(want: Counter[str], got: Counter[str]) -> str:
-    """Say what is lacking and what is too much; nothing if the bags are equal."""
+    """Return the missing and the surplus rows; empty if the multisets are equal."""
     return "" if want == got else f"lacks {dict(want - got)}, has {dict(got - want)}"
 
 
 def plain(table: pyarrow.Table, *, numbers_alike: bool = False) -> Counter[str]:
     """Return rows as text.
 
-    The order of additions decides the last digits of a floating sum. -0.0 and 0.0 are one number: which of the two
-    stands for it is left open, and told apart where a query makes a text of it. All else is told exactly.
+    The order of additions decides the last digits of a floating sum. -0.0 and 0.0 are one number: which of the two is
+    stored is not specified, and they differ only in queries that convert them to text. All else is compared exactly.
 
     Args:
         table: The rows.
-        numbers_alike: Whether equal numbers of two types are alike; Spark and DuckDB add up in different types.
+        numbers_alike: Whether equal numbers of two types are equal; Spark and DuckDB add in different types.
     """
     return Counter(repr([_plain(value, numbers_alike) for value in row.values()]) for row in table.to_pylist())
 
@@ -137,18 +137,18 @@ def check(
     twice: bool = True,
     columns: Mapping[str, Sequence[str]] | None = None,
 ) -> bool:
-    """Compare the stored rows with the recompute.
+    """Compare the stored rows with a recompute.
 
     Args:
-        lake: Where the view is.
+        lake: The lake with the view.
         view: Its name.
         sql: Its query, with the tables' bare names.
-        in_duckdb: Whether DuckDB is asked as well.
-        twice: Whether Spark is asked also where DuckDB has answered.
-        columns: What ``*`` stands for in each table, by its bare name.
+        in_duckdb: Whether DuckDB recomputes, too.
+        twice: Whether Spark recomputes even if DuckDB has done so.
+        columns: The columns that ``*`` stands for in each table, by its bare name.
 
     Returns:
-        Whether DuckDB could be asked.
+        Whether DuckDB could recompute.
 
     Raises:
         Mismatch: They differ.
@@ -156,26 +156,26 @@ def check(
     snapshots = recorded(lake, view)
     rows = stored(lake, view)
     other = by_duckdb(snapshots, sql, columns or {}) if in_duckdb else None
-    if other is not None and (told := differences(other, plain(rows, numbers_alike=True))):
-        raise Mismatch(f"the rows of {sql} are not DuckDB's: {told}")
+    if other is not None and (differing := differences(other, plain(rows, numbers_alike=True))):
+        raise Mismatch(f"the rows of {sql} are not DuckDB's: {differing}")
     if other is None or twice:
         want = by_spark(lake, snapshots, sql, columns or {})
-        if told := differences(want, plain(rows)):
-            raise Mismatch(f"the rows of {sql} are not Spark's: {told}")
+        if differing := differences(want, plain(rows)):
+            raise Mismatch(f"the rows of {sql} are not Spark's: {differing}")
     return other is not None
 
 
 def by_duckdb(
     snapshots: Mapping[str, int | None], sql: str, columns: Mapping[str, Sequence[str]]
 ) -> Counter[str] | None:
-    """Return the rows that DuckDB gives over the same snapshots, or ``None`` where it does not know the query.
+    """Return the rows that DuckDB computes at the same snapshots, or ``None`` if it does not support the query.
 
-    pyiceberg reads the tables for it; where they have deletes by equality it cannot, and the answer is ``None``, too.
+    pyiceberg reads the tables for it; for tables with equality deletes it cannot, and the result is ``None``, too.
 
     Args:
         snapshots: The snapshot of each table, by its full name.
         sql: The query, with the tables' bare names.
-        columns: What ``*`` stands for, by the tables' bare names; by default for all that there is.
+        columns: The columns that ``*`` stands for, by the tables' bare names; by default all.
     """
     with duckdb.connect() as connection:
         connection.execute("SET TimeZone = 'UTC'")
@@ -202,13 +202,13 @@ def by_duckdb(
 
 @contextmanager
 def accepting(lake: Lake, schema: Schema) -> Iterator[Callable[[str], bool]]:
-    """Yield what tells whether Spark accepts a query with the tables' bare names.
+    """Yield a function that returns whether Spark accepts a query with the tables' bare names.
 
-    It does not correlate everything, and trips over its own rules now and then.
+    Spark does not support every correlated subquery, and sometimes fails in its own rules.
 
     Args:
-        lake: Has the session.
-        schema: The tables' columns, which stand for the tables here.
+        lake: The lake with the session.
+        schema: The tables' columns; empty relations replace the tables.
     """
     nothing: list[tuple[object, ...]] = []
     rows = lake.spark.sparkContext.parallelize(nothing)

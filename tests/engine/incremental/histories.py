@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Random base tables in Iceberg, and random changes of them: small, full of nulls, duplicates and odd values.
+"""Random base tables in Iceberg, and random changes of them: small, with many nulls, duplicates and odd values.
 
-All of it is made before anything runs, as data: so it can be played again, and with less of it.
+All of it is generated as data before anything runs, so that it can be replayed, and reduced.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from random import Random
 
 from tests.engine.incremental.schemas import Schema, draw, kind, text, value, written
 
-#: Format version, how rows are deleted and updated.
+#: Format version, and how rows are deleted and updated.
 VARIANTS = {
     "v2-copy-on-write": (2, "copy-on-write"),
     "v2-merge-on-read": (2, "merge-on-read"),
@@ -22,7 +22,7 @@ VARIANTS = {
 
 
 def rows(random: Random, columns: Mapping[str, str], count: int) -> tuple[str, ...]:
-    """Write rows; some of them twice."""
+    """Write rows, some of them twice."""
     made = [f"({', '.join(value(random, kind) for kind in columns.values())})" for _ in range(count)]
     if made and random.random() < 0.3:
         made.append(made[0])
@@ -33,34 +33,34 @@ def rows(random: Random, columns: Mapping[str, str], count: int) -> tuple[str, .
 class Change:
     """One statement on a base table.
 
-    In its text ``{t}`` stands for the table's full name, ``{catalog}`` and ``{rest}`` for the parts of it, ``{rows}``
-    for the rows, and ``{snapshot}`` for one that the table has had.
+    In its text ``{t}`` is replaced by the table's full name, ``{catalog}`` and ``{rest}`` by parts of it, ``{rows}`` by
+    the rows, and ``{snapshot}`` by a snapshot that the table has had.
     """
 
     name: str
     table: str
     text: str
     rows: tuple[str, ...] = ()
-    #: Which of the snapshots, counted round.
+    #: The index of the snapshot, modulo their number.
     pick: int = 0
-    #: The column and the value of a delete by equality, which no statement makes.
+    #: The column and the value of an equality delete, for which there is no statement.
     equal: tuple[str, int | str] | None = None
 
     def sql(self, full_name: str, snapshots: list[int]) -> str | None:
-        """Return the statement, or ``None`` where there is no snapshot to go to."""
+        """Return the statement, or ``None`` if there is no snapshot to roll back to."""
         if "{snapshot}" in self.text and not snapshots:
             return None
         catalog, rest = full_name.split(".", 1)
         parts = {"{t}": full_name, "{catalog}": catalog, "{rest}": rest, "{rows}": ", ".join(self.rows)}
         parts["{snapshot}"] = str(snapshots[self.pick % len(snapshots)]) if snapshots else ""
-        told = self.text
+        statement = self.text
         for place, part in parts.items():
-            told = told.replace(place, part)
-        return told
+            statement = statement.replace(place, part)
+        return statement
 
 
 def make(random: Random, variant: str, schema: Schema) -> tuple[Change, ...]:
-    """Create the tables; they may be empty, and partitioned."""
+    """Create the tables, which may be empty and partitioned."""
     version, mode = VARIANTS[variant]
     modes = ", ".join(f"'write.{operation}.mode' = '{mode}'" for operation in ("delete", "update", "merge"))
     made = []
@@ -86,25 +86,25 @@ def _condition(random: Random) -> str:
 
 
 def _inserting(random: Random, table: str, columns: Mapping[str, str], count: int) -> Change:
-    told = f"INSERT INTO {{t}} ({', '.join(columns)}) VALUES {{rows}}"
-    return Change("insert", table, told, rows(random, columns, count))
+    statement = f"INSERT INTO {{t}} ({', '.join(columns)}) VALUES {{rows}}"
+    return Change("insert", table, statement, rows(random, columns, count))
 
 
 @dataclass
 class Changing:
-    """Makes changes up; knows what columns the tables have by then."""
+    """Generates changes, and knows the tables' current columns."""
 
     random: Random
     schema: dict[str, dict[str, str]] = field(default_factory=dict)
 
     @classmethod
     def drawn(cls, random: Random) -> Changing:
-        """Begin with a schema that is drawn."""
+        """Start with a random schema."""
         return cls(random, draw(random))
 
     @property
     def columns(self) -> Schema:
-        """The columns as they are now."""
+        """The current columns."""
         return {table: dict(columns) for table, columns in self.schema.items()}
 
     def step(self, turn: int) -> tuple[Change, ...]:
@@ -130,7 +130,7 @@ class Changing:
         return [Change("empty", table, "DELETE FROM {t}")]
 
     def delete_equal(self, table: str) -> list[Change]:
-        """Delete by the value of a column, as Flink does; a row of the value may come again."""
+        """Delete by the value of a column, as Flink does; a row with the value may be inserted again."""
         columns = self.schema[table]
         names = [name for name, of in columns.items() if of in ("int", "string")]
         if not names:
@@ -143,8 +143,8 @@ class Changing:
 
     def update(self, table: str) -> list[Change]:
         """Set one or two columns."""
-        told = f"UPDATE {{t}} SET {self._assignments(table)} WHERE {_condition(self.random)}"
-        return [Change("update", table, told)]
+        statement = f"UPDATE {{t}} SET {self._assignments(table)} WHERE {_condition(self.random)}"
+        return [Change("update", table, statement)]
 
     def _assignments(self, table: str) -> str:
         columns = self.schema[table]
@@ -152,42 +152,42 @@ class Changing:
         return ", ".join(f"{column} = {value(self.random, columns[column])}" for column in chosen)
 
     def merge(self, table: str) -> list[Change]:
-        """Delete, update or insert by one row."""
+        """Delete, update or insert by a source of one row."""
         names = list(self.schema[table])
         source = f"(SELECT * FROM VALUES {{rows}} AS v({', '.join(names)}) LIMIT 1)"
         inserted = f"INSERT ({', '.join(names)}) VALUES ({', '.join(f'u.{name}' for name in names)})"
-        told = (
+        statement = (
             f"MERGE INTO {{t}} t USING {source} u ON t.a = u.a WHEN MATCHED AND t.a % 2 = 0 THEN DELETE "
             f"WHEN MATCHED THEN UPDATE SET {self._assignments(table)} WHEN NOT MATCHED THEN {inserted}"
         )
-        return [Change("merge", table, told, rows(self.random, self.schema[table], 1))]
+        return [Change("merge", table, statement, rows(self.random, self.schema[table], 1))]
 
     def overwrite(self, table: str) -> list[Change]:
-        """Write the table anew without some of its rows."""
+        """Rewrite the table without some of its rows."""
         kept = f"NOT coalesce({_condition(self.random)}, false)"
         return [Change("overwrite", table, f"INSERT OVERWRITE {{t}} SELECT * FROM {{t}} WHERE {kept}")]
 
     def compact(self, table: str) -> list[Change]:
         """Write the same rows into other files."""
-        told = "CALL {catalog}.system.rewrite_data_files(table => '{rest}', options => map('rewrite-all', 'true'))"
-        return [Change("compact", table, told)]
+        statement = "CALL {catalog}.system.rewrite_data_files(table => '{rest}', options => map('rewrite-all', 'true'))"
+        return [Change("compact", table, statement)]
 
     def add_column(self, table: str) -> list[Change]:
-        """Give the table a column more, which what comes later reads and writes."""
+        """Add a column to the table, which later changes read and write."""
         name, of = f"more{len(self.schema[table])}", kind(self.random)
         self.schema[table][name] = of
         adding = Change("add-column", table, f"ALTER TABLE {{t}} ADD COLUMN {name} {of}")
         return [adding, *self.insert(table)[: self.random.randint(0, 1)]]
 
     def repartition(self, table: str) -> list[Change]:
-        """Partition what comes from now on in another way."""
-        told = f"ALTER TABLE {{t}} ADD PARTITION FIELD bucket({self.random.randint(3, 10**6)}, a)"
-        return [Change("repartition", table, told), *self.insert(table)]
+        """Change the partitioning of later writes."""
+        statement = f"ALTER TABLE {{t}} ADD PARTITION FIELD bucket({self.random.randint(3, 10**6)}, a)"
+        return [Change("repartition", table, statement), *self.insert(table)]
 
     def roll_back(self, table: str) -> list[Change]:
-        """Go to a snapshot that the table has had."""
-        told = "CALL {catalog}.system.set_current_snapshot('{rest}', {snapshot})"
-        return [Change("roll-back", table, told, pick=self.random.randint(0, 9))]
+        """Roll back to an earlier snapshot of the table."""
+        statement = "CALL {catalog}.system.set_current_snapshot('{rest}', {snapshot})"
+        return [Change("roll-back", table, statement, pick=self.random.randint(0, 9))]
 
 
 CHANGES: dict[str, Callable[[Changing, str], list[Change]]] = {
@@ -207,7 +207,7 @@ _WEIGHTS = {
     **{"insert": 8, "delete": 4, "update": 5, "merge": 3, "overwrite": 2, "compact": 2, "roll-back": 2},
     **{"delete-equal": 2, "add-column": 1, "repartition": 1},
 }
-#: Sorts of steps, in turn: so that each comes in a short run.
+#: Kinds of steps, in turn, so that each occurs in a short run.
 _STEPS = (
     *("insert", "any", "compact", "any", "insert", "delete-equal", "any", "insert", "empty", "any", "add-column"),
     *("roll-back", "repartition"),

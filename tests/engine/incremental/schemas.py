@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Random schemas of the three base tables, and random values of any type as Spark writes them.
+"""Random schemas of the three base tables, and random values of any type in Spark's syntax.
 
-The columns that the queries of :mod:`tests.incremental.queries` name are always there, with types that are drawn;
-beside them stand columns of any type, which the queries of :mod:`tests.engine.incremental.typed` read.
+The columns that the queries of :mod:`tests.incremental.queries` name always exist, with random types; in addition
+there are columns of any type, which the queries of :mod:`tests.engine.incremental.typed` read.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _ATOMS = (
     *_TIMES,
     *("string", "string", "date", "double", "double", "float", "boolean", "binary"),
 )
-#: What the queries ask of a column, by its name: numbers that add up exactly, and types that have these parts.
+#: The types that the queries require of a column, by its name: numbers with exact sums, and types with these parts.
 _DRAWN: Mapping[str, Mapping[str, Sequence[str]]] = {
     "r": {
         "a": (*_WHOLE, "decimal(9, 2)"),
@@ -56,7 +56,7 @@ _DOUBLES = ("0.1", "0.2", "-0.0", "0.0", "-0.0", "'NaN'", "1e30")
 
 
 def draw(random: Random) -> dict[str, dict[str, str]]:
-    """Draw a schema."""
+    """Choose a schema."""
     schema: dict[str, dict[str, str]] = {}
     for table in TABLES:
         schema[table] = {column: random.choice(kinds) for column, kinds in _DRAWN[table].items()}
@@ -65,7 +65,7 @@ def draw(random: Random) -> dict[str, dict[str, str]]:
 
 
 def kind(random: Random, *, deep: int = 0) -> str:
-    """Draw any type; nested ones are at most three deep."""
+    """Choose any type; nested ones are at most three levels deep."""
     sort = random.random() if deep < 2 else 1.0
     if sort < 0.12:
         return f"struct<x: {kind(random, deep=deep + 1)}, y: {kind(random, deep=deep + 1)}>"
@@ -77,7 +77,7 @@ def kind(random: Random, *, deep: int = 0) -> str:
 
 
 def parts(nested: str) -> list[str]:
-    """Return the types in a nested type; those of a struct have their names before them."""
+    """Return the types in a nested type; those of a struct are preceded by their names."""
     inner, found, depth = nested[nested.index("<") + 1 : -1], [""], 0
     for letter in inner:
         depth += {"<": 1, "(": 1, ">": -1, ")": -1}.get(letter, 0)
@@ -89,18 +89,18 @@ def parts(nested: str) -> list[str]:
 
 
 def written(columns: Mapping[str, str]) -> str:
-    """Write a table's columns and their types."""
+    """Write a table's columns with their types."""
     return ", ".join(f"{column} {kind}" for column, kind in columns.items())
 
 
 def literal(text: str) -> str:
-    """Write a string as Spark reads it."""
+    """Write a string literal in Spark's syntax."""
     escaped = text.replace("\\", "\\\\").replace("'", "\\'").replace("\n", "\\n")
     return f"'{escaped}'"
 
 
 def text(random: Random) -> str:
-    """Draw a string of those that the tables hold, unquoted."""
+    """Choose one of the tables' strings, unquoted."""
     return random.choice(_TEXTS)
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Regression tests: bugs that an audit found and the fuzzer did not, each as its smallest case."""
+"""Regression tests: bugs that an audit found and the fuzzer did not, each reduced to its smallest case."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from tests.engine.support import Lake
 from tests.spark.changing import Table, delete_by_equality
 
 
-def test_a_generator_of_nothing_is_not_there_for_exists(lake: Lake) -> None:
-    """EXISTS asks for rows, and a generator among its columns says how many there are."""
+def test_exists_counts_the_rows_of_a_generator(lake: Lake) -> None:
+    """EXISTS tests for rows, and a generator among its columns determines how many there are."""
     table(lake, "a", "id int, k int", "(1, 1)")
     table(lake, "b", "k int, arr array<int>", "(1, array()), (2, array(7))")
     sql = "SELECT a.id FROM {ns}.a AS a WHERE EXISTS (SELECT explode(b.arr) AS e FROM {ns}.b AS b WHERE b.k = a.k)"
@@ -20,8 +20,8 @@ def test_a_generator_of_nothing_is_not_there_for_exists(lake: Lake) -> None:
     assert lake.rows("v") == [(3,)]
 
 
-def test_a_condition_on_a_union_is_asked_of_the_type_that_the_union_has(lake: Lake) -> None:
-    """A whole number is a decimal there, and its text another one than below."""
+def test_a_condition_on_a_union_uses_the_type_of_the_union(lake: Lake) -> None:
+    """An integer is a decimal there, and its text differs from that below."""
     table(lake, "a", "k int", "(1)")
     table(lake, "b", "c decimal(5, 2)", "(1.50)")
     sql = (
@@ -34,8 +34,8 @@ def test_a_condition_on_a_union_is_asked_of_the_type_that_the_union_has(lake: La
     assert [str(row[0]) for row in lake.rows("v")] == ["1.00", "2.00", "3.00"]
 
 
-def test_zeros_of_two_signs_and_maps_of_two_orders_are_two_values(lake: Lake) -> None:
-    """They are equal, but a query can tell them apart by their text."""
+def test_zeros_of_two_signs_and_maps_of_two_orders_are_different_values(lake: Lake) -> None:
+    """They are equal, but a query can distinguish them by their text."""
     table(lake, "r", "id int, x double, m map<string, int>", "(1, 0.0D, map('a', 1, 'b', 2)), (2, double('NaN'), NULL)")
     sql = "SELECT id, CAST(x AS STRING) AS s, CAST(m AS STRING) AS t FROM r"
     view(lake, sql)
@@ -46,8 +46,8 @@ def test_zeros_of_two_signs_and_maps_of_two_orders_are_two_values(lake: Lake) ->
     assert mode_after(lake, sql, "UPDATE {ns}.r SET x = double('NaN') WHERE id = 2") in ("merge", "replace-keys")
 
 
-def test_a_base_whose_partitioning_changes_is_refreshed_all_the_same(lake: Lake) -> None:
-    """By a column that the target snapshot does not have yet, and then by others."""
+def test_a_base_table_whose_partitioning_changes_can_be_refreshed(lake: Lake) -> None:
+    """It is partitioned by a column that the target snapshot does not have yet, and then by others."""
     table(lake, "r", "k int, n int", "(1, 1), (2, 2), (3, 3)")
     sql = "SELECT k, count(*) AS c, sum(n) AS t, count(n) AS cn FROM r GROUP BY k"
     view(lake, sql)
@@ -63,7 +63,7 @@ def test_a_base_whose_partitioning_changes_is_refreshed_all_the_same(lake: Lake)
 
 
 def test_a_view_is_refreshed_after_equality_deletes(lake: Lake) -> None:
-    """As Flink writes them; Spark never does."""
+    """Flink writes them; Spark never does."""
     table(lake, "r", "k int, n int", "(1, 1), (1, 2), (2, 3)")
     sql = "SELECT k, count(*) AS c, sum(n) AS t, count(n) AS cn FROM r GROUP BY k"
     view(lake, sql)
@@ -73,7 +73,7 @@ def test_a_view_is_refreshed_after_equality_deletes(lake: Lake) -> None:
 
 
 def test_a_snapshot_that_expires_between_plan_and_job_makes_the_refresh_full(lake: Lake) -> None:
-    """The views of the old rows came first, and ended the job on every try."""
+    """The views of the old rows were created first, and failed the job at every try."""
     table(lake, "r", "k int, n int", "(1, 1)")
     table(lake, "s", "k int, n int", "(1, 1)")
     sql = "SELECT r.k, s.n FROM r JOIN s ON r.k = s.k"
@@ -94,8 +94,8 @@ def test_a_snapshot_that_expires_between_plan_and_job_makes_the_refresh_full(lak
     check(lake, "v", sql, in_duckdb=False)
 
 
-def test_a_constant_that_changed_is_no_reason_to_fail(lake: Lake) -> None:
-    """All rows are affected, which is dear and right: without a fallback it is the only way."""
+def test_a_changed_constant_does_not_fail_a_refresh(lake: Lake) -> None:
+    """All rows are affected, which is expensive and correct: without a fallback it is the only possibility."""
     table(lake, "r", "k int, n int", "(1, 10), (2, 20), (3, 30)")
     sql = "SELECT k, sum(n) AS t FROM r GROUP BY k HAVING sum(n) > (SELECT avg(n) FROM {ns}.r)"
     view(lake, sql)
@@ -104,8 +104,8 @@ def test_a_constant_that_changed_is_no_reason_to_fail(lake: Lake) -> None:
     assert lake.rows("v") == [(1, 110)]
 
 
-def test_a_name_that_means_a_later_column_by_now_is_read_as_it_was(lake: Lake) -> None:
-    """A scan of appends has the table's current columns, so the refresh is a full one at the snapshot's columns."""
+def test_a_renamed_column_is_read_with_the_names_of_its_snapshot(lake: Lake) -> None:
+    """A scan of appends has the table's current columns, so the refresh is full, with the snapshot's columns."""
     table(lake, "r", "k int, n int", "(1, 1)")
     view(lake, "SELECT k, n FROM r WHERE n > 0")
     lake.run(

@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What must not go wrong silently, each by name; what stands elsewhere is named here.
+"""Faults that must not give wrong rows, listed by name with the tests of each.
 
-- A base table whose range of snapshots is broken: ``test_edge_tables``, an expired snapshot, a table dropped and made
-  again, one replaced, one rolled back; ``test_fuzzer_findings``, a snapshot that is only named as a parent.
-- A storage table that someone else has changed: here; ``tests/contract/test_registered.py`` has the forms of it.
-- A key with nulls: ``test_edges.test_a_null_is_a_key_as_any_other``, and every view of the fuzzer.
+- A base table whose range of snapshots is broken: ``test_edge_tables``, for an expired snapshot and a table that was
+  dropped and recreated, replaced or rolled back; ``test_fuzzer_findings``, for a snapshot only named as a parent.
+- A storage table that another writer has changed: here; ``tests/contract/test_registered.py`` has more cases.
+- A key with nulls: ``test_edges.test_a_null_is_a_key_like_any_other``, and every view of the fuzzer.
 - A group that disappears: ``test_edges.test_a_group_that_loses_its_last_row_disappears``.
-- A sum that overflows: ``test_edges``, for BIGINT and DECIMAL(38, 0), on the way and for good; here, what a sum of a
-  change may hold for a moment.
-- One table at two snapshots: refused where the query says so (``test_edges``); here, through a view that lags behind.
-- A change larger than what is held in memory: here; more keys than the driver takes: ``test_edge_tables``.
+- A sum that overflows: ``test_edges``, for BIGINT and DECIMAL(38, 0), temporarily and permanently; here, for the sum
+  of a change.
+- One table at two snapshots: refused if the query says so (``test_edges``); here, through a view that lags behind.
+- A change that does not fit in memory: here; more keys than the driver accepts: ``test_edge_tables``.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from tests.engine.support import Lake
 SUMS = "SELECT k, count(*) AS c, sum(n) AS t, count(n) AS cn FROM r GROUP BY k"
 
 
-def test_a_storage_table_that_someone_else_changed_is_refused_and_rebuilt_on_request(lake: Lake) -> None:
-    """The change of the base tables says nothing about rows that are not the view's."""
+def test_a_storage_table_that_another_writer_changed_is_refused_and_recomputed_on_request(lake: Lake) -> None:
+    """The change of the base tables does not include rows that are not the view's."""
     table(lake, "r", "k int, n int", "(1, 1), (2, 2)")
     view(lake, SUMS, layout="registered")
     name = lake.catalog.load_storage(lake.view("v")).name
@@ -42,10 +42,10 @@ def test_a_storage_table_that_someone_else_changed_is_refused_and_rebuilt_on_req
     assert mode_after(lake, SUMS, "INSERT INTO {ns}.r VALUES (1, 1)") == "merge"
 
 
-def test_a_sum_of_what_came_and_went_may_be_more_than_a_sum_can_hold(lake: Lake) -> None:
-    """Two of the largest numbers go and come as others: each side of the change overflows, and the new sum does not."""
+def test_the_sums_of_removed_and_added_rows_may_exceed_the_type(lake: Lake) -> None:
+    """Two of the largest numbers are replaced: each side of the change overflows, and the new sum does not."""
     huge = 2**63 - 1
-    # Copy-on-write keeps the rows' order, in which a recompute's sum is never too large.
+    # Copy-on-write preserves the rows' order, in which a recompute's sum never overflows.
     lake.run(
         "CREATE TABLE {ns}.r (k int, n bigint) USING iceberg TBLPROPERTIES ('write.update.mode' = 'copy-on-write')",
         f"INSERT INTO {{ns}}.r SELECT * FROM VALUES (1, {huge}), (1, -{huge}), (1, {huge - 7}), (1, -{huge - 9}) "
@@ -58,7 +58,7 @@ def test_a_sum_of_what_came_and_went_may_be_more_than_a_sum_can_hold(lake: Lake)
 
 
 def test_one_table_at_two_snapshots_through_a_view_that_lags_behind(lake: Lake) -> None:
-    """The lower view's rows are of an older snapshot than the table beside it: each is its own table, and both move."""
+    """The other view's rows are of an older snapshot than the table: each is a separate base table, and both change."""
     table(lake, "r", "k int, n int", "(1, 1), (2, 2)")
     view(lake, SUMS, "lower")
     lake.create(
@@ -78,8 +78,8 @@ def test_one_table_at_two_snapshots_through_a_view_that_lags_behind(lake: Lake) 
 
 
 @pytest.mark.parametrize("sql", [SUMS, "SELECT k, max(n) AS m FROM r GROUP BY k"], ids=["merge", "replace-keys"])
-def test_a_change_that_the_driver_does_not_hold_is_kept_by_the_executors(lake: Lake, sql: str) -> None:
-    """More rows than are taken to the driver: they stay where they are, on disk if need be, and the rows are exact."""
+def test_a_change_that_the_driver_cannot_hold_stays_on_the_executors(lake: Lake, sql: str) -> None:
+    """Rows that do not fit on the driver are kept on the executors, on disk if needed, and the result is exact."""
     rows = 2 * AT_HAND
     table(lake, "r", "k int, n int")
     lake.run(f"INSERT INTO {{ns}}.r SELECT id % 50, id FROM range({rows})")

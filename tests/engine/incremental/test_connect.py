@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Incremental refreshes over Spark Connect: no Java to reach, so changes come from appends and from the rows."""
+"""Incremental refreshes over Spark Connect, without Java: changes come from appends and from comparing rows."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def _rows(lake: Lake, view: str) -> list[tuple[Any, ...]]:
 
 @pytest.mark.cluster
 def test_views_are_refreshed_from_changes_over_spark_connect(tmp_path: Path, connect: str) -> None:
-    """Appended rows are appended, deleted ones are found by comparing snapshots, and what has gone is told."""
+    """Appended rows are appended, deleted ones are found by comparing snapshots, and this is reported."""
     lake = make_lake(tmp_path)
     (tmp_path / ".pyiceberg.yaml").write_text(yaml.safe_dump({"catalog": {lake.name: lake.properties}}))
     queries = {
@@ -51,9 +51,9 @@ def test_views_are_refreshed_from_changes_over_spark_connect(tmp_path: Path, con
             return done.json
 
         def modes(policy: str) -> tuple[str, ...]:
-            told = run("refresh", *names, "--on-fallback", policy)
-            assert all(item["reasons"][-1]["code"] == reason for item in told), told
-            return tuple(item["mode"] for item in told)
+            documents = run("refresh", *names, "--on-fallback", policy)
+            assert all(item["reasons"][-1]["code"] == reason for item in documents), documents
+            return tuple(item["mode"] for item in documents)
 
         for name, sql in zip(names, queries.values(), strict=True):
             run("create", name, "--sql", sql, "--refresh-strategy", "incremental", "--refresh")
@@ -73,7 +73,7 @@ def test_views_are_refreshed_from_changes_over_spark_connect(tmp_path: Path, con
         tables.drop_table("sales.orders")
         tables.create_table("sales.orders", schema=schema)
         insert("z", 3)
-        told = run("refresh", *names, "--on-fallback", "full")
-        assert [(item["mode"], item["reasons"][-1]["code"]) for item in told] == [("full", "BASE_RECREATED")] * 2
+        documents = run("refresh", *names, "--on-fallback", "full")
+        assert [(item["mode"], item["reasons"][-1]["code"]) for item in documents] == [("full", "BASE_RECREATED")] * 2
         assert _rows(lake, "rows") == _rows(lake, "most") == [("z", 3)]
     tables.engine.dispose()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The edges of an incremental refresh, each by hand: values, keys and whole tables."""
+"""Edge cases of an incremental refresh, written by hand: values, keys and complete tables."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MERGE_ON_READ = ", ".join(f"'write.{verb}.mode' = 'merge-on-read'" for verb in (
 
 
 def table(lake: Lake, name: str, columns: str, rows: str | None = None, *, version: int = 2) -> None:
-    """Create a base table whose rows are deleted without a rewrite of files."""
+    """Create a base table whose rows are deleted without rewriting files."""
     lake.run(
         f"CREATE TABLE {{ns}}.{name} ({columns}) USING iceberg "
         f"TBLPROPERTIES ('format-version' = '{version}', {MERGE_ON_READ})"
@@ -39,15 +39,15 @@ def _full(sql: str) -> str:
 
 
 def mode_after(lake: Lake, sql: str, *changes: str, name: str = "v") -> str:
-    """Change the base tables, refresh without falling back, compare, and return the mode."""
+    """Change the base tables, refresh without a fallback, compare, and return the mode."""
     lake.run(*changes)
     mode = lake.refresh(name, on_fallback="fail").mode
     check(lake, name, sql, in_duckdb=False)
     return str(mode)
 
 
-def test_a_null_is_a_key_as_any_other(lake: Lake) -> None:
-    """NULL = NULL is not true: a group of NULL that were joined by ``=`` would be stored twice."""
+def test_a_null_is_a_key_like_any_other(lake: Lake) -> None:
+    """NULL = NULL is not true: if a NULL group were joined by ``=``, it would be stored twice."""
     table(lake, "r", "k string, n int", "(NULL, 1), ('a', 1), (NULL, 2)")
     sql = "SELECT k, count(*) AS c, sum(n) AS t, count(n) AS cn FROM r GROUP BY k"
     most = "SELECT k, max(n) AS m FROM r GROUP BY k"
@@ -64,7 +64,7 @@ def test_a_null_is_a_key_as_any_other(lake: Lake) -> None:
 
 
 def test_a_group_that_loses_its_last_row_disappears(lake: Lake) -> None:
-    """By the visible count where the stored row is patched, and where it is computed again."""
+    """By the visible count if the stored row is updated, and also if it is recomputed."""
     table(lake, "r", "k string, n int", "('a', 1), ('b', NULL), ('b', 2)")
     patched = "SELECT k, count(*) AS c, sum(n) AS t, count(n) AS cn FROM r GROUP BY k"
     anew = "SELECT k, min(n) AS m FROM r GROUP BY k"
@@ -78,7 +78,7 @@ def test_a_group_that_loses_its_last_row_disappears(lake: Lake) -> None:
 
 
 def test_a_sum_of_a_not_null_column_needs_no_count_of_it(lake: Lake) -> None:
-    """Every row has a value, so that ``count(*)`` tells when none is left; from an optional side of a join none may."""
+    """Every row has a value, so ``count(*)`` shows when none is left; the optional side of a join may have none."""
     lake.run("CREATE TABLE {ns}.r (k string, n int NOT NULL) USING iceberg")
     lake.run("INSERT INTO {ns}.r VALUES ('a', 1), ('b', 2), ('b', 3)")
     sql = "SELECT k, sum(n * 2) AS t, avg(n * 2) AS m, count(*) AS c FROM r GROUP BY k"
@@ -92,8 +92,8 @@ def test_a_sum_of_a_not_null_column_needs_no_count_of_it(lake: Lake) -> None:
 
 
 @pytest.mark.parametrize("kind", ["bigint", "decimal(38, 0)"])
-def test_a_sum_that_overflows_is_what_a_recompute_makes_of_it(lake: Lake, kind: str) -> None:
-    """Stored and changed rows together are too large for the type, but what remains is not."""
+def test_a_sum_that_overflows_temporarily_equals_a_recompute(lake: Lake, kind: str) -> None:
+    """The sum of stored and changed rows is too large for the type, but the result is not."""
     huge = "9223372036854775807" if kind == "bigint" else "99999999999999999999999999999999999999"
     table(lake, "r", f"k int, n {kind}", f"(1, {huge}), (2, 5)")
     sql = "SELECT k, count(*) AS c, sum(n) AS t, count(n) AS cn FROM r GROUP BY k"
@@ -106,8 +106,8 @@ def test_a_sum_that_overflows_is_what_a_recompute_makes_of_it(lake: Lake, kind: 
     assert [int(row[2]) for row in lake.rows("v")] == [int(huge) - 1, 6]
 
 
-def test_a_sum_that_overflows_for_good_fails_as_a_recompute_does(lake: Lake) -> None:
-    """The job falls back to the recompute, which cannot be had either: the old rows stay."""
+def test_a_sum_that_overflows_permanently_fails_as_a_recompute_does(lake: Lake) -> None:
+    """The job falls back to a recompute, which fails, too: the old rows are kept."""
     table(lake, "r", "k int, n bigint", "(1, 9223372036854775807), (2, 5)")
     sql = "SELECT k, count(*) AS c, sum(n) AS t, count(n) AS cn FROM r GROUP BY k"
     view(lake, sql)
@@ -119,8 +119,8 @@ def test_a_sum_that_overflows_for_good_fails_as_a_recompute_does(lake: Lake) -> 
     assert mode_after(lake, sql, "DELETE FROM {ns}.r WHERE n = 1") in ("merge", "replace-keys", "fast-forward")
 
 
-def test_nan_and_negative_zero_do_not_stay_behind(lake: Lake) -> None:
-    """NaN - NaN is NaN: a floating sum is never patched, its group is computed again."""
+def test_nan_and_negative_zero_do_not_remain_in_sums(lake: Lake) -> None:
+    """NaN - NaN is NaN: a floating sum is never updated, its group is recomputed."""
     table(lake, "r", "k int, f double", "(1, double('NaN')), (1, 0.1), (1, 0.2), (2, -0.0), (3, 0.5)")
     sums = "SELECT k, sum(f) AS t, count(*) AS c, count(f) AS cf FROM r GROUP BY k"
     keys = "SELECT f, count(*) AS c FROM r GROUP BY f"
@@ -136,8 +136,8 @@ def test_nan_and_negative_zero_do_not_stay_behind(lake: Lake) -> None:
     assert next(row for row in lake.rows("v") if row[0] == 1)[1] == pytest.approx(0.3)
 
 
-def test_a_self_join_sees_changes_on_both_of_its_sides(lake: Lake) -> None:
-    """Rows that came together join each other once; rows that went together too."""
+def test_a_self_join_includes_changes_on_both_sides(lake: Lake) -> None:
+    """Rows that were added together are joined with each other once; rows that were removed together, too."""
     table(lake, "r", "k int, n int", "(1, 1), (1, 2), (2, 1), (NULL, 1)")
     sql = "SELECT x.k, x.n, y.n AS m FROM r x JOIN r y ON x.k = y.k"
     outer = "SELECT x.k, x.n, y.n AS m FROM r x LEFT JOIN r y ON x.n = y.k"
@@ -151,8 +151,8 @@ def test_a_self_join_sees_changes_on_both_of_its_sides(lake: Lake) -> None:
     assert mode_after(lake, outer, name="o") == "replace-keys"
 
 
-def test_an_aggregate_over_an_empty_table_keeps_its_one_row(lake: Lake) -> None:
-    """From nothing to something and back: the row is always there."""
+def test_an_aggregate_over_an_empty_table_keeps_its_single_row(lake: Lake) -> None:
+    """From empty to non-empty and back: the row always exists."""
     table(lake, "r", "n int")
     sql = "SELECT count(*) AS c, sum(n) AS t, count(n) AS cn FROM r "
     most = "SELECT max(n) AS m, count(DISTINCT n) AS d FROM r "
@@ -171,8 +171,8 @@ def test_an_aggregate_over_an_empty_table_keeps_its_one_row(lake: Lake) -> None:
     "variant",
     ["v2-copy-on-write", "v3-merge-on-read", pytest.param("v2-merge-on-read", marks=pytest.mark.slow)],
 )
-def test_a_table_that_loses_all_of_its_rows_takes_those_of_the_views_along(lake: Lake, variant: str) -> None:
-    """And new rows after that make new ones."""
+def test_deleting_all_rows_of_a_table_deletes_those_of_the_view(lake: Lake, variant: str) -> None:
+    """New rows after that are added."""
     version, how = VARIANTS[variant]
     lake.run(
         f"CREATE TABLE {{ns}}.r (k int, n int) USING iceberg "
@@ -192,8 +192,8 @@ def test_a_table_that_loses_all_of_its_rows_takes_those_of_the_views_along(lake:
     assert (lake.rows("v"), lake.rows("groups")) == ([(1, 1)], [(1, 1, 1, 1)])
 
 
-def test_a_view_that_pins_a_snapshot_of_its_own_is_refused_when_it_is_made(lake: Lake) -> None:
-    """One table at two snapshots is two tables to the algebra and one to the record: it must not come so far."""
+def test_a_view_that_pins_a_snapshot_is_refused_at_creation(lake: Lake) -> None:
+    """One table at two snapshots would be two tables for the algebra and one for the record."""
     table(lake, "r", "k int, n int", "(1, 1), (2, 2)")
     was = f"{{ns}}.r VERSION AS OF {lake.snapshot('r')} was"
     with pytest.raises(InvalidQueryError, match="time travel in the query"):
@@ -201,7 +201,7 @@ def test_a_view_that_pins_a_snapshot_of_its_own_is_refused_when_it_is_made(lake:
 
 
 def test_a_second_refresh_does_nothing(lake: Lake) -> None:
-    """What is fresh starts no job, and what was merged is not merged again."""
+    """A fresh view starts no job, and a merged change is not merged again."""
     table(lake, "r", "k int", "(1), (1)")
     sql = "SELECT k, count(*) AS c FROM r GROUP BY k"
     view(lake, sql)
@@ -213,8 +213,8 @@ def test_a_second_refresh_does_nothing(lake: Lake) -> None:
     assert lake.rows("v") == [(1, 3)]
 
 
-def test_columns_that_cannot_be_compared_are_carried_along(lake: Lake) -> None:
-    """Maps are never keys: rows that hold them can be appended, and else a key beside them is needed."""
+def test_columns_that_cannot_be_compared_are_copied(lake: Lake) -> None:
+    """Maps are never keys: rows with maps can be appended; otherwise another column must be the key."""
     table(lake, "r", "k int, m map<string, int>", "(1, map('a', 1)), (2, NULL)")
     rows, keyed = (
         "SELECT k, m FROM r WHERE k > 0",

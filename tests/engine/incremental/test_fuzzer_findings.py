@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Regression tests: bugs that the fuzzer of this folder has found, each as its smallest case."""
+"""Regression tests: bugs that the fuzzer of this folder has found, each reduced to its smallest case."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from tests.engine.incremental.test_edges import mode_after, table, view
 from tests.engine.support import Lake
 
 
-def test_copies_of_a_row_that_come_and_go_are_merged_with_their_weight(lake: Lake) -> None:
-    """The change of a linear query has one column more than the view: the job did not know it, and fell back."""
+def test_copies_of_a_row_that_are_removed_and_added_are_merged_with_their_weight(lake: Lake) -> None:
+    """The change of a linear query has one more column than the view: the job did not support it, and fell back."""
     table(lake, "r", "k int, n int", "(1, 1), (1, 1), (1, 1), (2, 3)")
     sql = "SELECT k, n FROM r WHERE n > 0"
     view(lake, sql)
@@ -21,8 +21,8 @@ def test_copies_of_a_row_that_come_and_go_are_merged_with_their_weight(lake: Lak
     assert lake.rows("v") == [(1, 1)] * 4 + [(5, 5)] * 2
 
 
-def test_a_recorded_snapshot_that_expired_first_is_missed_before_spark_starts(lake: Lake) -> None:
-    """It is still named as a parent, so its line looks whole; the difference needs the snapshot itself."""
+def test_an_expired_recorded_snapshot_is_detected_before_spark_starts(lake: Lake) -> None:
+    """It is still named as a parent, so its history looks complete; the difference needs the snapshot itself."""
     table(lake, "r", "k int, n int", "(1, 1)")
     view(lake, "SELECT k, n FROM r WHERE n > 0")
     lake.run("INSERT INTO {ns}.r VALUES (2, 2)")
@@ -34,8 +34,8 @@ def test_a_recorded_snapshot_that_expired_first_is_missed_before_spark_starts(la
     assert (result.mode, str(result.reasons[-1].code)) == ("full", "SNAPSHOT_EXPIRED")
 
 
-def test_a_column_dropped_and_added_again_is_seen_through_a_compaction(lake: Lake) -> None:
-    """No row came or went, but those that are there read otherwise: the refresh took it for compaction only."""
+def test_a_column_that_was_dropped_and_added_again_is_detected_despite_a_compaction(lake: Lake) -> None:
+    """No row was added or removed, but existing rows are read differently: the refresh took it for compaction only."""
     table(lake, "r", "k int, n int", "(1, 1), (1, 2)")
     sums, counts = "SELECT k, sum(n) AS t FROM r GROUP BY k", "SELECT k, count(*) AS c FROM r GROUP BY k"
     view(lake, sums)
@@ -53,8 +53,8 @@ def test_a_column_dropped_and_added_again_is_seen_through_a_compaction(lake: Lak
     check(lake, "counts", counts, in_duckdb=False)
 
 
-def test_an_added_row_that_stands_for_two_is_appended_twice(lake: Lake) -> None:
-    """Added, compacted, and the schema moved on: the files are compared, so that equal rows come with a weight."""
+def test_an_added_row_with_weight_two_is_appended_twice(lake: Lake) -> None:
+    """Added, compacted, then the schema changed: the files are compared, so that equal rows have one weighted entry."""
     table(lake, "r", "k int, n int", "(1, 1), (1, 1)")
     sql = "SELECT k, n FROM r WHERE n > 0"
     view(lake, sql)
@@ -70,8 +70,8 @@ def test_an_added_row_that_stands_for_two_is_appended_twice(lake: Lake) -> None:
     assert lake.rows("v") == [(1, 1)] * 3 + [(2, 2)] * 2
 
 
-def test_rows_that_never_met_cannot_make_a_refresh_fail(lake: Lake) -> None:
-    """The new row of one table meets the old one of the other, divides by zero, and the job failed for good."""
+def test_combinations_of_rows_that_never_existed_cannot_fail_a_refresh(lake: Lake) -> None:
+    """The new row of one table was joined with the other's old row and divided by zero, which always failed."""
     table(lake, "r", "k int, n int", "(2, 6)")
     table(lake, "s", "k int, n int", "(1, 0), (2, 3)")
     view(lake, "SELECT r.k, r.n div s.n AS q FROM r JOIN s ON r.k = s.k")
@@ -84,8 +84,8 @@ def test_rows_that_never_met_cannot_make_a_refresh_fail(lake: Lake) -> None:
     assert lake.rows("v") == [(2, 2)]
 
 
-def test_a_decimal_is_compared_with_a_whole_number_by_statistics(lake: Lake) -> None:
-    """The literal has another scale than the column: planning ended with an error of the library's."""
+def test_a_decimal_is_compared_with_an_integer_by_statistics(lake: Lake) -> None:
+    """The literal has another scale than the column: planning failed with an error of the library."""
     table(lake, "r", "k int, n decimal(15, 2)", "(1, 1.50), (1, 2)")
     sql = "SELECT k, n FROM r WHERE n < 24"
     view(lake, sql)
@@ -93,8 +93,8 @@ def test_a_decimal_is_compared_with_a_whole_number_by_statistics(lake: Lake) -> 
     assert mode_after(lake, sql, "INSERT INTO {ns}.r VALUES (2, 23.99)") == "append"
 
 
-def test_a_column_that_no_write_has_seen_yet_is_explained(lake: Lake) -> None:
-    """A snapshot has the columns of its time: the query can be asked of the table, and not yet of its snapshot."""
+def test_an_error_about_a_column_that_no_snapshot_has_yet_explains_it(lake: Lake) -> None:
+    """A snapshot has the columns of its time: the table has the column, but its snapshot does not."""
     table(lake, "r", "k int", "(1), (2)")
     lake.run("ALTER TABLE {ns}.r ADD COLUMN more int")
     with pytest.raises(Exception, match=r"`more` cannot .*there as of the table's next write"):

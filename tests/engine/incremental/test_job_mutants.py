@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A test of the tests: with one rule of the job broken, the comparison with the recompute fails."""
+"""Mutation tests: if one rule of the job is broken, the comparison with a recompute fails."""
 
 from __future__ import annotations
 
@@ -47,8 +47,8 @@ def _equal(self: apply._Keys, left: str, right: str, keys: Any) -> str:
 
 
 def _without_null(values: set[Any], kind: Any) -> str | None:
-    told = _kept_predicate(values, kind)
-    return told.replace(" OR ? IS NULL", "") if told else told
+    kept = _kept_predicate(values, kind)
+    return kept.replace(" OR ? IS NULL", "") if kept else kept
 
 
 def _without_largest(values: set[Any], kind: Any) -> str | None:
@@ -57,11 +57,11 @@ def _without_largest(values: set[Any], kind: Any) -> str | None:
 
 
 def _bounds_without_null(bounds: Mapping[str, Sequence[Any]], schema: Any) -> str:
-    return _kept_within({name: (*told[:2], False) for name, told in bounds.items() if told}, schema)
+    return _kept_within({name: (*kept[:2], False) for name, kept in bounds.items() if kept}, schema)
 
 
 def _bounds_too_narrow(bounds: Mapping[str, Sequence[Any]], schema: Any) -> str:
-    return _kept_within({name: (told[0], told[1] - 1, told[2]) for name, told in bounds.items() if told}, schema)
+    return _kept_within({name: (kept[0], kept[1] - 1, kept[2]) for name, kept in bounds.items() if kept}, schema)
 
 
 def _nothing_deleted(self: delta._Tasks) -> Iterator[DataFrame]:
@@ -121,12 +121,12 @@ MUTANTS = {
         sql="SELECT k, n FROM r WHERE n <= 24",
     ),
 }
-#: The rules that differ most; the others run in the long run.
+#: The most different rules; the others run in the long run.
 _SOON = ("pruning: no IS NULL", "delta: by lineage only the new rows")
 
 
 def _made(folder: Path, mutant: Mutant) -> Lake:
-    """Make a table of one file and the view over it."""
+    """Create a table with one file and the view over it."""
     lake = new_lake(folder)
     modes = ", ".join(f"'write.{verb}.mode' = '{mutant.mode}'" for verb in ("delete", "update", "merge"))
     lake.run(
@@ -141,7 +141,7 @@ def _made(folder: Path, mutant: Mutant) -> Lake:
 
 
 def _refreshed(lake: Lake, mutant: Mutant) -> None:
-    """Change the table, refresh the view from the change, and compare."""
+    """Change the table, refresh the view incrementally, and compare."""
     lake.run(mutant.change)
     lake.refresh("v", on_fallback="fail", stager=writing(lake, mutant.how))
     check(lake, "v", mutant.sql, in_duckdb=True)
@@ -150,8 +150,8 @@ def _refreshed(lake: Lake, mutant: Mutant) -> None:
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=() if name in _SOON else pytest.mark.slow) for name in MUTANTS]
 )
-def test_a_broken_rule_of_the_job_is_noticed(lake_folder: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The view is right with the rule and wrong without it."""
+def test_a_broken_rule_of_the_job_is_detected(lake_folder: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The view is correct with the rule and wrong without it."""
     mutant = MUTANTS[name]
     whole, broken = _made(lake_folder, mutant), _made(lake_folder, mutant)
     _refreshed(whole, mutant)

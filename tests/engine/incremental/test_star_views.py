@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Views of ``SELECT *`` keep their columns when a base table gets more, whichever way they are refreshed."""
+"""Views of ``SELECT *`` keep their columns when a base table gets more, in every mode."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from tests.engine.support import Lake
 OWN = "SELECT k, n FROM r WHERE n > 0"
 
 
-def test_a_view_of_all_columns_outlives_a_column_more(lake: Lake) -> None:
-    """Appended to, changed, recomputed and verified: the new column is not the view's."""
+def test_a_view_of_all_columns_is_not_affected_by_a_new_column(lake: Lake) -> None:
+    """Appended to, changed, recomputed and verified: the new column is not part of the view."""
     table(lake, "r", "k int, n int", "(1, 1), (2, 2)")
     view(lake, "SELECT * FROM r WHERE n > 0")
     lake.run("ALTER TABLE {ns}.r ADD COLUMN more int FIRST")
@@ -29,7 +29,7 @@ def test_a_view_of_all_columns_outlives_a_column_more(lake: Lake) -> None:
 
 
 def test_a_star_below_a_distinct_stands_for_the_old_columns_too(lake: Lake) -> None:
-    """Rows that differ in the new column only are one row of the view, as they were."""
+    """Rows that differ only in the new column are one row of the view, as before."""
     table(lake, "r", "k int, n int", "(1, 1), (2, 2)")
     view(lake, "SELECT DISTINCT * FROM (SELECT * FROM r WHERE n > 0)")
     lake.run("ALTER TABLE {ns}.r ADD COLUMN more int")
@@ -41,7 +41,7 @@ def test_a_star_below_a_distinct_stands_for_the_old_columns_too(lake: Lake) -> N
     assert lake.rows("v") == [(1, 1), (2, 2)]
 
 
-def test_nested_views_of_all_columns_outlive_it_too(lake: Lake) -> None:
+def test_nested_views_of_all_columns_are_not_affected_either(lake: Lake) -> None:
     """A plain view, a materialized one, and views of all of their columns."""
     table(lake, "r", "k int, n int", "(1, 1), (2, 2)")
     lake.run("CREATE VIEW {ns}.plain AS SELECT * FROM {ns}.r")

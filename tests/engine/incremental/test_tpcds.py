@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""TPC-DS's queries as incremental views in Spark: after each round of changes their rows are the recompute's."""
+"""TPC-DS's queries as incremental views in Spark: after each round of changes their rows equal a recompute."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def _cases() -> list[tuple[str, int]]:
 def test_queries_equal_their_recompute_after_each_round(
     lake_folder: Path, folder: Path, variant: str, group: int
 ) -> None:
-    """Every query of a group after the rounds, by Spark; after the first and the last by DuckDB too."""
+    """Every query of a group is compared after the rounds by Spark; after the first and the last by DuckDB, too."""
     numbers = GROUPS[group]
     rounds = _GIVEN_ROUNDS.split(",") if _GIVEN_ROUNDS else list(ROUNDS)
     found = _played(lake_folder, folder, variant, numbers, rounds)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""TPC-H's queries as incremental views in Spark: after each sort of change their rows are the recompute's."""
+"""TPC-H's queries as incremental views in Spark: after each kind of change their rows equal a recompute."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.engine.support import Lake, multiset
 from tests.incremental.tpch import QUERIES
 
 _PAGE = Path(__file__).parents[3] / "docs" / "incremental-tpch.md"
-#: One of each sort: additive, semi-join, global, outer join below two aggregations, subquery over the changed table.
+#: One of each kind: additive, semi-join, global, outer join below two aggregations, subquery over the changed table.
 FEW = (1, 4, 6, 13, 18)
 
 
@@ -32,7 +32,7 @@ def _played(
 
     def check(number: int) -> None:
         expected = multiset(lake.spark.sql(QUERIES[number]).toArrow())
-        assert not (told := differences(expected, multiset(stored(lake, f"q{number}")))), f"Q{number}: {told}"
+        assert not (differing := differences(expected, multiset(stored(lake, f"q{number}")))), f"Q{number}: {differing}"
 
     try:
         return play(lake.catalog, lake.namespace, lake.run, lake.stager, queries, check, changes)
@@ -41,8 +41,8 @@ def _played(
 
 
 @pytest.mark.slow
-def test_queries_of_each_sort_are_refreshed_from_what_changed(lake: Lake, tmp_path: Path) -> None:
-    """Orders and their lineitems came and went: none of these is computed in full."""
+def test_queries_of_each_kind_are_refreshed_incrementally(lake: Lake, tmp_path: Path) -> None:
+    """Orders and their lineitems were deleted and inserted: none of these queries is recomputed in full."""
     found = _played(lake, tmp_path, "v2-merge-on-read", FEW, ("orders replaced",))
     assert {row.query for row in found if row.mode != "full"} == set(FEW)
 
@@ -51,12 +51,12 @@ def test_queries_of_each_sort_are_refreshed_from_what_changed(lake: Lake, tmp_pa
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_all_queries_equal_their_recompute(lake_folder: Path, tmp_path: Path, variant: str) -> None:
-    """After each sort of change; and they take the modes that the page tells."""
+    """After each kind of change, in the modes that the page lists."""
     found = _played(new_lake(lake_folder), tmp_path, variant, tuple(QUERIES), tuple(CHANGES))
-    told = re.findall(r"^\| Q(\d+) \| (.*) \|$", _PAGE.read_text(), re.MULTILINE)
+    differing = re.findall(r"^\| Q(\d+) \| (.*) \|$", _PAGE.read_text(), re.MULTILINE)
     page = {
         (int(number), change): mode
-        for number, row in told
+        for number, row in differing
         for change, mode in zip(CHANGES, row.split(" | "), strict=True)
     }
     assert {(row.query, row.change): row.mode for row in found} == page

@@ -32,25 +32,25 @@ PARTITIONING = {
     "date_dim": "truncate(20000, d_date_sk)",
     "item": "i_category",
 }
-#: The number that an appended row has anew, for each table of facts.
+#: The column that gets new values in appended rows, for each fact table.
 _NUMBERS = {
     **{"store_sales": "ss_ticket_number", "store_returns": "sr_ticket_number"},
     **{"catalog_sales": "cs_order_number", "catalog_returns": "cr_order_number"},
     **{"web_sales": "ws_order_number", "web_returns": "wr_order_number", "inventory": "inv_quantity_on_hand"},
 }
-#: DuckDB makes averages and quotients of decimals in doubles, Spark in decimals, which are rounded.
+#: DuckDB computes averages and quotients of decimals as doubles, Spark as rounded decimals.
 _NEAR, _NEARLY = 2e-4, 1e-5
-#: How far numbers of a query may be from DuckDB's. Q78 rounds a quotient of doubles: Spark rounds its decimal text, so
+#: The permitted difference from DuckDB's numbers. Q78 rounds a quotient of doubles: Spark rounds its decimal text, so
 #: 23 / 40 = 0.575 becomes 0.58; DuckDB rounds the binary number, which is a little below, to 0.57.
 _ROUNDED = {78: 0.0101}
-#: No incremental refresh is for these, see docs/incremental-tpcds.md: a recompute would be compared with itself.
+#: These cannot be refreshed incrementally, see docs/incremental-tpcds.md: a recompute would be compared with itself.
 RECOMPUTED = frozenset({9, 44, 49, 51})
 #: A refresh of one of these takes as long as those of five others.
 HEAVY = frozenset({4, 5, 11, 14, 23, 24, 31, 64, 70, 74, 75, 77, 78, 80})
 
 
 def append(table: str, turn: int) -> str:
-    """Return a statement that appends rows like some that are there; those of a sale and its return belong together."""
+    """Return a statement that appends rows like existing ones; those of a sale and its return match."""
     number = _NUMBERS[table]
     chosen = f"inv_item_sk + inv_date_sk) % 29 = {turn}" if table == "inventory" else f"{number}) % 23 = {turn}"
     added = "3" if table == "inventory" else str(10_000_000 * (turn + 1))
@@ -61,7 +61,7 @@ def append(table: str, turn: int) -> str:
     )
 
 
-#: Dimensions of thousands of rows: the key, how the columns end that refer to it, and what is left in any case.
+#: Dimensions with thousands of rows: the key, the suffix of referring columns, and the rows that are always kept.
 _LARGE = {
     "date_dim": ("d_date_sk", "_date_sk", "d_year BETWEEN 1998 AND 2002"),
     "time_dim": ("t_time_sk", "_time_sk", "false"),
@@ -155,7 +155,7 @@ ROUNDS: Mapping[str, tuple[str, ...]] = {
 
 @dataclass
 class Played:
-    """What a run has seen."""
+    """The statistics of a run."""
 
     modes: dict[tuple[int, str], str] = field(default_factory=dict)
     reasons: dict[tuple[int, str], str] = field(default_factory=dict)
@@ -173,18 +173,18 @@ class Played:
         for change in ROUNDS:
             modes = Counter(mode for (_, name), mode in self.modes.items() if name == change)
             lines.append(f"{change}: {dict(modes)}")
-            lines += [f"    Q{n}: {told}" for (n, name), told in self.reasons.items() if name == change]
+            lines += [f"    Q{n}: {text}" for (n, name), text in self.reasons.items() if name == change]
         return "\n".join([*lines, *self.wrong])
 
 
 @dataclass
 class Play:
-    """One run over some of the queries.
+    """One run with some of the queries.
 
     Args:
-        lake: Where the tables are.
+        lake: The lake with the tables.
         texts: The queries by number.
-        duckdb: Computes the rows too, when a query is refreshed for the first time and after the last round.
+        duckdb: Also computes the rows, when a query is refreshed for the first time and after the last round.
         often: Each query is refreshed after one of so many rounds, and after the last round.
     """
 
@@ -196,7 +196,7 @@ class Play:
     _snapshots: dict[str, int | None] = field(default_factory=dict)
 
     def run(self, rounds: Iterable[str]) -> Played:
-        """Make the views; change the tables, refresh and compare, round by round."""
+        """Create the views; change the tables, refresh and compare, round by round."""
         for number, sql in self.texts.items():
             self.lake.create(f"q{number}", sql, refresh_strategy="incremental", properties=ALWAYS)
             self.lake.refresh(f"q{number}")
@@ -227,7 +227,7 @@ class Play:
         return metadata.snapshot_log[-2].snapshot_id
 
     def _read_again(self) -> None:
-        """Let DuckDB have the rows of the tables that have changed."""
+        """Load the rows of changed tables into DuckDB."""
         for table in tpcds.TABLES:
             head = self.lake.files.load_table((self.lake.namespace, table)).metadata.current_snapshot_id
             if self._snapshots.get(table, 0) != head:
@@ -239,7 +239,7 @@ class Play:
         started = time.monotonic()
         try:
             result = self.lake.refresh(f"q{number}", on_fallback="full")
-        except Exception as error:  # noqa: BLE001 (the others go on)
+        except Exception as error:  # noqa: BLE001 (the other queries continue)
             self.played.wrong.append(f"Q{number} after {change}: {type(error).__name__}: {str(error)[:500]}")
             return
         mode = str(result.mode)
@@ -249,8 +249,8 @@ class Play:
         self.played.refreshes += 1
         refreshed = time.monotonic() - started
         found = stored(self.lake, f"q{number}")
-        for told in self._differences(number, found, in_duckdb=in_duckdb):
-            self.played.wrong.append(f"Q{number} after {change} ({mode}): {told}")
+        for text in self._differences(number, found, in_duckdb=in_duckdb):
+            self.played.wrong.append(f"Q{number} after {change} ({mode}): {text}")
         self.played.rows += found.num_rows
         spent = time.monotonic() - started - refreshed
         wrong = "WRONG" if self.played.wrong and self.played.wrong[-1].startswith(f"Q{number} after {change}") else ""
@@ -263,8 +263,8 @@ class Play:
     def _differences(self, number: int, found: pyarrow.Table, *, in_duckdb: bool) -> Iterator[str]:
         got = _sorted(found)
         expected = _sorted(self.lake.spark.sql(self.texts[number]).toArrow())
-        if told := differ(expected, got, near=1e-9, nearly=1e-9):
-            yield f"Spark says otherwise: {told}"
+        if text := differ(expected, got, near=1e-9, nearly=1e-9):
+            yield f"Spark says otherwise: {text}"
         if not in_duckdb:
             return
         try:
@@ -273,12 +273,12 @@ class Play:
             yield f"DuckDB cannot: {str(error)[:200]}"
             return
         self.played.by_duckdb += 1
-        if told := differ(_sorted(rows), got, near=_ROUNDED.get(number, _NEAR), nearly=_NEARLY):
-            yield f"DuckDB says otherwise: {told}"
+        if text := differ(_sorted(rows), got, near=_ROUNDED.get(number, _NEAR), nearly=_NEARLY):
+            yield f"DuckDB says otherwise: {text}"
 
 
 def lessen(folder: Path) -> None:
-    """Leave out the rows of large dimensions that nothing refers to; a refresh reads each dimension several times."""
+    """Remove the rows of large dimensions that no fact refers to; a refresh reads each dimension several times."""
     with duckdb.connect() as connection:
         tpcds.load(connection, folder)
         columns = connection.execute("SELECT table_name, column_name FROM duckdb_columns()").fetchall()
@@ -292,16 +292,16 @@ def lessen(folder: Path) -> None:
 
 
 def tables(lake: Lake, folder: Path, variant: str) -> None:
-    """Make the Iceberg tables of generated files."""
+    """Create the Iceberg tables from generated files."""
     version, mode = VARIANTS[variant]
     properties = {"format-version": str(version), "write.distribution-mode": "none"}
     properties |= {"write.spark.fanout.enabled": "true"}
     properties |= {f"write.{verb}.mode": mode for verb in ("delete", "update", "merge")}
-    told = ", ".join(f"'{key}' = '{value}'" for key, value in properties.items())
+    text = ", ".join(f"'{key}' = '{value}'" for key, value in properties.items())
     for table in tpcds.TABLES:
         by = f"PARTITIONED BY ({PARTITIONING[table]})" if table in PARTITIONING else ""
         lake.spark.sql(
-            f"CREATE TABLE {lake(table)} USING iceberg {by} TBLPROPERTIES ({told}) "
+            f"CREATE TABLE {lake(table)} USING iceberg {by} TBLPROPERTIES ({text}) "
             f"AS SELECT * FROM parquet.`{folder}/{table}.parquet`"
         )
 
@@ -319,7 +319,7 @@ def _plain(value: Any) -> Any:
 
 
 def _key(value: Any) -> tuple[int, Any]:
-    """Numbers are told apart coarsely: last digits must not decide the order."""
+    """Numbers are compared coarsely: last digits must not decide the order."""
     if value is None:
         return (0, 0)
     if isinstance(value, float):
@@ -328,13 +328,13 @@ def _key(value: Any) -> tuple[int, Any]:
 
 
 def differ(expected: list[tuple[Any, ...]], got: list[tuple[Any, ...]], *, near: float, nearly: float) -> str:
-    """Say in what two sorted lists of rows differ; nothing if they do not.
+    """Return how two sorted lists of rows differ; empty if they do not.
 
     Args:
-        expected: What there should be.
-        got: What there is.
-        near: How far numbers may be from each other.
-        nearly: Likewise, as a part of the number.
+        expected: The expected rows.
+        got: The actual rows.
+        near: The permitted absolute difference of numbers.
+        nearly: The permitted relative difference of numbers.
     """
     if len(expected) != len(got):
         return f"{len(expected)} rows expected, {len(got)} found"
@@ -343,7 +343,7 @@ def differ(expected: list[tuple[Any, ...]], got: list[tuple[Any, ...]], *, near:
             break
     else:
         return ""
-    # Where near numbers have another order: each row has to find one that is alike.
+    # If similar numbers have another order, each row must have a similar one.
     rest = list(got)
     for row in expected:
         place = next((index for index, other in enumerate(rest) if _alike(row, other, near, nearly)), None)

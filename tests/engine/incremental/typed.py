@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Random queries over columns of any type, with calls of the functions that the analysis knows."""
+"""Random queries over columns of any type, with calls of the functions that the analysis supports."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.engine.incremental.calls import AGGREGATES, SCALARS, WINDOWS
 from tests.engine.incremental.schemas import TABLES, Schema, parts
 
 _PLACE = re.compile(r"\{([a-z=])\}")
-#: Stands in where a table has no column of a class.
+#: Used if a table has no column of a class.
 _CONSTANTS: Mapping[str, str] = {
     "i": "1.5",
     "w": "1",
@@ -28,7 +28,7 @@ _CLASSES = {"float": "f", "double": "f", "string": "t", "date": "d", "boolean": 
 
 
 def columns_by_class(columns: Mapping[str, str], alias: str = "") -> dict[str, list[str]]:
-    """Return the columns of each class, also those inside of a struct."""
+    """Return the columns of each class, including fields of structs."""
     found: dict[str, list[str]] = {}
     for name, kind in columns.items():
         path = f"{alias}.{name}" if alias else name
@@ -54,7 +54,7 @@ def _class(kind: str) -> str:
 
 @dataclass
 class Typed:
-    """Writes one query over a schema."""
+    """Generates one query for a schema."""
 
     random: Random
     schema: Schema
@@ -103,7 +103,7 @@ class Typed:
         return f" WHERE {self.call('p', columns)}" if self.random.random() < 0.4 else ""
 
     def _whole(self, columns: Mapping[str, Sequence[str]]) -> list[str]:
-        """Columns as they are: nested ones, too."""
+        """Columns unchanged, including nested ones."""
         every = [name for names in columns.values() for name in names]
         chosen = self.random.sample(every, min(2, len(every)))
         return [f"{name} AS w{number}" for number, name in enumerate(chosen)]

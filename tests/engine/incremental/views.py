@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Random view queries in Spark's words over the tables of :mod:`tests.engine.incremental.histories`."""
+"""Random view queries in Spark's syntax over the tables of :mod:`tests.engine.incremental.histories`."""
 
 from __future__ import annotations
 
@@ -59,18 +59,18 @@ _TEMPLATES = (
     "SELECT name, max(CAST(f AS STRING)) AS m, count(*) AS n FROM s GROUP BY name",
     "SELECT max_by(name, c) AS m, a FROM r GROUP BY a HAVING count(DISTINCT c) = count(*)",
 )
-#: DuckDB counts, divides, sorts or names these in another way, or does not have them. Of no rows it makes a grand
-#: total, where Spark makes none.
+#: DuckDB counts, divides, sorts or names these differently, or does not have them. For no rows it returns a grand
+#: total, Spark does not.
 _NOT_DUCKDB = re.compile(
     r"CUBE|ROLLUP|GROUPING|avg|percentile|stddev|collect_list|date_trunc|grouping_id|map_keys|cardinality|size\(|xs\[|max_by|explode|\bf\b"
 )
 
 
 def query(random: Random, turn: int, schema: Schema) -> tuple[str, bool]:
-    """Write a view's query over a schema, with the tables' bare names.
+    """Write a view's query for a schema, with the tables' bare names.
 
     Returns:
-        The query, and whether DuckDB means the same by it: of most functions this is not known.
+        The query, and whether it has the same meaning in DuckDB: for most functions this is unknown.
     """
     if random.random() < 0.4:
         return Typed(random, schema).query(), False
@@ -96,15 +96,15 @@ def _untyped(random: Random, turn: int) -> str:
 
 
 def naming(sql: str, names: Mapping[str, str]) -> str:
-    """Put other names in the place of the tables'."""
+    """Replace the tables' names."""
     return _TABLE.sub(lambda found: f"{found[1]} {names[found[2]]}", sql)
 
 
 def has_star(sql: str) -> bool:
-    """Whether the view's columns are all of a table's."""
+    """Whether the view has all columns of a table."""
     return bool(re.search(r"(SELECT|\.)\s*\*", sql)) and "EXISTS (SELECT *" not in sql
 
 
 def for_duckdb(sql: str) -> bool:
-    """Whether DuckDB means the same by a query."""
+    """Whether a query has the same meaning in DuckDB."""
     return not _NOT_DUCKDB.search(sql)
