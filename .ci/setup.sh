@@ -166,20 +166,28 @@ jars_are_there() {
     done < <(jar_list)
 }
 
-# Spark resolves them itself, so that its later sessions find them; the script it then runs is empty.
+# fetch_jars COORDINATES: Spark resolves them itself, so that its later sessions find them; the script it then runs is empty.
 fetch_jars() {
     local nothing spark_home
     nothing=$(mktemp --suffix=.py)
     spark_home=$("$VENV/bin/python" -c 'import pyspark; print(pyspark.__path__[0])')
     SPARK_HOME=$spark_home PYSPARK_PYTHON=$VENV/bin/python SPARK_LOCAL_IP=127.0.0.1 \
-        retry "$spark_home/bin/spark-submit" --master 'local[1]' --packages "$(jar_list | paste -sd,)" "$nothing"
+        retry "$spark_home/bin/spark-submit" --master 'local[1]' --packages "$1" "$nothing"
     rm -f "$nothing"
+}
+
+# The tests' object store. Only they need it: 60 MB.
+setup_s3() {
+    local bundle
+    bundle=$(jar_list | sed -nE 's/^(org.apache.iceberg):iceberg-spark-runtime-[^:]+:(.*)/\1:iceberg-aws-bundle:\2/p')
+    if [[ -s $(ivy_home)/cache/${bundle%%:*}/iceberg-aws-bundle/jars/iceberg-aws-bundle-${bundle##*:}.jar ]]; then return; fi
+    step "Iceberg's jar for S3, for the tests" fetch_jars "$bundle"
 }
 
 setup_jars() {
     jar_list >/dev/null
     if jars_are_there; then return; fi
-    step "Spark's jars: Iceberg and the catalogs' drivers, into $(ivy_home)" fetch_jars
+    step "Spark's jars: Iceberg and the catalogs' drivers, into $(ivy_home)" fetch_jars "$(jar_list | paste -sd,)"
     jars_are_there || die "Spark resolved its packages, but they are not in $(ivy_home)"
 }
 
@@ -253,6 +261,7 @@ case ${1:-all} in
     services)
         setup_postgres
         setup_rest
+        setup_s3
         setup_archive
         setup_tpcds
         setup_chromium

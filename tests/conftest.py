@@ -193,6 +193,19 @@ def rest_postgres_uri(rest_jvm: RestServers, postgres_uri: str, warehouse: Path)
 
 
 @pytest.fixture(scope="session")
+def s3_server() -> Iterator[str]:
+    """The address of an S3 server on the loopback, without any bucket."""
+    from moto.server import ThreadedMotoServer
+
+    logging.getLogger("werkzeug").setLevel(logging.ERROR)
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server.start()
+    host, port = server.get_host_and_port()
+    yield f"http://{host}:{port}"
+    server.stop()
+
+
+@pytest.fixture(scope="session")
 def connect(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The URL of a Spark Connect server with Iceberg; each test's client configures its own catalog."""
     from airflow_mv.catalog.spark import spark_settings

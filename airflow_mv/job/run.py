@@ -18,7 +18,8 @@ from pyspark.sql import SparkSession
 from airflow_mv.errors import ClockError, InvalidQueryError
 from airflow_mv.job.checks import run_checks
 from airflow_mv.job.context import JobContext
-from airflow_mv.job.session import CATALOG, made_active, settings_below, temporary_settings
+from airflow_mv.job.files import file_access
+from airflow_mv.job.session import CATALOG, made_active, temporary_settings
 from airflow_mv.job.steps import COMPLETE, brief, run_steps
 from airflow_mv.job.storage import written
 from airflow_mv.quoting import quote
@@ -35,12 +36,6 @@ from airflow_mv.script import (
     Script,
 )
 
-#: Settings of the view's catalog for access to files, as opposed to access to pointers.
-_FILE_ACCESS = ("io-impl", "io.", "s3.", "client.", "gcs.", "adls.", "http-client.", "hadoop.")
-_DEFAULT_IO = {
-    "rest": "org.apache.iceberg.io.ResolvingFileIO",
-    "glue": "org.apache.iceberg.aws.s3.S3FileIO",
-}
 _LONGEST_REASON = 2000
 _LATER_COLUMN = (
     ". Base tables are read at snapshots, with the columns of that time: a column that was added or renamed since is "
@@ -84,17 +79,18 @@ def run(
         access = _file_access(spark, script.view)
         idle = _take_idle(spark, access) if _stages(script) else None
         name = work.staging = idle or name
+        catalog = staging_catalog(name, is_new=idle is None)
         bound = script.bound(name, script.branch)
         work.reads = bound.reads
         with (
             _quiet(),
             made_active(spark),
-            temporary_settings(spark, {**_staging(script, name, is_new=idle is None), **dict(script.confs)}),
+            temporary_settings(spark, {**catalog, **_run_settings(script), **dict(script.confs)}),
             _tables(spark, script, name, access),
             closing(work),
         ):
             if _stages(script):
-                _open_staging(spark, name, access)
+                open_staging(spark, name, access)
             refused = run_steps(work, bound, seconds, report)
             checks = _check(work, bound, report)
             return Outcome(
@@ -131,10 +127,15 @@ def _stages(script: Script) -> bool:
     return script.is_staged or script.nested > 0
 
 
-def _staging(script: Script, name: str, *, is_new: bool) -> dict[str, str]:
-    """Return the settings of a run. A staging catalog may be new to the session while its database exists already.
+def staging_catalog(name: str, *, is_new: bool = True) -> dict[str, str]:
+    """Return the settings of a staging catalog, without those for file access.
 
-    Iceberg does not see that a Derby database already has the schema V1, and would fail to migrate it again.
+    A staging catalog may be new to the session while its database exists already. Iceberg does not see that a Derby
+    database already has the schema V1, and would fail to migrate it again.
+
+    Args:
+        name: Its name in Spark.
+        is_new: Whether its database does not exist yet.
     """
     catalog = f"{CATALOG}{name}"
     return {
@@ -144,6 +145,12 @@ def _staging(script: Script, name: str, *, is_new: bool) -> dict[str, str]:
         f"{catalog}.jdbc.schema-version": "V1" if is_new else "V0",
         f"{catalog}.cache-enabled": "false",
         f"{catalog}.warehouse": "file:///nowhere",  # JdbcCatalog requires it; every table has its own location
+    }
+
+
+def _run_settings(script: Script) -> dict[str, str]:
+    """Return the settings of a run."""
+    return {
         # INSERT OVERWRITE must replace the whole table, whatever the session's setting is.
         "spark.sql.sources.partitionOverwriteMode": "static",
         f"{SNAPSHOT_PROPERTY}{REFRESH_ID_KEY}": script.refresh_id,
@@ -152,8 +159,8 @@ def _staging(script: Script, name: str, *, is_new: bool) -> dict[str, str]:
     }
 
 
-def _open_staging(spark: SparkSession, name: str, access: Mapping[str, str]) -> None:
-    """Open the staging catalog. The settings for file access are set in the session for this moment only.
+def open_staging(spark: SparkSession, name: str, access: Mapping[str, str]) -> None:
+    """Open a staging catalog. The settings for file access are set in the session for this moment only.
 
     Spark writes the settings of each job, credentials included, to its event log and its UI.
     """
@@ -179,11 +186,7 @@ def _own_branch(script: Script) -> str | None:
 def _file_access(spark: SparkSession, view: str) -> dict[str, str]:
     """Return the settings with which the view's catalog accesses files."""
     quoted = re.match(r"`((?:[^`]|``)+)`", view)
-    name = quoted[1].replace("``", "`") if quoted else view.partition(".")[0]
-    own = settings_below(spark, f"{CATALOG}{name}.")
-    access = {key: value for key, value in own.items() if key.startswith(_FILE_ACCESS)}
-    default = _DEFAULT_IO.get(own.get("type", ""), "org.apache.iceberg.hadoop.HadoopFileIO")
-    return {"io-impl": default, **access}
+    return file_access(spark, quoted[1].replace("``", "`") if quoted else view.partition(".")[0])
 
 
 def _take_idle(spark: SparkSession, access: Mapping[str, str]) -> str | None:

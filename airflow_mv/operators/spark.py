@@ -198,6 +198,7 @@ class MaterializedViewSparkOperator(MaskingOperator, SubmittingOperator):
         if self._submission is None:
             raise ConfigurationError(f"{type(self).__name__} submits nothing but the script of a view")
         target, options = self._submission.target, self.options()
+        arguments = [self._submission.location, self._submission.catalog.name]
         given = SubmitOptions(
             conf={str(key): str(value) for key, value in (self.conf or {}).items()},
             packages=self.packages,
@@ -209,7 +210,7 @@ class MaterializedViewSparkOperator(MaskingOperator, SubmittingOperator):
             cluster=(options["deploy_mode"] or target.deploy_mode) == "cluster",
         )
         needed = submission(given, settings_of(self._submission.catalog), target, self._scratch or Path())
-        own = {"application_args": [self._submission.location], "conn_id": self.spark_conn_id}
+        own = {"application_args": arguments, "conn_id": self.spark_conn_id}
         kind = LocalSparkSubmitHook if target.missing else SparkSubmitHook
         return kind(**{**options, **needed, **own})
 

@@ -96,7 +96,7 @@ class PlanRefreshOperator(RefreshingOperator, SkipMixin):
         self.log.info("  script for Spark: %s", location)
         return {
             "application": application,
-            "application_args": [location],
+            "application_args": [location, catalog.name],
             "py_files": package,
             "packages": ",".join(settings.packages),
             "conf": dict(settings.confs),

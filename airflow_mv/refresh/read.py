@@ -190,7 +190,7 @@ def read(spark: SparkSession, view: str, *, catalog: MaterializedViewCatalog | N
     home = catalog or MaterializedViewCatalog(Identifier.parse(view).catalog)
     found = readable(home, view, stager=session_stager(home, spark))
     _say(found)
-    return stored_rows(spark, found.storage, found.snapshot_id)
+    return stored_rows(spark, found.view.identifier, found.storage, found.snapshot_id)
 
 
 def _has_variant(kind: Any) -> bool:

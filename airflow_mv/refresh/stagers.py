@@ -17,6 +17,8 @@ from airflow_mv.script import Outcome, Script
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+    from airflow_mv.spec.identifiers import Identifier
+
 log = logging.getLogger(__name__)
 
 
@@ -59,15 +61,20 @@ def _store_clock(catalog: MaterializedViewCatalog, script: Script) -> Callable[[
     return store_ms
 
 
-def stored_rows(spark: SparkSession, storage: LoadedStorage, snapshot_id: int | None) -> DataFrame:
-    """Return a storage table's rows at a snapshot, by the table's name if it has one; ``None`` for the current rows."""
+def stored_rows(spark: SparkSession, view: Identifier, storage: LoadedStorage, snapshot_id: int | None) -> DataFrame:
+    """Return a storage table's rows at a snapshot, by the table's name if it has one; ``None`` for the current rows.
+
+    Args:
+        spark: A session that knows the view's catalog, classic or Connect.
+        view: The view.
+        storage: Its storage table.
+        snapshot_id: The snapshot.
+    """
+    from airflow_mv.job.reader import TableReader
     from airflow_mv.job.session import made_active
 
     with made_active(spark):
-        reader = spark.read.format("iceberg")
-        if snapshot_id is not None:
-            reader = reader.option("versionAsOf", str(snapshot_id))
-        frame: DataFrame = storage.frame(reader)
+        frame: DataFrame = storage.frame(TableReader(spark, view.catalog, snapshot_id))
         return frame
 
 

@@ -162,10 +162,11 @@ def _compared(spark: SparkSession, observation: Observation, record: RefreshReco
     from airflow_mv.job.session import temporary_settings
 
     with temporary_settings(spark, dict(SESSION_CONFS)):
-        stored = _comparable(stored_rows(spark, observation.storage, observation.storage.rows_snapshot))
+        view, storage = observation.view.identifier, observation.storage
+        stored = _comparable(stored_rows(spark, view, storage, storage.rows_snapshot))
         recomputed = _comparable(spark.sql(query))
         return Verification(
-            view=observation.view.identifier,
+            view=view,
             refresh_id=record.refresh_id,
             rows=stored.count(),
             only_stored=_first(stored.exceptAll(recomputed)),

@@ -78,8 +78,10 @@ def test_users_options_are_preserved_and_merged_with_the_view_s(
     assert "hidden-9931" in properties
     assert not [item for item in arguments if "hidden-9931" in item]
     assert not Path(_after(arguments, "--properties-file")).exists()
-    assert arguments[-2].endswith("airflow_mv/job/__main__.py")
-    assert arguments[-1].endswith(".script.json")
+    main_file, script, catalog = arguments[-3:]
+    assert main_file.endswith("airflow_mv/job/__main__.py")
+    assert script.endswith(".script.json")
+    assert catalog == "lake"
 
 
 def test_a_secret_that_openlineage_adds_is_not_a_process_argument(airflow: Airflow, sales: Lake, program: Path) -> None:

@@ -3,28 +3,13 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.protocol.foreign import Attack, BucketStore, LocalStore, plot
-
-
-@pytest.fixture(scope="module")
-def s3_server() -> Iterator[str]:
-    """A real S3 server on the loopback."""
-    from moto.server import ThreadedMotoServer
-
-    logging.getLogger("werkzeug").setLevel(logging.ERROR)
-    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-    server.start()
-    host, port = server.get_host_and_port()
-    yield f"http://{host}:{port}"
-    server.stop()
 
 
 def attack(found: Attack, seeds: range) -> Attack:
