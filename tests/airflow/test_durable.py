@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A driver in a cluster outlives the worker that submitted it: the next try finds it."""
+"""A driver in a cluster survives the worker that submitted it: the next try finds it."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def _resource_manager(lake: Lake, *, running: int) -> Iterator[str]:
 
 
 class _State(dict[str, object]):
-    """Airflow's store of a task's state, as a clear leaves it: whole."""
+    """Airflow's store of a task's state, which is kept when the task is cleared."""
 
     def set(self, key: str, value: object, **_: object) -> None:
         self[key] = value
@@ -56,10 +56,10 @@ class _State(dict[str, object]):
         self.pop(key, None)
 
 
-def test_a_retry_reattaches_to_the_driver_that_a_dead_worker_has_submitted(
+def test_a_retry_reattaches_to_the_driver_that_a_dead_worker_submitted(
     airflow: Airflow, sales: Lake, tmp_path: Path
 ) -> None:
-    """An hour of work on the cluster is not begun again because a pod of Airflow's was moved."""
+    """An hour of work on the cluster is not repeated because an Airflow pod was moved."""
     program = tmp_path / "fake-spark-submit"
     program.write_text("#!/bin/sh\necho Submitted application application_17_0042\n")
     program.chmod(0o755)
@@ -80,16 +80,14 @@ def test_a_retry_reattaches_to_the_driver_that_a_dead_worker_has_submitted(
     assert run.state == "success", run.log
     assert run.log.count("Spark-Submit cmd") == 1
     assert "Reconnecting to existing job" in run.log
-    # The key holds the run's clear number: Airflow keeps task state when a task is cleared.
+    # The key has the run's clear number, because Airflow keeps task state when a task is cleared.
     assert "external_id_key=spark_job_id:0:" in run.log
     assert "external_id=application_17_0042" in run.log
     assert len(sales.read()) == 2
 
 
-def test_after_a_clear_a_finished_driver_of_before_counts_for_nothing(
-    airflow: Airflow, sales: Lake, tmp_path: Path
-) -> None:
-    """Airflow's own mixin finds its id, asks YARN, and says "already succeeded": nothing would be submitted."""
+def test_after_a_clear_a_finished_earlier_driver_is_ignored(airflow: Airflow, sales: Lake, tmp_path: Path) -> None:
+    """Airflow's own mixin finds its id, asks YARN, and reports "already succeeded": nothing would be submitted."""
     program = tmp_path / "fake-spark-submit"
     program.write_text(
         f"#!/bin/sh\necho again >> {tmp_path}/submitted\necho Submitted application application_17_0043\n"
@@ -111,7 +109,7 @@ def test_after_a_clear_a_finished_driver_of_before_counts_for_nothing(
         run = SimpleNamespace(clear_number=1, conf={}, run_after=now, data_interval_start=None, data_interval_end=None)
         events = defaultdict(SimpleNamespace)
         result = operator.execute({"dag": dag, "dag_run": run, "task_state_store": state, "outlet_events": events})
-        operator._hook._submit_sp.stdout.close()  # which the provider leaves to the garbage collector
+        operator._hook._submit_sp.stdout.close()  # the provider does not close it
 
     assert (tmp_path / "submitted").read_text() == "again\n"
     assert result["outcome"] == "refreshed"

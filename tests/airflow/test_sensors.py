@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The freshness sensor: what it waits for, what it logs, and that it holds no worker slot."""
+"""The freshness sensor: what it waits for and logs; it holds no worker slot."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ from tests.intervals.support import days_lake
 from tests.services import http_server
 
 
-def test_a_sensor_waits_and_says_once_why(airflow: Airflow, daily: Lake) -> None:
-    """Whoever opens the log of a waiting task wants to know what it waits for, once and not at each poke."""
+def test_a_sensor_waits_and_logs_the_reason_once(airflow: Airflow, daily: Lake) -> None:
+    """The log of a waiting task shows what it waits for, once and not for each poke."""
     old, new = daily.head(), daily.append((7, "west", 1), (8, "west", 2))
     run = airflow.run(f"""
         MaterializedViewFreshSensor(
@@ -52,8 +52,8 @@ def test_a_sensor_waits_and_says_once_why(airflow: Airflow, daily: Lake) -> None
     assert run.log.count(f"lake.sales.orders moved {old} → {new}: 1 snapshot (1 append), +2") == 1
 
 
-def test_a_fresh_view_lets_the_task_through_with_its_status(airflow: Airflow, daily: Lake) -> None:
-    """What follows can see from which refresh it reads."""
+def test_a_fresh_view_ends_the_wait_with_its_status(airflow: Airflow, daily: Lake) -> None:
+    """Downstream tasks can see which refresh they read."""
     run = airflow.run(f"""
         MaterializedViewFreshSensor(task_id="wait", view="{VIEW}", deferrable=False)
         MaterializedViewFreshSensor(task_id="wait_deferrable", view="{VIEW}", deferrable=True)
@@ -66,10 +66,10 @@ def test_a_fresh_view_lets_the_task_through_with_its_status(airflow: Airflow, da
     assert run.values["wait_deferrable"] == run.values["wait"]
 
 
-def test_a_deferrable_sensor_waits_off_the_worker_until_another_run_has_refreshed(
+def test_a_deferrable_sensor_waits_without_a_worker_slot_until_another_run_has_refreshed(
     airflow: Airflow, daily: Lake
 ) -> None:
-    """No worker slot while it waits: the trigger looks, and the task takes its event."""
+    """The trigger checks the view, and the task resumes with its event."""
     daily.append()
     deferred = "If no triggerer runs, nothing polls: start one (`airflow triggerer`), or set deferrable=False"
     run = airflow.run(
@@ -85,8 +85,8 @@ def test_a_deferrable_sensor_waits_off_the_worker_until_another_run_has_refreshe
     assert deferred in run.log
 
 
-def test_the_trigger_survives_a_restart_with_all_that_it_was_given() -> None:
-    """A triggerer that comes back makes it anew from what was serialised."""
+def test_the_trigger_survives_a_restart_with_all_its_arguments() -> None:
+    """A restarted triggerer creates it again from the serialized arguments."""
     trigger = MaterializedViewFreshTrigger(view=VIEW, states=("fresh", "stale"), max_staleness_seconds=5)
     path, arguments = trigger.serialize()
 
@@ -94,8 +94,8 @@ def test_the_trigger_survives_a_restart_with_all_that_it_was_given() -> None:
     assert MaterializedViewFreshTrigger(**arguments).serialize() == trigger.serialize()
 
 
-def test_the_trigger_waits_through_an_outage_and_ends_where_waiting_cannot_help(airflow: Airflow, daily: Lake) -> None:
-    """A database that restarts must not fail a sensor; a view that is not there must."""
+def test_the_trigger_waits_through_an_outage_and_ends_if_waiting_cannot_help(airflow: Airflow, daily: Lake) -> None:
+    """A database that restarts must not fail a sensor; a missing view must."""
 
     async def first(trigger: MaterializedViewFreshTrigger) -> FreshnessPoll:
         async for event in trigger.run():
@@ -116,8 +116,8 @@ def test_the_trigger_waits_through_an_outage_and_ends_where_waiting_cannot_help(
     assert (seen.ready, seen.error_class) == (False, "CatalogUnavailableError")
 
 
-def test_the_first_look_waits_through_a_locked_catalog(airflow: Airflow, daily: Lake, tmp_path: Path) -> None:
-    """Another process holds the SQLite file: sensor and trigger look again, an operator's task may be retried."""
+def test_the_first_check_waits_through_a_locked_catalog(airflow: Airflow, daily: Lake, tmp_path: Path) -> None:
+    """Another process has locked the SQLite file: sensor and trigger check again, an operator's task may be retried."""
     extra = {**daily.iceberg.properties, "uri": f"sqlite:///{tmp_path}/catalog.db?timeout=0.1"}
     airflow.connect("locked", conn_type="iceberg", extra=extra)
     fresh = MaterializedViewFreshSensor(task_id="fresh", view=VIEW, iceberg_conn_id="locked")
@@ -135,8 +135,8 @@ def test_the_first_look_waits_through_a_locked_catalog(airflow: Airflow, daily: 
     assert trigger._look().ready
 
 
-def test_a_stale_view_passes_while_it_lacks_only_young_commits(airflow: Airflow, daily: Lake) -> None:
-    """The lag counts from the first base commit that is missing, not from the last refresh."""
+def test_a_stale_view_passes_while_it_lacks_only_recent_commits(airflow: Airflow, daily: Lake) -> None:
+    """The lag counts from the first missing base commit, not from the last refresh."""
 
     def poke(**options: object) -> bool:
         return bool(MaterializedViewFreshSensor(task_id="wait", view=VIEW, **options).poke({}))
@@ -153,8 +153,8 @@ def test_a_stale_view_passes_while_it_lacks_only_young_commits(airflow: Airflow,
     assert not poke(states=["never-refreshed"])
 
 
-def test_each_state_of_waiting_can_be_waited_for(airflow: Airflow, daily: Lake) -> None:
-    """By its name, or by the word of `airflow-mv status`."""
+def test_each_readiness_can_be_waited_for(airflow: Airflow, daily: Lake) -> None:
+    """By its name, or by the state in `airflow-mv status`."""
 
     def poke(view: str = VIEW, **options: object) -> tuple[bool, str]:
         done = MaterializedViewFreshSensor(task_id="wait", view=view, **options).poke({})
@@ -173,7 +173,7 @@ def test_each_state_of_waiting_can_be_waited_for(airflow: Airflow, daily: Lake) 
 
 
 def test_a_sensor_may_wait_for_an_interval_of_the_view(airflow: Airflow, tmp_path: Path) -> None:
-    """A report over one day goes on when that day is fresh."""
+    """A report about one day starts when that day is fresh."""
     (tmp_path / "warehouse").mkdir()
     uri = f"sqlite:///{tmp_path}/catalog.db"
     airflow.connect("iceberg_default", conn_type="iceberg", extra={"type": "sql", "uri": uri, "warehouse": "file:///x"})
@@ -201,8 +201,8 @@ def test_a_sensor_may_wait_for_an_interval_of_the_view(airflow: Airflow, tmp_pat
         MaterializedViewFreshSensor(task_id="wait", view=VIEW, interval_start="").poke({})
 
 
-def test_a_sensor_may_wait_for_the_rows_that_its_run_is_for(airflow: Airflow, tmp_path: Path) -> None:
-    """The same as a refresh with this scope: of ``@daily``, whose data interval is empty, the day before the run."""
+def test_a_sensor_may_wait_for_the_rows_of_its_run(airflow: Airflow, tmp_path: Path) -> None:
+    """As a refresh with this scope does: for ``@daily``, whose data interval is empty, the day before the run."""
     (tmp_path / "warehouse").mkdir()
     uri = f"sqlite:///{tmp_path}/catalog.db"
     airflow.connect("iceberg_default", conn_type="iceberg", extra={"type": "sql", "uri": uri, "warehouse": "file:///x"})
@@ -243,23 +243,23 @@ def run_of(day: str | None, **conf: str) -> Any:
         ({"interval_column": "day"}, "need an interval_start, or scope='interval'"),
     ],
 )
-def test_an_interval_that_is_told_in_two_ways_or_by_half_is_refused_when_the_dag_is_read(
+def test_an_interval_that_is_given_twice_or_incompletely_is_refused_when_the_dag_is_parsed(
     options: dict[str, Any], message: str
 ) -> None:
-    """A sensor that looks at the whole view in silence would wait for ever."""
+    """Otherwise the sensor would wait for the whole view without notice."""
     with pytest.raises(ConfigurationError, match=message):
         MaterializedViewFreshSensor(task_id="wait", view=VIEW, **options)
 
 
-def test_an_outage_is_waited_through_in_the_worker_too(airflow: Airflow) -> None:
+def test_a_sensor_in_the_worker_waits_through_an_outage_too(airflow: Airflow) -> None:
     """A database that restarts must not fail a task."""
     url = "postgresql://nobody@127.0.0.1:1/nothing"
     airflow.connect("down", conn_type="iceberg", extra={"type": "sql", "uri": url, "warehouse": "file:///nowhere"})
     assert not MaterializedViewFreshSensor(task_id="wait", view=VIEW, iceberg_conn_id="down").poke({})
 
 
-def test_soft_fail_skips_in_either_way(airflow: Airflow, sales: Lake) -> None:
-    """Where waiting cannot help, before the sensor is deferred or after."""
+def test_soft_fail_skips_in_both_modes(airflow: Airflow, sales: Lake) -> None:
+    """If waiting cannot help, before the sensor is deferred or after."""
     sensor = MaterializedViewFreshSensor(task_id="wait", view="lake.sales.nowhere", soft_fail=True)
     with pytest.raises(AirflowSkipException):
         sensor.execute({})
@@ -269,7 +269,7 @@ def test_soft_fail_skips_in_either_way(airflow: Airflow, sales: Lake) -> None:
 
 
 def test_a_deferred_sensor_keeps_its_time_limit(airflow: Airflow, daily: Lake) -> None:
-    """The timeout is that of the whole waiting."""
+    """The timeout covers the complete wait."""
     daily.append()
     sensor = MaterializedViewFreshSensor(task_id="wait", view=VIEW, deferrable=True, timeout=90, poke_interval=7)
     with pytest.raises(TaskDeferred) as deferred:
@@ -280,14 +280,14 @@ def test_a_deferred_sensor_keeps_its_time_limit(airflow: Airflow, daily: Lake) -
 
 
 @pytest.mark.parametrize("states", [(), "fresh", ["freshly"]])
-def test_states_that_are_none_are_refused_when_the_dag_is_read(states: object) -> None:
-    """A typing mistake would wait for ever."""
+def test_unknown_states_are_refused_when_the_dag_is_parsed(states: object) -> None:
+    """The sensor would never end because of a typing mistake."""
     with pytest.raises(ConfigurationError, match="it must list some of: FRESH, WITHIN_GRACE"):
         MaterializedViewFreshSensor(task_id="wait", view=VIEW, states=states)
 
 
-def test_a_view_that_is_not_there_fails_at_once(airflow: Airflow, sales: Lake) -> None:
-    """Retries of a misspelt name only hide it."""
+def test_a_missing_view_fails_at_once(airflow: Airflow, sales: Lake) -> None:
+    """Retries would only hide a misspelled name."""
     run = airflow.run(
         'MaterializedViewFreshSensor(task_id="wait", view="lake.sales.dayly", retries=1, retry_delay=timedelta(0))'
     )
@@ -296,8 +296,8 @@ def test_a_view_that_is_not_there_fails_at_once(airflow: Airflow, sales: Lake) -
     assert run.log.count("ViewNotFoundError: there is no view lake.sales.dayly in catalog 'lake'") == 1
 
 
-def test_a_sensor_waits_in_the_triggerer_unless_the_deployment_says_no() -> None:
-    """Airflow's own default is no, too: only what was set counts. Without it the task is rescheduled."""
+def test_a_sensor_waits_in_the_triggerer_unless_the_configuration_disables_it() -> None:
+    """Airflow's default is false, too, so only an explicit setting counts. Without a triggerer it is rescheduled."""
     script = (
         "import json; from airflow_mv.sensors import *; s = MaterializedViewFreshSensor(task_id='s', view='a.b.c');"
         "t = BaseTablesChangedSensor(task_id='t', views='a.b.c', deferrable=False, mode='poke');"
@@ -313,7 +313,7 @@ def test_a_sensor_waits_in_the_triggerer_unless_the_deployment_says_no() -> None
 
 @contextlib.contextmanager
 def api_server(**health: str | None) -> Iterator[str]:
-    """What a worker knows of an API server, which tells how the parts of Airflow are."""
+    """The health endpoint of an API server, which reports the state of Airflow's components."""
     body = json.dumps({part: {"status": status} for part, status in health.items()}).encode()
 
     class Answers(BaseHTTPRequestHandler):
@@ -341,11 +341,11 @@ def api_server(**health: str | None) -> Iterator[str]:
     ],
     ids=["it runs", "it has died", "there never was one", "not known", "told to", "told not to"],
 )
-def test_a_sensor_waits_in_the_triggerer_where_one_runs_and_is_rescheduled_where_none_does(
+def test_a_sensor_is_deferred_if_a_triggerer_runs_and_is_otherwise_rescheduled(
     airflow: Airflow, sales: Lake, monkeypatch: pytest.MonkeyPatch, database: str, triggerer: str | None,
     wanted: type[BaseException], decided: bool | None,
 ) -> None:  # fmt: skip
-    """A task that was deferred to nobody would wait for its timeout, a week by default, without a look."""
+    """A task that is deferred without a triggerer would wait until its timeout, a week by default, without a check."""
     sales.view()
     never_rescheduled = SimpleNamespace(get_first_reschedule_date=lambda _: None)
     with api_server(metadatabase=database, triggerer=triggerer) as address:
@@ -356,8 +356,8 @@ def test_a_sensor_waits_in_the_triggerer_where_one_runs_and_is_rescheduled_where
             )
 
 
-def test_the_time_before_a_triggerer_came_counts(airflow: Airflow, sales: Lake) -> None:
-    """The timeout is that of the whole waiting, whichever way the task waited first."""
+def test_the_time_before_a_triggerer_was_started_counts(airflow: Airflow, sales: Lake) -> None:
+    """The timeout covers the complete wait, in whichever mode the task waited first."""
     sales.view()
     began = datetime.now(UTC) - timedelta(seconds=30)
     context: Any = {"task_reschedule_count": 3, "ti": SimpleNamespace(get_first_reschedule_date=lambda _: began)}

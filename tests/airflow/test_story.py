@@ -17,7 +17,7 @@ CANARY = "canary/pa ss+w0rd"
 
 @dataclass(frozen=True)
 class Story:
-    """What happened."""
+    """The results of the runs."""
 
     lake: Lake
     run: Run
@@ -28,9 +28,9 @@ class Story:
 
 @pytest.fixture(scope="module")
 def story(module_airflow: Airflow, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Story]:
-    """Create, refresh twice, let rows arrive, refresh as of before, look again, refresh.
+    """Create, refresh twice, append rows, refresh as of a time before, check again, refresh.
 
-    The catalog has a property that is a credential, to follow where it goes.
+    The catalog has a property that is a credential, to check where it is written.
     """
     with lake_behind(module_airflow, tmp_path_factory.mktemp("story"), token=CANARY) as lake:
         first = lake.head()
@@ -47,8 +47,8 @@ def story(module_airflow: Airflow, tmp_path_factory: pytest.TempPathFactory) -> 
         yield Story(lake, run, first, second, rows)
 
 
-def test_the_run_makes_a_view_that_holds_what_its_query_gives(story: Story) -> None:
-    """The whole path: Airflow, spark-submit, Iceberg, catalog."""
+def test_the_run_creates_a_view_with_the_rows_of_its_query(story: Story) -> None:
+    """Through all parts: Airflow, spark-submit, Iceberg, catalog."""
     assert story.run.states == dict.fromkeys(["create", "create_again", "refresh", "again"], "success"), story.run.log
     assert story.rows_between == [
         {"region": "north", "orders": 2, "amount": 15},
@@ -56,22 +56,22 @@ def test_the_run_makes_a_view_that_holds_what_its_query_gives(story: Story) -> N
     ]
 
 
-def test_creating_the_same_view_again_leaves_it_alone(story: Story) -> None:
-    """The task stands at the head of a DAG that runs daily: a new version each day would make the rows invalid."""
+def test_creating_the_same_view_again_does_not_change_it(story: Story) -> None:
+    """The task is the first of a DAG that runs daily: a new version each day would make the rows invalid."""
     assert "lake.sales.daily exists with this query: left alone" in story.run.task_log("create_again")
     assert "Spark-Submit cmd" not in story.run.task_log("create_again")
     assert story.run.values["create_again"]["version_id"] == 1
 
 
-def test_a_task_that_has_run_spark_links_to_its_application(story: Story) -> None:
-    """And one that needed none does not."""
+def test_a_task_that_ran_spark_links_to_its_application(story: Story) -> None:
+    """A task that did not has no link."""
     links = {task: value for task, key, value in story.run.xcoms if key == "_link_SparkApplicationLink"}
     assert f"{HISTORY}local-" in str(links["refresh"])
     assert HISTORY not in str(links.get("again"))
 
 
-def test_the_log_of_a_refresh_says_what_is_done_and_why(story: Story) -> None:
-    """It is the first thing that people open."""
+def test_the_log_of_a_refresh_says_what_it_does_and_why(story: Story) -> None:
+    """It is what users read first."""
     log = story.run.task_log("refresh")
     lines = [
         "Plan for lake.sales.daily: full (the view is never-refreshed)",
@@ -88,14 +88,14 @@ def test_the_log_of_a_refresh_says_what_is_done_and_why(story: Story) -> None:
     assert "--master local[2]" in log
 
 
-def test_sparks_part_of_the_log_begins_with_what_it_runs(story: Story) -> None:
-    """Eight lines of its own hid the statement; one is left, which Java prints before any setting counts."""
+def test_spark_s_part_of_the_log_begins_with_the_statement(story: Story) -> None:
+    """Eight lines of Spark hid the statement; one remains, which Java prints before any setting is applied."""
     part = story.run.task_log("refresh").partition("Spark-Submit cmd")[2].partition("statement 1/")[0]
     assert [line for line in part.splitlines()[1:-1] if "jdk.incubator.vector" not in line] == []
 
 
-def test_a_refresh_of_a_fresh_view_says_so_and_starts_no_spark(story: Story) -> None:
-    """Most runs of a daily DAG should be like this one."""
+def test_a_refresh_of_a_fresh_view_logs_it_and_starts_no_spark(story: Story) -> None:
+    """Most runs of a daily DAG should be like this."""
     log = story.run.task_log("again")
     assert "Plan for lake.sales.daily: noop (the view is fresh)" in log
     assert "because every base table is at the snapshot that the last refresh read [FRESH]" in log
@@ -106,7 +106,7 @@ def test_a_refresh_of_a_fresh_view_says_so_and_starts_no_spark(story: Story) -> 
 
 
 def test_the_return_value_is_the_document_of_the_command_line(story: Story) -> None:
-    """Scripts read either."""
+    """Scripts can read either."""
     document = story.run.values["refresh"]
     assert {key: document[key] for key in ("view", "outcome", "mode", "rows_written")} == {
         "view": VIEW,
@@ -118,8 +118,8 @@ def test_the_return_value_is_the_document_of_the_command_line(story: Story) -> N
     assert document["storage_table_location"] == story.lake.storage().location
 
 
-def test_only_a_refresh_that_published_makes_an_asset_event(story: Story) -> None:
-    """An event for a fresh view would start every consumer for nothing."""
+def test_only_a_refresh_that_published_emits_an_asset_event(story: Story) -> None:
+    """An event for a fresh view would start every consumer without need."""
     extra = {
         "view": VIEW,
         "refresh_id": story.run.values["refresh"]["refresh_id"],
@@ -140,7 +140,7 @@ def test_only_a_refresh_that_published_makes_an_asset_event(story: Story) -> Non
 
 
 def test_a_credential_is_in_no_log_xcom_rendered_field_or_script(story: Story) -> None:
-    """It reaches Spark in a file that only the worker's user can read."""
+    """Spark gets it in a file that only the worker's user can read."""
     script = next((path.read_text() for path in _files(story.lake) if path.name.endswith(".script.json")), "")
     assert '"steps"' in script
     for text in (story.run.log, repr(story.run.xcoms), repr(story.run.rendered), script):
@@ -153,7 +153,7 @@ def test_a_credential_is_in_no_log_xcom_rendered_field_or_script(story: Story) -
 def test_a_later_refresh_reads_the_view_as_of_a_time_or_now(
     story: Story, module_airflow: Airflow, connect: str
 ) -> None:
-    """`as_of` is a template: a run reads the base tables as they were at its time."""
+    """`as_of` is a template: a run can read the base tables as of its own time."""
     host, _, port = connect.removeprefix("sc://").partition(":")
     module_airflow.connect("connect", conn_type="spark_connect", host=host, port=int(port))
     before = story.lake.load().metadata.snapshot_by_id(story.first).timestamp_ms

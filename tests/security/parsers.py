@@ -44,11 +44,11 @@ from tests.security.mutations import ODD_TEXTS, Mutator
 MEMORY_BYTES = 256 * 1024 * 1024
 DATA = Path(__file__).parent.parent / "spec" / "data"
 LONGEST_MESSAGE = 2500
-#: Beyond this only the reading is timed, not the writing and reading again.
+#: For larger inputs only reading is timed, not writing and reading again.
 LARGE = 1024 * 1024
-#: CPU time for one input: the second that is promised, on a machine whose cores are shared with other processes.
+#: CPU time for one input: the documented second, on a host whose cores are shared with other processes.
 MOST_SECONDS = 2.5
-#: What no parser does. ``open`` is among them: a parser is given bytes.
+#: Events that a parser never causes. ``open`` is among them, because a parser is given bytes.
 FORBIDDEN = ("socket.", "subprocess.", "os.system", "os.exec", "os.posix_spawn", "import", "open", "urllib.")
 
 SCRIPT = Script(
@@ -124,7 +124,7 @@ def _view(data: bytes) -> None:
     view = parse_view(data, view="lake.sales.daily", location="file:///w/v/1.json")
     if len(data) < LARGE:
         again = parse_view(with_view_properties(view, {}).to_bytes(), view="v", location="again")
-        assert again == view, "written and read again it is another view"
+        assert again == view, "it differs after writing and reading"
     view.sql(view="lake.sales.daily")
     parse_settings(view.properties, view="v", location="file:///w/v/1.json")
 
@@ -183,7 +183,7 @@ def _plan(data: bytes) -> None:
     try:
         document = json.loads(_text(data))
     except (ValueError, RecursionError):
-        return  # Airflow's own reading of an XCom
+        return  # Airflow decodes an XCom itself
     read = RefreshPlan.from_dict(document)
     assert RefreshPlan.from_dict(json.loads(json.dumps(read.to_dict()))).refresh_id == read.refresh_id
 
@@ -241,7 +241,7 @@ def _names(mutator: Mutator, count: int) -> Iterator[bytes]:
 
 
 def _heavy(name: str) -> Iterator[bytes]:
-    """The few inputs that are large: each must still be done within the limits."""
+    """The few large inputs, which must be read within the limits, too."""
     if name == "identifier":
         yield from (b"a." * 5_000_000, b"`" * 10_000_000, b"a" * 10_000_000)
         return
@@ -270,7 +270,7 @@ def _heavy(name: str) -> Iterator[bytes]:
 
 
 def _fillings(size: int, most: int) -> Iterator[bytes]:
-    """Values of so many bytes, or of so many keys and values, that cost most when they are decoded."""
+    """Values of a number of bytes, or with a number of keys and values, that are expensive to decode."""
     for count in (most // 2 - 500, 1 << 40):
         yield b"[" + b",".join([b"{}"] * min(count, size // 3)) + b"]"
         yield b"{" + b",".join(b'"%x":1' % number for number in range(min(count, size // 11))) + b"}"
@@ -302,9 +302,9 @@ _ITEMS = (
 
 
 def _largest(name: str, *, all_: bool) -> Iterator[bytes]:
-    """Inputs as large as they may be."""
+    """Inputs of the maximum size."""
     if name in ("identifier", "plan"):
-        return  # Airflow has decoded a plan
+        return  # a plan is already decoded by Airflow
     document = _documents(name)[0]
     most = {"table": 1_500_000, "storage": MAX_DOCUMENT_MARKS, "view": MAX_VIEW_MARKS}.get(name, MAX_MARKS)
     limits = {"table": MAX_BYTES, "storage": MAX_DOCUMENT_BYTES, "view": MAX_VIEW_BYTES}
@@ -315,7 +315,7 @@ def _largest(name: str, *, all_: bool) -> Iterator[bytes]:
 
 
 def _hostile(name: str, size: int, most: int, *, all_: bool) -> Iterator[tuple[str, bytes]]:
-    """Fields of a document, and what is in them."""
+    """Fields of a document with their hostile content."""
     places = ("comment", *_PLACES.get(name, ())) if all_ else ("comment",) * (name != "table")
     for place in places:
         fillings = _fillings(size, most)
@@ -347,7 +347,7 @@ def inputs(name: str, seed: int, count: int) -> Iterator[bytes]:
 
 
 def feed(name: str, seed: int, count: int) -> dict[str, Any]:
-    """Feed a parser and say what went wrong."""
+    """Run a parser on all inputs, and return the faults."""
     parser, wrong, slowest, read, refused = PARSERS[name], [], 0.0, 0, 0
     watching = _watch()
     for number, data in enumerate(inputs(name, seed, count)):
@@ -372,7 +372,7 @@ def feed(name: str, seed: int, count: int) -> dict[str, Any]:
 
 
 def _watch() -> list[str]:
-    """Note forbidden events in the list that is returned, while its first item is ``on``."""
+    """Record forbidden events in the returned list, while its first item is ``on``."""
     noted: list[str] = []
 
     def hook(event: str, arguments: Any) -> None:
@@ -385,7 +385,7 @@ def _watch() -> list[str]:
 
 @contextmanager
 def limited(watching: list[str]) -> Iterator[None]:
-    """Let what runs here take :data:`MEMORY_BYTES` more than is taken now, and watch it."""
+    """Allow the block to take :data:`MEMORY_BYTES` more than is in use now, and watch it."""
     pages = int(Path("/proc/self/statm").read_text().split()[0])
     limit = pages * resource.getpagesize() + MEMORY_BYTES
     resource.setrlimit(resource.RLIMIT_AS, (limit, resource.RLIM_INFINITY))

@@ -36,14 +36,14 @@ from tests.services import Quiet
 __all__ = ["_airflow", "airflow"]
 
 VIEW = "lake.sales.daily"
-#: For so long a trigger may keep the event loop; a look at a view in the loop would take longer.
+#: The maximum time for which a trigger may block the event loop; reading a view in the loop would take longer.
 LOOP_SECONDS = 0.05
-#: What grows in a table until its snapshots are expired, whoever writes it.
+#: The parts of a table's metadata that grow until its snapshots are expired.
 SNAPSHOTS = ("snapshots", "snapshot-log", "statistics", "partition-statistics", "refs")
 
 
 def sizes(home: Lake) -> tuple[int, int, int]:
-    """Bytes of the view's file, and of the storage table's without its snapshots; and files in the metadata log."""
+    """Bytes of the view's file and of the storage table's without snapshots, and the length of the metadata log."""
     view = home.catalog.load(VIEW)
     storage = json.loads(Path(home.storage().location.removeprefix("file://")).read_text())
     rest = {key: value for key, value in storage.items() if key not in SNAPSHOTS}
@@ -51,7 +51,7 @@ def sizes(home: Lake) -> tuple[int, int, int]:
 
 
 def refreshed(home: Lake, count: int) -> list[tuple[int, int, int]]:
-    """Refresh a view many times: nine of ten only record that the base table was compacted, which needs no job."""
+    """Refresh a view many times: nine of ten refreshes only record a compaction of the base table, without a job."""
     found = []
     for number in range(count):
         if number % 10:
@@ -77,7 +77,7 @@ def home(tmp_path: Path) -> Iterator[Lake]:
 
 @pytest.fixture
 def forgetful(home: Lake) -> Lake:
-    """The same, and the storage table remembers as few metadata files as the view does."""
+    """The same, with a storage table whose metadata log is as short as the view's."""
     location = home.storage().location
     document = json.loads(home.catalog.files.read(location, what="storage table file"))
     document["properties"]["write.metadata.previous-versions-max"] = "20"
@@ -88,14 +88,14 @@ def forgetful(home: Lake) -> Lake:
 def check_bounded(found: list[tuple[int, int, int]], log: int) -> None:
     early, late = found[2 * log : 2 * log + 10], found[-10:]
     for index, allowed in ((0, 8), (1, 200), (2, 0)):
-        # Numbers in it (times, sequence numbers, row counts) may have a digit more.
+        # Numbers in it (times, sequence numbers, row counts) may have one more digit.
         growth = max(size[index] for size in late) - max(size[index] for size in early)
         assert growth <= allowed, (index, early[-1], late[-1])
     assert late[-1][2] <= log * 2
 
 
 def test_i25_sixty_refreshes_leave_metadata_of_the_same_size(forgetful: Lake) -> None:
-    """Each writes a view file and a storage file: neither may grow with their number."""
+    """Each writes a view file and a storage file, whose size must not depend on the number of refreshes."""
     check_bounded(refreshed(forgetful, 60), 20)
 
 
@@ -108,7 +108,7 @@ def test_i25_a_thousand_refreshes_leave_metadata_of_the_same_size(home: Lake) ->
 
 
 def history(home: Lake) -> tuple[int, set[str]]:
-    """Bytes of the storage table's file without its snapshots, but with its tags; and the refreshes that are tagged."""
+    """Bytes of the storage table's file without its snapshots, but with its tags; and the tagged refreshes."""
     storage = json.loads(Path(home.storage().location.removeprefix("file://")).read_text())
     rest = {key: value for key, value in storage.items() if key not in SNAPSHOTS or key == "refs"}
     tags = {name.removeprefix("refresh-") for name in storage.get("refs", {}) if name.startswith("refresh-")}
@@ -116,7 +116,7 @@ def history(home: Lake) -> tuple[int, set[str]]:
 
 
 def travelled(home: Lake, count: int, keep: int) -> list[int]:
-    """Refresh a view with time travel many times; its history is never too long, and all of it is there."""
+    """Refresh a view with time travel many times; its history has the permitted length and is complete."""
     found = []
     for number in range(count):
         if number % 10 == 9:
@@ -144,8 +144,8 @@ def travelling(tmp_path: Path) -> Iterator[Lake]:
         yield found
 
 
-def test_i25_a_history_is_as_long_as_the_view_allows(travelling: Lake) -> None:
-    """The oldest records go with their tags, so that an expiry can take their snapshots; the others can be read."""
+def test_i25_a_history_has_the_length_that_the_view_allows(travelling: Lake) -> None:
+    """The oldest records are removed with their tags, so that their snapshots can expire; the others can be read."""
     location = travelling.storage().location
     document = json.loads(travelling.catalog.files.read(location, what="storage table file"))
     document["properties"]["write.metadata.previous-versions-max"] = "5"
@@ -167,7 +167,7 @@ def test_i25_a_history_is_as_long_as_the_view_allows(travelling: Lake) -> None:
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_i25_a_history_is_as_old_as_the_view_allows(tmp_path: Path, layout: Layout) -> None:
+def test_i25_a_history_has_the_age_that_the_view_allows(tmp_path: Path, layout: Layout) -> None:
     (tmp_path / "w").mkdir()
     with lake(f"sqlite:///{tmp_path}/c.db", tmp_path / "w", layout=layout) as home:
         home.table()
@@ -194,7 +194,7 @@ def test_i25_a_history_is_as_old_as_the_view_allows(tmp_path: Path, layout: Layo
 def test_i25_two_thousand_refreshes_with_time_travel_leave_metadata_of_the_same_size(tmp_path: Path) -> None:
     """The long run, with the default of 100 records and regular expiry; each refresh takes the same CPU time.
 
-    The base table's snapshots expire as well: its own history is not the view's.
+    The base table's snapshots are expired, too, because its history is not the view's.
     """
     (tmp_path / "w").mkdir()
     with lake(f"sqlite:///{tmp_path}/c.db", tmp_path / "w") as home:
@@ -203,7 +203,7 @@ def test_i25_two_thousand_refreshes_with_time_travel_leave_metadata_of_the_same_
         home.refresh()
         sizes_, seconds = [], []
         for number in range(2000):
-            started = time.process_time()  # others' processes do not count
+            started = time.process_time()  # without the time of other processes
             found = travelled(home, 1, 100)
             seconds.append(time.process_time() - started)
             sizes_.append(found[-1])
@@ -218,8 +218,8 @@ def test_i25_two_thousand_refreshes_with_time_travel_leave_metadata_of_the_same_
         assert late < 2 * early
 
 
-def test_i25_replacing_a_view_over_and_over_keeps_neither_old_versions_nor_their_schemas() -> None:
-    """Schemas of dropped versions stay for ever in other writers' files (apache/iceberg#18155)."""
+def test_i25_repeated_replaces_keep_neither_old_versions_nor_their_schemas() -> None:
+    """Other writers keep the schemas of dropped versions permanently (apache/iceberg#18155)."""
 
     def definition(number: int) -> dict[str, Any]:
         fields = [{"id": 1, "name": f"c{number:04d}", "required": False, "type": "long"}]
@@ -253,11 +253,11 @@ async def _first(trigger: MaterializedViewFreshTrigger) -> dict[str, Any]:
 
 
 def test_i26_two_copies_of_one_trigger_run_at_once_and_never_block_the_loop(daily: Lake) -> None:
-    """After a restart two triggerers may run the same trigger; all others share the loop with it."""
+    """After a restart two triggerers may run the same trigger, which shares the event loop with all others."""
     daily.append()
     _, arguments = MaterializedViewFreshTrigger(view=VIEW, poke_interval=0.05).serialize()
     assert json.loads(json.dumps(arguments)) == arguments
-    MaterializedViewFreshTrigger(**arguments)._look()  # what is imported once is imported now
+    MaterializedViewFreshTrigger(**arguments)._look()  # triggers lazy imports
     before = time.thread_time()
     MaterializedViewFreshTrigger(**arguments)._look()
     one_look, loop = time.thread_time() - before, LoopTime()
@@ -279,8 +279,8 @@ def test_i26_two_copies_of_one_trigger_run_at_once_and_never_block_the_loop(dail
     assert loop.most(0.9) < one_look / 2
 
 
-def test_i26_a_trigger_that_is_cancelled_leaves_nothing_running(daily: Lake) -> None:
-    """A cleared task's trigger is cancelled in the midst of a look."""
+def test_i26_a_cancelled_trigger_leaves_nothing_running(daily: Lake) -> None:
+    """A cleared task's trigger is cancelled during a read."""
     daily.append()
 
     async def cancelled() -> None:
@@ -299,7 +299,7 @@ def test_i26_a_trigger_that_is_cancelled_leaves_nothing_running(daily: Lake) -> 
 
 @dataclass
 class Seen:
-    """What many triggers take while they wait."""
+    """The resources that many triggers use while they wait."""
 
     connections: int = 0
     descriptors: int = 0
@@ -309,7 +309,7 @@ class Seen:
 
 @contextmanager
 def watched(seen: Seen, connected: Callable[[], int]) -> Iterator[None]:
-    """Look at this process and at the database from a thread."""
+    """Observe this process and the database from a thread."""
     me, done = psutil.Process(), threading.Event()
     descriptors, threads = me.num_fds(), me.num_threads()
 
@@ -330,28 +330,28 @@ def watched(seen: Seen, connected: Callable[[], int]) -> Iterator[None]:
 
 @dataclass
 class LoopTime:
-    """Measures for how long an event loop is not free for others.
+    """Measures how long an event loop is blocked.
 
-    In CPU time of the loop's own thread, so that other processes of a busy machine do not count.
+    In CPU time of the loop's own thread, so that other processes of a busy host do not count.
     """
 
     used: list[float] = field(default_factory=list)
 
     async def watch(self) -> None:
-        """Note what the thread used between two turns of its own, 10 ms apart."""
+        """Record the thread's CPU time between two of its own turns, 10 ms apart."""
         while True:
             before = time.thread_time()
             await asyncio.sleep(0.01)
             self.used.append(time.thread_time() - before)
 
     def most(self, share: float = 0.99) -> float:
-        """The largest but for a small share."""
+        """The largest value, without a small share of outliers."""
         return sorted(self.used)[int(len(self.used) * share)]
 
 
 @contextmanager
 def limited_role(uri: str, limit: int) -> Iterator[tuple[str, Callable[[], int]]]:
-    """A role that may have few connections to a database: its URI, and how many it has."""
+    """A role with a limit of connections to a database: its URI, and a function that counts them."""
     role, engine = f"few_{uuid.uuid4().hex[:8]}", create_engine(uri)
     with engine.begin() as connection:
         connection.execute(text(f"CREATE ROLE {role} LOGIN PASSWORD 'p' CONNECTION LIMIT {limit}"))
@@ -375,7 +375,7 @@ def limited_role(uri: str, limit: int) -> Iterator[tuple[str, Callable[[], int]]
 def wait_with_many(airflow: Airflow, home: Lake, uri: str, count: int, connected: Callable[[], int]) -> Seen:
     """Have triggers wait until ten views are refreshed, while another client reads the status of one.
 
-    Of 1,000 triggers or more each waits for a view of its own.
+    From 1,000 triggers on each waits for a different view.
     """
     few = count < 1000
     properties = {"type": "sql", "uri": uri, "warehouse": home.iceberg.properties["warehouse"]}
@@ -387,13 +387,13 @@ def wait_with_many(airflow: Airflow, home: Lake, uri: str, count: int, connected
         MaterializedViewFreshTrigger(view=str(view), iceberg_conn_id="many", poke_interval=interval)
         for view in islice(cycle(views), count)
     ]
-    triggers[0]._look()  # what is imported and opened once
+    triggers[0]._look()  # triggers lazy imports and opens the catalog
     seen = Seen()
 
     async def story() -> None:
         beating = asyncio.create_task(seen.loop.watch())
         waiting = []
-        for start in range(0, count, 50):  # a triggerer, too, starts them in batches
+        for start in range(0, count, 50):  # a triggerer starts them in batches, too
             waiting += [asyncio.create_task(_first(trigger)) for trigger in triggers[start : start + 50]]
             await asyncio.sleep(0.1)
         await asyncio.sleep(1.5 if few else 15)
@@ -402,7 +402,7 @@ def wait_with_many(airflow: Airflow, home: Lake, uri: str, count: int, connected
         found = await asyncio.to_thread(status, MaterializedViewCatalog(another), "sales.v3")
         another.engine.dispose()
         assert found.to_dict()["state"] == "never-refreshed"
-        beating.cancel()  # DuckDB computes in this process
+        beating.cancel()  # DuckDB runs in this process
         await asyncio.to_thread(lambda: [home.refresh(view) for view in views[:10]])
         ending = [task for number, task in enumerate(waiting) if number % len(views) < 10]
         payloads = await asyncio.wait_for(asyncio.gather(*ending), 300)
@@ -420,7 +420,7 @@ def wait_with_many(airflow: Airflow, home: Lake, uri: str, count: int, connected
 def test_i26_many_triggers_share_a_few_connections_to_postgresql(
     airflow: Airflow, postgres_uri: str, tmp_path: Path, count: int
 ) -> None:
-    """The role may have 8: 4 for the triggers, 1 for who asks beside them, and those that the server still ends."""
+    """The role may have 8: 4 for the triggers, 1 for the other reader, and those that the server has not closed yet."""
     (tmp_path / "w").mkdir()
     with lake(postgres_uri, tmp_path / "w") as home, limited_role(postgres_uri, 8) as (uri, connected):
         seen = wait_with_many(airflow, home, uri, count, connected)
@@ -432,7 +432,7 @@ def test_i26_many_triggers_share_a_few_connections_to_postgresql(
 
 
 @pytest.mark.parametrize("count", [100, pytest.param(2000, marks=pytest.mark.slow)])
-def test_i26_many_triggers_take_few_descriptors_of_sqlite(airflow: Airflow, tmp_path: Path, count: int) -> None:
+def test_i26_many_triggers_use_few_file_descriptors_of_sqlite(airflow: Airflow, tmp_path: Path, count: int) -> None:
     (tmp_path / "w").mkdir()
     uri = f"sqlite:///{tmp_path}/c.db"
     with lake(uri, tmp_path / "w") as home:
@@ -443,10 +443,10 @@ def test_i26_many_triggers_take_few_descriptors_of_sqlite(airflow: Airflow, tmp_
 
 
 @pytest.mark.parametrize("kind", ["database", "server of tokens"])
-def test_i26_a_trigger_keeps_its_rhythm_beside_a_hundred_of_a_catalog_that_is_silent(
+def test_i26_a_trigger_keeps_its_interval_beside_a_hundred_of_a_catalog_that_does_not_answer(
     airflow: Airflow, daily: Lake, kind: str
 ) -> None:
-    """Connected and silent: each look at it lasts until its deadline."""
+    """The catalog accepts connections: each read of it lasts until its deadline."""
     daily.append()
     with closing(Quiet()) as silent:
         address = f"127.0.0.1:{silent.port}"
@@ -484,7 +484,7 @@ def test_i26_a_trigger_keeps_its_rhythm_beside_a_hundred_of_a_catalog_that_is_si
             return took
 
         before = threading.active_count()
-        # Twice the interval on a quiet machine; whoever waited for the others' looks would need 10 s or more.
+        # Twice the interval on an idle host; waiting for the others' reads would take 10 s or more.
         assert asyncio.run(story()) < 8
         assert silent.accepted <= 20
         assert threading.active_count() <= before + 12

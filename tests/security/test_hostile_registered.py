@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The registered layout, where others write too: a hostile record, summary, branch or table name does no harm.
+"""The registered layout has other writers: a hostile record, summary, branch or table name does no harm.
 
-A storage table in the catalog can be changed by whoever may write to it, and its name is a word in the view.
+A storage table in the catalog can be changed by anyone who may write to it, and the view names it as text.
 """
 
 from __future__ import annotations
@@ -43,19 +43,19 @@ LOOKS = ("status", "plan", "history", "read")
 
 
 def record_of(shop: Shop) -> Document:
-    """The storage table's record as it is."""
+    """The storage table's current record."""
     state = shop.lake.storage().state
     assert state is not None
     return state.document()
 
 
 def refs_of(shop: Shop) -> dict[str, int]:
-    """Each branch and tag of the storage table, and where it is."""
+    """Each branch and tag of the storage table with its snapshot."""
     return {name: ref.snapshot_id for name, ref in shop.lake.storage().table.refs.items()}
 
 
 def with_theirs(shop: Shop) -> None:
-    """Someone else keeps a branch on the storage table."""
+    """Add a branch of another user to the storage table."""
     create_branch(shop.storage_table(), "theirs", shop.lake.storage().table.head)
 
 
@@ -63,7 +63,7 @@ def with_theirs(shop: Shop) -> None:
 
 
 @pytest.mark.parametrize("way", [name for name in LOCATIONS if name != "NULL"])
-def test_i19_a_storage_table_s_row_that_leads_elsewhere_is_refused_by_name(registered_shop: Shop, way: str) -> None:
+def test_i19_a_storage_table_s_row_with_a_foreign_location_is_refused_by_name(registered_shop: Shop, way: str) -> None:
     """Nothing is fetched, and no content of a file is shown."""
     shop = registered_shop
     location, message = LOCATIONS[way]
@@ -77,10 +77,10 @@ def test_i19_a_storage_table_s_row_that_leads_elsewhere_is_refused_by_name(regis
 
 
 @pytest.mark.parametrize("way", ["empty", "gzip, cut", "UTF-16", "two documents"])
-def test_i18_bytes_of_a_storage_table_in_the_catalog_that_are_no_metadata_are_refused_by_name(
+def test_i18_bytes_of_a_storage_table_in_the_catalog_that_are_not_metadata_are_refused_with_the_name(
     registered_shop: Shop, way: str
 ) -> None:
-    """As in the pointed layout; here the catalog's row leads to the file."""
+    """As in the pointed layout; here the catalog's row names the file."""
     shop = registered_shop
     change, message = REFUSED[way]
     data = change(json.dumps(shop.storage_document).encode())
@@ -92,8 +92,8 @@ def test_i18_bytes_of_a_storage_table_in_the_catalog_that_are_no_metadata_are_re
 
 
 @pytest.mark.parametrize("kind", ["VIEW", "view", "", "MATERIALIZED VIEW"])
-def test_i17_a_storage_table_s_row_that_is_of_no_table_is_refused(registered_shop: Shop, kind: str) -> None:
-    """As a row that is not of type view is no view. Without a type it is a table: older writers leave it so."""
+def test_i17_a_storage_table_s_row_with_another_type_is_refused(registered_shop: Shop, kind: str) -> None:
+    """As for views. A row without a type is a table, as older writers leave it."""
     shop = registered_shop
     shop.point(shop.storage_file, shop.storage_row, iceberg_type=kind)
     rows = shop.lake.rows_of_catalog()
@@ -104,8 +104,8 @@ def test_i17_a_storage_table_s_row_that_is_of_no_table_is_refused(registered_sho
     assert refused_or_works(*LOOKS) == []
 
 
-def test_a_storage_table_s_row_that_leads_to_a_view_s_file_is_refused(registered_shop: Shop) -> None:
-    """The view's own: a pointer to itself."""
+def test_a_storage_table_s_row_with_a_view_s_file_is_refused(registered_shop: Shop) -> None:
+    """Including the view's own file, which would be a pointer to itself."""
     shop = registered_shop
     shop.point(shop.view_file, shop.storage_row)
     for error in refused_or_works(*LOOKS, "refresh"):
@@ -142,10 +142,10 @@ RECORDS: dict[str, Callable[[Document], str]] = {
 
 
 @pytest.mark.parametrize("way", RECORDS)
-def test_i18_a_hostile_record_in_the_catalog_s_storage_table_is_refused_by_name(
+def test_i18_a_hostile_record_in_the_catalog_s_storage_table_is_refused_with_its_name(
     registered_shop: Shop, way: str
 ) -> None:
-    """By every look and by a refresh, which publishes nothing on top of it."""
+    """By every command that reads it and by a refresh, which publishes nothing."""
     shop = registered_shop
     shop.with_storage_properties({PROPERTY: RECORDS[way](record_of(shop))})
     rows = shop.lake.rows_of_catalog()
@@ -161,8 +161,8 @@ IDS = ('x"; DROP TABLE t --', "a`.`b", "../../x", "{{ 7*7 }}", "%s", "main", "at
 
 
 @pytest.mark.parametrize("identity", IDS, ids=range(len(IDS)))
-def test_i23_a_refresh_id_of_a_stranger_names_no_branch_or_tag_of_others(registered_shop: Shop, identity: str) -> None:
-    """Tags and branches are named by refresh ids: what the next refresh drops must be a refresh's own."""
+def test_i23_a_foreign_refresh_id_never_selects_a_branch_or_tag_of_others(registered_shop: Shop, identity: str) -> None:
+    """Tags and branches are named by refresh ids: the next refresh must drop only those of refreshes."""
     shop = registered_shop
     document = record_of(shop)
     refreshes = [{**document["refreshes"][0], "refresh-id": identity}]
@@ -179,7 +179,7 @@ def test_i23_a_refresh_id_of_a_stranger_names_no_branch_or_tag_of_others(registe
 
 
 @pytest.mark.parametrize("changes", NOT_THERE)
-def test_a_record_in_the_catalog_that_names_what_is_not_there_makes_the_view_stale(
+def test_a_record_in_the_catalog_with_unknown_tables_or_snapshots_makes_the_view_stale(
     registered_shop: Shop, changes: Document
 ) -> None:
     """As in the pointed layout."""
@@ -207,10 +207,10 @@ SUMMARIES: dict[str, dict[str, str]] = {
 
 
 @pytest.mark.parametrize("way", SUMMARIES)
-def test_i18_a_hostile_summary_is_shown_as_text_or_left_out_and_the_next_refresh_mends_it(
+def test_i18_a_hostile_summary_is_shown_as_text_or_omitted_and_the_next_refresh_fixes_it(
     registered_shop: Shop, way: str
 ) -> None:
-    """Any engine that writes to the table says what it likes of its snapshot."""
+    """Any engine that writes to the table chooses the summary of its snapshot."""
     shop = registered_shop
     shop.with_storage_snapshot(SUMMARIES[way])
     assert refused_or_works("status", "plan", "history", "show") == []
@@ -222,8 +222,8 @@ def test_i18_a_hostile_summary_is_shown_as_text_or_left_out_and_the_next_refresh
     assert (status(shop.lake.catalog, VIEW).state, len(shop.lake.read())) == (State.FRESH, 2)
 
 
-def test_i04_a_stranger_s_snapshot_under_our_refresh_id_does_not_pass_for_fresh_rows(registered_shop: Shop) -> None:
-    """It comes between our look and our commit; the record and its tag are what freshness goes by."""
+def test_i04_a_foreign_snapshot_with_our_refresh_id_does_not_count_as_fresh_rows(registered_shop: Shop) -> None:
+    """It is committed between the read and the commit; freshness depends on the record and its tag."""
     shop = registered_shop
     shop.lake.append()
     plan = plan_refresh(shop.lake.catalog, shop.lake.catalog.identify(VIEW))
@@ -246,10 +246,10 @@ BRANCHES = ("main", "theirs", "", "airflow_mv_", "another's", "x`; DROP TABLE t 
 
 @pytest.mark.parametrize("superseded", [False, True])
 @pytest.mark.parametrize("branch", BRANCHES)
-def test_i19_a_branch_that_is_not_this_refresh_s_is_neither_published_nor_dropped(
+def test_i19_a_branch_of_another_refresh_is_neither_published_nor_dropped(
     registered_shop: Shop, branch: str, superseded: bool
 ) -> None:
-    """Where a publication ends without a commit, the branch is dropped: a job's word must not choose which."""
+    """After a publication without a commit the branch is dropped: a job's report must not choose which one."""
     shop = registered_shop
     with_theirs(shop)
     earlier = plan_refresh(shop.lake.catalog, shop.lake.catalog.identify(VIEW))
@@ -282,8 +282,8 @@ NAMES = (
 
 
 @pytest.mark.parametrize("name", NAMES, ids=range(len(NAMES)))
-def test_i19_a_storage_table_s_name_leads_to_that_view_s_table_or_nowhere(registered_shop: Shop, name: str) -> None:
-    """Not to a base table, not to another catalog, not out of the statement; and nothing is dropped or deleted."""
+def test_i19_a_storage_table_s_name_selects_that_view_s_table_or_none(registered_shop: Shop, name: str) -> None:
+    """No base table, no other catalog, no other SQL; and nothing is dropped or deleted."""
     shop = registered_shop
     orders = shop.lake.load()
     named = {STORAGE_TABLE_PROPERTY: name, STORAGE_TABLE_UUID_PROPERTY: str(orders.metadata.table_uuid)}
@@ -300,10 +300,10 @@ def test_i19_a_storage_table_s_name_leads_to_that_view_s_table_or_nowhere(regist
     assert {row[:3] for row in rows} - left <= {("lake", "sales", "daily")}
 
 
-def test_i19_a_view_that_says_nothing_of_its_storage_table_any_more_is_not_refreshed_past_it(
+def test_i19_a_view_without_its_storage_table_s_name_is_not_refreshed(
     registered_shop: Shop,
 ) -> None:
-    """Without the name it looks like the pointed layout: the file named there is a table's of the catalog."""
+    """Without the name it looks like the pointed layout, whose file here belongs to a table of the catalog."""
     shop = registered_shop
     properties = {
         key: value for key, value in shop.document["properties"].items() if not key.startswith("airflow-mv.storage")

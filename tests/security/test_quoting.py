@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""I23: whatever an identifier's parts are, the SQL that we build with them parses to exactly these parts."""
+"""I23: for any parts of an identifier, the generated SQL parses to exactly these parts."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ parts = st.text(st.characters(exclude_categories=("Cc", "Cs")), min_size=1, max_
 odd = st.text(st.sampled_from("`'\".;-/*\\ ${}()%a\u202e\u00e9"), min_size=1, max_size=12)
 names = parts | odd
 identifiers = st.builds(Identifier, names, st.lists(names, min_size=1, max_size=3).map(tuple), names)
-#: Plain words around them: an odd name of a table must leave the rest of the statement what it is.
+#: Plain words around them: an odd name of a table must not change the rest of the statement.
 QUERY = "SELECT a.x, 'it''s' AS y FROM {} AS a WHERE a.z > 1"
 
 
@@ -42,11 +42,11 @@ def _tables(sql: str) -> list[tuple[str, ...]]:
 
 @settings(max_examples=200, deadline=None)
 @given(identifiers, st.integers(0, 2**63 - 1) | st.none())
-def test_i23_a_pinned_query_reads_exactly_the_table_that_was_named(name: Identifier, snapshot_id: int | None) -> None:
-    """The name goes in quoted by its owner and comes out quoted by us: one table, these parts, nothing else."""
+def test_i23_a_pinned_query_reads_exactly_the_named_table(name: Identifier, snapshot_id: int | None) -> None:
+    """The name is quoted by its owner in the query and by this package in the result: one table with these parts."""
     sql = QUERY.format(name.sql())
     if "${" in sql:
-        return  # refused, since Spark would put a setting there
+        return  # refused, because Spark would substitute a setting
     found = base_tables(parsed(sql), {})
     assert found.tables == (name,)
     tables = {name: PinnedTable(name, snapshot_id)}
@@ -58,8 +58,8 @@ def test_i23_a_pinned_query_reads_exactly_the_table_that_was_named(name: Identif
 
 @settings(max_examples=200, deadline=None)
 @given(st.lists(names, min_size=1, max_size=4, unique=True), names)
-def test_i23_column_names_stay_names(columns: list[str], view: str) -> None:
-    """Columns of a nested view and of a view are someone else's words."""
+def test_i23_column_names_are_quoted(columns: list[str], view: str) -> None:
+    """Columns of a view and of a nested view are untrusted input."""
     for sql in (renamed("SELECT 1", columns), f"SELECT * FROM {expand_view('SELECT 1', tuple(columns), view)}"):
         alias = next(sqlglot.parse_one(sql, dialect="spark").find_all(exp.TableAlias))
         assert [column.name for column in alias.args["columns"]] == columns
@@ -68,7 +68,7 @@ def test_i23_column_names_stay_names(columns: list[str], view: str) -> None:
 
 @settings(max_examples=200, deadline=None)
 @given(names)
-def test_i23_text_in_a_statement_stays_text(text: str) -> None:
+def test_i23_text_in_a_statement_is_quoted(text: str) -> None:
     """Locations and property values."""
     literal = sqlglot.parse_one(f"SELECT {string_literal(text)} AS a, 1 AS b", dialect="spark")
     assert [item.alias for item in literal.expressions] == ["a", "b"]
@@ -76,7 +76,7 @@ def test_i23_text_in_a_statement_stays_text(text: str) -> None:
 
 
 def test_i23_a_default_namespace_of_any_name_is_quoted() -> None:
-    """It comes from the view's metadata, never through the check of the query's text."""
+    """It comes from the view's metadata, and is not checked as a part of the query's text."""
     name = Identifier("c", ("${env:HOME}", "a`; DROP TABLE t--"), "orders")
     tables = {name: PinnedTable(name, 7)}
     pinned = pin_query(parsed("SELECT * FROM orders", name.namespace), tables=tables, views={})
@@ -98,7 +98,7 @@ def _odd_names() -> list[str]:
 
 
 def test_i23_spark_itself_parses_every_odd_name_to_exactly_its_parts(spark: SparkSession) -> None:
-    """The parser that counts; ``${…}`` in a name is a name where our jobs run."""
+    """Spark's parser decides; ``${…}`` in a name is a name in the sessions of jobs."""
     parser = spark._jsparkSession.sessionState().sqlParser()
     before = spark.conf.get("spark.sql.variable.substitute")
     spark.conf.set("spark.sql.variable.substitute", "false")
@@ -115,8 +115,8 @@ def test_i23_spark_itself_parses_every_odd_name_to_exactly_its_parts(spark: Spar
 
 
 @pytest.mark.parametrize("name", ["`", "a`.`b", "x` VERSION AS OF 1 --", "a`) UNION ALL SELECT * FROM `secret"])
-def test_i23_a_name_cannot_end_itself(name: str) -> None:
-    """Spelled out: the ways in which one would try."""
+def test_i23_a_name_cannot_end_its_quoting(name: str) -> None:
+    """Typical attempts, written out."""
     identifier = Identifier("c", ("n",), name)
     assert _tables(f"SELECT * FROM {identifier.sql()}") == [("c", "n", name)]
     nested = NestedView(identifier, parsed("SELECT 1 AS a"), (name,), 1, "u")

@@ -42,7 +42,7 @@ def home(tmp_path: Path) -> Path:
 
 @contextmanager
 def starting(home: Path, secret: str) -> Iterator[subprocess.Popen[bytes]]:
-    """The command line at the moment when Spark is starting: its settings are written."""
+    """The command line while Spark is starting, when its settings have been written."""
     variables = {
         "PYICEBERG_CATALOG__LAKE__TYPE": "sql",
         "PYICEBERG_CATALOG__LAKE__URI": f"sqlite:///{home}/c.db",
@@ -64,13 +64,13 @@ def starting(home: Path, secret: str) -> Iterator[subprocess.Popen[bytes]]:
             assert running.poll() is None
             assert time.monotonic() < deadline
             time.sleep(0.02)
-        time.sleep(0.3)  # the program that waits for Java has been started
+        time.sleep(0.3)  # the process that waits for Java has been started
         yield running
     finally:
         if running.poll() is None:
             running.kill()
         running.wait()
-        # Its own group: what it has started and not ended goes with it.
+        # A separate process group, so that its remaining children are killed with it.
         try:
             os.killpg(running.pid, signal.SIGKILL)
         except ProcessLookupError:
@@ -78,25 +78,25 @@ def starting(home: Path, secret: str) -> Iterator[subprocess.Popen[bytes]]:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP], ids=lambda item: item.name)
-def test_i20_a_command_that_is_asked_to_end_while_spark_starts_leaves_no_secret(
+def test_i20_a_command_that_is_terminated_while_spark_starts_leaves_no_secret(
     home: Path, number: signal.Signals
 ) -> None:
     secret = Canary("s3.secret-access-key")
     with starting(home, secret.text) as running:
-        assert found([secret], files(home / "tmp"))  # it is there to be left
+        assert found([secret], files(home / "tmp"))  # the secret exists before the signal
         running.send_signal(number)
         assert running.wait(240) != 0
         assert found([secret], files(home / "tmp")) == []
         assert list((home / "tmp").glob("airflow-mv-*")) == []
 
 
-def test_i20_what_a_killed_command_leaves_is_removed_by_the_next_start_and_never_before(
+def test_i20_files_of_a_killed_command_are_removed_by_the_next_start_and_not_before(
     home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(home / "tmp"))
     secret = Canary("s3.secret-access-key")
     with starting(home, secret.text) as running:
-        assert sweep().removed == ()  # it runs
+        assert sweep().removed == ()  # the process is running
         assert found([secret], files(home / "tmp"))
         running.kill()
         running.wait()
@@ -107,7 +107,7 @@ def test_i20_what_a_killed_command_leaves_is_removed_by_the_next_start_and_never
     assert found([secret], files(home / "tmp")) == []
 
 
-def test_i20_the_doctor_and_a_start_sweep(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_i20_doctor_and_a_start_remove_files_of_dead_processes(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     dead = subprocess.Popen([sys.executable, "-c", "0"])
     started = scratch._started(dead.pid)
     dead.wait()
@@ -128,7 +128,7 @@ def test_i20_the_doctor_and_a_start_sweep(home: Path, monkeypatch: pytest.Monkey
         assert not left.exists()
 
 
-def test_only_what_is_proven_to_be_left_by_a_dead_process_of_ours_is_swept(
+def test_only_files_that_are_proven_to_be_of_a_dead_own_process_are_removed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
@@ -157,14 +157,14 @@ def test_only_what_is_proven_to_be_left_by_a_dead_process_of_ours_is_swept(
     assert sweep() == scratch.Swept()
     assert sorted(tmp_path.rglob("*")) == before
 
-    wrong = tmp_path / f"airflow-mv-{scope}-{us}-1-abcdefgh"  # our id, of a process that was started at another time
+    wrong = tmp_path / f"airflow-mv-{scope}-{us}-1-abcdefgh"  # this process id with another start time
     (tmp_path / f"{good}abcdefgh" / "deep").mkdir(mode=0o700, parents=True)
     (tmp_path / f"{good}abcdefgh").chmod(0o700)
     wrong.mkdir(mode=0o700)
     assert set(sweep().removed) == {wrong, tmp_path / f"{good}abcdefgh"}
 
 
-def test_the_operator_s_folder_is_one_that_a_sweep_knows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_operator_s_folder_can_be_removed_by_a_later_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     operator = RefreshMaterializedViewOperator(task_id="t", view="lake.sales.daily")
     with operator.stager(SimpleNamespace(), {}):  # type: ignore[arg-type]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""I18: whatever is stored, reading it ends in a value or in one of our errors, within a second and 256 MiB.
+"""I18: reading any stored bytes returns a value or raises one of our errors, within a second and 256 MiB.
 
 The parsers run in other processes (:mod:`tests.security.parsers`), which watch for network, files and imports.
 """
@@ -44,7 +44,7 @@ def fuzzed(names: Sequence[str], seed: int, count: int) -> dict[str, dict[str, A
     return reports
 
 
-def test_i18_every_parser_ends_in_a_value_or_in_one_of_our_errors() -> None:
+def test_i18_every_parser_returns_a_value_or_raises_one_of_our_errors() -> None:
     """Each parser reads real files, large ones, and 150 broken or hostile variants of its kind of document."""
     names = [*PARSERS]
     with ThreadPoolExecutor(2) as pool:
@@ -52,13 +52,13 @@ def test_i18_every_parser_ends_in_a_value_or_in_one_of_our_errors() -> None:
     reports = {**first, **second}
     assert reports.keys() == PARSERS.keys()
     assert {name: report["wrong"] for name, report in reports.items()} == {name: [] for name in PARSERS}
-    # A fuzzer that is always refused, or never, tests nothing.
+    # If all inputs are refused, or none, the fuzzer proves nothing.
     assert all(report["read"] > 3 and report["refused"] > 40 for report in reports.values()), reports
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", PARSERS)
-def test_i18_ten_thousand_inputs_of_each_parser_end_in_a_value_or_in_one_of_our_errors(name: str) -> None:
+def test_i18_every_parser_returns_a_value_or_raises_one_of_our_errors_for_ten_thousand_inputs(name: str) -> None:
     """``AIRFLOW_MV_FUZZ_SEED`` chooses other inputs."""
     report = fuzzed([name], SEED, 10_000)[name]
     print(f"{name}: {report}")
@@ -67,7 +67,7 @@ def test_i18_ten_thousand_inputs_of_each_parser_end_in_a_value_or_in_one_of_our_
     assert report["refused"] > 400, report
 
 
-def test_i18_the_watch_sees_an_import_a_file_a_socket_and_too_much_memory() -> None:
+def test_i18_an_import_a_file_a_socket_and_too_much_memory_are_detected() -> None:
     """A parser that imports, opens a file or a socket, or takes 512 MiB is reported."""
     code = """
 import json, socket, sys
@@ -108,7 +108,7 @@ def home(tmp_path: Path) -> Iterator[Lake]:
 
 
 def _fuzz_rows(home: Lake, seed: int, count: int) -> tuple[int, int]:
-    """Change the view's row at random and look at it; how often that worked and was refused."""
+    """Change the view's row at random and read it; return how often that was accepted and refused."""
     random = Mutator(seed).random
     good = dict(_row(home))
     pools = {
@@ -174,7 +174,7 @@ def _looked_at(home: Lake, row: dict[str, Any]) -> int:
     return bool(messages)
 
 
-def test_i18_every_catalog_row_is_listed_loaded_or_refused_by_one_of_our_errors(home: Lake) -> None:
+def test_i18_every_catalog_row_is_listed_loaded_or_refused_with_one_of_our_errors(home: Lake) -> None:
     """A row may come from any engine that shares the database, or from a person."""
     worked, refused = _fuzz_rows(home, SEED, 150)
     assert worked > 8
@@ -182,7 +182,7 @@ def test_i18_every_catalog_row_is_listed_loaded_or_refused_by_one_of_our_errors(
 
 
 @pytest.mark.slow
-def test_i18_ten_thousand_catalog_rows_are_listed_loaded_or_refused_by_one_of_our_errors(home: Lake) -> None:
+def test_i18_ten_thousand_catalog_rows_are_listed_loaded_or_refused_with_one_of_our_errors(home: Lake) -> None:
     """Ten thousand rows find rarer combinations."""
     worked, refused = _fuzz_rows(home, SEED, 10_000)
     print(f"catalog row: seed {SEED}: {worked} worked, {refused} were refused")

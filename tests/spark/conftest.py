@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A Spark session for all tests of this folder, and a lake of their own for each."""
+"""A Spark session for all tests of this folder, and a separate lake for each test."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from airflow_mv.job.session import open_session
 from airflow_mv.refresh.statements import STORAGE_PROPERTIES
 from airflow_mv.script import STAGING, CreateStorageStep, Outcome, Script, SqlStep, TableRead
 
-#: Java compiles quickly instead of well: on small data the second compiler is half of what a test costs.
+#: The JIT compiles quickly instead of well: on small data the second compiler takes half of a test's time.
 QUICK_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 TABLE = f"`{STAGING}`.`staged`.`storage`"
 CANARY = "canary-6f1c-password"
@@ -51,7 +51,7 @@ class Lake:
 
     @property
     def reads(self) -> tuple[TableRead, ...]:
-        """The orders, with and without a snapshot."""
+        """The read orders table, with and without a snapshot."""
         name = f"`{self.name}`.`sales`.`orders`"
         return TableRead(name, None), TableRead(name, self.first_snapshot)
 
@@ -68,7 +68,7 @@ class Lake:
         return Script(f"{self.name}.sales.daily", str(uuid.uuid4()), TABLE, steps, reads=self.reads, **options)
 
     def whole(self, query: str | None = None, **options: Any) -> Script:
-        """Creation and pinned refresh in one script: what needs one Spark application only."""
+        """Creation and pinned refresh in one script, which needs one Spark application only."""
         first, *_ = self.creation().steps
         insert = SqlStep(f"INSERT OVERWRITE {TABLE}\n{query or self.query(self.first_snapshot)}")
         return Script(
@@ -76,14 +76,14 @@ class Lake:
         )
 
     def pointers(self) -> list[tuple[str, str]]:
-        """What the catalog's database holds."""
+        """The rows in the catalog's database."""
         with closing(sqlite3.connect(self.folder / "catalog.db")) as database:
             return database.execute("SELECT table_namespace, table_name FROM iceberg_tables").fetchall()
 
 
 def make_lake(folder: Path, **properties: str) -> Lake:
-    """Make a lake without Spark."""
-    name = f"lake_{uuid.uuid4().hex[:8]}"  # a session reads a catalog's settings once
+    """Create a lake without Spark."""
+    name = f"lake_{uuid.uuid4().hex[:8]}"  # a session reads the settings of a catalog once
     given = {"type": "sql", "uri": f"sqlite:///{folder}/catalog.db", "warehouse": f"{folder.as_uri()}/warehouse"}
     given |= properties
     catalog = SqlCatalog(name, **given)
@@ -101,7 +101,7 @@ def make_lake(folder: Path, **properties: str) -> Lake:
 
 
 def rows_of(outcome: Outcome) -> list[tuple[Any, ...]]:
-    """Read the staged table as another engine does: from its metadata file."""
+    """Read the staged table from its metadata file, as another engine does."""
     assert outcome.error is None, outcome.error
     assert outcome.metadata_location is not None
     table = StaticTable.from_metadata(outcome.metadata_location).scan().to_arrow()
@@ -110,7 +110,7 @@ def rows_of(outcome: Outcome) -> list[tuple[Any, ...]]:
 
 @pytest.fixture(scope="session")
 def session() -> Iterator[SparkSession]:
-    """One local session; it holds a secret from the start."""
+    """One local session with a secret in its configuration."""
     settings = spark_settings("unused", {"type": "sql", "uri": "sqlite:////nowhere/x.db", "token": CANARY})
     confs = {**settings.session_confs(), "spark.driver.defaultJavaOptions": QUICK_JAVA}
     confs["spark.jars.packages"] += f",{POSTGRESQL}"
@@ -121,11 +121,11 @@ def session() -> Iterator[SparkSession]:
 
 @pytest.fixture
 def lake(tmp_path: Path) -> Lake:
-    """A lake that no session knows yet."""
+    """A lake that is not configured in any session."""
     return make_lake(tmp_path)
 
 
 @pytest.fixture
 def spark(session: SparkSession, lake: Lake) -> SparkSession:
-    """The session, with the test's lake added."""
+    """The session with the test's lake configured."""
     return open_session(lake.settings.session_confs())

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A pinned query gives, in Spark, the rows that the user's own text gave before later commits."""
+"""A pinned query returns, in Spark, the rows that the user's own text returned before later commits."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from airflow_mv.sql.query import (
     pin_query,
 )
 
-#: PySpark leaves the socket of each collect() to the garbage collector.
+#: PySpark does not close the socket of each collect(), but leaves it to the garbage collector.
 pytestmark = pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")
 
 CATALOG = "pinned_lake"
@@ -109,7 +109,7 @@ QUERIES = {
 
 @dataclass(frozen=True)
 class Runs:
-    """What each query gave before the later commits, and its pinned text."""
+    """The result of each query before the later commits, and its pinned text."""
 
     spark: SparkSession
     before: dict[str, list[str]]
@@ -117,7 +117,7 @@ class Runs:
 
 
 def rows(spark: SparkSession, sql: str) -> list[str]:
-    """Return the rows, in an order of their text, after the names of the columns."""
+    """Return the names of the columns, then the rows sorted by their text."""
     frame = spark.sql(sql)
     return [str(frame.columns), *sorted(map(str, frame.collect()))]
 
@@ -148,7 +148,7 @@ def write(spark: SparkSession, n: int) -> None:
 
 
 def change(spark: SparkSession) -> None:
-    """Give every table new rows, and one a new column."""
+    """Add rows to every table, and a column to one."""
     write(spark, 3)
     spark.sql(f"INSERT INTO {HOME}.empty VALUES (1)")
     spark.sql(f"UPDATE {HOME}.orders SET amount = amount + 100, customer = 3")
@@ -196,14 +196,14 @@ def runs(session: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Ite
 
 
 @pytest.mark.parametrize("name", QUERIES)
-def test_a_pinned_query_gives_the_rows_from_before_later_commits(runs: Runs, name: str) -> None:
-    """It runs in a session whose current catalog is another one, as in a job."""
+def test_a_pinned_query_returns_the_rows_from_before_later_commits(runs: Runs, name: str) -> None:
+    """It runs in a session with another current catalog, as in a job."""
     assert len(runs.before[name]) > 1
     assert rows(runs.spark, runs.pinned[name]) == runs.before[name]
 
 
-def test_the_later_commits_changed_what_the_users_text_gives(runs: Runs) -> None:
-    """Else the other tests of this file would show nothing."""
+def test_the_later_commits_changed_the_result_of_the_user_s_text(runs: Runs) -> None:
+    """Otherwise the other tests of this file would prove nothing."""
     runs.spark.sql(f"USE {HOME}")
     try:
         same = [name for name, sql in QUERIES.items() if rows(runs.spark, sql) == runs.before[name]]
@@ -213,14 +213,14 @@ def test_the_later_commits_changed_what_the_users_text_gives(runs: Runs) -> None
 
 
 def test_a_pinned_query_can_be_inserted_and_renamed(runs: Runs) -> None:
-    """That is what a refresh does with it, whatever it begins and ends with."""
+    """A refresh does this with the query, whatever its first and last tokens are."""
     for text in runs.pinned.values():
         runs.spark.sql(f"EXPLAIN SELECT * FROM (\n{text}\n) AS `__view`")
         runs.spark.sql(f"EXPLAIN INSERT OVERWRITE {HOME}.empty SELECT count(*) FROM (\n{text}\n)")
 
 
-def test_a_table_read_by_another_name_is_called_by_its_own(runs: Runs) -> None:
-    """A materialized view is read from its storage table, which a staging catalog registers under some name."""
+def test_a_table_that_is_read_by_another_name_is_qualified_by_its_own(runs: Runs) -> None:
+    """A materialized view is read from its storage table, which the staging catalog registers under another name."""
     snapshot = runs.spark.sql(f"SELECT snapshot_id FROM {HOME}.customers.snapshots ORDER BY committed_at").collect()[0][
         0
     ]
@@ -237,8 +237,8 @@ def test_a_table_read_by_another_name_is_called_by_its_own(runs: Runs) -> None:
     assert pinned("SELECT m.x FROM member AS m(x, y)", snapshot) == ["['x']", "Row(x=1)"]
 
 
-def test_a_string_literal_means_exactly_its_text_in_spark(runs: Runs) -> None:
-    """Locations and property values hold whatever a user's file system and DAG hold."""
+def test_a_string_literal_has_exactly_its_text_in_spark(runs: Runs) -> None:
+    """Locations and property values may contain any characters."""
     choice = random.Random(7)
     alphabet = "'\"`\\\n\r\t\0\x1a\b%_uU0aé😀 ${};-/*"
     texts = [
@@ -261,7 +261,7 @@ def test_a_string_literal_means_exactly_its_text_in_spark(runs: Runs) -> None:
 
 
 def test_each_partition_field_is_accepted_by_spark(runs: Runs) -> None:
-    """The text is checked before Spark starts: what passes must also pass there."""
+    """The text is checked before Spark starts: what passes must be accepted by Spark."""
     texts = [
         "id",
         "`o``d d`",
