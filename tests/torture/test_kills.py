@@ -21,7 +21,7 @@ from tests.torture.points import AFTER, BEFORE, DURING, Point
 from tests.torture.victims import Place
 
 #: The number of cases on one view before the next view: its base table grows with each.
-_EACH = 25
+_EACH = 50
 _PROCESSES = 2
 #: The points at which a refresh must have been interrupted, at least (K1 to K14 of the kill points).
 EVERY = {
@@ -187,14 +187,23 @@ def test_a_refresh_that_is_killed_anywhere_is_published_exactly_once(
 
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize(
-    ("layout", "count"),
+    ("uri", "layout", "count", "interruption"),
     [
-        pytest.param("pointed", 4, id="4"),
-        pytest.param("pointed", 0, id="every-point", marks=pytest.mark.slow),
-        pytest.param("registered", 0, id="registered-every-point", marks=pytest.mark.slow),
+        # A stopped process holds the database's locks, a terminated one cleans up its files.
+        pytest.param("sqlite", "pointed", 4, Interruption.STOP, id="sqlite-SIGSTOP-4"),
+        pytest.param("postgres", "pointed", 4, Interruption.TERM, id="postgres-SIGTERM-4"),
+        pytest.param("postgres", "pointed", 4, Interruption.STOP, id="postgres-SIGSTOP-4", marks=pytest.mark.slow),
+        *(
+            pytest.param(
+                uri, layout, 0, interruption, id=f"{uri}-{layout}-{interruption}-every-point", marks=pytest.mark.slow
+            )
+            for uri, layout, interruption in product(
+                ("sqlite", "postgres"), ("pointed", "registered"), (Interruption.STOP, Interruption.TERM)
+            )
+        ),
     ],
+    indirect=["uri"],
 )
-@pytest.mark.parametrize("interruption", [Interruption.STOP, Interruption.TERM])
 def test_a_refresh_that_is_stopped_or_terminated_anywhere_is_published_exactly_once(
     home: Lake,
     processes: ForkServerContext,
