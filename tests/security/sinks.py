@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import base64
 import gzip
+import os
 import secrets
 import threading
 from collections.abc import Iterable, Iterator, Mapping
@@ -65,17 +66,23 @@ def files(*folders: Path) -> dict[str, bytes]:
     return contents
 
 
+def _processes() -> list[str]:
+    with os.scandir("/proc") as entries:
+        return [entry.name for entry in entries if entry.name.isdigit()]
+
+
 @contextmanager
 def command_lines() -> Iterator[dict[str, str]]:
-    """Watch the arguments of every process of this machine; they are in the mapping at the end."""
+    """Watch the arguments of every process that starts on this machine; they are in the mapping at the end."""
     seen: dict[str, str] = {}
     stop = threading.Event()
+    before = set(_processes())
 
     def watch() -> None:
         while not stop.wait(0.02):
-            for file in Path("/proc").glob("[0-9]*/cmdline"):
+            for process in set(_processes()) - before:
                 try:
-                    text = file.read_bytes().decode("utf-8", "replace").replace("\0", " ")
+                    text = Path("/proc", process, "cmdline").read_bytes().decode("utf-8", "replace").replace("\0", " ")
                 except OSError:
                     continue  # it has ended meanwhile
                 seen[f"arguments of {text[:60]}#{hash(text)}"] = text
