@@ -14,7 +14,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any
@@ -47,6 +47,7 @@ class LocalAirflow:
     user: str
     password: str
     process: subprocess.Popen[bytes]
+    _tokens: list[str] = field(default_factory=list, repr=False, compare=False)
 
     def call(self, method: str, path: str, body: Any = None) -> Any:
         """Call the REST API as this user; again for a while where Airflow's database is too busy to answer.
@@ -70,13 +71,15 @@ class LocalAirflow:
             time.sleep(0.5)
 
     def token(self) -> str:
-        """Log in.
+        """Log in, at the first call only: a login costs Airflow 0.1 s of CPU time, and its token is valid for a day.
 
         Raises:
             urllib.error.HTTPError: The login is refused.
         """
-        login = {"username": self.user, "password": self.password}
-        return str(_json("POST", f"{self.url}/auth/token", login)["access_token"])
+        if not self._tokens:
+            login = {"username": self.user, "password": self.password}
+            self._tokens.append(str(_json("POST", f"{self.url}/auth/token", login)["access_token"]))
+        return self._tokens[0]
 
 
 @contextmanager

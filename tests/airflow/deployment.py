@@ -30,6 +30,8 @@ _SETTINGS = {
     # New files are found soon, and those that are known are not read again and again.
     "AIRFLOW__DAG_PROCESSOR__REFRESH_INTERVAL": "3",
     "AIRFLOW__DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL": "600",
+    # Between two steps of a run the scheduler may be idle.
+    "AIRFLOW__SCHEDULER__SCHEDULER_IDLE_SLEEP_TIME": "0.3",
 }
 #: A plugin that defines nothing: what tasks and DAG files import, the processes that they are forks of have then.
 _WARM = """
@@ -52,6 +54,16 @@ class Deployment:
     home: DemoHome
     iceberg: Catalog
     catalog: MaterializedViewCatalog
+
+    def connect(self, remote: str) -> None:
+        """Add the connection ``connect`` of a Spark Connect server, unless another module has added it."""
+        host, _, port = remote.removeprefix("sc://").partition(":")
+        connection = {"connection_id": "connect", "conn_type": "spark_connect", "host": host, "port": int(port)}
+        try:
+            self.airflow.call("POST", "/api/v2/connections", connection)
+        except urllib.error.HTTPError as error:
+            if error.code != HTTPStatus.CONFLICT:
+                raise
 
     def start(self, dag_id: str, run_id: str) -> None:
         """Trigger a run."""
