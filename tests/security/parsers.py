@@ -319,9 +319,10 @@ def _hostile(name: str, size: int, most: int, *, all_: bool) -> Iterator[tuple[s
     places = ("comment", *_PLACES.get(name, ())) if all_ else ("comment",) * (name != "table")
     for place in places:
         fillings = _fillings(size, most)
-        # Short texts share their decoder and its limits: the state is filled in every way, and the others as full maps.
+        # Short texts share their decoder and its limits: the state is filled in every way, and the others by the most
+        # expensive value within the limits and one beyond them.
         few = not all_ and name in ("settings", "script", "outcome")
-        yield from ((place, filling) for filling in (islice(fillings, 1, 3) if few else fillings))
+        yield from ((place, filling) for filling in (islice(fillings, 2, 4) if few else fillings))
     if name == "state":
         filling = list(_fillings(size, most))[1]
         table = b'{"type":"iceberg-metastore","identifier":"a.b","snapshot-reference":1,"properties":%s}' % filling
