@@ -26,6 +26,16 @@ _CONFIG: dict[str, Any] = {
             "example": None,
             "default": "10",
         },
+        "layout": {
+            "description": (
+                "The layout of materialized views that are created without one: pointed, registered or table. A "
+                "connection's extra airflow-mv.layout comes first. Empty: the default of the catalog."
+            ),
+            "version_added": "0.1.0",
+            "type": "string",
+            "example": "table",
+            "default": "",
+        },
         "spark_application_url": {
             "description": (
                 "Where a Spark application is shown, with {application_id} in its place: Spark's history server, or "

@@ -93,19 +93,26 @@ class FaultyCatalog(MaterializedViewCatalog):
         self.arrive()
         return bool(self._with_next_fault(lambda: super(FaultyCatalog, self).swap_table(table, base, new)))
 
-    def create(self, view: str | Identifier, metadata: ViewMetadata, location: str | None = None) -> LoadedView:
+    def create(
+        self,
+        view: str | Identifier,
+        metadata: ViewMetadata,
+        location: str | None = None,
+        *,
+        template: Identifier | None = None,
+    ) -> LoadedView:
         """Create a view, with the next fault."""
         self.arrive()
         created: LoadedView | None = self._with_next_fault(
-            lambda: super(FaultyCatalog, self).create(view, metadata, location)
+            lambda: super(FaultyCatalog, self).create(view, metadata, location, template=template)
         )
         if created is None:
             raise AlreadyExistsError(f"a view {view} exists already (injected fault)")
         return created
 
     def replace(self, view: LoadedView, metadata: ViewMetadata) -> bool:
-        """Replace a view, with the next fault; in a SQL catalog this is a swap."""
-        if self._rest is None:
+        """Replace a view, with the next fault; in a SQL catalog this is a swap, for a table a commit."""
+        if self._rest is None or view.holder is not None:
             return super().replace(view, metadata)
         self.arrive()
         return bool(self._with_next_fault(lambda: super(FaultyCatalog, self).replace(view, metadata)))

@@ -3,6 +3,7 @@
 
 from airflow_mv.catalog.catalog import MaterializedViewCatalog as MaterializedViewCatalog
 from airflow_mv.catalog.layout import Layout as Layout
+from airflow_mv.catalog.layout import StoredLayout as StoredLayout
 from airflow_mv.catalog.layouts import STORED_LAYOUTS as STORED_LAYOUTS
 from airflow_mv.catalog.layouts import stored_layout as stored_layout
 from airflow_mv.catalog.loaded import LoadedStorage as LoadedStorage

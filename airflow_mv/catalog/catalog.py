@@ -32,6 +32,7 @@ from airflow_mv.catalog.pyiceberg_compat import session_of
 from airflow_mv.catalog.rest import CHOSEN_BY_THE_CATALOG, RestViews
 from airflow_mv.catalog.secrets import hide_secrets, quiet_warnings, without_secrets
 from airflow_mv.catalog.sql import TABLE, VIEW, Row, SqlPointers
+from airflow_mv.catalog.table_views import TableViews, definition_change, view_in_table
 from airflow_mv.catalog.tables import StorageTables, TableChange
 from airflow_mv.catalog.untrusted_input import (
     allowed_folders,
@@ -61,6 +62,9 @@ from airflow_mv.spec.view import ViewMetadata, parse_view
 
 log = logging.getLogger(__name__)
 
+#: Catalog property: the layout of views that are created without one.
+LAYOUT_PROPERTY = "airflow-mv.layout"
+
 
 class MaterializedViewCatalog:
     """Materialized views in a pyiceberg catalog.
@@ -84,6 +88,7 @@ class MaterializedViewCatalog:
         self._pointers = SqlPointers(self._catalog) if isinstance(self._catalog, SqlCatalog) else None
         self._rest = RestViews(self._catalog) if isinstance(self._catalog, RestCatalog) else None
         self.tables = StorageTables(self._catalog, self.files)
+        self._table_views = TableViews(self._catalog, self.files, self.tables, self._pointers)
         restrain(self._catalog)
         flush_table_commits(self._catalog)
         hide_secrets(self.properties)
@@ -103,14 +108,30 @@ class MaterializedViewCatalog:
     @property
     def holds_views(self) -> bool:
         """Whether materialized views can be in this catalog; base tables can be in any."""
-        return self._pointers is not None or (self._rest is not None and self._rest.supported)
+        return self._pointers is not None or (
+            self._rest is not None and (self._rest.supported or self._rest.commits_tables)
+        )
+
+    @property
+    def _has_view_entries(self) -> bool:
+        """Whether the catalog itself has views, beside tables. If it can have neither, the request for views fails."""
+        return self._rest is None or self._rest.supported or not self._rest.commits_tables
 
     @property
     def layouts(self) -> tuple[Layout, ...]:
-        """The layouts that views of this catalog can have; the first is the default."""
+        """The layouts that views of this catalog can have; the first is the default.
+
+        The catalog property ``airflow-mv.layout`` chooses it, if the catalog supports that layout.
+        """
         # Only in a database can a view's pointer be compared and swapped.
-        found = [layout for layout in STORED_LAYOUTS.values() if self._rest is None or not layout.swaps_pointers]
-        return tuple(layout.name for layout in sorted(found, key=lambda item: not item.swaps_pointers))
+        found = [
+            layout
+            for layout in STORED_LAYOUTS.values()
+            if (self._rest is None or not layout.swaps_pointers) and (self._has_view_entries or not layout.needs_views)
+        ]
+        chosen = self.properties.get(LAYOUT_PROPERTY)
+        found.sort(key=lambda item: (item.name != chosen, not item.swaps_pointers, not item.needs_views))
+        return tuple(item.name for item in found)
 
     @property
     def chooses_locations(self) -> bool:
@@ -152,16 +173,24 @@ class MaterializedViewCatalog:
         """
         identifier = self.identify(view)
         if self._rest is not None:
-            found = self._rest.load(identifier)
-            if found is None:
-                raise ViewNotFoundError(f"there is no view {identifier} in catalog {self.name!r}")
-            return found
-        location, kind = self._views.get(identifier)
-        if kind != VIEW:
+            found = self._rest.load(identifier) if self._has_view_entries else None
+            location, kind = None, None
+        else:
+            location, kind = self._views.get(identifier)
+            found = None
+        if kind == VIEW:
+            with repairable(identifier):
+                return self.require_own(self.load_at(identifier, location or ""))
+        found = found or self._table_view(identifier)
+        if found is None:
             what = f"{identifier} is a table, not a view" if location else f"there is no view {identifier}"
             raise ViewNotFoundError(f"{what} in catalog {self.name!r}")
-        with repairable(identifier):
-            return self.require_own(self.load_at(identifier, location or ""))
+        return found
+
+    def _table_view(self, identifier: Identifier) -> LoadedView | None:
+        """Return the view whose definition the table of its name holds; ``None`` if there is none."""
+        location, table = self._named_table(identifier)
+        return view_in_table(identifier, location, table) if table is not None else None
 
     def load_at(self, identifier: Identifier, location: str) -> LoadedView:
         """Load a view's given metadata file."""
@@ -216,7 +245,9 @@ class MaterializedViewCatalog:
             layout, folders = stored_layout(view), self.folders_of(view)
             place = layout.place(view)
             if isinstance(place, Identifier):
-                location, table = self._named_table(place)
+                # One metadata file has the definition and the rows: both are of the same state.
+                held = view.holder
+                location, table = (view.metadata_location, held.table) if held else self._named_table(place)
                 folders += () if self.chooses_locations else layout.beside(view, location)
                 what = f"view {view.identifier}, storage table {place}"
             else:
@@ -245,21 +276,29 @@ class MaterializedViewCatalog:
         """
         wanted = tuple(namespace.split(".")) if isinstance(namespace, str) else namespace
         found = []
-        for space, name in (self._rest or self._views).names(wanted):
+        for space, name in (self._rest or self._views).names(wanted) if self._has_view_entries else ():
             try:
                 found.append(Identifier(self.name, space, name))
             except InvalidIdentifierError as error:
                 # A row with an invalid name must not prevent the listing of the others.
                 log.warning("Catalog %r holds a view that has no legal name, left out: %s", self.name, error)
+        found += self._table_views.names(wanted)
         if wanted is not None and not found:
             self._namespace(wanted)
-        return found
+        return sorted(found)
 
     def exists(self, view: str | Identifier) -> bool:
-        """Whether the catalog holds a view of this name."""
-        if self._rest is not None:
-            return self._rest.load(self.identify(view)) is not None
-        return self._views.get(self.identify(view))[1] == VIEW
+        """Whether the catalog holds a view of this name, or one that cannot be read."""
+        identifier = self.identify(view)
+        if self._rest is None and self._views.get(identifier)[1] == VIEW:
+            return True  # even if its metadata file is lost
+        try:
+            self.load(identifier)
+        except ViewNotFoundError:
+            return False
+        except (InvalidMetadataError, MetadataFileNotFoundError):
+            return True
+        return True
 
     def new_location(self, view: Identifier) -> str:
         """Return a new directory for a view: its names as safe path segments, and a uuid.
@@ -302,19 +341,30 @@ class MaterializedViewCatalog:
                 f"namespace {'.'.join(namespace)!r} does not exist in catalog {self.name!r}; create it first"
             ) from None
 
-    def create(self, view: str | Identifier, metadata: ViewMetadata, location: str | None = None) -> LoadedView:
+    def create(
+        self,
+        view: str | Identifier,
+        metadata: ViewMetadata,
+        location: str | None = None,
+        *,
+        template: Identifier | None = None,
+    ) -> LoadedView:
         """Write the first metadata file of a view and add its row.
 
         Args:
             view: The view.
             metadata: Its metadata.
             location: The metadata file, if it is already written. The caller deletes it if the name is taken.
+            template: The table with the view's columns, if the view itself becomes a table.
 
         Raises:
             AlreadyExistsError: The name is taken.
             CommitStateUnknownError: No answer. The view may be created, even later. Nothing is deleted.
+            UnsupportedError: The catalog does not keep tags.
         """
         identifier = self.identify(view)
+        if template is not None:
+            return self._create_table(identifier, metadata, template)
         if self._rest is not None:
             return self._rest.create(identifier, metadata)
         first = location or self.write_metadata(metadata, number=0)
@@ -326,6 +376,30 @@ class MaterializedViewCatalog:
             raise
         settings = parse_settings(metadata.properties, view=str(identifier), location=first)
         return LoadedView(identifier, first, metadata, settings)
+
+    def _create_table(self, view: Identifier, metadata: ViewMetadata, template: Identifier) -> LoadedView:
+        try:
+            self._table_views.create(view, metadata, template)
+        except AlreadyExistsError:
+            kind = "view" if self.exists(view) else "table"
+            raise AlreadyExistsError(f"a {kind} {view} exists already; choose another name or use replace") from None
+        return self._with_tags(self.load(view))
+
+    def _with_tags(self, view: LoadedView) -> LoadedView:
+        """Return a new view that is a table, after a check that the catalog has kept its tag.
+
+        Raises:
+            UnsupportedError: It was dropped without an error. The view is removed again.
+        """
+        if view.holder is None or view.holder.tagged is not None:
+            return view
+        uuid = view.holder.table.table_uuid
+        self.tables.drop(view.identifier, uuid=uuid, owner=view.identifier)
+        raise UnsupportedError(
+            f"catalog {self.name!r} accepted a tag of the table {view.identifier} and does not keep it: no refresh "
+            "could be staged or published there. Nothing was created; keep materialized views in a catalog with "
+            "branches and tags, base tables may be in this one"
+        )
 
     def write_metadata(self, metadata: ViewMetadata, *, number: int) -> str:
         """Write a view metadata file under a new name, and return the name. No pointer names it yet."""
@@ -342,6 +416,9 @@ class MaterializedViewCatalog:
 
         A REST catalog applies the changes to the current state of the view, which may be newer.
         """
+        if view.holder is not None:
+            change = definition_change(view.identifier, view.holder, metadata)
+            return self.commit_table(view.identifier, view.holder.table.table_uuid or "", change) is not None
         if self._rest is not None:
             return self._rest.replace(view, metadata)
         new = self.write_metadata(metadata, number=next_number(view.metadata_location))
@@ -502,7 +579,7 @@ class MaterializedViewCatalog:
 
     def stored_view(self, view: LoadedView) -> dict[str, Any]:
         """Return a view's metadata as stored, or as a REST catalog returns it."""
-        if self._rest is not None:
+        if self._rest is not None or view.holder is not None:
             return view.metadata.document()
         what = f"view {view.identifier}, metadata file"
         return decode(self.files.read(view.metadata_location, what=what), source=what)

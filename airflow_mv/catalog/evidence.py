@@ -11,6 +11,7 @@ from airflow_mv.catalog.catalog import MaterializedViewCatalog, next_number
 from airflow_mv.catalog.layouts import stored_layout
 from airflow_mv.catalog.loaded import LoadedStorage, LoadedView
 from airflow_mv.catalog.sql import TABLE, VIEW, Row
+from airflow_mv.catalog.table_views import view_in_table
 from airflow_mv.catalog.untrusted_input import (
     allowed_folders,
     check_confined,
@@ -21,7 +22,6 @@ from airflow_mv.errors import (
     MetadataFileNotFoundError,
     NotFoundError,
     NotMaterializedError,
-    ViewNotFoundError,
 )
 from airflow_mv.spec.identifiers import Identifier
 from airflow_mv.spec.materialized_view import STORAGE_TABLE_UUID_PROPERTY, StorageState
@@ -135,8 +135,9 @@ class Evidence:
         """
         identifier = catalog.identify(view)
         row = catalog.row(identifier) if catalog.has_rows else None
-        if catalog.has_rows and (row is None or row.kind != VIEW):
-            raise ViewNotFoundError(f"there is no view {identifier} in catalog {catalog.name!r}")
+        if row is None or row.kind != VIEW:
+            # Behind a server there are no rows. A view that is a table has the table's row, and no file of its own.
+            return cls(catalog, catalog.load(identifier).identifier if catalog.has_rows else identifier, None)
         return cls(catalog, identifier, row)
 
     # -- view metadata files --------------------------------------------------------------------
@@ -234,6 +235,28 @@ class Evidence:
         """Return the storage table as a REST server returns it."""
         storage = self.catalog.load_storage(view)
         return TableFile(storage.location, self.catalog.stored_table(view, storage), storage)
+
+
+def earlier_table_view(catalog: MaterializedViewCatalog, view: Identifier) -> LoadedView | None:
+    """Return a view that is a table from an earlier metadata file, if the table's current one cannot be read.
+
+    This is the file that the row named before, or else the newest in the metadata folder. Each of them names the view.
+    """
+    row = catalog.row(view) if catalog.has_rows else None
+    if row is None or row.kind != TABLE:
+        return None
+    folder = row.location.rpartition("/")[0]
+    listed = [file.location for file in catalog.files.list(folder) if file.location.endswith(_SUFFIXES)]
+    newest = sorted(listed, key=next_number, reverse=True)[:_EARLIER]
+    for location in (*([row.previous] if row.previous else []), *newest):
+        try:
+            table = parse_table(catalog.files.read(location, what=f"table {view}, metadata file"), source=location)
+            found = view_in_table(view, location, table)
+        except (InvalidMetadataError, MetadataFileNotFoundError):
+            continue
+        if found is not None:
+            return found
+    return None
 
 
 def folder_of(catalog: MaterializedViewCatalog, view: Identifier) -> str:

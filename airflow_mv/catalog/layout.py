@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
 from typing import ClassVar
 
 from airflow_mv.catalog.loaded import LoadedStorage, LoadedView, ReadsTables
@@ -21,10 +20,12 @@ class StoredLayout(ABC):
     name: ClassVar[Layout]
     #: Whether publication needs a compare-and-swap of the view's pointer, which only a SQL catalog supports.
     swaps_pointers: ClassVar[bool]
+    #: Whether the catalog must have views. Otherwise the storage table holds the definition.
+    needs_views: ClassVar[bool]
 
     @abstractmethod
-    def claims(self, properties: Mapping[str, str]) -> bool:
-        """Whether a view with these properties has this layout."""
+    def claims(self, view: LoadedView) -> bool:
+        """Whether a view has this layout."""
 
     @abstractmethod
     def place(self, view: LoadedView) -> StoragePlace:

@@ -14,7 +14,13 @@ from pyiceberg.table import Table
 from airflow_mv.errors import InvalidIdentifierError, InvalidMetadataError, NotMaterializedError
 from airflow_mv.script import Target
 from airflow_mv.spec.identifiers import Identifier, StoragePlace, split
-from airflow_mv.spec.materialized_view import STORAGE_TABLE_PROPERTY, RefreshRecord, StorageState, ViewSettings
+from airflow_mv.spec.materialized_view import (
+    STORAGE_TABLE_PROPERTY,
+    RefreshRecord,
+    StorageState,
+    ViewSettings,
+    definition_tag,
+)
 from airflow_mv.spec.table import TableMetadata
 from airflow_mv.spec.view import ViewMetadata
 
@@ -65,6 +71,11 @@ class LoadedStorage(ABC):
         return msgspec.structs.replace(self.table, current_snapshot_id=self.rows_snapshot)
 
     @property
+    def template(self) -> Identifier | None:
+        """Its name, if it only shows the columns of a table that is created for the view, under the view's name."""
+        return None
+
+    @property
     @abstractmethod
     def name(self) -> Identifier | None:
         """Its name in the catalog, if it has one."""
@@ -98,6 +109,11 @@ class LoadedStorage(ABC):
     @abstractmethod
     def target(self) -> Target:
         """How the statements of a refresh name the table."""
+
+    @property
+    def replacing_target(self) -> Target:
+        """How the statements of a refresh that replaces the columns name the table."""
+        return self.target
 
     @property
     @abstractmethod
@@ -201,6 +217,30 @@ class ReadsTables(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
+class Holder:
+    """The table that holds a view's definition, in the layout ``table``.
+
+    Args:
+        table: The table, as it was when the definition was read.
+        definition_id: The id of the change that wrote the definition.
+    """
+
+    table: TableMetadata
+    definition_id: str
+
+    @property
+    def tag(self) -> str:
+        """The tag that exists as long as this is the definition."""
+        return definition_tag(self.definition_id)
+
+    @property
+    def tagged(self) -> int | None:
+        """The snapshot with the tag; ``None`` if another writer has removed the tag."""
+        ref = self.table.refs.get(self.tag)
+        return ref.snapshot_id if ref else None
+
+
+@dataclass(frozen=True, slots=True)
 class LoadedView:
     """The state of a view in one metadata file; the base of every swap.
 
@@ -209,12 +249,21 @@ class LoadedView:
         metadata_location: The file that the pointer named when it was read.
         metadata: Its content.
         settings: The materialization's settings, or ``None`` for a plain view.
+        holder: The table that holds the definition, if it is not a view's metadata file.
     """
 
     identifier: Identifier
     metadata_location: str
     metadata: ViewMetadata
     settings: ViewSettings | None
+    holder: Holder | None = None
+
+    @property
+    def base(self) -> str:
+        """The state that a change of the definition requires: as long as it is the same, the change may be applied."""
+        if self.holder is None:
+            return self.metadata_location
+        return f"{self.holder.table.table_uuid}@{self.holder.tagged}#{self.holder.definition_id}"
 
     @property
     def default_catalog(self) -> str:

@@ -130,7 +130,7 @@ def from_server(catalog: Catalog, views: RestViews, own: frozenset[str]) -> Iter
         spaces = list(views.namespaces())
     for space in spaces:
         yield from _tables(catalog, space, own)
-    for space, name in views.names(None):
+    for space, name in views.names(None) if views.supported else ():
         if _dotted(space, name, catalog.name) not in own:
             yield from _view(views, Identifier(catalog.name, space, name))
 

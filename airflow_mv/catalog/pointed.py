@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -119,8 +119,9 @@ class PointedLayout(StoredLayout):
 
     name = "pointed"
     swaps_pointers = True
+    needs_views = True
 
-    def claims(self, properties: Mapping[str, str]) -> bool:
+    def claims(self, view: LoadedView) -> bool:
         """Whether no other layout does."""
         return True
 

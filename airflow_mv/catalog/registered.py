@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
@@ -51,9 +51,7 @@ class RegisteredStorage(LoadedStorage):
     @property
     def base(self) -> str:
         """Table, snapshot and refresh. The metadata file also changes with branches and unrelated properties."""
-        state = self.state
-        current = (state.rollback_id or state.current_refresh_id) if state else None
-        return f"{self.table.table_uuid}@{self.table.head}#{current}"
+        return rows_state(self)
 
     @property
     def intact(self) -> bool:
@@ -142,10 +140,11 @@ class RegisteredLayout(StoredLayout):
 
     name = "registered"
     swaps_pointers = False
+    needs_views = True
 
-    def claims(self, properties: Mapping[str, str]) -> bool:
+    def claims(self, view: LoadedView) -> bool:
         """Whether the view names a table of the catalog."""
-        return STORAGE_TABLE_PROPERTY in properties
+        return STORAGE_TABLE_PROPERTY in view.metadata.properties
 
     def place(self, view: LoadedView) -> StoragePlace:
         """Return the name that the view gives."""
@@ -184,3 +183,10 @@ def _named(view: LoadedView) -> Identifier:
     if view.storage_table is None:
         raise InvalidMetadataError(f"view {view.identifier} names no storage table")
     return view.storage_table
+
+
+def rows_state(storage: LoadedStorage) -> str:
+    """Return the state of a storage table's rows: table, snapshot and refresh."""
+    state = storage.state
+    current = (state.rollback_id or state.current_refresh_id) if state else None
+    return f"{storage.table.table_uuid}@{storage.table.head}#{current}"

@@ -39,6 +39,13 @@ log = logging.getLogger(__name__)
 #: Placeholder for a location that the server chooses.
 CHOSEN_BY_THE_CATALOG = "chosen-by-the-catalog"
 _NEEDED = (Capability.V1_LOAD_VIEW, Capability.V1_LIST_VIEWS)
+_NEEDED_FOR_TABLES = (
+    Capability.V1_LOAD_TABLE,
+    Capability.V1_LIST_TABLES,
+    Capability.V1_CREATE_TABLE,
+    Capability.V1_UPDATE_TABLE,
+    Capability.V1_DELETE_TABLE,
+)
 _LAST_ADDED = -1
 
 
@@ -57,6 +64,11 @@ class RestViews:
     def supported(self) -> bool:
         """Whether the server declares that it supports views."""
         return all(endpoint in endpoints_of(self._catalog) for endpoint in _NEEDED)
+
+    @property
+    def commits_tables(self) -> bool:
+        """Whether the server declares that it supports what a view needs that is a table."""
+        return all(endpoint in endpoints_of(self._catalog) for endpoint in _NEEDED_FOR_TABLES)
 
     def load(self, view: Identifier) -> LoadedView | None:
         """Load a view, or return ``None`` if there is none of this name.

@@ -117,6 +117,16 @@ class SqlPointers:
             rows = session.execute(query.order_by(IcebergTables.table_namespace, IcebergTables.table_name)).all()
         return [(tuple(space.split(".")), name) for space, name in rows]
 
+    def tables(self, namespace: tuple[str, ...] | None) -> list[tuple[tuple[str, ...], str, str]]:
+        """Return ``(namespace, name, metadata location)`` of every table, of one namespace or of the whole catalog."""
+        parts = (IcebergTables.table_namespace, IcebergTables.table_name, IcebergTables.metadata_location)
+        query = select(*parts).where(IcebergTables.catalog_name == self._catalog, _is_of(TABLE))
+        if namespace is not None:
+            query = query.where(IcebergTables.table_namespace == stored_namespace(namespace))
+        with self._session() as session:
+            rows = session.execute(query.order_by(*parts[:2])).all()
+        return [(tuple(space.split(".")), name, location) for space, name, location in rows if location]
+
     def locate(self, identifiers: Sequence[Identifier]) -> dict[Identifier, tuple[str, str]]:
         """Look up many names at once: ``{identifier: (metadata location, "TABLE" | "VIEW")}``.
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 import logging
 import socket
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from pyiceberg.catalog import Catalog
@@ -15,10 +15,19 @@ from pyiceberg.exceptions import CommitFailedException, NoSuchTableError, RESTEr
 from pyiceberg.table import Table
 from pyiceberg.table.refs import SnapshotRefType
 from pyiceberg.table.update import (
+    AddPartitionSpecUpdate,
+    AddSchemaUpdate,
+    AddSnapshotUpdate,
+    AssertCurrentSchemaId,
+    AssertDefaultSpecId,
+    AssertLastAssignedFieldId,
+    AssertLastAssignedPartitionId,
     AssertRefSnapshotId,
     AssertTableUUID,
     RemoveSnapshotRefUpdate,
     RemoveSnapshotsUpdate,
+    SetCurrentSchemaUpdate,
+    SetDefaultSpecUpdate,
     SetPropertiesUpdate,
     SetSnapshotRefUpdate,
     TableRequirement,
@@ -40,6 +49,7 @@ from airflow_mv.errors import (
 from airflow_mv.script import MAX_AHEAD_MS
 from airflow_mv.spec.identifiers import Identifier
 from airflow_mv.spec.materialized_view import STORAGE_OF_PROPERTY, STORAGE_TABLE_UUID_PROPERTY
+from airflow_mv.spec.new_columns import NewColumns
 from airflow_mv.spec.table import TableMetadata
 
 log = logging.getLogger(__name__)
@@ -56,6 +66,7 @@ class TableChange:
         removes: Branches and tags to remove.
         properties: Properties to set.
         drops: Ids of snapshots to remove.
+        columns: Rows with other columns to add.
     """
 
     requires: Mapping[str, int | None] = field(default_factory=dict)
@@ -64,6 +75,7 @@ class TableChange:
     removes: tuple[str, ...] = ()
     properties: Mapping[str, str] = field(default_factory=dict)
     drops: tuple[int, ...] = ()
+    columns: NewColumns | None = None
 
 
 def require_own(view: LoadedView, name: Identifier, table: TableMetadata | None) -> TableMetadata:
@@ -153,15 +165,22 @@ class StorageTables:
             CommitStateUnknownError: No answer, or an inconclusive one. The commit may be applied, even later.
             InvalidMetadataError: A property of the table names a class to load.
         """
-        table = self.open(name)
+        try:
+            table = self.open(name)
+        except MetadataFileNotFoundError:
+            raise
+        except NotFoundError:
+            return None  # the requirement of the uuid is not met
         require_no_writer(table, name)
         self._require_clock(table, name)
         named = {*change.drops, *change.branches.values(), *change.tags.values()}
-        if not named <= {item.snapshot_id for item in table.snapshots()}:
+        added = {item["snapshot-id"] for item in change.columns.snapshots} if change.columns else set()
+        if not named <= added | {item.snapshot_id for item in table.snapshots()}:
             return None  # no requirement covers this, and Java's server calls the request malformed
         requirements: tuple[TableRequirement, ...] = (
             AssertTableUUID(uuid=uuid),
             *(AssertRefSnapshotId(ref=ref, snapshot_id=snapshot) for ref, snapshot in change.requires.items()),
+            *(_required(key, value) for key, value in (change.columns.required if change.columns else {}).items()),
         )
         with answered(self._catalog.name, f"a commit to table {name}"):
             try:
@@ -197,10 +216,23 @@ class StorageTables:
         # The file was written before now, by the store's clock: if it is recent, the clock need not be read.
         if now_ms <= self._files.modified_ms(table.metadata_location) + MAX_AHEAD_MS:
             return
-        ahead_ms = now_ms - self._files.now_ms(table.metadata_location.rpartition("/")[0])
+        self.require_clock_at(table.metadata_location.rpartition("/")[0], f"table {name}", now_ms)
+
+    def require_clock_at(self, folder: str, what: str, now_ms: int | None = None) -> None:
+        """Check that this host's clock is not ahead of a store's clock.
+
+        Args:
+            folder: A folder of the store.
+            what: What is changed, for the message.
+            now_ms: This host's time; by default it is read.
+
+        Raises:
+            ClockError: It is ahead.
+        """
+        ahead_ms = (time.time_ns() // 1_000_000 if now_ms is None else now_ms) - self._files.now_ms(folder)
         if ahead_ms > MAX_AHEAD_MS:
             raise ClockError(
-                f"table {name}: the clock of this host ({socket.gethostname()}) is {ahead_ms / 1000:.0f} s ahead of "
+                f"{what}: the clock of this host ({socket.gethostname()}) is {ahead_ms / 1000:.0f} s ahead of "
                 "the store's clock. Nothing was published. Set it right, then try again"
             )
 
@@ -251,11 +283,37 @@ def _updates(change: TableChange) -> tuple[TableUpdate, ...]:
     branches = ((name, SnapshotRefType.BRANCH, snapshot) for name, snapshot in change.branches.items())
     tags = ((name, SnapshotRefType.TAG, snapshot) for name, snapshot in change.tags.items())
     return (
+        *(_adding(change.columns) if change.columns else ()),
         *(_ref(*ref) for ref in (*branches, *tags)),
         *((SetPropertiesUpdate(updates=dict(change.properties)),) if change.properties else ()),
         *(RemoveSnapshotRefUpdate(ref_name=name) for name in change.removes),
         *((_forget(change.drops),) if change.drops else ()),
     )
+
+
+#: The requirements for the fields of :attr:`NewColumns.required`, each with the name of its value.
+_REQUIREMENTS: dict[str, tuple[type[TableRequirement], str]] = {
+    "current-schema-id": (AssertCurrentSchemaId, "current-schema-id"),
+    "last-column-id": (AssertLastAssignedFieldId, "last-assigned-field-id"),
+    "default-spec-id": (AssertDefaultSpecId, "default-spec-id"),
+    "last-partition-id": (AssertLastAssignedPartitionId, "last-assigned-partition-id"),
+}
+
+
+def _required(key: str, value: int) -> TableRequirement:
+    kind, name = _REQUIREMENTS[key]
+    return kind.model_validate({name: value})
+
+
+def _adding(columns: NewColumns) -> Iterator[TableUpdate]:
+    for schema in columns.schemas:
+        yield AddSchemaUpdate.model_validate({"schema": schema})
+    yield SetCurrentSchemaUpdate.model_validate({"schema-id": columns.schema_id})
+    for spec in columns.specs:
+        yield AddPartitionSpecUpdate.model_validate({"spec": spec})
+    yield SetDefaultSpecUpdate.model_validate({"spec-id": columns.spec_id})
+    for snapshot in columns.snapshots:
+        yield AddSnapshotUpdate.model_validate({"snapshot": snapshot})
 
 
 def _ref(name: str, kind: SnapshotRefType, snapshot_id: int) -> SetSnapshotRefUpdate:

@@ -64,8 +64,9 @@ def main() -> None:
 @click.option(
     "--layout",
     metavar="NAME",
-    help="Where the storage table is: named by the view only, or a table of the catalog that any engine reads by its "
-    "name. By default pointed; registered in a REST catalog.",
+    help="Where the storage table is: pointed (named by the view only), registered (a table beside the view), or table "
+    "(the view itself is a table, which any engine reads by the view's name). By default pointed; registered in a REST "
+    "catalog with views, table in one without.",
 )
 @click.option("--property", "properties", multiple=True, metavar="K=V", help="View property.")
 @click.option("--replace", is_flag=True, help="Give an existing materialized view this definition.")

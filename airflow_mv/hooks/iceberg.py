@@ -7,7 +7,7 @@ import json
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from airflow.sdk import BaseHook, Connection
+from airflow.sdk import BaseHook, Connection, conf
 from airflow.sdk.exceptions import AirflowNotFoundException
 from airflow.sdk.log import mask_secret
 
@@ -49,7 +49,12 @@ def iceberg_hook(given: Connection, name: str) -> IcebergHook:
 
 
 def completed(conn_id: str) -> Connection:
-    """Load an ``iceberg`` connection, with the URI of a SQL catalog completed by login and password."""
+    """Load an ``iceberg`` connection, with the URI of a SQL catalog completed by login and password.
+
+    If its extra chooses no layout of new views, Airflow's option ``[airflow_mv] layout`` does.
+    """
+    from airflow_mv.catalog.catalog import LAYOUT_PROPERTY
+
     try:
         given = BaseHook.get_connection(conn_id)
     except AirflowNotFoundException:
@@ -68,6 +73,8 @@ def completed(conn_id: str) -> Connection:
     host = given.host
     if extra["type"] == "sql" and uri:
         extra["uri"], host = _with_login(conn_id, str(uri), given), None
+    if layout := conf.get("airflow_mv", "layout", fallback=""):
+        extra.setdefault(LAYOUT_PROPERTY, layout)
     mask(extra)
     return Connection(
         conn_id=conn_id,

@@ -7,7 +7,7 @@ import logging
 from dataclasses import dataclass
 
 from airflow_mv.catalog import LoadedView, MaterializedViewCatalog
-from airflow_mv.catalog.evidence import Evidence
+from airflow_mv.catalog.evidence import Evidence, earlier_table_view
 from airflow_mv.catalog.sql import VIEW
 from airflow_mv.errors import (
     CatalogUnavailableError,
@@ -18,7 +18,9 @@ from airflow_mv.errors import (
     ViewNotFoundError,
 )
 from airflow_mv.maintenance.orphans import Collected, delete_all
-from airflow_mv.publish.protocol import Change, Effects, Verdict, commit
+from airflow_mv.publish.layouts import layout_of_view
+from airflow_mv.publish.protocol import Effects
+from airflow_mv.publish.removal import drop_by_name
 from airflow_mv.publish.view_change import drop_storage
 from airflow_mv.spec.identifiers import Identifier
 
@@ -76,67 +78,12 @@ def drop(
     loaded = _loaded_or_proven(catalog, identifier, force=force)
     if loaded is not None:
         log.info("Dropping %s; its files stay at %s", identifier, loaded.materialized.storage_table_location)
+    if loaded is None:
+        drop_by_name(catalog, identifier, known=False)
+        return Dropped(identifier)
     # The view first: a view without its storage table is broken, a storage table without its view is only a leftover.
-    if loaded is not None and catalog.has_rows:
-        commit(DropView(catalog, loaded, effects or Effects()))
-    else:
-        _drop_by_name(catalog, identifier, known=loaded is not None)
-    return Dropped(identifier, drop_storage(catalog, loaded, force=force) if loaded is not None else None)
-
-
-class DropView(Change[str | None]):
-    """The removal of a view from a SQL catalog. Another view that was created under its name since then stays.
-
-    Args:
-        catalog: Where the view is.
-        view: The view.
-        effects: Clock, sleep and jitter.
-    """
-
-    def __init__(self, catalog: MaterializedViewCatalog, view: LoadedView, effects: Effects) -> None:
-        super().__init__(f"view {view.identifier}", "its removal", effects)
-        self._catalog, self._view = catalog, view
-        self._base: str | None = None
-
-    def load(self) -> str | None:
-        """Return the metadata file that the view's row names, "" if it names none; ``None`` if there is no row."""
-        row = self._catalog.row(self._view.identifier)
-        return row.location if row is not None and row.kind == VIEW else None
-
-    def judge(self, state: str | None) -> Verdict:
-        """``LANDED`` if there is no view of this name, or another one."""
-        if state is None:
-            return Verdict.LANDED
-        if state == self._view.metadata_location:
-            return Verdict.READY
-        try:
-            found = self._catalog.load_at(self._view.identifier, state)
-        except (InvalidMetadataError, MetadataFileNotFoundError):
-            return Verdict.READY  # an earlier file has proven whose row it is
-        return Verdict.READY if found.metadata.view_uuid == self._view.metadata.view_uuid else Verdict.LANDED
-
-    def send(self, state: str | None) -> bool:
-        """Remove the row, if it has not changed since it was read."""
-        self._base = state
-        if state:
-            return self._catalog.drop_row(self._view.identifier, state)
-        _drop_by_name(self._catalog, self._view.identifier, known=True)
-        return True
-
-    def may_land(self, state: str | None) -> bool:
-        """Whether the row is as it was when the removal was sent."""
-        return state == self._base
-
-
-def _drop_by_name(catalog: MaterializedViewCatalog, view: Identifier, *, known: bool) -> None:
-    """Drop the view of a name: a REST server takes no condition, and the row of an unknown view may name anything."""
-    try:
-        catalog.drop(view)
-    except ViewNotFoundError:
-        if not known:
-            raise
-        # It was dropped since it was loaded: by another client, or by us, and the answer was lost.
-        log.info("%s is not in the catalog any more", view)
+    layout_of_view(loaded).drop_view(catalog, loaded, effects or Effects())
+    return Dropped(identifier, drop_storage(catalog, loaded, force=force))
 
 
 def _loaded_or_proven(catalog: MaterializedViewCatalog, view: Identifier, *, force: bool) -> LoadedView | None:
@@ -152,7 +99,7 @@ def _loaded_or_proven(catalog: MaterializedViewCatalog, view: Identifier, *, for
         _require_force(view, error, force=force)
         return None
     except (InvalidMetadataError, MetadataFileNotFoundError) as error:
-        proven = Evidence.of(catalog, view).earlier_view() if catalog.has_rows else None
+        proven = _earlier(catalog, view)
         if proven is not None and proven.settings is not None:
             return proven
         if force:
@@ -167,6 +114,26 @@ def _loaded_or_proven(catalog: MaterializedViewCatalog, view: Identifier, *, for
             raise
         _require_force_unread(view, error, force=force)
         return None
+
+
+def _earlier(catalog: MaterializedViewCatalog, view: Identifier) -> LoadedView | None:
+    """Return a view of a SQL catalog from an earlier metadata file, if there is proof that it is this view's.
+
+    Raises:
+        InvalidMetadataError: The name is a table, and nothing proves that it is a view. No table of others is dropped.
+    """
+    row = catalog.row(view) if catalog.has_rows else None
+    if row is None:
+        return None
+    if row.kind == VIEW:
+        return Evidence.of(catalog, view).earlier_view()
+    found = earlier_table_view(catalog, view)
+    if found is None:
+        raise InvalidMetadataError(
+            f"{view} is a table whose metadata file {row.location} cannot be read, and no earlier one proves that it "
+            "is a materialized view: nothing was dropped. Drop the table with the program that made it"
+        )
+    return found
 
 
 def _require_force_unread(view: Identifier, error: MaterializedViewError, *, force: bool) -> None:

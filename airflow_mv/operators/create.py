@@ -40,7 +40,7 @@ class CreateMaterializedViewOperator(MaterializedViewSparkOperator):
         properties: More view properties.
         checks: The view's own checks, which the rows of every refresh must pass before they are published
             (templated); see :mod:`airflow_mv.checks`.
-        layout: ``pointed`` or ``registered``; by default the catalog's preferred layout.
+        layout: ``pointed``, ``registered`` or ``table``; by default the catalog's preferred layout.
         replace: Give an existing materialized view this definition.
         **kwargs: All that ``SparkSubmitOperator`` takes.
     """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Publish changes of views: one protocol for all changes, and two layouts of the storage table."""
+"""Publish changes of views: one protocol for all changes, and three layouts of the storage table."""
 
 from __future__ import annotations
 

@@ -12,6 +12,7 @@ from airflow_mv.catalog import Layout, LoadedStorage, LoadedView, MaterializedVi
 from airflow_mv.errors import InvalidMetadataError
 from airflow_mv.publish.protocol import Effects
 from airflow_mv.publish.refresh import Attempt, PlannedRefresh, Staged
+from airflow_mv.publish.removal import drop_entry
 from airflow_mv.script import Outcome, Script
 
 
@@ -89,6 +90,19 @@ class StorageLayout(ABC):
 
         The catalog must have rows, see :attr:`airflow_mv.catalog.MaterializedViewCatalog.has_rows`.
         """
+
+    def drop_view(self, catalog: MaterializedViewCatalog, view: LoadedView, effects: Effects) -> None:
+        """Remove a view from the catalog, before its storage table.
+
+        Args:
+            catalog: Where the view is.
+            view: The view.
+            effects: Clock, sleep and jitter.
+
+        Raises:
+            CommitStateUnknownError: The catalog gave no answer: it is not known whether the view is dropped.
+        """
+        drop_entry(catalog, view, effects)
 
     @abstractmethod
     def drop_storage(self, catalog: MaterializedViewCatalog, view: LoadedView, *, force: bool) -> str | None:

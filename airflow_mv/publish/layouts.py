@@ -9,10 +9,11 @@ from airflow_mv.publish.layout import StorageLayout
 from airflow_mv.publish.pointed import PointedPublication
 from airflow_mv.publish.refresh import PlannedRefresh
 from airflow_mv.publish.registered import RegisteredPublication
+from airflow_mv.publish.table import TablePublication
 
 #: Layouts by name. :mod:`airflow_mv.catalog.layouts` has the same names.
 LAYOUTS: dict[Layout, StorageLayout] = {
-    layout.name: layout for layout in (PointedPublication(), RegisteredPublication())
+    layout.name: layout for layout in (PointedPublication(), RegisteredPublication(), TablePublication())
 }
 
 

@@ -104,10 +104,10 @@ def _write_storage(catalog: MaterializedViewCatalog, view: LoadedView, storage: 
     source = staged.where or plan.storage_table_location
     what = f"view {plan.view}, staged storage table file"
     if staged.where is not None:
-        _require_inside(staged.where, storage, what=what)
+        require_inside(staged.where, storage, what=what)
     data = catalog.files.read(source, what=what)
     table = parse_table(data, source=f"{what} {source}")
-    _check_staged(plan, storage, table, source)
+    check_staged(plan, storage, table, source)
     catalog.flush(view, [item for item in table.snapshots if item.snapshot_id not in storage.table.by_id])
     snapshot = table.find(table.head) if table.head is not None else None
     state = next_state(staged, view, storage, snapshot, now_ms=now_ms)
@@ -198,7 +198,7 @@ def _write(catalog: MaterializedViewCatalog, folder: str, document: dict[str, An
     return location
 
 
-def _check_staged(plan: PlannedRefresh, storage: LoadedStorage, staged: TableMetadata, source: str) -> None:
+def check_staged(plan: PlannedRefresh, storage: LoadedStorage, staged: TableMetadata, source: str) -> None:
     """Refuse staged metadata that was not computed on the storage state that the plan names."""
     if staged.table_uuid != storage.table.table_uuid:
         raise InvalidMetadataError(
@@ -210,10 +210,10 @@ def _check_staged(plan: PlannedRefresh, storage: LoadedStorage, staged: TableMet
             f"view {plan.view}: the staged file {source} does not follow from {plan.storage_table_location}: "
             "stage again"
         )
-    _require_inside(staged.location, storage, what=f"view {plan.view}, staged file {source}, field 'location'")
+    require_inside(staged.location, storage, what=f"view {plan.view}, staged file {source}, field 'location'")
 
 
-def _require_inside(location: str, storage: LoadedStorage, *, what: str) -> None:
+def require_inside(location: str, storage: LoadedStorage, *, what: str) -> None:
     """Refuse a location outside the storage table, because a job's report is untrusted."""
     check_location(location, what=what)
     if not lies_in(location, (storage.table.location,)):

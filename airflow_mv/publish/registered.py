@@ -83,12 +83,12 @@ class RegisteredAttempt:
     def send(self, view: LoadedView, storage: LoadedStorage) -> str | None:
         """Commit to the storage table."""
         table = self._staged.plan.storage_table or _name(storage)
-        change = self._change(view, storage)
+        change = self.change(view, storage)
         location = self._catalog.commit_table(table, storage.table.table_uuid or "", change)
         log.info("Commit to %s: %s", table, "done" if location else "refused, it has moved")
-        return location if location is not None and self._is_read(view) else None
+        return location if location is not None and self.is_read(view) else None
 
-    def _is_read(self, view: LoadedView) -> bool:
+    def is_read(self, view: LoadedView) -> bool:
         """Whether the view still names the storage table: a commit to a table cannot require that.
 
         ``create --replace`` may have given the view another one in between. Then the refresh is in the old table, where
@@ -101,9 +101,10 @@ class RegisteredAttempt:
         names = (STORAGE_TABLE_PROPERTY, STORAGE_TABLE_UUID_PROPERTY)
         return all(now.metadata.properties.get(key) == view.metadata.properties.get(key) for key in names)
 
-    def _change(self, view: LoadedView, storage: LoadedStorage) -> TableChange:
+    def change(self, view: LoadedView, storage: LoadedStorage) -> TableChange:
+        """Return the commit that publishes the refresh on a state of the view and its storage table."""
         plan, branch = self._staged.plan, self._staged.where
-        snapshot = self._snapshot(view, storage)
+        snapshot = self.snapshot(view, storage)
         if self._now_ms is None:
             self._now_ms = self._time(storage)
         state = next_state(self._staged, view, storage, snapshot, now_ms=self._now_ms)
@@ -137,7 +138,7 @@ class RegisteredAttempt:
             return now_ms
         return now_ms if now_ms <= store_ms + MAX_AHEAD_MS else store_ms
 
-    def _snapshot(self, view: LoadedView, storage: LoadedStorage) -> Snapshot:
+    def snapshot(self, view: LoadedView, storage: LoadedStorage) -> Snapshot:
         """Return the snapshot with the refresh's rows: the staged one, or the present one."""
         plan, branch = self._staged.plan, self._staged.where
         ref = storage.table.refs.get(branch) if branch else None

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import logging
 from abc import abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -42,13 +42,19 @@ class CreateView(Change[LoadedView | None]):
         view: Its name.
         metadata: Its first metadata.
         effects: Clock, sleep and jitter.
+        template: The table with the view's columns, if the view itself becomes a table.
     """
 
     def __init__(
-        self, catalog: MaterializedViewCatalog, view: Identifier, metadata: ViewMetadata, effects: Effects
+        self,
+        catalog: MaterializedViewCatalog,
+        view: Identifier,
+        metadata: ViewMetadata,
+        effects: Effects,
+        template: Identifier | None = None,
     ) -> None:
         super().__init__(f"view {view}", "its creation", effects)
-        self._catalog, self._view, self._metadata = catalog, view, metadata
+        self._catalog, self._view, self._metadata, self._template = catalog, view, metadata, template
         self._taken: AlreadyExistsError | None = None
         self._created: LoadedView | None = None
         self._location: str | None = None
@@ -74,10 +80,10 @@ class CreateView(Change[LoadedView | None]):
 
     def send(self, _state: LoadedView | None) -> bool:
         """Add the view to the catalog, which accepts it only while the name is free."""
-        if self._location is None and self._catalog.chooses_locations:
+        if self._location is None and self._template is None and self._catalog.chooses_locations:
             self._location = self._catalog.write_metadata(self._metadata, number=0)
         try:
-            self._created = self._catalog.create(self._view, self._metadata, self._location)
+            self._created = self._catalog.create(self._view, self._metadata, self._location, template=self._template)
         except AlreadyExistsError as error:
             self._taken = error  # perhaps by an earlier copy: the next loaded state shows it
             return False
@@ -160,12 +166,12 @@ class ViewChange(Change[LoadedView]):
 
     def send(self, state: LoadedView) -> bool:
         """Replace the view's metadata by the metadata that :meth:`judge` derived from this state."""
-        self._base = state.metadata_location
+        self._base = state.base
         return self._next is None or self._catalog.replace(state, self._next)
 
     def may_land(self, state: LoadedView) -> bool:
         """Whether the view has not changed since the change was sent."""
-        return state.metadata_location == self._base
+        return state.base == self._base
 
     def publish(self) -> LoadedView:
         """Run the protocol.
@@ -227,15 +233,31 @@ class NewStorage:
 
 @contextmanager
 def discarded_on_failure(catalog: MaterializedViewCatalog, storage: NewStorage) -> Iterator[None]:
-    """Remove a new storage table from the catalog, if it is certain that its view does not name it."""
+    """Remove a new storage table from the catalog, if it is certain that its view does not name it.
+
+    A template is removed in any case.
+    """
+    template = storage.loaded.template is not None
     try:
         yield
     except (CommitStateUnknownError, CatalogUnavailableError):
+        if template:
+            _remove_template(storage, lambda: storage.loaded.remove(catalog.tables, storage.owner))
         raise
     except MaterializedViewError:
         if storage.loaded.pointers and _is_needless(catalog, storage):
             storage.discard(catalog)
         raise
+    if template:
+        _remove_template(storage, lambda: storage.discard(catalog))
+
+
+def _remove_template(storage: NewStorage, remove: Callable[[], object]) -> None:
+    """Remove a template. If that fails, an empty table stays in the catalog."""
+    try:
+        remove()
+    except MaterializedViewError as error:
+        log.warning("The table %s stays, though it is unneeded: %s", storage.loaded.place, error)
 
 
 def _is_needless(catalog: MaterializedViewCatalog, storage: NewStorage) -> bool:

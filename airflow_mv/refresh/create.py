@@ -10,7 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from airflow_mv.catalog import STORED_LAYOUTS, Layout, LoadedView, MaterializedViewCatalog, stored_layout
+from airflow_mv.catalog import STORED_LAYOUTS, Layout, LoadedView, MaterializedViewCatalog, StoredLayout, stored_layout
+from airflow_mv.catalog.catalog import LAYOUT_PROPERTY
 from airflow_mv.catalog.files import join
 from airflow_mv.catalog.places import lies_in
 from airflow_mv.catalog.untrusted_input import check_confined
@@ -67,7 +68,8 @@ class Definition:
         properties: More view properties.
         checks: The view's own checks, which the rows of every refresh must pass before they are published.
         layout: ``pointed``: the view names the storage table's metadata file. ``registered``: the storage table is
-            a table of the catalog, for any engine to read by its name. ``None``: the catalog's preferred layout.
+            a table of the catalog, for any engine to read by its name. ``table``: the view itself is a table of the
+            catalog, which any engine reads by the view's name. ``None``: the catalog's preferred layout.
     """
 
     sql: str | None
@@ -111,18 +113,33 @@ class Definition:
             ConfigurationError: There is no such layout.
             UnsupportedError: The catalog does not support it, or the view has another one.
         """
+        chosen = catalog.properties.get(LAYOUT_PROPERTY, catalog.layouts[0])
+        if chosen not in STORED_LAYOUTS:
+            raise ConfigurationError(
+                f"catalog {catalog.name!r}, property {LAYOUT_PROPERTY}: there is no layout {chosen!r}; there are: "
+                f"{', '.join(sorted(STORED_LAYOUTS))}"
+            )
         has = stored_layout(existing).name if existing and existing.settings else None
-        wanted = self.layout or has or catalog.layouts[0]
+        # A plain view cannot become a table of its name.
+        possible = [name for name in catalog.layouts if existing is None or STORED_LAYOUTS[name].needs_views]
+        wanted = self.layout or has or next(iter(possible), catalog.layouts[0])
         if wanted not in STORED_LAYOUTS:
             raise ConfigurationError(f"there is no layout {wanted!r}; there are: {', '.join(sorted(STORED_LAYOUTS))}")
         if wanted not in catalog.layouts:
             raise UnsupportedError(
-                f"catalog {catalog.name!r} cannot compare and swap the pointer of a view, which the layout {wanted!r} "
-                f"needs: use the layout {catalog.layouts[0]!r}"
+                f"catalog {catalog.name!r} {_lacking(STORED_LAYOUTS[wanted])}, which the layout {wanted!r} needs: use "
+                f"the layout {catalog.layouts[0]!r}"
             )
         if has not in (None, wanted):
             raise UnsupportedError(f"the view has the layout {has!r}: to change it, drop the view and create it again")
         return wanted
+
+
+def _lacking(layout: StoredLayout) -> str:
+    """Return what a catalog lacks that does not support a layout."""
+    if layout.swaps_pointers:
+        return "cannot compare and swap the pointer of a view"
+    return "has no views (its server's configuration names no view endpoints)"
 
 
 def create(
@@ -156,6 +173,11 @@ def create(
         return _create_new(catalog, identifier, definition, stager, effects)
     catalog.folders_of(existing)
     if definition.sql is None and existing.settings is None:
+        if not STORED_LAYOUTS[definition.layout_for(catalog, existing)].needs_views:
+            raise UnsupportedError(
+                f"{identifier} is a view, and in the layout {definition.layout!r} a materialized view is a table of "
+                "its name: drop the view first and give its query with --sql, or choose another layout"
+            )
         return _materialize(catalog, existing, definition, stager, effects)
     if not replace:
         raise AlreadyExistsError(
@@ -189,7 +211,7 @@ def _create_new(
         now_ms=_now_ms(catalog, location, effects),
     )
     with discarded_on_failure(catalog, storage):
-        return CreateView(catalog, view, metadata, effects).publish()
+        return CreateView(catalog, view, metadata, effects, storage.loaded.template).publish()
 
 
 def _materialize(

@@ -178,7 +178,7 @@ def build_script(inputs: RefreshInputs, pinned: PinnedQuery, identity: str, work
         pinned=pinned,
         columns=columns_of({"fields": loaded.metadata.schema_.fields}),
         storage=storage.table,
-        target=storage.target,
+        target=storage.target if inputs.same_schema else storage.replacing_target,
         same_schema=inputs.same_schema,
         # Only engines that load the table by name read it.
         summary=_refresh_state(inputs) if storage.pointers else {},

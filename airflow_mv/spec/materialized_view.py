@@ -34,6 +34,9 @@ STORAGE_TABLE_PROPERTY = "airflow-mv.storage-table"
 STORAGE_TABLE_UUID_PROPERTY = "airflow-mv.storage-table-uuid"
 #: Table property of a storage table in the catalog: the namespace and name of the one view that may write to it.
 STORAGE_OF_PROPERTY = "airflow-mv.storage-of"
+#: Table properties of the layout ``table``: the view's definition, and the id of the change that wrote it.
+DEFINITION_PROPERTY = "airflow-mv.definition"
+DEFINITION_ID_PROPERTY = "airflow-mv.definition-id"
 
 #: Key in a base table's ``properties``: its metadata file at the snapshot that was read.
 METADATA_LOCATION = "metadata-location"
@@ -50,8 +53,9 @@ class ViewSettings(StoredModel):
     """The view's settings for its materialization."""
 
     storage_table_location: NonEmpty
-    """Path of the storage table's current metadata file. In the registered layout it is the first one, because the
-    format requires a path; there the property ``airflow-mv.storage-table`` names the storage table."""
+    """Path of the storage table's current metadata file. In the registered layout it is the first one, and in the
+    layout ``table`` the table's folder, because the format requires a path; there the property
+    ``airflow-mv.storage-table`` names the storage table."""
     allow_stale_data: bool = False
     """Whether stored rows may be returned although base tables have changed since."""
     refresh_strategy: Literal["full", "incremental"] = "full"
@@ -277,6 +281,11 @@ def current_tag(refresh_id: str) -> str:
 def refresh_tag(refresh_id: str) -> str:
     """Return the tag that keeps the rows of a refresh, for a view that keeps its history."""
     return f"refresh-{refresh_id}"
+
+
+def definition_tag(definition_id: str) -> str:
+    """Return the tag by which a commit requires a definition (layout ``table``). No requirement can name a property."""
+    return f"airflow_mv_definition_{definition_id}"
 
 
 def staging_branch(refresh_id: str) -> str:

@@ -50,6 +50,16 @@ def test_a_connection_may_be_bound_to_one_catalog_name(airflow: Airflow, daily: 
         MaterializedViewHook().status("sales.daily")
 
 
+def test_airflows_option_chooses_the_layout_unless_the_connection_does(
+    airflow: Airflow, daily: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    airflow.connect("other", conn_type="iceberg", extra=_extra(daily, **{"airflow-mv.layout": "registered"}))
+    assert MaterializedViewHook().catalog_named("lake").layouts[0] == "pointed"
+    monkeypatch.setenv("AIRFLOW__AIRFLOW_MV__LAYOUT", "table")
+    assert MaterializedViewHook().catalog_named("lake").layouts[0] == "table"
+    assert MaterializedViewHook("other").catalog_named("lake").layouts[0] == "registered"
+
+
 def test_login_and_password_complete_the_uri_of_a_sql_catalog(
     airflow: Airflow, postgres_uri: str, tmp_path: Any
 ) -> None:

@@ -61,12 +61,12 @@ def refresh(home: Lake, *checks: Any, **options: Any) -> RefreshResult:
 
 def failing(home: Lake, *checks: Check, **options: Any) -> CheckFailedError:
     """Refresh, which must fail and leave the published rows unchanged."""
-    before, pointer = read(home), home.view("daily").metadata_location
+    before, base = read(home), home.view("daily").base
     records = len(history(home.catalog, home("daily")))
     with pytest.raises(CheckFailedError) as caught:
         refresh(home, *checks, **options)
     assert read(home) == before
-    assert home.view("daily").metadata_location == pointer
+    assert home.view("daily").base == base
     assert len(history(home.catalog, home("daily"))) == records
     return caught.value
 

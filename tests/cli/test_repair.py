@@ -137,6 +137,11 @@ def test_a_view_without_any_readable_file_is_dropped_only_with_force(home: Lake)
     shutil.rmtree(folder)
     refused = call("drop", VIEW, "--yes")
     assert refused.code == 1
+    if home.layout == "table":  # it may be a table of others
+        assert "nothing was dropped" in refused.error
+        assert call("drop", VIEW, "--yes", "--force").code == 1
+        assert "daily" in [row[2] for row in home.rows_of_catalog()]
+        return
     assert "--force" in refused.error
     assert "metadata file" in refused.error
     purged = call("drop", VIEW, "--yes", "--purge", "--force", "--json")

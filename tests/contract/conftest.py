@@ -23,9 +23,9 @@ HOMES = {
 _FOLDER = Path(__file__).parent
 _MARKS = {"postgres_uri": [pytest.mark.postgres], "rest_uri": [pytest.mark.rest]}
 #: Each catalog and each layout occurs among the others; their other combinations add little.
-_SLOW = ("sqlite-registered", "postgres-pointed")
-#: A test that runs with both of these homes runs with one of them in the normal run and with the other in the long run.
-_TURNS = ("postgres-registered", "rest-registered")
+_SLOW = ("sqlite-registered", "postgres-pointed", "postgres-table")
+#: A test with both homes of a pair runs with one of them in the normal run, and with the other in the long run.
+_TURNS = (("postgres-registered", "rest-registered"), ("sqlite-table", "rest-table"))
 
 
 def home_parameter(name: str) -> ParameterSet:
@@ -41,7 +41,7 @@ def every_home(request: pytest.FixtureRequest, warehouse: Path) -> Iterator[Lake
         yield found
 
 
-@pytest.fixture(params=[home_parameter(name) for name in HOMES if "pointed" not in name])
+@pytest.fixture(params=[home_parameter(name) for name in HOMES if name.endswith("-registered")])
 def registered_home(request: pytest.FixtureRequest, warehouse: Path) -> Iterator[Lake]:
     """An empty lake in each catalog, in the registered layout."""
     with lake(str(request.getfixturevalue(HOMES[request.param][0])), warehouse, layout="registered") as found:
@@ -49,14 +49,15 @@ def registered_home(request: pytest.FixtureRequest, warehouse: Path) -> Iterator
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Let the two catalogs with the registered layout take turns, by the name of the test and its other parameters.
+    """Let the catalogs of a pair take turns, by the name of the test and its other parameters.
 
     Most faults are planted above the catalog.
     """
     for item in items:
         if isinstance(item, pytest.Function) and item.path.is_relative_to(_FOLDER) and hasattr(item, "callspec"):
             home = _home(item.callspec.params)
-            if home in _TURNS and home == _TURNS[zlib.crc32(item.name.replace(home, "").encode()) % 2]:
+            turn = zlib.crc32(item.name.replace(home or "", "").encode()) % 2
+            if any(home == pair[turn] for pair in _TURNS):
                 item.add_marker(pytest.mark.slow)
 
 
@@ -64,4 +65,4 @@ def _home(parameters: Mapping[str, object]) -> str:
     """Return the home that a test's fixture has; none for a test with lost answers, which shares out its own cases."""
     if {"kind", "fault"} <= set(parameters):
         return ""
-    return str(parameters.get("every_home") or parameters.get("registered_home"))
+    return str(parameters.get("every_home") or parameters.get("registered_home") or parameters.get("bare"))

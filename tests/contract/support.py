@@ -31,5 +31,6 @@ def ids(home: Lake) -> list[str]:
 
 def left_over(home: Lake) -> list[str]:
     """Branches and tags of the storage table that the next refresh does not need."""
-    storage = home.storage()
-    return [name for name in storage.table.refs if name != "main" and not name.startswith("airflow_mv_at_")]
+    storage, holder = home.storage(), home.catalog.load(VIEW).holder
+    needed = {"main", holder.tag if holder else ""}
+    return [name for name in storage.table.refs if name not in needed and not name.startswith("airflow_mv_at_")]

@@ -135,7 +135,7 @@ def test_i07_a_rollback_restores_rows_and_record_and_can_be_undone(home: Lake) -
     assert result.refresh_id not in {first, second, third}
     assert home.read() == rows
     tags = [name for name in home.storage().table.refs if name.startswith("airflow_mv_at_")]
-    assert len(tags) == (home.layout == "registered")
+    assert len(tags) == (home.layout != "pointed")
 
 
 @pytest.mark.parametrize("fault", FAULTS)

@@ -285,8 +285,15 @@ class Unreadable(MaterializedViewCatalog):
 
     broken = 0
 
-    def create(self, view: str | Identifier, metadata: ViewMetadata, location: str | None = None) -> LoadedView:
-        super().create(view, metadata, location)
+    def create(
+        self,
+        view: str | Identifier,
+        metadata: ViewMetadata,
+        location: str | None = None,
+        *,
+        template: Identifier | None = None,
+    ) -> LoadedView:
+        super().create(view, metadata, location, template=template)
         raise InvalidMetadataError("the answer to a creation is not JSON (injected fault)")
 
     def replace(self, view: LoadedView, metadata: ViewMetadata) -> bool:

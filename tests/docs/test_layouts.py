@@ -33,7 +33,8 @@ def decisions_in(tree: ast.AST) -> Iterator[ast.expr]:
             case ast.UnaryOp(op=ast.Not(), operand=operand):
                 yield operand
             case ast.Compare(left=left, comparators=[right, *_]):
-                yield from (left, right)
+                # A name in a catalog is of the kind table or view.
+                yield from () if isinstance(left, ast.Attribute) and left.attr == "kind" else (left, right)
             case ast.Call(func=ast.Name("isinstance"), args=[_, classes]):
                 yield classes
 

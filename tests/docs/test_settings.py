@@ -18,7 +18,10 @@ from airflow_mv.spec.refresh_state import DEFAULT_DIALECT
 SOURCE = Path(airflow_mv.__file__).parent
 PAGE = SOURCE.parent / "docs" / "reference" / "settings.md"
 #: Keys that only this package writes.
-OWN = {"storage-table", "storage-table-uuid", "storage-of", "refresh-id", "complete", "fallback", "change-id"}
+OWN = {
+    *("storage-table", "storage-table-uuid", "storage-of", "definition", "definition-id"),
+    *("refresh-id", "complete", "fallback", "change-id"),
+}
 
 
 def rows(heading: str) -> Iterator[list[str]]:

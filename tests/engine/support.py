@@ -183,8 +183,8 @@ class Lake:
         """The stored rows, stale or not, through pyiceberg."""
         view = self.view(name)
         found = readable(self.catalog, self(name), **which) if which else None
-        location = found.storage.location if found else view.materialized.storage_table_location
-        table = StaticTable.from_metadata(location)
+        storage = found.storage if found else self.catalog.load_storage(view)
+        table = StaticTable.from_metadata(storage.location)
         return table.scan(snapshot_id=found.snapshot_id if found else None).to_arrow()
 
     def rows(self, name: str, **which: Any) -> list[tuple[Any, ...]]:
@@ -193,7 +193,7 @@ class Lake:
 
     def stored_files(self, name: str) -> list[Path]:
         """The data files of the stored rows."""
-        table = StaticTable.from_metadata(self.view(name).materialized.storage_table_location)
+        table = StaticTable.from_metadata(self.catalog.load_storage(self.view(name)).location)
         return [Path(task.file.file_path.removeprefix("file:")) for task in table.scan().plan_files()]
 
     def snapshot(self, name: str) -> int:

@@ -18,6 +18,7 @@ from airflow_mv.freshness.status import how_to_read
 from airflow_mv.refresh.read import read_arrow, readable
 from airflow_mv.spec.materialized_view import PROPERTY
 from airflow_mv.spec.stored import decode
+from tests.builders import LAYOUTS
 from tests.engine.fixtures import new_lake
 from tests.engine.support import Lake, multiset, texts
 
@@ -219,9 +220,12 @@ def _storage_document(lake: Lake) -> dict:
     return decode(MetadataFiles({}).read(location, what="storage"), source="storage")
 
 
-@pytest.mark.parametrize("layout", ["pointed", "registered"])
-def test_stored_rows_are_read_where_create_says_and_the_views_name_recomputes(lake: Lake, layout: Layout) -> None:
-    """One row per way of ``docs/reading.md``: after the refresh the base table gets a row that is not stored."""
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_stored_rows_are_read_where_create_says(lake: Lake, layout: Layout) -> None:
+    """One row per way of ``docs/reading.md``: after the refresh the base table gets a row that is not stored.
+
+    A view's name recomputes the query, a table's name has the stored rows.
+    """
     lake.table("orders", "day int, amount int", "(1, 10), (1, 20), (2, 30)")
     view = lake.create("daily", DAILY, layout=layout, allow_stale_data=True)
     lake.refresh("daily")
@@ -230,7 +234,7 @@ def test_stored_rows_are_read_where_create_says_and_the_views_name_recomputes(la
     storage = lake.catalog.load_storage(lake.view("daily"))
     described = how_to_read(view, storage)
 
-    assert rows_of(lake.sql("SELECT * FROM {ns}.daily").toArrow()) == now
+    assert rows_of(lake.sql("SELECT * FROM {ns}.daily").toArrow()) == (stored if layout == "table" else now)
     assert rows_of(airflow_mv.read(lake.spark, lake("daily"), catalog=lake.catalog).toArrow()) == stored
     batches = read_arrow(lake.catalog, readable(lake.catalog, lake("daily"))).batches
     assert set(duckdb.from_arrow(batches.read_all()).fetchall()) == stored
@@ -246,3 +250,50 @@ def test_stored_rows_are_read_where_create_says_and_the_views_name_recomputes(la
 def rows_of(table: pyarrow.Table) -> set[tuple[object, ...]]:
     """Return a table's rows as tuples."""
     return {tuple(row.values()) for row in table.to_pylist()}
+
+
+def readers(lake: Lake) -> list[tuple[list[str], set[tuple[object, ...]]]]:
+    """What plain Spark, pyiceberg and DuckDB read by the view's name: the columns and the rows."""
+    in_spark = lake.sql("SELECT * FROM {ns}.daily").toArrow()
+    in_python = lake.files.load_table((lake.namespace, "daily")).scan().to_arrow()
+    in_duckdb = duckdb.from_arrow(in_python).to_arrow_table()
+    return [(table.schema.names, rows_of(table)) for table in (in_spark, in_python, in_duckdb)]
+
+
+def test_engines_read_a_view_that_is_a_table_by_its_name_before_and_after_a_change_of_columns(lake: Lake) -> None:
+    """Renamed, retyped, reordered, dropped and added columns are seen together with their rows, and not before."""
+    lake.table("orders", "day int, amount int", "(1, 10), (1, 20), (2, 30)")
+    lake.create("daily", DAILY, layout="table", partition_by=["day"])
+    assert readers(lake) == [(["day", "amount"], set())] * 3
+    lake.refresh("daily")
+    first = [(["day", "amount"], {(1, 30), (2, 30)})] * 3
+    assert readers(lake) == first
+    before = lake.files.load_table((lake.namespace, "daily")).metadata
+
+    lake.insert("orders", "(3, 5)")
+    wider = (
+        "SELECT count(*) AS orders, cast(max(amount) AS string) AS amount, day AS date FROM {ns}.orders GROUP BY day"
+    )
+    lake.create("daily", wider, layout="table", replace=True)
+    assert readers(lake) == first
+    assert lake.status("daily").state == "definition-changed"
+    assert lake.refresh("daily").mode == "full"
+    second = [(["orders", "amount", "date"], {(2, "20", 1), (1, "30", 2), (1, "5", 3)})] * 3
+    assert readers(lake) == second
+    after = lake.files.load_table((lake.namespace, "daily")).metadata
+    assert (after.table_uuid, after.location) == (before.table_uuid, before.location)
+    assert lake.refresh("daily").outcome == "fresh"
+    assert lake.rows("daily") == sorted(second[0][1])
+
+
+def test_a_view_that_is_a_table_is_refreshed_incrementally(lake: Lake) -> None:
+    lake.table("orders", "day int, amount int", "(1, 10), (1, 20), (2, 30)")
+    properties = {"airflow-mv.incremental-up-to": "1000"}
+    lake.create("daily", DAILY, layout="table", refresh_strategy="incremental", properties=properties)
+    lake.refresh("daily")
+    lake.insert("orders", "(2, 5), (3, 5)")
+    assert lake.refresh("daily").mode in {"merge", "replace-keys"}
+    assert readers(lake) == [(["day", "amount"], {(1, 30), (2, 35), (3, 5)})] * 3
+    lake.run("DELETE FROM {ns}.orders WHERE day = 1")
+    lake.refresh("daily")
+    assert readers(lake) == [(["day", "amount"], {(2, 35), (3, 5)})] * 3

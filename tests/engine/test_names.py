@@ -99,7 +99,9 @@ def test_errors_and_check_results_have_public_names_instead_of_a_run_s(base: Lak
 
 
 @BOTH
-@pytest.mark.parametrize("tamper", [lambda text: text.replace("storage", "nothing"), lambda text: f"{text} +"])
+@pytest.mark.parametrize(
+    "tamper", [lambda text: text.replace("storage", "nothing").replace("`branch_", "`no_"), lambda text: f"{text} +"]
+)
 def test_the_error_of_a_statement_has_public_names(base: Lake, layout: str, tamper: Callable[[str], str]) -> None:
     base.create("v", GROUPED, layout=layout)
     lost: list[Outcome] = []

@@ -75,7 +75,7 @@ def test_a_stale_read_after_a_lost_answer_does_not_prove_a_failure(home: Lake, c
 def test_an_invalid_row_count_is_settled_by_reading_the_catalog(home: Lake, clock: Clock) -> None:
     """-1 is not an answer: the catalog shows whether it landed. A table commit without a row is rolled back."""
     plan, what = staged(home)
-    catalog, sent = FaultyCatalog(home.iceberg, count_unknown), 2 if home.layout == "registered" else 1
+    catalog, sent = FaultyCatalog(home.iceberg, count_unknown), 1 if home.layout == "pointed" else 2
     found = publish(catalog, plan, what, effects=clock.effects)
     assert (found.outcome, found.tries, changes(catalog)) == (PublishOutcome.COMMITTED, 2, sent)
     assert home.refresh().outcome == "fresh"
@@ -86,6 +86,8 @@ def test_a_file_that_is_truncated_while_the_process_lives_is_never_published(
     home: Lake, clock: Clock, part: str
 ) -> None:
     """The view's file or the storage table's: the next try writes another name, and a collection deletes the rest."""
+    if home.layout == "table" and part == "/storage-":
+        pytest.skip("the view's files are those of its table")
     plan, what = staged(home)
     with cut_short(part) as struck:
         found = publish(home.catalog, plan, what, effects=clock.effects)

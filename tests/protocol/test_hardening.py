@@ -221,7 +221,7 @@ class Line:
 def test_a_view_whose_row_exists_counts_as_created(either: Lake, when: str) -> None:
     """The answer to the COMMIT is lost, or the statement is sent twice and finds its own row."""
     # pyiceberg first adds the row of a storage table in the catalog.
-    Line(either, "INSERT INTO iceberg_tables", when, number=2 if either.layout == "registered" else 1)
+    Line(either, "INSERT INTO iceberg_tables", when, number=1 if either.layout == "pointed" else 2)
     created = create(either.catalog, VIEW, Definition(QUERY), stager=either.stager)
     assert exists(created.metadata_location)
     assert either.catalog.load(VIEW) == created

@@ -29,13 +29,13 @@ from tests.protocol.simulation.actors import (
 from tests.protocol.simulation.change_mutants import CHANGE_MUTANTS
 from tests.protocol.simulation.mutants import MUTANTS, Patch, metadata_named_by_version_number
 from tests.protocol.simulation.product import simulating
-from tests.protocol.simulation.registered_mutants import REGISTERED_MUTANTS, rollback_is_repeated
+from tests.protocol.simulation.registered_mutants import REGISTERED_MUTANTS, TABLE_MUTANTS, rollback_is_repeated
 from tests.protocol.simulation.schedule import Conditions, new_world, settle, simulate
 from tests.protocol.simulation.workers import Process, refresher
 from tests.protocol.simulation.world import BASES, VIEW, Violation, World
 
 #: The minimum number of schedules; more are run until all required events have occurred. The long run has other seeds.
-SCHEDULES: dict[Layout, range] = {"pointed": range(340, 410), "registered": range(80, 120)}
+SCHEDULES: dict[Layout, range] = {"pointed": range(340, 410), "registered": range(80, 120), "table": range(40)}
 #: An event that has not occurred in so many schedules is missing for a reason.
 MOST = 1_000
 #: A planted fault must be detected within so many schedules.
@@ -110,7 +110,9 @@ VIEW_EVENTS = (
     "late swap landed",
     "late swap was refused",
 )
-VIEW_SCHEDULES: dict[Layout, range] = {"pointed": range(40), "registered": range(25)}
+#: A view that is a table has no metadata file of its own to repair.
+TABLE_VIEW_EVENTS = tuple(event for event in VIEW_EVENTS if "repair" not in event)
+VIEW_SCHEDULES: dict[Layout, range] = {"pointed": range(40), "registered": range(25), "table": range(25)}
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -143,16 +145,17 @@ def test_no_schedule_loses_or_duplicates_a_change_of_the_view(layout: Layout, sc
     def events(seed: int) -> Counter[str]:
         return simulate(seed, layout=layout, conditions=Conditions.of(Random(seed), tuple(VIEW_CHANGES))).events
 
-    _require_events(schedules, VIEW_EVENTS, events)
+    _require_events(schedules, TABLE_VIEW_EVENTS if layout == "table" else VIEW_EVENTS, events)
 
 
-def test_no_schedule_loses_or_duplicates_a_creation() -> None:
+@pytest.mark.parametrize("layout", ["pointed", "table"])
+def test_no_schedule_loses_or_duplicates_a_creation(layout: Layout) -> None:
     """Two processes drop and create views repeatedly, and most answers are lost."""
 
     def events(seed: int) -> Counter[str]:
         conditions = Conditions.of(Random(seed), tuple(VIEW_CHANGES))
         actors = (*conditions.actors, (start_creating, 30), (catalog_down, 20))
-        return simulate(seed, conditions=replace(conditions, faults=4.0, actors=actors)).events
+        return simulate(seed, layout=layout, conditions=replace(conditions, faults=4.0, actors=actors)).events
 
     ends = [f"view change: {end}" for end in ("done", "CommitStateUnknownError", "AlreadyExistsError")]
     _require_events(range(20), (*ends, "create failed: CommitStateUnknownError"), events)
@@ -229,8 +232,16 @@ def test_i10_two_writers_of_one_file_name_are_detected() -> None:
 
 
 @pytest.mark.parametrize("mutant", REGISTERED_MUTANTS, ids=lambda mutant: str(mutant.__name__))
-def test_a_planted_fault_of_the_registered_layout_is_detected(mutant: Callable[[World, Patch], None]) -> None:
-    _require_found(mutant, REGISTERED_MUTANTS[mutant], layout="registered")
+@pytest.mark.parametrize("layout", ["registered", "table"])
+def test_a_planted_fault_of_the_registered_layout_is_detected(
+    layout: Layout, mutant: Callable[[World, Patch], None]
+) -> None:
+    _require_found(mutant, REGISTERED_MUTANTS[mutant], layout=layout)
+
+
+@pytest.mark.parametrize("mutant", TABLE_MUTANTS, ids=lambda mutant: str(mutant.__name__))
+def test_a_planted_fault_of_the_layout_table_is_detected(mutant: Callable[[World, Patch], None]) -> None:
+    _require_found(mutant, TABLE_MUTANTS[mutant], layout="table")
 
 
 # -- liveness ------------------------------------------------------------------------------------------

@@ -165,6 +165,12 @@ class RegisteredLake(Lake):
     layout = "registered"
 
 
+class TableLake(Lake):
+    """The same with a view that is a table."""
+
+    layout = "table"
+
+
 class FaultyLake(Lake):
     """The same with a planted fault."""
 
@@ -196,7 +202,7 @@ def _run(machine: type[Lake], examples: int, **how: Any) -> None:
     run_state_machine_as_test(machine, settings=chosen)
 
 
-@pytest.mark.parametrize(("machine", "examples"), [(Lake, 60), (RegisteredLake, 30)])
+@pytest.mark.parametrize(("machine", "examples"), [(Lake, 60), (RegisteredLake, 30), (TableLake, 30)])
 def test_no_sequence_of_events_breaks_an_invariant(machine: type[Lake], examples: int) -> None:
     """The search is the same in each run: its result does not depend on chance."""
     _run(machine, examples, derandomize=True)
@@ -204,7 +210,7 @@ def test_no_sequence_of_events_breaks_an_invariant(machine: type[Lake], examples
 
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
-@pytest.mark.parametrize("machine", [Lake, RegisteredLake])
+@pytest.mark.parametrize("machine", [Lake, RegisteredLake, TableLake])
 def test_a_longer_search_finds_no_sequence_that_breaks_an_invariant(machine: type[Lake]) -> None:
     """Each run searches differently; a failure prints the sequence."""
     _run(machine, 1_000)

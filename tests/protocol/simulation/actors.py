@@ -15,9 +15,9 @@ from airflow_mv.publish.view_change import CreateView, NewStorage, ViewChange
 from airflow_mv.refresh.create import Definition
 from airflow_mv.refresh.create import _NewDefinition as NewDefinition
 from airflow_mv.refresh.create import _NewProperties as NewProperties
+from airflow_mv.spec.identifiers import Identifier
 from airflow_mv.spec.materialized_view import (
     PROPERTY,
-    STORAGE_OF_PROPERTY,
     STORAGE_TABLE_PROPERTY,
     STORAGE_TABLE_UUID_PROPERTY,
     TIME_TRAVEL_PROPERTY,
@@ -26,7 +26,8 @@ from airflow_mv.spec.table import parse_table
 from airflow_mv.spec.view import ViewMetadata, new_view, replace_version, with_view_properties
 from tests.protocol.simulation.bases import BaseTable
 from tests.protocol.simulation.checks import files_of, past_files
-from tests.protocol.simulation.workers import Process, columns, query
+from tests.protocol.simulation.tables import columns, empty_table
+from tests.protocol.simulation.workers import Process, query
 from tests.protocol.simulation.world import BASES, GRACE, MINUTE, OWNER, STORAGE, VIEW, Row, World
 
 Actor = Callable[[World], object]
@@ -119,8 +120,12 @@ def create_view(world: World) -> bool:
     """Create the view with an empty storage table; each view has its own uuid and folder."""
     if VIEW in world.rows:
         return False
-    world.catalog.create(VIEW, _new_view(world))
+    world.catalog.create(VIEW, _new_view(world), template=_template(world))
     return True
+
+
+def _template(world: World) -> Identifier | None:
+    return STORAGE if world.is_table else None
 
 
 def _new_view(world: World) -> ViewMetadata:
@@ -129,7 +134,8 @@ def _new_view(world: World) -> ViewMetadata:
     folder = f"s3://w/v-{world.views}"
     storage = f"{folder}-storage" if world.registered else f"{folder}/storage"
     start = f"{storage}/metadata/00000-start.metadata.json"
-    world.put(start, json.dumps(_storage(storage, world.now)).encode())
+    if not world.is_table:
+        world.put(start, json.dumps(empty_table(storage, world.now)).encode())
     if world.registered:
         world.rows[STORAGE] = Row(start, "TABLE")
     return new_view(
@@ -158,15 +164,6 @@ def recreate_view(world: World) -> None:
     """Drop the view and create another one with its name."""
     drop_view(world)
     create_view(world)
-
-
-def _storage(location: str, now_ms: int) -> dict[str, object]:
-    return {
-        "format-version": 2, "table-uuid": location, "location": location, "last-sequence-number": 0,
-        "last-updated-ms": now_ms, "current-schema-id": 0, "schemas": [columns(wider=False)],
-        "current-snapshot-id": None, "snapshots": [], "snapshot-log": [], "metadata-log": [], "refs": {},
-        "properties": {STORAGE_OF_PROPERTY: VIEW.within_catalog},
-    }  # fmt: skip
 
 
 # -- maintenance, step by step --------------------------------------------------------------------------
@@ -224,7 +221,7 @@ def redefining(process: Process) -> None:
     world = process.world
     existing = world.catalog.load(VIEW)
     sql = query(10_000 + world.next_snapshot(), wider=False)
-    table = parse_table(json.dumps(_storage("s3://w/new", world.now)).encode(), source="new storage table")
+    table = parse_table(json.dumps(empty_table("s3://w/new", world.now)).encode(), source="new storage table")
     storage = NewStorage(PointedStorage("s3://w/new", table, None), VIEW)
     change = NewDefinition(world.catalog, existing, sql, storage, Definition(sql), keeps=True, effects=process.effects)
     _publish(process, change, f"{existing.metadata.view_uuid}: {sql}")
@@ -241,11 +238,11 @@ def setting(process: Process) -> None:
 
 
 def creating(process: Process) -> None:
-    """Create the view (pointed layout)."""
+    """Create the view."""
     world = process.world
     with world.at_once():
         metadata = _new_view(world)
-    _publish(process, CreateView(world.catalog, VIEW, metadata, process.effects), metadata.view_uuid)
+    _publish(process, CreateView(world.catalog, VIEW, metadata, process.effects, _template(world)), metadata.view_uuid)
 
 
 def repairing(process: Process) -> None:
@@ -276,13 +273,16 @@ def start_setting(world: World) -> None:
     world.processes.append(Process(world, "set", setting, world.some_skew()))
 
 
-def start_repairing(world: World) -> None:
-    """Start to repair the view."""
+def start_repairing(world: World) -> bool:
+    """Start to repair the view's own metadata file, if it has one."""
+    if world.is_table:
+        return False
     world.processes.append(Process(world, "repair", repairing, world.some_skew()))
+    return True
 
 
 def start_creating(world: World) -> bool:
-    """Drop the view and start two processes that create it (pointed layout)."""
+    """Drop the view and start two processes that create it (not in the registered layout)."""
     if world.registered:
         return False
     drop_view(world)

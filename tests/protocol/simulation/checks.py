@@ -189,6 +189,8 @@ class Ledger:
         self.world.events[f"refreshed: {record.mode}"] += 1
 
     def _check_content(self, after: State, record: RefreshRecord) -> None:
+        if all(item.version_id != record.version_id for item in after.view.metadata.versions):
+            return  # the definition has changed so often since that its text is gone
         snapshot = after.storage.table.find(after.storage.table.head or 0)
         content = json.loads(snapshot.summary["content"]) if snapshot else None
         if content is None or content["version"] != _number(after.view, record.version_id):
@@ -237,7 +239,7 @@ class Ledger:
     def view_was_seen(self, location: str) -> None:
         """Note which version of the view the running process has read."""
         with self.world.at_once():
-            view = self.world.catalog.load_at(VIEW, location)
+            view = self.world.catalog.load(VIEW) if self.world.is_table else self.world.catalog.load_at(VIEW, location)
         self.versions[greenlet.getcurrent()] = view.metadata.current_version_id
 
     def bases_were_seen(self) -> None:

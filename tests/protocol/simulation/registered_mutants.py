@@ -8,11 +8,13 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+from airflow_mv.catalog import LoadedStorage, LoadedView, TableChange
 from airflow_mv.errors import CommitConflictError, CommitStateUnknownError
 from airflow_mv.publish.registered import RegisteredAttempt
+from airflow_mv.publish.table import TableAttempt
 from airflow_mv.spec.identifiers import Identifier
-from airflow_mv.spec.materialized_view import StorageState
-from tests.protocol.simulation.actors import Actor, replace_view
+from airflow_mv.spec.materialized_view import DEFINITION_PROPERTY, StorageState
+from tests.protocol.simulation.actors import Actor, replace_view, start_redefining, start_setting
 from tests.protocol.simulation.mutants import (
     Patch,
     any_storage_state_is_accepted,
@@ -21,7 +23,7 @@ from tests.protocol.simulation.mutants import (
     recorded_snapshots_are_not_those_that_were_read,
     superseded_by_any_later_refresh,
 )
-from tests.protocol.simulation.world import STORAGE, World
+from tests.protocol.simulation.world import World
 
 
 def commit_without_requirements(world: World, patch: Patch) -> None:
@@ -38,7 +40,7 @@ def unknown_commit_is_conflict(world: World, patch: Patch) -> None:
         try:
             return original(name, uuid, change)
         except CommitStateUnknownError:
-            table = json.loads(world.files[world.rows[STORAGE].location].data)
+            table = json.loads(world.files[world.rows[world.storage_name].location].data)
             for snapshot in table["snapshots"]:
                 if snapshot["snapshot-id"] in change.tags.values():
                     world.catalog.files.delete(snapshot["summary"]["files"])
@@ -55,14 +57,14 @@ def refused_commit_is_a_success(world: World, patch: Patch) -> None:
 
 def main_and_tag_are_not_required(world: World, patch: Patch) -> None:
     """The commit requires only its own branch, not the state that the refresh was planned on."""
-    change = RegisteredAttempt._change
+    change = RegisteredAttempt.change
 
     def weaker(self: RegisteredAttempt, *args: Any) -> Any:
         found = change(self, *args)
         wanted = {ref: item for ref, item in found.requires.items() if not ref.startswith(("main", "airflow_mv_at_"))}
         return replace(found, requires=wanted)
 
-    patch.setattr(RegisteredAttempt, "_change", weaker)
+    patch.setattr(RegisteredAttempt, "change", weaker)
 
 
 def rollback_is_repeated(world: World, patch: Patch) -> None:
@@ -88,3 +90,33 @@ REGISTERED_MUTANTS: dict[Callable[[World, Patch], None], tuple[Actor, ...]] = di
 ), ()) | {
     new_definition_is_ignored: (replace_view,),
 }  # fmt: skip
+
+
+def the_definition_is_not_required(world: World, patch: Patch) -> None:
+    """A refresh is published whatever the view's definition is by then."""
+    change = TableAttempt.change
+
+    def weaker(self: TableAttempt, view: LoadedView, storage: LoadedStorage) -> Any:
+        found, tag = change(self, view, storage), view.holder.tag if view.holder else ""
+        return replace(found, requires={ref: item for ref, item in found.requires.items() if ref != tag})
+
+    patch.setattr(TableAttempt, "change", weaker)
+
+
+def a_definition_replaces_any_other(world: World, patch: Patch) -> None:
+    """A change of the definition requires nothing of the earlier one."""
+    tables: Any = world.catalog.tables
+    original = tables.commit
+
+    def commit(name: Identifier, uuid: str, change: TableChange) -> str | None:
+        anything = DEFINITION_PROPERTY in change.properties
+        return original(name, uuid, replace(change, requires={}) if anything else change)  # type: ignore[no-any-return]
+
+    patch.setattr(tables, "commit", commit)
+
+
+#: The same for the layout ``table``.
+TABLE_MUTANTS: dict[Callable[[World, Patch], None], tuple[Actor, ...]] = {
+    the_definition_is_not_required: (replace_view,),
+    a_definition_replaces_any_other: (start_redefining, start_setting),
+}

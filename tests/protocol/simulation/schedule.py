@@ -54,7 +54,7 @@ class Conditions:
 
 def new_world(seed: int, fate: Callable[[World, str, tuple[str, ...]], str], *, layout: Layout = "pointed") -> World:
     """A lake with two base tables and a view over them that was never refreshed."""
-    world = World(seed, fate, registered=layout == "registered")
+    world = World(seed, fate, layout=layout)
     for identifier in BASES:
         world.bases[identifier] = BaseTable(identifier)
         world.bases[identifier].commit(world, "append")

@@ -22,7 +22,7 @@ from airflow_mv.errors import (
     UnsupportedError,
 )
 from airflow_mv.spec.identifiers import Identifier
-from tests.protocol.simulation.tables import SimulatedTables
+from tests.protocol.simulation.tables import SimulatedTables, SimulatedTableViews
 from tests.protocol.simulation.world import BASES, VIEW, Row, Violation, World
 
 
@@ -35,6 +35,7 @@ class SimulatedCatalog(MaterializedViewCatalog):
         self.files = cast("Any", SimulatedFiles(world))
         self._pointers = cast("Any", SimulatedPointers(world))
         self.tables = cast("Any", SimulatedTables(world))
+        self._table_views = SimulatedTableViews(world, self.files, self.tables, self._pointers)
         self._others = {"lake": self}
         self._opening = threading.RLock()
 

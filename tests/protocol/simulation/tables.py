@@ -6,15 +6,25 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import greenlet
 
+from airflow_mv.catalog.table_views import TableViews, definition_of
 from airflow_mv.catalog.tables import TableChange
-from airflow_mv.errors import CatalogUnavailableError, CommitStateUnknownError, NotFoundError
+from airflow_mv.errors import AlreadyExistsError, CatalogUnavailableError, CommitStateUnknownError, NotFoundError
 from airflow_mv.script import COMPLETE_KEY, REFRESH_ID_KEY, Outcome, Script
+from airflow_mv.spec.definition import definition_text
 from airflow_mv.spec.identifiers import Identifier
-from tests.protocol.simulation.world import STORAGE, World
+from airflow_mv.spec.materialized_view import (
+    DEFINITION_ID_PROPERTY,
+    DEFINITION_PROPERTY,
+    STORAGE_OF_PROPERTY,
+    definition_tag,
+)
+from airflow_mv.spec.new_columns import NewColumns
+from airflow_mv.spec.view import ViewMetadata
+from tests.protocol.simulation.world import VIEW, Row, World
 
 Document = dict[str, Any]
 _KEPT_FILES = 100
@@ -34,13 +44,17 @@ class SimulatedTables:
 
     def commit(self, name: Identifier, uuid: str, change: TableChange) -> str | None:
         def apply(document: Document) -> Document | None:
-            refs = document["refs"]
+            refs, before = document["refs"], document
             required = {
                 ref: item and item["snapshot-id"] for ref, item in ((ref, refs.get(ref)) for ref in change.requires)
             }
+            if change.columns is not None:
+                document = with_columns(document, change.columns)
             there = {item["snapshot-id"] for item in document["snapshots"]}
             # Java and pyiceberg refuse to set a branch or tag to a snapshot that the table does not have.
             unknown = not there.issuperset((*change.branches.values(), *change.tags.values()))
+            if change.columns is not None and self.checks:
+                unknown |= any(before.get(key) != value for key, value in change.columns.required.items())
             if document["table-uuid"] != uuid or unknown or (self.checks and required != dict(change.requires)):
                 self.world.events["commit refused"] += 1
                 return None
@@ -94,6 +108,95 @@ class SimulatedTables:
         return bool(self.world.call("read", lambda: location in self.world.files, CatalogUnavailableError))
 
 
+def with_columns(document: Document, columns: NewColumns) -> Document:
+    """Return a table with other columns and their rows, as a catalog does it."""
+    numbers = [item["sequence-number"] for item in columns.snapshots]
+    return {
+        **document,
+        "schemas": [*document["schemas"], *columns.schemas],
+        "current-schema-id": columns.schema_id,
+        "snapshots": [*document["snapshots"], *columns.snapshots],
+        "last-sequence-number": max(document["last-sequence-number"], *numbers),
+    }
+
+
+class SimulatedTableViews(TableViews):
+    """The views that are tables: their creation is one row, as in a database.
+
+    Args:
+        world: Where the tables are.
+        more: As for the real ones.
+    """
+
+    def __init__(self, world: World, *more: Any) -> None:
+        super().__init__(cast("Any", None), *more)
+        self.world = world
+
+    def create(self, view: Identifier, metadata: ViewMetadata, template: Identifier) -> None:
+        """Add the row of a table with a definition, a tag and an empty snapshot."""
+        first = write_table(self.world, view, metadata)
+
+        def apply() -> bool:
+            if view in self.world.rows:
+                raise AlreadyExistsError(f"a table or view {view} exists already")
+            self.world.rows[view] = Row(first, "TABLE")
+            self.world.ledger.view_created()
+            return True
+
+        self.world.call("insert", apply, CommitStateUnknownError, "late", "late", "re-sent")
+
+
+def write_table(world: World, view: Identifier, metadata: ViewMetadata) -> str:
+    """Write the first metadata file of a view's table."""
+    folder, definition_id = metadata.location, f"{world.random.getrandbits(128):032x}"
+    listing = f"{folder}/metadata/snap-{definition_id}.avro"
+    world.put(listing, b"[]")
+    snapshot = world.next_snapshot()
+    definition = definition_of(view, metadata, location=folder, table_uuid=folder)
+    tag = {"snapshot-id": snapshot, "type": "tag"}
+    document = {
+        **empty_table(folder, world.now),
+        "last-sequence-number": 1,
+        "current-snapshot-id": snapshot,
+        "snapshots": [
+            {
+                "snapshot-id": snapshot,
+                "sequence-number": 1,
+                "timestamp-ms": world.now,
+                "summary": {"operation": "append", "files": listing},
+            }
+        ],
+        "refs": {"main": {"snapshot-id": snapshot, "type": "branch"}, definition_tag(definition_id): tag},
+        "properties": {
+            STORAGE_OF_PROPERTY: view.within_catalog,
+            DEFINITION_PROPERTY: definition_text(definition, view=str(view)),
+            DEFINITION_ID_PROPERTY: definition_id,
+        },
+    }
+    first = f"{folder}/metadata/00000-{definition_id}.metadata.json"
+    world.put(first, json.dumps(document).encode())
+    return first
+
+
+def empty_table(location: str, now_ms: int) -> Document:
+    """The metadata of a storage table without rows."""
+    return {
+        "format-version": 2, "table-uuid": location, "location": location, "last-sequence-number": 0,
+        "last-updated-ms": now_ms, "current-schema-id": 0, "schemas": [columns(wider=False)], "default-spec-id": 0,
+        "current-snapshot-id": None, "snapshots": [], "snapshot-log": [], "metadata-log": [], "refs": {},
+        "properties": {STORAGE_OF_PROPERTY: VIEW.within_catalog},
+    }  # fmt: skip
+
+
+def columns(*, wider: bool) -> dict[str, Any]:
+    """The columns of the rows."""
+    names = ["k", "more"] if wider else ["k"]
+    fields = [
+        {"id": number, "name": name, "required": False, "type": "int"} for number, name in enumerate(names, start=1)
+    ]
+    return {"type": "struct", "schema-id": 0, "fields": fields}
+
+
 def stage_on_branch(
     world: World, script: Script, content: str, base: int | None, write: Callable[[str], str]
 ) -> Outcome:
@@ -138,10 +241,10 @@ def stage_on_branch(
             "refs": {**document["refs"], **ref},
         }
 
-    if tables.change(STORAGE, create) is None:
+    if tables.change(world.storage_name, create) is None:
         return Outcome(script.refresh_id, None, error="Cannot find snapshot")
     listing = write(opened["location"])
-    location = tables.change(STORAGE, insert)
+    location = tables.change(world.storage_name, insert)
     if location is None:
         return Outcome(script.refresh_id, None, error="Table UUID does not match")
     return Outcome(script.refresh_id, location, rows_written=1, branch=branch)

@@ -15,10 +15,10 @@ from airflow_mv.errors import InvalidMetadataError, MaterializedViewError
 from airflow_mv.publish.protocol import Effects
 from airflow_mv.refresh.plan import RefreshPlan, RefreshResult
 from airflow_mv.refresh.run import refresh
-from airflow_mv.script import Outcome, Script
+from airflow_mv.script import REFRESH_ID_KEY, Outcome, Script
 from airflow_mv.spec.identifiers import Identifier
 from airflow_mv.spec.materialized_view import NO_SNAPSHOT
-from tests.protocol.simulation.tables import stage_on_branch
+from tests.protocol.simulation.tables import columns, stage_on_branch
 from tests.protocol.simulation.world import MINUTE, TRY_LIMIT, VIEW, Job, Killed, Violation, World
 
 _REGISTERED = re.compile(r"metadata_file => '([^']+)'")
@@ -31,15 +31,6 @@ def query(version: int, *, wider: bool) -> str:
     """The view's SQL; its comment contains the number that the simulated job stores with the rows."""
     more = ", 0 AS more" if wider else ""
     return f"SELECT k{more} FROM lake.s.a UNION ALL SELECT k{more} FROM lake.s.b /* version {version} */"
-
-
-def columns(*, wider: bool) -> dict[str, Any]:
-    """The columns of the rows."""
-    names = ["k", "more"] if wider else ["k"]
-    fields = [
-        {"id": number, "name": name, "required": False, "type": "int"} for number, name in enumerate(names, start=1)
-    ]
-    return {"type": "struct", "schema-id": 0, "fields": fields}
 
 
 @dataclass
@@ -84,9 +75,14 @@ class Spark:
             return Outcome(script.refresh_id, None, error="Cannot find snapshot")
         version = int(_VERSION.search(text)[1])  # type: ignore[index]
         content = json.dumps({"pins": pins, "version": version})
-        staged = self._staged(document, location, content, now)
+        staged = self._staged(document, location, content, now, script.refresh_id)
         if "CREATE OR REPLACE TABLE" in text:
-            staged |= {"schemas": [columns(wider=" AS more" in text)], "snapshot-log": staged["snapshot-log"][-1:]}
+            schema = {**columns(wider=" AS more" in text), "schema-id": document["current-schema-id"] + 1}
+            staged |= {
+                "schemas": [*document["schemas"], schema],
+                "current-schema-id": schema["schema-id"],
+                "snapshot-log": staged["snapshot-log"][-1:],
+            }
         name = f"{document['location']}/metadata/{self._number(location):05d}-{self._token()}.metadata.json"
         files.write(name, json.dumps(staged).encode())
         self.world.left_by[script.outcome_location or ""] = job
@@ -121,14 +117,21 @@ class Spark:
                 return None
         return pins
 
-    def _staged(self, document: dict[str, Any], registered: str, content: str, now: int) -> dict[str, Any]:
+    def _staged(
+        self, document: dict[str, Any], registered: str, content: str, now: int, refresh_id: str
+    ) -> dict[str, Any]:
         listing = self._write(document["location"], content)
         number = document["last-sequence-number"] + 1
         snapshot = {
             "snapshot-id": self.world.next_snapshot(),
             "sequence-number": number,
             "timestamp-ms": now,
-            "summary": {"operation": "overwrite", "content": content, "files": listing},
+            "summary": {
+                "operation": "overwrite",
+                "content": content,
+                "files": listing,
+                REFRESH_ID_KEY: refresh_id,
+            },
         }
         logged = {"metadata-file": registered, "timestamp-ms": document["last-updated-ms"]}
         return {

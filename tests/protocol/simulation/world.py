@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import greenlet
 
+from airflow_mv.catalog import Layout
 from airflow_mv.errors import AlreadyExistsError, NotFoundError
 from airflow_mv.spec.identifiers import Identifier
 from tests.protocol.simulation.bases import BaseTable
@@ -93,7 +94,7 @@ class World:
         staged: The locations of the outcomes of a job, with the last tick of each.
         ticks: The number of calls.
         skewed: Whether the hosts' clocks differ.
-        registered: Whether the storage table is a table of the catalog.
+        layout: The view's layout.
         attention: How often a call of a kind is a step of its own.
         grace: The age at which an orphan may be collected.
         unproven: The files that the last collection could not prove to be the view's.
@@ -117,7 +118,7 @@ class World:
     views: int = 0
     ticks: int = 0
     skewed: bool = False
-    registered: bool = False
+    layout: Layout = "pointed"
     attention: Mapping[str, float] = field(default_factory=lambda: ATTENTION)
     grace: int = GRACE
     unproven: set[str] = field(default_factory=set)
@@ -133,6 +134,21 @@ class World:
         self.main = greenlet.getcurrent()
         self.catalog = SimulatedCatalog(self)
         self.ledger = Ledger(self)
+
+    @property
+    def registered(self) -> bool:
+        """Whether the storage table is a table of the catalog beside the view."""
+        return self.layout == "registered"
+
+    @property
+    def is_table(self) -> bool:
+        """Whether the view itself is a table."""
+        return self.layout == "table"
+
+    @property
+    def storage_name(self) -> Identifier:
+        """The name of a storage table in the catalog."""
+        return VIEW if self.is_table else STORAGE
 
     # -- one call ----------------------------------------------------------------------------------
 

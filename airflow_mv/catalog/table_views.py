@@ -1,0 +1,317 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Views that are tables: the definition is a property of the table under the view's name (layout ``table``).
+
+A table is such a view if it has a definition that names it: by its name, in the property ``airflow-mv.storage-of``, and
+by its uuid, in the definition. A table that was renamed, or copied with its properties, is an ordinary table.
+
+No requirement of a table commit can name a property. So each definition has an id, and a tag with this id in its name:
+a change of the definition requires the tag of the earlier definition, and replaces it. Of all changes that were made
+from one definition at most one is applied, in catalogs with and without a server.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+import uuid
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+from pyiceberg.catalog import Catalog
+from pyiceberg.catalog.rest import RestCatalog
+from pyiceberg.exceptions import (
+    CommitFailedException,
+    NoSuchNamespaceError,
+    RESTError,
+    TableAlreadyExistsError,
+)
+from pyiceberg.table import CreateTableTransaction, StagedTable, Table
+from pyiceberg.table.metadata import new_table_metadata
+from pyiceberg.table.update.snapshot import ManageSnapshots
+
+from airflow_mv.catalog.answers import NO_ANSWER, answered, brief, refusal_of
+from airflow_mv.catalog.files import MetadataFiles
+from airflow_mv.catalog.loaded import Holder, LoadedView
+from airflow_mv.catalog.neighbours import read_places
+from airflow_mv.catalog.sql import SqlPointers
+from airflow_mv.catalog.tables import StorageTables, TableChange
+from airflow_mv.errors import (
+    AlreadyExistsError,
+    CommitStateUnknownError,
+    ConfigurationError,
+    InvalidIdentifierError,
+    InvalidMetadataError,
+    NotFoundError,
+    UnsupportedError,
+)
+from airflow_mv.spec.definition import definition_text, parse_definition
+from airflow_mv.spec.identifiers import Identifier
+from airflow_mv.spec.materialized_view import (
+    DEFINITION_ID_PROPERTY,
+    DEFINITION_PROPERTY,
+    PROPERTY,
+    STORAGE_OF_PROPERTY,
+    STORAGE_TABLE_PROPERTY,
+    STORAGE_TABLE_UUID_PROPERTY,
+    ViewSettings,
+    definition_tag,
+    parse_settings,
+    property_text,
+)
+from airflow_mv.spec.stored import decode_text
+from airflow_mv.spec.table import TableMetadata
+from airflow_mv.spec.view import ViewMetadata
+
+log = logging.getLogger(__name__)
+
+_MAIN = "main"
+_READERS = 8
+#: Fewer tables than this are looked at sequentially.
+_FEW = 16
+#: How long a listing takes a table that was not a view for an ordinary one, without reading it again.
+ORDINARY_SECONDS = 60.0
+_FORMAT_VERSION = "format-version"
+
+
+def view_in_table(view: Identifier, location: str, table: TableMetadata) -> LoadedView | None:
+    """Return the view whose definition a table holds; ``None`` for an ordinary table.
+
+    Args:
+        view: The table's name.
+        location: Its metadata file.
+        table: Its content.
+
+    Raises:
+        InvalidMetadataError: The definition is broken. The message names the view, the file and the field.
+    """
+    text = table.properties.get(DEFINITION_PROPERTY)
+    if text is None or table.properties.get(STORAGE_OF_PROPERTY) != view.within_catalog:
+        return None
+    metadata = parse_definition(text, view=str(view), location=location)
+    if metadata.properties.get(STORAGE_TABLE_UUID_PROPERTY) != table.table_uuid:
+        return None
+    source = f"{location}, property {DEFINITION_PROPERTY}"
+    settings = parse_settings(metadata.properties, view=str(view), location=source)
+    if settings is None or metadata.properties.get(STORAGE_TABLE_PROPERTY) != view.within_catalog:
+        raise InvalidMetadataError(f"view {view}, file {source}: it is not the definition of a materialized view")
+    holder = Holder(table, table.properties.get(DEFINITION_ID_PROPERTY, ""))
+    return LoadedView(view, location, metadata, settings, holder)
+
+
+def definition_of(view: Identifier, metadata: ViewMetadata, *, location: str, table_uuid: str) -> ViewMetadata:
+    """Return a view's metadata as its table holds it: with the table's location, name and uuid.
+
+    Args:
+        view: The view.
+        metadata: Its metadata.
+        location: The table's location.
+        table_uuid: The table's uuid.
+    """
+    document = metadata.document()
+    settings = ViewSettings.read(
+        {**decode_text(metadata.properties[PROPERTY], source=PROPERTY), "storage-table-location": location},
+        source=PROPERTY,
+    )
+    own = {
+        PROPERTY: property_text(settings),
+        STORAGE_TABLE_PROPERTY: view.within_catalog,
+        STORAGE_TABLE_UUID_PROPERTY: table_uuid,
+    }
+    document |= {"location": location, "properties": {**metadata.properties, **own}}
+    return ViewMetadata.read(document, source=f"definition of view {view}")
+
+
+def definition_change(view: Identifier, holder: Holder, metadata: ViewMetadata) -> TableChange:
+    """Return the commit that writes another definition, if the loaded one is still the present one.
+
+    Args:
+        view: The view.
+        holder: Its table.
+        metadata: The view's new metadata.
+    """
+    table, definition_id = holder.table, uuid.uuid4().hex
+    definition = definition_of(view, metadata, location=table.location, table_uuid=table.table_uuid or "")
+    snapshot = table.head if holder.tagged is None else holder.tagged
+    return TableChange(
+        requires={_MAIN: table.head, holder.tag: holder.tagged},
+        tags={definition_tag(definition_id): snapshot} if snapshot is not None else {},
+        removes=(holder.tag,) if holder.tagged is not None else (),
+        properties={
+            DEFINITION_PROPERTY: definition_text(definition, view=str(view)),
+            DEFINITION_ID_PROPERTY: definition_id,
+        },
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Listed:
+    """A table of a listing.
+
+    Args:
+        identifier: Its name.
+        location: Its metadata file, if the catalog lists it.
+    """
+
+    identifier: Identifier
+    location: str | None
+
+
+class TableViews:
+    """The views of a catalog that are tables.
+
+    Args:
+        catalog: A catalog whose table commits check their requirements.
+        files: The store behind it.
+        tables: Its tables.
+        pointers: Its rows, if it is a database.
+    """
+
+    def __init__(
+        self, catalog: Catalog, files: MetadataFiles, tables: StorageTables, pointers: SqlPointers | None
+    ) -> None:
+        self._catalog, self._files, self._tables, self._pointers = catalog, files, tables, pointers
+        self._ordinary: dict[Identifier, float] = {}
+
+    def names(self, namespace: tuple[str, ...] | None) -> list[Identifier]:
+        """Return the views among the tables of a namespace, or of the whole catalog.
+
+        Each table's metadata is read. A table that was found to be an ordinary one is not read again for a minute.
+        """
+        now = time.monotonic()
+        wanted = [item for item in self._listed(namespace) if self._ordinary.get(item.identifier, 0) < now]
+        found = self._looked(wanted)
+        for item, is_view in zip(wanted, found, strict=True):
+            if not is_view:
+                self._ordinary[item.identifier] = now + ORDINARY_SECONDS
+        return [item.identifier for item, is_view in zip(wanted, found, strict=True) if is_view]
+
+    def _looked(self, wanted: Sequence[_Listed]) -> list[bool]:
+        if len(wanted) < _FEW:
+            return [self._is_view(item) for item in wanted]
+        with ThreadPoolExecutor(_READERS) as readers:
+            return list(readers.map(self._is_view, wanted))
+
+    def _is_view(self, item: _Listed) -> bool:
+        name = item.identifier
+        try:
+            if item.location is not None:
+                properties = read_places(self._files, item.location, what=f"table {name}, metadata file").properties
+            else:
+                properties = dict(self._tables.open(name).properties)
+        except (ConfigurationError, InvalidMetadataError, NotFoundError, UnsupportedError) as error:
+            # A table that cannot be read, or was dropped in between, must not prevent the listing of the others.
+            log.warning("It is not known whether the table %s is a view: %s", name, error)
+            return False
+        return DEFINITION_PROPERTY in properties and properties.get(STORAGE_OF_PROPERTY) == name.within_catalog
+
+    def _listed(self, namespace: tuple[str, ...] | None) -> Iterator[_Listed]:
+        if self._pointers is not None:
+            for space, name, location in self._pointers.tables(namespace):
+                yield from self._legal(space, name, location)
+            return
+        with answered(self._catalog.name, "listing tables"):
+            spaces = [namespace] if namespace is not None else list(self._namespaces())
+            for each in spaces:
+                try:
+                    listed = self._catalog.list_tables(each)
+                except NoSuchNamespaceError:
+                    continue
+                for *parts, name in listed:
+                    yield from self._legal(tuple(parts), name, None)
+
+    def _legal(self, space: tuple[str, ...], name: str, location: str | None) -> Iterator[_Listed]:
+        try:
+            yield _Listed(Identifier(self._catalog.name, space, name), location)
+        except InvalidIdentifierError as error:
+            log.warning("Catalog %r holds a table that has no legal name, left out: %s", self._catalog.name, error)
+
+    def _namespaces(self, parent: tuple[str, ...] = ()) -> Iterable[tuple[str, ...]]:
+        for space in self._catalog.list_namespaces(parent):
+            yield tuple(space)
+            if len(space) > len(parent):
+                yield from self._namespaces(tuple(space))
+
+    # -- creation ----------------------------------------------------------------------------------
+
+    def create(self, view: Identifier, metadata: ViewMetadata, template: Identifier) -> None:
+        """Create a view's table with its definition and without rows, in one commit.
+
+        The commit adds an empty snapshot, because the definition's tag needs one.
+
+        Args:
+            view: The view.
+            metadata: Its first metadata. Its location is used where the client chooses locations.
+            template: The table with the view's columns and partitioning.
+
+        Raises:
+            AlreadyExistsError: The name is taken, by a view or a table.
+            CommitStateUnknownError: No answer. The view may be created, even later.
+        """
+        like = self._tables.open(template)
+        self._ordinary.pop(view, None)
+        if self._pointers is not None:
+            self._tables.require_clock_at(metadata.location, f"view {view}")
+        try:
+            with answered(self._catalog.name, f"creating view {view}"):
+                creation = self._staged(view, metadata, like)
+            self._define(view, metadata, creation)
+            self._send(view, creation)
+        except (TableAlreadyExistsError, CommitFailedException):
+            raise AlreadyExistsError(
+                f"a table or view {view} exists already; choose another name or use replace"
+            ) from None
+
+    def _staged(self, view: Identifier, metadata: ViewMetadata, like: Table) -> CreateTableTransaction:
+        version = str(like.metadata.format_version)
+        properties = {**like.properties, STORAGE_OF_PROPERTY: view.within_catalog, _FORMAT_VERSION: version}
+        name = (*view.namespace, view.name)
+        if isinstance(self._catalog, RestCatalog):
+            staged: CreateTableTransaction = self._catalog.create_table_transaction(
+                name,
+                like.schema(),
+                location=_location_beside(like, metadata),
+                partition_spec=like.spec(),
+                sort_order=like.sort_order(),
+                properties=properties,
+            )
+            return staged
+        # All copies of a creation have one uuid and one folder: files of a copy that is not applied are the view's own.
+        location, table_uuid = metadata.location, uuid.UUID(metadata.view_uuid)
+        created = new_table_metadata(like.schema(), like.spec(), like.sort_order(), location, properties, table_uuid)
+        io = self._files.io(location, what=f"view {view}")
+        return CreateTableTransaction(StagedTable(name, created, f"{location}/metadata", io, self._catalog))
+
+    def _define(self, view: Identifier, metadata: ViewMetadata, creation: CreateTableTransaction) -> None:
+        table, definition_id = creation.table_metadata, uuid.uuid4().hex
+        definition = definition_of(view, metadata, location=table.location, table_uuid=str(table.table_uuid))
+        text = definition_text(definition, view=str(view))
+        with answered(self._catalog.name, f"creating view {view}"):
+            creation.set_properties({DEFINITION_PROPERTY: text, DEFINITION_ID_PROPERTY: definition_id})
+            with creation.update_snapshot().fast_append():
+                pass
+            snapshot = creation.table_metadata.current_snapshot()
+            if snapshot is None:
+                raise InvalidMetadataError(f"view {view}: its table was staged without a snapshot")
+            tag = definition_tag(definition_id)
+            ManageSnapshots(creation).create_tag(snapshot.snapshot_id, tag).commit()
+
+    def _send(self, view: Identifier, creation: CreateTableTransaction) -> None:
+        try:
+            creation.commit_transaction()
+        except NO_ANSWER as error:
+            raise CommitStateUnknownError(f"view {view}: no answer to its creation: {brief(error)}") from None
+        except (NotImplementedError, RESTError) as error:
+            refusal = refusal_of(self._catalog.name, f"creating view {view}", error)
+            raise CommitStateUnknownError(f"view {view}: its creation was refused: {brief(error)}", refusal) from None
+
+
+def _location_beside(like: Table, metadata: ViewMetadata) -> str | None:
+    """Return a new folder beside the one that a server chose for the template; ``None`` if it named it in its own way.
+
+    In a folder by the view's name there may be files of a view that was dropped, which are not the new view's.
+    """
+    parent, _, last = like.location().rstrip("/").rpartition("/")
+    if last != like.name()[-1]:
+        return None
+    return f"{parent}/{last.rpartition('__columns_')[0]}-{metadata.view_uuid.replace('-', '')[:12]}"

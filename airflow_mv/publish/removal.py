@@ -1,0 +1,81 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Remove a view's entry from a catalog."""
+
+from __future__ import annotations
+
+import logging
+
+from airflow_mv.catalog import LoadedView, MaterializedViewCatalog
+from airflow_mv.catalog.sql import VIEW
+from airflow_mv.errors import InvalidMetadataError, MetadataFileNotFoundError, ViewNotFoundError
+from airflow_mv.publish.protocol import Change, Effects, Verdict, commit
+from airflow_mv.spec.identifiers import Identifier
+
+log = logging.getLogger(__name__)
+
+
+def drop_entry(catalog: MaterializedViewCatalog, view: LoadedView, effects: Effects) -> None:
+    """Remove a view's entry: in a SQL catalog only of this view, in a REST catalog by its name.
+
+    Raises:
+        CommitStateUnknownError: The catalog gave no answer: it is not known whether the view is dropped.
+    """
+    if catalog.has_rows:
+        commit(DropView(catalog, view, effects))
+    else:
+        drop_by_name(catalog, view.identifier, known=True)
+
+
+class DropView(Change[str | None]):
+    """The removal of a view from a SQL catalog. Another view that was created under its name since then stays.
+
+    Args:
+        catalog: Where the view is.
+        view: The view.
+        effects: Clock, sleep and jitter.
+    """
+
+    def __init__(self, catalog: MaterializedViewCatalog, view: LoadedView, effects: Effects) -> None:
+        super().__init__(f"view {view.identifier}", "its removal", effects)
+        self._catalog, self._view = catalog, view
+        self._base: str | None = None
+
+    def load(self) -> str | None:
+        """Return the metadata file that the view's row names, "" if it names none; ``None`` if there is no row."""
+        row = self._catalog.row(self._view.identifier)
+        return row.location if row is not None and row.kind == VIEW else None
+
+    def judge(self, state: str | None) -> Verdict:
+        """``LANDED`` if there is no view of this name, or another one."""
+        if state is None:
+            return Verdict.LANDED
+        if state == self._view.metadata_location:
+            return Verdict.READY
+        try:
+            found = self._catalog.load_at(self._view.identifier, state)
+        except (InvalidMetadataError, MetadataFileNotFoundError):
+            return Verdict.READY  # an earlier file has proven whose row it is
+        return Verdict.READY if found.metadata.view_uuid == self._view.metadata.view_uuid else Verdict.LANDED
+
+    def send(self, state: str | None) -> bool:
+        """Remove the row, if it has not changed since it was read."""
+        self._base = state
+        if state:
+            return self._catalog.drop_row(self._view.identifier, state)
+        drop_by_name(self._catalog, self._view.identifier, known=True)
+        return True
+
+    def may_land(self, state: str | None) -> bool:
+        """Whether the row is as it was when the removal was sent."""
+        return state == self._base
+
+
+def drop_by_name(catalog: MaterializedViewCatalog, view: Identifier, *, known: bool) -> None:
+    """Drop the view of a name: a REST server takes no condition, and the row of an unknown view may name anything."""
+    try:
+        catalog.drop(view)
+    except ViewNotFoundError:
+        if not known:
+            raise
+        # It was dropped since it was loaded: by another client, or by us, and the answer was lost.
+        log.info("%s is not in the catalog any more", view)

@@ -1,0 +1,365 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Cases of the layout ``table`` only: the view is a table, which holds its own definition."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+from pyiceberg.catalog.rest import Capability, RestCatalog
+from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.types import LongType, StringType
+
+from airflow_mv.catalog import MaterializedViewCatalog, stored_layout
+from airflow_mv.catalog.catalog import LAYOUT_PROPERTY
+from airflow_mv.catalog.pyiceberg_compat import endpoints_of
+from airflow_mv.errors import (
+    AlreadyExistsError,
+    ConfigurationError,
+    InvalidMetadataError,
+    UnsupportedError,
+    ViewNotFoundError,
+)
+from airflow_mv.freshness.state import State
+from airflow_mv.freshness.status import how_to_read, status
+from airflow_mv.maintenance.drop import drop, purge
+from airflow_mv.maintenance.orphans import maintain
+from airflow_mv.publish import PublishOutcome, publish
+from airflow_mv.refresh.create import Definition, create
+from airflow_mv.refresh.read import readable
+from airflow_mv.spec.definition import MAX_DEFINITION_TEXT, MAX_VERSION_LOG
+from airflow_mv.spec.materialized_view import DEFINITION_PROPERTY
+from airflow_mv.spec.view import with_view_properties
+from tests.builders import QUERY, Lake, lake
+from tests.contract.conftest import HOMES, home_parameter
+from tests.contract.support import EAST, NORTH, SOUTH, VIEW, staged, where
+from tests.faults import Clock, FaultyCatalog, after, arrive_late, lose_answer_before
+
+DAILY = ("sales", "daily")
+WIDER = "SELECT id, upper(region) AS amount, amount AS region FROM lake.sales.orders"
+
+
+@pytest.fixture(params=[home_parameter(name) for name in HOMES if name.endswith("-table")])
+def bare(request: pytest.FixtureRequest, warehouse: Path) -> Iterator[Lake]:
+    """An empty lake in each catalog; behind a server one that has no views."""
+    with lake(str(request.getfixturevalue(HOMES[request.param][0])), warehouse, layout="table") as found:
+        if isinstance(found.iceberg, RestCatalog):
+            endpoints = endpoints_of(found.iceberg)
+            endpoints -= {item for item in endpoints if "/views" in item.path}
+            assert Capability.V1_LOAD_VIEW not in endpoints_of(found.iceberg)
+        yield found
+
+
+@pytest.fixture
+def home(bare: Lake) -> Lake:
+    bare.table()
+    bare.view()
+    return bare
+
+
+def names(home: Lake) -> list[str]:
+    """The columns that everyone sees who loads the view by its name. Only Spark keeps their order."""
+    return sorted(home.iceberg.load_table(DAILY).schema().column_names)
+
+
+# -- the name is a table ---------------------------------------------------------------------------
+
+
+def test_the_name_of_the_view_is_the_table_with_the_stored_rows(home: Lake) -> None:
+    assert home.iceberg.load_table(DAILY).scan().to_arrow().num_rows == 0
+    home.refresh()
+    rows = home.iceberg.load_table(DAILY).scan().to_arrow().to_pylist()
+    assert sorted(rows, key=str) == [NORTH, SOUTH]
+    assert sorted(home.iceberg.list_tables("sales")) == [DAILY, ("sales", "orders")]
+    view = home.catalog.load(VIEW)
+    assert f"the table {view.identifier}," in how_to_read(view, home.storage())
+
+
+def test_a_catalog_without_views_holds_materialized_views_as_tables(home: Lake) -> None:
+    """Each command works there, also where no layout is given."""
+    if not isinstance(home.iceberg, RestCatalog):
+        pytest.skip("a SQL catalog has views")
+    assert (home.catalog.holds_views, home.catalog.layouts) == (True, ("table",))
+    other = create(home.catalog, "sales.other", Definition(QUERY), stager=home.stager)
+    assert stored_layout(other).name == "table"
+    assert [str(item) for item in home.catalog.list()] == ["lake.sales.daily", "lake.sales.other"]
+    with pytest.raises(UnsupportedError, match=r"has no views .*'registered' needs: use the layout 'table'"):
+        create(home.catalog, "sales.third", Definition(QUERY, layout="registered"), stager=home.stager)
+    home.refresh()
+    maintain(home.catalog, VIEW)
+    assert home.read() == [NORTH, SOUTH]
+    assert drop(home.catalog, VIEW).left is None
+    assert not home.catalog.exists(VIEW)
+
+
+def test_views_of_all_layouts_are_in_one_catalog(home: Lake) -> None:
+    for layout in home.catalog.layouts:
+        home.view(f"v_{layout}", layout=layout)
+    found = [stored_layout(home.catalog.load(item)).name for item in home.catalog.list("sales")]
+    assert found == ["table", *sorted(home.catalog.layouts)]
+
+
+def test_a_property_of_the_catalog_chooses_the_layout(sqlite_uri: str, warehouse: Path) -> None:
+    """A catalog that does not support it uses its default; a layout that does not exist is an error."""
+    with lake(sqlite_uri, warehouse, **{LAYOUT_PROPERTY: "table"}) as found:
+        found.table()
+        view = create(found.catalog, VIEW, Definition(QUERY), stager=found.stager)
+        assert stored_layout(view).name == "table"
+        found.catalog.properties[LAYOUT_PROPERTY] = "tables"
+        with pytest.raises(ConfigurationError, match=r"airflow-mv\.layout: there is no layout 'tables'; .*registered"):
+            create(found.catalog, "sales.other", Definition(QUERY), stager=found.stager)
+
+
+# -- tables of others --------------------------------------------------------------------------------
+
+
+def test_a_table_that_is_not_a_view_is_never_replaced_or_dropped(home: Lake) -> None:
+    before = home.load().metadata
+    for act in (lambda: drop(home.catalog, "sales.orders", force=True), lambda: purge(home.catalog, "sales.orders")):
+        with pytest.raises(ViewNotFoundError):
+            act()
+    for replace in (False, True):
+        with pytest.raises(AlreadyExistsError, match=r"a table lake\.sales\.orders exists already"):
+            create(
+                home.catalog,
+                "sales.orders",
+                Definition("SELECT 1 AS one", layout="table"),
+                stager=home.stager,
+                replace=replace,
+            )
+    assert home.load().metadata == before
+
+
+def test_a_renamed_view_is_an_ordinary_table_until_it_is_renamed_back(home: Lake) -> None:
+    home.refresh()
+    home.iceberg.rename_table(DAILY, ("sales", "moved"))
+    for name in (VIEW, "sales.moved"):
+        assert not home.catalog.exists(name)
+        with pytest.raises(ViewNotFoundError):
+            drop(home.catalog, name)
+    assert home.iceberg.load_table("sales.moved").scan().to_arrow().num_rows == 2
+    home.iceberg.rename_table("sales.moved", DAILY)
+    assert status(home.catalog, VIEW).state == State.FRESH
+
+
+def test_a_copy_with_all_properties_is_an_ordinary_table(home: Lake) -> None:
+    table = home.iceberg.load_table(DAILY)
+    home.iceberg.drop_table(DAILY)
+    copy = home.iceberg.create_table(DAILY, table.schema(), properties=dict(table.properties))
+    assert DEFINITION_PROPERTY in copy.properties
+    assert not home.catalog.exists(VIEW)
+    with pytest.raises(ViewNotFoundError):
+        home.refresh()
+    assert home.iceberg.table_exists(DAILY)
+
+
+def test_a_table_that_was_created_under_the_name_since_is_not_dropped(
+    home: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It takes the name between the look and the removal."""
+    if not home.catalog.has_rows:
+        pytest.skip("a server takes no condition for a drop")
+    original = MaterializedViewCatalog.drop_table_row
+
+    def late(catalog: MaterializedViewCatalog, *arguments: Any) -> bool:
+        home.iceberg.drop_table(DAILY)
+        home.table("daily")
+        return original(catalog, *arguments)
+
+    monkeypatch.setattr(MaterializedViewCatalog, "drop_table_row", late)
+    drop(home.catalog, VIEW)
+    assert home.load("daily").scan().to_arrow().num_rows == 3
+
+
+# -- the definition ----------------------------------------------------------------------------------
+
+
+def test_of_two_changes_of_one_definition_one_is_refused(home: Lake) -> None:
+    view = home.catalog.load(VIEW)
+    assert home.catalog.replace(view, with_view_properties(view.metadata, {"comment": "one"}))
+    assert not home.catalog.replace(view, with_view_properties(view.metadata, {"owner": "two"}))
+    properties = home.catalog.load(VIEW).metadata.properties
+    assert (properties["comment"], "owner" in properties) == ("one", False)
+
+
+def test_i09_rows_of_a_definition_that_was_replaced_are_not_published(home: Lake) -> None:
+    """The commit is refused itself: no reader sees rows of the earlier definition, not for a moment."""
+    plan, outcome = staged(home)
+
+    def redefine() -> None:
+        sql = QUERY.replace("sum", "max")
+        create(home.catalog, VIEW, Definition(sql, layout="table"), stager=home.stager, replace=True)
+
+    catalog = FaultyCatalog(home.iceberg, after(redefine))
+    assert publish(catalog, plan, where(outcome)).outcome == PublishOutcome.REPLAN
+    assert home.storage().state is None
+    assert home.read() == []
+
+
+def test_a_definition_s_text_is_bounded(home: Lake) -> None:
+    """The version log keeps its newest entries, and the oldest versions go where the text is too long."""
+    home.refresh()
+    for number in range(12):
+        noise = Random(number).randbytes(10_000).hex()
+        sql = (
+            f"SELECT region, count(*) AS orders, sum(amount) AS amount FROM lake.sales.orders GROUP BY 1 /* {noise} */"
+        )
+        create(home.catalog, VIEW, Definition(sql, layout="table"), stager=home.stager, replace=True)
+    properties = home.iceberg.load_table(DAILY).properties
+    metadata = home.catalog.load(VIEW).metadata
+    assert len(properties[DEFINITION_PROPERTY]) <= MAX_DEFINITION_TEXT
+    assert metadata.current_version_id == 13
+    assert len(metadata.versions) <= 10
+    assert len(metadata.version_log) <= MAX_VERSION_LOG
+
+
+def test_a_definition_that_is_too_long_is_refused_and_nothing_is_left(bare: Lake) -> None:
+    bare.table()
+    noise = Random(0).randbytes(MAX_DEFINITION_TEXT).hex()
+    with pytest.raises(UnsupportedError, match=r"lake\.sales\.daily: its definition takes \d+ characters"):
+        bare.view(properties={"comment": noise})
+    assert bare.iceberg.list_tables("sales") == [("sales", "orders")]
+
+
+def _not_base64(text: str) -> str:
+    return f"!{text}"
+
+
+def _cut(text: str) -> str:
+    return text[: len(text) // 8 * 4]
+
+
+@pytest.mark.parametrize("damage", [_not_base64, _cut])
+def test_a_damaged_definition_is_named(home: Lake, damage: Callable[[str], str]) -> None:
+    table = home.iceberg.load_table(DAILY)
+    with table.transaction() as change:
+        change.set_properties({DEFINITION_PROPERTY: damage(table.properties[DEFINITION_PROPERTY])})
+    with pytest.raises(InvalidMetadataError, match=rf"view lake\.sales\.daily.*{DEFINITION_PROPERTY}"):
+        home.catalog.load(VIEW)
+    assert [str(item) for item in home.catalog.list("sales")] == ["lake.sales.daily"]
+
+
+def test_a_catalog_that_drops_tags_is_refused_at_create(bare: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Some servers accept a tag, answer that it was set, and drop it."""
+
+    class Dropping:
+        def __init__(self, *_: object) -> None:
+            pass
+
+        def create_tag(self, *_: object) -> Dropping:
+            return self
+
+        def commit(self) -> None:
+            pass
+
+    bare.table()
+    monkeypatch.setattr("airflow_mv.catalog.table_views.ManageSnapshots", Dropping)
+    with pytest.raises(UnsupportedError, match=r"accepted a tag .* and does not keep it"):
+        bare.view()
+    assert bare.iceberg.list_tables("sales") == [("sales", "orders")]
+
+
+# -- other columns -------------------------------------------------------------------------------------
+
+
+def test_columns_and_rows_change_in_one_commit(home: Lake) -> None:
+    """Old rows and columns stay visible by the name until then; renamed, retyped, reordered and dropped ones alike."""
+    home.refresh()
+    before = home.iceberg.load_table(DAILY).metadata
+    create(home.catalog, VIEW, Definition(WIDER, layout="table"), stager=home.stager, replace=True)
+    plan, outcome = staged(home)
+    assert (names(home), home.read()) == (["amount", "orders", "region"], [NORTH, SOUTH])
+    assert publish(home.catalog, plan, where(outcome)).outcome == PublishOutcome.COMMITTED
+    after_ = home.iceberg.load_table(DAILY).metadata
+    assert names(home) == ["amount", "id", "region"]
+    kinds = {field.name: type(field.field_type) for field in after_.schema().fields}
+    assert kinds == {"id": LongType, "amount": StringType, "region": LongType}
+    assert home.read()[0] == {"id": 1, "amount": "NORTH", "region": 10}
+    assert after_.table_uuid == before.table_uuid
+    assert {item.snapshot_id for item in before.snapshots} <= {item.snapshot_id for item in after_.snapshots}
+    assert status(home.catalog, VIEW).state == State.FRESH
+    home.append()
+    assert home.refresh().outcome == "refreshed"
+    assert len(home.read()) == 4
+
+
+def test_new_columns_are_planned_again_if_someone_changed_the_table_s_columns(home: Lake) -> None:
+    """The job has given the new columns ids that are another column's by now."""
+    home.refresh()
+    create(home.catalog, VIEW, Definition(WIDER, layout="table"), stager=home.stager, replace=True)
+    plan, outcome = staged(home)
+    with home.iceberg.load_table(DAILY).update_schema() as change:
+        change.add_column("someone_s", LongType())
+    assert publish(home.catalog, plan, where(outcome)).outcome == PublishOutcome.REPLAN
+    assert home.refresh().outcome == "refreshed"
+    assert names(home) == ["amount", "id", "region"]
+    assert len(home.read()) == 3
+
+
+def test_what_was_staged_with_new_columns_is_published_by_the_next_try(home: Lake) -> None:
+    home.refresh()
+    create(home.catalog, VIEW, Definition(WIDER, layout="table"), stager=home.stager, replace=True)
+    plan, outcome = staged(home)
+    assert outcome is not None
+    assert plan.script is not None
+    home.catalog.files.replace_text(plan.script.outcome_location or "", outcome.to_json())
+    jobs = len(home.stager.refreshes)
+    assert home.refresh().outcome == "refreshed"
+    assert len(home.stager.refreshes) == jobs
+    assert names(home) == ["amount", "id", "region"]
+
+
+# -- maintenance ---------------------------------------------------------------------------------------
+
+
+def test_maintenance_keeps_what_readers_need_and_a_purge_leaves_nothing(home: Lake, warehouse: Path) -> None:
+    for _ in range(3):
+        home.append()
+        home.refresh()
+    create(home.catalog, VIEW, Definition(WIDER, layout="table"), stager=home.stager, replace=True)
+    home.refresh()
+    for _ in range(2):  # the first run finds what nothing reaches, the second one deletes it
+        maintain(home.catalog, VIEW, older_than=timedelta(0))
+    assert len(home.read()) == 6
+    assert readable(home.catalog, VIEW).snapshot_id == home.storage().table.head
+    assert len(home.storage().table.snapshots) == 1, "the definition's tag keeps no snapshot of its own"
+    if isinstance(home.iceberg, SqlCatalog):
+        folder = Path(home.storage().table.location.removeprefix("file://"))
+        purge(home.catalog, VIEW)
+        assert [str(path) for path in folder.rglob("*") if path.is_file()] == []
+
+
+def test_a_refresh_after_the_rows_of_others_takes_them_away(home: Lake) -> None:
+    home.refresh()
+    table = home.iceberg.load_table(DAILY)
+    table.append(table.scan().to_arrow())
+    assert status(home.catalog, VIEW).state == State.STALE
+    home.append()
+    home.refresh()
+    assert home.read() == [EAST, NORTH, SOUTH]
+
+
+def test_a_creation_that_was_sent_twice_leaves_a_folder_that_can_be_maintained(bare: Lake, clock: Clock) -> None:
+    """The files of the copy that was not applied are in it."""
+    bare.table()
+    catalog = FaultyCatalog(bare.iceberg, lose_answer_before(), arrive_late)
+    create(catalog, VIEW, Definition(QUERY, layout="table"), stager=bare.stager, effects=clock.effects)
+    bare.refresh()
+    bare.append()
+    bare.refresh()
+    maintain(bare.catalog, VIEW, older_than=timedelta(0))
+    assert bare.read() == [EAST, NORTH, SOUTH]
+
+
+def test_a_view_that_was_dropped_and_created_again_can_be_maintained(home: Lake) -> None:
+    """The files of the earlier one stay where they are."""
+    home.refresh()
+    drop(home.catalog, VIEW)
+    home.view()
+    home.refresh()
+    maintain(home.catalog, VIEW, older_than=timedelta(0))
+    assert home.read() == [NORTH, SOUTH]
