@@ -225,7 +225,7 @@ setup_rest() {
 
 # Each of the tests' Sparks starts in half the time; without it they are slower and nothing else.
 setup_archive() {
-    if compgen -G "$VENV/spark-*.jsa" >/dev/null; then return; fi
+    if compgen -G "$VENV/spark-*.jsa" >/dev/null && [[ -e $VENV/local-files.jar ]]; then return; fi
     step "Spark's classes in one file, for the tests" "$VENV/bin/python" -m tests.spark.archive
 }
 

@@ -29,7 +29,7 @@ from tests.services import (
     postgres_server,
     rest_servers,
 )
-from tests.spark.archive import java_options
+from tests.spark.archive import class_path, java_options
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
@@ -50,6 +50,7 @@ _OURS = {
     "PYICEBERG_HOME": str(_HOME),
     "SPARK_LOCAL_IP": "127.0.0.1",
     "SPARK_SUBMIT_OPTS": java_options(),
+    **class_path(),
     "NO_PROXY": "127.0.0.1,localhost",
     "no_proxy": "127.0.0.1,localhost",
 }

@@ -17,6 +17,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from tests.spark.archive import local_files
+
 _HERE = Path(__file__).parent
 _POM = _HERE / "pom.xml"
 _SOURCES = sorted((_HERE / "src").glob("*.java"))
@@ -42,7 +44,8 @@ def java_command(main: str, *args: str, options: tuple[str, ...] = ()) -> list[s
         ServiceUnavailableError: Java or Maven is not installed, or Maven could not fetch the jars.
     """
     java, folder = _program("java"), prepared()
-    path = os.pathsep.join((str(folder / "classes"), (folder / "classpath").read_text()))
+    quick = [str(local_files())] if local_files().exists() else []
+    path = os.pathsep.join((*quick, str(folder / "classes"), (folder / "classpath").read_text()))
     return [
         java,
         "-Xmx512m",
