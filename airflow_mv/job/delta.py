@@ -65,14 +65,14 @@ def check_deterministic(work: JobContext, step: DeterminismStep) -> None:
     if work.jvm is None:
         return  # Only the server has the analysed plan. The planner's list of functions is used instead.
     plan: Any = frame._jdf.queryExecution().analyzed()
-    catalyst = work.jvm.org.apache.spark.sql.catalyst
-    patterns = catalyst.trees.TreePattern
+    patterns = work.java("org.apache.spark.sql.catalyst.trees.TreePattern")
     if any(plan.containsPattern(getattr(patterns, name)()) for name in _OWN_FUNCTIONS):
         message = "the query calls a user-defined function, which may have been replaced by another definition"
         raise IncrementalRefusedError("own-function", message)
     current = plan.containsPattern(patterns.CURRENT_LIKE())
     # 'now' and 'today' are strings until they are cast.
-    current = current or not catalyst.optimizer.SpecialDatetimeValues.apply(plan).fastEquals(plan)
+    special = work.java("org.apache.spark.sql.catalyst.optimizer.SpecialDatetimeValues")
+    current = current or not special.apply(plan).fastEquals(plan)
     if current or not plan.deterministic():
         raise IncrementalRefusedError(
             "not-deterministic", "the query gives other rows each time: it uses rand(), current_timestamp() or the like"
@@ -287,7 +287,7 @@ def _by_tasks(work: JobContext, step: DeltaStep, start: int, end: int) -> _Read:
 
 def list_of(work: JobContext, items: tuple[str, ...]) -> Any:
     """Return a Java list."""
-    found = work.jvm.java.util.ArrayList()
+    found = work.java("java.util.ArrayList")()
     for item in items:
         found.add(item)
     return found
@@ -299,7 +299,7 @@ class _Tasks:
     def __init__(self, work: JobContext, step: DeltaStep, diff: Any, table: Any) -> None:
         self.work, self.step, self.diff = work, step, diff
         self.gone, self.come, self.before, self.after = diff.gone(), diff.come(), diff.before(), diff.after()
-        self.version = int(self.work.jvm.org.apache.iceberg.TableUtil.formatVersion(table))
+        self.version = int(self.work.java("org.apache.iceberg.TableUtil").formatVersion(table))
         self.ways: list[str] = []
 
     def read(self) -> _Read:

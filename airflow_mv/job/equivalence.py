@@ -14,8 +14,14 @@ from airflow_mv.job.context import JobContext
 from airflow_mv.job.reads import whole_text
 from airflow_mv.script import DeterminismStep
 
-#: Optimizer rules that remove differences of notation (``CAST('1' AS INT)`` is 1) and do not read tables.
-_RULES = ("ReplaceExpressions", "ConstantFolding", "SimplifyCasts", "BooleanSimplification")
+#: Rules that number CTEs, and remove differences of notation (``CAST('1' AS INT)`` is 1). They do not read tables.
+_RULES = (
+    "normalizer.NormalizeCTEIds",
+    "optimizer.ReplaceExpressions",
+    "optimizer.ConstantFolding",
+    "optimizer.SimplifyCasts",
+    "optimizer.BooleanSimplification",
+)
 #: Rules that add filters by the sizes of tables. Spark does not treat two such filters as equal.
 _RUNTIME_FILTERS = (
     "spark.sql.optimizer.dynamicPartitionPruning.enabled",
@@ -52,8 +58,7 @@ def check_equivalent(work: JobContext, step: DeterminismStep, frame: DataFrame) 
 
 def _same_plan(work: JobContext, step: DeterminismStep) -> bool:
     """Compare the analysed plans with renumbered CTEs, then the optimized plans without runtime filters."""
-    catalyst = work.jvm.org.apache.spark.sql.catalyst
-    rules = [catalyst.normalizer.NormalizeCTEIds, *(getattr(catalyst.optimizer, name) for name in _RULES)]
+    rules = [work.java(f"org.apache.spark.sql.catalyst.{name}") for name in _RULES]
     with ExitStack() as settings:
         for key in _RUNTIME_FILTERS:
             settings.enter_context(work.setting(key, "false"))

@@ -72,7 +72,7 @@ def check_reads(work: JobContext, sql: str) -> DataFrame:
         _check_text(work, sql)
         return frame
     plan: Any = frame._jdf.queryExecution().analyzed()
-    patterns = work.jvm.org.apache.spark.sql.catalyst.trees.TreePattern
+    patterns = work.java("org.apache.spark.sql.catalyst.trees.TreePattern")
     nodes = [(node, str(node.getClass().getSimpleName())) for node in _nodes(plan)]
     if plan.containsPattern(patterns.SQL_SCALAR_FUNCTION()) or any(kind == _FUNCTION_NODE for _, kind in nodes):
         raise _function(next(_sql_functions(work, sql), "(its name is not known)"))

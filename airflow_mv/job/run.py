@@ -205,7 +205,7 @@ def _give_back(access: Mapping[str, str], name: str) -> None:
 def _tables(spark: SparkSession, script: Script, name: str, access: Mapping[str, str]) -> Iterator[None]:
     """Unregister a run's tables, without PURGE, since the files belong to the published table or the refresh."""
     if (jvm := getattr(spark, "_jvm", None)) is not None:
-        jvm.java.lang.System.setProperty("derby.stream.error.file", "/dev/null")  # else ./derby.log
+        getattr(jvm, "java.lang.System").setProperty("derby.stream.error.file", "/dev/null")  # else ./derby.log
     # A storage table in the catalog must not be dropped.
     staged = [script.bound(name, script.branch).table] if script.is_staged else []
     staged += [f"`{name}`.`{STAGING_NAMESPACE}`.`base_{number}`" for number in range(script.nested)]
@@ -288,7 +288,7 @@ def _require_clock(spark: SparkSession, store_ms: Callable[[], int], view: str) 
 def _driver_ms(spark: SparkSession) -> int:
     jvm: Any = getattr(spark, "_jvm", None)
     if jvm is not None:
-        return int(jvm.java.lang.System.currentTimeMillis())
+        return int(getattr(jvm, "java.lang.System").currentTimeMillis())
     row = spark.sql("SELECT unix_millis(current_timestamp())").first()
     return int(row[0]) if row else 0
 
