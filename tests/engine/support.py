@@ -86,6 +86,7 @@ def open_spark(catalog: MaterializedViewCatalog) -> SparkSession:
     # Other folders' tests get this session, too: it needs every driver from the start.
     confs = {**settings.session_confs(), "spark.driver.defaultJavaOptions": QUICK_JAVA}
     confs["spark.jars.packages"] += f",{POSTGRESQL}"
+    confs |= {f"spark.sql.catalog.{name}.jdbc.synchronous": "OFF" for name in (LAKE, OTHER)}
     spark = open_session(confs, master="local[2]", report=lambda _: None)
     spark.conf.set("spark.sql.shuffle.partitions", "2")
     spark.conf.set("spark.sql.session.timeZone", "UTC")

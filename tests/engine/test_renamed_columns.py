@@ -43,7 +43,13 @@ def prepare(lake: Lake, *, partitioned: bool = True) -> None:
     )
 
 
-@pytest.mark.parametrize("case", CASES)
+#: The long run has those that take the same path as another case.
+LONG = ("rotated", "renamed")
+
+
+@pytest.mark.parametrize(
+    "case", [pytest.param(case, marks=[pytest.mark.slow] if case in LONG else []) for case in CASES]
+)
 def test_a_name_that_means_another_column_by_now_changes_no_row(lake: Lake, case: str) -> None:
     """Incrementally, in full, and for a check of the stored rows."""
     prepare(lake, partitioned="dropped" not in case)
@@ -54,13 +60,13 @@ def test_a_name_that_means_another_column_by_now_changes_no_row(lake: Lake, case
     lake.run(*(f"ALTER TABLE {{ns}}.t {change}" for change in CASES[case]))
     for name, sql in VIEWS.items():
         touched = case != "nested" or name == "rows"
-        for full in (False, True):
+        for full in (False, True) if case in ("swapped", "nested", *LONG) else (False,):
             result = lake.refresh(name, full=full)
             assert multiset(lake.stored(name)) == recomputed(lake, name, sql.replace("{ns}.", "")), (name, full)
             if touched and not full:
                 assert result.mode == Mode.FULL
                 assert Code.SCHEMA_CHANGED in {reason.code for reason in result.reasons}
-        assert (result.mode == Mode.FULL) is True
+        assert result.mode == Mode.FULL
     assert verify(lake.catalog, lake("rows"), session=lambda: lake.spark).equal
 
 

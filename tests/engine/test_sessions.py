@@ -30,11 +30,10 @@ _MOST_LEFT_BYTES = {"vectorized": 32 * 1024, "row by row": 4 * 1024}
 SQL = "SELECT k, count(*) AS n, sum(v) AS v FROM {ns}.t GROUP BY k"
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
-def test_two_threads_with_sessions_of_their_own_refresh_two_views_at_once(lake: Lake, layout: str) -> None:
+def test_threads_with_sessions_of_their_own_refresh_views_of_each_layout_at_once(lake: Lake) -> None:
     lake.table("t", "k INT, v INT", "(1, 1), (1, 2), (2, 5)")
-    views = ("one", "two")
-    for name in views:
+    views = {"one": LAYOUTS[0], **{f"two_{layout}": layout for layout in LAYOUTS}}
+    for name, layout in views.items():
         lake.create(name, SQL, refresh_strategy="incremental", layout=layout)
 
     def work(name: str) -> list[tuple[int, ...]]:
@@ -47,8 +46,8 @@ def test_two_threads_with_sessions_of_their_own_refresh_two_views_at_once(lake: 
 
     for rows, wanted in (("(2, 5)", [(1, 2, 3), (2, 2, 10)]), ("(3, 7)", [(1, 2, 3), (2, 2, 10), (3, 1, 7)])):
         lake.insert("t", rows)
-        with ThreadPoolExecutor(2) as pool:
-            assert list(pool.map(work, views)) == [wanted, wanted]
+        with ThreadPoolExecutor(len(views)) as pool:
+            assert list(pool.map(work, views)) == [wanted] * len(views)
     assert SparkSession.getActiveSession() is not None
 
 

@@ -20,6 +20,7 @@ from airflow_mv.job.submit import jar_confs, write_properties
 from airflow_mv.script import Outcome, Script
 from tests.cli.support import Ended
 from tests.services import free_port
+from tests.spark.changing import QUICK
 
 SPARK_HOME = Path(pyspark.__file__).parent
 ROOT = Path(__file__).parents[2]
@@ -83,7 +84,8 @@ def serving(command: Sequence[str], log: Path, ready: str, **env: str) -> Iterat
 @contextmanager
 def connect_server(folder: Path, confs: Mapping[str, str]) -> Iterator[str]:
     """Run a Spark Connect server with Iceberg and without a catalog; yields its URL."""
-    started_with = {"spark.sql.extensions": confs["spark.sql.extensions"], **jar_confs(confs)}
+    started_with = {"spark.sql.extensions": confs["spark.sql.extensions"], **jar_confs(confs), **QUICK}
+    started_with["spark.sql.shuffle.partitions"] = "2"
     port = free_port()
     server = [str(SPARK_HOME / "bin" / "spark-submit"), "--master", "local[2]", "--class"]
     server += ["org.apache.spark.sql.connect.service.SparkConnectServer", "--conf", "spark.ui.enabled=false"]
