@@ -36,7 +36,7 @@ import contextlib, io, json, sys
 from airflow.cli.cli_parser import get_parser
 printed = {}
 for line in json.loads(sys.argv[1]):
-    The commands in one process, because each takes seconds to start.
+    output = ["-o", "json"] if not line.startswith("config ") else []
     with contextlib.redirect_stdout(io.StringIO()) as text:
         arguments = get_parser().parse_args([*line.split(), *output])
         arguments.func(arguments)
