@@ -199,7 +199,9 @@ def test_a_storage_table_that_others_write_to_is_computed_anew(lake: Lake) -> No
     assert mode_after(lake, COUNTS, "DELETE FROM {ns}.r WHERE n = 5") == "merge"
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize(
+    "layout", [pytest.param(layout, marks=[pytest.mark.slow] if layout == "pointed" else []) for layout in LAYOUTS]
+)
 def test_a_materialized_view_over_another_is_incremental_over_incremental(lake: Lake, layout: str) -> None:
     """The storage table of the lower one is a base table as any other, also where it was rewritten whole."""
     table(lake, "r", "k int, n int", "(1, 1), (1, 2), (2, 3)")

@@ -13,6 +13,7 @@ from tests.engine.incremental.histories import VARIANTS
 from tests.engine.incremental.playing import ALWAYS
 from tests.engine.support import Lake
 
+MODES = ("copy-on-write", "merge-on-read")
 MERGE_ON_READ = ", ".join(f"'write.{verb}.mode' = 'merge-on-read'" for verb in ("delete", "update", "merge"))
 
 
@@ -169,7 +170,7 @@ def test_an_aggregate_over_an_empty_table_keeps_its_single_row(lake: Lake) -> No
 
 @pytest.mark.parametrize(
     "variant",
-    ["v2-copy-on-write", "v3-merge-on-read", pytest.param("v2-merge-on-read", marks=pytest.mark.slow)],
+    ["v3-merge-on-read", *(pytest.param(f"v2-{how}", marks=pytest.mark.slow) for how in MODES)],
 )
 def test_deleting_all_rows_of_a_table_deletes_those_of_the_view(lake: Lake, variant: str) -> None:
     """New rows after that are added."""

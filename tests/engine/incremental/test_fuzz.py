@@ -54,8 +54,8 @@ def _run(folder: Path, histories: range, *, views: int, steps: int, everything: 
 
 @pytest.mark.timeout(1200)
 def test_incremental_equals_recompute(lake_folder: Path) -> None:
-    """A history of each kind of table, with ten views; the first of them is refreshed after each change."""
-    assert _run(lake_folder, range(4), views=10, steps=2, often=10, everything=False).sequences == 40
+    """A history of each kind of table, with five views; the first of them is refreshed after each change."""
+    assert _run(lake_folder, range(4), views=5, steps=2, often=5, everything=False).sequences == 20
 
 
 def test_a_history_that_fails_is_told_with_as_little_as_makes_it_fail(

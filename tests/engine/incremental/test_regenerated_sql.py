@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 
 import pytest
@@ -260,7 +261,8 @@ def test_spark_tells_two_expressions_apart(lake: Lake, call: str, other: str) ->
     assert not alike(lake.spark, f"SELECT {call} FROM {name}", f"SELECT {other} FROM {name}")
 
 
-def test_a_query_over_partitioned_tables_is_alike_to_itself_alone(lake: Lake) -> None:
+@pytest.mark.parametrize("each", [3, pytest.param(1, marks=pytest.mark.slow)])
+def test_a_query_over_partitioned_tables_is_alike_to_itself_alone(lake: Lake, each: int) -> None:
     """Spark numbers CTEs anew for each query, and takes the filters that it makes of a join to differ each time."""
     for name in ("r", "s"):
         columns = "k int, d int, n int, t string"
@@ -272,7 +274,7 @@ def test_a_query_over_partitioned_tables_is_alike_to_itself_alone(lake: Lake) ->
         sql = template.format(**pins)
         assert alike(lake.spark, sql)
         assert alike(lake.spark, sql, by_text=True)
-        for mutant in mutants(sql):
+        for mutant in itertools.islice(mutants(sql), 0, None, each):
             try:
                 lake.spark.sql(mutant)
             except PySparkException:
@@ -280,7 +282,7 @@ def test_a_query_over_partitioned_tables_is_alike_to_itself_alone(lake: Lake) ->
             by_text = seen[0] > 3 * seen[1]  # which takes longer
             seen[by_text] += 1
             assert not alike(lake.spark, sql, mutant, by_text=by_text), mutant
-    assert min(seen) >= 12
+    assert min(seen) * each >= 12
 
 
 def test_a_cte_over_a_partitioned_table_is_refreshed_incrementally(lake: Lake) -> None:

@@ -64,6 +64,8 @@ def test_each_spelling_is_incremental_where_that_is_right(lake: Lake) -> None:
     for at, statements in enumerate(changes):
         lake.run(*statements)
         for number, (sql, modes) in enumerate(QUERIES.items()):
+            if at and modes == ("full", "full"):
+                continue  # it has been recomputed once
             assert lake.refresh(f"v{number}", on_fallback="full").mode == modes[at], sql
             check(lake, f"v{number}", sql, in_duckdb=False)
 
