@@ -137,11 +137,11 @@ def play(
         for number in numbers:
             (result,) = refresh(catalog, [f"{namespace}.q{number}"], stager=stager)
             check(number)
-            found.append(Refreshed(number, change, str(result.mode), told_reasons(result.reasons)))
+            found.append(Refreshed(number, change, str(result.mode), reasons_text(result.reasons)))
     return found
 
 
-def told_reasons(reasons: Iterable[Reason]) -> tuple[str, ...]:
+def reasons_text(reasons: Iterable[Reason]) -> tuple[str, ...]:
     """Return why no cheaper mode is taken."""
     told = (Code.INCREMENTAL, Code.COST, Code.BASE_CHANGED, Code.FRESH, Code.ONLY_REPLACED)
     return tuple(reason.message for reason in reasons if reason.code not in told)

@@ -37,7 +37,7 @@ def check_regular(location: str, *, what: str) -> None:
     segment = irregular_segment(location)
     if segment is not None:
         raise InvalidMetadataError(
-            f"{what}: {location!r} has the path segment {segment}, which leads to different folders on different "
+            f"{what}: {location!r} has the path segment {segment}, which means different folders on different "
             "stores. Write the location without it"
         )
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Helpers: use a running Airflow over its REST API, and list its processes."""
+"""Helpers: use a running Airflow through its REST API, and list its processes."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ _SETTINGS = {
     "AIRFLOW__CORE__DAGS_ARE_PAUSED_AT_CREATION": "False",
     "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_ALL_ADMINS": "False",
     "AIRFLOW__CORE__PARALLELISM": "3",
-    # Several workers start at once, on whatever machine.
+    # Several workers start at once, on any host.
     "AIRFLOW__CORE__DAGBAG_IMPORT_TIMEOUT": "120",
     "AIRFLOW__WORKERS__EXECUTION_API_TIMEOUT": "60",
-    # How long Airflow gives the orphans of a dead task to let go of its pipes.
+    # How long Airflow waits for orphans of a dead task to close its pipes.
     "AIRFLOW__WORKERS__SOCKET_CLEANUP_TIMEOUT": "3",
-    # New files are found soon, and those that are known are not read again and again.
+    # New files are found soon, and known files are not parsed repeatedly.
     "AIRFLOW__DAG_PROCESSOR__REFRESH_INTERVAL": "3",
     "AIRFLOW__DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL": "600",
     # Between two steps of a run the scheduler may be idle.
     "AIRFLOW__SCHEDULER__SCHEDULER_IDLE_SLEEP_TIME": "0.3",
 }
-#: A plugin that defines nothing: what tasks and DAG files import, the processes that they are forks of have then.
+#: A plugin that defines nothing: it imports what tasks and DAG files need, so that forked processes have it.
 _WARM = """
 import sys
 
@@ -48,7 +48,7 @@ if sys.argv[-1] in ("scheduler", "dag-processor"):
 
 @dataclass(frozen=True)
 class Deployment:
-    """A running Airflow over the demo's tables, and what a user does with it."""
+    """A running Airflow over the demo's tables, and the actions of a user."""
 
     airflow: LocalAirflow
     home: DemoHome
@@ -71,23 +71,23 @@ class Deployment:
         try:
             self.airflow.call("POST", f"/api/v2/dags/{dag_id}/dagRuns", body)
         except urllib.error.HTTPError as error:
-            if error.code != HTTPStatus.CONFLICT:  # the answer to an earlier call was lost: the run is there
+            if error.code != HTTPStatus.CONFLICT:  # the answer to an earlier call was lost: the run exists
                 raise
 
     def run(self, dag_id: str, run_id: str) -> dict[str, str]:
-        """Trigger a run and wait for its end: the state of each task."""
+        """Trigger a run and wait for its end; return the state of each task."""
         self.start(dag_id, run_id)
         return self.ended(dag_id, run_id)
 
     def ended(self, dag_id: str, run_id: str) -> dict[str, str]:
-        """Wait for a run's end: the state of each task."""
+        """Wait for a run's end; return the state of each task."""
         path = f"/api/v2/dags/{dag_id}/dagRuns/{run_id}"
         until(lambda: self.airflow.call("GET", path)["state"] in ("success", "failed"))
         found = self.airflow.call("GET", f"{path}/taskInstances")["task_instances"]
         return {item["task_id"]: item["state"] for item in found}
 
     def value(self, dag_id: str, run_id: str, task_id: str) -> Any:
-        """What a task returned."""
+        """The return value of a task."""
         path = f"/api/v2/dags/{dag_id}/dagRuns/{run_id}/taskInstances/{task_id}/xcomEntries/return_value"
         return self.airflow.call("GET", f"{path}?deserialize=true")["value"]
 
@@ -112,20 +112,20 @@ class Deployment:
                     found.append(item)
         return found
 
-    def said(self) -> str:
-        """The last of what Airflow printed."""
+    def last_output(self) -> str:
+        """The last lines of Airflow's output."""
         return (self.home.folder / "standalone.log").read_text()[-20_000:]
 
 
 class Shared:
-    """One Airflow for all modules that ask for it; it is started for the first one.
+    """One Airflow for all modules that need it; it is started for the first one.
 
-    Each adds its DAG files, connections and namespaces.
+    Each module adds its DAG files, connections and namespaces.
 
     Args:
         home: Its folder, with the catalog.
-        database: SQLAlchemy URI of Airflow's own database. It is no SQLite: there the scheduler dies where it meets a
-            backfill that is just being made.
+        database: SQLAlchemy URI of Airflow's own database. It is not SQLite, because there the scheduler fails when a
+            backfill is being created.
     """
 
     def __init__(self, home: DemoHome, database: str) -> None:
@@ -150,7 +150,7 @@ class Shared:
             (plugins / "warm.py").write_text(_WARM)
             settings = {
                 **_SETTINGS,
-                "TMPDIR": str(self.home.folder),  # a killed worker leaves its files there
+                "TMPDIR": str(self.home.folder),  # a killed worker leaves its temporary files
                 "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": self._database,
                 "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN_ASYNC": self._database.replace("+psycopg2", "+psycopg"),
             }
@@ -161,23 +161,23 @@ class Shared:
         return self._running
 
     def stop(self) -> None:
-        """Stop it, until another module asks."""
+        """Stop it until another module needs it."""
         self._stack.close()
         self._running = None
         assert processes(self.home) == []
 
 
 def until(look: Callable[[], Any], seconds: float = 600) -> Any:
-    """Wait for something true."""
+    """Wait until the result is true, and return it."""
     deadline = time.monotonic() + seconds
     while not (found := look()):
-        assert time.monotonic() < deadline, "it has not happened in time"
+        assert time.monotonic() < deadline, "not within the time limit"
         time.sleep(0.5)
     return found
 
 
 def processes(home: DemoHome) -> list[psutil.Process]:
-    """All processes of the Airflow that lives there, and what they have started."""
+    """All processes of the Airflow in this folder, and their children."""
     found = []
     for item in psutil.process_iter():
         try:

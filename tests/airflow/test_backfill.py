@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Airflow's own Backfill over REST, on its real scheduler: every day is right, in any order and in parallel."""
+"""Airflow's backfill through REST, on its real scheduler: every day is correct, in any order and in parallel."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from tests.intervals.support import BY_DAY, SALES, Days, IntervalStager, days_la
 
 EXAMPLE = Path(__file__).parents[2] / "dags_examples" / "interval_backfill.py"
 FIRST = date(2024, 6, 1)
-#: So many days at once are never all without a conflict.
+#: Among so many parallel days there is always a conflict.
 MANY = 30
 DAGS = """
 from datetime import UTC, datetime, timedelta
@@ -77,7 +77,7 @@ def deployment(shared_airflow: Shared, connect: str) -> Iterator[Deployment]:
 def backfill(deployment: Deployment, first: int, last: int, **more: Any) -> dict[int, dict[str, Any]]:
     """Backfill the runs of some days, wait for their ends, and return the result of each refresh by its day.
 
-    A daily run is for the day before the moment of its schedule, so the run of the second is for the first.
+    A daily run is for the day before its tick, so the run of the second is for the first.
     """
     start, end = (f"{FIRST + timedelta(days=number)}T00:00:00Z" for number in (first, last))
     body = {
@@ -100,11 +100,11 @@ def backfill(deployment: Deployment, first: int, last: int, **more: Any) -> dict
 
 
 def run_of(deployment: Deployment, number: int) -> str:
-    """The run that is for a day."""
+    """The run for a day."""
     moment = f"{FIRST + timedelta(days=number)}T00:00:00Z"
     path = f"/api/v2/dags/by_day/dagRuns?logical_date_gte={moment}&logical_date_lte={moment}"
     (run,) = deployment.airflow.call("GET", path)["dag_runs"]
-    assert run["state"] == "success", deployment.said()
+    assert run["state"] == "success", deployment.last_output()
     return str(run["dag_run_id"])
 
 
@@ -113,10 +113,8 @@ def run_of(deployment: Deployment, number: int) -> str:
 @pytest.mark.postgres
 @pytest.mark.timeout(2400)
 @pytest.mark.parametrize("last", [3, pytest.param(MANY, marks=pytest.mark.slow)])
-def test_a_backfill_in_parallel_computes_each_day_and_the_same_range_again_does_nothing(
-    deployment: Deployment, last: int
-) -> None:
-    """Conflicts are settled among the tasks, nothing is lost, and the second time no task starts Spark."""
+def test_a_parallel_backfill_computes_each_day_and_repeating_it_does_nothing(deployment: Deployment, last: int) -> None:
+    """The tasks settle conflicts among themselves, nothing is lost, and the second time no task starts Spark."""
     lake = lake_of(deployment)
     lake.sell(*((number, 100) for number in range(1, last + 1)))
 
@@ -152,22 +150,22 @@ def test_a_backfill_in_parallel_computes_each_day_and_the_same_range_again_does_
 @pytest.mark.cluster
 @pytest.mark.postgres
 @pytest.mark.timeout(1200)
-def test_a_run_without_a_data_interval_refreshes_what_its_conf_or_its_partition_says(deployment: Deployment) -> None:
-    """It has no data interval: without the conf it is refused at once, with the words of what to give.
+def test_a_run_without_a_data_interval_uses_its_conf_or_its_partition(deployment: Deployment) -> None:
+    """Without a data interval and without a conf it is refused at once, with the parameters to set.
 
-    The run of a partition has none either; its day is one of the schedule's zone.
+    The run of a partition has no data interval either; its day is in the schedule's time zone.
     """
     lake = lake_of(deployment)
     lake.sell((9, 1000))
     conf = {"refresh_interval_start": "2024-06-09", "refresh_interval_end": "2024-06-10"}
-    for run_id, body in (("told", conf), ("untold", {})):
+    for run_id, body in (("with_conf", conf), ("without_conf", {})):
         wanted = {"logical_date": None, "dag_run_id": run_id, "conf": body}
         deployment.airflow.call("POST", "/api/v2/dags/by_day/dagRuns", wanted)
 
     partition = {"logical_date": None, "dag_run_id": "eleventh", "partition_key": "2024-06-11T00:00:00"}
     deployment.airflow.call("POST", "/api/v2/dags/by_partition/dagRuns", partition)
 
-    assert deployment.ended("by_day", "told") == {"refresh": "success"}
+    assert deployment.ended("by_day", "with_conf") == {"refresh": "success"}
     assert lake.stored()[9] == lake.recomputed()[9]
     assert deployment.ended("by_partition", "eleventh") == {"refresh": "success"}
     assert deployment.value("by_partition", "eleventh", "refresh")["interval"] == {
@@ -175,8 +173,8 @@ def test_a_run_without_a_data_interval_refreshes_what_its_conf_or_its_partition_
         "start": "2024-06-11T00:00:00+00:00",
         "end": "2024-06-12T00:00:00+00:00",
     }
-    assert deployment.ended("by_day", "untold") == {"refresh": "failed"}
-    assert "refresh_interval_start and refresh_interval_end in its conf" in last_log(deployment, "untold")
+    assert deployment.ended("by_day", "without_conf") == {"refresh": "failed"}
+    assert "refresh_interval_start and refresh_interval_end in its conf" in last_log(deployment, "without_conf")
 
 
 @pytest.mark.airflow
@@ -184,8 +182,8 @@ def test_a_run_without_a_data_interval_refreshes_what_its_conf_or_its_partition_
 @pytest.mark.postgres
 @pytest.mark.slow
 @pytest.mark.timeout(2400)
-def test_a_backfill_of_a_partitioned_dag_computes_the_days_that_it_names(deployment: Deployment) -> None:
-    """Both ends are part of it, and a day is one of the schedule's zone: its runs have no date but the partition's."""
+def test_a_backfill_of_a_partitioned_dag_computes_the_requested_days(deployment: Deployment) -> None:
+    """Both ends are included, and days are in the schedule's time zone: its runs have only the partition's date."""
     lake = lake_of(deployment)
     lake.sell(*((number, 7) for number in range(19, 25)))
     before = lake.stored()
@@ -198,7 +196,7 @@ def test_a_backfill_of_a_partitioned_dag_computes_the_days_that_it_names(deploym
     runs = {run["partition_key"]: run for run in found}
     assert sorted(runs) == [f"2024-06-{day}T00:00:00" for day in (20, 21, 22)]
     for key, run in runs.items():
-        assert (run["state"], run["logical_date"]) == ("success", None), deployment.said()
+        assert (run["state"], run["logical_date"]) == ("success", None), deployment.last_output()
         result = deployment.value("by_partition", run["dag_run_id"], "refresh")
         assert (result["outcome"], result["interval"]["start"][:10]) == ("refreshed", key[:10])
     now = lake.recomputed()
@@ -212,14 +210,14 @@ def test_a_backfill_of_a_partitioned_dag_computes_the_days_that_it_names(deploym
 @pytest.mark.cluster
 @pytest.mark.postgres
 @pytest.mark.timeout(1200)
-def test_a_cleared_run_decides_afresh_about_its_day(deployment: Deployment) -> None:
-    """Nothing where the day's rows are those of the record; the day again where its base rows have changed."""
+def test_a_cleared_run_refreshes_its_day_only_if_needed(deployment: Deployment) -> None:
+    """Nothing if the day's rows are current; the day again if its base rows have changed."""
     lake = lake_of(deployment)
     other = MANY + 2
-    day, moment = MANY + 1, f"{FIRST + timedelta(days=MANY + 1)}T00:00:00Z"  # no backfill here has a run of it
+    day, moment = MANY + 1, f"{FIRST + timedelta(days=MANY + 1)}T00:00:00Z"  # not in any backfill
     body = {"logical_date": moment, "dag_run_id": "cleared"}
     deployment.airflow.call("POST", "/api/v2/dags/by_day/dagRuns", body)
-    assert deployment.ended("by_day", "cleared") == {"refresh": "success"}, deployment.said()
+    assert deployment.ended("by_day", "cleared") == {"refresh": "success"}, deployment.last_output()
     assert deployment.value("by_day", "cleared", "refresh")["outcome"] == "refreshed"
 
     assert cleared(deployment, "cleared") == "fresh"
@@ -231,15 +229,15 @@ def test_a_cleared_run_decides_afresh_about_its_day(deployment: Deployment) -> N
 
 
 def cleared(deployment: Deployment, run_id: str) -> str:
-    """Clear a run and wait for its end: what came of its refresh."""
+    """Clear a run and wait for its end; return the result of its refresh."""
     deployment.airflow.call("POST", f"/api/v2/dags/by_day/dagRuns/{run_id}/clear", {"dry_run": False})
-    assert deployment.ended("by_day", run_id) == {"refresh": "success"}, deployment.said()
+    assert deployment.ended("by_day", run_id) == {"refresh": "success"}, deployment.last_output()
     return str(deployment.value("by_day", run_id, "refresh")["outcome"])
 
 
 def completed(deployment: Deployment, backfill_id: int) -> Any:
-    """When a backfill ended, if it has."""
-    with suppress(URLError, TimeoutError):  # on a small machine ten starting workers leave the API no time
+    """When a backfill ended, or ``None``."""
+    with suppress(URLError, TimeoutError):  # on a small host the API may be slow while ten workers start
         return deployment.airflow.call("GET", f"/api/v2/backfills/{backfill_id}")["completed_at"]
     return None
 
@@ -254,7 +252,7 @@ def all_ended(deployment: Deployment, start: str, end: str) -> bool:
 
 
 def last_log(deployment: Deployment, run_id: str) -> str:
-    """The log of a task's last try, with its error; an overloaded machine adds tries that never began."""
+    """The log of a task's last try, with its error; an overloaded host adds tries that never started."""
     path = f"/api/v2/dags/by_day/dagRuns/{run_id}/taskInstances/refresh"
     number = deployment.airflow.call("GET", path)["try_number"]
     return json.dumps(deployment.airflow.call("GET", f"{path}/logs/{number}?full_content=true")["content"])
@@ -266,7 +264,7 @@ def lake_of(deployment: Deployment) -> Days:
 
 
 def facts_of(schedule: Any, **run: Any) -> RunFacts:
-    """What a task knows of a run of a DAG with a schedule."""
+    """The facts that a task reads from a run of a DAG with this schedule."""
     dag = DAG("zones", schedule=schedule, start_date=datetime(2024, 1, 1, tzinfo=UTC))
     known = {"run_after": datetime(2024, 7, 1, tzinfo=UTC), "conf": {}, "data_interval_start": None}
     known |= {"data_interval_end": None, **run}
@@ -276,10 +274,10 @@ def facts_of(schedule: Any, **run: Any) -> RunFacts:
 @pytest.mark.parametrize("zone", ["Europe/Berlin", pendulum.timezone("Europe/Berlin")])
 @pytest.mark.parametrize("timetable", [CronPartitionTimetable, CronTriggerTimetable, OfAirflowItself])
 @pytest.mark.parametrize("with_assets", [False, True])
-def test_a_schedules_zone_and_ticks_are_known_however_they_are_written(
+def test_the_zone_and_ticks_of_a_schedule_are_read_in_all_forms(
     timetable: Any, zone: Any, *, with_assets: bool
 ) -> None:
-    """A timetable keeps the zone's name as it was given, a text or a zone; one with assets beside it holds another."""
+    """A timetable stores the zone as a name or an object; one combined with assets contains another timetable."""
     schedule = timetable("0 0 * * *", timezone=zone)
     if with_assets:
         schedule = (AssetOrTime if timetable is OfAirflowItself else AssetOrTimeSchedule)(
@@ -296,8 +294,8 @@ def test_a_schedules_zone_and_ticks_are_known_however_they_are_written(
     )
 
 
-def test_of_a_schedule_with_several_crons_the_nearest_moment_counts() -> None:
-    """The interval between two runs of it is never longer than the time since the other cron's."""
+def test_of_a_schedule_with_several_crons_the_nearest_tick_counts() -> None:
+    """The interval between two runs is never longer than the time since the other cron's tick."""
     schedule = MultipleCronTriggerTimetable("0 6 * * *", "30 18 * * *", timezone="Europe/Berlin")
     by_hand = datetime(2024, 6, 11, 10, tzinfo=UTC)
     for moment, start, end in (
@@ -311,8 +309,8 @@ def test_of_a_schedule_with_several_crons_the_nearest_moment_counts() -> None:
         assert (found.start.isoformat(), found.end.isoformat()) == (start, end)
 
 
-def test_the_example_asks_for_the_day_of_its_run(airflow: Airflow, sales: Lake) -> None:
-    """A day that is fresh costs no Spark; the log says which rows the run was for, and how that is known."""
+def test_the_example_refreshes_the_day_of_its_run(airflow: Airflow, sales: Lake) -> None:
+    """A fresh day starts no Spark; the log names the rows of the run and the reason."""
     sales.iceberg.create_table("sales.sold", schema=SALES).append(sold([(1, 10), (2, 20)]))
     sql = BY_DAY.replace("lake.sales.sold", "sold")
     sales.view("by_day", sql, properties={"airflow-mv.interval-column": "day"})
@@ -321,9 +319,9 @@ def test_the_example_asks_for_the_day_of_its_run(airflow: Airflow, sales: Lake) 
     run = airflow.run_file(EXAMPLE, logical_date="2024-06-03T00:00:00Z")
     clicked = airflow.run_file(EXAMPLE, logical_date="2024-06-03T13:37:00Z")
     conf = {"refresh_interval_start": "2024-06-01", "refresh_interval_end": "2024-06-02"}
-    told = airflow.run_file(EXAMPLE, run_conf=conf)
+    with_conf = airflow.run_file(EXAMPLE, run_conf=conf)
 
-    assert run.states == told.states == {"create": "success", "refresh": "success"}, run.log + told.log
+    assert run.states == with_conf.states == {"create": "success", "refresh": "success"}, run.log + with_conf.log
     assert (
         run.values["refresh"]["interval"]
         == clicked.values["refresh"]["interval"]
@@ -336,4 +334,4 @@ def test_the_example_asks_for_the_day_of_its_run(airflow: Airflow, sales: Lake) 
     assert run.values["refresh"]["outcome"] == "fresh"
     assert "from the schedule's previous time to the run's" in run.task_log("refresh")
     assert "the schedule's last whole interval before 2024-06-03T13:37:00+00:00" in clicked.task_log("refresh")
-    assert told.values["refresh"]["interval"]["start"] == "2024-06-01T00:00:00+00:00"
+    assert with_conf.values["refresh"]["interval"]["start"] == "2024-06-01T00:00:00+00:00"

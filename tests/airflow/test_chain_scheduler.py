@@ -126,7 +126,7 @@ def test_views_of_a_level_run_in_parallel_and_a_failed_one_blocks_only_its_reade
         "refresh_total": "success",
         "refresh_other": "failed",
         "refresh_above": "upstream_failed",
-    }, deployment.said()
+    }, deployment.last_output()
     assert status(deployment.catalog, "lake.sales.counts").state == "fresh"
 
 

@@ -24,12 +24,12 @@ from tests.services import http_server
 @contextmanager
 def _resource_manager(lake: Lake, *, running: int) -> Iterator[str]:
     """A YARN whose application is running in the first answers, and has done its work by the next one."""
-    asked: list[str] = []
+    requests: list[str] = []
 
     class Answers(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            asked.append(self.path)
-            done = len(asked) > running
+            requests.append(self.path)
+            done = len(requests) > running
             if done:
                 script = MaterializedViewHook().plan(VIEW).script
                 lake.catalog.files.replace_text(script.outcome_location, lake.stager(script).to_json())

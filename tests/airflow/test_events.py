@@ -63,7 +63,7 @@ with DAG("gate", schedule=None, default_args=AGAIN):
     MaterializedViewFreshSensor(task_id="gives_up", view="lake.sales.new", poke_interval=1, timeout=2, soft_fail=True)
 
 def write(text):
-    with Path(os.environ["TOLD"]).open("a") as file:
+    with Path(os.environ["NOTIFICATIONS"]).open("a") as file:
         file.write(text + "\\n")
 
 class Mail(BaseNotifier):
@@ -133,7 +133,7 @@ class World:
 
     def notifications(self) -> list[str]:
         """The notifications that were sent."""
-        file = Path(self.environment["TOLD"])
+        file = Path(self.environment["NOTIFICATIONS"])
         return file.read_text().splitlines() if file.exists() else []
 
     def payloads(self) -> list[dict[str, Any]]:
@@ -196,7 +196,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
         found.view("example")
         found.refresh()
         settings = {
-            "TOLD": str(home.folder / "notifications"),
+            "NOTIFICATIONS": str(home.folder / "notifications"),
             "AIRFLOW__CORE__DAGS_ARE_PAUSED_AT_CREATION": "False",
             "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_ALL_ADMINS": "False",
             "AIRFLOW__WORKERS__EXECUTION_API_TIMEOUT": "60",
@@ -282,8 +282,8 @@ def test_a_waiting_sensor_holds_no_slot_and_survives_its_triggerer(world: World,
         "changed": "success",
         "gives_up": "skipped",
     }
-    said = " ".join(world.deployment.log("gate", "waiting", "fresh"))
-    assert "Waiting in the triggerer, for at most 7 days" in said
+    last_output = " ".join(world.deployment.log("gate", "waiting", "fresh"))
+    assert "Waiting in the triggerer, for at most 7 days" in last_output
     value = world.deployment.value("gate", "waiting", "fresh")
     assert (value["readiness"], value["lag_seconds"]) == ("FRESH", 0)
     changed = world.deployment.value("gate", "waiting", "changed")
@@ -298,7 +298,7 @@ def test_a_breach_and_its_recovery_are_reported_once_and_the_lag_is_measured(
     world.lake.append()
     time.sleep(1.1)
     for run_id in ("late", "still_late"):
-        assert world.deployment.run("alerts", run_id) == {"freshness": "success"}, world.deployment.said()
+        assert world.deployment.run("alerts", run_id) == {"freshness": "success"}, world.deployment.last_output()
     assert world.notifications()[0] == f"alerts: {VIEW} is late"
     assert world.notifications()[1].startswith(f"{VIEW} is STALE, behind for ")
     assert len(world.notifications()) == 2
@@ -333,7 +333,7 @@ def test_without_a_triggerer_sensors_are_rescheduled_and_hold_no_slot(world: Wor
     world.lake.refresh()
 
     ended = world.deployment.ended("gate", "alone")
-    assert ended == {"fresh": "success", "changed": "success", "gives_up": "skipped"}, world.deployment.said()
-    said = " ".join(world.deployment.log("gate", "alone", "fresh"))
-    assert "No triggerer runs: this task is rescheduled between polls" in said
-    assert "Waiting in the triggerer" not in said
+    assert ended == {"fresh": "success", "changed": "success", "gives_up": "skipped"}, world.deployment.last_output()
+    last_output = " ".join(world.deployment.log("gate", "alone", "fresh"))
+    assert "No triggerer runs: this task is rescheduled between polls" in last_output
+    assert "Waiting in the triggerer" not in last_output

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The demo's three views in a whole Airflow: scheduler, API server, DAG processor, triggerer; runs over REST."""
+"""The demo's three views in a complete Airflow: scheduler, API server, DAG processor, triggerer; runs through REST."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.airflow.deployment import Deployment, Shared, until
 
 pytestmark = [pytest.mark.airflow, pytest.mark.timeout(1200)]
 
-#: Its job does not end by itself.
+#: A query whose job does not end by itself.
 SLOW = "SELECT count(*) AS n FROM weather a, weather b, weather c, weather d WHERE a.temp + b.temp > c.temp + d.temp"
 PREPARE = f"""
 import sys
@@ -114,7 +114,7 @@ def second(deployment: Deployment, first: dict[str, str]) -> dict[str, str]:
 
 def test_a_run_in_the_scheduler_refreshes_every_view(deployment: Deployment, first: dict[str, str]) -> None:
     """The rows are compared with another engine's, over the raw files."""
-    assert first == dict.fromkeys([*VIEWS, "fresh", "count"], "success"), deployment.said()
+    assert first == dict.fromkeys([*VIEWS, "fresh", "count"], "success"), deployment.last_output()
     for name in VIEWS:
         assert deployment.value("three_views", "first", name)["outcome"] == "refreshed"
     assert deployment.value("three_views", "first", "count") == check(deployment.catalog, range(1, 2))
@@ -130,7 +130,7 @@ def test_a_sensor_waits_in_the_triggerer_until_another_task_has_refreshed(
     assert deployment.value("three_views", "first", "fresh")["refresh_id"] == refreshed["refresh_id"]
 
 
-def test_a_second_run_does_nothing_and_says_so(deployment: Deployment, second: dict[str, str]) -> None:
+def test_a_second_run_does_nothing_and_logs_it(deployment: Deployment, second: dict[str, str]) -> None:
     """In words that need no knowledge of this package."""
     assert set(second.values()) == {"success"}
     for name in VIEWS:
@@ -139,8 +139,8 @@ def test_a_second_run_does_nothing_and_says_so(deployment: Deployment, second: d
         _assert_says_that_nothing_was_done(deployment.log("three_views", "second", name), name)
 
 
-def test_only_the_run_that_published_made_asset_events(deployment: Deployment, second: dict[str, str]) -> None:
-    """Whoever is scheduled on the view starts once, and knows from which snapshots it was made."""
+def test_only_the_run_that_published_emits_asset_events(deployment: Deployment, second: dict[str, str]) -> None:
+    """A consumer is started once, and knows the base snapshots of the rows."""
     events = deployment.events("three_views", "first")
     assert set(events) == set(VIEWS)
     flights = deployment.iceberg.load_table("nyc.flights").metadata.current_snapshot_id
@@ -150,8 +150,8 @@ def test_only_the_run_that_published_made_asset_events(deployment: Deployment, s
     assert deployment.events("three_views", "second") == {}
 
 
-def test_a_cleared_task_decides_anew(deployment: Deployment, second: dict[str, str]) -> None:
-    """Airflow keeps a task's state over a clear, and its Spark operator then says "already succeeded"."""
+def test_a_cleared_task_checks_the_view_again(deployment: Deployment, second: dict[str, str]) -> None:
+    """Airflow keeps a task's state when it is cleared, and its Spark operator then reports "already succeeded"."""
     body = {"dry_run": False, "dag_run_id": "first", "task_ids": ["route_month"], "only_failed": False}
     deployment.airflow.call("POST", "/api/v2/dags/three_views/clearTaskInstances", body)
     assert deployment.ended("three_views", "first")["route_month"] == "success"
@@ -160,10 +160,10 @@ def test_a_cleared_task_decides_anew(deployment: Deployment, second: dict[str, s
     assert set(deployment.events("three_views", "first")) == set(VIEWS)
 
 
-def test_i14_a_worker_that_dies_amid_the_spark_job_costs_a_retry_and_not_a_second_refresh(
+def test_i14_a_worker_that_dies_during_the_spark_job_costs_a_retry_and_not_a_second_refresh(
     deployment: Deployment, second: dict[str, str]
 ) -> None:
-    """The driver lives on, beside that of the retry: whatever it leaves, one refresh is published."""
+    """The first driver continues beside that of the retry, and one refresh is published."""
     append_month(deployment.iceberg, 2)
     before = deployment.catalog.load("lake.nyc.route_month")
     deployment.start("one_view", "killed")
@@ -173,7 +173,7 @@ def test_i14_a_worker_that_dies_amid_the_spark_job_costs_a_retry_and_not_a_secon
     states = deployment.ended("one_view", "killed")
     until(lambda: not deployment.drivers())
 
-    assert states == {"refresh": "success"}, deployment.said()
+    assert states == {"refresh": "success"}, deployment.last_output()
     assert (
         deployment.airflow.call("GET", "/api/v2/dags/one_view/dagRuns/killed/taskInstances/refresh")["try_number"] == 2
     )
@@ -187,8 +187,8 @@ def test_i14_a_worker_that_dies_amid_the_spark_job_costs_a_retry_and_not_a_secon
 
 
 def test_a_task_that_is_marked_failed_or_runs_too_long_leaves_no_driver(deployment: Deployment) -> None:
-    """A query that nobody waits for any more would keep the cluster busy."""
-    before = set(deployment.home.folder.glob("airflow-mv-*"))  # a runner that was killed has left its own
+    """A query without a task would keep the cluster busy."""
+    before = set(deployment.home.folder.glob("airflow-mv-*"))  # folders of runners that were killed
     deployment.start("endless", "stopped")
     until(lambda: _at_work(deployment, "marked"))
     path = "/api/v2/dags/endless/dagRuns/stopped/taskInstances/marked"
@@ -197,15 +197,15 @@ def test_a_task_that_is_marked_failed_or_runs_too_long_leaves_no_driver(deployme
     states = deployment.ended("endless", "stopped")
     until(lambda: not deployment.drivers(), seconds=180)
 
-    assert states == dict.fromkeys(["marked", "late", "wrong"], "failed"), deployment.said()
-    assert _try(deployment, "wrong") <= 3, "four tries hide a misspelt name"
+    assert states == dict.fromkeys(["marked", "late", "wrong"], "failed"), deployment.last_output()
+    assert _try(deployment, "wrong") <= 3, "four tries would hide a misspelled name"
     assert any("Process timed out" in line for line in deployment.log("endless", "stopped", "late"))
     assert set(deployment.home.folder.glob("airflow-mv-*")) <= before, "a folder with credentials"
     assert status(deployment.catalog, "lake.nyc.slow").state == "never-refreshed"
 
 
 def _at_work(deployment: Deployment, task_id: str) -> bool:
-    """Whether the driver has sent its query off."""
+    """Whether the driver has sent its query."""
     attempt = _try(deployment, task_id)
     return attempt > 0 and any(
         "INSERT OVERWRITE" in line for line in deployment.log("endless", "stopped", task_id, attempt)
@@ -228,10 +228,10 @@ def _drivers_of(deployment: Deployment, task_id: str) -> list[psutil.Process]:
 
 
 def _assert_says_that_nothing_was_done(log: list[str], name: str) -> None:
-    told = [line for line in log if not line.startswith("::")]
-    assert f"Plan for lake.nyc.{name}: noop (the view is fresh)" in told
-    assert "because every base table is at the snapshot that the last refresh read [FRESH]" in told
-    assert "No Spark job is needed" in told
-    assert any(line.startswith(f"lake.nyc.{name}: fresh, nothing was written; readers get refresh ") for line in told)
-    assert "No asset event: nothing new was published" in told
-    assert not any("Spark-Submit cmd" in line or "already succeeded" in line for line in told)
+    lines = [line for line in log if not line.startswith("::")]
+    assert f"Plan for lake.nyc.{name}: noop (the view is fresh)" in lines
+    assert "because every base table is at the snapshot that the last refresh read [FRESH]" in lines
+    assert "No Spark job is needed" in lines
+    assert any(line.startswith(f"lake.nyc.{name}: fresh, nothing was written; readers get refresh ") for line in lines)
+    assert "No asset event: nothing new was published" in lines
+    assert not any("Spark-Submit cmd" in line or "already succeeded" in line for line in lines)

@@ -220,8 +220,8 @@ def test_a_sensor_may_wait_for_the_rows_of_its_run(airflow: Airflow, tmp_path: P
         seen = MaterializedViewFreshTrigger(**deferred.value.trigger.serialize()[1])._look()
         assert not seen.ready
         assert seen.describe().startswith(f"{VIEW}, day in [2024-06-01, 2024-06-02), is ")
-        asked = {"refresh_interval_start": "2024-06-02", "refresh_interval_end": "2024-06-03"}
-        assert sensor().poke(run_of(None, **asked)).is_done
+        conf = {"refresh_interval_start": "2024-06-02", "refresh_interval_end": "2024-06-03"}
+        assert sensor().poke(run_of(None, **conf)).is_done
         with pytest.raises(AirflowFailException, match="has no data interval and no partition"):
             sensor().poke(run_of(None))
 
@@ -305,9 +305,9 @@ def test_a_sensor_waits_in_the_triggerer_unless_the_configuration_disables_it() 
     )
     found = []
     for setting in ({}, {"AIRFLOW__OPERATORS__DEFAULT_DEFERRABLE": "False"}):
-        said = subprocess.run([sys.executable, "-c", script], env={**os.environ, **setting}, capture_output=True,
+        done = subprocess.run([sys.executable, "-c", script], env={**os.environ, **setting}, capture_output=True,
                               text=True, check=True)  # fmt: skip
-        found.append(json.loads(said.stdout.splitlines()[-1]))
+        found.append(json.loads(done.stdout.splitlines()[-1]))
     assert found == [[[True, "reschedule"], [False, "poke"]], [[False, "reschedule"], [False, "poke"]]]
 
 
@@ -339,7 +339,7 @@ def api_server(**health: str | None) -> Iterator[str]:
         ("healthy", None, TaskDeferred, True),
         ("healthy", "healthy", AirflowRescheduleException, False),
     ],
-    ids=["it runs", "it has died", "there never was one", "not known", "told to", "told not to"],
+    ids=["healthy", "unhealthy", "never started", "database down", "enabled", "disabled"],
 )
 def test_a_sensor_is_deferred_if_a_triggerer_runs_and_is_otherwise_rescheduled(
     airflow: Airflow, sales: Lake, monkeypatch: pytest.MonkeyPatch, database: str, triggerer: str | None,

@@ -250,7 +250,7 @@ def test_invalid_arguments_are_refused_when_the_dag_is_parsed(wrong: dict[str, A
 
 
 def test_the_sensor_returns_the_changes(airflow: Airflow, daily: Lake) -> None:
-    """In the worker and from the trigger alike."""
+    """In the worker and from the trigger."""
     sensor = BaseTablesChangedSensor(task_id="changed", views=VIEW, poke_interval=0.05)
     with pytest.raises(TaskDeferred) as deferred:
         sensor.execute({})

@@ -95,5 +95,5 @@ def test_a_valid_location_is_accepted(location: str) -> None:
 )  # fmt: skip
 def test_i19_a_location_that_stores_read_differently_is_refused(location: str, segment: str) -> None:
     assert irregular_segment(location) == f"'{segment}'"
-    with pytest.raises(InvalidMetadataError, match=r"view v.*leads to different folders on different stores"):
+    with pytest.raises(InvalidMetadataError, match=r"view v.*means different folders on different stores"):
         check_regular(location, what="view v")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Real Spark, real catalogs: what the engine's and the command line's tests stand on."""
+"""Real Spark and real catalogs: helpers for the tests of the engine and the command line."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ from airflow_mv.spec.materialized_view import PROPERTY
 from tests.builders import duck
 from tests.spark.changing import QUICK
 
-#: Java compiles quickly instead of well: on small data the second compiler is half of what a test costs.
+#: The JIT compiles quickly instead of well: on small data the second compiler takes half of a test's time.
 QUICK_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-#: The catalogs' names; views are in the first.
+#: The catalogs' names; the views are in the first one.
 LAKE, OTHER = "lake", "elsewhere"
 
 
 def as_arrow(columns: str | pyarrow.Schema, rows: str | None = None) -> pyarrow.Table:
-    """Make an Arrow table of columns and ``VALUES`` as DuckDB writes them."""
+    """Create an Arrow table from columns and ``VALUES`` in DuckDB's syntax."""
     with duck() as connection:
         if isinstance(columns, str):
             connection.execute(f"CREATE TEMP TABLE made ({columns})")
@@ -55,12 +55,12 @@ def as_arrow(columns: str | pyarrow.Schema, rows: str | None = None) -> pyarrow.
 
 
 def no_spark(script: Script) -> Outcome:
-    """A stager for what must not start a job."""
+    """A stager for tests that must not start a job."""
     raise AssertionError(f"a Spark job was started: {script.statements}")
 
 
 def configure(folder: Path, *names: str) -> dict[str, str]:
-    """Configure SQLite catalogs below a folder for pyiceberg in this process; returns the variables."""
+    """Configure SQLite catalogs below a folder for pyiceberg in this process; return the variables."""
     variables = {}
     for name in names:
         (folder / name).mkdir(parents=True, exist_ok=True)
@@ -76,14 +76,14 @@ def configure(folder: Path, *names: str) -> dict[str, str]:
 
 
 def reload_configuration() -> None:
-    """pyiceberg reads its configuration once; the tests' comes later than its import."""
+    """Reload pyiceberg's configuration, which it reads only at import."""
     pyiceberg.catalog._ENV_CONFIG = Config()  # type: ignore[attr-defined]
 
 
 def open_spark(catalog: MaterializedViewCatalog) -> SparkSession:
-    """The one session of this process; small, since the data is."""
+    """The only session of this process, with settings for small data."""
     settings = settings_of(catalog)
-    # Other folders' tests get this session, too: it needs every driver from the start.
+    # Tests of other folders use this session, too, so it has every driver from the start.
     confs = {**settings.session_confs(), "spark.driver.defaultJavaOptions": QUICK_JAVA}
     confs["spark.jars.packages"] += f",{POSTGRESQL}"
     confs |= {f"spark.sql.catalog.{name}.jdbc.synchronous": "OFF" for name in (LAKE, OTHER)}
@@ -97,7 +97,7 @@ def open_spark(catalog: MaterializedViewCatalog) -> SparkSession:
 
 @dataclass(frozen=True)
 class Lake:
-    """A namespace of its own for one test, in the lake that all tests share."""
+    """A namespace for one test, in the lake that all tests share."""
 
     spark: SparkSession
     catalog: MaterializedViewCatalog
@@ -105,30 +105,30 @@ class Lake:
     scripts: list[Script] = field(default_factory=list)
 
     def __call__(self, name: str) -> str:
-        """Return a name in full."""
+        """Return a full name."""
         return f"{self.catalog.name}.{self.namespace}.{name}"
 
     @property
     def files(self) -> Catalog:
-        """The same catalog through pyiceberg alone."""
+        """The same catalog, opened with pyiceberg alone."""
         return load_catalog(self.catalog.name)
 
     def stager(self, script: Script) -> Outcome:
-        """Run a script in the session, and remember that it ran."""
+        """Run a script in the session, and record it."""
         self.scripts.append(script)
         return session_stager(self.catalog, self.spark, report=lambda _: None)(script)
 
     def sql(self, text: str) -> DataFrame:
-        """Run a statement; ``{ns}`` stands for the namespace."""
+        """Run a statement; ``{ns}`` is replaced by the namespace."""
         return self.spark.sql(text.replace("{ns}", f"{self.catalog.name}.{self.namespace}"))
 
     def run(self, *statements: str) -> None:
-        """Run statements for what they do."""
+        """Run statements and ignore their results."""
         for statement in statements:
             self.sql(statement).collect()
 
     def table(self, name: str, columns: str, *rows: str, partitioned_by: str | None = None) -> str:
-        """Create a table without Spark, which is faster, and insert rows; columns and rows as DuckDB writes them."""
+        """Create a table without Spark, which is faster, and insert rows; columns and rows are in DuckDB's syntax."""
         schema = as_arrow(columns).schema
         table = self.files.create_table((self.namespace, name), schema=schema)
         if partitioned_by:
@@ -138,7 +138,7 @@ class Lake:
         return self(name)
 
     def insert(self, name: str, *rows: str) -> None:
-        """Insert rows, a commit for each text."""
+        """Insert rows, with one commit for each text."""
         for text in rows:
             table = self.files.load_table((self.namespace, name))
             table.append(as_arrow(table.schema().as_arrow(), text))
@@ -157,7 +157,7 @@ class Lake:
         pins: Pins | None = None,
         **options: Any,
     ) -> RefreshResult:
-        """Refresh views; returns the last one's result."""
+        """Refresh views; return the last one's result."""
         wanted = RefreshOptions(**options)
         views = [self(name) for name in names]
         return refresh(self.catalog, views, stager=stager or self.stager, options=wanted, on_plan=on_plan, pins=pins)[
@@ -165,11 +165,11 @@ class Lake:
         ]
 
     def status(self, name: str) -> ViewStatus:
-        """Say how a view stands."""
+        """Return the status of a view."""
         return status(self.catalog, self(name))
 
     def codes(self, name: str) -> list[str]:
-        """Why a view stands as it does."""
+        """The codes of a view's reasons."""
         return [str(reason.code) for reason in self.status(name).reasons]
 
     def view(self, name: str) -> LoadedView:
@@ -177,11 +177,11 @@ class Lake:
         return self.catalog.load(self(name))
 
     def settings(self, name: str) -> dict[str, Any]:
-        """The view's record, as it is stored."""
+        """The view's record as stored."""
         return json.loads(self.view(name).metadata.properties[PROPERTY])
 
     def stored(self, name: str, **which: Any) -> pyarrow.Table:
-        """The stored rows, stale or not, through pyiceberg."""
+        """The stored rows, stale or not, read by pyiceberg."""
         view = self.view(name)
         found = readable(self.catalog, self(name), **which) if which else None
         storage = found.storage if found else self.catalog.load_storage(view)
@@ -205,12 +205,12 @@ class Lake:
 
 
 def recomputed(lake: Lake, view: str, sql: str) -> Counter[str]:
-    """What DuckDB makes of the base tables at the snapshots that the view's refresh recorded.
+    """Return DuckDB's result for the base tables at the snapshots that the view's refresh recorded.
 
     Args:
-        lake: Where the view is.
+        lake: The lake with the view.
         view: Its name.
-        sql: The query in DuckDB's words, with the tables' last names.
+        sql: The query in DuckDB's syntax, with the tables' last names.
     """
     state = lake.catalog.load_storage(lake.view(view)).state
     assert state is not None
@@ -226,7 +226,7 @@ def recomputed(lake: Lake, view: str, sql: str) -> Counter[str]:
 
 
 def multiset(table: pyarrow.Table) -> Counter[str]:
-    """Rows with their numbers of occurrence; values as text, so that equal numbers of two types are equal."""
+    """The number of occurrences of each row; values are text, so that equal numbers of two types are equal."""
     return Counter(repr([_plain(value) for value in row.values()]) for row in table.to_pylist())
 
 

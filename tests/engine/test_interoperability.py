@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Our files in Java's hands, and Java's in ours."""
+"""Files of this package read and changed by Java, and files of Java read and changed by this package."""
 
 from __future__ import annotations
 
@@ -40,12 +40,12 @@ def daily(lake: Lake) -> Lake:
 
 @pytest.fixture(scope="module")
 def resting(lake_folder: Path) -> Lake:
-    """The same for tests that only look."""
+    """The same for tests that only read."""
     return _with_daily(new_lake(lake_folder))
 
 
-def test_spark_reads_a_view_that_was_made_here(resting: Lake) -> None:
-    """To Spark it is a view as any other: whoever does not know materialized views gets fresh rows."""
+def test_spark_reads_a_view_of_this_package(resting: Lake) -> None:
+    """For Spark it is a plain view: an engine without materialized views returns fresh rows."""
     assert sorted(map(tuple, resting.sql("SELECT * FROM {ns}.daily").collect())) == [(1, 30), (2, 30)]
     names = [row["viewName"] for row in resting.sql("SHOW VIEWS IN {ns}").collect()]
     statement = texts(resting.sql("SHOW CREATE TABLE {ns}.daily"))[0]
@@ -59,8 +59,8 @@ def test_spark_reads_a_view_that_was_made_here(resting: Lake) -> None:
     assert PROPERTY in described["View Properties"]
 
 
-def test_the_storage_table_reads_the_same_in_pyiceberg_and_in_spark(resting: Lake) -> None:
-    """The view's pointer is a path of a metadata file: both open it without a catalog."""
+def test_the_storage_table_has_the_same_rows_in_pyiceberg_and_in_spark(resting: Lake) -> None:
+    """The view names a metadata file, which both open without a catalog."""
     location = resting.settings("daily")["storage-table-location"]
     in_python = StaticTable.from_metadata(location).scan().to_arrow()
     in_spark = resting.spark.read.format("iceberg").load(location).toArrow()
@@ -69,15 +69,15 @@ def test_the_storage_table_reads_the_same_in_pyiceberg_and_in_spark(resting: Lak
     assert in_python.num_rows == 2
 
 
-def test_nothing_of_the_staging_catalog_is_seen_in_the_lake(resting: Lake) -> None:
-    """Staging has its own catalog: readers of the lake never meet half a refresh."""
+def test_the_staging_catalog_is_not_visible_in_the_lake(resting: Lake) -> None:
+    """Staging has a separate catalog, so readers of the lake never see an incomplete refresh."""
     assert [row["tableName"] for row in resting.sql("SHOW TABLES IN {ns}").collect()] == ["orders"]
     assert resting.files.list_tables(resting.namespace) == [(resting.namespace, "orders")]
     assert "staged" not in texts(resting.sql(f"SHOW NAMESPACES IN {resting.catalog.name}"))
 
 
 def test_setting_a_property_in_spark_keeps_the_view_materialized_and_fresh(daily: Lake) -> None:
-    """Java writes the whole file anew: our property and the version must come through."""
+    """Java rewrites the whole file: the property and the version must be preserved."""
     before = daily.view("daily")
     daily.run("ALTER VIEW {ns}.daily SET TBLPROPERTIES ('team' = 'finance')")
     after = daily.view("daily")
@@ -93,8 +93,8 @@ def test_setting_a_property_in_spark_keeps_the_view_materialized_and_fresh(daily
     assert daily.rows("daily") == [(1, 30), (2, 30), (3, 5)]
 
 
-def test_replacing_the_view_in_spark_keeps_it_materialized_and_asks_for_a_refresh(daily: Lake) -> None:
-    """A new version makes the stored rows those of another query, also where the columns are the same."""
+def test_replacing_the_view_in_spark_keeps_it_materialized_and_makes_it_stale(daily: Lake) -> None:
+    """With a new version the stored rows are those of another query, even if the columns are the same."""
     daily.run("CREATE OR REPLACE VIEW {ns}.daily AS SELECT day, max(amount) AS amount FROM {ns}.orders GROUP BY day")
 
     assert daily.status("daily").state == "definition-changed"
@@ -109,7 +109,7 @@ def test_replacing_the_view_in_spark_keeps_it_materialized_and_asks_for_a_refres
 
 
 def test_a_refresh_follows_new_columns_of_a_view_that_spark_replaced(daily: Lake) -> None:
-    """The storage table gets the view's columns in staging; its uuid and its earlier snapshots stay."""
+    """The staged storage table gets the view's columns; its uuid and its earlier snapshots are kept."""
     before = daily.catalog.load_storage(daily.view("daily")).table
     daily.run(
         "CREATE OR REPLACE VIEW {ns}.daily (tag COMMENT 'day', anzahl, mittel) AS "
@@ -127,8 +127,8 @@ def test_a_refresh_follows_new_columns_of_a_view_that_spark_replaced(daily: Lake
     assert daily.refresh("daily").outcome == "fresh"
 
 
-def test_spark_reads_a_view_whose_definition_was_replaced_here(daily: Lake) -> None:
-    """Java accepts the version that Python adds, and Python the one that Java adds on top."""
+def test_spark_reads_a_view_whose_definition_this_package_replaced(daily: Lake) -> None:
+    """Java accepts the version that Python adds, and Python the version that Java adds after it."""
     daily.create("daily", "SELECT day, count(*) AS orders FROM {ns}.orders GROUP BY day", replace=True)
     assert sorted(map(tuple, daily.sql("SELECT * FROM {ns}.daily").collect())) == [(1, 2), (2, 1)]
 
@@ -139,7 +139,7 @@ def test_spark_reads_a_view_whose_definition_was_replaced_here(daily: Lake) -> N
     assert daily.rows("daily") == [(1,)]
 
 
-def test_a_view_that_spark_made_is_turned_into_a_materialized_one(lake: Lake) -> None:
+def test_a_view_of_spark_can_be_made_materialized(lake: Lake) -> None:
     """Spark writes gzip, column aliases beside the query, and the session's catalog as the default one."""
     lake.table("orders", "day int, amount int", "(1, 10), (1, 20), (2, 30)")
     lake.run(
@@ -164,8 +164,8 @@ def test_a_view_that_spark_made_is_turned_into_a_materialized_one(lake: Lake) ->
     assert sorted(map(tuple, lake.sql("SELECT tag, summe FROM {ns}.daily").collect())) == [(1, 30), (2, 30)]
 
 
-def test_names_in_a_view_of_spark_mean_what_they_meant_to_spark(lake: Lake) -> None:
-    """Spark stores its current catalog and namespace with the view; short names are resolved by them."""
+def test_names_in_a_view_of_spark_are_resolved_as_in_spark(lake: Lake) -> None:
+    """Spark stores its current catalog and namespace with the view, by which short names are resolved."""
     lake.table("orders", "day int, amount int", "(1, 10)")
     lake.run("USE {ns}", "CREATE VIEW short AS SELECT day, amount FROM orders")
     lake.spark.catalog.setCurrentCatalog("spark_catalog")
@@ -176,8 +176,8 @@ def test_names_in_a_view_of_spark_mean_what_they_meant_to_spark(lake: Lake) -> N
     assert [table.identifier for table in lake.status("short").observation.tables] == [lake("orders")]
 
 
-def test_java_builds_on_the_storage_file_that_python_finished(daily: Lake) -> None:
-    """Each refresh starts Java on the metadata that our last one wrote: parent, sequence number and log must fit."""
+def test_java_continues_from_the_storage_file_that_python_wrote(daily: Lake) -> None:
+    """Each refresh starts Java on the last published metadata: parent, sequence number and log must be consistent."""
     for day in (3, 4):
         daily.insert("orders", f"({day}, {day})")
         daily.refresh("daily")
@@ -191,7 +191,7 @@ def test_java_builds_on_the_storage_file_that_python_finished(daily: Lake) -> No
 
 
 def test_java_writes_to_and_compacts_a_registered_copy_of_the_storage_table(daily: Lake) -> None:
-    """Maintenance by other tools works on the file as on any table's."""
+    """Maintenance by other tools works as for any table."""
     location = daily.settings("daily")["storage-table-location"]
     lake, copy = daily.catalog.name, f"{daily.namespace}.copy"
     daily.run(
@@ -207,8 +207,8 @@ def test_java_writes_to_and_compacts_a_registered_copy_of_the_storage_table(dail
     assert daily.rows("daily") == [(1, 30), (2, 30)]
 
 
-def test_dropping_a_view_in_spark_is_seen_here(daily: Lake) -> None:
-    """One row of one table holds the pointer for both."""
+def test_dropping_a_view_in_spark_removes_it_here(daily: Lake) -> None:
+    """Both use the same row of the catalog's table."""
     assert daily.catalog.exists(daily("daily"))
     daily.run("DROP VIEW {ns}.daily")
     assert not daily.catalog.exists(daily("daily"))

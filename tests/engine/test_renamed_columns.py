@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Base columns that are renamed, dropped or added after the last commit of rows.
 
-A refresh reads snapshots, with the names of that time. Iceberg binds the filters of such a scan to the names of now.
+A refresh reads snapshots with their own column names. Iceberg binds the filters of such a scan to the current names.
 """
 
 from __future__ import annotations
@@ -50,8 +50,8 @@ LONG = ("rotated", "renamed")
 @pytest.mark.parametrize(
     "case", [pytest.param(case, marks=[pytest.mark.slow] if case in LONG else []) for case in CASES]
 )
-def test_a_name_that_means_another_column_by_now_changes_no_row(lake: Lake, case: str) -> None:
-    """Incrementally, in full, and for a check of the stored rows."""
+def test_a_name_that_now_means_another_column_changes_no_row(lake: Lake, case: str) -> None:
+    """In an incremental refresh, a full one, and a check of the stored rows."""
     prepare(lake, partitioned="dropped" not in case)
     for name, sql in VIEWS.items():
         lake.create(name, sql, refresh_strategy="incremental", properties={"airflow-mv.incremental-up-to": "1000"})
@@ -70,7 +70,7 @@ def test_a_name_that_means_another_column_by_now_changes_no_row(lake: Lake, case
     assert verify(lake.catalog, lake("rows"), session=lambda: lake.spark).equal
 
 
-def test_rows_as_of_a_time_before_a_swap_are_those_of_that_time(lake: Lake) -> None:
+def test_rows_as_of_a_time_before_a_swap_of_names_are_those_of_that_time(lake: Lake) -> None:
     prepare(lake)
     then = datetime.now(UTC)
     lake.run(*(f"ALTER TABLE {{ns}}.t {change}" for change in SWAP), "INSERT INTO {ns}.t (id, a, b) VALUES (9, 1, 1)")
@@ -81,7 +81,7 @@ def test_rows_as_of_a_time_before_a_swap_are_those_of_that_time(lake: Lake) -> N
     assert len(lake.rows("rows")) == 1
 
 
-def test_a_rename_of_a_column_that_the_query_does_not_read_is_none_of_its_business(lake: Lake) -> None:
+def test_a_rename_of_an_unused_column_has_no_effect(lake: Lake) -> None:
     prepare(lake)
     lake.create("grouped", GROUPED, refresh_strategy="incremental", properties={"airflow-mv.incremental-up-to": "1000"})
     lake.refresh("grouped")
@@ -91,8 +91,8 @@ def test_a_rename_of_a_column_that_the_query_does_not_read_is_none_of_its_busine
 
 
 @pytest.mark.parametrize("way", ["full", "incremental", "pinned"])
-def test_a_swap_between_the_plan_and_the_job_is_noticed(lake: Lake, way: str) -> None:
-    """The plan saw the names of before, and Spark binds filters to those of now: such rows are never published."""
+def test_a_swap_of_names_between_the_plan_and_the_job_is_detected(lake: Lake, way: str) -> None:
+    """The plan has the earlier names, and Spark binds filters to the current ones: such rows are never published."""
     prepare(lake)
     properties = {"airflow-mv.incremental-up-to": "1000"}
     lake.create("rows", ROWS, refresh_strategy="incremental", properties=properties)
@@ -114,8 +114,8 @@ def test_a_swap_between_the_plan_and_the_job_is_noticed(lake: Lake, way: str) ->
     assert dict(staged.renamed) == {lake("t"): ("a", "b")}
 
 
-def test_what_was_staged_before_a_swap_is_not_taken_up_after_it(lake: Lake) -> None:
-    """By the next try, when the first one's worker died between the job and the publication."""
+def test_rows_that_were_staged_before_a_swap_of_names_are_not_resumed(lake: Lake) -> None:
+    """They are found by the next try after the first one's worker died between the job and the publication."""
     prepare(lake)
     lake.create("rows", ROWS)
     plan = plan_refresh(lake.catalog, lake("rows"))

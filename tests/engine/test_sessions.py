@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sessions of one process: ``newSession()`` of a notebook or a thread refreshes and reads as the first one does."""
+"""Several sessions of one process (``newSession()`` of a notebook or a thread) refresh and read like the first one."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from airflow_mv.refresh.verify import verify
 from tests.builders import LAYOUTS
 from tests.engine.support import Lake
 
-#: Refreshes of the long run in one JVM.
+#: Number of refreshes of the long run in one JVM.
 _JOBS = int(os.environ.get("TORTURE_JOBS", "320"))
 _SESSIONS = 8
-#: What a refresh may leave on the heap of the JVM. Iceberg's vectorized reader keeps an allocator for each Parquet
-#: file that was read, for ever: https://github.com/apache/iceberg/issues/13937.
+#: Bytes that a refresh may leave on the JVM's heap. Iceberg's vectorized reader keeps an allocator for each Parquet
+#: file that was read, permanently: https://github.com/apache/iceberg/issues/13937.
 _MOST_LEFT_BYTES = {"vectorized": 32 * 1024, "row by row": 4 * 1024}
 SQL = "SELECT k, count(*) AS n, sum(v) AS v FROM {ns}.t GROUP BY k"
 
@@ -66,7 +66,7 @@ def test_rows_and_their_verification_do_not_depend_on_the_time_zone_of_the_sessi
 
 
 def test_many_runs_in_many_sessions_leave_a_bounded_number_of_databases_and_views(lake: Lake) -> None:
-    """What a run leaves in the JVM is lent to the next one, in whatever session that is."""
+    """Resources of a run in the JVM are reused by the next one, in whatever session."""
     from airflow_mv.job import run
 
     lake.table("t", "k INT, v INT", "(1, 1)")
@@ -82,7 +82,7 @@ def test_many_runs_in_many_sessions_leave_a_bounded_number_of_databases_and_view
 
 
 def _heap(spark: SparkSession) -> tuple[int, Counter[str]]:
-    """Return the bytes that are reachable in the JVM, and those of each class."""
+    """Return the number of reachable bytes in the JVM, and those of each class."""
     gc.collect()
     jvm = spark.sparkContext._jvm
     assert jvm is not None
@@ -90,8 +90,8 @@ def _heap(spark: SparkSession) -> tuple[int, Counter[str]]:
     for _ in range(3):  # Spark's cleaner runs after a collection and frees what it has found
         jvm.java.lang.System.gc()
         time.sleep(1)
-    told = subprocess.run(["jcmd", pid, "GC.class_histogram"], capture_output=True, text=True, check=True).stdout
-    rows = [line.split() for line in told.splitlines() if re.match(r"\s*\d+:\s+\d", line)]
+    histogram = subprocess.run(["jcmd", pid, "GC.class_histogram"], capture_output=True, text=True, check=True).stdout
+    rows = [line.split() for line in histogram.splitlines() if re.match(r"\s*\d+:\s+\d", line)]
     sizes = Counter({row[3]: int(row[2]) for row in rows})
     return sum(sizes.values()), sizes
 
@@ -99,7 +99,7 @@ def _heap(spark: SparkSession) -> tuple[int, Counter[str]]:
 @pytest.mark.slow
 @pytest.mark.timeout(4 * 3600)
 @pytest.mark.parametrize("reading", _MOST_LEFT_BYTES)
-def test_many_jobs_in_eight_sessions_of_one_jvm_leave_no_heap_behind(lake: Lake, reading: str) -> None:
+def test_many_jobs_in_eight_sessions_of_one_jvm_leave_no_heap_garbage(lake: Lake, reading: str) -> None:
     """Views of both layouts, refreshed from each session in turn; the heap is compared after the caches are full."""
     lake.table("t", "k INT, v INT", "(1, 1)")
     names = [f"v{number}" for number in range(4)]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Incremental refreshes over base tables whose writers leave optional numbers out of their summaries."""
+"""Incremental refreshes over base tables whose writers omit optional numbers in summaries."""
 
 from __future__ import annotations
 

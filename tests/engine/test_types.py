@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Base columns that get another type: the query's types are no longer those of the view."""
+"""Base columns that get another type: the query's types differ from those of the view."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ from airflow_mv.script import CreateStorageStep, Outcome, Script
 from airflow_mv.spec.reasons import FOUND_OUT, Code
 from airflow_mv.spec.stored import decode, encode
 from airflow_mv.spec.table import with_properties
-from benchmarks.tpch_modes import ALWAYS, CHANGES, TABLES, Refreshed, generate, told_reasons
+from benchmarks.tpch_modes import ALWAYS, CHANGES, TABLES, Refreshed, generate, reasons_text
 from tests.incremental.lab import to_duckdb
 from tests.incremental.tpch import QUERIES
 
@@ -72,7 +72,7 @@ class Planned:
         """Plan all views, and treat them as refreshed."""
         for number in QUERIES:
             plan = plan_refresh(self.catalog, f"lake.{_SPACE}.q{number}")
-            yield Refreshed(number, change, str(plan.mode), told_reasons(plan.reasons))
+            yield Refreshed(number, change, str(plan.mode), reasons_text(plan.reasons))
         self.refresh()
 
     def refresh(self) -> None:

@@ -160,8 +160,8 @@ def _requested(texts: Mapping[int, str]) -> Iterator[str]:
                         wanted[prefix].append(own)
     for prefix, rows in wanted.items():
         for index, row in enumerate(rows):
-            told = ", ".join(f"{column} = {value}" for column, value in row.items())
-            yield f"UPDATE {_DIMENSIONS[prefix]} SET {told} WHERE rowid % {len(rows)} = {index}"
+            assignments = ", ".join(f"{column} = {value}" for column, value in row.items())
+            yield f"UPDATE {_DIMENSIONS[prefix]} SET {assignments} WHERE rowid % {len(rows)} = {index}"
 
 
 def _values(condition: exp.Expr) -> list[dict[str, str]]:
@@ -182,8 +182,8 @@ def _values(condition: exp.Expr) -> list[dict[str, str]]:
         values = list(condition.expressions)
     elif isinstance(condition, exp.Between):
         values = [condition.args["low"]]
-    told = [item.sql(dialect="duckdb") for item in values if not item.find(exp.Column, exp.Query)]
-    return [{column.name: item} for item in told] or [{}]
+    constants = [item.sql(dialect="duckdb") for item in values if not item.find(exp.Column, exp.Query)]
+    return [{column.name: item} for item in constants] or [{}]
 
 
 if __name__ == "__main__":

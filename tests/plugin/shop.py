@@ -52,7 +52,7 @@ with DAG("already_fresh", schedule=None, is_paused_upon_creation=False):
 with DAG("forecast_by_day", schedule=CronDataIntervalTimetable("@daily", timezone="Europe/Berlin"),
          start_date=datetime(2026, 1, 1), catchup=False, params=refresh_params(), is_paused_upon_creation=False):
     refresh("weekly_forecast", scope="interval")
-with DAG("forecast_as_told", schedule=None, params={"scope": "whole"}, is_paused_upon_creation=False):
+with DAG("forecast_with_scope", schedule=None, params={"scope": "whole"}, is_paused_upon_creation=False):
     refresh("weekly_forecast", scope="{{ params.scope }}")
 with DAG("without_views", schedule=None, is_paused_upon_creation=False):
     @task

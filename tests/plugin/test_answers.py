@@ -179,17 +179,17 @@ def test_an_unreachable_catalog_is_reported_without_its_password(
     (source,) = found["sources"]
     assert (status, found["views"], source["problem"]["error"]) == (200, [], "CatalogUnavailableError")
     assert "s3cr3t-word" not in json.dumps(found)
-    status, told = answer(server, ("dead:pages",), f"/api/view?view={DAILY}")
+    status, found = answer(server, ("dead:pages",), f"/api/view?view={DAILY}")
     assert status == 503
-    assert "s3cr3t-word" not in json.dumps(told)
+    assert "s3cr3t-word" not in json.dumps(found)
 
 
 def test_a_connection_without_a_catalog_name_is_explained(server: Server) -> None:
     """Nobody has to guess."""
     page = Page(Sources(("unbound",), 0))
-    rows, told = page.rows(set())
+    rows, found = page.rows(set())
     assert rows == []
-    assert "page_conn_ids" in told[0]["problem"]["message"]
+    assert "page_conn_ids" in found[0]["problem"]["message"]
 
 
 def test_a_catalog_that_never_answers_does_not_block_the_others(

@@ -251,11 +251,11 @@ def test_an_interval_is_requested_for_a_dag_that_refreshes_intervals(server: Ser
 def test_a_dag_that_only_its_own_form_can_run_is_linked(server: Served, user: Page) -> None:
     """A template decides what it refreshes, so the button cannot know the parameters."""
     user.goto(f"{server.url}{PAGE}/airflow-mv/?view={FORECAST}")
-    action = frame(user).locator(".action", has_text="forecast_as_told")
+    action = frame(user).locator(".action", has_text="forecast_with_scope")
     expect(action).to_contain_text("use Trigger on the DAG's own page")
     expect(action.get_by_role("button")).to_have_count(0)
-    action.get_by_role("link", name="forecast_as_told").click()
-    expect(user).to_have_url(re.compile("/dags/forecast_as_told"))
+    action.get_by_role("link", name="forecast_with_scope").click()
+    expect(user).to_have_url(re.compile("/dags/forecast_with_scope"))
 
 
 def test_each_refresh_shows_its_rows_and_reasons(server: Served, reader: Page) -> None:

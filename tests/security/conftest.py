@@ -119,7 +119,7 @@ class Shop:
         main = SetSnapshotRefUpdate(ref_name="main", type=SnapshotRefType.BRANCH, snapshot_id=new.snapshot_id)
         self.lake.iceberg.commit_table(table, (), (AddSnapshotUpdate(snapshot=new), main))
 
-    def mend(self) -> None:
+    def repair(self) -> None:
         """Restore the pointers."""
         self.point(self.view_file)
         self.point(self.table_file, "orders")

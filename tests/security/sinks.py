@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Canary secrets, and the search for them in whatever a run has left."""
+"""Canary secrets, and the search for them in all results of a run."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from urllib.parse import quote
 
 @dataclass(frozen=True)
 class Canary:
-    """A secret that no other text holds.
+    """A secret that occurs in no other text.
 
     Args:
         place: Where it is given.
-        core: Letters and digits only: they stay in every escaped form.
+        core: Letters and digits only, which no escaping changes.
     """
 
     place: str
@@ -29,23 +29,23 @@ class Canary:
 
     @property
     def text(self) -> str:
-        """The secret as it is given, with what a URL, a shell and JSON escape."""
+        """The secret as it is given, with characters that a URL, a shell and JSON escape."""
         return f"{self.core}/+ @'"
 
     @property
     def url(self) -> str:
-        """The secret for a URL."""
+        """The secret in a URL."""
         return quote(self.text, safe="")
 
     def forms(self) -> tuple[bytes, ...]:
-        """What to search for: the text whatever its escapes, and its base64 at each of the three offsets."""
-        # Without the first and last characters, which depend on what stands beside.
+        """The forms to search for: the text in any escaping, and its base64 at each of the three offsets."""
+        # Without the first and last characters, which depend on the adjacent text.
         coded = {base64.b64encode(b"x" * shift + self.core.encode())[4:24] for shift in range(3)}
         return (self.core.encode(), self.core.upper().encode(), self.core.encode("utf-16-le"), *coded)
 
 
 def found(canaries: Iterable[Canary], sinks: Mapping[str, str | bytes]) -> list[str]:
-    """Say which canary is in which sink."""
+    """Return which canary is in which sink."""
     data = {name: item if isinstance(item, bytes) else item.encode("utf-8", "replace") for name, item in sinks.items()}
     return [
         f"{canary.place} in {name}"
@@ -56,7 +56,7 @@ def found(canaries: Iterable[Canary], sinks: Mapping[str, str | bytes]) -> list[
 
 
 def files(*folders: Path) -> dict[str, bytes]:
-    """All files below folders, unpacked where they are packed, with their names as content, too."""
+    """All files below folders, decompressed if necessary, including their names."""
     contents = {}
     for folder in folders:
         for path in folder.rglob("*"):
@@ -84,7 +84,7 @@ def command_lines() -> Iterator[dict[str, str]]:
                 try:
                     text = Path("/proc", process, "cmdline").read_bytes().decode("utf-8", "replace").replace("\0", " ")
                 except OSError:
-                    continue  # it has ended meanwhile
+                    continue  # the process has ended
                 seen[f"arguments of {text[:60]}#{hash(text)}"] = text
 
     watcher = threading.Thread(target=watch, daemon=True)

@@ -168,7 +168,7 @@ def test_i19_a_row_with_a_foreign_location_is_refused_with_its_name(shop: Shop, 
         assert VIEW in error
         assert re.search(message, error), error
         assert "root:" not in error
-    shop.mend()
+    shop.repair()
     assert refused_or_works("status") == []
 
 

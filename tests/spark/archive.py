@@ -18,8 +18,8 @@ from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
 
-#: The second compiler and the parallel collector pay for themselves after minutes only; and what is small by default,
-#: the space for classes, compiled code and new objects, is tidied up again and again while Spark starts.
+#: The second compiler and the parallel collector are only useful after minutes; memory areas that are small by default
+#: (for classes, compiled code and new objects) would be collected repeatedly while Spark starts.
 _SHORT_LIVED = (
     "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:MetaspaceSize=256m -XX:ReservedCodeCacheSize=200m -Xms600m -Xmn300m"
 )

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The stored rows of affected keys are replaced, exactly, in each way of writing; and what cannot go on falls back."""
+"""The stored rows of affected keys are replaced exactly, by each write method; an impossible step falls back."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ MODES = ("copy-on-write", "merge-on-read")
 
 
 def each_way_and_mode(*soon: tuple[str, str]) -> pytest.MarkDecorator:
-    """All pairs; those that are not named, which another test has, are among the slow ones."""
+    """All pairs; those that are not named are among the slow ones."""
     pairs = product(("merge", "delete", "overwrite"), MODES)
     later = [pytest.param(*pair, marks=pytest.mark.slow) for pair in pairs if pair not in soon]
     return pytest.mark.parametrize(("how", "mode"), [*soon, *later])
@@ -85,7 +85,7 @@ class Home:
         return DeltaStep(VIEW, self.base, self.seen, self.head(), columns, **more)
 
     def run(self, *steps: Step, incremental: bool = True, fallback: tuple[Step, ...] = ()) -> Outcome:
-        """Run steps on the stored rows; they are the stored rows from now on."""
+        """Run steps on the stored rows, and keep the result as the stored rows."""
         register = SqlStep(
             f"CALL `{STAGING}`.system.register_table(table => 'staged.storage', metadata_file => '{self.stored}')"
         )
@@ -98,7 +98,7 @@ class Home:
         return outcome
 
     def rows(self) -> Counter[str]:
-        """The stored rows, by the metadata file alone."""
+        """The stored rows, read from the metadata file alone."""
         table = self.spark.read.format("iceberg").load(self.stored)
         return Counter(plain(list(row)) for row in table.collect())
 
@@ -110,7 +110,7 @@ class Home:
 
 
 def silent(line: str) -> None:
-    """Progress that nobody reads."""
+    """Ignore progress messages."""
 
 
 @pytest.fixture
@@ -137,8 +137,10 @@ def by_groups(home: Home, how: str, **more: Any) -> ReplaceKeysStep:
 
 
 @each_way_and_mode(("merge", MODES[1]), ("delete", MODES[0]))
-def test_affected_groups_are_recomputed_with_nulls_new_moved_and_vanished_ones(home: Home, how: str, mode: str) -> None:
-    """After each change the stored rows are what a recompute gives, as a multiset."""
+def test_affected_groups_are_recomputed_with_nulls_and_new_moved_and_removed_groups(
+    home: Home, how: str, mode: str
+) -> None:
+    """After each change the stored rows equal a recompute, as a multiset."""
     home.start(GROUPED, mode)
     for change in CHANGES:
         home.change(change)
@@ -146,12 +148,12 @@ def test_affected_groups_are_recomputed_with_nulls_new_moved_and_vanished_ones(h
         assert outcome.error is None, outcome.error
         assert (outcome.mode, outcome.way) == ("incremental", how)
         assert home.rows() == home.recomputed(), change
-    assert home.outcomes[-2].keys == 1, "one group has vanished"
+    assert home.outcomes[-2].keys == 1, "one group was removed"
 
 
 @EACH_WAY
-def test_rows_that_repeat_are_replaced_by_their_values(home: Home, how: str) -> None:
-    """A view without a key: all of its columns are one, and a row may be there several times."""
+def test_repeated_rows_are_replaced_by_their_values(home: Home, how: str) -> None:
+    """A view without a key: all its columns are the key, and a row may occur several times."""
     home.start("SELECT g, h FROM {t} WHERE id < 200")
     home.change("INSERT INTO {t} SELECT id, 'g1', 1, 0 FROM range(50, 53)", "DELETE FROM {t} WHERE id IN (0, 15, 51)")
     affected = f"SELECT g, h FROM {VIEW}"
@@ -161,8 +163,8 @@ def test_rows_that_repeat_are_replaced_by_their_values(home: Home, how: str) -> 
     assert home.rows() == home.recomputed()
 
 
-def test_the_one_row_is_computed_again_if_a_change_reaches_it(home: Home) -> None:
-    """No key is needed to find it; a change that does not reach it leaves the storage table as it is."""
+def test_the_single_row_is_recomputed_if_a_change_affects_it(home: Home) -> None:
+    """No key is needed to find it; an unrelated change does not change the storage table."""
     home.start("SELECT count(DISTINCT g) AS groups, max(x) AS most FROM {t} WHERE h = 1")
     for added, way in (("(300, 'other', 0, 1000)", "none"), ("(301, 'other', 1, 1000)", "overwrite")):
         home.change(f"INSERT INTO {{t}} VALUES {added}")
@@ -195,7 +197,7 @@ def test_a_change_that_affects_nothing_writes_nothing_and_one_with_too_many_keys
 
 @pytest.mark.parametrize("how", ["merge", "delete"])
 def test_partitions_without_an_affected_key_keep_their_files(home: Home, how: str) -> None:
-    """The keys are plain predicates, too, by which Iceberg skips partitions and files."""
+    """The keys are also plain predicates, by which Iceberg skips partitions and files."""
     home.start(GROUPED, partition_by=("`g`",))
     before = files_of(home)
     home.change("UPDATE {t} SET x = 1000 WHERE g = 'g3' AND h = 2")
@@ -211,8 +213,8 @@ def files_of(home: Home) -> set[tuple[Any, str]]:
     return {(task.file.partition[0], task.file.file_path) for task in tasks}
 
 
-def test_keys_of_every_type_prune_and_match(home: Home) -> None:
-    """A value is written into a predicate; a wrong literal would skip the row that must go."""
+def test_keys_of_every_type_are_pruned_and_matched(home: Home) -> None:
+    """A value is written as a literal into a predicate; a wrong literal would skip a row that must be deleted."""
     home.start(
         "SELECT id, date_add(DATE'1969-12-25', h) AS d, timestamp_micros(x * 1000003 - 5) AS t, "
         "timestamp_ntz'2024-03-31 02:30:00.000001' AS z, cast(x AS decimal(20, 3)) / 7 AS n, "
@@ -241,7 +243,7 @@ def test_a_key_that_cannot_be_compared_falls_back(home: Home) -> None:
 
 
 def test_a_constant_that_changed_falls_back(home: Home) -> None:
-    """A scalar subquery that every row depends on, at both snapshots."""
+    """A scalar subquery that every row depends on, compared at both snapshots."""
     home.start("SELECT g, h, (SELECT max(h) FROM {t}) AS top FROM {t}")
     for number, changed in enumerate(("false", "true")):
         home.change(f"DELETE FROM {{t}} WHERE id = {number}")
@@ -254,7 +256,7 @@ def test_a_constant_that_changed_falls_back(home: Home) -> None:
 
 
 def test_without_a_key_all_rows_are_one_group(home: Home) -> None:
-    """An aggregate over all rows: one row, which never goes."""
+    """An aggregate over all rows has one row, which is never deleted."""
     home.start("SELECT count(*) AS n, max(x) AS top FROM {t}")
     step = ReplaceKeysStep(TABLE, "", ("n", "top"), f"SELECT 1 FROM {VIEW}", ())
     for change in ("INSERT INTO {t} VALUES (1, 'a', 1, 999)", "DELETE FROM {t}"):
@@ -280,8 +282,8 @@ def added(home: Home, how: str = "merge", keys: tuple[str, ...] = ("g",)) -> Mer
 
 
 @each_way_and_mode(("merge", MODES[0]), ("overwrite", MODES[1]))
-def test_sums_are_added_and_a_group_without_rows_goes(home: Home, how: str, mode: str) -> None:
-    """Groups with a NULL key, new ones and vanished ones."""
+def test_sums_are_added_and_an_empty_group_is_removed(home: Home, how: str, mode: str) -> None:
+    """Groups with a NULL key, new groups and removed ones."""
     home.start(SUMS, mode)
     for change in (
         "INSERT INTO {t} VALUES (100, NULL, 1, 7), (101, 'new', 0, 8)",
@@ -293,8 +295,8 @@ def test_sums_are_added_and_a_group_without_rows_goes(home: Home, how: str, mode
         assert home.rows() == home.recomputed()
 
 
-def test_a_sum_over_all_rows_is_added_to_the_one_row(home: Home) -> None:
-    """Also where no row is left: the row stays."""
+def test_a_sum_over_all_rows_is_added_to_the_single_row(home: Home) -> None:
+    """The row also remains if no base row is left."""
     home.start("SELECT count(*) AS n, sum(x) AS total, min(h) AS low FROM {t}")
     home.change("INSERT INTO {t} VALUES (1, 'a', -5, 999)")
     outcome = home.run(home.delta("g", "h", "x"), added(home, keys=()))
@@ -302,8 +304,8 @@ def test_a_sum_over_all_rows_is_added_to_the_one_row(home: Home) -> None:
     assert home.rows() == home.recomputed()
 
 
-def test_an_overflow_on_the_way_falls_back_and_so_does_a_session_without_ansi(home: Home) -> None:
-    """The full sum fits; minus the smallest number does not. Without ANSI it would wrap silently."""
+def test_an_intermediate_overflow_falls_back_and_so_does_a_session_without_ansi(home: Home) -> None:
+    """The full sum fits; minus the smallest number does not. Without ANSI mode it would wrap silently."""
     smallest = "cast('-9223372036854775808' AS bigint)"
     home.change(f"INSERT INTO {{t}} VALUES (200, 'o', 1, {smallest})")
     home.start(SUMS)

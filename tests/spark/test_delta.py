@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The change of a table between two snapshots is exact, whatever happened between them, and reads only what changed."""
+"""The change of a table between two snapshots is exact for every history, and only changed files are read."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_the_change_between_any_two_snapshots_is_the_difference_of_their_rows(
 ) -> None:
     """Deletes, updates, merges, compaction, overwrites and rollbacks, forwards and backwards in time.
 
-    Half of the pairs with the filter of a view: a row that was updated into it has come, one out of it has gone.
+    Half of the pairs use the filter of a view: a row updated into it counts as added, one out of it as removed.
     """
     table = random_history(spark, f"{lake.name}.sales.h", layout, seed=2, changes=5)
     pairs = list(itertools.permutations([None, *table.snapshots], 2))
@@ -65,7 +65,7 @@ def test_the_change_between_any_two_snapshots_is_the_difference_of_their_rows(
 def test_the_change_is_exact_in_many_histories(
     spark: SparkSession, lake: Lake, layout: tuple[int, str], seed: int
 ) -> None:
-    """All ordered pairs, of all columns and of two."""
+    """All ordered pairs of snapshots, for all columns and for two."""
     table = random_history(spark, f"{lake.name}.sales.h", layout, seed=100 + seed, changes=7)
     for start, end in itertools.permutations([None, *table.snapshots], 2):
         for columns in (COLUMNS, ("k", "x y")):
@@ -74,7 +74,7 @@ def test_the_change_is_exact_in_many_histories(
 
 @pytest.mark.parametrize("layout", [pytest.param(V2, id="v2"), pytest.param(V3, id="v3", marks=pytest.mark.slow)])
 def test_equality_deletes_are_seen(spark: SparkSession, lake: Lake, layout: tuple[int, str]) -> None:
-    """Flink writes upserts so; Iceberg's own changelog refuses them."""
+    """Flink writes upserts with them; Iceberg's own changelog does not support them."""
     table = make_table(spark, f"{lake.name}.sales.e", layout, "id BIGINT, k INT")
     table.run("INSERT INTO {t} SELECT id, cast(id % 3 AS int) FROM range(9)")
     delete_by_equality(table, k=1)
@@ -85,8 +85,8 @@ def test_equality_deletes_are_seen(spark: SparkSession, lake: Lake, layout: tupl
     assert table.delta(first, second)[1].ways == ("deleted",)
 
 
-def test_files_that_both_snapshots_read_alike_are_not_read(spark: SparkSession, lake: Lake) -> None:
-    """An append costs the appended file; a delete by position reads the one file that it hits."""
+def test_files_that_both_snapshots_share_are_not_read(spark: SparkSession, lake: Lake) -> None:
+    """An append costs the appended file; a positional delete reads the one file that it affects."""
     table = make_table(spark, f"{lake.name}.sales.f", V3, "id BIGINT, k INT")
     table.run(*(f"INSERT INTO {{t}} SELECT /*+ COALESCE(1) */ id, 1 FROM range({n}, {n + 10})" for n in (0, 100, 200)))
     table.run("DELETE FROM {t} WHERE id = 3")
@@ -98,8 +98,8 @@ def test_files_that_both_snapshots_read_alike_are_not_read(spark: SparkSession, 
     assert appended.new_bytes < deleted.new_bytes + deleted.old_bytes
 
 
-def test_compaction_alone_is_no_change(spark: SparkSession, lake: Lake) -> None:
-    """All files are others and all rows are the same."""
+def test_a_compaction_is_not_a_change(spark: SparkSession, lake: Lake) -> None:
+    """All files differ and all rows are the same."""
     for layout in (V2, V3):
         table = make_table(spark, f"{lake.name}.sales.c{layout[0]}", layout, "id BIGINT, k INT")
         table.run(*(f"INSERT INTO {{t}} SELECT id, 1 FROM range({n}, {n + 10})" for n in (0, 5)))
@@ -113,8 +113,8 @@ def test_compaction_alone_is_no_change(spark: SparkSession, lake: Lake) -> None:
         assert (found, facts.rows, facts.rows_read) == ({}, 0, 40)
 
 
-def test_changes_that_the_view_cannot_see_cancel(spark: SparkSession, lake: Lake) -> None:
-    """Other columns than the view's, and rows that its filter drops."""
+def test_changes_that_do_not_affect_the_view_cancel(spark: SparkSession, lake: Lake) -> None:
+    """Changes in unused columns, and of rows that its filter excludes."""
     table = make_table(spark, f"{lake.name}.sales.u", V2, "id BIGINT, k INT, note STRING")
     table.run("INSERT INTO {t} SELECT id, cast(id % 3 AS int), 'a' FROM range(9)")
     before = table.head
@@ -125,7 +125,7 @@ def test_changes_that_the_view_cannot_see_cancel(spark: SparkSession, lake: Lake
 
 
 def test_without_java_the_rows_of_both_snapshots_are_compared(spark: SparkSession, lake: Lake) -> None:
-    """What a session over Spark Connect does, here by request."""
+    """A session over Spark Connect does the same; here it is requested."""
     table = random_history(spark, f"{lake.name}.sales.v", V2, seed=11, changes=3)
     start, *_, end = table.snapshots
     found, facts = table.delta(start, end, COLUMNS, kind="values")
@@ -136,8 +136,8 @@ def test_without_java_the_rows_of_both_snapshots_are_compared(spark: SparkSessio
 # -------------------------------------------------------------------------------------- columns, names
 
 
-def test_columns_that_changed_their_meaning_are_refused_and_others_are_not(spark: SparkSession, lake: Lake) -> None:
-    """A file that nobody touched has other values now: no diff of files can see that."""
+def test_columns_with_another_meaning_are_refused_and_others_are_not(spark: SparkSession, lake: Lake) -> None:
+    """An unchanged file has other values now, which a difference of files cannot show."""
     table = make_table(spark, f"{lake.name}.sales.s", V2, "id INT, k INT, s STRUCT<a: INT>")
     table.run("INSERT INTO {t} SELECT cast(id AS int), 1, struct(1) FROM range(5)")
     before = table.head
@@ -151,8 +151,8 @@ def test_columns_that_changed_their_meaning_are_refused_and_others_are_not(spark
         assert refused.value.code == "schema-changed"
 
 
-def test_an_appended_row_is_read_with_the_columns_of_the_snapshot_not_of_today(spark: SparkSession, lake: Lake) -> None:
-    """The native scan of appends reads today's columns: a column that has another name since is no longer there."""
+def test_an_appended_row_is_read_with_the_columns_of_its_snapshot(spark: SparkSession, lake: Lake) -> None:
+    """The native scan of appends uses the current columns: a renamed column does not exist any more."""
     table = make_table(spark, f"{lake.name}.sales.a", V2, "id BIGINT, k INT")
     table.run("INSERT INTO {t} VALUES (1, 1)", "INSERT INTO {t} VALUES (2, 2)")
     start, end = table.snapshots
@@ -163,8 +163,10 @@ def test_an_appended_row_is_read_with_the_columns_of_the_snapshot_not_of_today(s
     assert table.delta(start, end, kind="append")[0] == {"[2, 2]": 1}
 
 
-def test_values_that_cannot_be_compared_are_refused_only_where_they_must_be(spark: SparkSession, lake: Lake) -> None:
-    """A VARIANT has no equality: rows that only came or only went need none."""
+def test_values_that_cannot_be_compared_are_refused_only_if_they_must_be_compared(
+    spark: SparkSession, lake: Lake
+) -> None:
+    """A VARIANT has no equality; rows that were only added or only removed need none."""
     table = make_table(spark, f"{lake.name}.sales.w", V3, "id BIGINT, v VARIANT")
     table.run("INSERT INTO {t} SELECT id, parse_json(string(id)) FROM range(5)")
     before = table.head
@@ -178,8 +180,8 @@ def test_values_that_cannot_be_compared_are_refused_only_where_they_must_be(spar
     assert table.delta(before, table.head, ("id",))[0] == {"[9]": 1}
 
 
-def test_names_may_be_odd(spark: SparkSession, lake: Lake) -> None:
-    """Every name goes through quoting."""
+def test_odd_names_are_supported(spark: SparkSession, lake: Lake) -> None:
+    """All names are quoted."""
     spark.sql(f"CREATE NAMESPACE {lake.name}.`odd ns`").collect()
     table = make_table(spark, f"{lake.name}.`odd ns`.`a ``t`", V2, "`x``y.z` INT, `select` INT")
     table.run("INSERT INTO {t} VALUES (1, 1), (2, 2)")
@@ -189,7 +191,7 @@ def test_names_may_be_odd(spark: SparkSession, lake: Lake) -> None:
 
 
 def test_an_expired_snapshot_is_named(spark: SparkSession, lake: Lake) -> None:
-    """Its files may be gone: the planner's fallback decides."""
+    """Its files may be deleted: the planner's fallback decides."""
     table = make_table(spark, f"{lake.name}.sales.x", V2, "id BIGINT, k INT")
     table.run("INSERT INTO {t} VALUES (1, 1)")
     with pytest.raises(IncrementalRefusedError, match="snapshot 17 has expired") as refused:
@@ -201,7 +203,7 @@ def test_an_expired_snapshot_is_named(spark: SparkSession, lake: Lake) -> None:
 
 
 def whole_run(lake: Lake, *statements: str, start: int | None = None) -> Script:
-    """Create a storage table, make the delta of the orders, run statements."""
+    """Create a storage table, create the delta of the orders, run statements."""
     (create,) = lake.creation(f"SELECT day, amount, 0 AS w FROM {lake.name}.sales.orders").steps
     step = DeltaStep(VIEW, f"{lake.name}.sales.orders", lake.first_snapshot, start, ("day", "amount"))
     return Script(
@@ -215,11 +217,11 @@ def whole_run(lake: Lake, *statements: str, start: int | None = None) -> Script:
 
 
 def silent(line: str) -> None:
-    """Progress that nobody reads."""
+    """Ignore progress messages."""
 
 
 def test_a_script_reads_its_delta_by_name_and_leaves_nothing_in_the_session(spark: SparkSession, lake: Lake) -> None:
-    """Neither after success nor after failure: a session may live for months."""
+    """Neither after success nor after a failure: a session may run for months."""
     (head,) = spark.sql(f"SELECT snapshot_id FROM {lake.name}.sales.orders.refs").collect()
     script = whole_run(lake, f"INSERT INTO {TABLE} SELECT * FROM {VIEW}", start=head[0])
     script = Script.from_json(script.to_json())
@@ -237,8 +239,8 @@ def test_a_script_reads_its_delta_by_name_and_leaves_nothing_in_the_session(spar
     assert [view.name for view in spark.catalog.listTables() if STAGING in view.name] == []
 
 
-def test_a_change_that_must_not_take_rows_away_is_looked_at(spark: SparkSession, lake: Lake) -> None:
-    """Appended terms copy each row as often as its weight says, without the sign: a summary may be wrong."""
+def test_a_change_that_must_not_remove_rows_is_checked(spark: SparkSession, lake: Lake) -> None:
+    """Appended terms copy each row by its weight without the sign, and a summary may be wrong."""
     table = make_table(spark, f"{lake.name}.sales.w", V2, "id BIGINT, k INT")
     table.run("INSERT INTO {t} VALUES (1, 1), (2, 2)", "INSERT INTO {t} VALUES (3, 3)", "DELETE FROM {t} WHERE id = 1")
     first, second, last = table.snapshots
@@ -248,8 +250,8 @@ def test_a_change_that_must_not_take_rows_away_is_looked_at(spark: SparkSession,
     assert refused.value.code == "rows-went"
 
 
-def test_a_manifest_that_is_gone_is_a_refusal(spark: SparkSession, lake: Lake) -> None:
-    """The library's errors are no errors of Spark: a job ended with them on every try, though a full refresh runs."""
+def test_a_missing_manifest_is_a_refusal(spark: SparkSession, lake: Lake) -> None:
+    """Iceberg's errors are not Spark's: the job failed with them at each try, although a full refresh is possible."""
     table = make_table(spark, f"{lake.name}.sales.g", V2, "id BIGINT, k INT")
     table.run("INSERT INTO {t} VALUES (1, 1), (2, 2)", "INSERT INTO {t} VALUES (3, 3)", "DELETE FROM {t} WHERE id = 1")
     first, *_, last = table.snapshots
@@ -261,8 +263,8 @@ def test_a_manifest_that_is_gone_is_a_refusal(spark: SparkSession, lake: Lake) -
     assert "its change cannot be read" in str(refused.value)
 
 
-def test_steps_are_refused_for_a_snapshot_that_is_gone_before_the_first_runs(spark: SparkSession, lake: Lake) -> None:
-    """A view of the old rows may come before the change, and has no such reason."""
+def test_steps_for_a_missing_snapshot_are_refused_before_the_first_one_runs(spark: SparkSession, lake: Lake) -> None:
+    """A view of the old rows may precede the change, and its error has no such reason."""
     name = f"{lake.name}.sales.orders"
     view = SqlStep(f"CREATE OR REPLACE TEMPORARY VIEW {VIEW} AS SELECT day FROM {name} VERSION AS OF 7")
     full = SqlStep(f"INSERT OVERWRITE {TABLE} SELECT day, amount FROM {name}")
@@ -276,8 +278,8 @@ def test_steps_are_refused_for_a_snapshot_that_is_gone_before_the_first_runs(spa
 
 
 @pytest.mark.parametrize("word", ["rand()", "uuid()", "current_timestamp()", "current_date()", "now()"])
-def test_a_query_that_gives_other_rows_each_time_is_refused(spark: SparkSession, lake: Lake, word: str) -> None:
-    """Half of the stored rows would be of one time and half of another."""
+def test_a_nondeterministic_query_is_refused(spark: SparkSession, lake: Lake, word: str) -> None:
+    """Half of the stored rows would be of one evaluation and half of another."""
     work = JobContext(spark, "none")
     work.reads = lake.reads
     query = f"SELECT day, count(*) FROM {lake.name}.sales.orders WHERE {word} IS NOT NULL GROUP BY day"
@@ -288,7 +290,7 @@ def test_a_query_that_gives_other_rows_each_time_is_refused(spark: SparkSession,
 
 
 def test_a_refusal_runs_the_fallback_in_the_same_job_or_ends_it(spark: SparkSession, lake: Lake) -> None:
-    """What is recorded is the mode that ran, and why."""
+    """The recorded mode is the one that ran, with its reason."""
     full = SqlStep(f"INSERT OVERWRITE {TABLE} SELECT day, amount, 1 FROM {lake.name}.sales.orders")
     (create,) = lake.creation(f"SELECT day, amount, 0 AS w FROM {lake.name}.sales.orders").steps
     steps = (create, DeterminismStep("SELECT rand()"), SqlStep("INSERT INTO not_reached SELECT 1"))
@@ -301,8 +303,8 @@ def test_a_refusal_runs_the_fallback_in_the_same_job_or_ends_it(spark: SparkSess
     assert not ended.query_error
 
 
-def test_rows_that_are_few_and_large_stay_with_the_executors(spark: SparkSession) -> None:
-    """What the driver may hold is set for a session in bytes: a change of long texts is no reason to fail."""
+def test_few_large_rows_are_not_collected_on_the_driver(spark: SparkSession) -> None:
+    """The driver's limit is set per session in bytes: a change of long texts must not fail."""
     work = JobContext(spark, "none")
     frame = spark.sql("SELECT repeat(sha2(string(id), 512), 20) AS text FROM range(0, 4000, 1, 2)")
     conf = spark.sparkContext._jsc.sc().conf()  # type: ignore[attr-defined]
@@ -316,14 +318,16 @@ def test_rows_that_are_few_and_large_stay_with_the_executors(spark: SparkSession
         conf.remove("spark.driver.maxResultSize")
 
 
-def test_temporary_names_are_a_runs_own() -> None:
-    """The run gives the staging catalog a name of its own, and these with it."""
+def test_temporary_names_differ_between_runs() -> None:
+    """The run gives its staging catalog a unique name, and these views, too."""
     assert temporary("a `b") == f"`{STAGING}-a ``b`"
 
 
 @pytest.mark.cluster
-def test_over_spark_connect_the_change_comes_from_the_rows_and_keys_are_replaced(tmp_path: Path, connect: str) -> None:
-    """There is no Java to plan files with; the same script does the same, and refuses what it refuses elsewhere."""
+def test_over_spark_connect_the_change_is_computed_from_rows_and_keys_are_replaced(
+    tmp_path: Path, connect: str
+) -> None:
+    """Without Java no files can be planned; the same script has the same result and the same refusals."""
     lake = make_lake(tmp_path)
     confs = lake.settings.session_confs()
     (create,) = lake.creation().steps

@@ -160,7 +160,7 @@ def test_a_killed_task_process_costs_a_retry_and_the_refresh_is_published_once(
     months = range(1, MOMENTS.index(moment) + 3)
     before, states = killed(deployment, moment, months)
 
-    assert states == {moment: "success"}, deployment.said()
+    assert states == {moment: "success"}, deployment.last_output()
     instance = deployment.airflow.call("GET", f"/api/v2/dags/{moment}/dagRuns/killed/taskInstances/{moment}")
     assert instance["try_number"] == 2
     result = deployment.value(moment, "killed", moment)
@@ -183,7 +183,7 @@ def test_k18_a_worker_that_dies_between_the_event_and_the_resume_costs_one_read_
     months = range(1, len(MOMENTS) + 3)
     before, states = killed(deployment, RESUMED, months)
 
-    assert states == {"wait": "success", "refresh": "success"}, deployment.said()
+    assert states == {"wait": "success", "refresh": "success"}, deployment.last_output()
     instance = deployment.airflow.call("GET", f"/api/v2/dags/{RESUMED}/dagRuns/killed/taskInstances/wait")
     assert instance["try_number"] == 2
     result = deployment.value(RESUMED, "killed", "refresh")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The edges of an incremental refresh around the tables: their history, their schema, and who else writes."""
+"""Edge cases of an incremental refresh that concern the tables: history, schema, other writers."""
 
 from __future__ import annotations
 
@@ -47,8 +47,8 @@ def _expire(lake: Lake) -> None:
     )
 
 
-def test_an_expired_snapshot_leaves_the_full_refresh_and_says_so(counted: Lake) -> None:
-    """The change since then cannot be told: the policy decides between full, an error and nothing."""
+def test_after_an_expired_snapshot_only_a_full_refresh_is_possible_and_reported(counted: Lake) -> None:
+    """The change since then is unknown: the policy decides between full, an error and nothing."""
     counted.run("INSERT INTO {ns}.r VALUES (3, 1)")
     _expire(counted)
 
@@ -63,8 +63,8 @@ def test_an_expired_snapshot_leaves_the_full_refresh_and_says_so(counted: Lake) 
     assert mode_after(counted, COUNTS, "DELETE FROM {ns}.r WHERE k = 3") == "merge"
 
 
-def test_appends_of_which_one_has_expired_are_found_by_their_files(lake: Lake) -> None:
-    """Between plan and job: a tag keeps the recorded snapshot, but Iceberg's scan of appends needs all between."""
+def test_appends_with_an_expired_snapshot_are_found_by_their_files(lake: Lake) -> None:
+    """Between plan and job: a tag retains the recorded snapshot, but Iceberg's scan of appends needs all between."""
     table(lake, "r", "k int, n int", "(1, 1)")
     view(lake, "SELECT k, n FROM r WHERE n > 0")
     lake.run("ALTER TABLE {ns}.r CREATE TAG keep", *(f"INSERT INTO {{ns}}.r VALUES ({n}, {n})" for n in (2, 3)))
@@ -73,7 +73,7 @@ def test_appends_of_which_one_has_expired_are_found_by_their_files(lake: Lake) -
 
 
 def test_an_equality_delete_by_a_column_that_was_dropped_since_still_deletes(lake: Lake) -> None:
-    """Its readers find the column in the table's metadata file."""
+    """Readers find the column in the table's metadata file."""
     table(lake, "r", "id int, k int, n int", "(1, 1, 1), (2, 1, 2), (3, 2, 3), (4, 2, 4)")
     delete_by_equality(Table(lake.spark, lake("r")), id=1)
     view(lake, COUNTS)
@@ -82,8 +82,8 @@ def test_an_equality_delete_by_a_column_that_was_dropped_since_still_deletes(lak
     assert lake.rows("v") == [(2, 3, 14, 3)]
 
 
-def test_a_table_that_was_dropped_and_made_again_is_read_in_full(counted: Lake) -> None:
-    """Its snapshots have nothing to do with the recorded ones."""
+def test_a_table_that_was_dropped_and_recreated_is_read_in_full(counted: Lake) -> None:
+    """Its snapshots are unrelated to the recorded ones."""
     counted.run("DROP TABLE {ns}.r")
     table(counted, "r", "k int, n int", "(1, 1), (7, 2)")
 
@@ -94,7 +94,7 @@ def test_a_table_that_was_dropped_and_made_again_is_read_in_full(counted: Lake) 
 
 
 def test_a_replaced_table_is_the_same_table_with_other_rows(counted: Lake) -> None:
-    """CREATE OR REPLACE keeps the table's identity: whatever way is taken, the rows are right."""
+    """CREATE OR REPLACE keeps the table's uuid: in any mode the rows are correct."""
     counted.run("CREATE OR REPLACE TABLE {ns}.r USING iceberg AS SELECT 1 AS k, 9 AS n")
 
     counted.refresh("v", on_fallback="full")
@@ -102,8 +102,8 @@ def test_a_replaced_table_is_the_same_table_with_other_rows(counted: Lake) -> No
     assert counted.rows("v") == [(1, 1, 9, 1)]
 
 
-def test_another_type_of_a_column_that_the_view_reads_is_no_change_of_rows(counted: Lake) -> None:
-    """The stored rows are of the old type: only what does not read the column goes on incrementally."""
+def test_a_changed_type_of_a_column_that_the_view_reads_prevents_an_incremental_refresh(counted: Lake) -> None:
+    """The stored rows have the old type: only views that do not read the column are refreshed incrementally."""
     view(counted, "SELECT k, count(*) AS c FROM r GROUP BY k", "keys")
     counted.run("ALTER TABLE {ns}.r ALTER COLUMN n TYPE bigint", "INSERT INTO {ns}.r VALUES (2, 5)")
 
@@ -115,7 +115,7 @@ def test_another_type_of_a_column_that_the_view_reads_is_no_change_of_rows(count
 
 
 def test_a_column_that_is_dropped_and_added_again_is_another_column(counted: Lake) -> None:
-    """By its name nothing happened: by its id all of its values are gone."""
+    """By its name nothing has changed; by its id all of its values are removed."""
     counted.run("ALTER TABLE {ns}.r DROP COLUMN n", "ALTER TABLE {ns}.r ADD COLUMN n int")
     counted.run("INSERT INTO {ns}.r (k, n) VALUES (2, 5)")
 
@@ -123,15 +123,15 @@ def test_a_column_that_is_dropped_and_added_again_is_another_column(counted: Lak
     check(counted, "v", COUNTS, in_duckdb=True)
 
 
-def test_a_new_column_that_the_view_does_not_read_is_no_reason_to_start_over(counted: Lake) -> None:
-    """Also where the new column changes, and nothing else does."""
+def test_a_new_column_that_the_view_does_not_read_allows_an_incremental_refresh(counted: Lake) -> None:
+    """Even if only the new column changes."""
     assert mode_after(counted, COUNTS, "ALTER TABLE {ns}.r ADD COLUMN more int") == "noop"
     assert mode_after(counted, COUNTS, "INSERT INTO {ns}.r VALUES (2, 5, 1)") == "merge"
     assert mode_after(counted, COUNTS, "UPDATE {ns}.r SET more = 7") == "merge"
 
 
-def test_a_roll_back_takes_the_rows_of_the_view_back(counted: Lake) -> None:
-    """The difference of the two snapshots is read backwards."""
+def test_a_rollback_is_applied_to_the_view(counted: Lake) -> None:
+    """The difference of the two snapshots is read in reverse."""
     first = counted.snapshot("r")
     assert mode_after(counted, COUNTS, "INSERT INTO {ns}.r VALUES (2, 5)", "DELETE FROM {ns}.r WHERE k = 1") == "merge"
     back = f"CALL {counted.catalog.name}.system.rollback_to_snapshot('{counted.namespace}.r', {first})"
@@ -147,8 +147,8 @@ def _with_few_keys(lake: Lake, script: Script) -> Outcome:
     return lake.stager(replace(script, steps=steps))
 
 
-def test_a_run_that_takes_up_a_branch_records_what_ran_and_not_what_was_planned(counted: Lake) -> None:
-    """The worker died after the job had recomputed: what is published is a full refresh, whatever the plan says."""
+def test_a_run_that_resumes_a_branch_records_the_mode_that_ran(counted: Lake) -> None:
+    """The worker died after the job had recomputed: a full refresh is published, whatever was planned."""
     view(counted, MOST, "most", layout="registered")
     counted.run("UPDATE {ns}.r SET n = n + 1")
     plan = plan_refresh(counted.catalog, counted("most"), RefreshOptions(on_fallback="full"))
@@ -169,8 +169,8 @@ def test_a_run_that_takes_up_a_branch_records_what_ran_and_not_what_was_planned(
     assert [FALLBACK_KEY in snapshot.summary for snapshot in snapshots[-2:]] == [True, False], "the session forgets it"
 
 
-def test_more_affected_keys_than_are_held_at_hand_end_in_a_full_refresh(counted: Lake) -> None:
-    """The job finds out: the mode that counts is the one that ran, and the policy holds for the job, too."""
+def test_more_affected_keys_than_the_driver_accepts_lead_to_a_full_refresh(counted: Lake) -> None:
+    """The job detects it: the recorded mode is the one that ran, and the policy applies to the job, too."""
     view(counted, MOST, "most")
     counted.run("UPDATE {ns}.r SET n = n + 1")
 
@@ -185,8 +185,8 @@ def test_more_affected_keys_than_are_held_at_hand_end_in_a_full_refresh(counted:
         check(counted, name, sql, in_duckdb=True)
 
 
-def test_a_storage_table_that_others_write_to_is_computed_anew(lake: Lake) -> None:
-    """Rows that are not the view's would stay for ever if the change were laid over them."""
+def test_a_storage_table_that_another_writer_changed_is_recomputed(lake: Lake) -> None:
+    """Otherwise foreign rows would remain after applying the change."""
     table(lake, "r", "k int, n int", "(1, 1), (2, 3)")
     view(lake, COUNTS, layout="registered")
     name = lake.catalog.load_storage(lake.view("v")).name
@@ -202,8 +202,8 @@ def test_a_storage_table_that_others_write_to_is_computed_anew(lake: Lake) -> No
 @pytest.mark.parametrize(
     "layout", [pytest.param(layout, marks=[pytest.mark.slow] if layout == "pointed" else []) for layout in LAYOUTS]
 )
-def test_a_materialized_view_over_another_is_incremental_over_incremental(lake: Lake, layout: str) -> None:
-    """The storage table of the lower one is a base table as any other, also where it was rewritten whole."""
+def test_a_materialized_view_over_another_one_is_refreshed_incrementally(lake: Lake, layout: str) -> None:
+    """The other view's storage table is a base table like any other, even after it was rewritten completely."""
     table(lake, "r", "k int, n int", "(1, 1), (1, 2), (2, 3)")
     view(lake, COUNTS, layout=layout)
     lake.create(
@@ -225,8 +225,8 @@ def test_a_materialized_view_over_another_is_incremental_over_incremental(lake: 
         assert sorted(tuple(row.values()) for row in stored(lake, "top").to_pylist()) == rows
 
 
-def test_a_nested_plain_view_is_seen_through(lake: Lake) -> None:
-    """Its base table's change is the view's change; another definition of it is a new start."""
+def test_a_nested_plain_view_is_expanded(lake: Lake) -> None:
+    """Its base table's change is the view's change; another definition of it requires a full refresh."""
     table(lake, "r", "k int, n int", "(1, 1), (1, 2), (2, 3)")
     lake.run("CREATE VIEW {ns}.plain AS SELECT k, n + 1 AS n FROM {ns}.r WHERE n > 1")
     lake.create(
@@ -245,7 +245,7 @@ def test_a_nested_plain_view_is_seen_through(lake: Lake) -> None:
 
 
 def test_a_commit_during_the_refresh_belongs_to_the_next_one(counted: Lake) -> None:
-    """Both sides of the change are pinned: a later row is in neither."""
+    """Both ends of the change are pinned: a later row is in neither."""
 
     def meanwhile(_: RefreshPlan) -> None:
         counted.run("INSERT INTO {ns}.r VALUES (2, 100)", "DELETE FROM {ns}.r WHERE n = 1")

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Random histories, random views: after every change the rows of an incremental refresh are those of a recompute.
 
-DuckDB recomputes at the recorded snapshots where it means the same by the query, and Spark elsewhere and now and
-then beside it. A history that fails is played again with less and less of it, and the least one that fails is told.
+DuckDB recomputes at the recorded snapshots if the query has the same meaning there; otherwise, and sometimes in
+addition, Spark does. A failing history is run again, reduced step by step, and the smallest failing one is reported.
 
 A sequence is one view of one history, refreshed and compared after changes of its tables. ``TORTURE_SEED`` chooses the
 histories of the long run, and ``TORTURE_SLICE=2/4`` runs the second quarter of them.
@@ -44,7 +44,7 @@ def _run(folder: Path, histories: range, *, views: int, steps: int, everything: 
     assert len(histories) < len(VARIANTS) or set(VARIANTS) == set(tally.variants), tally
     if not everything:
         return tally
-    # A fuzzer that does not come by every way shows nothing of it.
+    # A fuzzer that does not reach a mode proves nothing about it.
     assert not _MODES - set(tally.modes), tally
     assert set(CHANGES) == set(tally.changes), tally
     assert {"pointed", "registered"} == set(tally.layouts), tally
@@ -58,10 +58,8 @@ def test_incremental_equals_recompute(lake_folder: Path) -> None:
     assert _run(lake_folder, range(4), views=5, steps=2, often=5, everything=False).sequences == 20
 
 
-def test_a_history_that_fails_is_told_with_as_little_as_makes_it_fail(
-    lake_folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A fault that two statements show together, whatever else happens: what is left is those two."""
+def test_a_failing_history_is_reported_in_its_smallest_form(lake_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A fault that occurs only if two statements are combined: the reduced history has those two."""
 
     def fails(_: Lake, history: History, tally: Tally, seed: int) -> None:
         done = [change for step in history.steps for change in step]
@@ -85,8 +83,8 @@ def test_a_history_that_fails_is_told_with_as_little_as_makes_it_fail(
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
 @pytest.mark.usefixtures("spark_as_it_is")
-def test_incremental_equals_recompute_by_every_way(lake_folder: Path) -> None:
-    """A hundred sequences with Spark as it is: each view is refreshed after each of three changes."""
+def test_incremental_equals_recompute_in_every_mode(lake_folder: Path) -> None:
+    """A hundred sequences with Spark's default settings: each view is refreshed after each of three changes."""
     assert _run(lake_folder, range(25), views=4, steps=3, everything=True).sequences == 100
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Queries and values that no random grammar makes: each once left other rows than a recompute."""
+"""Queries and values that the random grammar does not generate: each has once given other rows than a recompute."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ def test_a_changed_subquery_in_the_select_list_changes_the_rows(lake: Lake, chan
         check(lake, name, sql.replace("{ns}.", ""), in_duckdb=False)
 
 
-def test_large_maps_keep_the_order_of_their_entries(lake: Lake) -> None:
-    """Scala's maps of more than four have an order of their own: the old text was not found, the new one another."""
+def test_large_maps_preserve_the_order_of_their_entries(lake: Lake) -> None:
+    """Scala's maps with more than four entries have another order: the old text was not found, the new one differed."""
     entries = ", ".join(f"'{letter}', 1" for letter in "zyxwvu")
     table(lake, "r", "k int, m map<string, int>", f"(1, map({entries})), (2, map({entries}))")
     sql = "SELECT k, to_json(m) AS t FROM r WHERE k > 0"
@@ -50,8 +50,8 @@ def test_large_maps_keep_the_order_of_their_entries(lake: Lake) -> None:
     assert [row[0] for row in lake.rows("v")] == [1, 3]
 
 
-def test_texts_that_are_no_utf_8_stay_as_they_are(lake: Lake) -> None:
-    """On their way through the driver they became other texts, and by what files tell of them they were none."""
+def test_text_that_is_not_valid_utf_8_is_preserved(lake: Lake) -> None:
+    """The driver converted it to another text, and by the files' statistics it did not exist."""
     bad = "CAST(X'{}' AS STRING)"
     table(lake, "r", "k int, t string", f"(1, {bad.format('ff')}), (2, 'a')")
     table(lake, "s", "k int, t string", f"(1, {bad.format('ff')})")
@@ -67,8 +67,8 @@ def test_texts_that_are_no_utf_8_stay_as_they_are(lake: Lake) -> None:
     assert lake.rows("joined") == [(1, "FF"), (4, "FF")]
 
 
-def test_texts_that_are_no_utf_8_stay_as_they_are_inside_of_others(lake: Lake) -> None:
-    """In an array, in a struct: as keys they were other values, and their rows were not found."""
+def test_nested_text_that_is_not_valid_utf_8_is_preserved(lake: Lake) -> None:
+    """In an array or a struct: as keys the values differed, and their rows were not found."""
     bad = "array(CAST(X'{0}' AS STRING)), named_struct('t', CAST(X'{0}' AS STRING))"
     table(lake, "r", "k int, a array<string>, s struct<t: string>", f"(1, {bad.format('ff')}), (2, {bad.format('61')})")
     sql = "SELECT hex(a[0]) AS h, hex(s.t) AS i, count(*) AS c, max(k) AS m FROM r GROUP BY a, s"
@@ -78,8 +78,8 @@ def test_texts_that_are_no_utf_8_stay_as_they_are_inside_of_others(lake: Lake) -
     assert lake.rows("v") == [("61", "61", 1, 2), ("FE", "FE", 1, 3), ("FF", "FF", 2, 4)]
 
 
-def test_how_a_session_reads_a_backslash_is_not_asked(lake: Lake) -> None:
-    """With ``escapedStringLiterals`` a text would be another in a refresh than in the one before."""
+def test_the_session_s_setting_for_backslashes_has_no_effect(lake: Lake) -> None:
+    """With ``escapedStringLiterals`` a string would have another meaning than in the refresh before."""
     table(lake, "r", "t string", "('1'), ('a')")
     sql = r"SELECT t, count(*) AS n FROM r WHERE t RLIKE '^\\d+$' GROUP BY t"
     view(lake, sql)
@@ -98,7 +98,7 @@ def test_how_a_session_reads_a_backslash_is_not_asked(lake: Lake) -> None:
 
 
 def test_each_side_of_a_set_operator_keeps_its_type(lake: Lake) -> None:
-    """A text beside a date is a date, beside a timestamp a timestamp: it matters which two meet first."""
+    """A string beside a date is a date, beside a timestamp a timestamp: the order of the operators matters."""
     table(lake, "r", "t string", "('2024-01-01 10:00:00')")
     table(lake, "s", "d date", "(DATE '2024-02-02')")
     table(lake, "u", "m timestamp", "(TIMESTAMP '2024-03-03 03:03:03')")
@@ -113,8 +113,8 @@ def test_each_side_of_a_set_operator_keeps_its_type(lake: Lake) -> None:
     assert mode_after(lake, keys, name="keys") == "replace-keys"
 
 
-def test_a_variable_of_a_lambda_is_no_column(lake: Lake) -> None:
-    """Spark does not mind in which letters it is written; sqlglot took it for the column of that name."""
+def test_a_variable_of_a_lambda_is_not_a_column(lake: Lake) -> None:
+    """Spark ignores its case; sqlglot took it for the column of that name."""
     table(lake, "r", "xs array<int>, x int", "(array(1), 10)")
     sql = "SELECT transform(xs, X -> x + 1) AS t FROM r "
     view(lake, sql)
@@ -123,8 +123,8 @@ def test_a_variable_of_a_lambda_is_no_column(lake: Lake) -> None:
     assert lake.rows("v") == [([2],), ([6],)]
 
 
-def test_a_window_of_time_that_nothing_reads_still_leaves_rows_out(lake: Lake) -> None:
-    """A time that is NULL is in none, and any other may be in several."""
+def test_an_unused_time_window_still_excludes_rows(lake: Lake) -> None:
+    """A NULL time is in no window, and any other time may be in several."""
     table(lake, "r", "k int, at timestamp", "(1, TIMESTAMP '2024-01-01 10:03:00'), (2, NULL)")
     sql = "SELECT k FROM (SELECT window(at, '10 minutes', '5 minutes') AS w, k FROM r )"
     view(lake, sql)
@@ -133,8 +133,8 @@ def test_a_window_of_time_that_nothing_reads_still_leaves_rows_out(lake: Lake) -
     assert lake.rows("v") == [(1,), (1,), (3,), (3,)]
 
 
-def test_now_is_another_time_at_each_refresh_also_as_a_text(lake: Lake) -> None:
-    """Spark makes a time of it when it plans: what was to come then has come since."""
+def test_now_differs_at_each_refresh_also_as_text(lake: Lake) -> None:
+    """Spark replaces it when it plans a query: times that were in the future then may be in the past now."""
     table(lake, "r", "k int, at timestamp")
     lake.run("INSERT INTO {ns}.r SELECT 1, now() + INTERVAL 3 SECONDS")
     passed = time.monotonic() + 3.5
@@ -148,8 +148,8 @@ def test_now_is_another_time_at_each_refresh_also_as_a_text(lake: Lake) -> None:
         assert lake.rows(name) == [(1,), (2,)]
 
 
-def test_a_running_sum_without_an_order_finds_no_rows(lake: Lake) -> None:
-    """Compaction may turn the rows round: by their sums the old ones are not found again."""
+def test_a_running_sum_without_an_order_cannot_find_rows(lake: Lake) -> None:
+    """A compaction may reorder the rows: the old rows are not found by their sums."""
     table(lake, "r", "k int, n int", "(1, 3), (1, 1), (1, 2)")
     view(lake, "SELECT n, sum(n) OVER (PARTITION BY k ROWS BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW) AS t FROM r ")
     lake.run(
@@ -162,8 +162,8 @@ def test_a_running_sum_without_an_order_finds_no_rows(lake: Lake) -> None:
     assert sorted(row[0] for row in lake.rows("v")) == [1, 2, 3, 7]
 
 
-def test_bounds_of_what_is_no_utf_8_are_no_bounds(lake: Lake) -> None:
-    """What files tell of such a text is another text, before or after it; one of many files is enough, or its end."""
+def test_bounds_of_text_that_is_not_valid_utf_8_are_ignored(lake: Lake) -> None:
+    """The statistics have a text before or after it in the order; one of many files is enough, or its end."""
     bad, cut = "CAST(X'{}' AS STRING)", f"CAST(X'{'61' * 15}FF7A7A' AS STRING)"
     table(lake, "r", "k int, t string", "(1, 'a')")
     table(lake, "s", "k int, t string", f"(1, {bad.format('80')}), (2, {bad.format('FF')}), (3, {cut})")
@@ -176,8 +176,8 @@ def test_bounds_of_what_is_no_utf_8_are_no_bounds(lake: Lake) -> None:
     assert [row[0] for row in lake.rows("v")] == [4, 5, 9]
 
 
-def test_a_double_beside_a_decimal_makes_doubles_of_both(lake: Lake) -> None:
-    """``1e-1`` is one: what differs from it by less than a double can tell passes."""
+def test_a_double_beside_a_decimal_is_compared_as_double(lake: Lake) -> None:
+    """``1e-1`` is a double: a value that differs from it by less than the precision of doubles is equal."""
     table(lake, "r", "k int, n decimal(38,18)", "(1, 0.1)")
     sql = "SELECT k FROM r WHERE n = 1e-1"
     view(lake, sql)
@@ -185,8 +185,8 @@ def test_a_double_beside_a_decimal_makes_doubles_of_both(lake: Lake) -> None:
     assert lake.rows("v") == [(1,), (2,)]
 
 
-def test_values_that_never_were_in_one_row_may_meet_and_fail(lake: Lake) -> None:
-    """A new start and an old end: the recompute is fine, so it is what is left, whatever class Spark's error has."""
+def test_combinations_of_values_that_never_existed_may_fail(lake: Lake) -> None:
+    """A new start and an old end: the recompute succeeds, so it is the fallback, whatever class Spark's error has."""
     table(lake, "r", "k int, a int", "(1, 1)")
     table(lake, "s", "k int, b int", "(1, 5)")
     failing = {
@@ -205,8 +205,8 @@ def test_values_that_never_were_in_one_row_may_meet_and_fail(lake: Lake) -> None
         check(lake, name, sql, in_duckdb=False)
 
 
-def test_an_average_of_short_decimals_is_rounded_as_spark_rounds_it(lake: Lake) -> None:
-    """Spark makes it of doubles: 83120.22 / 320 is 259.7506875, of which it makes …687 and the sum's quotient …688."""
+def test_an_average_of_short_decimals_is_rounded_as_in_spark(lake: Lake) -> None:
+    """Spark uses doubles: 83120.22 / 320 is 259.7506875, rounded to …687 by Spark; sum / count gives …688."""
     table(lake, "r", "k int, x decimal(10,2), y decimal(15,2)")
     lake.run("INSERT INTO {ns}.r SELECT 1, if(id = 0, 83000, 0), if(id = 0, 83000, 0) FROM range(319)")
     values = "sum(x) AS s, count(x) AS n, avg(x) AS m, sum(y) AS t, count(y) AS o, avg(y) AS a"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Incremental statements contain regenerated expressions of the view. They mean the same, or the refresh is full."""
+"""Incremental statements contain regenerated SQL of the view, which must be equivalent, or the refresh is full."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.engine.support import Lake
 COLUMNS = (
     "k int, d double, c decimal(9, 2), s string, ts timestamp, dt date, arr array<int>, m map<string, int>, b boolean"
 )
-#: A call on a line, over these columns. Those before a blank line are of one row, then aggregates, then windows.
+#: One call for each line, over these columns: scalar functions, aggregates, windows, with blank lines between.
 CALLS = r"""
 log10(d)
 log2(d)
@@ -131,7 +131,7 @@ first_value(k) IGNORE NULLS OVER (ORDER BY d)
 """
 
 
-#: Two queries over partitioned tables with CTEs that are joined. ``{r}`` and ``{s}`` are pinned tables.
+#: Two queries over partitioned tables with joined CTEs. ``{r}`` and ``{s}`` are pinned tables.
 PARTITIONED = (
     "WITH c AS (SELECT k, d, sum(n) AS n, max(n) AS m FROM {r} WHERE n BETWEEN 1 AND 90 GROUP BY k, d), "
     "e AS (SELECT k, n + 1 AS n FROM c WHERE d > 0) "
@@ -143,13 +143,13 @@ PARTITIONED = (
     "round(x.n / 3, 2) AS q FROM (SELECT * FROM c UNION ALL SELECT k, d, n FROM {s} WHERE t IN ('a', 'b')) AS x "
     "JOIN c ON c.d = x.d WHERE EXISTS (SELECT * FROM {s} AS s WHERE s.k = c.k AND s.t > 'x')",
 )
-#: A function, and another one of as many arguments.
+#: A function, and another one with the same number of arguments.
 OTHER_FUNCTIONS = {exp.Sum: exp.Min, exp.Max: exp.Count, exp.Round: exp.Pow, exp.RowNumber: exp.Rank}
 OTHER_OPERATORS = {exp.GT: exp.GTE, exp.LT: exp.LTE, exp.Add: exp.Sub, exp.Sub: exp.Add, exp.Div: exp.Mul}
 
 
 def mutants(sql: str) -> Iterator[str]:
-    """Yield queries that differ from a query in one place, and in what they mean."""
+    """Yield queries that differ from a query in one place and in their meaning."""
     count = len(list(sqlglot.parse_one(sql, dialect="spark").walk()))
     for place in range(count):
         for change in (_another_value, _another_operator, _another_order, _one_part_less):
@@ -206,7 +206,7 @@ def _another_order(node: exp.Expr) -> bool:
 def _one_part_less(node: exp.Expr) -> bool:
     if isinstance(node, exp.And):
         node.replace(node.left.copy())
-    elif isinstance(node, exp.Concat):  # the same characters in two texts instead of in one
+    elif isinstance(node, exp.Concat):  # the same characters in two strings instead of one
         node.set("expressions", [node.expressions[0], *map(exp.Literal.string, ("a", "b", "c"))])
     elif isinstance(node, exp.Select | exp.Group) and len(node.expressions) > 1 and node.parent is None:
         node.set("expressions", node.expressions[:-1])
@@ -215,14 +215,14 @@ def _one_part_less(node: exp.Expr) -> bool:
     return True
 
 
-def alike(spark: SparkSession, sql: str, again: str | None = None, *, by_text: bool = False) -> bool:
-    """Ask Spark whether a query means what it is written as.
+def equivalent(spark: SparkSession, sql: str, again: str | None = None, *, by_text: bool = False) -> bool:
+    """Return whether Spark finds a query and its regenerated SQL equivalent.
 
     Args:
         spark: The session.
         sql: The query.
-        again: What it is written as.
-        by_text: Whether to compare as over Connect.
+        again: The regenerated SQL.
+        by_text: Whether to compare as over Spark Connect.
     """
     written = again or regenerated_sql(sql)
     assert isinstance(written, str), written
@@ -235,14 +235,14 @@ def alike(spark: SparkSession, sql: str, again: str | None = None, *, by_text: b
     return True
 
 
-def test_every_call_is_written_again_as_it_was_read(lake: Lake) -> None:
-    """A function that sqlglot writes as another one of nearly the same meaning made stored rows that no query gives."""
+def test_every_call_is_regenerated_unchanged(lake: Lake) -> None:
+    """A function that sqlglot wrote as another, nearly equivalent one gave stored rows that no query returns."""
     table(lake, "r", COLUMNS)
     for calls in CALLS.strip().split("\n\n"):
         items = [f"{call} AS c{number}" for number, call in enumerate(calls.splitlines())]
-        if not alike(lake.spark, f"SELECT {', '.join(items)} FROM {lake('r')}"):
-            wrong = [item for item in items if not alike(lake.spark, f"SELECT {item} FROM {lake('r')}")]
-            pytest.fail(f"written otherwise: {wrong}")
+        if not equivalent(lake.spark, f"SELECT {', '.join(items)} FROM {lake('r')}"):
+            wrong = [item for item in items if not equivalent(lake.spark, f"SELECT {item} FROM {lake('r')}")]
+            pytest.fail(f"regenerated differently: {wrong}")
 
 
 @pytest.mark.parametrize(
@@ -254,16 +254,16 @@ def test_every_call_is_written_again_as_it_was_read(lake: Lake) -> None:
         ("c + 1", "c + 1.0"),
     ],
 )
-def test_spark_tells_two_expressions_apart(lake: Lake, call: str, other: str) -> None:
-    """What guards against spellings that are not known here."""
+def test_spark_distinguishes_two_expressions(lake: Lake, call: str, other: str) -> None:
+    """This protects against differences that are not known here."""
     table(lake, "r", COLUMNS)
     name = lake("r")
-    assert not alike(lake.spark, f"SELECT {call} FROM {name}", f"SELECT {other} FROM {name}")
+    assert not equivalent(lake.spark, f"SELECT {call} FROM {name}", f"SELECT {other} FROM {name}")
 
 
 @pytest.mark.parametrize("each", [3, pytest.param(1, marks=pytest.mark.slow)])
 def test_a_query_over_partitioned_tables_is_alike_to_itself_alone(lake: Lake, each: int) -> None:
-    """Spark numbers CTEs anew for each query, and takes the filters that it makes of a join to differ each time."""
+    """Spark numbers the CTEs of each query, and the filters that it derives from a join differ each time."""
     for name in ("r", "s"):
         columns = "k int, d int, n int, t string"
         lake.run(f"CREATE TABLE {{ns}}.{name} ({columns}) USING iceberg PARTITIONED BY (d)")
@@ -272,21 +272,21 @@ def test_a_query_over_partitioned_tables_is_alike_to_itself_alone(lake: Lake, ea
     seen = [0, 0]
     for template in PARTITIONED:
         sql = template.format(**pins)
-        assert alike(lake.spark, sql)
-        assert alike(lake.spark, sql, by_text=True)
+        assert equivalent(lake.spark, sql)
+        assert equivalent(lake.spark, sql, by_text=True)
         for mutant in itertools.islice(mutants(sql), 0, None, each):
             try:
                 lake.spark.sql(mutant)
             except PySparkException:
                 continue
-            by_text = seen[0] > 3 * seen[1]  # which takes longer
+            by_text = seen[0] > 3 * seen[1]  # that takes longer
             seen[by_text] += 1
-            assert not alike(lake.spark, sql, mutant, by_text=by_text), mutant
+            assert not equivalent(lake.spark, sql, mutant, by_text=by_text), mutant
     assert min(seen) * each >= 12
 
 
 def test_a_cte_over_a_partitioned_table_is_refreshed_incrementally(lake: Lake) -> None:
-    """Joined to another table, and used twice."""
+    """Joined with another table, and used twice."""
     lake.run(
         "CREATE TABLE {ns}.r (k int, d int, n int) USING iceberg PARTITIONED BY (d)",
         "CREATE TABLE {ns}.s (d int, t string) USING iceberg PARTITIONED BY (d)",
@@ -304,8 +304,8 @@ def test_a_cte_over_a_partitioned_table_is_refreshed_incrementally(lake: Lake) -
     assert len(lake.rows("v")) == 2
 
 
-def test_calls_that_were_written_otherwise_are_refreshed_incrementally(lake: Lake) -> None:
-    """Appended rows got LOG(10, 1000), which is not 3, a date by another format, and a time one hour off."""
+def test_calls_that_were_regenerated_differently_are_refreshed_incrementally(lake: Lake) -> None:
+    """Appended rows got LOG(10, 1000), which is not 3, a date in another format, and a time that was one hour off."""
     table(lake, "r", "k int, x double, n decimal(5, 2), s string, t timestamp")
     sql = (
         "SELECT k, log10(x) AS l, to_char(n, '999.99') AS c, to_date(s, 'dd/MM/yyyy') AS d, "
@@ -318,8 +318,8 @@ def test_calls_that_were_written_otherwise_are_refreshed_incrementally(lake: Lak
     assert lake.rows("v")[0][:2] == (1, 3.0)
 
 
-def test_what_means_something_else_when_written_again_is_refreshed_in_full(lake: Lake) -> None:
-    """sqlglot takes '' inside of a string for the end of one and the beginning of another."""
+def test_a_query_whose_regenerated_sql_differs_is_refreshed_in_full(lake: Lake) -> None:
+    """sqlglot parses '' inside of a string as the end of one string and the start of another."""
     table(lake, "r", "k int", "(1)")
     view(lake, "SELECT k, 'it''s' AS t FROM r WHERE k > 0")
     lake.run("INSERT INTO {ns}.r VALUES (2)")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Queries as people write them: each is refreshed incrementally where that is right, and equals the recompute."""
+"""Queries as users write them: each is refreshed incrementally if that is correct, and equals a recompute."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.engine.incremental.playing import ALWAYS
 from tests.engine.incremental.test_edges import table, view
 from tests.engine.support import Lake
 
-#: Queries over r by what they must be refreshed as: after rows came, and after rows went and changed.
+#: Queries over r with their expected modes: after rows were added, and after rows were removed and changed.
 QUERIES = {
     "SELECT window.start, window.END, sum(n) AS n, count(*) AS c, count(n) AS d FROM r "
     "GROUP BY window(at, '10 minutes', '5 minutes')": ("merge", "merge"),
@@ -40,10 +40,10 @@ QUERIES = {
 }
 
 
-def test_each_spelling_is_incremental_where_that_is_right(lake: Lake) -> None:
+def test_each_form_of_a_query_is_incremental_if_that_is_correct(lake: Lake) -> None:
     """Some could not be created, some were recomputed without need."""
     columns = "k int, n int, at timestamp, a array<int>, m map<string, int>, b boolean"
-    # No two rows of one key have one time: a window of ROWS would give either order of them.
+    # No two rows of one key have the same time: a window of ROWS would have either order.
     first, later, second = (f"TIMESTAMP '2024-01-01 10:0{minute}:00'" for minute in (0, 1, 4))
     table(
         lake,
@@ -70,8 +70,8 @@ def test_each_spelling_is_incremental_where_that_is_right(lake: Lake) -> None:
             check(lake, f"v{number}", sql, in_duckdb=False)
 
 
-def test_columns_may_have_the_names_of_the_statements(lake: Lake) -> None:
-    """The count of a row's copies is ``__w`` there: only a column of this name is refreshed in full."""
+def test_columns_may_have_the_names_that_statements_use(lake: Lake) -> None:
+    """The number of a row's copies is named ``__w`` there: only a view with such a column is refreshed in full."""
     table(lake, "r", "k int, __w int, __text0 double, __same0 double", "(1, 1, 0.5, 0.5), (2, 2, 1.5, 1.5)")
     counted, others = "SELECT k, __w FROM r ", "SELECT k, __text0 AS __stored, __same0 AS __delta FROM r "
     view(lake, counted)
@@ -86,7 +86,7 @@ def test_columns_may_have_the_names_of_the_statements(lake: Lake) -> None:
 
 
 def test_a_view_may_have_a_variant_column(lake: Lake) -> None:
-    """Its storage table has the format version 3, and pyiceberg is not asked about either table."""
+    """Its storage table has the format version 3, and pyiceberg reads neither table."""
     lake.run("CREATE TABLE {ns}.r (k int, n int, v variant) USING iceberg TBLPROPERTIES ('format-version' = '3')")
     lake.run("INSERT INTO {ns}.r SELECT 1, 1, parse_json('[1, 2]')")
     sql = "SELECT k, v, array(v) AS a FROM {ns}.r WHERE n > 0"

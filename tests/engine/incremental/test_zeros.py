@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rows that a change does not touch keep their bits: -0.0 and 0.0 are equal, and a reader can tell them apart."""
+"""Rows that a change does not affect keep their bits: -0.0 and 0.0 are equal, but readers can distinguish them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ZEROS = ("0.0D", "-0.0D", "double('NaN')", "1.5D", "NULL")
 
 
 def bits(value: Any) -> Any:
-    """A value that is equal to those of the same bits only; all NaN are one."""
+    """A value that equals only values with the same bits; all NaN are equal."""
     if isinstance(value, float):
         return "NaN" if math.isnan(value) else struct.pack(">d", value).hex()
     if isinstance(value, dict):
@@ -38,7 +38,7 @@ def row(chance: random.Random, key: int) -> str:
 
 
 @pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(1, 6))])
-def test_rows_that_a_change_does_not_touch_keep_their_bits(lake: Lake, seed: int) -> None:
+def test_unaffected_rows_keep_their_bits(lake: Lake, seed: int) -> None:
     chance = random.Random(seed)
     lake.run(
         "CREATE TABLE {ns}.t (k int, f double, g float, xs array<double>, s struct<x: double>) USING iceberg "
