@@ -286,10 +286,12 @@ class Bench:
         return int(counts[1]), sum(item.getBytesWritten() for item in found)
 
     def _compare(self, name: str, before: LoadedStorage) -> None:
-        after = self.catalog.load_storage(self.catalog.load(name))
+        view = self.catalog.load(name)
+        after = self.catalog.load_storage(view)
         one, other = (
             stored_rows(
                 self.stager.session,
+                view.identifier,
                 PointedStorage(storage.location, storage.table, storage.state),
                 storage.rows_snapshot,
             )

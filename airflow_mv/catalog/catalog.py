@@ -282,7 +282,8 @@ class MaterializedViewCatalog:
             except InvalidIdentifierError as error:
                 # A row with an invalid name must not prevent the listing of the others.
                 log.warning("Catalog %r holds a view that has no legal name, left out: %s", self.name, error)
-        found += self._table_views.names(wanted)
+        if self._rest is None or self._rest.commits_tables:
+            found += self._table_views.names(wanted)
         if wanted is not None and not found:
             self._namespace(wanted)
         return sorted(found)

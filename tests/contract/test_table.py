@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from pathlib import Path
@@ -21,6 +22,7 @@ from airflow_mv.errors import (
     AlreadyExistsError,
     ConfigurationError,
     InvalidMetadataError,
+    NotFoundError,
     UnsupportedError,
     ViewNotFoundError,
 )
@@ -28,7 +30,9 @@ from airflow_mv.freshness.state import State
 from airflow_mv.freshness.status import how_to_read, status
 from airflow_mv.maintenance.drop import drop, purge
 from airflow_mv.maintenance.orphans import maintain
+from airflow_mv.maintenance.repair import repair
 from airflow_mv.publish import PublishOutcome, publish
+from airflow_mv.refresh import plan_refresh
 from airflow_mv.refresh.create import Definition, create
 from airflow_mv.refresh.read import readable
 from airflow_mv.spec.definition import MAX_DEFINITION_TEXT, MAX_VERSION_LOG
@@ -38,6 +42,7 @@ from tests.builders import QUERY, Lake, lake
 from tests.contract.conftest import HOMES, home_parameter
 from tests.contract.support import EAST, NORTH, SOUTH, VIEW, staged, where
 from tests.faults import Clock, FaultyCatalog, after, arrive_late, lose_answer_before
+from tests.protocol.maintenance import files, local
 
 DAILY = ("sales", "daily")
 WIDER = "SELECT id, upper(region) AS amount, amount AS region FROM lake.sales.orders"
@@ -241,6 +246,24 @@ def test_a_damaged_definition_is_named(home: Lake, damage: Callable[[str], str])
     with pytest.raises(InvalidMetadataError, match=rf"view lake\.sales\.daily.*{DEFINITION_PROPERTY}"):
         home.catalog.load(VIEW)
     assert [str(item) for item in home.catalog.list("sales")] == ["lake.sales.daily"]
+
+
+def test_a_lost_metadata_file_is_an_error_that_names_it_and_nothing_is_changed(
+    sqlite_uri: str, warehouse: Path
+) -> None:
+    """``repair`` says so, too: the definition was in that file."""
+    with lake(sqlite_uri, warehouse, layout="table") as home:
+        home.table()
+        home.view()
+        home.refresh()
+        lost = local(home.catalog.load(VIEW).metadata_location)
+        lost.unlink()
+        before = files(warehouse), home.rows_of_catalog()
+        for call in (status, plan_refresh, repair, purge):
+            with pytest.raises(NotFoundError, match=re.escape(lost.name)):
+                call(home.catalog, VIEW)
+        assert (files(warehouse), home.rows_of_catalog()) == before
+        assert home.catalog.exists(VIEW)
 
 
 def test_a_catalog_that_drops_tags_is_refused_at_create(bare: Lake, monkeypatch: pytest.MonkeyPatch) -> None:

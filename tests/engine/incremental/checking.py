@@ -85,11 +85,12 @@ def _named(lake: Lake, frames: Mapping[str, DataFrame]) -> Iterator[None]:
 
 def stored(lake: Lake, view: str) -> pyarrow.Table:
     """Return the rows of the last refresh, in either layout, through pyiceberg if it reads them correctly."""
-    storage = lake.catalog.load_storage(lake.view(view))
+    loaded = lake.view(view)
+    storage = lake.catalog.load_storage(loaded)
     table = StaticTable.from_metadata(storage.location)
     if _is_misread(table):
         by_file = PointedStorage(storage.location, storage.table, storage.state)
-        return stored_rows(lake.spark, by_file, storage.rows_snapshot).toArrow()
+        return stored_rows(lake.spark, loaded.identifier, by_file, storage.rows_snapshot).toArrow()
     return table.scan(snapshot_id=storage.rows_snapshot).to_arrow()
 
 

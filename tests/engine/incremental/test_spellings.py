@@ -98,7 +98,8 @@ def test_a_view_may_have_a_variant_column(lake: Lake) -> None:
     for change, mode in zip(changes, ("append", "full"), strict=True):
         lake.run(change)
         assert lake.refresh("v", on_fallback="full").mode == mode
-    frame = stored_rows(lake.spark, lake.catalog.load_storage(lake.view("v")), None)
+    view = lake.view("v")
+    frame = stored_rows(lake.spark, view.identifier, lake.catalog.load_storage(view), None)
     rows = frame.selectExpr("k", "to_json(v) AS v", "size(a) AS a").orderBy("k").collect()
     assert rows == [Row(k=1, v="[1,2]", a=1), Row(k=2, v="{}", a=1)]
     assert verify(lake.catalog, lake("v"), session=lambda: lake.spark).equal
