@@ -58,7 +58,7 @@ class Spark:
 
     def _check_needed(self, job: Job) -> None:
         for location, left_at in self.world.staged.get(job, {}).items():
-            if left_at < self.process.planned_at and self.world.is_staged(location):
+            if left_at < self.process.planned_at and self.world.is_staged(location, job):
                 raise Violation("a refresh that is staged is computed again")
 
     def _run(self, script: Script, job: Job) -> Outcome:
@@ -85,7 +85,7 @@ class Spark:
             }
         name = f"{document['location']}/metadata/{self._number(location):05d}-{self._token()}.metadata.json"
         files.write(name, json.dumps(staged).encode())
-        self.world.left_by[script.outcome_location or ""] = job
+        self.world.left_by[name] = job
         return Outcome(script.refresh_id, name, rows_written=1)
 
     def _stage_on_branch(self, script: Script, text: str) -> Outcome:

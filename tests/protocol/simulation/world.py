@@ -90,7 +90,7 @@ class World:
         roles: What each running process does.
         next_call: The next call of each running process.
         processes: The running processes that are not tries of a task.
-        left_by: The job of the outcome at each location.
+        left_by: The job that staged each metadata file.
         staged: The locations of the outcomes of a job, with the last tick of each.
         ticks: The number of calls.
         skewed: Whether the hosts' clocks differ.
@@ -230,16 +230,20 @@ class World:
     def leave(self, location: str, text: str) -> None:
         """Write a working file; record it if it is a job's outcome."""
         self.put(location, text.encode())
-        if location in self.left_by:
-            self.staged.setdefault(self.left_by[location], {})[location] = self.ticks
+        job = self.left_by.get(json.loads(text).get("metadata_location") or "") if text.startswith("{") else None
+        if job is not None:
+            self.staged.setdefault(job, {})[location] = self.ticks
 
-    def is_staged(self, outcome_location: str) -> bool:
-        """Whether an outcome and all files that it names exist, with at least half of the grace left."""
+    def is_staged(self, outcome_location: str, job: Job) -> bool:
+        """Whether a job's outcome and all files that it names exist, with at least half of the grace left.
+
+        Another job of the same refresh may have replaced the outcome since, if the table changed in between.
+        """
         outcome = self.files.get(outcome_location)
         if outcome is None or self.now - outcome.modified_ms >= GRACE // 2:
             return False
         named = json.loads(outcome.data)["metadata_location"]
-        if named not in self.files:
+        if named not in self.files or self.left_by.get(named) != job:
             return False
         listing = json.loads(self.files[named].data)["snapshots"][-1]["summary"]["files"]
         return listing in self.files and all(name in self.files for name in json.loads(self.files[listing].data))
