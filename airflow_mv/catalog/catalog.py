@@ -113,9 +113,14 @@ class MaterializedViewCatalog:
         )
 
     @property
+    def _lists_tables(self) -> bool:
+        """Whether views may be among the catalog's tables."""
+        return self._rest is None or self._rest.commits_tables
+
+    @property
     def _has_view_entries(self) -> bool:
         """Whether the catalog itself has views, beside tables. If it can have neither, the request for views fails."""
-        return self._rest is None or self._rest.supported or not self._rest.commits_tables
+        return self._rest is None or self._rest.supported or not self._lists_tables
 
     @property
     def layouts(self) -> tuple[Layout, ...]:
@@ -276,13 +281,14 @@ class MaterializedViewCatalog:
         """
         wanted = tuple(namespace.split(".")) if isinstance(namespace, str) else namespace
         found = []
-        for space, name in (self._rest or self._views).names(wanted) if self._has_view_entries else ():
+        entries = (self._rest or self._views).names(wanted) if self._has_view_entries else ()
+        for space, name in entries:
             try:
                 found.append(Identifier(self.name, space, name))
             except InvalidIdentifierError as error:
                 # A row with an invalid name must not prevent the listing of the others.
                 log.warning("Catalog %r holds a view that has no legal name, left out: %s", self.name, error)
-        if self._rest is None or self._rest.commits_tables:
+        if self._lists_tables:
             found += self._table_views.names(wanted)
         if wanted is not None and not found:
             self._namespace(wanted)

@@ -8,7 +8,7 @@ import logging
 from airflow_mv.catalog import LoadedView, MaterializedViewCatalog
 from airflow_mv.catalog.sql import VIEW
 from airflow_mv.errors import InvalidMetadataError, MetadataFileNotFoundError, ViewNotFoundError
-from airflow_mv.publish.protocol import Change, Effects, Verdict, commit
+from airflow_mv.publish.protocol import Change, Effects, LoadedState, Verdict, commit
 from airflow_mv.spec.identifiers import Identifier
 
 log = logging.getLogger(__name__)
@@ -26,8 +26,8 @@ def drop_entry(catalog: MaterializedViewCatalog, view: LoadedView, effects: Effe
         drop_by_name(catalog, view.identifier, known=True)
 
 
-class DropView(Change[str | None]):
-    """The removal of a view from a SQL catalog. Another view that was created under its name since then stays.
+class Removal(Change[LoadedState]):
+    """The removal of a view from a catalog. What was created under its name since then stays.
 
     Args:
         catalog: Where the view is.
@@ -38,7 +38,12 @@ class DropView(Change[str | None]):
     def __init__(self, catalog: MaterializedViewCatalog, view: LoadedView, effects: Effects) -> None:
         super().__init__(f"view {view.identifier}", "its removal", effects)
         self._catalog, self._view = catalog, view
+        #: The metadata file that the catalog named when the removal was sent.
         self._base: str | None = None
+
+
+class DropView(Removal[str | None]):
+    """The removal of a view from a SQL catalog, by its row."""
 
     def load(self) -> str | None:
         """Return the metadata file that the view's row names, "" if it names none; ``None`` if there is no row."""

@@ -14,9 +14,10 @@ from dataclasses import replace
 from airflow_mv.catalog import LoadedStorage, LoadedView, MaterializedViewCatalog, TableChange
 from airflow_mv.errors import InvalidMetadataError, MetadataFileNotFoundError, ViewNotFoundError
 from airflow_mv.publish.pointed import PointedPublication, check_staged, require_inside
-from airflow_mv.publish.protocol import Change, Effects, Verdict, commit
+from airflow_mv.publish.protocol import Effects, Verdict, commit
 from airflow_mv.publish.refresh import Attempt, PlannedRefresh, Staged
 from airflow_mv.publish.registered import RegisteredAttempt, RegisteredPublication
+from airflow_mv.publish.removal import Removal
 from airflow_mv.script import MAX_AHEAD_MS, REFRESH_ID_KEY, Outcome, Script
 from airflow_mv.spec.clock import corrected, is_ahead
 from airflow_mv.spec.new_columns import NewColumns, new_columns
@@ -95,19 +96,8 @@ class NewColumnsAttempt(TableAttempt):
         return head, new_columns(decode(before, source=what), document, source=f"{what} {location}")
 
 
-class DropTable(Change[LoadedView | None]):
-    """The removal of a view that is a table. Another table or view that has its name since then stays.
-
-    Args:
-        catalog: Where the view is.
-        view: The view.
-        effects: Clock, sleep and jitter.
-    """
-
-    def __init__(self, catalog: MaterializedViewCatalog, view: LoadedView, effects: Effects) -> None:
-        super().__init__(f"view {view.identifier}", "its removal", effects)
-        self._catalog, self._view = catalog, view
-        self._base: str | None = None
+class DropTable(Removal[LoadedView | None]):
+    """The removal of a view that is a table."""
 
     def load(self) -> LoadedView | None:
         """Load the view of this name; ``None`` if there is none any more."""
