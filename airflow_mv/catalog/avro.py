@@ -2,7 +2,7 @@
 """Read manifest lists and manifests that may be truncated or corrupt.
 
 pyiceberg's compiled decoder does not check bounds: a truncated file can crash the process. This module first checks
-the structure of the file (header, block sizes, sync markers up to the last byte), and uses pyiceberg's Python decoder.
+the structure of the file (header, block sizes, sync markers up to the last byte), and then uses the Python decoder.
 """
 
 from __future__ import annotations
@@ -11,8 +11,6 @@ import io
 from typing import TypeVar
 
 from pyiceberg.avro.decoder import StreamingBinaryDecoder
-from pyiceberg.avro.file import AvroFile, Block
-from pyiceberg.avro.resolver import resolve_reader
 from pyiceberg.io import FileIO, InputFile
 from pyiceberg.manifest import (
     DEFAULT_READ_VERSION,
@@ -26,36 +24,22 @@ from pyiceberg.manifest import (
     ManifestEntryStatus,
     ManifestFile,
     PartitionFieldSummary,
-    _inherit_from_manifest,
 )
 from pyiceberg.typedef import StructProtocol
+
+from airflow_mv.catalog.pyiceberg_compat import WholeAvroFile, inherit_from_manifest
 
 _MAGIC = b"Obj\x01"
 _SYNC = 16
 D = TypeVar("D", bound=StructProtocol)
 
 
-class _CheckedAvro(AvroFile[D]):
+class _CheckedAvro(WholeAvroFile[D]):
     """An Avro file that is checked before it is read."""
 
-    def __enter__(self) -> _CheckedAvro[D]:
-        with self.input_file.open() as stream:
-            data = stream.read()
+    def check(self, data: bytes) -> None:
+        """Refuse a file that is not complete."""
         require_frame(data)
-        self.decoder = StreamingBinaryDecoder(data)
-        self.header = self._read_header()
-        self.schema = self.header.get_schema()
-        self.reader = resolve_reader(self.schema, self.read_schema or self.schema, self.read_types, self.read_enums)
-        return self
-
-    def _read_block(self) -> int:
-        if self.block:
-            self.decoder.read(_SYNC)
-        records, data = self.decoder.read_int(), self.decoder.read_bytes()
-        if codec := self.header.compression_codec():
-            data = codec.decompress(data)
-        self.block = Block(reader=self.reader, block_records=records, block_decoder=StreamingBinaryDecoder(data))
-        return records
 
 
 def require_frame(data: bytes) -> None:
@@ -119,4 +103,4 @@ def read_entries(manifest: ManifestFile, files: FileIO) -> list[ManifestEntry]:
         read_enums={0: ManifestEntryStatus, 101: FileFormat, 134: DataFileContent},
     ) as reader:
         live = (entry for entry in reader if entry.status != ManifestEntryStatus.DELETED)
-        return [_inherit_from_manifest(entry, manifest) for entry in live]
+        return [inherit_from_manifest(entry, manifest) for entry in live]

@@ -177,24 +177,25 @@ class MaterializedViewCatalog:
             MetadataFileNotFoundError: Its metadata file does not exist.
         """
         identifier = self.identify(view)
-        if self._rest is not None:
-            found = self._rest.load(identifier) if self._has_view_entries else None
-            location, kind = None, None
-        else:
+        found, located = None, None
+        if self._rest is None:
             location, kind = self._views.get(identifier)
-            found = None
-        if kind == VIEW:
-            with repairable(identifier):
-                return self.require_own(self.load_at(identifier, location or ""))
-        found = found or self._table_view(identifier)
+            if kind == VIEW:
+                with repairable(identifier):
+                    return self.require_own(self.load_at(identifier, location or ""))
+            located = Located("table", location) if location else None
+        else:
+            found = self._rest.load(identifier) if self._has_view_entries else None
+            located = None if found else self._load_table(identifier)
+        found = found or self._table_view(identifier, located)
         if found is None:
-            what = f"{identifier} is a table, not a view" if location else f"there is no view {identifier}"
+            what = f"{identifier} is a table, not a view" if located else f"there is no view {identifier}"
             raise ViewNotFoundError(f"{what} in catalog {self.name!r}")
         return found
 
-    def _table_view(self, identifier: Identifier) -> LoadedView | None:
-        """Return the view whose definition the table of its name holds; ``None`` if there is none."""
-        location, table = self._named_table(identifier)
+    def _table_view(self, identifier: Identifier, located: Located | None) -> LoadedView | None:
+        """Return the view whose definition a located table holds; ``None`` if it holds none."""
+        location, table = self._opened_table(identifier, located)
         return view_in_table(identifier, location, table) if table is not None else None
 
     def load_at(self, identifier: Identifier, location: str) -> LoadedView:
@@ -261,8 +262,10 @@ class MaterializedViewCatalog:
             return layout.opened(view, location, table, folders, what=what)
 
     def _named_table(self, name: Identifier) -> tuple[str, TableMetadata | None]:
+        return self._opened_table(name, self.locate([name]).get(name))
+
+    def _opened_table(self, name: Identifier, located: Located | None) -> tuple[str, TableMetadata | None]:
         """Return a table's metadata file and its content; an empty text and ``None`` if there is no such table."""
-        located = self.locate([name]).get(name)
         found = self.table_metadata(name, located, unique=True) if located and located.kind == "table" else None
         return located.metadata_location if located else "", found
 

@@ -6,9 +6,12 @@ from __future__ import annotations
 import time
 from abc import abstractmethod
 from collections.abc import Callable, Mapping
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 from urllib.parse import urlparse
 
+from pyiceberg.avro.decoder import StreamingBinaryDecoder
+from pyiceberg.avro.file import AvroFile, Block
+from pyiceberg.avro.resolver import resolve_reader
 from pyiceberg.catalog import Catalog, MetastoreCatalog
 from pyiceberg.catalog.rest import Endpoint, RestCatalog
 from pyiceberg.catalog.rest.auth import OAuth2AuthManager, OAuth2TokenProvider
@@ -16,15 +19,20 @@ from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.expressions import BooleanExpression
 from pyiceberg.expressions.visitors import _InclusiveMetricsEvaluator
 from pyiceberg.io import FileIO
-from pyiceberg.manifest import DataFile
+from pyiceberg.manifest import DataFile, ManifestEntry, ManifestFile, _inherit_from_manifest
 from pyiceberg.schema import Schema
 from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.typedef import StructProtocol
 from requests import Session
 
 #: Makes the ``FileIO`` of a table from its properties and location.
 LoadFileIO = Callable[[Mapping[str, str], str | None], FileIO]
 #: Writes a table's metadata file.
 WriteMetadata = Callable[[TableMetadata, FileIO, str], None]
+#: The length of the marker between two blocks of an Avro file, bytes.
+_SYNC = 16
+#: What the records of an Avro file become.
+D = TypeVar("D", bound=StructProtocol)
 
 
 class PreparedSqlCatalog(SqlCatalog):
@@ -136,3 +144,35 @@ def file_system_of(io: Any, location: str) -> Any:
 def path_in(system: Any, location: str) -> str:
     """Return the path by which an fsspec file system names a location."""
     return str(system._strip_protocol(location))
+
+
+class WholeAvroFile(AvroFile[D]):
+    """An Avro file that is read as a whole, checked, and then decoded by pyiceberg's Python decoder."""
+
+    @abstractmethod
+    def check(self, data: bytes) -> None:
+        """Raise a ``ValueError`` if the file must not be decoded."""
+
+    def __enter__(self) -> WholeAvroFile[D]:
+        with self.input_file.open() as stream:
+            data = stream.read()
+        self.check(data)
+        self.decoder = StreamingBinaryDecoder(data)
+        self.header = self._read_header()
+        self.schema = self.header.get_schema()
+        self.reader = resolve_reader(self.schema, self.read_schema or self.schema, self.read_types, self.read_enums)
+        return self
+
+    def _read_block(self) -> int:
+        if self.block:
+            self.decoder.read(_SYNC)
+        records, data = self.decoder.read_int(), self.decoder.read_bytes()
+        if codec := self.header.compression_codec():
+            data = codec.decompress(data)
+        self.block = Block(reader=self.reader, block_records=records, block_decoder=StreamingBinaryDecoder(data))
+        return records
+
+
+def inherit_from_manifest(entry: ManifestEntry, manifest: ManifestFile) -> ManifestEntry:
+    """Return an entry with the values that it inherits from its manifest: sequence numbers and the snapshot id."""
+    return _inherit_from_manifest(entry, manifest)

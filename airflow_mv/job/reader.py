@@ -39,9 +39,9 @@ class TableReader:
         Iceberg's data source opens a metadata file through Hadoop only. Where the catalog uses another FileIO, the
         table is registered in a staging catalog, which the session keeps: a frame may be read at any later time.
         """
-        access = file_access(self._spark, self._catalog)
         jvm: Any = getattr(self._spark, "_jvm", None)
-        if jvm is None or access["io-impl"] == HADOOP:
+        access = file_access(self._spark, self._catalog) if jvm is not None else {}
+        if access.get("io-impl", HADOOP) == HADOOP:
             return self._reader().load(location)
         name = f"{STAGING_CATALOG}_{uuid.uuid4().hex[:12]}"
         table = f"{STAGING_NAMESPACE}.read"
