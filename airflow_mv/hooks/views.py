@@ -230,7 +230,7 @@ class MaterializedViewHook(BaseHook):
 
         Args:
             view: The view.
-            as_of: The rows as the view had them then.
+            as_of: The rows as the view had them at this time; a time without a zone is UTC.
             refresh_id: The rows of this recorded refresh.
             limit: At most this many rows.
             refresh: Whether a refresh may run first. If not, a view that needs one is refused.

@@ -490,11 +490,12 @@ class _Doctor:
             self._broken(damages, "mark the view as never refreshed: the next refresh computes all rows", _ALL_LOST)
             return Edit(drops, None, moves=True)
         history, record, snapshot = chosen
-        back = history.rolled_back(record.refresh_id, uuid.uuid4().hex)
+        back = history.rolled_back(record.refresh_id, uuid.uuid4().hex, Effects().now_ms())
         kept = without_records(back, _gone(table, checked, history, record.refresh_id))
         if state is not None:
+            rollbacks = [item.document() for item in (*state.rollbacks, kept.rollbacks[-1])]
             kept = StorageState.read(
-                {**kept.document(), "rollback-ids": [*state.rollback_ids, kept.rollback_id][-KEPT_ROLLBACKS:]},
+                {**kept.document(), "rollbacks": rollbacks[-KEPT_ROLLBACKS:]},
                 source=PROPERTY,
             )
         when = timestamp(record.refreshed_at_ms) or "an unknown time"

@@ -12,6 +12,7 @@ from airflow_mv.catalog import LoadedStorage, LoadedView, MaterializedViewCatalo
 from airflow_mv.errors import RefreshNotFoundError
 from airflow_mv.publish.layout import ChangedMetadata
 from airflow_mv.publish.protocol import Effects
+from airflow_mv.publish.registered import time_of_commit
 from airflow_mv.publish.storage_change import StorageChange
 from airflow_mv.spec.identifiers import Identifier
 from airflow_mv.spec.materialized_view import PROPERTY, StorageState, property_text, refresh_tag
@@ -87,7 +88,8 @@ class _Rollback(StorageChange):
     ) -> None:
         super().__init__(catalog, view, f"the rollback to refresh {refresh_id}", effects)
         self._refresh_id, self._id = refresh_id, uuid.uuid4().hex
-        self._state: StorageState | None = None
+        self._before: StorageState | None = None
+        self._now_ms: int | None = None
         #: The snapshot with the refresh's rows.
         self.snapshot_id = 0
 
@@ -96,17 +98,19 @@ class _Rollback(StorageChange):
         if storage.state is not None and self._id in storage.state.rollback_ids:
             return False  # even if something was published after it
         state, self.snapshot_id = _find(view, storage, self._refresh_id)
-        self._state = state.rolled_back(self._refresh_id, self._id)
+        self._before = state
         return state.current_refresh_id != self._refresh_id or storage.table.head != self.snapshot_id
 
     def changed_metadata(self, _storage: LoadedStorage, document: dict[str, Any], now_ms: int) -> ChangedMetadata:
         """Move ``main``, and set the record."""
-        properties = {PROPERTY: property_text(self._after)}
+        properties = {PROPERTY: property_text(self._after(now_ms))}
         return ChangedMetadata(with_head(document, self.snapshot_id, now_ms=now_ms), properties)
 
     def table_change(self, storage: LoadedStorage) -> TableChange:
         """Move ``main`` and the current tag, as publishing a refresh does, and with the same requirements."""
-        state, target = self._after, self.snapshot_id
+        if self._now_ms is None:
+            self._now_ms = time_of_commit(self._catalog, storage, self.effects.now_ms())
+        state, target = self._after(self._now_ms), self.snapshot_id
         before, kept = storage.state.tag if storage.state else None, refresh_tag(state.current_refresh_id)
         ref = storage.table.refs.get(kept)
         return TableChange(
@@ -121,11 +125,10 @@ class _Rollback(StorageChange):
             properties={PROPERTY: property_text(state)},
         )
 
-    @property
-    def _after(self) -> StorageState:
-        if self._state is None:
+    def _after(self, now_ms: int) -> StorageState:
+        if self._before is None:
             raise RefreshNotFoundError(f"view {self._view} was not loaded yet")
-        return self._state
+        return self._before.rolled_back(self._refresh_id, self._id, now_ms)
 
 
 def _find(view: LoadedView, storage: LoadedStorage, refresh_id: str) -> tuple[StorageState, int]:

@@ -106,7 +106,7 @@ class RegisteredAttempt:
         plan, branch = self._staged.plan, self._staged.where
         snapshot = self.snapshot(view, storage)
         if self._now_ms is None:
-            self._now_ms = self._time(storage)
+            self._now_ms = time_of_commit(self._catalog, storage, self._staged.effects.now_ms())
         state = next_state(self._staged, view, storage, snapshot, now_ms=self._now_ms)
         self._stamps.add(state.current.refreshed_at_ms)
         self._snapshot_id = snapshot.snapshot_id
@@ -125,18 +125,6 @@ class RegisteredAttempt:
             removes=tuple(name for name in needless if name in storage.table.refs),
             properties={PROPERTY: property_text(state)},
         )
-
-    def _time(self, storage: LoadedStorage) -> int:
-        """Return the time for the record: this host's, or the store's if this host's clock is ahead."""
-        now_ms = self._staged.effects.now_ms()
-        if now_ms <= storage.table.last_updated_ms + MAX_AHEAD_MS:
-            return now_ms  # staging has just changed the table, so the store's clock need not be read
-        try:
-            store_ms = self._catalog.files.now_ms(storage.table.location)
-        except MaterializedViewError as error:
-            log.warning("The clock of the store of %s is not known: %s", storage.name, error)
-            return now_ms
-        return now_ms if now_ms <= store_ms + MAX_AHEAD_MS else store_ms
 
     def snapshot(self, view: LoadedView, storage: LoadedStorage) -> Snapshot:
         """Return the snapshot with the refresh's rows: the staged one, or the present one."""
@@ -277,6 +265,24 @@ class RowEdit(FileEdit):
     def swap(self, view: LoadedView, storage: LoadedStorage, location: str) -> bool:
         """Swap the table's row."""
         return self._catalog.swap_table(_name(storage), storage.location, location)
+
+
+def time_of_commit(catalog: MaterializedViewCatalog, storage: LoadedStorage, now_ms: int) -> int:
+    """Return the time for a record that a commit writes: this host's, or the store's if this host's clock is ahead.
+
+    Args:
+        catalog: Where the table is.
+        storage: The table.
+        now_ms: This host's time.
+    """
+    if now_ms <= storage.table.last_updated_ms + MAX_AHEAD_MS:
+        return now_ms  # staging has just changed the table, so the store's clock need not be read
+    try:
+        store_ms = catalog.files.now_ms(storage.table.location)
+    except MaterializedViewError as error:
+        log.warning("The clock of the store of %s is not known: %s", storage.name, error)
+        return now_ms
+    return now_ms if now_ms <= store_ms + MAX_AHEAD_MS else store_ms
 
 
 def _name(storage: LoadedStorage) -> Identifier:

@@ -4,10 +4,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
-from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 from airflow_mv.catalog import LoadedStorage, LoadedView, MaterializedViewCatalog
@@ -26,8 +25,8 @@ from airflow_mv.freshness.state import State
 from airflow_mv.freshness.status import timestamp
 from airflow_mv.refresh.run import Stager, refresh
 from airflow_mv.spec.identifiers import Identifier
-from airflow_mv.spec.materialized_view import RefreshRecord
-from airflow_mv.spec.table import TableMetadata
+from airflow_mv.spec.materialized_view import RefreshRecord, StorageState
+from airflow_mv.spec.times import parse_time
 
 if TYPE_CHECKING:
     import pyarrow
@@ -114,7 +113,7 @@ def readable(
     Args:
         catalog: Where the view is.
         view: The view.
-        as_of: Return the view's rows as of this time, from the recorded history.
+        as_of: Return the view's rows as of this time, from the recorded history; a time without a zone is UTC.
         refresh_id: The rows of this recorded refresh.
         stager: Runs the refresh if one is needed. With ``None`` the call is refused instead.
 
@@ -172,23 +171,33 @@ def read_arrow(catalog: MaterializedViewCatalog, found: Readable, *, limit: int 
         return ReadResult(found, table.scan(snapshot_id=found.snapshot_id, limit=limit).to_arrow_batch_reader())
 
 
-def read(spark: SparkSession, view: str, *, catalog: MaterializedViewCatalog | None = None) -> DataFrame:
+def read(
+    spark: SparkSession,
+    view: str,
+    *,
+    as_of: datetime | None = None,
+    refresh_id: str | None = None,
+    catalog: MaterializedViewCatalog | None = None,
+) -> DataFrame:
     """Return a view's stored rows as a DataFrame. If needed, the view is refreshed in this session first.
 
-    Works in classic and in Spark Connect sessions.
+    Works in classic and in Spark Connect sessions. No refresh runs for a time or a refresh in the past.
 
     Args:
         spark: The session; it must have Iceberg's jars.
         view: ``catalog.namespace.name``.
+        as_of: The rows as the view had them at this time; a time without a zone is UTC.
+        refresh_id: The rows of this recorded refresh.
         catalog: Where the view is; by default the configured catalog of that name.
 
     Raises:
         JobError: The refresh failed.
+        RefreshNotFoundError: The history holds no such refresh.
     """
     from airflow_mv.refresh.stagers import session_stager, stored_rows
 
     home = catalog or MaterializedViewCatalog(Identifier.parse(view).catalog)
-    found = readable(home, view, stager=session_stager(home, spark))
+    found = readable(home, view, as_of=as_of, refresh_id=refresh_id, stager=session_stager(home, spark))
     _say(found)
     return stored_rows(spark, found.view.identifier, found.storage, found.snapshot_id)
 
@@ -208,52 +217,28 @@ def _recorded(
         raise StaleViewError(f"view {view.identifier} was never refreshed; refresh it first")
     record = storage.state.current
     if refresh_id is not None or as_of is not None:
-        record = _find(view, storage, storage.state.refreshes, as_of, refresh_id)
+        record = _find(view, storage.state, as_of, refresh_id)
     head = storage.snapshot_of(record)
     if head is None and record != storage.state.current:
         raise RefreshNotFoundError(f"view {view.identifier}: the rows of refresh {record.refresh_id} have expired")
     return Readable(view, storage, record, head, state)
 
 
-def _find(
-    view: LoadedView,
-    storage: LoadedStorage,
-    records: tuple[RefreshRecord, ...],
-    as_of: datetime | None,
-    refresh_id: str | None,
-) -> RefreshRecord:
-    if refresh_id is not None:
-        found = [record for record in records if record.refresh_id == refresh_id]
-    else:
-        limit = int(as_of.timestamp() * 1000) if as_of else 0
-        found = [record for moment, record in _shown(storage.table, records) if moment <= limit]
-    if found:
-        return found[-1]
+def _find(view: LoadedView, state: StorageState, as_of: datetime | None, refresh_id: str | None) -> RefreshRecord:
+    wanted = refresh_id
+    if wanted is None and as_of is not None:
+        wanted = state.current_at(int(parse_time(as_of).timestamp() * 1000))
+    found = next((record for record in state.refreshes if record.refresh_id == wanted), None)
+    if found is not None:
+        return found
     asked = f"with id {refresh_id}" if refresh_id else f"as of {as_of}"
-    oldest = timestamp(records[0].refreshed_at_ms)
-    hint = f"{len(records)} recorded, the oldest of {oldest}; a view keeps more of them with --time-travel"
-    raise RefreshNotFoundError(f"view {view.identifier} has no refresh {asked} ({hint})")
-
-
-def _shown(table: TableMetadata, records: Sequence[RefreshRecord]) -> list[tuple[int, RefreshRecord]]:
-    """Return each time at which a refresh became current, with the refresh, oldest first.
-
-    The time of a refresh is in its record. A rollback is only in the storage table's log, as a snapshot that became
-    current at another time than it was made.
-    """
-    shown = [(record.refreshed_at_ms or 0, record) for record in records]
-    for entry in table.snapshot_log:
-        snapshot = table.find(entry.snapshot_id)
-        if snapshot is None or snapshot.timestamp_ms == entry.timestamp_ms:
-            continue
-        of_rows = [
-            record
-            for record in records
-            if record.sequence_number == snapshot.sequence_number
-            and (record.refreshed_at_ms or 0) <= entry.timestamp_ms
-        ]
-        shown += [(entry.timestamp_ms, record) for record in of_rows[-1:]]
-    return sorted(shown, key=itemgetter(0))
+    if refresh_id is None and wanted is not None:
+        asked += f": the view was at refresh {wanted} then, which is not recorded any more"
+    records = state.refreshes
+    hint = f"{len(records)} recorded, the oldest of {timestamp(records[0].refreshed_at_ms)}"
+    raise RefreshNotFoundError(
+        f"view {view.identifier} has no refresh {asked} ({hint}; a view keeps more of them with --time-travel)"
+    )
 
 
 def _say(found: Readable) -> None:

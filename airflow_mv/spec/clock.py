@@ -21,6 +21,7 @@ _LISTS = ("snapshots", *_LOGS)
 _TOLERATED_MS = 60_000
 _STAMP = "timestamp-ms"
 _REFRESHED = "refreshed-at-ms"
+_ROLLED_BACK = "rolled-back-at-ms"
 
 
 def latest_ms(document: Mapping[str, Any]) -> int:
@@ -122,10 +123,12 @@ def _records_not_after(text: str, limit_ms: int) -> str:
     """Limit the times in the property with the refresh records. Text in another format is unchanged."""
     try:
         state = json.loads(text)
-        records = [_record_not_after(record, limit_ms) for record in state["refreshes"]]
+        changed = {**state, "refreshes": [_record_not_after(record, limit_ms) for record in state["refreshes"]]}
+        if "rollbacks" in state:
+            changed["rollbacks"] = [_capped(rollback, _ROLLED_BACK, limit_ms) for rollback in state["rollbacks"]]
     except (ValueError, TypeError, KeyError, AttributeError):
         return text
-    return json.dumps({**state, "refreshes": records}, separators=(",", ":"))
+    return json.dumps(changed, separators=(",", ":"))
 
 
 def _record_not_after(record: Mapping[str, Any], limit_ms: int) -> dict[str, Any]:

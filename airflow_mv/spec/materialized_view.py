@@ -12,6 +12,7 @@ import json
 import re
 from collections.abc import Mapping
 from itertools import pairwise
+from operator import itemgetter
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
@@ -43,8 +44,8 @@ METADATA_LOCATION = "metadata-location"
 
 _STAGING_BRANCH = re.compile(r"airflow_mv_[0-9a-f]{8}(_[0-9a-f]{4}){3}_[0-9a-f]{12}_[0-9a-f]{8}", re.ASCII)
 
-#: The most ids of rollbacks that a storage state keeps.
-KEPT_ROLLBACKS = 8
+#: The most rollbacks that a storage state keeps.
+KEPT_ROLLBACKS = 50
 
 NonEmpty = Annotated[str, Field(min_length=1)]
 
@@ -176,6 +177,16 @@ class RefreshRecord(StoredModel):
         return {table.identifier: table.snapshot_reference for table in self.base_tables}
 
 
+class Rollback(StoredModel):
+    """A rollback, which made an earlier refresh current again (ours)."""
+
+    rollback_id: NonEmpty
+    refresh_id: NonEmpty
+    """The refresh that became current. Its record may have been dropped since."""
+    rolled_back_at_ms: Long
+    """When, ms since the epoch; later than everything that was published before."""
+
+
 class StorageState(StoredModel):
     """The storage table's refresh history, oldest first."""
 
@@ -183,8 +194,8 @@ class StorageState(StoredModel):
     current_refresh_id: NonEmpty
     rollback_id: NonEmpty | None = None
     """Ours: the rollback that made the current refresh current. It makes this state differ from the earlier one."""
-    rollback_ids: Annotated[tuple[NonEmpty, ...], FirstFault] = ()
-    """Ours: the last rollbacks. A rollback whose answer was lost is found here if it was applied."""
+    rollbacks: Annotated[tuple[Rollback, ...], FirstFault] = ()
+    """Ours: the last rollbacks, oldest first. A rollback whose answer was lost is found here if it was applied."""
 
     @model_validator(mode="after")
     def _current_is_recorded(self) -> StorageState:
@@ -205,6 +216,28 @@ class StorageState(StoredModel):
     def current(self) -> RefreshRecord:
         """The refresh that defines the current rows."""
         return self.find(self.current_refresh_id)
+
+    @property
+    def rollback_ids(self) -> tuple[str, ...]:
+        """The ids of the last rollbacks."""
+        return tuple(item.rollback_id for item in self.rollbacks)
+
+    def current_at(self, moment_ms: int) -> str | None:
+        """Return the id of the refresh that was current at a time; its record may have been dropped since.
+
+        Args:
+            moment_ms: The time, ms since the epoch.
+
+        Returns:
+            ``None`` if that is not known: the time is before the recorded history.
+        """
+        if len(self.rollbacks) == KEPT_ROLLBACKS and moment_ms < self.rollbacks[0].rolled_back_at_ms:
+            return None  # an earlier rollback may have been dropped
+        # A rollback is always later than what was published before it: of one time, the refresh is the later one.
+        events = [(item.rolled_back_at_ms, 0, item.refresh_id) for item in self.rollbacks]
+        events += [(record.refreshed_at_ms or 0, 1, record.refresh_id) for record in self.refreshes]
+        earlier = sorted((event for event in events if event[0] <= moment_ms), key=itemgetter(0, 1))
+        return earlier[-1][2] if earlier else None
 
     def find(self, refresh_id: str) -> RefreshRecord:
         """Return the record of one refresh.
@@ -243,18 +276,26 @@ class StorageState(StoredModel):
         }
         return cls.read(document, source=PROPERTY)
 
-    def rolled_back(self, refresh_id: str, rollback_id: str) -> StorageState:
+    def rolled_back(self, refresh_id: str, rollback_id: str, now_ms: int) -> StorageState:
         """Return the state with an earlier refresh as the current one.
 
         Args:
             refresh_id: It must be recorded.
             rollback_id: The unique id of this rollback.
+            now_ms: The current time.
         """
+        latest_ms = max(record.refreshed_at_ms or 0 for record in self.refreshes)
+        rollback = {
+            "rollback-id": rollback_id,
+            "refresh-id": refresh_id,
+            "rolled-back-at-ms": max(now_ms, latest_ms + 1),
+        }
+        before = self.document()
         document = {
-            **self.document(),
+            **before,
             "current-refresh-id": refresh_id,
             "rollback-id": rollback_id,
-            "rollback-ids": [*self.rollback_ids, rollback_id][-KEPT_ROLLBACKS:],
+            "rollbacks": [*before.get("rollbacks", []), rollback][-KEPT_ROLLBACKS:],
         }
         return type(self).read(document, source=PROPERTY)
 

@@ -125,6 +125,20 @@ def test_earlier_rows_are_read_whether_stale_or_not(travelling: Lake) -> None:
     assert sorted(map(tuple, read_arrow(travelling.catalog, first).rows())) == OLD
 
 
+def test_a_data_frame_has_the_rows_of_a_refresh_or_of_a_time(travelling: Lake) -> None:
+    """A time without a zone is UTC, as on the command line."""
+    state = travelling.catalog.load_storage(travelling.view("daily")).state
+    assert state is not None
+    moments = [datetime.fromtimestamp((record.refreshed_at_ms or 0) / 1000, UTC) for record in state.refreshes]
+    for which, rows in (
+        ({"refresh_id": state.refreshes[0].refresh_id}, OLD),
+        ({"as_of": moments[0].replace(tzinfo=None)}, OLD),
+        ({"as_of": moments[1]}, NEW),
+    ):
+        frame = airflow_mv.read(travelling.spark, travelling("daily"), catalog=travelling.catalog, **which)
+        assert sorted(map(tuple, frame.collect())) == rows
+
+
 def test_a_refresh_that_is_not_recorded_is_refused_with_the_recorded_ones(travelling: Lake) -> None:
     """By an unknown id, and by a time before the first refresh."""
     with pytest.raises(RefreshNotFoundError, match=r"no refresh with id nope \(2 recorded, the oldest of 20"):

@@ -71,8 +71,8 @@ def rollback_is_repeated(world: World, patch: Patch) -> None:
     """A rollback leaves no mark: after a lost answer it is repeated on top of a newer refresh."""
     original = StorageState.rolled_back
 
-    def rolled_back(self: StorageState, *arguments: str) -> StorageState:
-        return original(self, *arguments).model_copy(update={"rollback_ids": ()})
+    def rolled_back(self: StorageState, *arguments: Any) -> StorageState:
+        return original(self, *arguments).model_copy(update={"rollbacks": ()})
 
     patch.setattr(StorageState, "rolled_back", rolled_back)
 
