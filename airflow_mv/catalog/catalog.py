@@ -370,7 +370,6 @@ class MaterializedViewCatalog:
         Raises:
             AlreadyExistsError: The name is taken.
             CommitStateUnknownError: No answer. The view may be created, even later. Nothing is deleted.
-            UnsupportedError: The catalog does not keep tags.
         """
         identifier = self.identify(view)
         if template is not None:
@@ -393,23 +392,7 @@ class MaterializedViewCatalog:
         except AlreadyExistsError:
             kind = "view" if self.exists(view) else "table"
             raise AlreadyExistsError(f"a {kind} {view} exists already; choose another name or use replace") from None
-        return self._with_tags(self.load(view))
-
-    def _with_tags(self, view: LoadedView) -> LoadedView:
-        """Return a new view that is a table, after a check that the catalog has kept its tag.
-
-        Raises:
-            UnsupportedError: It was dropped without an error. The view is removed again.
-        """
-        if view.holder is None or view.holder.tagged is not None:
-            return view
-        uuid = view.holder.table.table_uuid
-        self.tables.drop(view.identifier, uuid=uuid, owner=view.identifier)
-        raise UnsupportedError(
-            f"catalog {self.name!r} accepted a tag of the table {view.identifier} and does not keep it: no refresh "
-            "could be staged or published there. Nothing was created; keep materialized views in a catalog with "
-            "branches and tags, base tables may be in this one"
-        )
+        return self.load(view)
 
     def write_metadata(self, metadata: ViewMetadata, *, number: int) -> str:
         """Write a view metadata file under a new name, and return the name. No pointer names it yet."""

@@ -227,9 +227,11 @@ def _packages(own: Mapping[str, str], kind: str) -> tuple[str, ...]:
         if _scheme(own) in schemes or any(key.startswith(_KEY_OF_BUNDLE[bundle]) for key in own)
     }
     wanted |= {"glue": {"aws"}, "dynamodb": {"aws"}, "bigquery": {"gcp"}}.get(kind, set())
-    return tuple(f"org.apache.iceberg:iceberg-{bundle}-bundle:{ICEBERG_VERSION}" for bundle in sorted(wanted))
+    return tuple(f"org.apache.iceberg:iceberg-{bundle}-bundle:{_BUNDLES[bundle]}" for bundle in sorted(wanted))
 
 
+#: The newest version of each bundle on Maven Central that is not newer than the runtime: not all have every release.
+_BUNDLES = {"aws": ICEBERG_VERSION, "gcp": "1.11.0", "azure": "1.10.0"}
 _KEY_OF_BUNDLE = {"aws": "s3.", "gcp": "gcs.", "azure": "adls."}
 
 

@@ -4,9 +4,11 @@
 from __future__ import annotations
 
 import logging
+import secrets
 import socket
 import time
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from pyiceberg.catalog import Catalog
@@ -45,6 +47,7 @@ from airflow_mv.errors import (
     MaterializedViewError,
     MetadataFileNotFoundError,
     NotFoundError,
+    UnsupportedError,
 )
 from airflow_mv.script import MAX_AHEAD_MS
 from airflow_mv.spec.identifiers import Identifier
@@ -128,6 +131,7 @@ class StorageTables:
     def __init__(self, catalog: Catalog, files: MetadataFiles) -> None:
         self._catalog = catalog
         self._files = files
+        self._keeps_refs = False
 
     def open(self, name: Identifier) -> Table:
         """Return the table.
@@ -236,6 +240,37 @@ class StorageTables:
                 "the store's clock. Nothing was published. Set it right, then try again"
             )
 
+    def require_refs(self, name: Identifier) -> None:
+        """Check that the server keeps a branch and a tag: a commit sets them on a new table, which is loaded again.
+
+        Servers that commit by their own means, such as Nessie, accept both and drop them. No refresh could be staged.
+
+        Args:
+            name: A table that no view names yet. What is added to it is removed again.
+
+        Raises:
+            UnsupportedError: The server has dropped one of them.
+        """
+        if self._keeps_refs or not isinstance(self._catalog, RestCatalog):
+            return  # elsewhere pyiceberg itself writes the metadata
+        branch, tag = (f"airflow_mv_probe_{kind}_{secrets.token_hex(4)}" for kind in ("branch", "tag"))
+        table, what = self.open(name), f"a branch and a tag of table {name}"
+        with answered(self._catalog.name, what):
+            snapshot_id, manifest_list = _set_refs(self._catalog, table, branch, tag)
+        kept = self.open(name)
+        dropped = [ref for ref in (branch, tag) if ref not in kept.refs()]
+        if dropped:
+            raise UnsupportedError(
+                f"catalog {self._catalog.name!r} accepted {what} and does not keep them: no refresh could be staged or "
+                "published there. Nothing was created; keep materialized views in a catalog whose server keeps "
+                "branches and tags of tables (Nessie's does not), base tables may be in this one"
+            )
+        self._keeps_refs = True
+        change = TableChange(removes=(branch, tag), drops=(snapshot_id,))
+        self.commit(name, str(kept.metadata.table_uuid), change)
+        with suppress(OSError):  # an unneeded file does no harm
+            kept.io.delete(manifest_list)
+
     def has_file(self, name: Identifier, location: str) -> bool:
         """Whether a file of the table exists, by the table's own ``FileIO``."""
         with answered(self._catalog.name, f"looking for {location}"):
@@ -277,6 +312,24 @@ class StorageTables:
             return False
         except MaterializedViewError:
             return True
+
+
+def _set_refs(catalog: Catalog, table: Table, branch: str, tag: str) -> tuple[int, str]:
+    """Set a branch and a tag of a table to a new snapshot without rows; return its id and its manifest list."""
+    change = table.transaction()  # pyiceberg writes a table's first snapshot to ``main`` only, so this is not sent
+    with change.update_snapshot().fast_append():
+        pass
+    snapshot = change.table_metadata.snapshots[-1]
+    catalog.commit_table(
+        table,
+        (AssertTableUUID(uuid=str(table.metadata.table_uuid)),),
+        (
+            AddSnapshotUpdate(snapshot=snapshot),
+            _ref(branch, SnapshotRefType.BRANCH, snapshot.snapshot_id),
+            _ref(tag, SnapshotRefType.TAG, snapshot.snapshot_id),
+        ),
+    )
+    return snapshot.snapshot_id, snapshot.manifest_list
 
 
 def _updates(change: TableChange) -> tuple[TableUpdate, ...]:

@@ -162,7 +162,8 @@ def create(
         AlreadyExistsError: The name is taken.
         InvalidQueryError: Names the place in the SQL.
         BaseTableNotFoundError: The query reads a table that does not exist.
-        UnsupportedError: The catalog does not support the layout, or the view has another one.
+        UnsupportedError: The catalog does not support the layout, or drops branches or tags; or the view has another
+            layout.
     """
     identifier = catalog.identify(view)
     history_limits({**definition.properties, TIME_TRAVEL_PROPERTY: "true"}, view=str(identifier))
@@ -425,6 +426,8 @@ def _new_storage(
     storage = NewStorage(layout.created(catalog, name, outcome.metadata_location, what=what), view)
     try:
         _require_clock(catalog, storage)
+        if name is not None:
+            catalog.tables.require_refs(name)
         if catalog.chooses_locations:
             catalog.flush_new(storage.location)
         require_fitting(definition.given_properties, view=str(view), columns=columns or storage.columns)

@@ -142,6 +142,13 @@ def test_s3_properties_are_translated_to_java_s_names() -> None:
     assert "org.apache.iceberg:iceberg-aws-bundle:1.12.0" in settings.packages
 
 
+@pytest.mark.parametrize(("store", "bundle"), [("gs://b", "gcp-bundle:1.11.0"), ("abfss://b@a", "azure-bundle:1.10.0")])
+def test_each_bundle_has_a_version_that_exists(store: str, bundle: str) -> None:
+    """They are not released with every version of Iceberg."""
+    settings = spark_settings("lake", {"type": "rest", "uri": "http://h", "warehouse": f"{store}/w"})
+    assert f"org.apache.iceberg:iceberg-{bundle}" in settings.packages
+
+
 @pytest.mark.parametrize(
     ("uri", "kind"), [("https://h/cat", "rest"), ("thrift://h:9083", "hive"), ("sqlite:////x.db", None)]
 )

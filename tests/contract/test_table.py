@@ -43,6 +43,7 @@ from tests.contract.conftest import HOMES, home_parameter
 from tests.contract.support import EAST, NORTH, SOUTH, VIEW, staged, where
 from tests.faults import Clock, FaultyCatalog, after, arrive_late, lose_answer_before
 from tests.protocol.maintenance import files, local
+from tests.rest.proxy import changed
 
 DAILY = ("sales", "daily")
 WIDER = "SELECT id, upper(region) AS amount, amount AS region FROM lake.sales.orders"
@@ -266,24 +267,23 @@ def test_a_lost_metadata_file_is_an_error_that_names_it_and_nothing_is_changed(
         assert home.catalog.exists(VIEW)
 
 
-def test_a_catalog_that_drops_tags_is_refused_at_create(bare: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Some servers accept a tag, answer that it was set, and drop it."""
+@pytest.mark.parametrize("layout", ["table", "registered"])
+@pytest.mark.parametrize("kind", ["branch", "tag"])
+def test_a_server_that_drops_branches_or_tags_is_refused_at_create(
+    rest_uri: str, warehouse: Path, layout: str, kind: str
+) -> None:
+    """Nessie's server accepts them, answers with success, and keeps none: no refresh could ever be staged."""
 
-    class Dropping:
-        def __init__(self, *_: object) -> None:
-            pass
+    def drop(_method: str, _path: str, document: dict[str, Any]) -> None:
+        updates = document.get("updates", [])
+        document["updates"] = [item for item in updates if item.get("ref-name") == "main" or item.get("type") != kind]
 
-        def create_tag(self, *_: object) -> Dropping:
-            return self
-
-        def commit(self) -> None:
-            pass
-
-    bare.table()
-    monkeypatch.setattr("airflow_mv.catalog.table_views.ManageSnapshots", Dropping)
-    with pytest.raises(UnsupportedError, match=r"accepted a tag .* and does not keep it"):
-        bare.view()
-    assert bare.iceberg.list_tables("sales") == [("sales", "orders")]
+    with changed(rest_uri, request=drop) as address, lake(address, warehouse, layout=layout) as home:
+        home.table()
+        with pytest.raises(UnsupportedError, match=r"accepted a branch and a tag of table .* does not keep them"):
+            home.view()
+        assert home.iceberg.list_tables("sales") == [("sales", "orders")]
+        assert not home.catalog.list()
 
 
 # -- other columns -------------------------------------------------------------------------------------

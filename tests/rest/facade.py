@@ -7,14 +7,12 @@ which the package never does, is implemented here with SQL.
 
 from __future__ import annotations
 
-import http.client
 import json
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from http import HTTPStatus
-from http.server import BaseHTTPRequestHandler
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
@@ -34,6 +32,7 @@ from airflow_mv.errors import (
 from airflow_mv.spec.identifiers import Identifier
 from airflow_mv.spec.view import ViewMetadata, new_view, replace_version, roll_back, with_view_properties
 from tests.builders import without_properties
+from tests.rest.proxy import Forwarding
 from tests.services import http_server
 
 _TRIES = 20
@@ -276,28 +275,14 @@ def facade(iceberg: SqlCatalog, upstream: str) -> Iterator[str]:
         yield f"http://127.0.0.1:{port}"
 
 
-class _Handler(BaseHTTPRequestHandler):
+class _Handler(Forwarding):
     routes: ViewRoutes
-    other: str
-    protocol_version = "HTTP/1.1"
-    timeout = 60
-    # Header and body are sent in one packet; otherwise each answer waits for the other side's acknowledgement.
-    wbufsize = -1
-    disable_nagle_algorithm = True
 
-    def do_GET(self) -> None:
-        self._answer()
-
-    do_HEAD = do_POST = do_DELETE = do_GET
-
-    def log_message(self, format: str, *args: Any) -> None:
-        """Log nothing."""
-
-    def _answer(self) -> None:
-        body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+    def answer(self, body: bytes) -> None:
+        """Answer the routes of views, and forward all others."""
         route = self._route([unquote(part) for part in urlsplit(self.path).path.strip("/").split("/")])
         if route is None:
-            self._forward(body)
+            super().answer(body)
             return
         try:
             document = route(json.loads(body) if body else {})
@@ -356,28 +341,4 @@ class _Handler(BaseHTTPRequestHandler):
         if status >= HTTPStatus.BAD_REQUEST:
             content = {"error": {**document, "code": int(status)}}
         data = content if isinstance(content, bytes) else json.dumps(content).encode()
-        self._write(int(status), {"Content-Type": "application/json"}, data)
-
-    def _forward(self, body: bytes) -> None:
-        connection = http.client.HTTPConnection(self.other, timeout=60)
-        try:
-            headers = {key: value for key, value in self.headers.items() if key.lower() != "host"}
-            connection.request(self.command, self.path, body or None, headers)
-            response = connection.getresponse()
-            kept = {
-                key: value
-                for key, value in response.getheaders()
-                if key.lower() in ("content-type", "etag", "content-encoding")
-            }
-            self._write(response.status, kept, response.read())
-        finally:
-            connection.close()
-
-    def _write(self, status: int, headers: Mapping[str, str], data: bytes) -> None:
-        self.send_response(status)
-        for key, value in headers.items():
-            self.send_header(key, value)
-        self.send_header("Content-Length", str(len(data)))
-        self.end_headers()
-        if self.command != "HEAD":
-            self.wfile.write(data)
+        self.write(int(status), {"Content-Type": "application/json"}, data)
