@@ -60,7 +60,11 @@ def main() -> None:
 @click.option("--refresh-strategy", type=click.Choice(["full", "incremental"]), default="full", show_default=True)
 @click.option("--allow-stale-data", is_flag=True, help="Allow reads of stale rows.")
 @click.option("--time-travel", is_flag=True, help="Keep every refresh in the history, with its rows.")
-@click.option("--partition-by", multiple=True, help="Partition transform of the storage table, e.g. 'days(ts)'.")
+@click.option(
+    "--partition-by",
+    multiple=True,
+    help="Partition transform of the storage table, e.g. 'days(ts)'. With --replace, of the next recomputed rows.",
+)
 @click.option(
     "--layout",
     metavar="NAME",

@@ -36,7 +36,8 @@ class CreateMaterializedViewOperator(MaterializedViewSparkOperator):
         refresh_strategy: ``full`` or ``incremental``.
         allow_stale_data: Whether stale rows may be read.
         time_travel: Whether each refresh stays in the history.
-        partition_by: Partition transforms of the storage table, e.g. ``days(ts)``.
+        partition_by: Partition transforms of the storage table, e.g. ``days(ts)``. With ``replace`` a view gets them
+            with the next recomputed rows.
         properties: More view properties.
         checks: The view's own checks, which the rows of every refresh must pass before they are published
             (templated); see :mod:`airflow_mv.checks`.

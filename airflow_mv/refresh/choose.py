@@ -301,7 +301,7 @@ def _require_possible(observation: Observation, interval: Interval, *, same_sche
             reason.message for reason in observation.freshness.reasons
         )
     elif not same_schema:
-        why = "its storage table has other columns"
+        why = "its storage table has other columns or another partitioning"
     elif record is not None and any(item.column != interval.column for item in record.intervals):
         why = f"intervals of another column, {record.intervals[0].column}, have been refreshed on their own"
     elif record is not None and len(record.intervals) >= MAX_INTERVALS:

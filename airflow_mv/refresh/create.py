@@ -34,10 +34,18 @@ from airflow_mv.publish.refresh import history_limits
 from airflow_mv.publish.view_change import CreateView, NewStorage, ViewChange, discarded_on_failure, drop_storage
 from airflow_mv.refresh.checks import require_fitting
 from airflow_mv.refresh.inputs import expanded_dependencies, load_tables, same_columns, schemas_of
-from airflow_mv.refresh.statements import PinnedQuery, create_storage, pin, pinned_tables
+from airflow_mv.refresh.statements import (
+    PinnedQuery,
+    create_storage,
+    partition_transforms,
+    partitioning_text,
+    pin,
+    pinned_tables,
+)
 from airflow_mv.script import MAX_AHEAD_MS, Outcome, Script
 from airflow_mv.spec.identifiers import Identifier
 from airflow_mv.spec.materialized_view import (
+    PARTITIONING_PROPERTY,
     PROPERTY,
     TIME_TRAVEL_PROPERTY,
     ViewSettings,
@@ -64,7 +72,8 @@ class Definition:
         refresh_strategy: The stored ``refresh-strategy``.
         allow_stale_data: Whether stale rows may be read.
         time_travel: Whether each refresh stays in the history, with its own tagged snapshot.
-        partition_by: Partition transforms of the storage table, e.g. ``days(ts)``.
+        partition_by: Partition transforms of the storage table, e.g. ``days(ts)``. A view that is replaced gets them
+            with the next recomputed rows; without any it keeps its partitioning.
         properties: More view properties.
         checks: The view's own checks, which the rows of every refresh must pass before they are published.
         layout: ``pointed``: the view names the storage table's metadata file. ``registered``: the storage table is
@@ -255,9 +264,12 @@ def _redefine(
         log.info("The query of %s is the same: its version stays %d", view, existing.metadata.current_version_id)
         require_fitting(definition.given_properties, view=str(view), columns=existing.metadata.schema_.names)
         if _storage_has(catalog, existing, existing.metadata.schema_.fields):
+            definition = _with_partitioning(catalog, existing, definition, storage)
             return _NewProperties(catalog, existing, definition, effects).publish()
         return _retired(catalog, existing, _materialize(catalog, existing, definition, stager, effects))
     keeps = _storage_has(catalog, existing, storage.fields)
+    if keeps:
+        definition = _with_partitioning(catalog, existing, definition, storage)
     change = _NewDefinition(catalog, existing, sql, storage, definition, keeps=keeps, effects=effects)
     if keeps:
         storage.discard(catalog)  # only its columns were needed
@@ -275,6 +287,36 @@ def _storage_has(catalog: MaterializedViewCatalog, view: LoadedView, fields: Seq
     except (NotFoundError, InvalidMetadataError) as error:
         log.warning("%s gets a new storage table: %s", view.identifier, error)
         return False
+
+
+def _with_partitioning(
+    catalog: MaterializedViewCatalog, existing: LoadedView, definition: Definition, new: NewStorage
+) -> Definition:
+    """Return the definition with the property by which the view's storage table gets the requested partitioning.
+
+    Args:
+        catalog: Where the view is.
+        existing: The view, which keeps its storage table.
+        definition: Its new definition.
+        new: A table with the requested partitioning.
+
+    Raises:
+        UnsupportedError: The storage table cannot get it.
+    """
+    if not definition.partition_by:
+        return definition
+    storage = catalog.load_storage(existing)
+    wanted = partition_transforms(new.table, new.columns)
+    now = partition_transforms(storage.table, storage.table.column_names)
+    if storage.keeps_columns and wanted != now:
+        new.discard(catalog)
+        raise UnsupportedError(
+            f"view {existing.identifier}: its storage table {storage.place} keeps its partitioning "
+            f"({', '.join(now) or 'none'}). Change it in Spark with ALTER TABLE … ADD PARTITION FIELD, and leave out "
+            "--partition-by; or drop the view and create it again"
+        )
+    text = partitioning_text(wanted, storage.table)
+    return dataclasses.replace(definition, properties={**definition.properties, PARTITIONING_PROPERTY: text})
 
 
 def _retired(catalog: MaterializedViewCatalog, old: LoadedView, new: LoadedView) -> LoadedView:

@@ -57,7 +57,9 @@ def alternatives(inputs: RefreshInputs) -> Alternatives:
     changed = known_sum(cost.changed_rows for cost in base_costs(bases))
     full = full_cost(total, rows_changed=changed).corrected(record.factors if record else {})
     if record is None or not inputs.same_schema:
-        return Alternatives((Reason(Code.SCHEMA_CHANGED, "the storage table's columns are not the view's"),), full)
+        return Alternatives(
+            (Reason(Code.SCHEMA_CHANGED, "the storage table's columns or partitioning are not the view's"),), full
+        )
     if not observation.storage.intact:
         return Alternatives(observation.freshness.reasons, full)
     if record.intervals or record.only_intervals:

@@ -16,7 +16,7 @@ from airflow_mv.checks import Check
 from airflow_mv.freshness.observe import Observation, observe, require_readable
 from airflow_mv.freshness.state import ObservedTable, Pins, State
 from airflow_mv.refresh.candidates import Statistics
-from airflow_mv.refresh.statements import PinnedQuery, pin, pinned_tables
+from airflow_mv.refresh.statements import PinnedQuery, partition_transforms, pin, pinned_tables, wanted_partitioning
 from airflow_mv.spec.identifiers import Identifier
 from airflow_mv.spec.interval import Span
 from airflow_mv.spec.interval_parts import parts_in, parts_of
@@ -90,9 +90,13 @@ class RefreshInputs:
 
     @property
     def same_schema(self) -> bool:
-        """Whether the storage table's columns are the view's, by name and type."""
-        observation = self.observation
-        return same_columns(observation.view.metadata.schema_.fields, observation.storage.table)
+        """Whether the storage table's columns are the view's, by name and type, and its partitioning as requested."""
+        view, storage = self.observation.view, self.observation.storage
+        fields = view.metadata.schema_
+        if not same_columns(fields.fields, storage.table):
+            return False
+        now = partition_transforms(storage.table, fields.names)
+        return storage.keeps_columns or wanted_partitioning(view.identifier, view.metadata, storage.table) == now
 
     @property
     def renamed_columns(self) -> dict[str, tuple[str, ...]]:

@@ -18,7 +18,7 @@ from airflow_mv.refresh.incremental import full_estimate
 from airflow_mv.refresh.inputs import RefreshInputs, RefreshOptions, load_inputs
 from airflow_mv.refresh.intervals import ANY_SIZE, Kept, interval_work, kept_rows
 from airflow_mv.refresh.plan import RefreshPlan, refresh_id
-from airflow_mv.refresh.statements import PartialRefresh, PinnedQuery, refresh_script
+from airflow_mv.refresh.statements import PartialRefresh, PinnedQuery, refresh_script, wanted_partitioning
 from airflow_mv.script import Script
 from airflow_mv.spec.identifiers import Identifier
 from airflow_mv.spec.interval import Interval
@@ -169,6 +169,7 @@ def build_script(inputs: RefreshInputs, pinned: PinnedQuery, identity: str, work
     """
     observation = inputs.observation
     loaded, storage = observation.view, observation.storage
+    partitioning = wanted_partitioning(loaded.identifier, loaded.metadata, storage.table)
     outcome_location = join(storage.table.location, "staged", f"{identity}.json")
     if storage.keeps_columns:
         _require_same_schema(inputs)
@@ -179,7 +180,7 @@ def build_script(inputs: RefreshInputs, pinned: PinnedQuery, identity: str, work
         columns=columns_of({"fields": loaded.metadata.schema_.fields}),
         storage=storage.table,
         target=storage.target if inputs.same_schema else storage.replacing_target,
-        same_schema=inputs.same_schema,
+        replaces=None if inputs.same_schema else partitioning,
         # Only engines that load the table by name read it.
         summary=_refresh_state(inputs) if storage.pointers else {},
         outcome_location=outcome_location,

@@ -3,11 +3,13 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from airflow_mv.errors import InvalidMetadataError, InvalidQueryError
 from airflow_mv.quoting import quote, string_literal
 from airflow_mv.script import (
     BRANCH,
@@ -24,9 +26,11 @@ from airflow_mv.script import (
     staged,
 )
 from airflow_mv.spec.identifiers import Identifier, StoragePlace
-from airflow_mv.spec.materialized_view import STORAGE_OF_PROPERTY, staging_branch
+from airflow_mv.spec.materialized_view import PARTITIONING_PROPERTY, STORAGE_OF_PROPERTY, staging_branch
+from airflow_mv.spec.stored import decode_text
 from airflow_mv.spec.table import TableMetadata
-from airflow_mv.sql.query import Dependencies, ParsedQuery, PinnedTable, pin_query
+from airflow_mv.spec.view import ViewMetadata
+from airflow_mv.sql.query import Dependencies, ParsedQuery, PinnedTable, partition_transform, pin_query
 
 _KEEP_METADATA = "write.metadata.delete-after-commit.enabled"
 #: Initial properties of a storage table. Old metadata files are kept, because published versions refer to them.
@@ -162,7 +166,7 @@ def refresh_script(
     columns: Sequence[tuple[str, str]],
     storage: TableMetadata,
     target: Target,
-    same_schema: bool,
+    replaces: Sequence[str] | None,
     summary: Mapping[str, str],
     outcome_location: str,
     work: PartialRefresh | None = None,
@@ -176,7 +180,7 @@ def refresh_script(
         columns: Name and Spark type of each of the view's columns, in order.
         storage: The storage table's metadata.
         target: How the statements name the storage table.
-        same_schema: Whether its columns are the view's; else the table's schema is replaced, too.
+        replaces: The checked and quoted partitioning, if the table's columns and partitioning are replaced, too.
         summary: Additional fields for the summaries of the snapshots that the job writes.
         outcome_location: Where a submitted driver stores its outcome.
         work: The steps that replace the recompute; only if the columns are the same.
@@ -187,13 +191,13 @@ def refresh_script(
     if target.branch:
         start = f" AS OF VERSION {target.start}" if target.start is not None else ""
         steps.append(SqlStep(f"ALTER TABLE {target.table} CREATE BRANCH {quote(BRANCH)}{start}"))
-    if same_schema:
+    if replaces is None:
         if target.registers and storage.properties.get(_KEEP_METADATA) != "false":
             steps.append(SqlStep(f"ALTER TABLE {target.table} SET TBLPROPERTIES ('{_KEEP_METADATA}' = 'false')"))
         last = SqlStep(f"INSERT OVERWRITE {target.written}\n{query}", query)
     else:
         names = [name for name, _ in columns]
-        last = SqlStep(_replace_table(target.table, storage, renamed(query, names), names), query)
+        last = SqlStep(_replace_table(target.table, storage, renamed(query, names), replaces), query)
     stamps = tuple((f"{SNAPSHOT_PROPERTY}{key}", value) for key, value in summary.items())
     script = Script(
         view,
@@ -289,6 +293,47 @@ def partition_transforms(storage: TableMetadata, columns: Sequence[str]) -> list
     return [text for text, column in found if column in kept]
 
 
+def partitioning_text(transforms: Sequence[str], storage: TableMetadata) -> str:
+    """Return the view property by which the next recomputed rows are partitioned in another way.
+
+    Args:
+        transforms: The new partitioning, from :func:`partition_transforms`.
+        storage: The storage table. If its partition spec changes in any way, the property has no effect any more.
+    """
+    return json.dumps({"by": list(transforms), "instead-of-spec": storage.default_spec_id})
+
+
+def wanted_partitioning(view: Identifier, metadata: ViewMetadata, storage: TableMetadata) -> list[str]:
+    """Return the partitioning that recomputed rows get: the storage table's, or another one that was requested since.
+
+    Args:
+        view: The view.
+        metadata: Its metadata.
+        storage: Its storage table.
+
+    Raises:
+        InvalidMetadataError: The property with the partitioning is broken.
+    """
+    columns = metadata.schema_.names
+    text = metadata.properties.get(PARTITIONING_PROPERTY)
+    if text is None:
+        return partition_transforms(storage, columns)
+    source = f"view {view}, property {PARTITIONING_PROPERTY}"
+    document = decode_text(text, source=source)
+    if document.get("instead-of-spec") != storage.default_spec_id:
+        return partition_transforms(storage, columns)
+    try:
+        wanted = [partition_transform(str(item)) for item in document["by"]]
+    except (KeyError, TypeError, InvalidQueryError) as error:
+        raise InvalidMetadataError(f"{source}: {type(error).__name__}: {error}") from None
+    return [item for item in wanted if any(_is_of(item, column) for column in columns)]
+
+
+def _is_of(transform: str, column: str) -> bool:
+    name = quote(column)
+    return transform == name or transform.endswith((f"({name})", f", {name})"))
+
+
 def _transform(transform: str, name: str | None) -> tuple[str, str | None]:
     if name is None:
         return "", None
@@ -300,8 +345,7 @@ def _transform(transform: str, name: str | None) -> tuple[str, str | None]:
     return (column, column) if transform == "identity" else ("", None)
 
 
-def _replace_table(table: str, storage: TableMetadata, query: str, columns: Sequence[str]) -> str:
-    transforms = partition_transforms(storage, columns)
+def _replace_table(table: str, storage: TableMetadata, query: str, transforms: Sequence[str]) -> str:
     partitioning = f"PARTITIONED BY ({', '.join(transforms)})\n" if transforms else ""
     return (
         f"CREATE OR REPLACE TABLE {table} USING iceberg\n{partitioning}LOCATION {string_literal(storage.location)}\n"

@@ -39,6 +39,9 @@ STORAGE_OF_PROPERTY = "airflow-mv.storage-of"
 DEFINITION_PROPERTY = "airflow-mv.definition"
 DEFINITION_ID_PROPERTY = "airflow-mv.definition-id"
 
+#: View property: the partitioning that the next recomputed rows get, and the partition spec that it replaces (ours).
+PARTITIONING_PROPERTY = "airflow-mv.partitioning"
+
 #: Key in a base table's ``properties``: its metadata file at the snapshot that was read.
 METADATA_LOCATION = "metadata-location"
 

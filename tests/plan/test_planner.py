@@ -250,7 +250,7 @@ STORAGE = TableMetadata(
 )
 
 
-def statements(*, same_schema: bool, storage: TableMetadata = STORAGE) -> tuple[str, ...]:
+def statements(*, replaces: list[str] | None = None, storage: TableMetadata = STORAGE) -> tuple[str, ...]:
     return refresh_script(
         view="v",
         refresh_id="r",
@@ -259,13 +259,13 @@ def statements(*, same_schema: bool, storage: TableMetadata = STORAGE) -> tuple[
         storage=storage,
         target=Target(staged("storage"), staged("storage"), registers="file:///lake/it's here/1.json"),
         summary={},
-        same_schema=same_schema,
+        replaces=replaces,
         outcome_location="file:///o.json",
     ).statements
 
 
 def test_a_full_refresh_only_registers_and_overwrites() -> None:
-    register, nested_register, write = statements(same_schema=True)
+    register, nested_register, write = statements()
     assert register.startswith("CALL `airflow_mv_staging`.system.register_table(")
     assert r"it\'s here/1.json" in register
     assert "staged.base_0" in nested_register
@@ -274,13 +274,13 @@ def test_a_full_refresh_only_registers_and_overwrites() -> None:
 
 def test_old_metadata_files_are_protected_before_anything_is_written() -> None:
     """They belong to published versions; another writer's table may be configured to delete them."""
-    written = statements(same_schema=True, storage=TableMetadata(format_version=2, location="file:///x"))
+    written = statements(storage=TableMetadata(format_version=2, location="file:///x"))
     assert "'write.metadata.delete-after-commit.enabled' = 'false'" in written[-2]
     assert written[-1].startswith("INSERT OVERWRITE")
 
 
 def test_a_changed_definition_replaces_the_schema_and_keeps_partitioning_that_still_applies() -> None:
-    write = statements(same_schema=False)[-1]
+    write = statements(replaces=partition_transforms(STORAGE, ["key"]))[-1]
     assert write.startswith("CREATE OR REPLACE TABLE")
     assert "PARTITIONED BY (bucket(16, `key`), `key`)" in write
     assert r"LOCATION 'file:///lake/it\'s here'" in write
