@@ -21,14 +21,15 @@ from rich.console import Console
 from rich.table import Table
 
 from airflow_mv.catalog import MaterializedViewCatalog
-from airflow_mv.errors import JobError
+from airflow_mv.errors import CheckFailedError, JobError
 from airflow_mv.refresh.create import Definition, create
 from airflow_mv.refresh.stagers import InProcessStager
+from examples.demo import by_name
 from examples.demo.airflow_run import DAG_ID
 from examples.demo.check import check
 from examples.demo.data import load
 from examples.demo.home import CATALOG, NAMESPACE, DemoHome
-from examples.demo.views import VIEWS
+from examples.demo.views import AS_TABLE, VIEWS
 
 console = Console(highlight=False, soft_wrap=True)
 
@@ -50,7 +51,7 @@ def run(home: DemoHome) -> None:
 
     Raises:
         JobError: The Airflow run failed; the message names its log.
-        CheckFailedError: A view differs from the independent computation.
+        CheckFailedError: A view differs from the independent computation, or an engine reads other rows.
     """
     started = time.monotonic()
     os.environ.update(home.environment())
@@ -60,6 +61,8 @@ def run(home: DemoHome) -> None:
         values, tasks = _run_airflow(home)
     with step("check every row against DuckDB over the raw files"):
         counts = check(catalog, range(1, 7))
+    with step(f"read {CATALOG}.{NAMESPACE}.{AS_TABLE} by its name, without airflow-mv"):
+        _read_by_name(home, counts[AS_TABLE])
     _tell(home, values, tasks, counts, time.monotonic() - started)
 
 
@@ -102,10 +105,26 @@ def _create_views(catalog: MaterializedViewCatalog) -> None:
     stager = InProcessStager(catalog, master="local[2]", report=lambda _: None)
     try:
         for name, sql in missing.items():
-            create(catalog, f"{CATALOG}.{NAMESPACE}.{name}", Definition(sql=sql), stager=stager)
-            console.print(f"    {CATALOG}.{NAMESPACE}.{name}", style="dim")
+            definition = Definition(sql=sql, layout="table" if name == AS_TABLE else None)
+            create(catalog, f"{CATALOG}.{NAMESPACE}.{name}", definition, stager=stager)
+            where = "  (a table, which every engine reads by its name)" if name == AS_TABLE else ""
+            console.print(f"    {CATALOG}.{NAMESPACE}.{name}{where}", style="dim")
     finally:
         stager.close()
+
+
+def _read_by_name(home: DemoHome, rows: int) -> None:
+    """Show the same query in two engines, and compare their answers."""
+    query = by_name.QUERY.format(table=f"{CATALOG}.{NAMESPACE}.{AS_TABLE}")
+    console.print(f"    {query}", style="dim", markup=False)
+    found = {
+        "Spark SQL": by_name.with_spark(home, AS_TABLE),
+        "DuckDB, by pyiceberg": by_name.with_duckdb(home, AS_TABLE),
+    }
+    for engine, (count, flights) in found.items():
+        console.print(f"    {engine:<22} {count:,} rows, {flights:,} flights", style="dim", markup=False)
+    if len(set(found.values())) > 1 or any(count != rows for count, _ in found.values()):
+        raise CheckFailedError(f"view {AS_TABLE} has {rows} rows, and engines read by its name: {found}")
 
 
 def _run_airflow(home: DemoHome) -> tuple[dict[str, Any], list[TaskRow]]:

@@ -32,6 +32,9 @@ JOIN weather w ON f.origin = w.origin AND f.time_hour = w.time_hour
 GROUP BY w.origin, w.time_hour, w.wind_speed, w.precip, w.visib""",
 }
 
+#: The view that is a table of its name (layout ``table``), for every engine to read.
+AS_TABLE = "daily_carrier_delay"
+
 #: The same questions in DuckDB's dialect, over data frames named ``flights``, ``airlines``, …
 CHECKS = {
     "daily_carrier_delay": """
