@@ -24,6 +24,9 @@ from airflow_mv.spec.materialized_view import (
 from airflow_mv.spec.table import TableMetadata
 from airflow_mv.spec.view import ViewMetadata
 
+#: What a query by a view's name does, if the name is not a table.
+RECOMPUTES = "A Spark query by the view's name does not use them: it runs the view's SQL"
+
 
 @dataclass(frozen=True, slots=True)
 class LoadedStorage(ABC):
@@ -186,7 +189,7 @@ class LoadedStorage(ABC):
 
     @abstractmethod
     def how_to_read(self, view: Identifier) -> str:
-        """Return where the stored rows can be read, for people."""
+        """Return where the stored rows can be read, and what a query by the view's name does, for people."""
 
 
 class OpensTables(Protocol):

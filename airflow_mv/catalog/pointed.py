@@ -10,7 +10,7 @@ from typing import Any
 from pyiceberg.table import Table
 
 from airflow_mv.catalog.layout import StoredLayout
-from airflow_mv.catalog.loaded import DropsTables, LoadedStorage, LoadedView, OpensTables, ReadsTables
+from airflow_mv.catalog.loaded import RECOMPUTES, DropsTables, LoadedStorage, LoadedView, OpensTables, ReadsTables
 from airflow_mv.catalog.places import lies_in
 from airflow_mv.catalog.untrusted_input import check_own_file, check_places, metadata_folders
 from airflow_mv.errors import NotFoundError
@@ -111,7 +111,7 @@ class PointedStorage(LoadedStorage):
 
     def how_to_read(self, view: Identifier) -> str:
         """Return the ways of this package: no catalog lists the table."""
-        return f"`airflow-mv read {view}`, or airflow_mv.read(spark, {str(view)!r}) in Spark"
+        return f"`airflow-mv read {view}`, or airflow_mv.read(spark, {str(view)!r}) in Spark. {RECOMPUTES}"
 
 
 class PointedLayout(StoredLayout):

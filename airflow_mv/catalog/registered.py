@@ -10,7 +10,7 @@ from typing import Any
 from pyiceberg.table import Table
 
 from airflow_mv.catalog.layout import StoredLayout
-from airflow_mv.catalog.loaded import DropsTables, LoadedStorage, LoadedView, OpensTables, ReadsTables
+from airflow_mv.catalog.loaded import RECOMPUTES, DropsTables, LoadedStorage, LoadedView, OpensTables, ReadsTables
 from airflow_mv.catalog.places import lies_in
 from airflow_mv.catalog.tables import require_own
 from airflow_mv.catalog.untrusted_input import beside_first, check_places
@@ -132,7 +132,7 @@ class RegisteredStorage(LoadedStorage):
 
     def how_to_read(self, view: Identifier) -> str:
         """Return the table's name."""
-        return f"the table {self.identifier}, in every engine that uses this catalog"
+        return f"the table {self.identifier}, in every engine that uses this catalog. {RECOMPUTES}"
 
 
 class RegisteredLayout(StoredLayout):

@@ -206,10 +206,7 @@ def stored_metadata(catalog: MaterializedViewCatalog, view: str | Identifier) ->
 
 def how_to_read(view: LoadedView, storage: LoadedStorage) -> str:
     """Return where people read a view's stored rows, and what a query by the view's name does."""
-    return (
-        f"stored rows of {view.identifier}: {storage.how_to_read(view.identifier)}. "
-        "A Spark query by the view's name does not use them: it runs the view's SQL"
-    )
+    return f"stored rows of {view.identifier}: {storage.how_to_read(view.identifier)}"
 
 
 def _refresh_state(storage: LoadedStorage) -> dict[str, Any] | None:

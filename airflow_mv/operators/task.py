@@ -76,6 +76,8 @@ def log_result(log: Logger, result: RefreshResult) -> None:
         result.seconds,
         result.refresh_id,
     )
+    named = str(result.storage_table) if result.storage_table else "no table of the catalog"
+    log.info("  other engines read the rows in: %s", named)
     if result.checks:
         passed = sum(check.passed for check in result.checks)
         log.info("  %d of %d checks passed before it was published", passed, len(result.checks))
@@ -110,6 +112,7 @@ def event_extra(result: RefreshResult) -> dict[str, Any]:
     return {
         "view": str(result.view),
         "refresh_id": result.refresh_id,
+        "storage_table": str(result.storage_table) if result.storage_table else None,
         "mode": str(result.mode),
         "outcome": result.outcome,
         "base_tables": {name: str(snapshot) for name, snapshot in result.snapshots},

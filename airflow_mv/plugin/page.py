@@ -17,7 +17,7 @@ from airflow_mv.catalog import MaterializedViewCatalog, stored_layout
 from airflow_mv.errors import NotMaterializedError, ViewNotFoundError
 from airflow_mv.freshness.lag import MAX_STALENESS_PROPERTY
 from airflow_mv.freshness.observe import Observation, observe
-from airflow_mv.freshness.status import history
+from airflow_mv.freshness.status import history, how_to_read
 from airflow_mv.plugin import listing, runs
 from airflow_mv.plugin.listing import Query
 from airflow_mv.plugin.messages import harmless, said
@@ -178,7 +178,7 @@ def _facts(source: CatalogSource, view: Identifier) -> dict[str, Any]:
         "layout": stored_layout(loaded).name,
         "allow_stale_data": loaded.settings.allow_stale_data,
         "max_staleness": loaded.metadata.properties.get(MAX_STALENESS_PROPERTY),
-        "storage_table": str(observation.storage.name) if observation.storage.name else None,
+        "how_to_read": how_to_read(loaded, observation.storage),
         "base_tables": _base_tables(observation),
         "history": [_exact(item) for item in history(catalog, view)],
     }

@@ -203,6 +203,7 @@ class RefreshResult:
         reasons: Why that mode.
         refresh_id: The refresh that produced the stored rows; ``None`` if there is none.
         storage_table_location: The storage metadata file that the view names now.
+        storage_table: The table of the catalog in which every engine reads the stored rows, if there is one.
         rows_written: Rows that this refresh wrote.
         seconds: Wall-clock time of all steps.
         snapshots: The snapshot of each base table that the refresh read; ``-1`` for an empty table.
@@ -218,6 +219,7 @@ class RefreshResult:
     reasons: tuple[Reason, ...]
     refresh_id: str | None
     storage_table_location: str
+    storage_table: Identifier | None
     rows_written: int
     seconds: float
     snapshots: tuple[tuple[str, int], ...] = ()
@@ -245,6 +247,7 @@ class RefreshResult:
             "fallback": self.fallback,
             "refresh_id": self.refresh_id,
             "storage_table_location": self.storage_table_location,
+            "storage_table": str(self.storage_table) if self.storage_table else None,
             "rows_written": self.rows_written,
             "seconds": round(self.seconds, 3),
             "base_tables": dict(self.snapshots),

@@ -123,6 +123,7 @@ def test_only_a_refresh_that_published_emits_an_asset_event(story: Story) -> Non
     extra = {
         "view": VIEW,
         "refresh_id": story.run.values["refresh"]["refresh_id"],
+        "storage_table": None,
         "mode": "full",
         "outcome": "refreshed",
         "base_tables": {"lake.sales.orders": str(story.first)},

@@ -77,12 +77,15 @@ def names(home: Lake) -> list[str]:
 
 def test_the_name_of_the_view_is_the_table_with_the_stored_rows(home: Lake) -> None:
     assert home.iceberg.load_table(DAILY).scan().to_arrow().num_rows == 0
-    home.refresh()
+    results = [home.refresh(), home.refresh()]
     rows = home.iceberg.load_table(DAILY).scan().to_arrow().to_pylist()
     assert sorted(rows, key=str) == [NORTH, SOUTH]
     assert sorted(home.iceberg.list_tables("sales")) == [DAILY, ("sales", "orders")]
     view = home.catalog.load(VIEW)
-    assert f"the table {view.identifier}," in how_to_read(view, home.storage())
+    found = how_to_read(view, home.storage())
+    assert f"the table {view.identifier}," in found
+    assert "runs the view's SQL" not in found
+    assert [result.to_dict()["storage_table"] for result in results] == [str(view.identifier)] * 2
 
 
 def test_a_catalog_without_views_holds_materialized_views_as_tables(home: Lake) -> None:

@@ -98,6 +98,7 @@ def test_a_view_has_reasons_base_tables_definition_and_history(server: Server, s
     assert table["current"] == str(sales.head())
     assert (table["recorded"] != table["current"], table["change"], table["rows_added"]) == (True, "appended", 1)
     assert view["sql"].startswith("SELECT region")
+    assert view["how_to_read"].startswith(f"stored rows of {DAILY}: `airflow-mv read {DAILY}`")
     assert view["reasons"][0]["code"] == "BASE_CHANGED"
 
 

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -12,7 +13,7 @@ import pytest
 
 from airflow_mv.freshness.observe import observe
 from airflow_mv.freshness.status import history
-from airflow_mv.operators.task import event_extra
+from airflow_mv.operators.task import event_extra, log_result
 from airflow_mv.plugin.messages import said
 from airflow_mv.plugin.page import with_history
 from airflow_mv.plugin.rows import ViewRow, row_of
@@ -52,6 +53,18 @@ def test_a_refresh_shows_its_interval(lake: Days) -> None:
     assert (found["interval"], found["reasons"][-1]["code"]) == (FIRST, "INTERVAL")
     assert lines(lake)[0]["interval"] == FIRST
     assert said(event_extra(result))["interval"] == FIRST
+
+
+def test_the_log_and_the_event_name_the_table_that_engines_read(
+    sqlite_uri: str, warehouse: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Whoever waits for the event knows what to query."""
+    with days_lake(sqlite_uri, warehouse, "table") as made, caplog.at_level(logging.INFO):
+        made.sell((1, 10))
+        result = made.refresh(VIEW)
+        log_result(logging.getLogger("task"), result)
+    assert event_extra(result)["storage_table"] == f"lake.{VIEW}"
+    assert f"other engines read the rows in: lake.{VIEW}" in caplog.text
 
 
 def test_an_unexpected_recompute_is_marked_with_its_reason(lake: Days) -> None:

@@ -212,7 +212,7 @@ function definition(facts) {
   const rows = [
     ["Version", facts.version_id],
     ["Layout", facts.layout],
-    ["Storage table", facts.storage_table],
+    ["How to read", facts.how_to_read],
     ["Refresh", facts.refresh_id],
   ].filter(([, value]) => value !== null && value !== undefined);
   return card("Definition", h("pre", null, facts.sql), h("dl", null, rows.map(([name, value]) => [h("dt", null, name), h("dd", null, String(value))])));
