@@ -9,7 +9,7 @@ import re
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cache
@@ -142,7 +142,7 @@ class Lake:
         wanted = Definition(sql, **{"layout": self.layout, **definition})
         return create(self.catalog, f"sales.{name}", wanted, stager=self.stager).identifier
 
-    def plain_view(self, name: str, sql: str, columns: Sequence[str] = ORDERS.names) -> LoadedView:
+    def plain_view(self, name: str, sql: str | Mapping[str, str], columns: Sequence[str] = ORDERS.names) -> LoadedView:
         """Create or replace the view ``sales.<name>``, which is not materialized."""
         view = self.catalog.identify(f"sales.{name}")
         fields = [

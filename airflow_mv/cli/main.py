@@ -72,6 +72,19 @@ def main() -> None:
     "(the view itself is a table, which any engine reads by the view's name). By default pointed; registered in a REST "
     "catalog with views, table in one without.",
 )
+@click.option(
+    "--dialect",
+    "dialects",
+    multiple=True,
+    metavar="NAME",
+    help="Store the query in this SQL dialect, too (trino, duckdb …), as sqlglot writes it; refused if it would not be "
+    "the same query. --replace keeps the dialects and writes their texts anew.",
+)
+@click.option(
+    "--transpile",
+    is_flag=True,
+    help="Let sqlglot translate the SQL of a plain view that another engine has made. The SQL for Spark is printed.",
+)
 @click.option("--property", "properties", multiple=True, metavar="K=V", help="View property.")
 @click.option("--replace", is_flag=True, help="Give an existing materialized view this definition.")
 @click.option("--refresh", "and_refresh", is_flag=True, help="Refresh the view at once.")
@@ -98,6 +111,7 @@ def create(
     from airflow_mv.refresh.create import Definition
     from airflow_mv.refresh.create import create as create_view
     from airflow_mv.refresh.run import refresh as refresh_views
+    from airflow_mv.sql.translation import texts_of
 
     if sql and sql_file:
         raise click.UsageError("--sql and --sql-file exclude each other")
@@ -111,6 +125,7 @@ def create(
         print_json(results[0].to_dict() if results else view_status(catalog, identifier).to_dict())
         return
     out.print(f"created {identifier}\n{how_to_read(created, catalog.load_storage(created))}", markup=False)
+    render.texts(texts_of(created.metadata, view=str(identifier)))
     for result in results:
         render.result(result.to_dict())
 

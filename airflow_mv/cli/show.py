@@ -209,6 +209,12 @@ def findings(documents: Sequence[Mapping[str, Any]]) -> None:
             out.print(f"    {_escape(item['fix'])}")
 
 
+def texts(found: Mapping[str, str]) -> None:
+    """Print a view's query in each dialect, if there is one that sqlglot has written."""
+    for dialect, text in found.items() if len(found) > 1 else ():
+        out.print(f"SQL for {visible(dialect)}:\n{visible(text)}", markup=False)
+
+
 def metadata(document: Mapping[str, Any]) -> None:
     """Print stored metadata, indented."""
     out.print(visible(json.dumps(document, indent=2, ensure_ascii=False)), markup=False)

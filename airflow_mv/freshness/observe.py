@@ -35,6 +35,7 @@ from airflow_mv.spec.reasons import Code, Reason
 from airflow_mv.spec.table import Snapshot, TableMetadata, ancestors, snapshot_as_of
 from airflow_mv.sql.intervals import resolve
 from airflow_mv.sql.query import Dependencies, NestedView, ParsedQuery, base_tables, names_to_load, parse_query
+from airflow_mv.sql.translation import spark_sql
 
 log = logging.getLogger(__name__)
 
@@ -283,7 +284,7 @@ def query_of(view: LoadedView, parsed: ParsedQuery | None = None) -> ParsedQuery
         InvalidQueryError: It cannot be parsed.
     """
     name, catalog, namespace = str(view.identifier), view.default_catalog, view.default_namespace
-    text = view.metadata.sql(view=name)
+    text = spark_sql(view.metadata, view=name)
     if parsed is not None and parsed.is_of(text, catalog, namespace):
         return parsed
     return parse_query(text, view=name, default_catalog=catalog, default_namespace=namespace)
@@ -329,7 +330,7 @@ def _load_plain_view(
         return None
     version = loaded.metadata.current_version
     query = parse_query(
-        loaded.metadata.sql(view=str(identifier)),
+        spark_sql(loaded.metadata, view=str(identifier)),
         view=f"{reader}, nested view {identifier}",
         default_catalog=loaded.default_catalog,
         default_namespace=version.default_namespace,

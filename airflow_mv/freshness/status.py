@@ -17,6 +17,7 @@ from airflow_mv.spec.interval import Span
 from airflow_mv.spec.reasons import Code, Reason
 from airflow_mv.spec.refresh_state import REFRESH_STATE_KEY, parse
 from airflow_mv.spec.times import from_ms
+from airflow_mv.sql.translation import texts_of
 
 log = logging.getLogger(__name__)
 
@@ -199,6 +200,7 @@ def stored_metadata(catalog: MaterializedViewCatalog, view: str | Identifier) ->
         "storage_table": str(storage.name) if storage.name else None,
         "storage_table_location": storage.location,
         "how_to_read": how_to_read(loaded, storage),
+        "texts": texts_of(loaded.metadata, view=str(loaded.identifier)),
         "storage_table_metadata": catalog.stored_table(loaded, storage),
         "refresh_state": _refresh_state(storage),
     }

@@ -65,6 +65,7 @@ def gather(catalog: MaterializedViewCatalog, plan: RefreshPlan) -> Facts:
         MaterializedViewError: A table or view cannot be read.
     """
     from airflow_mv.spec.identifiers import Identifier
+    from airflow_mv.sql.translation import spark_sql
 
     loaded = catalog.load(plan.view)
     located = catalog.locate([Identifier.parse(record.identifier) for record in plan.records])
@@ -76,7 +77,7 @@ def gather(catalog: MaterializedViewCatalog, plan: RefreshPlan) -> Facts:
     storage = _names_of_storage(catalog, loaded)
     metadata = loaded.metadata
     view = _of(catalog, plan.view, metadata.location, plan.refresh_id, metadata.schema_.fields, storage, is_view=True)
-    return Facts(plan, metadata.sql(view=str(plan.view)), tuple(inputs), view)
+    return Facts(plan, spark_sql(metadata, view=str(plan.view)), tuple(inputs), view)
 
 
 def _table(catalog: MaterializedViewCatalog, identifier: Identifier, place: Located, snapshot: int) -> Table:

@@ -42,6 +42,8 @@ class CreateMaterializedViewOperator(MaterializedViewSparkOperator):
         checks: The view's own checks, which the rows of every refresh must pass before they are published
             (templated); see :mod:`airflow_mv.checks`.
         layout: ``pointed``, ``registered`` or ``table``; by default the catalog's preferred layout.
+        dialects: Further SQL dialects in which the query is stored, such as ``trino``; sqlglot writes it. Without
+            any, a view keeps those that it has. An existing view gets them with ``replace``.
         replace: Give an existing materialized view this definition.
         **kwargs: All that ``SparkSubmitOperator`` takes.
     """
@@ -69,6 +71,7 @@ class CreateMaterializedViewOperator(MaterializedViewSparkOperator):
         properties: Mapping[str, str] | None = None,
         checks: Any = None,
         layout: Layout | None = None,
+        dialects: Sequence[str] = (),
         replace: bool = False,
         **kwargs: Any,
     ) -> None:
@@ -81,6 +84,7 @@ class CreateMaterializedViewOperator(MaterializedViewSparkOperator):
         self.properties = dict(properties or {})
         self.checks = as_documents(checks)
         self.layout = layout
+        self.dialects = list(dialects)
         self.replace = replace
 
     def execute(self, context: Context) -> dict[str, Any]:  # type: ignore[override]
@@ -92,6 +96,7 @@ class CreateMaterializedViewOperator(MaterializedViewSparkOperator):
         """
         from airflow_mv.freshness.status import how_to_read, status
         from airflow_mv.refresh.create import Definition, create
+        from airflow_mv.sql.translation import texts_of
 
         with task_errors():
             hook = MaterializedViewHook(self.iceberg_conn_id, self.spark_conn_id)
@@ -110,6 +115,7 @@ class CreateMaterializedViewOperator(MaterializedViewSparkOperator):
                 partition_by=tuple(self.partition_by),
                 properties=self.properties,
                 layout=self.layout,
+                dialects=self.dialects,
                 checks=read_checks(self.checks, source="checks"),
             )
             with self.stager(catalog, context) as stager:
@@ -117,15 +123,19 @@ class CreateMaterializedViewOperator(MaterializedViewSparkOperator):
             version = loaded.metadata.current_version_id
             self.log.info("%s %s, version %d", "Created" if existing is None else "Replaced", view, version)
             self.log.info("%s", how_to_read(loaded, catalog.load_storage(loaded)))
+            for dialect, text in texts_of(loaded.metadata, view=str(view)).items():
+                self.log.info("SQL for %s:\n%s", dialect, text)
             return status(catalog, view).to_dict()
 
     def _require_same(self, existing: LoadedView) -> None:
+        from airflow_mv.sql.translation import spark_sql
+
         view = existing.identifier
         if existing.settings is None:
             raise AlreadyExistsError(
                 f"{view} is a plain view; `airflow-mv create {view}` (without --sql) turns it into a materialized one"
             )
-        if _normal(existing.metadata.sql(view=str(view))) != _normal(self.sql):
+        if _normal(spark_sql(existing.metadata, view=str(view))) != _normal(self.sql):
             raise AlreadyExistsError(
                 f"view {view} exists with another query; set replace=True to give it this one, or choose another name"
             )

@@ -51,9 +51,18 @@ from airflow_mv.spec.materialized_view import (
     ViewSettings,
     property_text,
 )
-from airflow_mv.spec.view import ViewMetadata, new_view, replace_version, with_view_properties
+from airflow_mv.spec.view import (
+    DIALECT,
+    DIALECTS_PROPERTY,
+    TRANSPILE_PROPERTY,
+    ViewMetadata,
+    new_view,
+    replace_version,
+    with_view_properties,
+)
 from airflow_mv.sql.query import parse_query, partition_transform
 from airflow_mv.sql.star_expansion import expand_stars
+from airflow_mv.sql.translation import known_dialects, spark_sql, texts
 from airflow_mv.version import __version__
 
 log = logging.getLogger(__name__)
@@ -79,6 +88,9 @@ class Definition:
         layout: ``pointed``: the view names the storage table's metadata file. ``registered``: the storage table is
             a table of the catalog, for any engine to read by its name. ``table``: the view itself is a table of the
             catalog, which any engine reads by the view's name. ``None``: the catalog's preferred layout.
+        dialects: The SQL dialects in which the query is stored beside Spark's, as sqlglot writes it. Without any, a
+            view keeps those that it has.
+        transpile: Whether the SQL for Spark may be translated from a plain view's text in another dialect.
     """
 
     sql: str | None
@@ -89,6 +101,8 @@ class Definition:
     properties: Mapping[str, str] = field(default_factory=dict)
     layout: Layout | None = None
     checks: Sequence[Check] = ()
+    dialects: Sequence[str] = ()
+    transpile: bool = False
 
     def view_properties(self, storage: NewStorage, kept: ViewSettings | None = None) -> dict[str, str]:
         """Return the properties of a materialized view with a new storage table."""
@@ -113,7 +127,17 @@ class Definition:
     def given_properties(self) -> dict[str, str]:
         """The requested properties, including the checks."""
         checks = (*stored_checks(self.properties, view="to be created"), *self.checks)
-        return {**self.properties, **({CHECKS_PROPERTY: property_of(checks)} if checks else {})}
+        dialects = {DIALECTS_PROPERTY: ",".join(known_dialects(self.dialects))} if self.dialects else {}
+        return {**self.properties, **({CHECKS_PROPERTY: property_of(checks)} if checks else {}), **dialects}
+
+    def texts(self, sql: str, view: Identifier, existing: LoadedView | None = None) -> dict[str, str]:
+        """Return a query in each dialect in which it is stored.
+
+        Raises:
+            UnsupportedError: A dialect cannot express it.
+        """
+        stored = {**(existing.metadata.properties if existing else {}), **self.given_properties}
+        return texts(sql, known_dialects(stored.get(DIALECTS_PROPERTY, "").split(",")), view=str(view))
 
     def layout_for(self, catalog: MaterializedViewCatalog, existing: LoadedView | None) -> Layout:
         """Return the layout that a view gets, or has.
@@ -182,11 +206,17 @@ def create(
     if existing is None:
         return _create_new(catalog, identifier, definition, stager, effects)
     catalog.folders_of(existing)
+    definition = _translating(definition, existing)
     if definition.sql is None and existing.settings is None:
         if not STORED_LAYOUTS[definition.layout_for(catalog, existing)].needs_views:
             raise UnsupportedError(
                 f"{identifier} is a view, and in the layout {definition.layout!r} a materialized view is a table of "
                 "its name: drop the view first and give its query with --sql, or choose another layout"
+            )
+        if definition.dialects:
+            raise UnsupportedError(
+                f"{identifier} is a view, whose texts stay as they are: make it materialized first, then add dialects "
+                "with --replace --dialect"
             )
         return _materialize(catalog, existing, definition, stager, effects)
     if not replace:
@@ -194,6 +224,27 @@ def create(
             f"a view {identifier} exists already; replace it with --replace, or choose another name"
         )
     return _redefine(catalog, existing, definition, stager, effects)
+
+
+def _translating(definition: Definition, existing: LoadedView) -> Definition:
+    """Return the definition with the dialect that the SQL for Spark is translated from, if it may be translated.
+
+    Raises:
+        ConfigurationError: There is nothing to translate.
+    """
+    if not definition.transpile:
+        return definition
+    stored = sorted(existing.metadata.current_version.texts)
+    if definition.sql is not None or DIALECT in stored or not stored:
+        why = "a query is given" if definition.sql is not None else f"the view's SQL is for {stored or 'no engine'}"
+        raise ConfigurationError(f"view {existing.identifier}: {why}, so there is nothing for --transpile to translate")
+    known_dialects(stored[:1])
+    return dataclasses.replace(definition, properties={**definition.properties, TRANSPILE_PROPERTY: stored[0]})
+
+
+def _stored_sql(definition: Definition, existing: LoadedView) -> str:
+    """Return the query of a view for Spark, translated if the new or the present properties of the view allow it."""
+    return spark_sql(with_view_properties(existing.metadata, definition.properties), view=str(existing.identifier))
 
 
 def _create_new(
@@ -207,13 +258,14 @@ def _create_new(
         raise NotMaterializedError(
             f"there is no view {view} to turn into a materialized one; give its query with --sql"
         )
+    sql = definition.texts(definition.sql.strip().rstrip(";"), view)
     location = catalog.new_location(view)
     storage = _new_storage(catalog, view, definition, definition.sql, None, location, stager, view)
     metadata = new_view(
         view_uuid=str(uuid.uuid4()),
         location=location,
         schema={"type": "struct", "fields": storage.fields},
-        sql=definition.sql.strip().rstrip(";"),
+        sql=sql,
         default_catalog=view.catalog,
         default_namespace=view.namespace,
         properties=definition.view_properties(storage),
@@ -233,7 +285,7 @@ def _materialize(
 ) -> LoadedView:
     """Give a view a new storage table; its definition and columns stay."""
     version = existing.metadata.current_version
-    sql = existing.metadata.sql(view=str(existing.identifier))
+    sql = _stored_sql(definition, existing)
     context = Identifier(
         existing.default_catalog,
         version.default_namespace or existing.identifier.namespace,
@@ -244,7 +296,27 @@ def _materialize(
         catalog, existing.identifier, definition, sql, columns, existing.metadata.location, stager, context
     )
     with discarded_on_failure(catalog, storage):
+        if TRANSPILE_PROPERTY in definition.properties:
+            _require_types(existing, storage)
         return _NewProperties(catalog, existing, definition, effects, storage).publish()
+
+
+def _require_types(view: LoadedView, storage: NewStorage) -> None:
+    """Refuse a translated query that Spark computes with other types: the view's readers expect those of the view.
+
+    Raises:
+        UnsupportedError: Names the types.
+    """
+    if not same_columns(view.metadata.schema_.fields, storage.table):
+        expected, found = (_types(fields) for fields in (view.metadata.schema_.fields, storage.fields))
+        raise UnsupportedError(
+            f"view {view.identifier}: its columns are {expected}, and the translated query gives {found} in Spark: "
+            "cast them in the view's query"
+        )
+
+
+def _types(fields: Sequence[Mapping[str, Any]]) -> str:
+    return ", ".join(f"{field['name']} {field['type']}" for field in fields)
 
 
 def _redefine(
@@ -255,11 +327,12 @@ def _redefine(
     effects: Effects,
 ) -> LoadedView:
     view = existing.identifier
-    sql = (definition.sql or existing.metadata.sql(view=str(view))).strip().rstrip(";")
-    same = sql == existing.metadata.sql(view=str(view))
+    before = _stored_sql(definition, existing)
+    sql = (definition.sql or before).strip().rstrip(";")
+    same, wanted = sql == before, definition.texts(sql, view, existing)
     columns = existing.metadata.schema_.names if same else None
     storage = _new_storage(catalog, view, definition, sql, columns, existing.metadata.location, stager, view)
-    if same and same_columns(existing.metadata.schema_.fields, storage.table):
+    if same and _has_texts(existing, wanted) and same_columns(existing.metadata.schema_.fields, storage.table):
         storage.discard(catalog)
         log.info("The query of %s is the same: its version stays %d", view, existing.metadata.current_version_id)
         require_fitting(definition.given_properties, view=str(view), columns=existing.metadata.schema_.names)
@@ -270,13 +343,19 @@ def _redefine(
     keeps = _storage_has(catalog, existing, storage.fields)
     if keeps:
         definition = _with_partitioning(catalog, existing, definition, storage)
-    change = _NewDefinition(catalog, existing, sql, storage, definition, keeps=keeps, effects=effects)
+    change = _NewDefinition(catalog, existing, wanted, storage, definition, keeps=keeps, effects=effects)
     if keeps:
         storage.discard(catalog)  # only its columns were needed
         return change.publish()
     with discarded_on_failure(catalog, storage):
         replaced = change.publish()
     return _retired(catalog, existing, replaced)
+
+
+def _has_texts(view: LoadedView, wanted: Mapping[str, str]) -> bool:
+    """Whether a view has the wanted texts in other dialects than Spark's."""
+    stored = view.metadata.current_version.texts
+    return all(stored.get(dialect) == text for dialect, text in wanted.items() if dialect != DIALECT)
 
 
 def _storage_has(catalog: MaterializedViewCatalog, view: LoadedView, fields: Sequence[Mapping[str, Any]]) -> bool:
@@ -338,7 +417,7 @@ class _NewDefinition(ViewChange):
     Args:
         catalog: Where the view is.
         existing: The view.
-        sql: The query.
+        sql: The query, by dialect.
         storage: The storage table that was made for it.
         definition: The view's new definition.
         keeps: Whether the view keeps its present storage table.
@@ -349,7 +428,7 @@ class _NewDefinition(ViewChange):
         self,
         catalog: MaterializedViewCatalog,
         existing: LoadedView,
-        sql: str,
+        sql: Mapping[str, str],
         storage: NewStorage,
         definition: Definition,
         *,
@@ -371,8 +450,11 @@ class _NewDefinition(ViewChange):
             return None
         definition, storage = self._definition, self._storage
         wanted = definition.properties_on(view) if self._keeps else definition.view_properties(storage, self._settings)
-        same = metadata.sql(view=str(view.identifier)) == self._sql and list(metadata.schema_.fields) == storage.fields
-        if same and _has(view, wanted):
+        if (
+            self._sql.items() <= metadata.current_version.texts.items()
+            and list(metadata.schema_.fields) == storage.fields
+            and _has(view, wanted)
+        ):
             return None
         return replace_version(
             with_view_properties(metadata, wanted),

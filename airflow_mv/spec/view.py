@@ -30,6 +30,10 @@ from airflow_mv.spec.stored import (
 
 FORMAT_VERSION = 1
 DIALECT = "spark"
+#: View property: the SQL dialects in which a definition is stored beside Spark's, separated by commas.
+DIALECTS_PROPERTY = "airflow-mv.dialects"
+#: View property: the dialect of the text from which the SQL for Spark is translated, if the view has none.
+TRANSPILE_PROPERTY = "airflow-mv.transpile"
 _HISTORY_SIZE = "version.history.num-entries"
 _CODEC = "write.metadata.compression-codec"
 _FOLDER = "write.metadata.path"
@@ -139,7 +143,8 @@ class ViewMetadata(StoredModel):
             shown(", ".join(sorted(str(item.dialect) for item in self.current_version.representations))) or "none"
         )
         raise InvalidMetadataError(
-            f"view {view}, version {self.current_version_id}: no SQL in the dialect {DIALECT!r} (it has: {dialects})"
+            f"view {view}, version {self.current_version_id}: no SQL in the dialect {DIALECT!r} (it has: {dialects}). "
+            f"`airflow-mv create {view} --transpile` lets sqlglot translate it"
         )
 
     @property

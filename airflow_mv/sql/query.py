@@ -353,7 +353,7 @@ _PLACES = frozenset({"_file", "_pos", "_spec_id", "_partition", "_deleted"})
 _TABLE_FUNCTIONS = frozenset({"range", "explode", "posexplode", "inline", "stack", "json_tuple", "variant_explode"})
 _FILE_FORMATS = frozenset({"parquet", "orc", "csv", "json", "text", "xml", "avro", "binaryfile", "delta", "iceberg"})
 #: sqlglot raises these for some calls that Spark accepts, such as map() with one argument.
-_PARSER_FAULTS = (ArithmeticError, AssertionError, AttributeError, LookupError, TypeError, ValueError)
+PARSER_FAULTS = (ArithmeticError, AssertionError, AttributeError, LookupError, TypeError, ValueError)
 #: A token as sqlglot prints it in a message, to be replaced by its text.
 _TOKEN = re.compile(r"<Token token_type: \S+, text: (.*?), line: \d+, col: \d+, start: \d+, end: \d+, comments: .*?>")
 #: Reading a token takes sqlglot one to two steps; 200,000 steps take about a second.
@@ -608,7 +608,7 @@ def _tree(text: str, tokens: list[Token], view: str) -> exp.Expr:
         raise InvalidQueryError(f"view {view}: {message}") from error
     except RecursionError as error:
         raise InvalidQueryError(f"view {view}: the query is nested too deeply for sqlglot to read") from error
-    except _PARSER_FAULTS as error:
+    except PARSER_FAULTS as error:
         message = f"view {view}: sqlglot, which parses the query before Spark, fails ({error!r})"
         raise InvalidQueryError(message) from error
     if len(trees) != 1 or trees[0] is None:

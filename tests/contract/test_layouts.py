@@ -8,7 +8,14 @@ from datetime import UTC, datetime
 import pytest
 
 from airflow_mv.catalog import STORED_LAYOUTS, stored_layout
-from airflow_mv.errors import AlreadyExistsError, NotFoundError, StaleViewError, UnsupportedError, ViewNotFoundError
+from airflow_mv.errors import (
+    AlreadyExistsError,
+    InvalidMetadataError,
+    NotFoundError,
+    StaleViewError,
+    UnsupportedError,
+    ViewNotFoundError,
+)
 from airflow_mv.freshness.state import State
 from airflow_mv.freshness.status import history, status, stored_metadata
 from airflow_mv.maintenance.drop import drop
@@ -47,6 +54,58 @@ def test_a_view_is_created_found_listed_and_dropped(every_home: Lake) -> None:
     assert every_home.iceberg.list_tables("sales") == [("sales", "orders")]
     with pytest.raises(ViewNotFoundError, match="daily"):
         drop(every_home.catalog, VIEW)
+
+
+def test_the_query_is_stored_in_further_dialects_which_every_replace_writes_anew(every_home: Lake) -> None:
+    """A dialect that cannot express the new query stops the change; nothing is lost without a word."""
+    every_home.table()
+    every_home.view(sql="SELECT region FROM orders WHERE cast(id AS string) = 'a'", dialects=["trino", "duckdb"])
+
+    def replaced(sql: str | None) -> tuple[int, dict[str, str]]:
+        create(every_home.catalog, VIEW, Definition(sql), stager=every_home.stager, replace=True)
+        document = stored_metadata(every_home.catalog, VIEW)
+        return document["metadata"]["current-version-id"], document["texts"]
+
+    first = {
+        "spark": "SELECT region FROM orders WHERE cast(id AS string) = 'a'",
+        "trino": "SELECT region FROM orders WHERE CAST(id AS VARCHAR) = 'a'",
+        "duckdb": "SELECT region FROM orders WHERE CAST(id AS TEXT) = 'a'",
+    }
+    assert replaced(None) == replaced(first["spark"]) == (1, first)
+    version, texts = replaced("SELECT region, amount FROM orders WHERE region RLIKE 'n.*'")
+    assert version == 2
+    assert texts["trino"] == "SELECT region, amount FROM orders WHERE REGEXP_LIKE(region, 'n.*')"
+    assert texts["duckdb"] == "SELECT region, amount FROM orders WHERE REGEXP_MATCHES(region, 'n.*')"
+    with pytest.raises(UnsupportedError, match=r"dialect 'trino': .* would become"):
+        replaced("SELECT region, amount / 2 AS amount FROM orders")
+    assert replaced(None) == (version, texts)
+    every_home.refresh()
+    assert every_home.read() == [{"region": "north", "amount": 10}, {"region": "north", "amount": 5}]
+
+
+def test_a_view_of_another_engine_is_translated_only_if_that_is_requested(every_home: Lake) -> None:
+    """Its text stays the definition: if the other engine replaces it, the translation follows."""
+    if every_home.layout == "table":
+        pytest.skip("a plain view cannot become a view of this layout")
+    every_home.table()
+    text = "SELECT id, region, amount FROM orders WHERE REGEXP_LIKE(region, 'n.*')"
+    every_home.plain_view("daily", {"trino": text})
+    catalog, stager = every_home.catalog, every_home.stager
+    with pytest.raises(InvalidMetadataError, match=r"no SQL in the dialect 'spark' \(it has: trino\).* --transpile"):
+        create(catalog, VIEW, Definition(None, layout=every_home.layout), stager=stager)
+    create(catalog, VIEW, Definition(None, layout=every_home.layout, transpile=True), stager=stager)
+    translated = "SELECT id, region, amount FROM orders WHERE region RLIKE 'n.*'"
+    assert stored_metadata(catalog, VIEW)["texts"] == {"spark": translated, "trino": text}
+    every_home.refresh()
+    first = [{"id": 1, "region": "north", "amount": 10}, {"id": 3, "region": "north", "amount": 5}]
+    assert every_home.read() == first
+    every_home.plain_view("daily", {"trino": 'SELECT id, region, amount FROM "orders" WHERE id = 1'})
+    assert status(catalog, VIEW).state == State.DEFINITION_CHANGED
+    every_home.refresh()
+    assert every_home.read() == first[:1]
+    every_home.plain_view("other", {"trino": "SELECT id, region, CAST(amount AS VARCHAR) AS amount FROM orders"})
+    with pytest.raises(UnsupportedError, match=r"its columns are .*amount long, and .* gives .*amount string"):
+        create(catalog, "sales.other", Definition(None, transpile=True), stager=stager)
 
 
 def test_names_that_need_quoting_work_throughout(every_home: Lake) -> None:
