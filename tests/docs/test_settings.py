@@ -19,7 +19,7 @@ SOURCE = Path(airflow_mv.__file__).parent
 PAGE = SOURCE.parent / "docs" / "reference" / "settings.md"
 #: Keys that only this package writes.
 OWN = {
-    *("storage-table", "storage-table-uuid", "storage-of", "definition", "definition-id"),
+    *("storage-table", "storage-table-uuid", "storage-of", "definition", "definition-id", "partitioning"),
     *("refresh-id", "complete", "fallback", "change-id"),
 }
 
