@@ -24,7 +24,9 @@ from tests.services import (
     POSTGRES_URL_VARIABLE,
     RestServers,
     ServiceUnavailableError,
+    conditional_glue,
     empty_database,
+    empty_glue,
     postgres_database,
     postgres_server,
     rest_servers,
@@ -204,6 +206,19 @@ def s3_server() -> Iterator[str]:
     host, port = server.get_host_and_port()
     yield f"http://{host}:{port}"
     server.stop()
+
+
+@pytest.fixture(scope="session")
+def _glue(s3_server: str) -> Iterator[str]:
+    with conditional_glue():
+        yield f"glue+{s3_server}"
+
+
+@pytest.fixture
+def glue_uri(_glue: str) -> Iterator[str]:
+    """The address of an empty AWS Glue; files are in a local warehouse."""
+    yield _glue
+    empty_glue()
 
 
 @pytest.fixture(scope="session")

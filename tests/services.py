@@ -20,6 +20,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
+import pytest
 from sqlalchemy import URL, create_engine, make_url, text
 from sqlalchemy.exc import OperationalError
 
@@ -145,6 +146,40 @@ def rest_servers() -> Iterator[RestServers]:
     """
     with java_process("LoopbackRest") as jvm:
         yield RestServers(jvm)
+
+
+@contextmanager
+def conditional_glue() -> Iterator[None]:
+    """Let moto's AWS Glue refuse an update of another version than the present one, as the real one does."""
+    from moto.glue.exceptions import GlueClientError
+    from moto.glue.responses import GlueResponse
+
+    plain, create, one_at_a_time = GlueResponse.update_table, GlueResponse.create_table, threading.Lock()
+
+    def update_table(request: GlueResponse) -> Any:
+        with one_at_a_time:
+            given, name = request.parameters, request.parameters["TableInput"]["Name"]
+            present = request.glue_backend.get_table(given["DatabaseName"], name).as_dict()["VersionId"]
+            if given.get("VersionId", present) != present:
+                raise GlueClientError("ConcurrentModificationException", "Update table failed due to another change")
+            return plain(request)
+
+    def create_table(request: GlueResponse) -> Any:
+        with one_at_a_time:
+            return create(request)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(GlueResponse, "update_table", update_table)
+        patch.setattr(GlueResponse, "create_table", create_table)
+        yield
+
+
+def empty_glue() -> None:
+    """Drop all databases of moto's AWS Glue."""
+    from moto.glue.models import glue_backends
+
+    for region in glue_backends["123456789012"].values():
+        region.databases.clear()
 
 
 @contextmanager

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import re
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -44,6 +46,30 @@ NO_ANSWER = (
 #: early, too many requests, client closed the connection.
 UNPROVEN = frozenset({404, 408, 425, 429, 499})
 _LONGEST = 300
+#: The base classes of the errors of clients that may not be installed, by module.
+_CLIENTS = {"botocore.exceptions": ("BotoCoreError", "ClientError")}
+#: AWS' codes for credentials that are wrong or expired. Its message may quote the request, with a session token.
+_BAD_CREDENTIALS = re.compile(
+    r"(?i)expired.?token|invalid.?client.?token|unrecognized.?client|signature|access.?key|auth"
+)
+_FORBIDDEN = re.compile(r"(?i)access.?denied|forbidden|unauthorized.?operation")
+_BUSY = re.compile(r"(?i)throttl|too.?many|request.?limit|timeout|concurrent|not.?ready|internal|unavailable")
+#: botocore's errors for a configuration without which it sends nothing.
+_NO_CREDENTIALS = re.compile(r"Credential|Profile|Region|Token|SSO|InvalidConfig|ConfigParse|ConfigNotFound")
+_STATUS_OF_SERVER = 500
+_CREDENTIALS_ADVICE = "check the AWS credentials and region, in the catalog's properties or of this machine"
+
+
+def client_errors() -> tuple[type[Exception], ...]:
+    """Return the errors of AWS' client, if it is loaded."""
+    # Only a loaded module can raise an error, and importing AWS' client takes long.
+    found = [(sys.modules[module], names) for module, names in _CLIENTS.items() if module in sys.modules]
+    return tuple(getattr(module, name) for module, names in found for name in names)
+
+
+def refusals() -> tuple[type[Exception], ...]:
+    """Return the errors of a commit that are answers, or were raised before anything was sent."""
+    return (NoSuchTableError, NotImplementedError, RESTError, *client_errors())
 
 
 @contextmanager
@@ -78,6 +104,28 @@ def answered(catalog: str, what: str) -> Iterator[None]:
         raise InvalidMetadataError(
             f"catalog {catalog!r}: its answer to {what} cannot be read ({type(error).__name__})"
         ) from None
+    except client_errors() as error:
+        raise _of_client(catalog, what, error) from None
+
+
+def _of_client(catalog: str, what: str, error: Exception) -> MaterializedViewError:
+    """Translate an error of AWS' client."""
+    response = getattr(error, "response", None)
+    if not isinstance(response, dict):
+        if _NO_CREDENTIALS.search(type(error).__name__):
+            return ConfigurationError(f"catalog {catalog!r}, {what}: {brief(error)}; {_CREDENTIALS_ADVICE}")
+        return CatalogUnavailableError(f"catalog {catalog!r} did not answer to {what}: {brief(error)}")
+    code = str(response.get("Error", {}).get("Code", ""))
+    status = response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
+    if status >= _STATUS_OF_SERVER or status in UNPROVEN or _BUSY.search(code):
+        return CatalogUnavailableError(f"catalog {catalog!r} did not answer to {what}: {brief(error)}")
+    if _FORBIDDEN.search(code):
+        return ConfigurationError(f"catalog {catalog!r} forbids {what}: {brief(error)}")
+    if _BAD_CREDENTIALS.search(code):
+        return ConfigurationError(
+            f"catalog {catalog!r} refused the credentials ({code}) for {what}; {_CREDENTIALS_ADVICE}"
+        )
+    return UnsupportedError(f"catalog {catalog!r} cannot do {what}: {brief(error)}")
 
 
 def refusal_of(catalog: str, what: str, error: Exception) -> MaterializedViewError | None:

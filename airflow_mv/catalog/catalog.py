@@ -13,7 +13,7 @@ from typing import Any
 from pyiceberg.catalog import Catalog, load_catalog
 from pyiceberg.catalog.rest import RestCatalog
 from pyiceberg.catalog.sql import SqlCatalog
-from pyiceberg.exceptions import NoSuchNamespaceError, NoSuchTableError
+from pyiceberg.exceptions import NoSuchNamespaceError, NoSuchTableError, NotInstalledError
 from pyiceberg.table import Table
 from pyiceberg.utils.config import Config
 from sqlalchemy.exc import DBAPIError
@@ -26,6 +26,7 @@ from airflow_mv.catalog.layouts import STORED_LAYOUTS, stored_layout
 from airflow_mv.catalog.limits import opening
 from airflow_mv.catalog.listing import is_local
 from airflow_mv.catalog.loaded import LoadedStorage, LoadedView, Located
+from airflow_mv.catalog.metastores import GlueTables, metastore_of, require_name
 from airflow_mv.catalog.neighbours import Neighbour, from_files, from_server
 from airflow_mv.catalog.places import check_regular, lies_in
 from airflow_mv.catalog.pyiceberg_compat import session_of
@@ -79,6 +80,7 @@ class MaterializedViewCatalog:
     """
 
     _rest: RestViews | None = None
+    _metastore: GlueTables | None = None
 
     def __init__(self, catalog: Catalog | str) -> None:
         self._catalog = open_configured(catalog) if isinstance(catalog, str) else catalog
@@ -88,7 +90,8 @@ class MaterializedViewCatalog:
         self._pointers = SqlPointers(self._catalog) if isinstance(self._catalog, SqlCatalog) else None
         self._rest = RestViews(self._catalog) if isinstance(self._catalog, RestCatalog) else None
         self.tables = StorageTables(self._catalog, self.files)
-        self._table_views = TableViews(self._catalog, self.files, self.tables, self._pointers)
+        self._metastore = metastore_of(self._catalog)
+        self._table_views = TableViews(self._catalog, self.files, self.tables, self._pointers or self._metastore)
         restrain(self._catalog)
         flush_table_commits(self._catalog)
         hide_secrets(self.properties)
@@ -108,9 +111,9 @@ class MaterializedViewCatalog:
     @property
     def holds_views(self) -> bool:
         """Whether materialized views can be in this catalog; base tables can be in any."""
-        return self._pointers is not None or (
-            self._rest is not None and (self._rest.supported or self._rest.commits_tables)
-        )
+        if self._rest is not None:
+            return self._rest.supported or self._rest.commits_tables
+        return self._pointers is not None or self._metastore is not None
 
     @property
     def _lists_tables(self) -> bool:
@@ -120,7 +123,9 @@ class MaterializedViewCatalog:
     @property
     def _has_view_entries(self) -> bool:
         """Whether the catalog itself has views, beside tables. If it can have neither, the request for views fails."""
-        return self._rest is None or self._rest.supported or not self._lists_tables
+        if self._rest is None:
+            return self._metastore is None
+        return self._rest.supported or not self._lists_tables
 
     @property
     def layouts(self) -> tuple[Layout, ...]:
@@ -132,7 +137,7 @@ class MaterializedViewCatalog:
         found = [
             layout
             for layout in STORED_LAYOUTS.values()
-            if (self._rest is None or not layout.swaps_pointers) and (self._has_view_entries or not layout.needs_views)
+            if (self.has_rows or not layout.swaps_pointers) and (self._has_view_entries or not layout.needs_views)
         ]
         chosen = self.properties.get(LAYOUT_PROPERTY)
         found.sort(key=lambda item: (item.name != chosen, not item.swaps_pointers, not item.needs_views))
@@ -147,6 +152,11 @@ class MaterializedViewCatalog:
     def locates_at_once(self) -> bool:
         """Whether many names can be located in one query, consistently. Otherwise each name needs a request."""
         return self._pointers is not None
+
+    @property
+    def tells_locations(self) -> bool:
+        """Whether the catalog tells a table's metadata file without its content. A REST server returns both."""
+        return self._rest is None
 
     def opened(self) -> dict[str, MaterializedViewCatalog]:
         """This catalog and the others that have been opened so far, by name."""
@@ -178,15 +188,17 @@ class MaterializedViewCatalog:
         """
         identifier = self.identify(view)
         found, located = None, None
-        if self._rest is None:
+        if self._rest is not None:
+            found = self._rest.load(identifier) if self._has_view_entries else None
+            located = None if found else self._load_table(identifier)
+        elif self._has_view_entries:
             location, kind = self._views.get(identifier)
             if kind == VIEW:
                 with repairable(identifier):
                     return self.require_own(self.load_at(identifier, location or ""))
             located = Located("table", location) if location else None
         else:
-            found = self._rest.load(identifier) if self._has_view_entries else None
-            located = None if found else self._load_table(identifier)
+            located = self._locate_own([identifier]).get(identifier)
         found = found or self._table_view(identifier, located)
         if found is None:
             what = f"{identifier} is a table, not a view" if located else f"there is no view {identifier}"
@@ -300,7 +312,7 @@ class MaterializedViewCatalog:
     def exists(self, view: str | Identifier) -> bool:
         """Whether the catalog holds a view of this name, or one that cannot be read."""
         identifier = self.identify(view)
-        if self._rest is None and self._views.get(identifier)[1] == VIEW:
+        if self._pointers is not None and self._pointers.get(identifier)[1] == VIEW:
             return True  # even if its metadata file is lost
         try:
             self.load(identifier)
@@ -315,9 +327,12 @@ class MaterializedViewCatalog:
 
         Raises:
             NotFoundError: The namespace does not exist.
+            InvalidIdentifierError: The catalog does not accept the name.
             ConfigurationError: The catalog has no warehouse, or stores may read the warehouse's or the namespace's
                 location in different ways.
         """
+        if self._metastore is not None:
+            require_name(self._metastore.service, view)
         base = self._folder_of(view.namespace)
         if not self.chooses_locations:
             return CHOSEN_BY_THE_CATALOG
@@ -473,7 +488,7 @@ class MaterializedViewCatalog:
     def neighbours(self, own: frozenset[str]) -> tuple[Neighbour, ...]:
         """Return the other tables and views, and where their files are.
 
-        For a SQL catalog these are all in its database, of any catalog name; for a REST catalog those that it lists.
+        For a SQL catalog these are all in its database, of any catalog name; for another one those that it lists.
 
         Args:
             own: Names to leave out, each with its parts joined by dots.
@@ -481,6 +496,9 @@ class MaterializedViewCatalog:
         if self._rest is not None:
             return tuple(from_server(self._catalog, self._rest, own))
         rows = self._pointers.locations() if self._pointers else []
+        if self._metastore is not None:
+            listed = self._metastore.tables(None)
+            rows = [(".".join((self.name, *space, name)), location) for space, name, location in listed]
         return tuple(from_files(self.files, [row for row in rows if row[0] not in own]))
 
     # -- base tables ---------------------------------------------------------------------------
@@ -496,6 +514,9 @@ class MaterializedViewCatalog:
         return found
 
     def _locate_own(self, identifiers: Sequence[Identifier]) -> dict[Identifier, Located]:
+        if self._metastore is not None:
+            places = {item: self._metastore.location(item) for item in identifiers}
+            return {item: Located("table", location) for item, location in places.items() if location}
         if self._pointers is None:
             return {
                 item: located for item in identifiers if (located := self._load_table(item) or self._load_view(item))
@@ -587,11 +608,15 @@ class MaterializedViewCatalog:
 
     @property
     def _views(self) -> SqlPointers:
+        if self._metastore is not None:
+            raise UnsupportedError(
+                f"catalog {self.name!r} ({self._metastore.service}) has materialized views that are tables (layout "
+                "'table'), and no other views"
+            )
         if self._pointers is None:
             raise UnsupportedError(
-                f"catalog {self.name!r} ({type(self._catalog).__name__}) holds no views; "
-                "materialized views need a SQL catalog (type=sql) or a REST catalog with views, base tables may be "
-                "anywhere"
+                f"catalog {self.name!r} ({type(self._catalog).__name__}) holds no materialized views; they need a SQL "
+                "catalog (type=sql), a REST catalog (type=rest) or AWS Glue (type=glue), base tables may be anywhere"
             )
         return self._pointers
 
@@ -650,6 +675,9 @@ def catalog_errors(what: str, properties: Mapping[str, Any]) -> Iterator[None]:
             yield
     except MaterializedViewError:
         raise
+    except NotInstalledError as error:
+        extra = without_secrets(str(error), properties).replace("pyiceberg[", "airflow-mv[")
+        raise ConfigurationError(f"{what} cannot be opened: {extra}") from None
     except (DBAPIError, OSError, *AWAY) as error:
         said = str(getattr(error, "orig", None) or error).strip().partition("\n")[0]
         notes = getattr(getattr(error, "orig", None) or error, "__notes__", ())

@@ -15,8 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from pyiceberg.catalog import Catalog
-from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.catalog import Catalog, MetastoreCatalog
 from pyiceberg.io import FileIO
 from pyiceberg.manifest import ManifestEntryStatus
 from pyiceberg.table.metadata import TableMetadata as IcebergMetadata
@@ -91,8 +90,8 @@ def flush_snapshots(io: FileIO, manifest_lists: Mapping[int, str], folders: tupl
 
 
 def flush_table_commits(catalog: Catalog) -> None:
-    """Make pyiceberg flush the metadata file of a commit before it moves the table's pointer in a SQL database."""
-    if not isinstance(catalog, SqlCatalog):
+    """Make pyiceberg flush the metadata file of a commit before it moves the table's pointer."""
+    if not isinstance(catalog, MetastoreCatalog):
         return
 
     def flushed(inner: WriteMetadata) -> WriteMetadata:

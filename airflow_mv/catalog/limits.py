@@ -28,8 +28,9 @@ from functools import partial
 from io import BytesIO
 from typing import Any
 
-from pyiceberg.catalog import AVAILABLE_CATALOGS, Catalog, CatalogType
+from pyiceberg.catalog import AVAILABLE_CATALOGS, BOTOCORE_SESSION, Catalog, CatalogType
 from pyiceberg.catalog.sql import DEFAULT_POOL_PRE_PING_VALUE
+from pyiceberg.exceptions import NotInstalledError
 from pyiceberg.types import strtobool
 from requests import PreparedRequest, Request, RequestException, Response, Session
 from requests.exceptions import ConnectionError as RequestsConnectionError
@@ -147,6 +148,10 @@ CONNECT_SECONDS = 10.0
 #: Properties of pyiceberg's FileIO for S3: seconds for a connection, and for one answer. The store's client tries a
 #: few times.
 STORE_LIMITS = {"s3.connect-timeout": f"{CONNECT_SECONDS:g}", "s3.request-timeout": "20"}
+#: Seconds for one answer of AWS Glue, and how often a request without an answer is repeated. All copies of a change
+#: name the version that they replace, so one at most is applied.
+GLUE_SECONDS = 20.0
+GLUE_RETRIES = 3
 #: PostgreSQL's own settings, for one transaction at a time: a pooler may give the connection to others.
 SERVER_LIMITS = {
     "lock_timeout": "10s",
@@ -385,6 +390,23 @@ class BoundedRestCatalog(PreparedRestCatalog):
         bound_session(session, answer_seconds(self.properties))
 
 
+def bounded_glue(name: str, properties: Mapping[str, Any]) -> Catalog:
+    """Return a Glue catalog with timeouts. Its client is loaded only here: it may not be installed."""
+    try:
+        from botocore.config import Config
+        from botocore.session import Session as AwsSession
+        from pyiceberg.catalog.glue import GLUE_MAX_RETRIES, GlueCatalog
+    except ImportError:
+        raise NotInstalledError("AWS Glue's client is not installed: pip install 'pyiceberg[glue]'") from None
+
+    session = AwsSession()
+    session.set_default_client_config(Config(connect_timeout=CONNECT_SECONDS, read_timeout=GLUE_SECONDS))
+    retries = int(properties.get(GLUE_MAX_RETRIES, GLUE_RETRIES))
+    catalog = GlueCatalog(name, **{**properties, GLUE_MAX_RETRIES: retries, BOTOCORE_SESSION: session})
+    catalog.properties = dict(properties)
+    return catalog
+
+
 @contextmanager
 def opening() -> Iterator[None]:
     """Make pyiceberg create catalogs with timeouts, in this thread, until the block ends."""
@@ -447,10 +469,19 @@ def _given_up(response: Response, *why: str) -> RequestException:
     return error
 
 
-def _bounded_where_opened(make: Any, bounded: type[Catalog], name: str, properties: Any) -> Catalog:
-    return bounded(name, **properties) if _opening.get() else make(name, properties)
+def _bounded_sql(name: str, properties: Any) -> Catalog:
+    return BoundedSqlCatalog(name, **properties)
 
 
-for _kind, _bounded in ((CatalogType.SQL, BoundedSqlCatalog), (CatalogType.REST, BoundedRestCatalog)):
+def _bounded_rest(name: str, properties: Any) -> Catalog:
+    return BoundedRestCatalog(name, **properties)
+
+
+def _where_opened(make: Any, bounded: Callable[[str, Any], Catalog], name: str, properties: Any) -> Catalog:
+    return (bounded if _opening.get() else make)(name, properties)
+
+
+_BOUNDED_KINDS = {CatalogType.SQL: _bounded_sql, CatalogType.REST: _bounded_rest, CatalogType.GLUE: bounded_glue}
+for _kind, _bounded in _BOUNDED_KINDS.items():
     # Other code in this process that opens catalogs gets pyiceberg's own classes.
-    AVAILABLE_CATALOGS[_kind] = partial(_bounded_where_opened, AVAILABLE_CATALOGS[_kind], _bounded)
+    AVAILABLE_CATALOGS[_kind] = partial(_where_opened, AVAILABLE_CATALOGS[_kind], _bounded)

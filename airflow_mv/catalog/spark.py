@@ -194,10 +194,20 @@ _UNSUPPORTED = {
     "auth": ("rest.auth.type", "Spark's REST client is configured by rest.auth.* properties"),
     "ssl": ("ssl", "Java trusts the certificates in its trust store"),
     "py-catalog-impl": ("catalog-impl", "name its Java counterpart"),
-    "glue.access-key-id": ("client.credentials-provider", "Spark's Glue client takes a provider class"),
     "adls.client-secret": ("adls.token-credential-provider", "Spark's ADLS client takes a provider class"),
     "adls.credential": ("adls.token-credential-provider", "Spark's ADLS client takes a provider class"),
 }
+
+
+_GLUE_CREDENTIALS = (
+    "client.credentials-provider",
+    "Spark's Glue client takes credentials from the driver's environment (AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, "
+    "AWS_PROFILE, the machine's role). Set them there and remove the property, or name a provider class",
+)
+#: Credentials that Python's Glue client uses and Spark's does not. Without a word Spark would use others.
+_UNSUPPORTED_IN_GLUE = dict.fromkeys(
+    ("glue.access-key-id", "client.access-key-id", "glue.profile-name", "client.profile-name"), _GLUE_CREDENTIALS
+)
 
 
 def _refuse_unsupported(name: str, own: Mapping[str, str], overridden: set[str]) -> None:
@@ -207,7 +217,8 @@ def _refuse_unsupported(name: str, own: Mapping[str, str], overridden: set[str])
                 f"catalog {name!r}: the property {key!r} is not handed to the JDBC driver: such properties may load "
                 f"any class. If it is wanted, say so with 'spark.sql.catalog.{name}.{key}'."
             )
-    for key, (settles, advice) in _UNSUPPORTED.items():
+    is_glue = own.get("type", "").lower() == "glue" and "client.factory" not in own.keys() | overridden
+    for key, (settles, advice) in {**_UNSUPPORTED, **(_UNSUPPORTED_IN_GLUE if is_glue else {})}.items():
         if key in own and not {settles} & (overridden | (own.keys() - {key})):
             raise ConfigurationError(
                 f"catalog {name!r}: Spark cannot use the property {key!r}: {advice}. "

@@ -23,16 +23,16 @@ from pyiceberg.catalog.rest import RestCatalog
 from pyiceberg.exceptions import (
     CommitFailedException,
     NoSuchNamespaceError,
-    RESTError,
     TableAlreadyExistsError,
 )
 from pyiceberg.table import CreateTableTransaction, StagedTable, Table
 from pyiceberg.table.metadata import new_table_metadata
 from pyiceberg.table.update.snapshot import ManageSnapshots
 
-from airflow_mv.catalog.answers import NO_ANSWER, answered, brief, refusal_of
+from airflow_mv.catalog.answers import NO_ANSWER, answered, brief, refusal_of, refusals
 from airflow_mv.catalog.files import MetadataFiles
 from airflow_mv.catalog.loaded import Holder, LoadedView
+from airflow_mv.catalog.metastores import GlueTables
 from airflow_mv.catalog.neighbours import read_places
 from airflow_mv.catalog.sql import SqlPointers
 from airflow_mv.catalog.tables import StorageTables, TableChange
@@ -164,13 +164,13 @@ class TableViews:
         catalog: A catalog whose table commits check their requirements.
         files: The store behind it.
         tables: Its tables.
-        pointers: Its rows, if it is a database.
+        entries: Its entries, if they name the tables' metadata files. A REST server has none.
     """
 
     def __init__(
-        self, catalog: Catalog, files: MetadataFiles, tables: StorageTables, pointers: SqlPointers | None
+        self, catalog: Catalog, files: MetadataFiles, tables: StorageTables, entries: SqlPointers | GlueTables | None
     ) -> None:
-        self._catalog, self._files, self._tables, self._pointers = catalog, files, tables, pointers
+        self._catalog, self._files, self._tables, self._entries = catalog, files, tables, entries
         self._ordinary: dict[Identifier, float] = {}
 
     def names(self, namespace: tuple[str, ...] | None) -> list[Identifier]:
@@ -206,8 +206,8 @@ class TableViews:
         return DEFINITION_PROPERTY in properties and properties.get(STORAGE_OF_PROPERTY) == name.within_catalog
 
     def _listed(self, namespace: tuple[str, ...] | None) -> Iterator[_Listed]:
-        if self._pointers is not None:
-            for space, name, location in self._pointers.tables(namespace):
+        if self._entries is not None:
+            for space, name, location in self._entries.tables(namespace):
                 yield from self._legal(space, name, location)
             return
         with answered(self._catalog.name, "listing tables"):
@@ -250,7 +250,7 @@ class TableViews:
         """
         like = self._tables.open(template)
         self._ordinary.pop(view, None)
-        if self._pointers is not None:
+        if self._entries is not None:
             self._tables.require_clock_at(metadata.location, f"view {view}")
         try:
             with answered(self._catalog.name, f"creating view {view}"):
@@ -301,7 +301,7 @@ class TableViews:
             creation.commit_transaction()
         except NO_ANSWER as error:
             raise CommitStateUnknownError(f"view {view}: no answer to its creation: {brief(error)}") from None
-        except (NotImplementedError, RESTError) as error:
+        except refusals() as error:
             refusal = refusal_of(self._catalog.name, f"creating view {view}", error)
             raise CommitStateUnknownError(f"view {view}: its creation was refused: {brief(error)}", refusal) from None
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from pyiceberg.catalog import Catalog
 from pyiceberg.catalog.rest import RestCatalog
-from pyiceberg.exceptions import CommitFailedException, NoSuchTableError, RESTError, ValidationError
+from pyiceberg.exceptions import CommitFailedException, NoSuchTableError, ValidationError
 from pyiceberg.table import Table
 from pyiceberg.table.refs import SnapshotRefType
 from pyiceberg.table.update import (
@@ -36,7 +36,7 @@ from pyiceberg.table.update import (
     TableUpdate,
 )
 
-from airflow_mv.catalog.answers import NO_ANSWER, answered, brief, refusal_of
+from airflow_mv.catalog.answers import NO_ANSWER, answered, brief, refusal_of, refusals
 from airflow_mv.catalog.files import MetadataFiles
 from airflow_mv.catalog.loaded import LoadedView
 from airflow_mv.catalog.untrusted_input import require_no_writer
@@ -197,7 +197,7 @@ class StorageTables:
                 return None
             except NO_ANSWER as error:
                 raise CommitStateUnknownError(f"table {name}: no answer to a commit: {brief(error)}") from None
-            except (NoSuchTableError, NotImplementedError, RESTError) as error:
+            except refusals() as error:
                 refusal = refusal_of(self._catalog.name, f"a commit to table {name}", error)
                 raise CommitStateUnknownError(f"table {name}: a commit was refused: {brief(error)}", refusal) from None
 

@@ -11,6 +11,7 @@ import math
 import signal
 import sys
 import threading
+import traceback
 import unicodedata
 from collections.abc import Callable, Mapping, Sequence
 from datetime import date, datetime
@@ -24,6 +25,7 @@ from rich.console import Console
 from airflow_mv.catalog import MaterializedViewCatalog
 from airflow_mv.checks import read_checks
 from airflow_mv.errors import ConfigurationError, InvalidIdentifierError, InvalidMetadataError, MaterializedViewError
+from airflow_mv.redaction import shortened
 from airflow_mv.refresh.stagers import InProcessStager
 from airflow_mv.spec.identifiers import Identifier, split
 from airflow_mv.spec.interval import Span
@@ -40,6 +42,12 @@ err = Console(stderr=True, highlight=False, soft_wrap=True, emoji=False)
 DIFFERENT = 4
 
 Command = Callable[..., None]
+
+#: The most characters of an unexpected error, and of its trace.
+_LONGEST = 500
+_LONGEST_TRACE = 20_000
+
+log = logging.getLogger(__name__)
 
 #: Unicode categories: control characters and halves of surrogate pairs.
 _CONTROL = ("Cc", "Cs")
@@ -64,8 +72,20 @@ def guarded(command: Command) -> Command:
         except OSError as error:
             _print_error(error, f"{type(error).__name__}: {error}", as_json=as_json, retryable=False)
             sys.exit(1)
+        except (click.ClickException, click.exceptions.Exit, click.Abort):
+            raise
+        except Exception as error:  # noqa: BLE001 (an error of a library, which this package should have translated)
+            log.info("%s", shortened(traceback.format_exc(), _LONGEST_TRACE))
+            _print_error(error, _unexpected(error), as_json=as_json, retryable=False)
+            sys.exit(1)
 
     return run
+
+
+def _unexpected(error: Exception) -> str:
+    """Describe an error of a library as one line, without secrets and without a stack trace of Java."""
+    text = str(error).partition("\n\tat ")[0]
+    return f"unexpected {type(error).__name__}: {shortened(text, _LONGEST)}. `--verbose` shows where it was raised"
 
 
 def _end_on_signals() -> None:

@@ -122,7 +122,7 @@ class Survey:
 
 def _moved(catalog: MaterializedViewCatalog, known: Mapping[Identifier, ViewRow]) -> list[Identifier]:
     """Return the views whose rows are outdated."""
-    if not catalog.chooses_locations:  # a REST catalog returns a pointer only with the full metadata
+    if not catalog.tells_locations:
         return list(known)
     names = list(dict.fromkeys(name for row in known.values() for name in row.pointers or ()))
     located = catalog.locate(names) if names else {}

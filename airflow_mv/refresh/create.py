@@ -160,19 +160,19 @@ class Definition:
             raise ConfigurationError(f"there is no layout {wanted!r}; there are: {', '.join(sorted(STORED_LAYOUTS))}")
         if wanted not in catalog.layouts:
             raise UnsupportedError(
-                f"catalog {catalog.name!r} {_lacking(STORED_LAYOUTS[wanted])}, which the layout {wanted!r} needs: use "
-                f"the layout {catalog.layouts[0]!r}"
+                f"catalog {catalog.name!r} {_lacking(catalog, STORED_LAYOUTS[wanted])}, which the layout {wanted!r} "
+                f"needs: use the layout {catalog.layouts[0]!r}"
             )
         if has not in (None, wanted):
             raise UnsupportedError(f"the view has the layout {has!r}: to change it, drop the view and create it again")
         return wanted
 
 
-def _lacking(layout: StoredLayout) -> str:
+def _lacking(catalog: MaterializedViewCatalog, layout: StoredLayout) -> str:
     """Return what a catalog lacks that does not support a layout."""
     if layout.swaps_pointers:
         return "cannot compare and swap the pointer of a view"
-    return "has no views (its server's configuration names no view endpoints)"
+    return "has no views" if catalog.tells_locations else "has no views (its server names no view endpoints)"
 
 
 def create(

@@ -6,12 +6,13 @@ from __future__ import annotations
 import functools
 import logging
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from airflow_mv.catalog import LoadedStorage, MaterializedViewCatalog
 from airflow_mv.catalog.spark import SparkSettings, spark_settings
-from airflow_mv.errors import MaterializedViewError
+from airflow_mv.errors import JobError, MaterializedViewError
 from airflow_mv.script import Outcome, Script
 
 if TYPE_CHECKING:
@@ -61,6 +62,26 @@ def _store_clock(catalog: MaterializedViewCatalog, script: Script) -> Callable[[
     return store_ms
 
 
+@contextmanager
+def spark_errors(what: str) -> Iterator[None]:
+    """Translate the errors of Spark, which have no common base.
+
+    Args:
+        what: What Spark does, for the message.
+
+    Raises:
+        JobError: Spark's reason, without its stack trace.
+    """
+    try:
+        yield
+    except MaterializedViewError:
+        raise
+    except Exception as error:  # noqa: BLE001
+        from airflow_mv.job.run import reason
+
+        raise JobError(f"{what}: {reason(error)}") from None
+
+
 def stored_rows(spark: SparkSession, view: Identifier, storage: LoadedStorage, snapshot_id: int | None) -> DataFrame:
     """Return a storage table's rows at a snapshot, by the table's name if it has one; ``None`` for the current rows.
 
@@ -73,7 +94,7 @@ def stored_rows(spark: SparkSession, view: Identifier, storage: LoadedStorage, s
     from airflow_mv.job.reader import TableReader
     from airflow_mv.job.session import made_active
 
-    with made_active(spark):
+    with made_active(spark), spark_errors(f"reading the rows of view {view}"):
         frame: DataFrame = storage.frame(TableReader(spark, view.catalog, snapshot_id))
         return frame
 

@@ -15,7 +15,7 @@ from airflow_mv.freshness.observe import Observation, observe
 from airflow_mv.freshness.state import State
 from airflow_mv.quoting import quote
 from airflow_mv.refresh.inputs import load_tables, renamed_columns, tables_at_snapshots, with_own_columns
-from airflow_mv.refresh.stagers import stored_rows
+from airflow_mv.refresh.stagers import spark_errors, stored_rows
 from airflow_mv.refresh.statements import SESSION_CONFS, renamed
 from airflow_mv.spec.identifiers import Identifier
 from airflow_mv.spec.interval_parts import parts_of
@@ -161,8 +161,8 @@ def _compared(spark: SparkSession, observation: Observation, record: RefreshReco
     """Compare the rows, with the session settings of a refresh: the query may depend on the time zone."""
     from airflow_mv.job.session import temporary_settings
 
-    with temporary_settings(spark, dict(SESSION_CONFS)):
-        view, storage = observation.view.identifier, observation.storage
+    view, storage = observation.view.identifier, observation.storage
+    with spark_errors(f"verifying view {view}"), temporary_settings(spark, dict(SESSION_CONFS)):
         stored = _comparable(stored_rows(spark, view, storage, storage.rows_snapshot))
         recomputed = _comparable(spark.sql(query))
         return Verification(

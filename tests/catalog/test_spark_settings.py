@@ -57,6 +57,7 @@ def test_a_password_is_decoded_and_is_never_in_the_url(scheme: str) -> None:
         ({"token": SECRET}, "type"),
         ({"type": "rest", "uri": "http://h", "auth": SECRET}, "auth"),
         ({"type": "glue", "glue.access-key-id": SECRET}, "glue.access-key-id"),
+        ({"type": "glue", "client.access-key-id": SECRET}, "client.access-key-id"),
         ({"type": "glue", "adls.account-key": SECRET, "warehouse": "abfss://x"}, "adls.account-name"),
     ],
 )
@@ -129,6 +130,7 @@ def test_s3_properties_are_translated_to_java_s_names() -> None:
             "s3.endpoint": "http://minio:9000",
             "s3.connect-timeout": "1.5",
             "client.access-key-id": "AK",
+            "client.credentials-provider": "software.amazon.awssdk.auth.credentials.DefaultCredentialsProvider",
             "s3.role-arn": "arn:x",
         },
     )

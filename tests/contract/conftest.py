@@ -16,21 +16,26 @@ from tests.builders import Lake, lake
 #: The address fixture and the layout of each lake: every layout in each catalog that supports it.
 HOMES = {
     f"{home}-{layout.name}": (f"{home}_uri", layout.name)
-    for home in ("sqlite", "postgres", "rest")
+    for home in ("sqlite", "postgres", "rest", "glue")
     for layout in STORED_LAYOUTS.values()
-    if home != "rest" or not layout.swaps_pointers
+    if (home in ("sqlite", "postgres") or not layout.swaps_pointers) and (home != "glue" or not layout.needs_views)
 }
 _FOLDER = Path(__file__).parent
 _MARKS = {"postgres_uri": [pytest.mark.postgres], "rest_uri": [pytest.mark.rest]}
 #: Each catalog and each layout occurs among the others; their other combinations add little.
 _SLOW = ("sqlite-registered", "postgres-pointed", "postgres-table")
-#: A test with both homes of a pair runs with one of them in the normal run, and with the other in the long run.
-_TURNS = (("postgres-registered", "rest-registered"), ("sqlite-table", "rest-table"))
+#: A test with several homes of a group runs with one of them in the normal run, and with the others in the long run.
+_TURNS = (("postgres-registered", "rest-registered"), ("sqlite-table", "rest-table", "glue-table"))
 
 
 def home_parameter(name: str) -> ParameterSet:
     """A lake with the marks of the services that it needs."""
     return pytest.param(name, marks=[*_MARKS.get(HOMES[name][0], []), *([pytest.mark.slow] if name in _SLOW else [])])
+
+
+def takes_turn(home: str | None, turn: int) -> bool:
+    """Whether a home is the one of its group that the normal run has in this turn; true for one without a group."""
+    return not any(home in group and home != group[turn % len(group)] for group in _TURNS)
 
 
 @pytest.fixture(params=[home_parameter(name) for name in HOMES])
@@ -49,15 +54,14 @@ def registered_home(request: pytest.FixtureRequest, warehouse: Path) -> Iterator
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Let the catalogs of a pair take turns, by the name of the test and its other parameters.
+    """Let the catalogs of a group take turns, by the name of the test and its other parameters.
 
     Most faults are planted above the catalog.
     """
     for item in items:
         if isinstance(item, pytest.Function) and item.path.is_relative_to(_FOLDER) and hasattr(item, "callspec"):
             home = _home(item.callspec.params)
-            turn = zlib.crc32(item.name.replace(home or "", "").encode()) % 2
-            if any(home == pair[turn] for pair in _TURNS):
+            if not takes_turn(home, zlib.crc32(item.name.replace(home or "", "").encode())):
                 item.add_marker(pytest.mark.slow)
 
 

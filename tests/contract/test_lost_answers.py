@@ -27,7 +27,7 @@ from airflow_mv.refresh.verify import verify_files
 from airflow_mv.spec.identifiers import Identifier
 from tests.branches import create_branch
 from tests.builders import QUERY, Lake, orders
-from tests.contract.conftest import HOMES, home_parameter
+from tests.contract.conftest import HOMES, home_parameter, takes_turn
 from tests.contract.support import VIEW
 from tests.faults import (
     Clock,
@@ -137,14 +137,12 @@ def prepare(home: Lake, kind: Kind) -> None:
 def _cases() -> Iterator[ParameterSet]:
     """Every kind of change with every fault on every lake.
 
-    The faults are planted above the catalog. So of the two catalogs with the registered layout, and of two with the
-    layout ``table``, each has every kind and every fault, but only the long run has every pair of them in both.
+    The faults are planted above the catalog. So of the catalogs with the registered layout, and of those with the
+    layout ``table``, each has every kind and every fault, but only the long run has every pair of them in each.
     """
     for (number, kind), (turn, fault), name in product(enumerate(KINDS), enumerate(FAULTS), HOMES):
-        rarely = (
-            name in (("postgres-registered", "sqlite-table"), ("rest-registered", "rest-table"))[(number + turn) % 2]
-        )
-        marks = [*home_parameter(name).marks, *([pytest.mark.slow] if rarely else [])]
+        rarely = [] if takes_turn(name, number + turn) else [pytest.mark.slow]
+        marks = [*home_parameter(name).marks, *rarely]
         yield pytest.param(name, kind, fault, marks=marks, id=f"{name}-{kind.__name__}-{fault}")
 
 
