@@ -142,7 +142,7 @@ def clock() -> Clock:
 
 
 @contextmanager
-def _or_skip(service: AbstractContextManager[Service]) -> Iterator[Service]:
+def or_skip(service: AbstractContextManager[Service]) -> Iterator[Service]:
     with ExitStack() as stack:
         try:
             server = stack.enter_context(service)
@@ -157,7 +157,7 @@ def _or_skip(service: AbstractContextManager[Service]) -> Iterator[Service]:
 
 @pytest.fixture(scope="session")
 def _postgres() -> Iterator[URL]:
-    with _or_skip(postgres_server()) as server:
+    with or_skip(postgres_server()) as server:
         yield server
 
 
@@ -177,7 +177,7 @@ def postgres_uri(_database: str) -> Iterator[str]:
 @pytest.fixture(scope="session")
 def rest_jvm() -> Iterator[RestServers]:
     """A JVM that serves REST catalogs over SQL catalogs: ``with rest_jvm.serve(uri, warehouse) as address``."""
-    with _or_skip(rest_servers()) as servers:
+    with or_skip(rest_servers()) as servers:
         yield servers
 
 
@@ -237,7 +237,7 @@ def browser() -> Iterator[Browser]:
     """The system's Chromium, closed after each module, because no other event loop can run in this thread meanwhile."""
     from tests.plugin.served import chromium  # it imports Playwright
 
-    with _or_skip(chromium()) as found:
+    with or_skip(chromium()) as found:
         yield found
 
 
@@ -246,5 +246,5 @@ def reference() -> Iterator[Reference]:
     """Iceberg's Java implementation, which reads files of this package and writes files for it."""
     from tests.rest.reference import Reference  # it imports pyiceberg
 
-    with _or_skip(java_process("Reference")) as jvm:
+    with or_skip(java_process("Reference")) as jvm:
         yield Reference(jvm)

@@ -43,7 +43,7 @@ def java_command(main: str, *args: str, options: tuple[str, ...] = ()) -> list[s
     Raises:
         ServiceUnavailableError: Java or Maven is not installed, or Maven could not fetch the jars.
     """
-    java, folder = _program("java"), prepared()
+    java, folder = program("java"), prepared()
     quick = [str(local_files())] if local_files().exists() else []
     path = os.pathsep.join((*quick, str(folder / "classes"), (folder / "classpath").read_text()))
     return [
@@ -159,38 +159,52 @@ def _folder() -> Path:
     content = hashlib.sha256()
     for path in (_POM, *_SOURCES):
         content.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    return cache / "airflow-mv" / f"java-{content.hexdigest()[:16]}"
+    return cache_folder() / f"java-{content.hexdigest()[:16]}"
+
+
+def cache_folder() -> Path:
+    """Return the tests' folder in the user's cache."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "airflow-mv"
 
 
 def _resolve(target: Path) -> None:
     goal = "dependency:build-classpath"
-    _run([_program("mvn"), "-q", "-B", "-f", str(_POM), goal, f"-Dmdep.outputFile={target}"], "Maven found no jars")
+    run([program("mvn"), "-q", "-B", "-f", str(_POM), goal, f"-Dmdep.outputFile={target}"], "Maven found no jars")
 
 
 def _compile(class_path: str, target: Path) -> None:
     # The compiler is used as a module, because a runtime without the program `javac` has it, too.
-    compiler = [_program("java"), "-m", "jdk.compiler/com.sun.tools.javac.Main"]
+    compiler = [program("java"), "-m", "jdk.compiler/com.sun.tools.javac.Main"]
     sources = [str(path) for path in _SOURCES]
-    _run([*compiler, "-nowarn", "-proc:none", "-cp", class_path, "-d", str(target), *sources], "javac failed")
+    run([*compiler, "-nowarn", "-proc:none", "-cp", class_path, "-d", str(target), *sources], "javac failed")
 
 
-def _run(command: list[str], problem: str) -> None:
+def run(command: list[str], problem: str) -> None:
+    """Run a command.
+
+    Raises:
+        ServiceUnavailableError: It failed.
+    """
     done = subprocess.run(command, capture_output=True, text=True, timeout=_MAVEN_SECONDS, check=False)
     if done.returncode:
         raise ServiceUnavailableError(f"{problem}: {(done.stdout + done.stderr)[-3000:]}")
 
 
-def _program(name: str) -> str:
+def program(name: str) -> str:
+    """Return the path of a program.
+
+    Raises:
+        ServiceUnavailableError: It is not installed.
+    """
     home = os.environ.get("JAVA_HOME")
     if name == "java" and home:
         return str(Path(home) / "bin" / "java")
     found = shutil.which(name)
     if found is None:
-        package = {"java": "openjdk-17-jre-headless", "mvn": "maven"}[name]
+        package = {"java": "openjdk-17-jre-headless", "mvn": "maven"}.get(name, name)
         raise ServiceUnavailableError(
-            f"the program `{name}` is missing, so no REST catalog can be started: install your system's package "
-            f"(Debian, Ubuntu: apt-get install {package})"
+            f"the program `{name}` is missing, so a server of the tests cannot be started: install your system's "
+            f"package (Debian, Ubuntu: apt-get install {package})"
         )
     return found
 
