@@ -1,4 +1,53 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The version of this package."""
+"""The version of this package, and the versions of what the Spark job runs on. Standard library only."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
 
 __version__ = "0.1.0"
+
+#: Supported minor versions of Spark, newest first, each with the newest Iceberg that has a runtime for it.
+ICEBERG_FOR_SPARK: Mapping[str, str] = {"4.1": "1.12.0", "4.0": "1.11.0"}
+SCALA = "2.13"
+#: The oldest Iceberg with a runtime for each of these versions.
+OLDEST_ICEBERG: Mapping[str, str] = {"4.1": "1.11", "4.0": "1.10"}
+OLDEST_PYTHON = (3, 11)
+
+
+def minor(version: str) -> str:
+    """Return ``4.1`` for ``4.1.3`` or a vendor's ``4.1.3-amzn-0``; the text itself if it is not a version."""
+    found = re.match(r"\d+\.\d+", version)
+    return found[0] if found else version
+
+
+def unsupported(spark: str, scala: str | None, iceberg: str | None) -> str | None:
+    """Return one line that says why the job does not run on these versions; ``None`` if it does.
+
+    Args:
+        spark: Spark's version.
+        scala: The version of the Scala library that Spark runs with; ``None`` if it is not known.
+        iceberg: Iceberg's version; ``None`` if it is not known.
+    """
+    release = minor(spark)
+    fits = (
+        release in ICEBERG_FOR_SPARK
+        and (scala is None or minor(scala) == SCALA)
+        and (iceberg is None or _numbers(iceberg) >= _numbers(OLDEST_ICEBERG[release]))
+    )
+    if fits:
+        return None
+    found = f"Spark {spark}" + (f" (Scala {scala})" if scala and minor(scala) != SCALA else "")
+    found += f" with Iceberg {iceberg}" if iceberg else ""
+    return f"{found} is not supported; supported are {supported()}"
+
+
+def supported() -> str:
+    """Return the supported versions in words."""
+    pairs = [f"Spark {spark} with Iceberg {OLDEST_ICEBERG[spark]} or newer" for spark in ICEBERG_FOR_SPARK]
+    return f"{', '.join(pairs)}, each for Scala {SCALA}"
+
+
+def _numbers(version: str) -> list[int]:
+    return [int(number) for number in re.findall(r"\d+", minor(version))]

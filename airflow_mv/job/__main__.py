@@ -1,20 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The main file for spark-submit. It writes the outcome where the script specifies.
+"""The program that Spark's driver runs. It writes the outcome where the script specifies.
 
-``__main__.py <script location> [<catalog>]``: the catalog is the view's, by its name in Spark. Script and outcome are
-read and written with its access to the store; without a catalog, through Hadoop.
+The catalog is the view's, by its name in Spark. Script and outcome are read and written with its access to the store;
+without a catalog, through Hadoop.
 """
 
 from __future__ import annotations
 
+import argparse
 import sys
 
-from pyspark.sql import SparkSession
+from airflow_mv.errors import UnsupportedError
+from airflow_mv.job.versions import require_python, require_supported
+from airflow_mv.version import __version__, supported
 
-from airflow_mv.job.files import open_files
-from airflow_mv.job.run import reason, run
-from airflow_mv.job.session import hide_secrets
-from airflow_mv.script import Outcome, Script
+# What an unsupported Python or PySpark cannot import is imported after the versions are checked.
 
 
 def main(location: str, catalog: str | None = None) -> int:
@@ -28,24 +28,35 @@ def main(location: str, catalog: str | None = None) -> int:
         The exit code: 0, or 1 with the reason as the last line on stderr (spark-submit itself passes
         a Python driver's stderr on to its own stdout).
     """
+    try:
+        require_python()
+        return _run(location, catalog)
+    except UnsupportedError as error:
+        return _failed(str(error))
+
+
+def _run(location: str, catalog: str | None) -> int:
+    try:
+        from pyspark.sql import SparkSession
+    except ImportError as error:
+        found = f"this Python ({sys.executable}) cannot import PySpark: {error}"
+        raise UnsupportedError(f"{found}. The job runs in a driver of {supported()}") from None
+    ours = SparkSession.getActiveSession() is None
     spark = SparkSession.builder.appName("airflow-mv").getOrCreate()
     try:
-        hide_secrets(spark)
-        files = open_files(spark, catalog)
-        script = Script.from_json(files.read_text(location))
-        place = script.outcome_location
-        outcome = run(spark, script, report=_say, store_ms=(lambda: files.store_ms(place)) if place else None)
-        if place is not None:
-            files.write_text(place, outcome.to_json())
-    except Exception as error:  # noqa: BLE001 (the last line on stderr is what an operator shows)
-        outcome = Outcome("", None, error=f"{location}: {reason(error)}")
+        require_supported(spark)
+        from airflow_mv.job.driver import run_submitted
+
+        refusal = run_submitted(spark, location, catalog, report=_say)
     finally:
-        spark.stop()
-    if outcome.error is None:
-        _say(f"{outcome.rows_written} rows written, staged at {outcome.metadata_location}")
-        return 0
+        if ours:  # a platform that starts the session itself, such as Databricks, also stops it
+            spark.stop()
+    return 0 if refusal is None else _failed(refusal)
+
+
+def _failed(line: str) -> int:
     sys.stdout.flush()
-    sys.stderr.write(f"{outcome.error}\n")
+    sys.stderr.write(f"{line}\n")
     return 1
 
 
@@ -53,7 +64,21 @@ def _say(line: str) -> None:
     print(line, flush=True)
 
 
+def cli() -> None:
+    """Run as a program: the command ``airflow-mv-job``, ``python -m airflow_mv.job``, or spark-submit's main file."""
+    parser = argparse.ArgumentParser(
+        prog="airflow-mv-job",
+        description="Run the script of a planned refresh in this Spark driver, and write its outcome beside it.",
+        epilog=f"Runs on {supported()}. Exit code 1: the last line on stderr is the reason.",
+    )
+    parser.add_argument("script", help="the script's location: the first of the plan's application_args")
+    parser.add_argument("catalog", nargs="?", help="the view's catalog in Spark: the second of them")
+    parser.add_argument("--version", action="version", version=__version__)
+    given = parser.parse_args()
+    code = main(given.script, given.catalog)
+    if code:  # some platforms take any SystemExit for a failure
+        sys.exit(code)
+
+
 if __name__ == "__main__":
-    if len(sys.argv) not in (2, 3):
-        sys.exit("usage: __main__.py <script location> [<catalog>]")
-    sys.exit(main(*sys.argv[1:]))
+    cli()

@@ -12,7 +12,6 @@ from dataclasses import replace
 from typing import Any
 
 from pyspark.errors import AnalysisException
-from pyspark.logger import PySparkLogger
 from pyspark.sql import SparkSession
 
 from airflow_mv.errors import ClockError, InvalidQueryError
@@ -22,6 +21,7 @@ from airflow_mv.job.files import file_access
 from airflow_mv.job.session import CATALOG, made_active, temporary_settings
 from airflow_mv.job.steps import COMPLETE, brief, run_steps
 from airflow_mv.job.storage import written
+from airflow_mv.job.versions import require_supported
 from airflow_mv.quoting import quote
 from airflow_mv.redaction import shortened
 from airflow_mv.script import (
@@ -74,6 +74,7 @@ def run(
     name = f"{STAGING_CATALOG}_{uuid.uuid4().hex[:12]}"
     work = JobContext(spark, name)
     try:
+        require_supported(spark)
         if script.branch is not None and store_ms is not None:
             _require_clock(spark, store_ms, script.view)
         access = _file_access(spark, script.view)
@@ -244,6 +245,8 @@ def _drop_database(spark: SparkSession, name: str) -> None:
 @contextmanager
 def _quiet() -> Iterator[None]:
     """Keep PySpark from printing a Java stack trace for an error that the outcome reports."""
+    from pyspark.logger import PySparkLogger  # Spark 3 has none, and is refused before
+
     # This must be PySpark's own logger class: a plain logger of this name would break PySpark in the whole process.
     loggers = [PySparkLogger.getLogger(name) for name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger")]
     levels = [logger.level for logger in loggers]

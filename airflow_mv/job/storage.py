@@ -9,10 +9,10 @@ from typing import Any
 
 from pyspark.sql.types import ArrayType, DataType, MapType, NullType, StructField, StructType
 
-from airflow_mv.errors import InvalidQueryError
+from airflow_mv.errors import InvalidQueryError, JobError
 from airflow_mv.job.context import JobContext, incomparable
 from airflow_mv.quoting import quote, string_literal
-from airflow_mv.script import REFRESH_ID_KEY, CreateStorageStep, Script
+from airflow_mv.script import REFRESH_ID_KEY, SNAPSHOT_PROPERTY, CreateStorageStep, Script
 
 _SINCE_VERSION_3 = ("variant", "geometry", "geography")
 _FIGURES = ("added-records", "deleted-records", "added-position-deletes")
@@ -89,24 +89,40 @@ def written(work: JobContext, script: Script) -> dict[str, Any]:
     Args:
         work: The run's.
         script: The script, bound to the run.
+
+    Raises:
+        JobError: The newest snapshot has no refresh id, so it cannot be told from another writer's.
     """
     if work.jvm is None:
-        location, summaries = _by_statements(work, script)
+        location, head, summaries = _by_statements(work, script)
     else:
-        location, summaries = _by_metadata(work.table(script.table), script)
+        location, head, summaries = _by_metadata(work.table(script.table), script)
+    if work.way != "none" and head is not None and head.get(REFRESH_ID_KEY) != script.refresh_id:
+        raise JobError(
+            f"Spark {work.spark.version} has not written the refresh id ({REFRESH_ID_KEY}) into the summary of the "
+            "snapshot that it staged: nothing may be published. Does its Iceberg honour the setting "
+            f"{SNAPSHOT_PROPERTY}*?"
+        )
     added, *removed = (sum(int(summary.get(key) or 0) for summary in summaries) for key in _FIGURES)
     return {"metadata_location": location, "rows_written": added, "rows_deleted": sum(removed)}
 
 
-def _by_metadata(table: Any, script: Script) -> tuple[str, list[Mapping[str, str]]]:
-    """Return the metadata location and the summaries through Java: a Spark statement would take longer."""
+_Summary = Mapping[str, str]
+
+
+def _by_metadata(table: Any, script: Script) -> tuple[str, _Summary | None, list[_Summary]]:
+    """Return the metadata location, the newest snapshot's summary and the run's ones, through Java.
+
+    A Spark statement would take longer.
+    """
     table.refresh()
-    return str(table.operations().current().metadataFileLocation()), list(_own(table, script))
+    head = table.currentSnapshot() if script.branch is None else table.snapshot(script.branch)
+    location = str(table.operations().current().metadataFileLocation())
+    return location, None if head is None else head.summary(), list(_own(table, head, script))
 
 
-def _own(table: Any, script: Script) -> Iterator[Mapping[str, str]]:
+def _own(table: Any, snapshot: Any, script: Script) -> Iterator[_Summary]:
     """Yield the summaries of the run's snapshots, newest first. Deletes of whole files have no refresh id in theirs."""
-    snapshot = table.currentSnapshot() if script.branch is None else table.snapshot(script.branch)
     while snapshot is not None:
         summary = snapshot.summary()
         stamp = summary.get(REFRESH_ID_KEY)
@@ -117,18 +133,17 @@ def _own(table: Any, script: Script) -> Iterator[Mapping[str, str]]:
         snapshot = None if snapshot.parentId() is None else table.snapshot(snapshot.parentId())
 
 
-def _by_statements(work: JobContext, script: Script) -> tuple[str, list[Mapping[str, str]]]:
+def _by_statements(work: JobContext, script: Script) -> tuple[str, _Summary | None, list[_Summary]]:
     table = script.table
     # In the log's order the current file is last. By timestamp it may not be, because writers' clocks differ.
     location = str(work.query(f"SELECT file FROM {table}.metadata_log_entries").collect()[-1][0])
-    rows = work.query(f"SELECT snapshot_id, parent_id, summary FROM {table}.snapshots").collect()
-    if script.branch is not None:
-        # Other runs of the same refresh have written to the table, too.
-        name = string_literal(script.branch)
-        refs = work.query(f"SELECT snapshot_id FROM {table}.refs WHERE name = {name}").collect()
-        parents, own, snapshot = {row[0]: row[1] for row in rows}, set(), refs[0][0]
-        while snapshot is not None:
-            own.add(snapshot)
-            snapshot = parents.get(snapshot)
-        rows = [row for row in rows if row[0] in own]
-    return location, [row[2] for row in rows if row[2].get(REFRESH_ID_KEY) == script.refresh_id]
+    head = f"SELECT max(snapshot_id) FROM {table}.refs WHERE name = {string_literal(script.branch or 'main')}"
+    rows = work.query(f"SELECT snapshot_id, parent_id, summary, ({head}) FROM {table}.snapshots").collect()
+    snapshots = {row[0]: row for row in rows}
+    # Other runs of the same refresh have written to the table, too.
+    line, snapshot = [], rows[0][3] if rows else None
+    while snapshot in snapshots:
+        line.append(snapshots[snapshot][2])
+        snapshot = snapshots[snapshot][1]
+    own = [summary for summary in line if summary.get(REFRESH_ID_KEY) == script.refresh_id]
+    return location, line[0] if line else None, own

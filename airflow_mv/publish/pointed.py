@@ -31,11 +31,11 @@ from airflow_mv.publish.refresh import (
     next_state,
     oldest_lasting_ms,
 )
-from airflow_mv.script import MAX_AHEAD_MS, Outcome, Script
+from airflow_mv.script import MAX_AHEAD_MS, REFRESH_ID_KEY, Outcome, Script
 from airflow_mv.spec.clock import corrected, goes_back, is_ahead, latest_ms
 from airflow_mv.spec.materialized_view import PROPERTY, property_text, refresh_tag
 from airflow_mv.spec.stored import decode, encode
-from airflow_mv.spec.table import TableMetadata, parse_table, with_properties
+from airflow_mv.spec.table import Snapshot, TableMetadata, parse_table, with_properties
 from airflow_mv.spec.view import with_view_properties
 
 log = logging.getLogger(__name__)
@@ -110,6 +110,8 @@ def _write_storage(catalog: MaterializedViewCatalog, view: LoadedView, storage: 
     check_staged(plan, storage, table, source)
     catalog.flush(view, [item for item in table.snapshots if item.snapshot_id not in storage.table.by_id])
     snapshot = table.find(table.head) if table.head is not None else None
+    if staged.where is not None:
+        snapshot = staged_snapshot(plan, table, source)
     state = next_state(staged, view, storage, snapshot, now_ms=now_ms)
     keep = keeps_history(view)
     return write_next(
@@ -211,6 +213,17 @@ def check_staged(plan: PlannedRefresh, storage: LoadedStorage, staged: TableMeta
             "stage again"
         )
     require_inside(staged.location, storage, what=f"view {plan.view}, staged file {source}, field 'location'")
+
+
+def staged_snapshot(plan: PlannedRefresh, staged: TableMetadata, source: str) -> Snapshot:
+    """Return the staged snapshot. Refuse one that has another refresh id in its summary, or none."""
+    head = staged.find(staged.head) if staged.head is not None else None
+    if head is None or head.summary.get(REFRESH_ID_KEY) != plan.refresh_id:
+        raise InvalidMetadataError(
+            f"view {plan.view}, staged storage table file {source}: it was not written by refresh {plan.refresh_id}, "
+            f"since its snapshot's summary does not have this value of {REFRESH_ID_KEY}: stage again"
+        )
+    return head
 
 
 def require_inside(location: str, storage: LoadedStorage, *, what: str) -> None:

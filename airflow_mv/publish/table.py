@@ -13,12 +13,12 @@ from dataclasses import replace
 
 from airflow_mv.catalog import LoadedStorage, LoadedView, MaterializedViewCatalog, TableChange
 from airflow_mv.errors import InvalidMetadataError, MetadataFileNotFoundError, ViewNotFoundError
-from airflow_mv.publish.pointed import PointedPublication, check_staged, require_inside
+from airflow_mv.publish.pointed import PointedPublication, check_staged, require_inside, staged_snapshot
 from airflow_mv.publish.protocol import Effects, Verdict, commit
 from airflow_mv.publish.refresh import Attempt, PlannedRefresh, Staged
 from airflow_mv.publish.registered import RegisteredAttempt, RegisteredPublication
 from airflow_mv.publish.removal import Removal
-from airflow_mv.script import MAX_AHEAD_MS, REFRESH_ID_KEY, Outcome, Script
+from airflow_mv.script import MAX_AHEAD_MS, Outcome, Script
 from airflow_mv.spec.clock import corrected, is_ahead
 from airflow_mv.spec.new_columns import NewColumns, new_columns
 from airflow_mv.spec.stored import decode
@@ -82,11 +82,7 @@ class NewColumnsAttempt(TableAttempt):
         data = self._files.read(location, what=what)
         table = parse_table(data, source=f"{what} {location}")
         check_staged(plan, storage, table, location)
-        head = table.find(table.head) if table.head is not None else None
-        if head is None or head.summary.get(REFRESH_ID_KEY) != plan.refresh_id:
-            raise InvalidMetadataError(
-                f"{what} {location}: it was not written by refresh {plan.refresh_id}: stage again"
-            )
+        head = staged_snapshot(plan, table, location)
         self._flush(view, [item for item in table.snapshots if item.snapshot_id not in storage.table.by_id])
         document = decode(data, source=f"{what} {location}")
         store_ms = self._files.modified_ms(location)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from airflow_mv.catalog import STORED_LAYOUTS, TableChange
-from airflow_mv.errors import CommitStateUnknownError, ViewNotFoundError
+from airflow_mv.errors import CommitStateUnknownError, InvalidMetadataError, ViewNotFoundError
 from airflow_mv.freshness.state import State
 from airflow_mv.freshness.status import status
 from airflow_mv.maintenance.drop import drop
@@ -233,6 +233,16 @@ def test_two_runs_of_one_refresh_publish_it_once(home: Lake, clock: Clock) -> No
     assert publish(home.catalog, plan, where(first), effects=clock.effects).outcome == PublishOutcome.ALREADY_COMMITTED
     assert home.read() == [NORTH, SOUTH]
     assert left_over(home) == []
+
+
+def test_rows_without_the_refresh_id_in_their_snapshot_are_not_published(home: Lake, clock: Clock) -> None:
+    """An engine that ignores the setting for the summary may have written anything, and reports 0 rows."""
+    plan = plan_refresh(home.catalog, VIEW)
+    assert plan.script is not None
+    outcome = home.stager(replace(plan.script, refresh_id="another"))
+    with pytest.raises(InvalidMetadataError, match=f"was not written by refresh {plan.refresh_id}"):
+        publish(home.catalog, plan, where(outcome), effects=clock.effects)
+    assert ids(home) == []
 
 
 @pytest.mark.parametrize("columns", ["region, count(*) AS orders, max(amount) AS amount", "count(*) AS orders"])

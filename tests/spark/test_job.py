@@ -89,6 +89,14 @@ def test_snapshots_have_the_refresh_id_and_the_session_is_restored(spark: SparkS
     assert staging_confs(spark) == set()
 
 
+def test_a_snapshot_without_the_refresh_id_is_an_error(spark: SparkSession, lake: Lake) -> None:
+    """An engine that ignores the setting reports 0 rows, and nobody could tell its rows from another writer's."""
+    ignored = (("spark.sql.iceberg.snapshot-property.airflow-mv.refresh-id", "another"),)
+    outcome = run(spark, lake.whole(confs=ignored), report=silent)
+    assert outcome.metadata_location is None
+    assert "has not written the refresh id" in (outcome.error or "")
+
+
 def test_a_full_overwrite_replaces_all_partitions_in_a_session_with_dynamic_overwrite(
     spark: SparkSession, lake: Lake
 ) -> None:
