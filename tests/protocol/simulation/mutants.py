@@ -215,6 +215,7 @@ def staged_rows_of_another_state_are_published(world: World, patch: Patch) -> No
     patch.setattr(planning, "refresh_script", refresh_script)
     patch.setattr(run, "find_staged", find_staged)
     patch.setattr(pointed, "check_staged", lambda *_: None)
+    patch.setattr(pointed, "staged_snapshot", lambda plan, staged, source: staged.find(staged.head))
 
 
 def times_from_the_local_clock(world: World, patch: Patch) -> None:
