@@ -2,7 +2,7 @@
 # Two commands are enough: `make demo` and `make test`. Both do all set-up, in .venv.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help setup demo airflow test test-fast check format docs torture bench clean distclean
+.PHONY: help setup demo airflow test test-fast check format docs job-wheel torture bench clean distclean
 
 BIN := .venv/bin
 FAST := tests/spec tests/plan tests/catalog tests/incremental \
@@ -47,6 +47,9 @@ format: setup ## let ruff lay out the code and mend what it can
 docs: setup ## the documentation as a site, in build/site; links are checked
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --config-file .ci/mkdocs.yml
 	@echo "build/site/index.html; with search: $(BIN)/python -m http.server --directory build/site"
+
+job-wheel: setup ## the Spark job as a wheel of its own (airflow-mv-job), in dist
+	$(BIN)/python -m build --wheel --no-isolation --outdir dist job-wheel
 
 torture: setup ## the slow tests, minutes each, and their figures (SEED=7: other choices; SLICE=2/4: a quarter of them)
 	@bash .ci/setup.sh services

@@ -21,6 +21,7 @@ from typing import Any, TypeVar
 from airflow_mv.documents import json_object, json_objects, read
 from airflow_mv.errors import InvalidMetadataError
 from airflow_mv.quoting import quote
+from airflow_mv.version import __version__
 
 #: The name of the staged rows in the statements of a check.
 ROWS = "`__rows`"
@@ -408,6 +409,7 @@ class Script:
         query: The query whose column types are compared with ``types``; empty for no comparison.
         types: The types of the view's columns, as Spark writes them, in order.
         reads: All that the view's query may read.
+        package: The version of this package that wrote the script. A driver may have installed another one.
     """
 
     view: str
@@ -424,6 +426,7 @@ class Script:
     query: str = ""
     types: tuple[tuple[str, str], ...] = ()
     reads: tuple[TableRead, ...] = ()
+    package: str = __version__
 
     @property
     def is_staged(self) -> bool:

@@ -14,6 +14,8 @@ SCALA = "2.13"
 #: The oldest Iceberg with a runtime for each of these versions.
 OLDEST_ICEBERG: Mapping[str, str] = {"4.1": "1.11", "4.0": "1.10"}
 OLDEST_PYTHON = (3, 11)
+#: Over Spark Connect only a plan's text is available, and Spark 4.0's has no snapshots.
+SPARK_OVER_CONNECT = "4.1"
 
 
 def minor(version: str) -> str:

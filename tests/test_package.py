@@ -13,6 +13,8 @@ from pathlib import Path
 import pytest
 from packaging.requirements import Requirement
 
+from airflow_mv.job.submit import build_package
+
 ROOT = Path(__file__).parents[1]
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 HEAVY = ("airflow", "pyspark", "pyiceberg", "pyarrow", "sqlalchemy", "sqlglot", "pydantic", "pandas", "duckdb")
@@ -43,6 +45,26 @@ def test_the_wheel_contains_every_module_and_is_marked_as_typed(wheel: zipfile.Z
     }
     assert "airflow_mv/py.typed" in in_tree
     assert in_tree == {name for name in wheel.namelist() if name.startswith("airflow_mv/")}
+
+
+def test_the_wheel_of_the_job_has_the_zip_s_modules_and_refuses_a_python_without_pyspark(tmp_path: Path) -> None:
+    """Databricks installs wheels and takes no zip. The wheel needs neither Airflow nor a dependency."""
+    build = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", tmp_path, ROOT / "job-wheel"]
+    subprocess.run(build, capture_output=True, check=True)
+    (built,) = tmp_path.glob("airflow_mv_job-0.1.0-py3-none-any.whl")
+    modules = {name for name in zipfile.ZipFile(built).namelist() if name.startswith("airflow_mv/")}
+    assert modules == set(zipfile.ZipFile(build_package(tmp_path)).namelist())
+
+    python = tmp_path / "venv" / "bin" / "python"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", python.parents[1]], check=True)
+    install = [sys.executable, "-m", "pip", "--python", python, "install", "-q", "--no-deps", "--no-index", built]
+    subprocess.run(install, check=True)
+    shown = subprocess.run([python.parent / "airflow-mv-job", "--help"], capture_output=True, text=True, check=True)
+    assert "Spark 4.1 with Iceberg" in shown.stdout
+    refused = subprocess.run([python, "-m", "airflow_mv.job", "/x/script.json"], capture_output=True, text=True)
+    assert refused.returncode == 1
+    assert len(refused.stderr.splitlines()) == 1
+    assert "cannot import PySpark" in refused.stderr
 
 
 def test_every_folder_of_the_package_is_a_package() -> None:

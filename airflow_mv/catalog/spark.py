@@ -10,22 +10,26 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from urllib.parse import parse_qsl, quote, unquote, urlsplit
 
 from airflow_mv.errors import ConfigurationError
+from airflow_mv.version import ICEBERG_FOR_SPARK, SCALA, minor, supported
 
-ICEBERG_VERSION = "1.12.0"
-RUNTIME = f"org.apache.iceberg:iceberg-spark-runtime-4.1_2.13:{ICEBERG_VERSION}"
+#: The version of Spark whose packages a catalog's settings name, until :meth:`SparkSettings.on` names another's.
+SPARK = next(iter(ICEBERG_FOR_SPARK))
+ICEBERG_VERSION = ICEBERG_FOR_SPARK[SPARK]
+RUNTIME = f"org.apache.iceberg:iceberg-spark-runtime-{SPARK}_{SCALA}:{ICEBERG_VERSION}"
 EXTENSIONS = "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions"
 SPARK_CATALOG = "org.apache.iceberg.spark.SparkCatalog"
 
 _SECRET = re.compile(
     r"(?i)secret|password|passwd|credential|token|(?:access|api)[.-]?key|account[.-]?key|shared-key|private-?key"
-    r"|sas[.-]|cryption-key|connection-string|(^|\.)headers?\.|sse\.key|signature"
+    r"|sas[.-]|cryption-key|connection-string|(^|[.])headers?[.]|sse[.]key|signature"
 )
-#: Spark shows a setting as ``*********(redacted)`` if this matches its key or its value (``user:pw@``).
-REDACTION = _SECRET.pattern + r"|uri$|//[^/\s]*:[^/\s]*@"
+#: Spark shows a setting as ``*********(redacted)`` if this matches its key or its value (``user:pw@``). It has neither
+#: blanks nor backslashes, so that it survives the command lines of other submitters.
+REDACTION = _SECRET.pattern + r"|uri$|//[^/]*:[^/]*@"
 
 BASE_CONFS: Mapping[str, str] = {
     "spark.sql.extensions": EXTENSIONS,
@@ -108,6 +112,28 @@ class SparkSettings:
     def session_confs(self) -> dict[str, str]:
         """Return all settings in one mapping for ``open_session``, with the packages as ``spark.jars.packages``."""
         return {**self.confs, **self.secrets, "spark.jars.packages": ",".join(self.packages)}
+
+    def on(self, spark: str | None) -> SparkSettings:
+        """Return the settings for a version of Spark: the packages are its Iceberg runtime, and that Iceberg's bundles.
+
+        Args:
+            spark: The version, such as ``4.0.2``; ``None`` for one that is not known.
+
+        Raises:
+            ConfigurationError: It is not supported.
+        """
+        release = SPARK if spark is None else minor(spark)
+        if release not in ICEBERG_FOR_SPARK:
+            raise ConfigurationError(f"Spark {spark} is not supported; supported are {supported()}")
+        found = (
+            package.replace(f"-runtime-{SPARK}_", f"-runtime-{release}_").replace(
+                f":{ICEBERG_VERSION}", f":{ICEBERG_FOR_SPARK[release]}"
+            )
+            if package.startswith("org.apache.iceberg:iceberg-")
+            else package
+            for package in self.packages
+        )
+        return replace(self, packages=tuple(found))
 
     def merge(self, other: SparkSettings) -> SparkSettings:
         """Return settings for a session with the catalogs of both. ``other`` overrides equal keys."""

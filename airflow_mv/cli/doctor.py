@@ -20,6 +20,7 @@ from airflow_mv.freshness.observe import observe
 from airflow_mv.job.submit import OLDEST_JAVA
 from airflow_mv.maintenance.repair import diagnose
 from airflow_mv.spec.identifiers import Identifier
+from airflow_mv.version import ICEBERG_FOR_SPARK, minor
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +139,7 @@ def _version(distribution: str) -> str | None:
 def _pyspark() -> Inspection:
     version = _version("pyspark")
     fix = "pip install 'airflow-mv[spark]', or name another environment's spark-submit with spark_binary"
-    return Inspection("pyspark", bool(version and version.startswith("4.1.")), version or "not installed", fix)
+    return Inspection("pyspark", bool(version and minor(version) in ICEBERG_FOR_SPARK), version or "not installed", fix)
 
 
 def _client() -> Inspection:

@@ -7,10 +7,12 @@ from collections.abc import Callable
 
 from pyspark.sql import SparkSession
 
+from airflow_mv.documents import json_object
 from airflow_mv.job.files import open_files
 from airflow_mv.job.run import reason, run
 from airflow_mv.job.session import hide_secrets
 from airflow_mv.script import Script
+from airflow_mv.version import __version__
 
 
 def run_submitted(
@@ -30,7 +32,12 @@ def run_submitted(
     try:
         hide_secrets(spark)
         files = open_files(spark, catalog)
-        script = Script.from_json(files.read_text(location))
+        text = files.read_text(location)
+        package = json_object(text, "script").get("package")
+        if package != __version__:  # its script may have other fields
+            found = f"airflow-mv {package} wrote the script, and this job is of version {__version__}"
+            return f"{location}: {found}: install airflow-mv-job=={package} in the driver"
+        script = Script.from_json(text)
         place = script.outcome_location
         outcome = run(spark, script, report=report, store_ms=(lambda: files.store_ms(place)) if place else None)
         if place is not None:

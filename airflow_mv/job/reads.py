@@ -19,6 +19,7 @@ from pyspark.sql import DataFrame
 from airflow_mv.errors import InvalidQueryError
 from airflow_mv.job.context import JobContext
 from airflow_mv.quoting import quote
+from airflow_mv.version import minor
 
 #: Settings with which a plan's text is complete.
 _WHOLE_TEXT = {"spark.sql.debug.maxToStringFields": str(2**31 - 1), "spark.sql.maxPlanStringLength": str(2**31 - 16)}
@@ -76,9 +77,10 @@ def check_reads(work: JobContext, sql: str) -> DataFrame:
     nodes = [(node, str(node.getClass().getSimpleName())) for node in _nodes(plan)]
     if plan.containsPattern(patterns.SQL_SCALAR_FUNCTION()) or any(kind == _FUNCTION_NODE for _, kind in nodes):
         raise _function(next(_sql_functions(work, sql), "(its name is not known)"))
-    if plan.containsPattern(patterns.VARIABLE_REFERENCE()):
+    # Spark 4.0 has no tree pattern for variables, so its whole text is searched.
+    if minor(work.spark.version) == "4.0" or plan.containsPattern(patterns.VARIABLE_REFERENCE()):
         with whole_text(work):
-            raise _variable(str(plan.toString()))
+            _check_variables(str(plan.toString()))
     _check_leaves(work, [(node, kind) for node, kind in nodes if node.children().isEmpty()])
     return frame
 
@@ -87,7 +89,7 @@ def _check_leaves(work: JobContext, leaves: list[tuple[Any, str]]) -> None:
     allowed = {(read.table, _text(read.snapshot)) for read in work.reads}
     for leaf, kind in leaves:
         if kind == _TABLE and leaf.identifier().isDefined() and leaf.catalog().isDefined():
-            found = _table(leaf)
+            found = _table(leaf, travels=minor(work.spark.version) != "4.0")
             if found not in allowed:
                 raise _foreign(found[0], {name for name, _ in allowed})
         elif kind not in _CONSTANT:
@@ -120,11 +122,22 @@ def _each(sequence: Any) -> Iterator[Any]:
     return (sequence.apply(number) for number in range(sequence.size()))
 
 
-def _table(leaf: Any) -> _TableSnapshot:
-    identifier, travel = leaf.identifier().get(), leaf.timeTravelSpec()
-    parts = [leaf.catalog().get().name(), *identifier.namespace(), identifier.name()]
+def _table(leaf: Any, *, travels: bool) -> _TableSnapshot:
+    """Return the table of a plan's leaf.
+
+    Args:
+        leaf: The leaf.
+        travels: Whether Spark keeps the version that the query names. In Spark 4.0 only Iceberg's table has it.
+    """
+    identifier = leaf.identifier().get()
+    name = ".".join(
+        quote(str(part)) for part in (leaf.catalog().get().name(), *identifier.namespace(), identifier.name())
+    )
+    if not travels:
+        return name, _text(leaf.table().snapshotId())
+    travel = leaf.timeTravelSpec()
     version = re.fullmatch(r"VERSION AS OF '(\d+)'", str(travel.get())) if travel.isDefined() else None
-    return ".".join(quote(str(part)) for part in parts), version[1] if version else None
+    return name, version[1] if version else None
 
 
 def _sql_functions(work: JobContext, sql: str) -> Iterator[str]:
@@ -149,8 +162,7 @@ def _check_text(work: JobContext, sql: str) -> None:
     text = found[1] if found else explained
     if _FUNCTION_IN_TEXT.search(text):
         raise _function("(its name is not known)")
-    if _VARIABLE.search(text):
-        raise _variable(text)
+    _check_variables(text)
     allowed = {(_unquoted(read.table), _text(read.snapshot)) for read in work.reads}
     for read in _TABLE_IN_TEXT.findall(text):
         name, _, snapshot = str(read).partition(" VERSION AS OF ")
@@ -177,9 +189,10 @@ def _function(name: str) -> InvalidQueryError:
     )
 
 
-def _variable(plan: str) -> InvalidQueryError:
-    found = _VARIABLE.search(plan)
-    name = f" {found[1]}" if found else ""
-    return InvalidQueryError(
-        f"the query reads the session variable{name}, which the session of a refresh does not have: write the value"
-    )
+def _check_variables(plan: str) -> None:
+    """Refuse the text of a plan that reads a session variable."""
+    if found := _VARIABLE.search(plan):
+        raise InvalidQueryError(
+            f"the query reads the session variable {found[1]}, which the session of a refresh does not have: write the "
+            "value"
+        )

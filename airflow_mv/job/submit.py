@@ -48,6 +48,18 @@ def main_file() -> Path:
     return _ROOT / "job" / "__main__.py"
 
 
+def spark_version(home: Path) -> str | None:
+    """Return the version of a Spark installation, by its jars; ``None`` if it is not known.
+
+    Args:
+        home: ``SPARK_HOME``, or the virtual environment that has PySpark.
+    """
+    for folder in (home, *home.glob("lib/python*/site-packages/pyspark")):
+        for jar in folder.glob("jars/spark-core_*.jar"):
+            return jar.stem.partition("-")[2].partition("-")[2]  # spark-core_2.13-4.1.3
+    return None
+
+
 def write_properties(folder: Path, confs: Mapping[str, str], secrets: Mapping[str, str] | None = None) -> Path:
     """Write Spark settings into a file that only its owner can read, so that none is a process argument.
 

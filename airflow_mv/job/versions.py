@@ -7,7 +7,7 @@ import sys
 from typing import Any
 
 from airflow_mv.errors import UnsupportedError
-from airflow_mv.version import OLDEST_PYTHON, unsupported
+from airflow_mv.version import OLDEST_PYTHON, SPARK_OVER_CONNECT, minor, unsupported
 
 
 def require_python() -> None:
@@ -36,6 +36,8 @@ def require_supported(spark: Any) -> None:
     jvm = getattr(spark, "_jvm", None)
     if jvm is None:
         refusal = unsupported(spark.version, None, None)
+        if refusal is None and minor(spark.version) != SPARK_OVER_CONNECT:
+            refusal = f"Spark Connect on Spark {spark.version} is not supported, only on Spark {SPARK_OVER_CONNECT}"
     else:
         scala = str(getattr(jvm, "scala.util.Properties").versionNumberString())
         refusal = unsupported(spark.version, scala, iceberg_version(jvm))

@@ -60,12 +60,14 @@ def submission(given: SubmitOptions, settings: SparkSettings, target: SparkTarge
         folder: Where the files for this submission are written; only this user may enter it.
 
     Raises:
-        ConfigurationError: There is no spark-submit, or the user's properties file is missing.
+        ConfigurationError: There is no spark-submit, it is of an unsupported version, or the user's properties file is
+            missing.
     """
     from airflow_mv.catalog.spark import is_secret
-    from airflow_mv.job.submit import build_package, write_properties
+    from airflow_mv.job.submit import build_package, spark_version, write_properties
 
     binary = spark_submit(given, target)
+    settings = settings.on(spark_version(_spark_home(given, binary)))
     secret = {key: value for key, value in given.conf.items() if is_secret(key, value)}
     plain = {key: value for key, value in given.conf.items() if key not in (*secret, _PACKAGES, _OWN_JARS)}
     ours = {**_QUIET, **settings.confs, **_python(given), **_java(given, folder, binary)}
@@ -164,8 +166,11 @@ def _java(given: SubmitOptions, folder: Path, binary: str) -> dict[str, str]:
 
 
 def _spark_conf_folder(given: SubmitOptions, binary: str) -> Path:
-    home = given.environment.get("SPARK_HOME") or str(Path(binary).resolve().parent.parent)
-    return Path(given.environment.get("SPARK_CONF_DIR") or Path(home, "conf"))
+    return Path(given.environment.get("SPARK_CONF_DIR") or _spark_home(given, binary) / "conf")
+
+
+def _spark_home(given: SubmitOptions, binary: str) -> Path:
+    return Path(given.environment.get("SPARK_HOME") or Path(binary).resolve().parent.parent)
 
 
 def _add_users_file(file: Path, given: SubmitOptions, binary: str) -> None:

@@ -132,10 +132,12 @@ class InProcessStager:
     def session(self) -> SparkSession:
         """The session. It is opened on first use."""
         if self._session is None:
+            import pyspark
+
             from airflow_mv.job.session import active_session, open_session
 
             self._ours = active_session() is None
-            settings = settings_of(self._catalog)
+            settings = settings_of(self._catalog).on(None if self._remote else pyspark.__version__)
             self._session = open_session(
                 settings.session_confs(), master=self._master, remote=self._remote, report=self._report
             )

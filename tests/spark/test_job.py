@@ -11,7 +11,7 @@ import sys
 import time
 import warnings
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
@@ -19,6 +19,7 @@ from pyiceberg.table import StaticTable
 from pyspark.sql import SparkSession
 
 from airflow_mv.errors import ConfigurationError, JobError
+from airflow_mv.job.driver import run_submitted
 from airflow_mv.job.run import run
 from airflow_mv.job.session import check_java, open_session
 from airflow_mv.job.submit import build_package, jar_confs, main_file, write_properties
@@ -382,6 +383,15 @@ def test_a_submitted_job_that_fails_reports_the_reason_in_the_last_line(tmp_path
     assert not STACK.search(job.outcome.error or "")
     # spark-submit merges a Python driver's stderr into its stdout; Java's log is written to stderr.
     assert job.stdout.rstrip().splitlines()[-1] == job.outcome.error
+
+
+def test_a_job_of_another_version_is_refused(session: SparkSession, lake: Lake, tmp_path: Path) -> None:
+    """A driver that has installed the job's wheel keeps it when Airflow's package is upgraded."""
+    script = tmp_path / "script.json"
+    script.write_text(replace(lake.whole(), package="0.0.9").to_json())
+    refused = run_submitted(session, str(script), None, report=silent)
+    assert refused is not None
+    assert "airflow-mv 0.0.9 wrote the script" in refused
 
 
 # ------------------------------------------------------------------------------- clusters and Connect

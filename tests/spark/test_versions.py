@@ -3,9 +3,32 @@
 
 from __future__ import annotations
 
-import pytest
+import os
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
 
-from airflow_mv.version import unsupported
+import duckdb
+import pyarrow as pa
+import pytest
+from pyiceberg.catalog import load_catalog
+from pyiceberg.table import StaticTable
+
+from airflow_mv.catalog import MaterializedViewCatalog
+from airflow_mv.catalog.spark import SparkSettings
+from airflow_mv.job.submit import build_package, main_file, spark_version, write_properties
+from airflow_mv.operators.handover import answerable, write_script
+from airflow_mv.publish.layout import read_outcome
+from airflow_mv.refresh.create import Definition, create
+from airflow_mv.refresh.run import refresh
+from airflow_mv.refresh.stagers import settings_of
+from airflow_mv.script import Outcome, Script
+from airflow_mv.version import ICEBERG_FOR_SPARK, unsupported
+from tests.engine.support import configure
+from tests.spark.processes import command_line
 
 SUPPORTED = (
     "supported are Spark 4.1 with Iceberg 1.11 or newer, Spark 4.0 with Iceberg 1.10 or newer, each for Scala 2.13"
@@ -38,3 +61,118 @@ def test_others_are_refused_with_what_is_supported(
     spark: str, scala: str | None, iceberg: str | None, found: str
 ) -> None:
     assert unsupported(spark, scala, iceberg) == f"{found} is not supported; {SUPPORTED}"
+
+
+# ------------------------------------------------------------------------------------ other versions
+
+#: PySpark, the Iceberg runtime's artifact and its version.
+OTHERS = {"newest": ("4.0.2", ICEBERG_FOR_SPARK["4.0"]), "oldest": ("4.0.0", "1.10.1")}
+VIEWS = {
+    "lake.sales.daily": "SELECT day, sum(amount) AS amount, count(*) AS orders FROM lake.sales.orders GROUP BY day",
+    "lake.sales.large": "SELECT day, amount FROM lake.sales.orders WHERE amount > 7",
+}
+LAYOUT = {"lake.sales.daily": "registered", "lake.sales.large": "pointed"}
+
+
+class OtherSpark:
+    """A Spark of another version, whose drivers have PySpark and the job's zip, and nothing else."""
+
+    def __init__(self, folder: Path, pyspark: str) -> None:
+        self.folder = folder
+        self.packages = folder / "packages"
+        install = [sys.executable, "-m", "pip", "install", "-q", "--target", str(self.packages), f"pyspark=={pyspark}"]
+        subprocess.run(install, check=True)
+        self.python = folder / "python"
+        self.python.write_text(f'#!/bin/sh\nexec {sys.executable} -S "$@"\n')  # without this environment's packages
+        self.python.chmod(0o755)
+
+    def submit(self, settings: SparkSettings, *arguments: str) -> subprocess.CompletedProcess[str]:
+        home = self.packages / "pyspark"
+        confs = {**settings.confs, "spark.jars.packages": ",".join(settings.packages), "spark.ui.enabled": "false"}
+        properties = write_properties(self.folder, confs, settings.secrets)
+        command = [str(home / "bin" / "spark-submit"), "--master", "local[2]", "--properties-file", str(properties)]
+        command += ["--py-files", str(build_package(self.folder)), str(main_file()), *arguments]
+        own = {"SPARK_HOME": str(home), "PYTHONPATH": str(self.packages), "SPARK_LOCAL_IP": "127.0.0.1"}
+        own |= {"PYSPARK_PYTHON": str(self.python), "PYSPARK_DRIVER_PYTHON": str(self.python)}
+        return subprocess.run(command, cwd=self.folder, env={**os.environ, **own}, capture_output=True, text=True)
+
+
+@pytest.fixture
+def lake_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A lake with orders, configured for this process and its children."""
+    for name, value in configure(tmp_path, "lake").items():
+        monkeypatch.setenv(name, value)
+    catalog = load_catalog("lake")
+    catalog.create_namespace("sales")
+    rows = pa.table({"day": ["a", "b", "b"], "amount": pa.array([10, 20, 5], pa.int32())})
+    catalog.create_table("sales.orders", schema=rows.schema).append(rows)
+    yield tmp_path
+    catalog.engine.dispose()  # type: ignore[attr-defined]
+
+
+def stored(catalog: MaterializedViewCatalog, view: str) -> Counter[str]:
+    location = catalog.load_storage(catalog.load(view)).location
+    return Counter(map(repr, StaticTable.from_metadata(location).scan().to_arrow().to_pylist()))
+
+
+def recomputed(view: str) -> Counter[str]:
+    with duckdb.connect() as connection:
+        connection.register("orders", load_catalog("lake").load_table("sales.orders").scan().to_arrow())
+        found = connection.sql(VIEWS[view].replace("lake.sales.", "")).to_arrow_table()
+    ints = [field.with_type(pa.int64()) if pa.types.is_decimal(field.type) else field for field in found.schema]
+    return Counter(map(repr, found.cast(pa.schema(ints)).to_pylist()))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1500)
+@pytest.mark.parametrize("which", OTHERS)
+def test_views_are_created_refreshed_and_verified_on_spark_4_0(lake_folder: Path, which: str) -> None:
+    """The zip runs in a bare driver: full, append, merge of added and of removed rows. Verify runs in process."""
+    version, iceberg = OTHERS[which]
+    spark = OtherSpark(lake_folder, version)
+    assert spark_version(spark.packages / "pyspark") == version
+    catalog, outcomes = MaterializedViewCatalog("lake"), []
+
+    def stager(script: Script) -> Outcome:
+        settings = settings_of(catalog).on(version)
+        newest = ICEBERG_FOR_SPARK["4.0"]
+        packages = tuple(package.replace(f":{newest}", f":{iceberg}") for package in settings.packages)
+        script = answerable(script)
+        location = write_script(catalog, script)
+        done = spark.submit(replace(settings, packages=packages), location, "lake")
+        outcome = read_outcome(catalog, script)
+        assert outcome is not None, done.stdout[-2000:] + done.stderr[-2000:]
+        outcomes.append(outcome)
+        return outcome
+
+    for view, sql in VIEWS.items():
+        wanted = Definition(sql=sql, layout=LAYOUT[view], refresh_strategy="incremental")
+        create(catalog, view, wanted, stager=stager)
+    modes = [[result.mode for result in refresh(catalog, list(VIEWS), stager=stager)]]
+    orders = load_catalog("lake").load_table("sales.orders")
+    orders.append(pa.table({"day": ["b", "c"], "amount": pa.array([7, 8], pa.int32())}))
+    modes.append([result.mode for result in refresh(catalog, list(VIEWS), stager=stager)])
+    orders.delete("amount = 20")
+    modes.append([result.mode for result in refresh(catalog, list(VIEWS), stager=stager)])
+
+    assert modes == [["full"] * 2, ["incremental"] * 2, ["incremental"] * 2]
+    assert [outcome.error for outcome in outcomes] == [None] * len(outcomes)
+    assert {outcome.way for outcome in outcomes} >= {"merge"}
+    for view in VIEWS:
+        assert stored(catalog, view) == recomputed(view)
+    with command_line(PYTHONPATH=str(spark.packages), SPARK_HOME=str(spark.packages / "pyspark")) as call:
+        for view in VIEWS:
+            verified = call("verify", view)
+            assert verified.code == 0, verified
+
+
+@pytest.mark.slow
+def test_spark_3_5_is_refused_in_one_line(lake_folder: Path) -> None:
+    """It ignores the setting for a snapshot's summary, and lacks classes that the job imports."""
+    spark = OtherSpark(lake_folder, "3.5.8")
+    settings = settings_of(MaterializedViewCatalog("lake"))
+    runtime = "org.apache.iceberg:iceberg-spark-runtime-3.5_2.12:1.10.1"
+    done = spark.submit(replace(settings, packages=(runtime,)), str(lake_folder / "nothing.json"))
+    assert done.returncode == 1
+    last = done.stdout.rstrip().splitlines()[-1]
+    assert last == f"Spark 3.5.8 (Scala 2.12.18) with Iceberg 1.10.1 is not supported; {SUPPORTED}"
