@@ -14,6 +14,7 @@ from airflow_mv.errors import UnsupportedError
 from airflow_mv.job.versions import require_python, require_supported
 from airflow_mv.version import __version__, supported
 
+_GLUE_OPTION = "--airflow-mv-script"
 # What an unsupported Python or PySpark cannot import is imported after the versions are checked.
 
 
@@ -71,10 +72,16 @@ def cli() -> None:
         description="Run the script of a planned refresh in this Spark driver, and write its outcome beside it.",
         epilog=f"Runs on {supported()}. Exit code 1: the last line on stderr is the reason.",
     )
-    parser.add_argument("script", help="the script's location: the first of the plan's application_args")
-    parser.add_argument("catalog", nargs="?", help="the view's catalog in Spark: the second of them")
     parser.add_argument("--version", action="version", version=__version__)
-    given = parser.parse_args()
+    if any(argument.partition("=")[0] == _GLUE_OPTION for argument in sys.argv[1:]):
+        # AWS Glue passes options only, and adds its own.
+        parser.add_argument(_GLUE_OPTION, dest="script")
+        parser.add_argument("--airflow-mv-catalog", dest="catalog")
+        given, _ = parser.parse_known_args()
+    else:
+        parser.add_argument("script", help="the script's location: the first of the plan's application_args")
+        parser.add_argument("catalog", nargs="?", help="the view's catalog in Spark: the second of them")
+        given = parser.parse_args()
     code = main(given.script, given.catalog)
     if code:  # some platforms take any SystemExit for a failure
         sys.exit(code)

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -27,20 +28,36 @@ if TYPE_CHECKING:
     from airflow_mv.script import Outcome, Script
 
 
+_SPLIT = re.compile(r"""[\s"'\\]""")
+
+
 class PlanRefreshOperator(RefreshingOperator, SkipMixin):
     """Plan a refresh, and write the files that any Spark submitter needs to run it.
 
     Script and job package are written beside the storage table, so the driver may run anywhere that reads the
-    view's store. The return value is the plan, for :class:`CommitRefreshOperator`. Further XComs are
-    ``application``, ``application_args``, ``py_files``, ``packages``, ``conf`` (no secrets) and ``secret_conf`` (names
-    of the settings that you have to give the driver, through its own secret store or a properties file)::
+    view's store. The return value is the plan, for :class:`CommitRefreshOperator`. Further XComs, for every submitter::
 
         run = SparkSubmitOperator(application=plan.output["application"], conf=plan.output["conf"], …)
+
+    ====================  ========================================================================================
+    ``application``       location of the main file
+    ``application_args``  its arguments, a list
+    ``py_files``          location of the zip for ``--py-files``
+    ``packages``          Maven coordinates with commas in between
+    ``conf``              Spark's settings without secrets, a dictionary
+    ``properties``        the same with the packages as ``spark.jars.packages``
+    ``spark_submit_conf`` the same as ``--conf key=value …`` in one text
+    ``secret_conf``       names of the settings that you have to give the driver, by its own secret store or a file
+    ====================  ========================================================================================
 
     Args:
         view: ``catalog.namespace.name`` (templated).
         iceberg_conn_id: Connection of type ``iceberg`` (templated).
         spark_task_ids: Tasks that run the script: skipped where the plan needs no Spark job.
+        spark_version: The version of the Spark that runs the script, such as ``4.0``; the packages are for it. By
+            default the newest supported one.
+        conf: Further settings of Spark for the XComs, such as references to the platform's secret store. They are not
+            rendered as templates.
         **kwargs: The options of :class:`~airflow_mv.operators.options.RefreshingOperator` (``as_of``, ``full`` …), and
             all that ``BaseOperator`` takes.
     """
@@ -55,12 +72,16 @@ class PlanRefreshOperator(RefreshingOperator, SkipMixin):
         view: str,
         iceberg_conn_id: str = DEFAULT_ICEBERG_CONN_ID,
         spark_task_ids: str | Sequence[str] = (),
+        spark_version: str | None = None,
+        conf: Mapping[str, str] | None = None,
         retry_policy: RetryPolicy | None = DEFAULT_RETRY_POLICY,
         **kwargs: Any,
     ) -> None:
         super().__init__(retry_policy=retry_policy, **kwargs)
         self.view = view
         self.iceberg_conn_id = iceberg_conn_id
+        self.spark_version = spark_version
+        self.conf = dict(conf or {})
         self.spark_task_ids = [spark_task_ids] if isinstance(spark_task_ids, str) else list(spark_task_ids)
 
     def execute(self, context: Context) -> dict[str, Any]:
@@ -89,19 +110,35 @@ class PlanRefreshOperator(RefreshingOperator, SkipMixin):
         return document
 
     def _hand_over(self, hook: MaterializedViewHook, script: Script) -> dict[str, Any]:
-        settings = hook.spark_settings(self.view)
+        settings = hook.spark_settings(self.view).on(self.spark_version)
         catalog = hook.catalog_for(self.view)
         location = write_script(catalog, script)
         application, package = ship(catalog, location.rsplit("/", 1)[0])
         self.log.info("  script for Spark: %s", location)
+        packages = ",".join(settings.packages)
+        conf = {**settings.confs, **self.conf}
+        properties = {"spark.jars.packages": packages, **conf}
         return {
             "application": application,
             "application_args": [location, catalog.name],
             "py_files": package,
-            "packages": ",".join(settings.packages),
-            "conf": dict(settings.confs),
-            "secret_conf": sorted(settings.secrets),
+            "packages": packages,
+            "conf": conf,
+            "properties": properties,
+            "spark_submit_conf": self._as_text(properties),
+            "secret_conf": sorted(settings.secrets.keys() - conf.keys()),
         }
+
+    def _as_text(self, properties: Mapping[str, str]) -> str:
+        """Return settings as options of spark-submit. Platforms split such a text differently at blanks and quotes."""
+        plain = {key: value for key, value in properties.items() if not _SPLIT.search(value)}
+        if missing := sorted(properties.keys() - plain.keys()):
+            self.log.warning(
+                "The XCom spark_submit_conf leaves out %s, whose values have blanks, quotes or backslashes: a "
+                "submitter that takes one text needs them in its own configuration",
+                ", ".join(missing),
+            )
+        return " ".join(f"--conf {key}={value}" for key, value in sorted(plain.items()))
 
 
 class CommitRefreshOperator(LineageOfRefresh, BaseOperator):
