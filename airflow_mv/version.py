@@ -11,8 +11,8 @@ __version__ = "0.1.0"
 #: Supported minor versions of Spark, newest first, each with the newest Iceberg that has a runtime for it.
 ICEBERG_FOR_SPARK: Mapping[str, str] = {"4.1": "1.12.0", "4.0": "1.11.0"}
 SCALA = "2.13"
-#: The oldest Iceberg with a runtime for each of these versions.
-OLDEST_ICEBERG: Mapping[str, str] = {"4.1": "1.11", "4.0": "1.10"}
+#: Iceberg 1.10 ignores the session's settings for a snapshot's summary, by which a refresh marks its snapshots.
+OLDEST_ICEBERG = "1.11"
 OLDEST_PYTHON = (3, 11)
 #: Over Spark Connect only a plan's text is available, and Spark 4.0's has no snapshots.
 SPARK_OVER_CONNECT = "4.1"
@@ -36,7 +36,7 @@ def unsupported(spark: str, scala: str | None, iceberg: str | None) -> str | Non
     fits = (
         release in ICEBERG_FOR_SPARK
         and (scala is None or minor(scala) == SCALA)
-        and (iceberg is None or _numbers(iceberg) >= _numbers(OLDEST_ICEBERG[release]))
+        and (iceberg is None or _numbers(iceberg) >= _numbers(OLDEST_ICEBERG))
     )
     if fits:
         return None
@@ -47,8 +47,7 @@ def unsupported(spark: str, scala: str | None, iceberg: str | None) -> str | Non
 
 def supported() -> str:
     """Return the supported versions in words."""
-    pairs = [f"Spark {spark} with Iceberg {OLDEST_ICEBERG[spark]} or newer" for spark in ICEBERG_FOR_SPARK]
-    return f"{', '.join(pairs)}, each for Scala {SCALA}"
+    return f"Spark {' and '.join(ICEBERG_FOR_SPARK)} for Scala {SCALA} with Iceberg {OLDEST_ICEBERG} or newer"
 
 
 def _numbers(version: str) -> list[int]:
