@@ -14,6 +14,7 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.io.pyarrow import PyArrowFile
 
 from airflow_mv.catalog import LoadedStorage, LoadedView, MaterializedViewCatalog, TableChange
+from airflow_mv.catalog.tables import NewTable
 from airflow_mv.errors import AlreadyExistsError, CatalogUnavailableError, CommitStateUnknownError
 from airflow_mv.publish.protocol import Effects
 from airflow_mv.spec.identifiers import Identifier
@@ -44,6 +45,8 @@ class FaultyCatalog(MaterializedViewCatalog):
         self.stale_looks = 0
         self._older: tuple[LoadedView, LoadedStorage] | None = None
         self.schedule = list(swaps)
+        #: The same for creations of a storage table in the catalog.
+        self.storage_schedule: list[Fault | None] = []
         self.lost_loads = loads
         self.sent: list[tuple[str, str]] = []
         self.commits: list[TableChange] = []
@@ -116,6 +119,18 @@ class FaultyCatalog(MaterializedViewCatalog):
             return super().replace(view, metadata)
         self.arrive()
         return bool(self._with_next_fault(lambda: super(FaultyCatalog, self).replace(view, metadata)))
+
+    def create_storage(self, name: Identifier, new: NewTable) -> None:
+        """Create a storage table; with the next fault of those for it."""
+        self.arrive()
+
+        def send() -> bool:
+            super(FaultyCatalog, self).create_storage(name, new)
+            return True
+
+        fault = self.storage_schedule.pop(0) if self.storage_schedule else None
+        if not (fault(self, send) if fault else send()):
+            raise AlreadyExistsError(f"a table {name} exists already (injected fault)")
 
     def arrive(self) -> None:
         """Let late changes arrive."""

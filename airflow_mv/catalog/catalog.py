@@ -34,7 +34,7 @@ from airflow_mv.catalog.rest import CHOSEN_BY_THE_CATALOG, RestViews
 from airflow_mv.catalog.secrets import hide_secrets, quiet_warnings, without_secrets
 from airflow_mv.catalog.sql import TABLE, VIEW, Row, SqlPointers
 from airflow_mv.catalog.table_views import TableViews, definition_change, view_in_table
-from airflow_mv.catalog.tables import StorageTables, TableChange
+from airflow_mv.catalog.tables import NewTable, StorageTables, TableChange
 from airflow_mv.catalog.untrusted_input import (
     allowed_folders,
     check_confined,
@@ -438,6 +438,19 @@ class MaterializedViewCatalog:
             discard(self.files, new)
         return now == new
 
+    def drop_table(self, name: Identifier, table: TableMetadata, location: str, *, owner: Identifier) -> bool:
+        """Remove a table that was made for a view, if it is as it was loaded. A server can only require its uuid.
+
+        Args:
+            name: The table.
+            table: Its content when it was loaded.
+            location: Its metadata file at that time.
+            owner: The view.
+        """
+        if self.has_rows:
+            return self.drop_table_row(name, location)
+        return self.tables.drop(name, uuid=table.table_uuid, owner=owner)
+
     def drop_table_row(self, table: Identifier, base: str) -> bool:
         """Remove the row of a storage table that cannot be loaded, if it still names ``base``. Its files stay."""
         return self._views.delete(table, base=base, kind=TABLE)
@@ -561,6 +574,10 @@ class MaterializedViewCatalog:
         return parse_table(self.files.read(location, what=what), source=f"{what} {location}")
 
     # -- storage tables in the catalog -------------------------------------------------------------
+
+    def create_storage(self, name: Identifier, new: NewTable) -> None:
+        """Create an empty storage table in one commit, see :meth:`StorageTables.create`."""
+        self.tables.create(name, new)
 
     def commit_table(self, name: Identifier, uuid: str, change: TableChange) -> str | None:
         """Change a storage table in one commit, see :meth:`StorageTables.commit`."""

@@ -50,8 +50,10 @@ class StoredLayout(ABC):
         """
 
     @abstractmethod
-    def new_name(self, view: Identifier, token: str) -> Identifier | None:
-        """Return the name in the catalog for a view's new storage table; ``None`` if it gets none.
+    def template_name(self, view: Identifier, token: str) -> Identifier | None:
+        """Return the name for a template: an empty table of the catalog that only shows the columns of a query.
+
+        ``None`` if no template is needed, because the storage table itself can be made before a view names it.
 
         Args:
             view: The view.
@@ -59,13 +61,25 @@ class StoredLayout(ABC):
         """
 
     @abstractmethod
+    def storage_name(self, view: Identifier, chosen: str | None) -> Identifier | None:
+        """Return the name in the catalog of the storage table beside a view; ``None`` if there is none beside it.
+
+        Args:
+            view: The view.
+            chosen: Its last part, if the user has chosen it.
+
+        Raises:
+            InvalidIdentifierError: It cannot be the name of a table beside the view.
+        """
+
+    @abstractmethod
     def created(self, catalog: ReadsTables, name: Identifier | None, location: str, *, what: str) -> LoadedStorage:
-        """Load a storage table that was just created, and that no view names yet.
+        """Load a template or storage table that was just created, and that no view names yet.
 
         Args:
             catalog: Where it is.
-            name: What :meth:`new_name` returned.
-            location: Its metadata file.
+            name: Its name in the catalog, if it has one.
+            location: Its metadata file; only needed if it has no name.
             what: The table, for messages.
         """
 

@@ -74,11 +74,6 @@ class LoadedStorage(ABC):
         return msgspec.structs.replace(self.table, current_snapshot_id=self.rows_snapshot)
 
     @property
-    def template(self) -> Identifier | None:
-        """Its name, if it only shows the columns of a table that is created for the view, under the view's name."""
-        return None
-
-    @property
     @abstractmethod
     def name(self) -> Identifier | None:
         """Its name in the catalog, if it has one."""
@@ -117,11 +112,6 @@ class LoadedStorage(ABC):
     def replacing_target(self) -> Target:
         """How the statements of a refresh that replaces the columns name the table."""
         return self.target
-
-    @property
-    @abstractmethod
-    def keeps_columns(self) -> bool:
-        """Whether a refresh must keep its columns, because others read it by its name."""
 
     @property
     @abstractmethod

@@ -61,11 +61,6 @@ class PointedStorage(LoadedStorage):
         return Target(table, table, registers=self.location)
 
     @property
-    def keeps_columns(self) -> bool:
-        """No: no reader uses its name."""
-        return False
-
-    @property
     def accepts_snapshots(self) -> bool:
         """Yes."""
         return True
@@ -141,7 +136,11 @@ class PointedLayout(StoredLayout):
         state = parse_storage_state(table.properties, view=str(view.identifier), location=location)
         return PointedStorage(location, table, state)
 
-    def new_name(self, view: Identifier, token: str) -> Identifier | None:
+    def template_name(self, view: Identifier, token: str) -> Identifier | None:
+        """Return none: the storage table itself is made."""
+        return None
+
+    def storage_name(self, view: Identifier, chosen: str | None) -> Identifier | None:
         """Return none."""
         return None
 

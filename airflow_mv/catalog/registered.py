@@ -14,9 +14,9 @@ from airflow_mv.catalog.loaded import RECOMPUTES, DropsTables, LoadedStorage, Lo
 from airflow_mv.catalog.places import lies_in
 from airflow_mv.catalog.tables import require_own
 from airflow_mv.catalog.untrusted_input import beside_first, check_places
-from airflow_mv.errors import InvalidMetadataError
+from airflow_mv.errors import InvalidIdentifierError, InvalidMetadataError
 from airflow_mv.quoting import quote
-from airflow_mv.script import BRANCH, COMPLETE_KEY, REFRESH_ID_KEY, Target
+from airflow_mv.script import BRANCH, COMPLETE_KEY, REFRESH_ID_KEY, STORAGE, Target, staged
 from airflow_mv.spec.identifiers import Identifier, StoragePlace
 from airflow_mv.spec.materialized_view import STORAGE_TABLE_PROPERTY, STORAGE_TABLE_UUID_PROPERTY, parse_storage_state
 from airflow_mv.spec.snapshots import dead_branches
@@ -50,8 +50,13 @@ class RegisteredStorage(LoadedStorage):
 
     @property
     def base(self) -> str:
-        """Table, snapshot and refresh. The metadata file also changes with branches and unrelated properties."""
-        return rows_state(self)
+        """Table, snapshot, refresh and columns, because a refresh may assign new ids of columns.
+
+        The metadata file also changes with branches and unrelated properties.
+        """
+        state = self.state
+        current = (state.rollback_id or state.current_refresh_id) if state else None
+        return f"{self.table.table_uuid}@{self.table.head}#{current}/{self.table.current_schema_id}"
 
     @property
     def intact(self) -> bool:
@@ -75,9 +80,10 @@ class RegisteredStorage(LoadedStorage):
         return Target(name, f"{name}.{quote(f'branch_{BRANCH}')}", branch=True, start=self.rows_snapshot)
 
     @property
-    def keeps_columns(self) -> bool:
-        """Yes."""
-        return True
+    def replacing_target(self) -> Target:
+        """Registered in the staging catalog: a branch has the table's columns, so it cannot hold others."""
+        table = staged(STORAGE)
+        return Target(table, table, registers=self.location)
 
     @property
     def accepts_snapshots(self) -> bool:
@@ -160,15 +166,29 @@ class RegisteredLayout(StoredLayout):
         state = parse_storage_state(own.properties, view=str(view.identifier), location=location)
         return RegisteredStorage(location, own, state, name)
 
-    def new_name(self, view: Identifier, token: str) -> Identifier | None:
+    def template_name(self, view: Identifier, token: str) -> Identifier | None:
         """Return a name beside the view's."""
-        return Identifier(view.catalog, view.namespace, f"{view.name[:200]}__storage_{token[:8]}")
+        return Identifier(view.catalog, view.namespace, f"{view.name[:200]}__columns_{token[:8]}")
+
+    def storage_name(self, view: Identifier, chosen: str | None) -> Identifier | None:
+        """Return the chosen name, or by default the view's with a suffix."""
+        if chosen is None:
+            return Identifier(view.catalog, view.namespace, f"{view.name[:200]}__storage")
+        if chosen == view.name:
+            raise InvalidIdentifierError(f"view {view}: its storage table needs another name than the view itself")
+        if "." in chosen or "`" in chosen:
+            raise InvalidIdentifierError(
+                f"view {view}: {chosen!r} is not a name for its storage table: give one part without dots and "
+                "backticks, the table is in the view's namespace"
+            )
+        return Identifier(view.catalog, view.namespace, chosen)
 
     def created(self, catalog: ReadsTables, name: Identifier | None, location: str, *, what: str) -> LoadedStorage:
         """Load the table by its name."""
         if name is None:
             raise InvalidMetadataError(f"{what} has no name")
-        return RegisteredStorage(location, catalog.load_table(name, what=what)[1], None, name)
+        found, table = catalog.load_table(name, what=what)
+        return RegisteredStorage(found, table, None, name)
 
     def earlier(self, view: LoadedView, place: str) -> LoadedView:
         """Return the view: the table keeps its name."""
@@ -183,10 +203,3 @@ def _named(view: LoadedView) -> Identifier:
     if view.storage_table is None:
         raise InvalidMetadataError(f"view {view.identifier} names no storage table")
     return view.storage_table
-
-
-def rows_state(storage: LoadedStorage) -> str:
-    """Return the state of a storage table's rows: table, snapshot and refresh."""
-    state = storage.state
-    current = (state.rollback_id or state.current_refresh_id) if state else None
-    return f"{storage.table.table_uuid}@{storage.table.head}#{current}"

@@ -31,7 +31,7 @@ from airflow_mv.errors import (
 )
 from airflow_mv.redaction import shortened
 from airflow_mv.spec.identifiers import Identifier
-from airflow_mv.spec.materialized_view import PROPERTY, parse_settings
+from airflow_mv.spec.materialized_view import CREATION_ID_PROPERTY, parse_settings
 from airflow_mv.spec.view import ViewMetadata, parse_view
 
 log = logging.getLogger(__name__)
@@ -127,8 +127,8 @@ class RestViews:
             refusal = error
         # Only a success proves anything: after any other answer, check whether the view was created.
         found, known = self._loaded_or_unknown(view)
-        wanted = metadata.properties.get(PROPERTY)  # it names a storage table that is unique to this view
-        if found is not None and wanted and found.metadata.properties.get(PROPERTY) == wanted:
+        wanted = metadata.properties.get(CREATION_ID_PROPERTY)
+        if found is not None and wanted and found.metadata.properties.get(CREATION_ID_PROPERTY) == wanted:
             return found
         if response is not None and response.status_code == 409 and known:
             kind = "view" if found is not None else "table"

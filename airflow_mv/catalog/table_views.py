@@ -19,26 +19,18 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from pyiceberg.catalog import Catalog
-from pyiceberg.catalog.rest import RestCatalog
-from pyiceberg.exceptions import (
-    CommitFailedException,
-    NoSuchNamespaceError,
-    TableAlreadyExistsError,
-)
-from pyiceberg.table import CreateTableTransaction, StagedTable, Table
-from pyiceberg.table.metadata import new_table_metadata
+from pyiceberg.exceptions import NoSuchNamespaceError
+from pyiceberg.table import CreateTableTransaction
 from pyiceberg.table.update.snapshot import ManageSnapshots
 
-from airflow_mv.catalog.answers import NO_ANSWER, answered, brief, refusal_of, refusals
+from airflow_mv.catalog.answers import answered
 from airflow_mv.catalog.files import MetadataFiles
 from airflow_mv.catalog.loaded import Holder, LoadedView
 from airflow_mv.catalog.metastores import GlueTables
 from airflow_mv.catalog.neighbours import read_places
 from airflow_mv.catalog.sql import SqlPointers
-from airflow_mv.catalog.tables import StorageTables, TableChange
+from airflow_mv.catalog.tables import NewTable, StorageTables, TableChange, taken
 from airflow_mv.errors import (
-    AlreadyExistsError,
-    CommitStateUnknownError,
     ConfigurationError,
     InvalidIdentifierError,
     InvalidMetadataError,
@@ -71,7 +63,6 @@ _READERS = 8
 _FEW = 16
 #: How long a listing takes a table that was not a view for an ordinary one, without reading it again.
 ORDINARY_SECONDS = 60.0
-_FORMAT_VERSION = "format-version"
 
 
 def view_in_table(view: Identifier, location: str, table: TableMetadata) -> LoadedView | None:
@@ -248,39 +239,12 @@ class TableViews:
             AlreadyExistsError: The name is taken, by a view or a table.
             CommitStateUnknownError: No answer. The view may be created, even later.
         """
-        like = self._tables.open(template)
         self._ordinary.pop(view, None)
-        if self._entries is not None:
-            self._tables.require_clock_at(metadata.location, f"view {view}")
-        try:
-            with answered(self._catalog.name, f"creating view {view}"):
-                creation = self._staged(view, metadata, like)
+        new = NewTable(template, view, metadata.location, _token(metadata))
+        with taken(f"a table or view {view} exists already"):
+            creation = self._tables.staged(view, new)
             self._define(view, metadata, creation)
-            self._send(view, creation)
-        except (TableAlreadyExistsError, CommitFailedException):
-            raise AlreadyExistsError(
-                f"a table or view {view} exists already; choose another name or use replace"
-            ) from None
-
-    def _staged(self, view: Identifier, metadata: ViewMetadata, like: Table) -> CreateTableTransaction:
-        version = str(like.metadata.format_version)
-        properties = {**like.properties, STORAGE_OF_PROPERTY: view.within_catalog, _FORMAT_VERSION: version}
-        name = (*view.namespace, view.name)
-        if isinstance(self._catalog, RestCatalog):
-            staged: CreateTableTransaction = self._catalog.create_table_transaction(
-                name,
-                like.schema(),
-                location=_location_beside(like, metadata),
-                partition_spec=like.spec(),
-                sort_order=like.sort_order(),
-                properties=properties,
-            )
-            return staged
-        # All copies of a creation have one uuid and one folder: files of a copy that is not applied are the view's own.
-        location, table_uuid = metadata.location, uuid.UUID(metadata.view_uuid)
-        created = new_table_metadata(like.schema(), like.spec(), like.sort_order(), location, properties, table_uuid)
-        io = self._files.io(location, what=f"view {view}")
-        return CreateTableTransaction(StagedTable(name, created, f"{location}/metadata", io, self._catalog))
+            self._tables.send(view, creation)
 
     def _define(self, view: Identifier, metadata: ViewMetadata, creation: CreateTableTransaction) -> None:
         table, definition_id = creation.table_metadata, uuid.uuid4().hex
@@ -296,22 +260,7 @@ class TableViews:
             tag = definition_tag(definition_id)
             ManageSnapshots(creation).create_tag(snapshot.snapshot_id, tag).commit()
 
-    def _send(self, view: Identifier, creation: CreateTableTransaction) -> None:
-        try:
-            creation.commit_transaction()
-        except NO_ANSWER as error:
-            raise CommitStateUnknownError(f"view {view}: no answer to its creation: {brief(error)}") from None
-        except refusals() as error:
-            refusal = refusal_of(self._catalog.name, f"creating view {view}", error)
-            raise CommitStateUnknownError(f"view {view}: its creation was refused: {brief(error)}", refusal) from None
 
-
-def _location_beside(like: Table, metadata: ViewMetadata) -> str | None:
-    """Return a new folder beside the one that a server chose for the template; ``None`` if it named it in its own way.
-
-    In a folder by the view's name there may be files of a view that was dropped, which are not the new view's.
-    """
-    parent, _, last = like.location().rstrip("/").rpartition("/")
-    if last != like.name()[-1]:
-        return None
-    return f"{parent}/{last.rpartition('__columns_')[0]}-{metadata.view_uuid.replace('-', '')[:12]}"
+def _token(metadata: ViewMetadata) -> uuid.UUID:
+    """Return the uuid of a new view's table: all copies of a creation have the same."""
+    return uuid.UUID(metadata.view_uuid)

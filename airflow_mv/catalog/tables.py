@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Storage tables of the registered layout, by their names in the catalog: open, change in one commit, drop."""
+"""Storage tables by their names in the catalog: create, open, change in one commit, drop."""
 
 from __future__ import annotations
 
@@ -7,14 +7,21 @@ import logging
 import secrets
 import socket
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import suppress
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from uuid import UUID
 
 from pyiceberg.catalog import Catalog
 from pyiceberg.catalog.rest import RestCatalog
-from pyiceberg.exceptions import CommitFailedException, NoSuchTableError, ValidationError
-from pyiceberg.table import Table
+from pyiceberg.exceptions import (
+    CommitFailedException,
+    NoSuchTableError,
+    TableAlreadyExistsError,
+    ValidationError,
+)
+from pyiceberg.table import CreateTableTransaction, StagedTable, Table
+from pyiceberg.table.metadata import new_table_metadata
 from pyiceberg.table.refs import SnapshotRefType
 from pyiceberg.table.update import (
     AddPartitionSpecUpdate,
@@ -41,6 +48,7 @@ from airflow_mv.catalog.files import MetadataFiles
 from airflow_mv.catalog.loaded import LoadedView
 from airflow_mv.catalog.untrusted_input import require_no_writer
 from airflow_mv.errors import (
+    AlreadyExistsError,
     ClockError,
     CommitStateUnknownError,
     InvalidMetadataError,
@@ -56,6 +64,9 @@ from airflow_mv.spec.new_columns import NewColumns
 from airflow_mv.spec.table import TableMetadata
 
 log = logging.getLogger(__name__)
+
+_FORMAT_VERSION = "format-version"
+_MAIN = "main"
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +90,39 @@ class TableChange:
     properties: Mapping[str, str] = field(default_factory=dict)
     drops: tuple[int, ...] = ()
     columns: NewColumns | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class NewTable:
+    """An empty table that is to be created for a view.
+
+    Args:
+        like: The table with its columns and partitioning.
+        owner: The view.
+        location: Its folder. A REST server chooses its own.
+        token: Its uuid where the client chooses it; part of its folder's name otherwise.
+    """
+
+    like: Identifier
+    owner: Identifier
+    location: str
+    token: UUID
+
+
+@contextmanager
+def taken(what: str) -> Iterator[None]:
+    """Translate the errors of a creation whose name is taken.
+
+    Args:
+        what: What has the name, for the message.
+
+    Raises:
+        AlreadyExistsError: Instead of pyiceberg's errors.
+    """
+    try:
+        yield
+    except (TableAlreadyExistsError, CommitFailedException):
+        raise AlreadyExistsError(f"{what}; choose another name or use replace") from None
 
 
 def require_own(view: LoadedView, name: Identifier, table: TableMetadata | None) -> TableMetadata:
@@ -183,7 +227,7 @@ class StorageTables:
             return None  # no requirement covers this, and Java's server calls the request malformed
         requirements: tuple[TableRequirement, ...] = (
             AssertTableUUID(uuid=uuid),
-            *(AssertRefSnapshotId(ref=ref, snapshot_id=snapshot) for ref, snapshot in change.requires.items()),
+            *(AssertRefSnapshotId(ref=ref, snapshot_id=snapshot) for ref, snapshot in _refs_required(table, change)),
             *(_required(key, value) for key, value in (change.columns.required if change.columns else {}).items()),
         )
         with answered(self._catalog.name, f"a commit to table {name}"):
@@ -200,6 +244,66 @@ class StorageTables:
             except refusals() as error:
                 refusal = refusal_of(self._catalog.name, f"a commit to table {name}", error)
                 raise CommitStateUnknownError(f"table {name}: a commit was refused: {brief(error)}", refusal) from None
+
+    def create(self, name: Identifier, new: NewTable) -> None:
+        """Create an empty table in one commit.
+
+        Raises:
+            AlreadyExistsError: The name is taken.
+            CommitStateUnknownError: No answer. The table may be created, even later.
+        """
+        with taken(f"a table or view {name} exists already"):
+            self.send(name, self.staged(name, new))
+
+    def staged(self, name: Identifier, new: NewTable) -> CreateTableTransaction:
+        """Return the commit that creates a table.
+
+        All copies of it have one folder, and one uuid if the client chooses it: the files of a copy that is not
+        applied are the table's own.
+
+        Raises:
+            TableAlreadyExistsError: The name is taken.
+        """
+        like = self.open(new.like)
+        properties = {
+            **like.properties,
+            STORAGE_OF_PROPERTY: new.owner.within_catalog,
+            _FORMAT_VERSION: str(like.metadata.format_version),
+        }
+        full_name = (*name.namespace, name.name)
+        with answered(self._catalog.name, f"creating table {name}"):
+            if isinstance(self._catalog, RestCatalog):
+                created: CreateTableTransaction = self._catalog.create_table_transaction(
+                    full_name,
+                    like.schema(),
+                    location=_location_beside(like, new.token),
+                    partition_spec=like.spec(),
+                    sort_order=like.sort_order(),
+                    properties=properties,
+                )
+                return created
+            self.require_clock_at(new.location, f"table {name}")
+            shape = (like.schema(), like.spec(), like.sort_order())
+            metadata = new_table_metadata(*shape, new.location, properties, new.token)
+            io = self._files.io(new.location, what=f"table {name}")
+            return CreateTableTransaction(
+                StagedTable(full_name, metadata, f"{new.location}/metadata", io, self._catalog)
+            )
+
+    def send(self, name: Identifier, creation: CreateTableTransaction) -> None:
+        """Send the commit that creates a table.
+
+        Raises:
+            TableAlreadyExistsError, CommitFailedException: The name is taken.
+            CommitStateUnknownError: No answer. The table may be created, even later.
+        """
+        try:
+            creation.commit_transaction()
+        except NO_ANSWER as error:
+            raise CommitStateUnknownError(f"table {name}: no answer to its creation: {brief(error)}") from None
+        except refusals() as error:
+            refusal = refusal_of(self._catalog.name, f"creating table {name}", error)
+            raise CommitStateUnknownError(f"table {name}: its creation was refused: {brief(error)}", refusal) from None
 
     def _require_clock(self, table: Table, name: Identifier) -> None:
         """Check this host's clock if pyiceberg will write its time into the table's metadata.
@@ -344,6 +448,17 @@ def _updates(change: TableChange) -> tuple[TableUpdate, ...]:
     )
 
 
+def _refs_required(table: Table, change: TableChange) -> Iterable[tuple[str, int | None]]:
+    """Return the requirements for branches and tags.
+
+    pyiceberg refuses any for another branch or tag than ``main`` if the table has no snapshot. There are none then, and
+    ``main`` must not exist either: all copies of the change set it.
+    """
+    if table.snapshots() or change.requires.get(_MAIN, 0) is not None:
+        return change.requires.items()
+    return [item for item in change.requires.items() if item[0] == _MAIN or item[1] is not None]
+
+
 #: The requirements for the fields of :attr:`NewColumns.required`, each with the name of its value.
 _REQUIREMENTS: dict[str, tuple[type[TableRequirement], str]] = {
     "current-schema-id": (AssertCurrentSchemaId, "current-schema-id"),
@@ -367,6 +482,17 @@ def _adding(columns: NewColumns) -> Iterator[TableUpdate]:
     yield SetDefaultSpecUpdate.model_validate({"spec-id": columns.spec_id})
     for snapshot in columns.snapshots:
         yield AddSnapshotUpdate.model_validate({"snapshot": snapshot})
+
+
+def _location_beside(like: Table, token: UUID) -> str | None:
+    """Return a new folder beside the one that a server chose for the template; ``None`` if it named it in its own way.
+
+    In a folder by the table's name there may be files of a table that was dropped, which are not the new one's.
+    """
+    parent, _, last = like.location().rstrip("/").rpartition("/")
+    if last != like.name()[-1]:
+        return None
+    return f"{parent}/{last.rpartition('__columns_')[0]}-{token.hex[:12]}"
 
 
 def _ref(name: str, kind: SnapshotRefType, snapshot_id: int) -> SetSnapshotRefUpdate:

@@ -85,6 +85,12 @@ def main() -> None:
     is_flag=True,
     help="Let sqlglot translate the SQL of a plain view that another engine has made. The SQL for Spark is printed.",
 )
+@click.option(
+    "--storage-name",
+    metavar="NAME",
+    help="With the layout registered: the name of the storage table in the view's namespace. It stays. By default the "
+    "view's name and __storage.",
+)
 @click.option("--property", "properties", multiple=True, metavar="K=V", help="View property.")
 @click.option("--replace", is_flag=True, help="Give an existing materialized view this definition.")
 @click.option("--refresh", "and_refresh", is_flag=True, help="Refresh the view at once.")

@@ -19,9 +19,9 @@ from airflow_mv.errors import (
 )
 from airflow_mv.maintenance.orphans import Collected, delete_all
 from airflow_mv.publish.layouts import layout_of_view
+from airflow_mv.publish.new_storage import drop_storage
 from airflow_mv.publish.protocol import Effects
 from airflow_mv.publish.removal import drop_by_name
-from airflow_mv.publish.view_change import drop_storage
 from airflow_mv.spec.identifiers import Identifier
 
 log = logging.getLogger(__name__)

@@ -44,6 +44,9 @@ class CreateMaterializedViewOperator(MaterializedViewSparkOperator):
         layout: ``pointed``, ``registered`` or ``table``; by default the catalog's preferred layout.
         dialects: Further SQL dialects in which the query is stored, such as ``trino``; sqlglot writes it. Without
             any, a view keeps those that it has. An existing view gets them with ``replace``.
+        storage_name: With the layout ``registered``: the storage table's name in the view's namespace (templated); by
+            default the view's name and ``__storage``. An existing view keeps its storage table's name: another one is
+            refused.
         replace: Give an existing materialized view this definition.
         **kwargs: All that ``SparkSubmitOperator`` takes.
     """
@@ -54,6 +57,7 @@ class CreateMaterializedViewOperator(MaterializedViewSparkOperator):
         "partition_by",
         "properties",
         "checks",
+        "storage_name",
     )
     template_fields_renderers: ClassVar[dict[str, str]] = {"sql": "sql"}
 
@@ -72,6 +76,7 @@ class CreateMaterializedViewOperator(MaterializedViewSparkOperator):
         checks: Any = None,
         layout: Layout | None = None,
         dialects: Sequence[str] = (),
+        storage_name: str | None = None,
         replace: bool = False,
         **kwargs: Any,
     ) -> None:
@@ -85,6 +90,7 @@ class CreateMaterializedViewOperator(MaterializedViewSparkOperator):
         self.checks = as_documents(checks)
         self.layout = layout
         self.dialects = list(dialects)
+        self.storage_name = storage_name
         self.replace = replace
 
     def execute(self, context: Context) -> dict[str, Any]:  # type: ignore[override]
@@ -95,7 +101,7 @@ class CreateMaterializedViewOperator(MaterializedViewSparkOperator):
             JobError: A retry may help.
         """
         from airflow_mv.freshness.status import how_to_read, status
-        from airflow_mv.refresh.create import Definition, create
+        from airflow_mv.refresh.create import Definition, create, require_storage_name
         from airflow_mv.sql.translation import texts_of
 
         with task_errors():
@@ -105,6 +111,7 @@ class CreateMaterializedViewOperator(MaterializedViewSparkOperator):
             existing = catalog.load(view) if catalog.exists(view) else None
             if existing is not None and not self.replace:
                 self._require_same(existing)
+                require_storage_name(catalog, existing, self.storage_name)
                 self.log.info("%s exists with this query: left alone", view)
                 return status(catalog, view).to_dict()
             definition = Definition(
@@ -116,6 +123,7 @@ class CreateMaterializedViewOperator(MaterializedViewSparkOperator):
                 properties=self.properties,
                 layout=self.layout,
                 dialects=self.dialects,
+                storage_name=self.storage_name,
                 checks=read_checks(self.checks, source="checks"),
             )
             with self.stager(catalog, context) as stager:

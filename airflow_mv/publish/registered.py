@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """The registered layout: the storage table is a table of the catalog, and one commit to it publishes.
 
-Each run stages its refresh on a separate branch. The commit moves ``main`` to the branch's head, writes the record
-into the table's property, drops the branch and moves the *current tag*, all at once. It requires the state that it
-was planned on: the position of ``main``, and the tag of the refresh that was current. There is one such tag at a
-time, and no two refreshes have the same id. So at most one of all commits from one state is applied, including
-commits that move no branch. The commit also requires the branch: after that is dropped, a late copy is refused.
+Each run stages its refresh on a separate branch. Rows with other columns are staged in a metadata file. The commit
+moves ``main`` to the staged snapshot, writes the record into the table's property, drops the branch and moves the
+*current tag*, all at once. It requires the state that it was planned on: the position of ``main``, and the tag of the
+refresh that was current. There is one such tag at a time, and no two refreshes have the same id. So at most one of all
+commits from one state is applied, including commits that move no branch. The commit also requires the branch: after
+that is dropped, a late copy is refused.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from airflow_mv.publish.layout import EditAttempt, StorageEdit, StorageLayout, g
 from airflow_mv.publish.pointed import FileEdit
 from airflow_mv.publish.protocol import Change, Effects, Verdict, commit
 from airflow_mv.publish.refresh import Attempt, PlannedRefresh, Staged, dropped_tags, keeps_history, next_state
+from airflow_mv.publish.staged_file import StagedFile, is_file, staged_files
 from airflow_mv.script import COMPLETE_KEY, FALLBACK_KEY, MAX_AHEAD_MS, REFRESH_ID_KEY, Outcome, Script
 from airflow_mv.spec.identifiers import Identifier
 from airflow_mv.spec.materialized_view import (
@@ -58,10 +60,12 @@ class RegisteredAttempt:
     """
 
     def __init__(self, catalog: MaterializedViewCatalog, staged: Staged) -> None:
-        plan, branch = staged.plan, staged.where
-        if branch is not None and not branch.startswith(f"{staging_branch(plan.refresh_id)}_"):
+        plan, where = staged.plan, staged.where
+        self._file = StagedFile(catalog, plan, where) if where is not None and is_file(where) else None
+        self._branch = None if self._file else where
+        if self._branch is not None and not self._branch.startswith(f"{staging_branch(plan.refresh_id)}_"):
             raise InvalidMetadataError(
-                f"view {plan.view}: branch {branch!r} does not belong to refresh {plan.refresh_id}"
+                f"view {plan.view}: branch {where!r} does not belong to refresh {plan.refresh_id}"
             )
         self._catalog = catalog
         self._staged = staged
@@ -91,8 +95,8 @@ class RegisteredAttempt:
     def is_read(self, view: LoadedView) -> bool:
         """Whether the view still names the storage table: a commit to a table cannot require that.
 
-        ``create --replace`` may have given the view another one in between. Then the refresh is in the old table, where
-        no reader sees it, and the next loaded state makes it plan again.
+        The view may have been dropped and created again in between, or been given another table because its own was
+        lost. Then the refresh is in the old table, where no reader sees it, and is planned again.
         """
         try:
             now = self._catalog.load(view.identifier)
@@ -103,7 +107,7 @@ class RegisteredAttempt:
 
     def change(self, view: LoadedView, storage: LoadedStorage) -> TableChange:
         """Return the commit that publishes the refresh on a state of the view and its storage table."""
-        plan, branch = self._staged.plan, self._staged.where
+        plan, branch = self._staged.plan, self._branch
         snapshot = self.snapshot(view, storage)
         if self._now_ms is None:
             self._now_ms = time_of_commit(self._catalog, storage, self._staged.effects.now_ms())
@@ -124,11 +128,14 @@ class RegisteredAttempt:
             tags=dict.fromkeys(tags, snapshot.snapshot_id),
             removes=tuple(name for name in needless if name in storage.table.refs),
             properties={PROPERTY: property_text(state)},
+            columns=self._file.read(view, storage).columns if self._file else None,
         )
 
     def snapshot(self, view: LoadedView, storage: LoadedStorage) -> Snapshot:
         """Return the snapshot with the refresh's rows: the staged one, or the present one."""
-        plan, branch = self._staged.plan, self._staged.where
+        if self._file is not None:
+            return self._file.read(view, storage).snapshot
+        plan, branch = self._staged.plan, self._branch
         ref = storage.table.refs.get(branch) if branch else None
         found = ref.snapshot_id if ref else None if branch else storage.rows_snapshot
         snapshot = storage.table.find(found) if found is not None else None
@@ -180,7 +187,7 @@ class RegisteredAttempt:
 
     def clean_up(self) -> None:
         """Drop the branch. After that no copy of the commit that is still in flight can be applied."""
-        branch, table = self._staged.where, self._staged.plan.storage_table
+        branch, table = self._branch, self._staged.plan.storage_table
         if branch is None or table is None:
             return
         try:
@@ -300,7 +307,7 @@ def _left_over(storage: LoadedStorage) -> list[str]:
 
 
 class RegisteredPublication(StorageLayout):
-    """A refresh is staged on a branch, and published by a commit to the storage table."""
+    """A refresh is staged on a branch or in a metadata file, and published by a commit to the storage table."""
 
     name = "registered"
 
@@ -311,7 +318,13 @@ class RegisteredPublication(StorageLayout):
     def staged_before(
         self, catalog: MaterializedViewCatalog, plan: PlannedRefresh, script: Script
     ) -> Iterator[Outcome]:
-        """Yield the branches that runs of the refresh have written completely, by their snapshots' summaries."""
+        """Yield the branches that runs of the refresh have written completely, by their snapshots' summaries.
+
+        For other columns, yield the complete metadata file.
+        """
+        if script.branch is None:
+            yield from staged_files(catalog, plan, script)
+            return
         storage = catalog.load_storage(catalog.load(plan.view))
         prefix, whole = f"{staging_branch(plan.refresh_id)}_", (plan.refresh_id, "true")
         # The outcome records which branch of this refresh was checked, and the results.

@@ -1,41 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Changes of a view itself: its creation, definition and properties, and the creation of its storage table."""
+"""Changes of a view itself: its creation, definition and properties."""
 
 from __future__ import annotations
 
-import logging
 from abc import abstractmethod
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Any
 
-from airflow_mv.catalog import LoadedStorage, LoadedView, MaterializedViewCatalog, stored_layout
+from airflow_mv.catalog import LoadedView, MaterializedViewCatalog
 from airflow_mv.catalog.files import discard
-from airflow_mv.errors import (
-    AlreadyExistsError,
-    CatalogUnavailableError,
-    CommitConflictError,
-    CommitStateUnknownError,
-    MaterializedViewError,
-    NotMaterializedError,
-    ViewNotFoundError,
-)
-from airflow_mv.publish.layouts import layout_of_view
+from airflow_mv.errors import AlreadyExistsError, CommitConflictError, CommitStateUnknownError, ViewNotFoundError
+from airflow_mv.publish.new_storage import NewStorage
 from airflow_mv.publish.protocol import Change, Effects, Verdict, commit
 from airflow_mv.spec.identifiers import Identifier
-from airflow_mv.spec.materialized_view import STORAGE_TABLE_UUID_PROPERTY
-from airflow_mv.spec.table import TableMetadata
+from airflow_mv.spec.materialized_view import CREATION_ID_PROPERTY, STORAGE_TABLE_UUID_PROPERTY
 from airflow_mv.spec.view import ViewMetadata
-
-log = logging.getLogger(__name__)
 
 
 class CreateView(Change[LoadedView | None]):
     """The creation of a view.
 
-    It is recognized by its uuid. If the server of a REST catalog chooses the uuid, it is recognized by its storage
-    table, which no other view has. At most one copy can be applied, because the name is free only once.
+    It is recognized by its uuid, or by its creation id, because the server of a REST catalog chooses the uuid. At most
+    one copy can be applied, because the name is free only once.
 
     Args:
         catalog: Where the view is created.
@@ -70,13 +54,10 @@ class CreateView(Change[LoadedView | None]):
         """``SUPERSEDED`` if another view or a table has the name."""
         if state is None:
             return Verdict.READY if self._taken is None else Verdict.SUPERSEDED
-        uuids = (state.metadata.properties.get(STORAGE_TABLE_UUID_PROPERTY), self._storage_uuid)
-        ours = state.metadata.view_uuid == self._metadata.view_uuid or (uuids[1] is not None and uuids[0] == uuids[1])
+        uuids = (state.metadata.view_uuid, self._metadata.view_uuid)
+        ids = [item.properties.get(CREATION_ID_PROPERTY) for item in (state.metadata, self._metadata)]
+        ours = uuids[0] == uuids[1] or (ids[0] is not None and ids[0] == ids[1])
         return Verdict.LANDED if ours else Verdict.SUPERSEDED
-
-    @property
-    def _storage_uuid(self) -> str | None:
-        return self._metadata.properties.get(STORAGE_TABLE_UUID_PROPERTY)
 
     def send(self, _state: LoadedView | None) -> bool:
         """Add the view to the catalog, which accepts it only while the name is free."""
@@ -140,7 +121,7 @@ class ViewChange(Change[LoadedView]):
     ) -> None:
         super().__init__(f"view {existing.identifier}", name, effects)
         self._catalog, self._existing = catalog, existing
-        new = storage.loaded.view_properties.get(STORAGE_TABLE_UUID_PROPERTY) if storage else None
+        new = storage.view_properties.get(STORAGE_TABLE_UUID_PROPERTY) if storage else None
         self._storages = {_storage_uuid(existing), new}
         self._base: str | None = None
         self._next: ViewMetadata | None = None
@@ -191,87 +172,3 @@ class ViewChange(Change[LoadedView]):
 
 def _storage_uuid(view: LoadedView) -> str | None:
     return view.metadata.properties.get(STORAGE_TABLE_UUID_PROPERTY)
-
-
-@dataclass(frozen=True, slots=True)
-class NewStorage:
-    """A new storage table that no view names yet.
-
-    Args:
-        loaded: The table.
-        owner: The view for which it is created.
-    """
-
-    loaded: LoadedStorage
-    owner: Identifier
-
-    @property
-    def location(self) -> str:
-        """Its metadata file."""
-        return self.loaded.location
-
-    @property
-    def table(self) -> TableMetadata:
-        """Its metadata."""
-        return self.loaded.table
-
-    @property
-    def fields(self) -> list[dict[str, Any]]:
-        """Its columns."""
-        return list(self.table.current_schema["fields"])
-
-    @property
-    def columns(self) -> list[str]:
-        """The names of its columns."""
-        return [str(field["name"]) for field in self.fields]
-
-    def discard(self, catalog: MaterializedViewCatalog) -> None:
-        """Delete it: no view ever named it."""
-        if self.loaded.remove(catalog.tables, self.owner) and catalog.chooses_locations:
-            discard(catalog.files, self.location)
-
-
-@contextmanager
-def discarded_on_failure(catalog: MaterializedViewCatalog, storage: NewStorage) -> Iterator[None]:
-    """Remove a new storage table from the catalog, if it is certain that its view does not name it.
-
-    A template is removed in any case.
-    """
-    template = storage.loaded.template is not None
-    try:
-        yield
-    except (CommitStateUnknownError, CatalogUnavailableError):
-        if template:
-            _remove_template(storage, lambda: storage.loaded.remove(catalog.tables, storage.owner))
-        raise
-    except MaterializedViewError:
-        if storage.loaded.pointers and _is_needless(catalog, storage):
-            storage.discard(catalog)
-        raise
-    if template:
-        _remove_template(storage, lambda: storage.discard(catalog))
-
-
-def _remove_template(storage: NewStorage, remove: Callable[[], object]) -> None:
-    """Remove a template. If that fails, an empty table stays in the catalog."""
-    try:
-        remove()
-    except MaterializedViewError as error:
-        log.warning("The table %s stays, though it is unneeded: %s", storage.loaded.place, error)
-
-
-def _is_needless(catalog: MaterializedViewCatalog, storage: NewStorage) -> bool:
-    """Whether the view does not exist, or names another storage table. An error alone does not prove a failure."""
-    try:
-        view = catalog.load(storage.owner)
-        return stored_layout(view).place(view) != storage.loaded.place
-    except (ViewNotFoundError, NotMaterializedError):
-        return True
-    except MaterializedViewError as error:
-        log.warning("The storage table %s stays, though it may be unneeded: %s", storage.loaded.place, error)
-        return False
-
-
-def drop_storage(catalog: MaterializedViewCatalog, view: LoadedView, *, force: bool = False) -> str | None:
-    """Remove a view's storage table from the catalog. Return what could not be removed, and why."""
-    return layout_of_view(view).drop_storage(catalog, view, force=force)

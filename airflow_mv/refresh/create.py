@@ -6,14 +6,14 @@ from __future__ import annotations
 import dataclasses
 import logging
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from airflow_mv.catalog import STORED_LAYOUTS, Layout, LoadedView, MaterializedViewCatalog, StoredLayout, stored_layout
 from airflow_mv.catalog.catalog import LAYOUT_PROPERTY
 from airflow_mv.catalog.files import join
-from airflow_mv.catalog.places import lies_in
 from airflow_mv.catalog.untrusted_input import check_confined
 from airflow_mv.checks import CHECKS_PROPERTY, Check, property_of, stored_checks
 from airflow_mv.errors import (
@@ -29,11 +29,19 @@ from airflow_mv.errors import (
     UnsupportedError,
 )
 from airflow_mv.freshness.observe import load_dependencies, observe_tables, require_readable
+from airflow_mv.publish.new_storage import (
+    CreateStorage,
+    NewStorage,
+    discard_unneeded,
+    discarded_on_failure,
+    drop_storage,
+    removed_template,
+)
 from airflow_mv.publish.protocol import Effects
 from airflow_mv.publish.refresh import history_limits
-from airflow_mv.publish.view_change import CreateView, NewStorage, ViewChange, discarded_on_failure, drop_storage
+from airflow_mv.publish.view_change import CreateView, ViewChange
 from airflow_mv.refresh.checks import require_fitting
-from airflow_mv.refresh.inputs import expanded_dependencies, load_tables, same_columns, schemas_of
+from airflow_mv.refresh.inputs import expanded_dependencies, load_tables, schemas_of
 from airflow_mv.refresh.statements import (
     PinnedQuery,
     create_storage,
@@ -45,13 +53,16 @@ from airflow_mv.refresh.statements import (
 from airflow_mv.script import MAX_AHEAD_MS, Outcome, Script
 from airflow_mv.spec.identifiers import Identifier
 from airflow_mv.spec.materialized_view import (
+    CREATION_ID_PROPERTY,
     PARTITIONING_PROPERTY,
     PROPERTY,
     TIME_TRAVEL_PROPERTY,
     ViewSettings,
     property_text,
 )
+from airflow_mv.spec.table import same_columns
 from airflow_mv.spec.view import (
+    CHANGE_ID,
     DIALECT,
     DIALECTS_PROPERTY,
     TRANSPILE_PROPERTY,
@@ -68,8 +79,6 @@ from airflow_mv.version import __version__
 log = logging.getLogger(__name__)
 
 SUMMARY = {"engine-name": "airflow-mv", "engine-version": __version__}
-#: Summary key of a view's version: the id of the change that made it.
-_CHANGE_ID = "airflow-mv.change-id"
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +100,8 @@ class Definition:
         dialects: The SQL dialects in which the query is stored beside Spark's, as sqlglot writes it. Without any, a
             view keeps those that it has.
         transpile: Whether the SQL for Spark may be translated from a plain view's text in another dialect.
+        storage_name: The storage table's name in the view's namespace, in the layout ``registered``; ``None``: the name
+            that it has, or the view's name with ``__storage``.
     """
 
     sql: str | None
@@ -103,10 +114,11 @@ class Definition:
     checks: Sequence[Check] = ()
     dialects: Sequence[str] = ()
     transpile: bool = False
+    storage_name: str | None = None
 
     def view_properties(self, storage: NewStorage, kept: ViewSettings | None = None) -> dict[str, str]:
         """Return the properties of a materialized view with a new storage table."""
-        return {**self._settings(storage.location, kept), **storage.loaded.view_properties}
+        return {**self._settings(storage.location, kept), **storage.view_properties}
 
     def properties_on(self, view: LoadedView) -> dict[str, str]:
         """Return the properties of a view that is already materialized and keeps its storage table."""
@@ -203,9 +215,12 @@ def create(
     existing = catalog.load(identifier) if catalog.exists(identifier) else None
     effects = effects or Effects()
     definition = dataclasses.replace(definition, layout=definition.layout_for(catalog, existing))
+    _check_storage_name(identifier, definition)
     if existing is None:
         return _create_new(catalog, identifier, definition, stager, effects)
     catalog.folders_of(existing)
+    require_storage_name(catalog, existing, definition.storage_name)
+    definition = dataclasses.replace(definition, storage_name=definition.storage_name or _kept_name(existing))
     definition = _translating(definition, existing)
     if definition.sql is None and existing.settings is None:
         if not STORED_LAYOUTS[definition.layout_for(catalog, existing)].needs_views:
@@ -260,20 +275,24 @@ def _create_new(
         )
     sql = definition.texts(definition.sql.strip().rstrip(";"), view)
     location = catalog.new_location(view)
-    storage = _new_storage(catalog, view, definition, definition.sql, None, location, stager, view)
-    metadata = new_view(
-        view_uuid=str(uuid.uuid4()),
-        location=location,
-        schema={"type": "struct", "fields": storage.fields},
-        sql=sql,
-        default_catalog=view.catalog,
-        default_namespace=view.namespace,
-        properties=definition.view_properties(storage),
-        summary=SUMMARY,
-        now_ms=_now_ms(catalog, location, effects),
-    )
-    with discarded_on_failure(catalog, storage):
-        return CreateView(catalog, view, metadata, effects, storage.loaded.template).publish()
+    columns = _columns(catalog, view, definition, definition.sql, None, location, stager, view)
+    with _new_storage(catalog, columns, definition, location, effects) as storage:
+        metadata = new_view(
+            view_uuid=str(uuid.uuid4()),
+            location=location,
+            schema={"type": "struct", "fields": storage.fields},
+            sql=sql,
+            default_catalog=view.catalog,
+            default_namespace=view.namespace,
+            properties={**definition.view_properties(storage), CREATION_ID_PROPERTY: uuid.uuid4().hex},
+            summary=SUMMARY,
+            now_ms=_now_ms(catalog, location, effects),
+        )
+        created = CreateView(catalog, view, metadata, effects, storage.template).publish()
+    if _has_storage(catalog, created):
+        return created
+    # Another creation of the view has taken its storage table for one that was left over.
+    return _materialize(catalog, created, definition, stager, effects)
 
 
 def _materialize(
@@ -291,11 +310,9 @@ def _materialize(
         version.default_namespace or existing.identifier.namespace,
         existing.identifier.name,
     )
-    columns = existing.metadata.schema_.names
-    storage = _new_storage(
-        catalog, existing.identifier, definition, sql, columns, existing.metadata.location, stager, context
-    )
-    with discarded_on_failure(catalog, storage):
+    location, names = existing.metadata.location, existing.metadata.schema_.names
+    columns = _columns(catalog, existing.identifier, definition, sql, names, location, stager, context)
+    with _new_storage(catalog, columns, definition, location, effects) as storage:
         if TRANSPILE_PROPERTY in definition.properties:
             _require_types(existing, storage)
         return _NewProperties(catalog, existing, definition, effects, storage).publish()
@@ -330,26 +347,23 @@ def _redefine(
     before = _stored_sql(definition, existing)
     sql = (definition.sql or before).strip().rstrip(";")
     same, wanted = sql == before, definition.texts(sql, view, existing)
-    columns = existing.metadata.schema_.names if same else None
-    storage = _new_storage(catalog, view, definition, sql, columns, existing.metadata.location, stager, view)
-    if same and _has_texts(existing, wanted) and same_columns(existing.metadata.schema_.fields, storage.table):
-        storage.discard(catalog)
+    names, location = existing.metadata.schema_.names if same else None, existing.metadata.location
+    columns = _columns(catalog, view, definition, sql, names, location, stager, view)
+    same = same and _has_texts(existing, wanted) and same_columns(existing.metadata.schema_.fields, columns.table)
+    if same:
         log.info("The query of %s is the same: its version stays %d", view, existing.metadata.current_version_id)
-        require_fitting(definition.given_properties, view=str(view), columns=existing.metadata.schema_.names)
-        if _storage_has(catalog, existing, existing.metadata.schema_.fields):
-            definition = _with_partitioning(catalog, existing, definition, storage)
-            return _NewProperties(catalog, existing, definition, effects).publish()
-        return _retired(catalog, existing, _materialize(catalog, existing, definition, stager, effects))
-    keeps = _storage_has(catalog, existing, storage.fields)
-    if keeps:
-        definition = _with_partitioning(catalog, existing, definition, storage)
-    change = _NewDefinition(catalog, existing, wanted, storage, definition, keeps=keeps, effects=effects)
-    if keeps:
-        storage.discard(catalog)  # only its columns were needed
-        return change.publish()
-    with discarded_on_failure(catalog, storage):
-        replaced = change.publish()
-    return _retired(catalog, existing, replaced)
+
+    def change(definition: Definition, storage: NewStorage | None) -> ViewChange:
+        if same:
+            return _NewProperties(catalog, existing, definition, effects, storage)
+        return _NewDefinition(catalog, existing, wanted, columns, definition, storage=storage, effects=effects)
+
+    if _has_storage(catalog, existing):
+        discard_unneeded(catalog, columns)  # the next refresh changes the columns of the storage table
+        return change(_with_partitioning(catalog, existing, definition, columns), None).publish()
+    drop_storage(catalog, existing)  # it cannot be used any more, and has the new one's name
+    with _new_storage(catalog, columns, definition, location, effects) as storage:
+        return change(definition, storage).publish()
 
 
 def _has_texts(view: LoadedView, wanted: Mapping[str, str]) -> bool:
@@ -358,14 +372,57 @@ def _has_texts(view: LoadedView, wanted: Mapping[str, str]) -> bool:
     return all(stored.get(dialect) == text for dialect, text in wanted.items() if dialect != DIALECT)
 
 
-def _storage_has(catalog: MaterializedViewCatalog, view: LoadedView, fields: Sequence[Mapping[str, Any]]) -> bool:
-    """Whether a view's storage table can be kept for these columns: it has them, or a refresh can change them."""
+def _has_storage(catalog: MaterializedViewCatalog, view: LoadedView) -> bool:
+    """Whether a view's storage table is there and can be read."""
     try:
-        storage = catalog.load_storage(view)
-        return not storage.keeps_columns or same_columns(fields, storage.table)
+        catalog.load_storage(view)
     except (NotFoundError, InvalidMetadataError) as error:
         log.warning("%s gets a new storage table: %s", view.identifier, error)
         return False
+    return True
+
+
+def _kept_name(view: LoadedView) -> str | None:
+    """Return the name that a view's storage table has, or had."""
+    try:
+        place = stored_layout(view).place(view) if view.settings is not None else None
+    except InvalidMetadataError as error:
+        log.warning("The earlier storage table of %s may still be in the catalog: %s", view.identifier, error)
+        return None
+    return place.name if isinstance(place, Identifier) else None
+
+
+def _check_storage_name(view: Identifier, definition: Definition) -> None:
+    """Check the chosen name of a storage table.
+
+    Raises:
+        ConfigurationError: The layout has no storage table beside the view.
+        InvalidIdentifierError: It is not a name.
+    """
+    if definition.storage_name is None or definition.layout is None:
+        return
+    if STORED_LAYOUTS[definition.layout].storage_name(view, definition.storage_name) is None:
+        raise ConfigurationError(
+            f"view {view}: in the layout {definition.layout!r} there is no storage table beside the view, so it has no "
+            "name to choose: leave out --storage-name, or choose another --layout"
+        )
+
+
+def require_storage_name(catalog: MaterializedViewCatalog, view: LoadedView, name: str | None) -> None:
+    """Check that a view's storage table has the chosen name, unless there is no storage table.
+
+    Raises:
+        UnsupportedError: It has another one.
+    """
+    if name is None or view.settings is None:
+        return
+    layout = stored_layout(view)
+    wanted = layout.storage_name(view.identifier, name)
+    if wanted is not None and wanted != layout.place(view) and _has_storage(catalog, view):
+        raise UnsupportedError(
+            f"view {view.identifier}: its storage table is {layout.place(view)} and keeps its name: leave out the name "
+            f"{name!r}, or drop the view and create it again"
+        )
 
 
 def _with_partitioning(
@@ -386,29 +443,8 @@ def _with_partitioning(
         return definition
     storage = catalog.load_storage(existing)
     wanted = partition_transforms(new.table, new.columns)
-    now = partition_transforms(storage.table, storage.table.column_names)
-    if storage.keeps_columns and wanted != now:
-        new.discard(catalog)
-        raise UnsupportedError(
-            f"view {existing.identifier}: its storage table {storage.place} keeps its partitioning "
-            f"({', '.join(now) or 'none'}). Change it in Spark with ALTER TABLE … ADD PARTITION FIELD, and leave out "
-            "--partition-by; or drop the view and create it again"
-        )
     text = partitioning_text(wanted, storage.table)
     return dataclasses.replace(definition, properties={**definition.properties, PARTITIONING_PROPERTY: text})
-
-
-def _retired(catalog: MaterializedViewCatalog, old: LoadedView, new: LoadedView) -> LoadedView:
-    """Remove the storage table that a view named before from the catalog.
-
-    The change of the view has landed, so a failure is only logged.
-    """
-    try:
-        if stored_layout(old).place(old) != stored_layout(new).place(new):
-            drop_storage(catalog, old)
-    except MaterializedViewError as error:
-        log.warning("The earlier storage table of %s may still be in the catalog: %s", new.identifier, error)
-    return new
 
 
 class _NewDefinition(ViewChange):
@@ -418,9 +454,9 @@ class _NewDefinition(ViewChange):
         catalog: Where the view is.
         existing: The view.
         sql: The query, by dialect.
-        storage: The storage table that was made for it.
+        columns: A table with the query's columns.
         definition: The view's new definition.
-        keeps: Whether the view keeps its present storage table.
+        storage: The new storage table; ``None`` if the view keeps its present one.
         effects: Clock, sleep and jitter.
     """
 
@@ -429,40 +465,37 @@ class _NewDefinition(ViewChange):
         catalog: MaterializedViewCatalog,
         existing: LoadedView,
         sql: Mapping[str, str],
-        storage: NewStorage,
+        columns: NewStorage,
         definition: Definition,
         *,
-        keeps: bool,
+        storage: NewStorage | None,
         effects: Effects,
     ) -> None:
-        super().__init__(catalog, existing, "its new definition", effects, None if keeps else storage)
-        self._sql, self._storage, self._definition, self._keeps = sql, storage, definition, keeps
+        super().__init__(catalog, existing, "its new definition", effects, storage)
+        self._sql, self._columns, self._definition, self._storage = sql, columns, definition, storage
         self._settings = existing.materialized
         self._id = uuid.uuid4().hex
-
-    def _is_in_history(self, metadata: ViewMetadata) -> bool:
-        return any(version.summary.get(_CHANGE_ID) == self._id for version in metadata.versions)
 
     def wanted(self, view: LoadedView) -> ViewMetadata | None:
         """Return the view with the new version, unless its history already has this version."""
         metadata = view.metadata
-        if self._is_in_history(metadata):
+        if metadata.has_version_of(self._id):
             return None
-        definition, storage = self._definition, self._storage
-        wanted = definition.properties_on(view) if self._keeps else definition.view_properties(storage, self._settings)
+        definition, storage, fields = self._definition, self._storage, self._columns.fields
+        wanted = definition.view_properties(storage, self._settings) if storage else definition.properties_on(view)
         if (
             self._sql.items() <= metadata.current_version.texts.items()
-            and list(metadata.schema_.fields) == storage.fields
+            and list(metadata.schema_.fields) == fields
             and _has(view, wanted)
         ):
             return None
         return replace_version(
             with_view_properties(metadata, wanted),
-            schema={"type": "struct", "fields": storage.fields},
+            schema={"type": "struct", "fields": fields},
             sql=self._sql,
             default_catalog=view.identifier.catalog,
             default_namespace=view.identifier.namespace,
-            summary={**SUMMARY, _CHANGE_ID: self._id},
+            summary={**SUMMARY, CHANGE_ID: self._id},
             now_ms=_now_ms(self._catalog, metadata.location, self.effects),
         )
 
@@ -495,25 +528,45 @@ class _NewProperties(ViewChange):
     def wanted(self, view: LoadedView) -> ViewMetadata | None:
         """Return the view with the properties, unless it has them."""
         definition, storage = self._definition, self._storage
-        if storage is None or _names(view, storage):
+        if storage is None or storage.is_named_by(view):
             properties = definition.properties_on(view)
         else:
             properties = definition.view_properties(storage, view.settings)
         return None if _has(view, properties) else with_view_properties(view.metadata, properties)
 
 
-def _names(view: LoadedView, storage: NewStorage) -> bool:
-    """Whether a view names a new storage table, perhaps with rows: a refresh may have published to it already."""
-    if view.settings is None:
-        return False
-    return lies_in(view.settings.storage_table_location, (storage.table.location,))
-
-
 def _has(view: LoadedView, properties: Mapping[str, str]) -> bool:
     return all(view.metadata.properties.get(key) == value for key, value in properties.items())
 
 
+@contextmanager
 def _new_storage(
+    catalog: MaterializedViewCatalog,
+    columns: NewStorage,
+    definition: Definition,
+    location: str,
+    effects: Effects,
+) -> Iterator[NewStorage]:
+    """Make the storage table that a view will name, and remove it again if the view does not.
+
+    Args:
+        catalog: Where the view is, or will be.
+        columns: A table with its columns: the storage table itself, or a template.
+        definition: The view's definition.
+        location: The view's folder.
+        effects: Clock, sleep and jitter.
+    """
+    with removed_template(catalog, columns):
+        layout = STORED_LAYOUTS[definition.layout_for(catalog, None)]
+        name, storage = layout.storage_name(columns.owner, definition.storage_name), columns
+        if name is not None:
+            folder = join(location, f"storage-{uuid.uuid4().hex[:12]}")
+            storage = CreateStorage(catalog, layout, columns, name, folder, effects).publish()
+        with discarded_on_failure(catalog, storage):
+            yield storage
+
+
+def _columns(
     catalog: MaterializedViewCatalog,
     view: Identifier,
     definition: Definition,
@@ -523,11 +576,14 @@ def _new_storage(
     stager: Callable[[Script], Outcome],
     context: Identifier,
 ) -> NewStorage:
-    """Let Spark create an empty storage table below a view's location. No view names it yet."""
+    """Let Spark create an empty table with a query's columns: the new storage table, or a template for it.
+
+    It is below the view's location, and no view names it yet.
+    """
     token = uuid.uuid4().hex
     pinned = _resolved(catalog, sql, columns, context, view)
     layout = STORED_LAYOUTS[definition.layout_for(catalog, None)]
-    name = layout.new_name(view, token)
+    name = layout.template_name(view, token)
     script = create_storage(
         view=str(view),
         pinned=pinned,
@@ -547,7 +603,8 @@ def _new_storage(
         folder = join(location, f"storage-{token[:12]}")
         check_confined(outcome.metadata_location, (folder,), what=f"view {view}, file of its new storage table")
     what = f"view {view}, storage table"
-    storage = NewStorage(layout.created(catalog, name, outcome.metadata_location, what=what), view)
+    made = layout.created(catalog, name, outcome.metadata_location, what=what)
+    storage = NewStorage(made, view, is_template=name is not None)
     try:
         _require_clock(catalog, storage)
         if name is not None:
@@ -556,7 +613,7 @@ def _new_storage(
             catalog.flush_new(storage.location)
         require_fitting(definition.given_properties, view=str(view), columns=columns or storage.columns)
     except MaterializedViewError:
-        storage.discard(catalog)
+        discard_unneeded(catalog, storage)
         raise
     return storage
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from types import MappingProxyType
-from typing import Any, Literal
+from typing import Literal
 
 from airflow_mv.catalog import Located, MaterializedViewCatalog
 from airflow_mv.catalog.statistics import FileStatistics
@@ -21,7 +21,7 @@ from airflow_mv.spec.identifiers import Identifier
 from airflow_mv.spec.interval import Span
 from airflow_mv.spec.interval_parts import parts_in, parts_of
 from airflow_mv.spec.materialized_view import METADATA_LOCATION, NO_SNAPSHOT, BaseTable
-from airflow_mv.spec.table import TableMetadata
+from airflow_mv.spec.table import TableMetadata, same_columns
 from airflow_mv.sql.query import Dependencies, ParsedQuery, PinnedTable
 from airflow_mv.sql.star_expansion import Schemas, expand_stars
 from airflow_mv.sql.types import rebound_columns
@@ -96,7 +96,7 @@ class RefreshInputs:
         if not same_columns(fields.fields, storage.table):
             return False
         now = partition_transforms(storage.table, fields.names)
-        return storage.keeps_columns or wanted_partitioning(view.identifier, view.metadata, storage.table) == now
+        return wanted_partitioning(view.identifier, view.metadata, storage.table) == now
 
     @property
     def renamed_columns(self) -> dict[str, tuple[str, ...]]:
@@ -339,17 +339,3 @@ def _columns_had(table: TableMetadata, head: int | None) -> Sequence[tuple[str, 
         for schema in (present, *reversed(table.schemas))
     ]
     return list(dict.fromkeys(found))
-
-
-def same_columns(fields: Sequence[Mapping[str, Any]], table: TableMetadata) -> bool:
-    """Whether a table has exactly these columns, by name and type."""
-    wanted = [(field["name"], _shape(field["type"])) for field in fields]
-    return wanted == [(field["name"], _shape(field["type"])) for field in table.current_schema.get("fields", [])]
-
-
-def _shape(value: Any) -> Any:
-    """A column type without field ids, nullability and comments."""
-    dropped = ("id", "element-id", "key-id", "value-id", "doc", "required", "element-required", "value-required")
-    if isinstance(value, dict):
-        return {key: _shape(item) for key, item in value.items() if key not in dropped}
-    return [_shape(item) for item in value] if isinstance(value, list) else value

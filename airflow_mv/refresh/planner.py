@@ -8,7 +8,6 @@ from dataclasses import replace
 
 from airflow_mv.catalog import MaterializedViewCatalog, stored_layout
 from airflow_mv.catalog.files import join
-from airflow_mv.errors import UnsupportedError
 from airflow_mv.freshness.lag import lag
 from airflow_mv.freshness.observe import Observation
 from airflow_mv.freshness.state import Pins
@@ -163,16 +162,11 @@ def build_script(inputs: RefreshInputs, pinned: PinnedQuery, identity: str, work
         pinned: The query for the rows.
         identity: The refresh.
         work: The steps that replace the recompute of all rows.
-
-    Raises:
-        UnsupportedError: The storage table in the catalog does not have the view's columns.
     """
     observation = inputs.observation
     loaded, storage = observation.view, observation.storage
     partitioning = wanted_partitioning(loaded.identifier, loaded.metadata, storage.table)
     outcome_location = join(storage.table.location, "staged", f"{identity}.json")
-    if storage.keeps_columns:
-        _require_same_schema(inputs)
     return refresh_script(
         view=str(loaded.identifier),
         refresh_id=identity,
@@ -208,14 +202,3 @@ def _refresh_state(inputs: RefreshInputs) -> dict[str, str]:
     )
     text = write(state, dialect, view=str(loaded.identifier))
     return {} if text is None else {REFRESH_STATE_KEY: text}
-
-
-def _require_same_schema(inputs: RefreshInputs) -> None:
-    """Refuse to change the columns of a table in the catalog, which others may read: a new storage table is needed."""
-    observation = inputs.observation
-    if not inputs.same_schema:
-        name = observation.view.identifier
-        raise UnsupportedError(
-            f"view {name} has other columns than its storage table {observation.storage.name}: another program has "
-            f"replaced the view. Give it a storage table that fits: airflow-mv create {name} --replace"
-        )

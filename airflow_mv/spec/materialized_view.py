@@ -33,6 +33,8 @@ TIME_TRAVEL_PROPERTY = "airflow-mv.time-travel"
 #: View properties of the registered layout: the storage table's namespace and name, and its uuid.
 STORAGE_TABLE_PROPERTY = "airflow-mv.storage-table"
 STORAGE_TABLE_UUID_PROPERTY = "airflow-mv.storage-table-uuid"
+#: View property: the id of the creation that was applied. A REST server chooses the view's uuid itself.
+CREATION_ID_PROPERTY = "airflow-mv.creation-id"
 #: Table property of a storage table in the catalog: the namespace and name of the one view that may write to it.
 STORAGE_OF_PROPERTY = "airflow-mv.storage-of"
 #: Table properties of the layout ``table``: the view's definition, and the id of the change that wrote it.

@@ -149,6 +149,31 @@ class TableMetadata(msgspec.Struct, frozen=True, rename="kebab", dict=True):
         return None if snapshot is None else snapshot.number(key)
 
 
+def same_columns(fields: Sequence[Mapping[str, Any]], table: TableMetadata) -> bool:
+    """Whether a table has exactly these columns, by name and type."""
+    wanted = [(field["name"], _shape(field["type"])) for field in fields]
+    return wanted == [(field["name"], _shape(field["type"])) for field in table.current_schema.get("fields", [])]
+
+
+def _shape(value: Any) -> Any:
+    """A column type without field ids, nullability and comments."""
+    dropped = ("id", "element-id", "key-id", "value-id", "doc", "required", "element-required", "value-required")
+    if isinstance(value, dict):
+        return {key: _shape(item) for key, item in value.items() if key not in dropped}
+    return [_shape(item) for item in value] if isinstance(value, list) else value
+
+
+def same_partitioning(one: TableMetadata, other: TableMetadata) -> bool:
+    """Whether two tables are partitioned alike, by transforms and names of columns."""
+    return _partitioning(one) == _partitioning(other)
+
+
+def _partitioning(table: TableMetadata) -> list[tuple[str, str | None]]:
+    names = {field.get("id"): str(field["name"]) for field in table.current_schema.get("fields", [])}
+    spec = next((item for item in table.partition_specs if item.get("spec-id") == table.default_spec_id), {})
+    return [(str(field["transform"]), names.get(field.get("source-id"))) for field in spec.get("fields", [])]
+
+
 _ABSENT = msgspec.Raw(b"")
 
 

@@ -34,6 +34,8 @@ DIALECT = "spark"
 DIALECTS_PROPERTY = "airflow-mv.dialects"
 #: View property: the dialect of the text from which the SQL for Spark is translated, if the view has none.
 TRANSPILE_PROPERTY = "airflow-mv.transpile"
+#: Summary key of a version: the id of the change that made it.
+CHANGE_ID = "airflow-mv.change-id"
 _HISTORY_SIZE = "version.history.num-entries"
 _CODEC = "write.metadata.compression-codec"
 _FOLDER = "write.metadata.path"
@@ -124,6 +126,10 @@ class ViewMetadata(StoredModel):
     def schema_(self) -> ViewSchema:
         """The current version's schema."""
         return next(item for item in self.schemas if item.schema_id == self.current_version.schema_id)
+
+    def has_version_of(self, change_id: str | None) -> bool:
+        """Whether a change made one of the versions, see :data:`CHANGE_ID`."""
+        return change_id is not None and any(item.summary.get(CHANGE_ID) == change_id for item in self.versions)
 
     def sql(self, *, view: str) -> str:
         """Return the current version's SQL in Spark's dialect.

@@ -69,4 +69,5 @@ def _home(parameters: Mapping[str, object]) -> str:
     """Return the home that a test's fixture has; none for a test with lost answers, which shares out its own cases."""
     if {"kind", "fault"} <= set(parameters):
         return ""
-    return str(parameters.get("every_home") or parameters.get("registered_home") or parameters.get("bare"))
+    names = ("every_home", "registered_home", "bare", "home")
+    return str(next((parameters[name] for name in names if name in parameters), ""))

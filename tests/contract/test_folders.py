@@ -77,7 +77,7 @@ def test_i19_a_storage_table_outside_of_the_allowed_folders_is_refused_and_nothi
     home.table()
     home.view()
     precious = move_storage(home, tmp_path / "outside", settings=False)
-    with pytest.raises(InvalidMetadataError, match=r"sales\.daily.*daily__storage_.*lies outside"):
+    with pytest.raises(InvalidMetadataError, match=r"sales\.daily.*daily__storage,.*lies outside"):
         remove(home)
     assert precious.exists()
     assert home.catalog.exists(VIEW)

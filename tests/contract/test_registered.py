@@ -13,7 +13,9 @@ from pyiceberg.exceptions import ForbiddenError
 
 from airflow_mv.catalog import LoadedView, MaterializedViewCatalog
 from airflow_mv.errors import (
+    AlreadyExistsError,
     ConfigurationError,
+    InvalidIdentifierError,
     InvalidMetadataError,
     JobError,
     NotFoundError,
@@ -43,9 +45,18 @@ from airflow_mv.spec.refresh_state import REFRESH_STATE_KEY, REFRESH_STATE_PROPE
 from airflow_mv.spec.view import ViewMetadata, with_view_properties
 from tests.branches import drop_branch
 from tests.builders import ORDERS, QUERY, Lake, orders
-from tests.faults import Clock, FaultyCatalog, after
+from tests.faults import (
+    Clock,
+    Fault,
+    FaultyCatalog,
+    Send,
+    after,
+    arrive_late,
+    lose_answer_after,
+)
 
 VIEW = "sales.daily"
+WIDER = "SELECT region, id, amount FROM lake.sales.orders"
 ROWS = [{"region": "north", "orders": 2, "amount": 15}, {"region": "south", "orders": 1, "amount": 20}]
 
 
@@ -170,7 +181,7 @@ def test_a_branch_that_was_dropped_is_staged_again_by_a_retry(home: Lake) -> Non
     plan, outcome = home.stage()
     assert outcome.branch is not None
     drop_branch(home.iceberg.load_table(name_of(home)), outcome.branch)
-    with pytest.raises(JobError, match=r"daily__storage_.*run the refresh again|Run the refresh again"):
+    with pytest.raises(JobError, match=r"daily__storage .*run the refresh again|Run the refresh again"):
         publish(home.catalog, plan, outcome.staged, effects=Clock().effects)
     assert home.read() == []
     home.refresh()
@@ -208,7 +219,7 @@ def test_a_dropped_storage_table_is_named_and_a_replace_creates_a_new_one(home: 
     home.refresh()
     home.iceberg.drop_table(name_of(home))
     for call in (status, plan_refresh):
-        with pytest.raises(NotFoundError, match=r"lake\.sales\.daily.*daily__storage_.*--replace"):
+        with pytest.raises(NotFoundError, match=r"lake\.sales\.daily.*daily__storage .*--replace"):
             call(home.catalog, VIEW)
     create(home.catalog, VIEW, Definition(QUERY), stager=home.stager, replace=True)
     home.refresh()
@@ -222,9 +233,11 @@ def test_another_table_with_the_name_is_never_taken_for_the_storage_table(home: 
     home.iceberg.create_table(name, schema=ORDERS).append(orders([(1, "theirs", 1)]))
     with pytest.raises(NotFoundError, match="is not its storage table"):
         home.refresh()
-    create(home.catalog, VIEW, Definition(QUERY), stager=home.stager, replace=True)
+    with pytest.raises(AlreadyExistsError, match=r"daily__storage .* is taken by a table .*--storage-name"):
+        create(home.catalog, VIEW, Definition(QUERY), stager=home.stager, replace=True)
+    create(home.catalog, VIEW, Definition(QUERY, storage_name="rows"), stager=home.stager, replace=True)
     home.refresh()
-    assert home.read() == ROWS
+    assert (name_of(home), home.read()) == (("sales", "rows"), ROWS)
     assert home.iceberg.load_table(name).scan().count() == 1
 
 
@@ -247,22 +260,17 @@ def test_a_view_cannot_name_a_foreign_table_as_its_storage_table(home: Lake) -> 
     assert (home.load().metadata, home.read()) == (before, ROWS)
 
 
-def test_a_redefinition_has_landed_although_the_old_storage_table_may_not_be_dropped(
+def test_a_redefinition_has_landed_although_its_template_may_not_be_dropped(
     home: Lake, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    old, drop_table = name_of(home), home.iceberg.drop_table
-
     def forbidden(name: tuple[str, ...]) -> None:
-        if name == old:
-            raise ForbiddenError("not yours to drop")
-        drop_table(name)
+        raise ForbiddenError("not yours to drop")
 
     monkeypatch.setattr(home.iceberg, "drop_table", forbidden)
     wider = Definition("SELECT region, amount FROM lake.sales.orders")
     created = create(home.catalog, VIEW, wider, stager=home.stager, replace=True)
     assert created == home.catalog.load(VIEW)
     assert "forbids dropping table" in caplog.text
-    assert name_of(home) != old
     home.refresh()
     assert len(home.read()) == 3
 
@@ -271,13 +279,14 @@ def test_a_redefinition_has_landed_although_the_old_storage_table_may_not_be_dro
 def test_a_replacement_of_a_view_whose_storage_table_has_no_valid_name_lands(
     home: Lake, sql: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The earlier storage table cannot be found to be dropped. That is logged, and the view is usable."""
+    """The earlier storage table is found by the name that it has by default."""
     view = home.catalog.load(VIEW)
     assert home.catalog.replace(view, with_view_properties(view.metadata, {STORAGE_TABLE_PROPERTY: "a..b"}))
     created = create(home.catalog, VIEW, Definition(sql), stager=home.stager, replace=True)
     assert created == home.catalog.load(VIEW)
     assert f"{VIEW} may still be in the catalog" in caplog.text
     assert home.refresh().outcome == "refreshed"
+    assert name_of(home) == ("sales", "daily__storage")
 
 
 class Unreadable(MaterializedViewCatalog):
@@ -315,15 +324,19 @@ def test_a_creation_that_landed_and_then_failed_keeps_its_storage_table(home: La
     assert home.read() == ROWS
 
 
-@pytest.mark.parametrize("sql", ["SELECT region, amount FROM lake.sales.orders", None])
-def test_a_replacement_that_landed_and_then_failed_keeps_its_storage_table(home: Lake, sql: str | None) -> None:
-    """For a new version, and for a plain view that becomes materialized."""
-    if sql is None:
+@pytest.mark.parametrize("plain", [False, True])
+def test_a_replacement_that_landed_and_then_failed_keeps_its_storage_table(home: Lake, plain: bool) -> None:
+    """For a view whose storage table was lost, and for a plain view that becomes materialized."""
+    if plain:
         drop(home.catalog, VIEW)
         home.plain_view("daily", "SELECT id, region, amount FROM lake.sales.orders")
-    wanted = Definition(sql, layout="registered")
+    else:
+        home.iceberg.drop_table(name_of(home))
+    sql = None if plain else "SELECT region, amount FROM lake.sales.orders"
     with pytest.raises(InvalidMetadataError, match="load is not JSON"):
-        create(Unreadable(home.iceberg), VIEW, wanted, stager=home.stager, replace=sql is not None)
+        create(
+            Unreadable(home.iceberg), VIEW, Definition(sql, layout="registered"), stager=home.stager, replace=not plain
+        )
     home.refresh()
     assert len(home.read()) == 3
 
@@ -402,39 +415,169 @@ def test_the_draft_s_record_can_be_omitted_and_unknown_names_are_refused(registe
         home.refresh()
 
 
-@pytest.mark.parametrize("way", ["replaced", "dropped and created again"])
-def test_i09_a_refresh_of_a_replaced_storage_table_is_planned_again(
+@pytest.mark.parametrize("way", ["given another one", "dropped and created again"])
+def test_i09_a_refresh_into_a_storage_table_that_the_view_does_not_name_any_more_is_planned_again(
     home: Lake, monkeypatch: pytest.MonkeyPatch, way: str
 ) -> None:
     """The view gets another storage table between a read and the commit; the old table still exists at that moment."""
-    wider = Definition("SELECT region, id, amount FROM lake.sales.orders", layout="registered")
-    commit, old = home.catalog.commit_table, name_of(home)
+    wider = Definition(WIDER, layout="registered", storage_name="rows")
+    commit, old, away = home.catalog.commit_table, name_of(home), ("sales", "away")
     landed: list[str | None] = []
 
     def at_last(*arguments: Any) -> str | None:
         if not landed:
             landed.append(None)
-            with monkeypatch.context() as patch:
-                for module in ("refresh.create", "maintenance.drop"):
-                    patch.setattr(f"airflow_mv.{module}.drop_storage", lambda *_, **__: None)
-                if way == "replaced":
-                    create(home.catalog, VIEW, wider, stager=home.stager, replace=True)
-                else:
-                    drop(home.catalog, VIEW)
-                    create(home.catalog, VIEW, wider, stager=home.stager)
+            home.iceberg.rename_table(old, away)
+            if way == "given another one":
+                create(home.catalog, VIEW, wider, stager=home.stager, replace=True)
+            else:
+                drop(home.catalog, VIEW)
+                create(home.catalog, VIEW, wider, stager=home.stager)
+            home.iceberg.rename_table(away, old)
             landed[0] = commit(*arguments)
             return landed[0]
         return commit(*arguments)
 
     monkeypatch.setattr(home.catalog, "commit_table", at_last)
-    if way == "replaced":
+    if way == "given another one":
         assert home.refresh().outcome == "refreshed"
     else:
         with pytest.raises(ViewNotFoundError, match="dropped and created again"):
             home.refresh()
         assert home.refresh().outcome == "refreshed"
     assert landed[0] is not None
-    assert name_of(home) != old
+    assert name_of(home) == ("sales", "rows")
     assert len(home.read()) == 3
     assert set(home.read()[0]) == {"region", "id", "amount"}
     assert status(home.catalog, VIEW).state == State.FRESH
+
+
+def test_i09_a_refresh_that_lands_after_a_change_of_the_columns_is_not_returned(
+    home: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No commit to a table can require the view's version. The record has it, so readers see the difference."""
+    commit = home.catalog.commit_table
+
+    def at_last(*arguments: Any) -> str | None:
+        if home.catalog.load(VIEW).metadata.current_version_id == 1:
+            create(home.catalog, VIEW, Definition(WIDER), stager=home.stager, replace=True)
+            landed = commit(*arguments)
+            assert landed is not None
+            with pytest.raises(StaleViewError):
+                readable(home.catalog, VIEW)
+            return landed
+        return commit(*arguments)
+
+    monkeypatch.setattr(home.catalog, "commit_table", at_last)
+    home.refresh()
+    home.refresh()
+    assert set(home.read()[0]) == {"region", "id", "amount"}
+    assert status(home.catalog, VIEW).state == State.FRESH
+
+
+# -- the storage table's name ------------------------------------------------------------------
+
+
+def test_the_name_is_the_view_s_with_a_suffix_or_the_chosen_one_and_stays(home: Lake) -> None:
+    home.view("other", storage_name="other rows")
+    assert name_of(home) == ("sales", "daily__storage")
+    assert str(home.storage("sales.other").name) == "lake.sales.`other rows`"
+    home.refresh("sales.other")
+    create(home.catalog, "sales.other", Definition(WIDER), stager=home.stager, replace=True)
+    home.refresh("sales.other")
+    assert str(home.storage("sales.other").name) == "lake.sales.`other rows`"
+    again = Definition(WIDER, storage_name="others")
+    with pytest.raises(UnsupportedError, match=r"its storage table is lake\.sales\.`other rows` and keeps its name"):
+        create(home.catalog, "sales.other", again, stager=home.stager, replace=True)
+
+
+def test_a_name_that_cannot_be_the_storage_table_s_is_refused_before_anything_is_made(registered_home: Lake) -> None:
+    for name in ("daily", "sales.rows", "a`b", ""):
+        with pytest.raises(InvalidIdentifierError, match=r"name|part"):
+            registered_home.view(storage_name=name)
+    with pytest.raises(ConfigurationError, match="leave out --storage-name"):
+        registered_home.view(layout="table", storage_name="rows")
+    assert registered_home.stager.calls == []
+
+
+def test_a_name_that_something_else_has_is_refused_with_what_has_it_and_nothing_is_left(home: Lake) -> None:
+    home.table("top__storage")
+    home.plain_view("plain__storage", "SELECT * FROM lake.sales.orders")
+    home.view("third", storage_name="fourth__storage")
+    before = sorted(home.iceberg.list_tables("sales"))
+    for view, holder in (
+        ("top", "a table that is no storage table"),
+        ("plain", "a view"),
+        ("fourth", r"the storage table of `sales`\.`third`"),
+    ):
+        with pytest.raises(AlreadyExistsError, match=rf"{view}__storage .* is taken by {holder}: .*--storage-name"):
+            home.view(view)
+        assert not home.catalog.exists(f"sales.{view}")
+    assert sorted(home.iceberg.list_tables("sales")) == before
+
+
+@pytest.mark.parametrize("rows", [False, True])
+@pytest.mark.parametrize("sql", [QUERY, "SELECT region, amount FROM lake.sales.orders"], ids=["same", "other"])
+def test_i09_a_storage_table_that_was_left_is_used_only_if_it_is_empty_and_fits(
+    home: Lake, sql: str, rows: bool
+) -> None:
+    """By a view that another program dropped, or by a creation that was killed. Its records answer an earlier view."""
+    if rows:
+        home.refresh()
+    left = home.iceberg.load_table(name_of(home)).metadata
+    home.catalog.drop(VIEW)
+    home.view(sql=sql)
+    now = home.iceberg.load_table(name_of(home)).metadata
+    assert (now.table_uuid == left.table_uuid) is (sql == QUERY and not rows)
+    assert status(home.catalog, VIEW).state == State.NEVER_REFRESHED
+    assert (now.location == left.location) is (now.table_uuid == left.table_uuid), "files of the earlier one stay there"
+    home.refresh()
+    assert len(home.read()) == (2 if sql == QUERY else 3)
+
+
+@pytest.mark.parametrize("fault", [lose_answer_after(), arrive_late], ids=["lost after", "late"])
+def test_i05_a_storage_table_whose_creation_has_no_answer_is_created_once(
+    registered_home: Lake, clock: Clock, fault: Fault
+) -> None:
+    registered_home.table()
+    catalog = FaultyCatalog(registered_home.iceberg)
+    catalog.storage_schedule = [fault]
+    create(
+        catalog,
+        VIEW,
+        Definition(QUERY, layout="registered"),
+        stager=registered_home.stager,
+        effects=clock.effects,
+    )
+    assert catalog.storage_schedule == []
+    assert sorted(registered_home.iceberg.list_tables("sales")) == [("sales", "daily__storage"), ("sales", "orders")]
+    registered_home.refresh()
+    assert registered_home.read() == ROWS
+
+
+@pytest.mark.parametrize("sql", [QUERY, "SELECT region, amount FROM lake.sales.orders"], ids=["same", "other"])
+def test_of_two_creations_at_once_one_succeeds_and_the_view_is_usable(
+    registered_home: Lake, clock: Clock, sql: str
+) -> None:
+    """The other one creates its storage table, or takes ours for one that was left, just before the view is created."""
+    registered_home.table()
+    ended: list[str] = []
+
+    def other() -> None:
+        late = FaultyCatalog(registered_home.iceberg, after(lambda: ours.late.pop()()))
+        with pytest.raises(AlreadyExistsError):
+            create(late, VIEW, Definition(sql, layout="registered"), stager=registered_home.stager)
+        ended.append("refused")
+
+    def meanwhile(catalog: FaultyCatalog, send: Send) -> LoadedView | None:
+        made: list[LoadedView] = []
+        catalog.late.append(lambda: made.append(send()))
+        other()
+        return made[0]
+
+    ours = FaultyCatalog(registered_home.iceberg, meanwhile)
+    create(ours, VIEW, Definition(QUERY, layout="registered"), stager=registered_home.stager, effects=clock.effects)
+    assert ended == ["refused"]
+    assert registered_home.refresh().outcome == "refreshed"
+    assert registered_home.read() == ROWS
+    assert sorted(registered_home.iceberg.list_tables("sales")) == [("sales", "daily__storage"), ("sales", "orders")]

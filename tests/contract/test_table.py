@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 from pyiceberg.catalog.rest import Capability, RestCatalog
 from pyiceberg.catalog.sql import SqlCatalog
-from pyiceberg.types import LongType, StringType
 
 from airflow_mv.catalog import MaterializedViewCatalog, stored_layout
 from airflow_mv.catalog.catalog import LAYOUT_PROPERTY
@@ -287,56 +286,6 @@ def test_a_server_that_drops_branches_or_tags_is_refused_at_create(
             home.view()
         assert home.iceberg.list_tables("sales") == [("sales", "orders")]
         assert not home.catalog.list()
-
-
-# -- other columns -------------------------------------------------------------------------------------
-
-
-def test_columns_and_rows_change_in_one_commit(home: Lake) -> None:
-    """Old rows and columns stay visible by the name until then; renamed, retyped, reordered and dropped ones alike."""
-    home.refresh()
-    before = home.iceberg.load_table(DAILY).metadata
-    create(home.catalog, VIEW, Definition(WIDER, layout="table"), stager=home.stager, replace=True)
-    plan, outcome = staged(home)
-    assert (names(home), home.read()) == (["amount", "orders", "region"], [NORTH, SOUTH])
-    assert publish(home.catalog, plan, where(outcome)).outcome == PublishOutcome.COMMITTED
-    after_ = home.iceberg.load_table(DAILY).metadata
-    assert names(home) == ["amount", "id", "region"]
-    kinds = {field.name: type(field.field_type) for field in after_.schema().fields}
-    assert kinds == {"id": LongType, "amount": StringType, "region": LongType}
-    assert home.read()[0] == {"id": 1, "amount": "NORTH", "region": 10}
-    assert after_.table_uuid == before.table_uuid
-    assert {item.snapshot_id for item in before.snapshots} <= {item.snapshot_id for item in after_.snapshots}
-    assert status(home.catalog, VIEW).state == State.FRESH
-    home.append()
-    assert home.refresh().outcome == "refreshed"
-    assert len(home.read()) == 4
-
-
-def test_new_columns_are_planned_again_if_someone_changed_the_table_s_columns(home: Lake) -> None:
-    """The job has given the new columns ids that are another column's by now."""
-    home.refresh()
-    create(home.catalog, VIEW, Definition(WIDER, layout="table"), stager=home.stager, replace=True)
-    plan, outcome = staged(home)
-    with home.iceberg.load_table(DAILY).update_schema() as change:
-        change.add_column("someone_s", LongType())
-    assert publish(home.catalog, plan, where(outcome)).outcome == PublishOutcome.REPLAN
-    assert home.refresh().outcome == "refreshed"
-    assert names(home) == ["amount", "id", "region"]
-    assert len(home.read()) == 3
-
-
-def test_what_was_staged_with_new_columns_is_published_by_the_next_try(home: Lake) -> None:
-    home.refresh()
-    create(home.catalog, VIEW, Definition(WIDER, layout="table"), stager=home.stager, replace=True)
-    plan, outcome = staged(home)
-    assert outcome is not None
-    assert plan.script is not None
-    home.catalog.files.replace_text(plan.script.outcome_location or "", outcome.to_json())
-    jobs = len(home.stager.refreshes)
-    assert home.refresh().outcome == "refreshed"
-    assert len(home.stager.refreshes) == jobs
-    assert names(home) == ["amount", "id", "region"]
 
 
 # -- maintenance ---------------------------------------------------------------------------------------

@@ -19,7 +19,15 @@ SOURCE = Path(airflow_mv.__file__).parent
 PAGE = SOURCE.parent / "docs" / "reference" / "settings.md"
 #: Keys that only this package writes.
 OWN = {
-    *("storage-table", "storage-table-uuid", "storage-of", "definition", "definition-id", "partitioning"),
+    *(
+        "storage-table",
+        "storage-table-uuid",
+        "storage-of",
+        "definition",
+        "definition-id",
+        "creation-id",
+        "partitioning",
+    ),
     *("refresh-id", "complete", "fallback", "change-id"),
 }
 

@@ -96,7 +96,9 @@ def test_a_view_can_be_created_refreshed_read_verified_replaced_and_dropped(home
     assert verify(home.catalog, home("daily"), session=lambda: home.spark).equal
 
     home.create("daily", "SELECT count(*) AS days FROM {ns}.orders", replace=True)
+    assert rows(home, f"SELECT day, amount FROM {table}") == [(1, 30), (2, 30), (3, 1)]
     home.refresh("daily")
+    assert rows(home, f"SELECT days FROM {table}") == [(4,)]
     assert list(map(tuple, read(home.spark, home("daily"), catalog=home.catalog).collect())) == [(4,)]
     drop(home.catalog, home("daily"))
     assert [name for _, name in home.files.list_tables(home.namespace)] == ["orders"]

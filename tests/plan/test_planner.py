@@ -160,7 +160,7 @@ def a_plan() -> RefreshPlan:
         metadata_location="s3://b/v.json",
         storage_table_location="s3://b/s.json",
         storage_base="s3://b/s.json",
-        storage_table=Identifier("lake", ("sales",), "daily__storage_1"),
+        storage_table=Identifier("lake", ("sales",), "daily__storage"),
         layout="registered",
         mode=Mode.FULL,
         reasons=(Reason(Code.FORCED, "requested"),),

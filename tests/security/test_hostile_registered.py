@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import replace
 from typing import Any
 
@@ -266,7 +266,9 @@ def test_i19_a_branch_of_another_refresh_is_neither_published_nor_dropped(
         shop.lake.append((8, "west", 1))
         shop.lake.refresh()
     before, rows = refs_of(shop), shop.lake.read()
-    with pytest.raises((InvalidMetadataError, JobError), match=r"lake\.sales\.daily"):
+    refused = pytest.raises((InvalidMetadataError, JobError), match=r"lake\.sales\.daily")
+    # Without a branch the report names a metadata file. It is only read if it is to be published.
+    with refused if branch or not superseded else nullcontext():
         publish(shop.lake.catalog, plan, replace(outcome, branch=names.get(branch, branch)), effects=Clock().effects)
     assert (refs_of(shop), shop.lake.read()) == (before, rows)
 

@@ -11,7 +11,8 @@ from airflow_mv.catalog.catalog import next_number
 from airflow_mv.catalog.pointed import PointedStorage
 from airflow_mv.errors import MaterializedViewError
 from airflow_mv.maintenance.repair import _RowRepair as RowRepair
-from airflow_mv.publish.view_change import CreateView, NewStorage, ViewChange
+from airflow_mv.publish.new_storage import NewStorage
+from airflow_mv.publish.view_change import CreateView, ViewChange
 from airflow_mv.refresh.create import Definition
 from airflow_mv.refresh.create import _NewDefinition as NewDefinition
 from airflow_mv.refresh.create import _NewProperties as NewProperties
@@ -87,8 +88,7 @@ def replace_view(world: World) -> bool:
         return False
     loaded = world.catalog.load(VIEW)
     number = max(version.version_id for version in loaded.metadata.versions) + 1
-    # In the registered layout other columns need another storage table, which is not a change of this one.
-    wider = number % 2 == 0 and not world.registered
+    wider = number % 2 == 0
     replaced = replace_version(
         loaded.metadata, schema=columns(wider=wider), sql=query(number, wider=wider),
         default_catalog="lake", default_namespace=("s",), summary={}, now_ms=world.now,
@@ -223,7 +223,9 @@ def redefining(process: Process) -> None:
     sql = query(10_000 + world.next_snapshot(), wider=False)
     table = parse_table(json.dumps(empty_table("s3://w/new", world.now)).encode(), source="new storage table")
     storage = NewStorage(PointedStorage("s3://w/new", table, None), VIEW)
-    change = NewDefinition(world.catalog, existing, sql, storage, Definition(sql), keeps=True, effects=process.effects)
+    change = NewDefinition(
+        world.catalog, existing, sql, storage, Definition(sql), storage=None, effects=process.effects
+    )
     _publish(process, change, f"{existing.metadata.view_uuid}: {sql}")
 
 
