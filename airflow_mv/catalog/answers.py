@@ -147,6 +147,11 @@ def _of_hive(catalog: str, what: str, error: Exception) -> MaterializedViewError
             "Hive 2 and 3. Hive 4.1 and later serve Iceberg's REST protocol, too: set metastore.catalog.servlet.port "
             "there, and use the catalog with type=rest and uri=http://HOST:PORT/iceberg"
         )
+    if "incompatible with the existing columns" in text:
+        return UnsupportedError(
+            f"catalog {catalog!r} refuses other types of columns in {what}: set "
+            "hive.metastore.disallow.incompatible.col.type.changes to false in the metastore, as Iceberg needs it"
+        )
     if _REFUSED_BY_HIVE.search(name) or _REFUSED_BY_HIVE.search(text):
         return UnsupportedError(f"catalog {catalog!r} cannot do {what}: {brief(error)}")
     return CatalogUnavailableError(f"catalog {catalog!r} did not answer to {what}: {brief(error)}")

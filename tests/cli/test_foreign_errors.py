@@ -138,3 +138,6 @@ def test_an_error_that_nobody_expected_is_one_line(configured: Configure, monkey
     trace = call("history", VIEW, "--verbose").stderr
     assert "Traceback" in trace
     assert SECRET not in trace
+    assert SECRET not in call("status", VIEW).stderr, (
+        "a view that fails does not stop the others, and its trace is logged"
+    )
