@@ -69,8 +69,8 @@ def main() -> None:
     "--layout",
     metavar="NAME",
     help="Where the storage table is: pointed (named by the view only), registered (a table beside the view), or table "
-    "(the view itself is a table, which any engine reads by the view's name). By default pointed; registered in a REST "
-    "catalog with views, table in one without.",
+    "(the view itself is a table, which any engine reads by the view's name). By default pointed in a SQL catalog, "
+    "and table elsewhere.",
 )
 @click.option(
     "--dialect",

@@ -59,6 +59,7 @@ from airflow_mv.spec.materialized_view import (
     TIME_TRAVEL_PROPERTY,
     ViewSettings,
     property_text,
+    storage_table_field,
 )
 from airflow_mv.spec.table import same_columns
 from airflow_mv.spec.view import (
@@ -69,6 +70,7 @@ from airflow_mv.spec.view import (
     ViewMetadata,
     new_view,
     replace_version,
+    with_storage_table,
     with_view_properties,
 )
 from airflow_mv.sql.query import parse_query, partition_transform
@@ -277,6 +279,7 @@ def _create_new(
     location = catalog.new_location(view)
     columns = _columns(catalog, view, definition, definition.sql, None, location, stager, view)
     with _new_storage(catalog, columns, definition, location, effects) as storage:
+        properties = {**definition.view_properties(storage), CREATION_ID_PROPERTY: uuid.uuid4().hex}
         metadata = new_view(
             view_uuid=str(uuid.uuid4()),
             location=location,
@@ -284,9 +287,10 @@ def _create_new(
             sql=sql,
             default_catalog=view.catalog,
             default_namespace=view.namespace,
-            properties={**definition.view_properties(storage), CREATION_ID_PROPERTY: uuid.uuid4().hex},
+            properties=properties,
             summary=SUMMARY,
             now_ms=_now_ms(catalog, location, effects),
+            storage_table=storage_table_field(properties, view),
         )
         created = CreateView(catalog, view, metadata, effects, storage.template).publish()
     if _has_storage(catalog, created):
@@ -489,21 +493,24 @@ class _NewDefinition(ViewChange):
             and _has(view, wanted)
         ):
             return None
+        changed = with_view_properties(metadata, wanted)
         return replace_version(
-            with_view_properties(metadata, wanted),
+            changed,
             schema={"type": "struct", "fields": fields},
             sql=self._sql,
             default_catalog=view.identifier.catalog,
             default_namespace=view.identifier.namespace,
             summary={**SUMMARY, CHANGE_ID: self._id},
             now_ms=_now_ms(self._catalog, metadata.location, self.effects),
+            storage_table=storage_table_field(changed.properties, view.identifier),
         )
 
 
 class _NewProperties(ViewChange):
     """New properties, and a new storage table if one was made. The definition stays.
 
-    Setting properties is idempotent: the properties themselves show whether the change has landed.
+    A storage table with another name gives the view a new version, because a version names its storage table. Setting
+    properties is idempotent: the properties themselves show whether the change has landed.
 
     Args:
         catalog: Where the view is.
@@ -523,7 +530,7 @@ class _NewProperties(ViewChange):
     ) -> None:
         name = "its new properties" if storage is None else "its new storage table"
         super().__init__(catalog, existing, name, effects, storage)
-        self._definition, self._storage = definition, storage
+        self._definition, self._storage, self._id = definition, storage, uuid.uuid4().hex
 
     def wanted(self, view: LoadedView) -> ViewMetadata | None:
         """Return the view with the properties, unless it has them."""
@@ -532,7 +539,15 @@ class _NewProperties(ViewChange):
             properties = definition.properties_on(view)
         else:
             properties = definition.view_properties(storage, view.settings)
-        return None if _has(view, properties) else with_view_properties(view.metadata, properties)
+        if _has(view, properties):
+            return None
+        changed = with_view_properties(view.metadata, properties)
+        dropped = view.settings is not None and changed.current_version.stored_in is None
+        if storage is None or dropped:  # by a server or a writer that keeps only the fields that it knows
+            return changed
+        now_ms = _now_ms(self._catalog, changed.location, self.effects)
+        named = storage_table_field(changed.properties, view.identifier)
+        return with_storage_table(changed, named, summary={**SUMMARY, CHANGE_ID: self._id}, now_ms=now_ms)
 
 
 def _has(view: LoadedView, properties: Mapping[str, str]) -> bool:

@@ -18,6 +18,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, model_validator
 
 from airflow_mv.errors import InvalidMetadataError
+from airflow_mv.spec.identifiers import Identifier, split
 from airflow_mv.spec.interval import Interval
 from airflow_mv.spec.stored import FirstFault, Int, Long, Numbers, StoredModel, Texts, decode_text
 
@@ -342,6 +343,22 @@ def staging_branch(refresh_id: str) -> str:
 def is_staging_branch(name: str) -> bool:
     """Whether a name is that of a staging branch of a run of a refresh."""
     return _STAGING_BRANCH.fullmatch(name) is not None
+
+
+def storage_table_field(properties: Mapping[str, str], view: Identifier) -> dict[str, Any] | None:
+    """Return the field ``storage-table`` of a view's versions, as the draft of materialized views has it.
+
+    ``None`` if the view names no table beside itself.
+
+    Args:
+        properties: The view's properties.
+        view: The view.
+    """
+    text = properties.get(STORAGE_TABLE_PROPERTY)
+    if text is None or text == view.within_catalog:
+        return None
+    *namespace, name = split(text)
+    return {"namespace": namespace, "name": name}
 
 
 def parse_settings(properties: Mapping[str, str], *, view: str, location: str) -> ViewSettings | None:

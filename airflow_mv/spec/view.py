@@ -40,6 +40,9 @@ _HISTORY_SIZE = "version.history.num-entries"
 _CODEC = "write.metadata.compression-codec"
 _FOLDER = "write.metadata.path"
 _DROP_DIALECT = "replace.drop-dialect.allowed"
+_STORAGE_TABLE = "storage-table"
+#: The fields of a version that define the view, without its columns.
+_DEFINITION = ("representations", "default-catalog", "default-namespace")
 
 
 class Representation(StoredModel):
@@ -60,6 +63,13 @@ class ViewVersion(StoredModel):
     representations: Annotated[tuple[Representation, ...], FirstFault]
     default_namespace: Annotated[tuple[str, ...], FirstFault]
     default_catalog: str | None = None
+    storage_table: Any = None
+    """Of the draft of materialized views: the storage table's namespace and name, as another writer may have it."""
+
+    @property
+    def stored_in(self) -> Any:
+        """The field ``storage-table``."""
+        return self.storage_table
 
     @property
     def texts(self) -> dict[str, str]:
@@ -198,6 +208,7 @@ def new_view(
     properties: Mapping[str, str],
     summary: Mapping[str, str],
     now_ms: int,
+    storage_table: Mapping[str, Any] | None = None,
 ) -> ViewMetadata:
     """Return the metadata of a new view with one version.
 
@@ -211,13 +222,14 @@ def new_view(
         properties: The view's properties.
         summary: Additional fields of the version's summary.
         now_ms: The time of its creation.
+        storage_table: The version's field ``storage-table``.
     """
     version = {
         "version-id": 1,
         "schema-id": 0,
         "timestamp-ms": now_ms,
         "summary": {"operation": "create", **summary},
-        **_definition(sql, default_catalog, default_namespace),
+        **_definition(sql, default_catalog, default_namespace, storage_table),
     }
     document = {
         "view-uuid": view_uuid,
@@ -241,6 +253,7 @@ def replace_version(
     default_namespace: tuple[str, ...],
     summary: Mapping[str, str],
     now_ms: int,
+    storage_table: Mapping[str, Any] | None = None,
 ) -> ViewMetadata:
     """Return the view with a new current version. The oldest versions beyond the history size are dropped.
 
@@ -250,10 +263,36 @@ def replace_version(
     Raises:
         UnsupportedError: The view has a text in another dialect, which would be lost.
     """
-    definition = _definition(sql, default_catalog, default_namespace)
+    definition = _definition(sql, default_catalog, default_namespace, storage_table)
     same = _version_like(view, definition, schema)
     if same is not None:
         return view if same == view.current_version_id else roll_back(view, same, now_ms=now_ms)
+    return _with_version(view, definition, schema, summary, now_ms)
+
+
+def with_storage_table(
+    view: ViewMetadata, storage_table: Mapping[str, Any] | None, *, summary: Mapping[str, str], now_ms: int
+) -> ViewMetadata:
+    """Return the view with a storage table in its current version, which becomes a new version if it has another one.
+
+    See :func:`new_view` for the arguments.
+    """
+    current = view.current_version
+    if storage_table is None or current.stored_in == storage_table:
+        return view
+    stored = current.document()
+    definition: dict[str, Any] = {key: stored[key] for key in _DEFINITION if key in stored}
+    definition[_STORAGE_TABLE] = dict(storage_table)
+    return _with_version(view, definition, view.schema_.document(), summary, now_ms)
+
+
+def _with_version(
+    view: ViewMetadata,
+    definition: Mapping[str, Any],
+    schema: Mapping[str, Any],
+    summary: Mapping[str, str],
+    now_ms: int,
+) -> ViewMetadata:
     document = view.document()
     now = _not_before(view, now_ms)
     version_id = max(item.version_id for item in view.versions) + 1
@@ -293,7 +332,10 @@ def with_view_properties(view: ViewMetadata, updates: Mapping[str, str]) -> View
 
 
 def _definition(
-    sql: str | Mapping[str, str], default_catalog: str | None, default_namespace: tuple[str, ...]
+    sql: str | Mapping[str, str],
+    default_catalog: str | None,
+    default_namespace: tuple[str, ...],
+    storage_table: Mapping[str, Any] | None,
 ) -> dict[str, Any]:
     """Return the part of a version that defines the view."""
     texts = {DIALECT: sql} if isinstance(sql, str) else sql
@@ -301,17 +343,23 @@ def _definition(
         "representations": [{"type": "sql", "sql": text, "dialect": dialect} for dialect, text in texts.items()],
         **({} if default_catalog is None else {"default-catalog": default_catalog}),
         "default-namespace": list(default_namespace),
+        **({} if storage_table is None else {_STORAGE_TABLE: dict(storage_table)}),
     }
 
 
 def _version_like(view: ViewMetadata, definition: Mapping[str, Any], schema: Mapping[str, Any]) -> int | None:
-    """Return the id of a version with the same definition, the current one first. Additional dialects do not matter."""
+    """Return the id of a version with the same definition, the current one first.
+
+    Additional dialects do not matter, nor does a missing storage table: other writers drop the field.
+    """
     wanted = {item["dialect"].lower(): item["sql"] for item in definition["representations"]}
     names = (definition.get("default-catalog"), tuple(definition["default-namespace"]))
     schemas = {item.schema_id for item in view.schemas if _columns(item.document()) == _columns(schema)}
     newest_first = sorted(view.versions, key=lambda item: item.version_id, reverse=True)
     for item in (view.current_version, *newest_first):
         same_names = (item.default_catalog, item.default_namespace) == names
+        if item.stored_in not in (None, definition.get(_STORAGE_TABLE)):
+            continue
         if same_names and item.schema_id in schemas and wanted.items() <= item.texts.items():
             return item.version_id
     return None

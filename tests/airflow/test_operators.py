@@ -239,14 +239,19 @@ def test_an_error_that_no_retry_can_fix_fails_at_once_and_says_what_to_do(mistak
 
 
 def test_a_view_that_exists_with_another_query_is_refused_or_replaced(airflow: Airflow, sales: Lake) -> None:
-    """A changed DAG must not redefine a view that others read, unless replace is set."""
+    """A changed DAG must not redefine a view that others read, unless replace is set; nor rename its storage table."""
     sales.view()
+    sales.view("kept", QUERY, layout="registered", storage_name="rows")
     run = airflow.run(f"""
         CreateMaterializedViewOperator(task_id="create", view="{VIEW}", sql="SELECT 1 AS one", retries=2)
+        options = dict(view="lake.sales.kept", sql='''{QUERY}''', retries=2)
+        CreateMaterializedViewOperator(task_id="same", storage_name="rows", **options)
+        CreateMaterializedViewOperator(task_id="other", storage_name="others", **options)
     """)
 
-    assert run.states == {"create": "failed"}
+    assert run.states == {"create": "failed", "same": "success", "other": "failed"}
     assert "AlreadyExistsError: view lake.sales.daily exists with another query; set replace=True" in run.log
+    assert "UnsupportedError: view lake.sales.kept: its storage table is lake.sales.rows and keeps its name" in run.log
 
 
 def test_views_may_come_from_task_mapping_and_templates(airflow: Airflow, daily: Lake) -> None:

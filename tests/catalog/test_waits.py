@@ -348,7 +348,7 @@ def test_a_lost_answer_of_a_rest_server_after_a_commit_is_an_unknown_outcome(
     """This holds for pyiceberg's own request, which has no limit, and for the request that replaces a view."""
     address = urlsplit(rest_uri)
     between = quiet((address.hostname, address.port))
-    with lake(rest_uri, warehouse) as home:
+    with lake(rest_uri, warehouse, layout="registered") as home:
         home.table()
         home.view()
         name, uuid = home.catalog.identify("sales.orders"), str(home.load().metadata.table_uuid)

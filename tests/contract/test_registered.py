@@ -475,6 +475,32 @@ def test_i09_a_refresh_that_lands_after_a_change_of_the_columns_is_not_returned(
     assert status(home.catalog, VIEW).state == State.FRESH
 
 
+# -- the draft's field of a version --------------------------------------------------------------
+
+
+def test_each_version_names_the_storage_table_as_the_draft_does_unless_the_server_drops_the_field(home: Lake) -> None:
+    """Iceberg's own server and Spark keep only the fields that they know. The property names the table all the same."""
+
+    def fields(view: str = VIEW) -> list[object]:
+        return [version.document().get("storage-table") for version in home.catalog.load(view).metadata.versions]
+
+    def named(name: str) -> object:
+        return {"namespace": ["sales"], "name": name} if home.catalog.has_rows else None
+
+    create(home.catalog, VIEW, Definition(QUERY, time_travel=True), stager=home.stager, replace=True)
+    assert fields() == [named("daily__storage")]
+    create(home.catalog, VIEW, Definition(WIDER), stager=home.stager, replace=True)
+    home.refresh()
+    assert fields() == [named("daily__storage")] * 2
+    home.iceberg.drop_table(name_of(home))
+    create(home.catalog, VIEW, Definition(WIDER, storage_name="rows"), stager=home.stager, replace=True)
+    assert fields() == [named("daily__storage")] * 2 + ([named("rows")] if home.catalog.has_rows else [])
+    home.plain_view("plain", "SELECT * FROM lake.sales.orders")
+    create(home.catalog, "sales.plain", Definition(None, layout="registered"), stager=home.stager)
+    assert fields("sales.plain") == [None, named("plain__storage")]
+    assert home.refresh("sales.plain").outcome == "refreshed"
+
+
 # -- the storage table's name ------------------------------------------------------------------
 
 

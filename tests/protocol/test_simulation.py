@@ -88,6 +88,7 @@ REGISTERED_EVENTS = (
     *(f"commit: {fate}" for fate in ("lost before", "lost after", "killed before", "killed after", "late", "re-sent")),
     *(f"ended: {outcome}" for outcome in ("refreshed", "already-committed", "superseded", "fresh")),
     "commit refused",
+    "columns changed in place",
     "refreshed: full",
     "refreshed: fast-forward",
     "late swap landed",

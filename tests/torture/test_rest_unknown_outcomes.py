@@ -41,7 +41,7 @@ def both(rest_jvm: RestServers, postgres_uri: str, warehouse: Path) -> Iterator[
     url = make_url(postgres_uri)
     with lake(postgres_uri, warehouse, layout="registered") as good, proxy(str(url.host), url.port or 5432) as running:
         through = url.set(host="127.0.0.1", port=running.port).render_as_string(hide_password=False)
-        with rest_jvm.serve(through, warehouse) as address, lake(address, warehouse) as bad:
+        with rest_jvm.serve(through, warehouse) as address, lake(address, warehouse, layout="registered") as bad:
             good.table()
             bad.view(time_travel=True)
             watch(good.iceberg.engine)

@@ -58,6 +58,7 @@ class SimulatedTables:
             if document["table-uuid"] != uuid or unknown or (self.checks and required != dict(change.requires)):
                 self.world.events["commit refused"] += 1
                 return None
+            self.world.events["columns changed in place"] += change.columns is not None
             for kind, wanted in (("branch", change.branches), ("tag", change.tags)):
                 refs = {**refs, **{ref: {"snapshot-id": item, "type": kind} for ref, item in wanted.items()}}
             refs = {ref: item for ref, item in refs.items() if ref not in change.removes}
