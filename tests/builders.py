@@ -210,7 +210,9 @@ def lake(
 ) -> Iterator[Lake]:
     """A lake in a new database, in Glue, or behind a REST server's address, with the namespace ``sales``."""
     iceberg = open_catalog(uri, warehouse, name, **properties)
-    iceberg.create_namespace_if_not_exists("sales")
+    # A Hive Metastore would put it into a warehouse of its own.
+    place = {"location": f"file://{warehouse}/sales"} if uri.startswith("thrift:") else {}
+    iceberg.create_namespace_if_not_exists("sales", place)
     catalog = MaterializedViewCatalog(iceberg)
     try:
         yield Lake(iceberg, catalog, DuckStager(catalog, iceberg), layout or catalog.layouts[0])
@@ -225,6 +227,8 @@ def open_catalog(uri: str, warehouse: Path, name: str = "lake", **properties: st
         keys = {"client.access-key-id": "testing", "client.secret-access-key": "testing"}
         with opening():
             return load_catalog(name, type="glue", warehouse=f"file://{warehouse}", **access, **keys, **properties)
+    if uri.startswith("thrift:"):
+        return load_catalog(name, type="hive", uri=uri, warehouse=f"file://{warehouse}", **properties)
     if uri.startswith("http"):
         return load_catalog(name, type="rest", uri=uri, **properties)
     return SqlCatalog(name, uri=uri, warehouse=f"file://{warehouse}", **properties)

@@ -222,6 +222,23 @@ def glue_uri(_glue: str) -> Iterator[str]:
 
 
 @pytest.fixture(scope="session")
+def _hive() -> Iterator[str]:
+    from tests.hive.metastore import hive_metastore
+
+    with or_skip(hive_metastore()) as address:
+        yield address
+
+
+@pytest.fixture
+def hive_uri(_hive: str) -> Iterator[str]:
+    """The address of an empty Hive Metastore; files are in a local warehouse."""
+    from tests.hive.metastore import empty_metastore
+
+    yield _hive
+    empty_metastore(_hive)
+
+
+@pytest.fixture(scope="session")
 def connect(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The URL of a Spark Connect server with Iceberg; each test's client configures its own catalog."""
     from airflow_mv.catalog.spark import spark_settings

@@ -5,8 +5,9 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from typing import Any
 
 from pydantic import ValidationError
 from pyiceberg.exceptions import (
@@ -47,7 +48,7 @@ NO_ANSWER = (
 UNPROVEN = frozenset({404, 408, 425, 429, 499})
 _LONGEST = 300
 #: The base classes of the errors of clients that may not be installed, by module.
-_CLIENTS = {"botocore.exceptions": ("BotoCoreError", "ClientError")}
+_CLIENTS = {"botocore.exceptions": ("BotoCoreError", "ClientError"), "thrift.Thrift": ("TException",)}
 #: AWS' codes for credentials that are wrong or expired. Its message may quote the request, with a session token.
 _BAD_CREDENTIALS = re.compile(
     r"(?i)expired.?token|invalid.?client.?token|unrecognized.?client|signature|access.?key|auth"
@@ -56,12 +57,14 @@ _FORBIDDEN = re.compile(r"(?i)access.?denied|forbidden|unauthorized.?operation")
 _BUSY = re.compile(r"(?i)throttl|too.?many|request.?limit|timeout|concurrent|not.?ready|internal|unavailable")
 #: botocore's errors for a configuration without which it sends nothing.
 _NO_CREDENTIALS = re.compile(r"Credential|Profile|Region|Token|SSO|InvalidConfig|ConfigParse|ConfigNotFound")
+#: Errors of a Hive Metastore that the same request would get again; a value may be too long for its database.
+_REFUSED_BY_HIVE = re.compile(r"^(Invalid|NoSuch|AlreadyExists)|Put request failed|(?i:denied|not allowed|truncat)")
 _STATUS_OF_SERVER = 500
 _CREDENTIALS_ADVICE = "check the AWS credentials and region, in the catalog's properties or of this machine"
 
 
 def client_errors() -> tuple[type[Exception], ...]:
-    """Return the errors of AWS' client, if it is loaded."""
+    """Return the errors of AWS' and of Hive's client, if they are loaded."""
     # Only a loaded module can raise an error, and importing AWS' client takes long.
     found = [(sys.modules[module], names) for module, names in _CLIENTS.items() if module in sys.modules]
     return tuple(getattr(module, name) for module, names in found for name in names)
@@ -109,12 +112,19 @@ def answered(catalog: str, what: str) -> Iterator[None]:
 
 
 def _of_client(catalog: str, what: str, error: Exception) -> MaterializedViewError:
-    """Translate an error of AWS' client."""
+    """Translate an error of AWS' or of Hive's client."""
+    if any(base.__module__.startswith("thrift.") for base in type(error).__mro__):
+        return _of_hive(catalog, what, error)
     response = getattr(error, "response", None)
-    if not isinstance(response, dict):
-        if _NO_CREDENTIALS.search(type(error).__name__):
-            return ConfigurationError(f"catalog {catalog!r}, {what}: {brief(error)}; {_CREDENTIALS_ADVICE}")
-        return CatalogUnavailableError(f"catalog {catalog!r} did not answer to {what}: {brief(error)}")
+    if isinstance(response, dict):
+        return _of_aws(catalog, what, error, response)
+    if _NO_CREDENTIALS.search(type(error).__name__):
+        return ConfigurationError(f"catalog {catalog!r}, {what}: {brief(error)}; {_CREDENTIALS_ADVICE}")
+    return CatalogUnavailableError(f"catalog {catalog!r} did not answer to {what}: {brief(error)}")
+
+
+def _of_aws(catalog: str, what: str, error: Exception, response: Mapping[str, Any]) -> MaterializedViewError:
+    """Translate an error in an answer of AWS."""
     code = str(response.get("Error", {}).get("Code", ""))
     status = response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
     if status >= _STATUS_OF_SERVER or status in UNPROVEN or _BUSY.search(code):
@@ -126,6 +136,25 @@ def _of_client(catalog: str, what: str, error: Exception) -> MaterializedViewErr
             f"catalog {catalog!r} refused the credentials ({code}) for {what}; {_CREDENTIALS_ADVICE}"
         )
     return UnsupportedError(f"catalog {catalog!r} cannot do {what}: {brief(error)}")
+
+
+def _of_hive(catalog: str, what: str, error: Exception) -> MaterializedViewError:
+    """Translate an error of Hive's client: of the connection, of the protocol, or of the metastore itself."""
+    name, text = type(error).__name__, str(error)
+    if name == "TApplicationException" and "method" in text.lower():
+        return UnsupportedError(
+            f"catalog {catalog!r} cannot do {what} ({shortened(text, _LONGEST)}): pyiceberg speaks the protocol of "
+            "Hive 2 and 3. Hive 4.1 and later serve Iceberg's REST protocol, too: set metastore.catalog.servlet.port "
+            "there, and use the catalog with type=rest and uri=http://HOST:PORT/iceberg"
+        )
+    if "incompatible with the existing columns" in text:
+        return UnsupportedError(
+            f"catalog {catalog!r} refuses other types of columns in {what}: set "
+            "hive.metastore.disallow.incompatible.col.type.changes to false in the metastore, as Iceberg needs it"
+        )
+    if _REFUSED_BY_HIVE.search(name) or _REFUSED_BY_HIVE.search(text):
+        return UnsupportedError(f"catalog {catalog!r} cannot do {what}: {brief(error)}")
+    return CatalogUnavailableError(f"catalog {catalog!r} did not answer to {what}: {brief(error)}")
 
 
 def refusal_of(catalog: str, what: str, error: Exception) -> MaterializedViewError | None:

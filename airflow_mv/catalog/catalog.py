@@ -26,7 +26,7 @@ from airflow_mv.catalog.layouts import STORED_LAYOUTS, stored_layout
 from airflow_mv.catalog.limits import opening
 from airflow_mv.catalog.listing import is_local
 from airflow_mv.catalog.loaded import LoadedStorage, LoadedView, Located
-from airflow_mv.catalog.metastores import GlueTables, metastore_of, require_name
+from airflow_mv.catalog.metastores import Metastore, metastore_of, require_name
 from airflow_mv.catalog.neighbours import Neighbour, from_files, from_server
 from airflow_mv.catalog.places import check_regular, lies_in
 from airflow_mv.catalog.pyiceberg_compat import session_of
@@ -80,7 +80,7 @@ class MaterializedViewCatalog:
     """
 
     _rest: RestViews | None = None
-    _metastore: GlueTables | None = None
+    _metastore: Metastore | None = None
 
     def __init__(self, catalog: Catalog | str) -> None:
         self._catalog = open_configured(catalog) if isinstance(catalog, str) else catalog
@@ -633,7 +633,8 @@ class MaterializedViewCatalog:
         if self._pointers is None:
             raise UnsupportedError(
                 f"catalog {self.name!r} ({type(self._catalog).__name__}) holds no materialized views; they need a SQL "
-                "catalog (type=sql), a REST catalog (type=rest) or AWS Glue (type=glue), base tables may be anywhere"
+                "catalog (type=sql), a REST catalog (type=rest), AWS Glue (type=glue) or a Hive Metastore (type=hive), "
+                "base tables may be anywhere"
             )
         return self._pointers
 

@@ -152,6 +152,8 @@ STORE_LIMITS = {"s3.connect-timeout": f"{CONNECT_SECONDS:g}", "s3.request-timeou
 #: name the version that they replace, so one at most is applied.
 GLUE_SECONDS = 20.0
 GLUE_RETRIES = 3
+#: Seconds for one answer of a Hive Metastore, which tries a failed statement of its database again by itself.
+HIVE_SECONDS = 60.0
 #: PostgreSQL's own settings, for one transaction at a time: a pooler may give the connection to others.
 SERVER_LIMITS = {
     "lock_timeout": "10s",

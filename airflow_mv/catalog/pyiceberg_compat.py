@@ -3,10 +3,11 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from abc import abstractmethod
 from collections.abc import Callable, Mapping
-from typing import Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 from urllib.parse import urlparse
 
 from pyiceberg.avro.decoder import StreamingBinaryDecoder
@@ -24,6 +25,9 @@ from pyiceberg.schema import Schema
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.typedef import StructProtocol
 from requests import Session
+
+if TYPE_CHECKING:
+    from pyiceberg.catalog.hive import HiveCatalog
 
 #: Makes the ``FileIO`` of a table from its properties and location.
 LoadFileIO = Callable[[Mapping[str, str], str | None], FileIO]
@@ -129,6 +133,35 @@ def wrap_metadata_writer(catalog: MetastoreCatalog, wrap: Callable[[WriteMetadat
         write(metadata, io, metadata_path)
 
     catalog._write_metadata = write_metadata  # type: ignore[method-assign]
+
+
+class HiveConnections:
+    """Connections to a Hive Metastore: ``with connections as client``, one for each block.
+
+    pyiceberg's own client has one connection, which threads would share, and waits for an answer without a timeout.
+
+    Args:
+        catalog: The catalog. From now on it uses these connections, too.
+        seconds: The timeout for one answer.
+    """
+
+    def __init__(self, catalog: HiveCatalog, seconds: float) -> None:
+        self._make, self._properties = catalog._create_hive_client, dict(catalog.properties)
+        self._milliseconds, self._open = seconds * 1000, threading.local()
+        catalog._client = self  # type: ignore[assignment]
+
+    def __enter__(self) -> Any:
+        client = self._make(self._properties)
+        buffered = vars(client._transport)
+        socket = buffered.get("_TBufferedTransport__trans") or buffered.get("_trans")
+        if socket is not None:
+            socket.setTimeout(self._milliseconds)
+        opened = client.__enter__()
+        self._open.__dict__.setdefault("clients", []).append(client)
+        return opened
+
+    def __exit__(self, *error: Any) -> None:
+        self._open.clients.pop().__exit__(*error)
 
 
 def may_match(schema: Schema, expression: BooleanExpression) -> Callable[[DataFile], bool]:

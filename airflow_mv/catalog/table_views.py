@@ -26,7 +26,7 @@ from pyiceberg.table.update.snapshot import ManageSnapshots
 from airflow_mv.catalog.answers import answered
 from airflow_mv.catalog.files import MetadataFiles
 from airflow_mv.catalog.loaded import Holder, LoadedView
-from airflow_mv.catalog.metastores import GlueTables
+from airflow_mv.catalog.metastores import Metastore
 from airflow_mv.catalog.neighbours import read_places
 from airflow_mv.catalog.sql import SqlPointers
 from airflow_mv.catalog.tables import NewTable, StorageTables, TableChange, taken
@@ -159,7 +159,7 @@ class TableViews:
     """
 
     def __init__(
-        self, catalog: Catalog, files: MetadataFiles, tables: StorageTables, entries: SqlPointers | GlueTables | None
+        self, catalog: Catalog, files: MetadataFiles, tables: StorageTables, entries: SqlPointers | Metastore | None
     ) -> None:
         self._catalog, self._files, self._tables, self._entries = catalog, files, tables, entries
         self._ordinary: dict[Identifier, float] = {}

@@ -75,7 +75,7 @@ def guarded(command: Command) -> Command:
         except (click.ClickException, click.exceptions.Exit, click.Abort):
             raise
         except Exception as error:  # noqa: BLE001 (an error of a library, which this package should have translated)
-            log.info("%s", shortened(traceback.format_exc(), _LONGEST_TRACE))
+            log.info("%s", traceback.format_exc())
             _print_error(error, _unexpected(error), as_json=as_json, retryable=False)
             sys.exit(1)
 
@@ -329,8 +329,18 @@ def parse_time(text: str | None) -> datetime | None:
         raise InvalidIdentifierError(f"{text!r} is not a time; write it like 2013-06-30T00:00:00+00:00") from None
 
 
+class _WithoutSecrets(logging.Formatter):
+    """Removes secrets from what is logged, traces of libraries included."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the text of a record."""
+        return shortened(super().format(record), _LONGEST_TRACE)
+
+
 def _set_up_logs(*, verbose: bool) -> None:
-    logging.basicConfig(stream=sys.stderr, format="%(message)s", level=logging.WARNING, force=True)
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(_WithoutSecrets("%(message)s"))
+    logging.basicConfig(handlers=[handler], level=logging.WARNING, force=True)
     logging.getLogger("airflow_mv").setLevel(logging.INFO if verbose else logging.WARNING)
 
 

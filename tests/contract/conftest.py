@@ -16,14 +16,15 @@ from tests.builders import Lake, lake
 #: The address fixture and the layout of each lake: every layout in each catalog that supports it.
 HOMES = {
     f"{home}-{layout.name}": (f"{home}_uri", layout.name)
-    for home in ("sqlite", "postgres", "rest", "glue")
+    for home in ("sqlite", "postgres", "rest", "glue", "hive")
     for layout in STORED_LAYOUTS.values()
-    if (home in ("sqlite", "postgres") or not layout.swaps_pointers) and (home != "glue" or not layout.needs_views)
+    if (home in ("sqlite", "postgres") or not layout.swaps_pointers)
+    and (home not in ("glue", "hive") or not layout.needs_views)
 }
 _FOLDER = Path(__file__).parent
 _MARKS = {"postgres_uri": [pytest.mark.postgres], "rest_uri": [pytest.mark.rest]}
 #: Each catalog and each layout occurs among the others; their other combinations add little.
-_SLOW = ("sqlite-registered", "postgres-pointed", "postgres-table")
+_SLOW = ("sqlite-registered", "postgres-pointed", "postgres-table", "hive-table")
 #: A test with several homes of a group runs with one of them in the normal run, and with the others in the long run.
 _TURNS = (("postgres-registered", "rest-registered"), ("sqlite-table", "rest-table", "glue-table"))
 

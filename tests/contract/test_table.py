@@ -210,6 +210,8 @@ def test_i09_rows_of_a_definition_that_was_replaced_are_not_published(home: Lake
 
 def test_a_definition_s_text_is_bounded(home: Lake) -> None:
     """The version log keeps its newest entries, and the oldest versions go where the text is too long."""
+    if home.iceberg.properties.get("type") == "hive":
+        pytest.skip("the metastore's own database, Derby, holds no value of more than 32,672 characters")
     home.refresh()
     for number in range(12):
         noise = Random(number).randbytes(10_000).hex()

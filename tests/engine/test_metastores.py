@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A view in AWS Glue through Spark, which has clients of its own for Glue and for S3."""
+"""Views in AWS Glue and in a Hive Metastore through Spark, which has clients of its own for both, and for S3."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Mapping
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
@@ -64,22 +66,17 @@ print(json.dumps(done))
 """
 
 
-@pytest.mark.slow
-def test_a_view_lives_in_glue_with_the_credentials_of_the_environment(glue_uri: str, s3_server: str) -> None:
-    """Its rows are read by its name. Nothing but the addresses is configured, for Python and for Spark."""
-    bucket = BucketStore(s3_server, "glue-views")
-    address = {"TYPE": "glue", "GLUE__ENDPOINT": s3_server, "S3__ENDPOINT": s3_server, "CLIENT__REGION": "us-east-1"}
-    address |= {"WAREHOUSE": bucket.warehouse}
+def _life(address: Mapping[str, str], access: Mapping[str, str], environment: Mapping[str, str]) -> None:
+    """Let another process create, refresh, verify, roll back, redefine, maintain and drop a view."""
     properties = {key.lower().replace("__", "."): value for key, value in address.items()}
-    keys = {"client.access-key-id": "testing", "client.secret-access-key": "testing"}
-    iceberg = load_catalog("lake", **properties, **keys)
-    iceberg.create_namespace("sales")
+    iceberg = load_catalog("lake", **properties, **access)
+    place = {"location": f"{address['WAREHOUSE']}/sales"}
+    iceberg.create_namespace("sales", place)
     rows = pa.table({"day": ["a", "b", "b"], "amount": [1, 2, 3]})
     iceberg.create_table("sales.orders", schema=rows.schema).append(rows)
 
-    environment = os.environ | {"AWS_ACCESS_KEY_ID": "testing", "AWS_SECRET_ACCESS_KEY": "testing"}
-    environment |= {f"PYICEBERG_CATALOG__LAKE__{key}": value for key, value in address.items()}
-    life = subprocess.run([sys.executable, "-c", _LIFE], env=environment, capture_output=True, text=True, check=False)
+    variables = os.environ | environment | {f"PYICEBERG_CATALOG__LAKE__{key}": value for key, value in address.items()}
+    life = subprocess.run([sys.executable, "-c", _LIFE], env=variables, capture_output=True, text=True, check=False)
     assert life.returncode == 0, life.stderr
     columns, others = ["day", "amount"], ["day", "n", "amount"]
     assert json.loads(life.stdout) == {
@@ -92,3 +89,20 @@ def test_a_view_lives_in_glue_with_the_credentials_of_the_environment(glue_uri: 
         "maintain": [others, ["a", 2, 1], ["b", 2, 3]],
         "left": ["orders"],
     }
+
+
+@pytest.mark.slow
+def test_a_view_lives_in_glue_with_the_credentials_of_the_environment(glue_uri: str, s3_server: str) -> None:
+    """Its rows are read by its name. Nothing but the addresses is configured, for Python and for Spark."""
+    bucket = BucketStore(s3_server, "glue-views")
+    address = {"TYPE": "glue", "GLUE__ENDPOINT": s3_server, "S3__ENDPOINT": s3_server, "CLIENT__REGION": "us-east-1"}
+    keys = {"access-key-id": "testing", "secret-access-key": "testing"}
+    environment = {f"AWS_{key.upper().replace('-', '_')}": value for key, value in keys.items()}
+    access = {f"client.{key}": value for key, value in keys.items()}
+    _life({**address, "WAREHOUSE": bucket.warehouse}, access, environment)
+
+
+@pytest.mark.slow
+def test_a_view_lives_in_a_hive_metastore(hive_uri: str, warehouse: Path) -> None:
+    """The same; pyiceberg and Spark lock the table in the same way."""
+    _life({"TYPE": "hive", "URI": hive_uri, "WAREHOUSE": f"file://{warehouse}"}, {}, {})
