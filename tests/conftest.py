@@ -8,6 +8,7 @@ import os
 import shutil
 import sqlite3
 import tempfile
+import zlib
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
@@ -39,7 +40,21 @@ if TYPE_CHECKING:
     from tests.faults import Clock
     from tests.rest.reference import Reference
 
+#: A file system in memory, and how many free bytes it must have. On a disk the tests would wait, mostly for deletions.
+_MEMORY, _ENOUGH = Path("/dev/shm"), 6 * 2**30
+
+
+def _temporary_folder() -> str:
+    """Return the folder for all temporary files of the tests and of the processes that they start."""
+    if "TMPDIR" not in os.environ and os.access(_MEMORY, os.W_OK):
+        found = os.statvfs(_MEMORY)
+        if found.f_bavail * found.f_frsize >= _ENOUGH and not found.f_flag & os.ST_NOEXEC:
+            return str(_MEMORY)
+    return tempfile.gettempdir()
+
+
 #: Airflow and pyiceberg read these when they are imported, so they are set before any test module is imported.
+tempfile.tempdir = _temporary_folder()
 _HOME = Path(tempfile.mkdtemp(prefix="airflow-mv-tests-"))
 _FOREIGN = ("AIRFLOW", "PYICEBERG_", "SPARK_", "PYSPARK_")
 _KEPT = (POSTGRES_URL_VARIABLE,)
@@ -50,9 +65,11 @@ _OURS = {
     "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_ALL_ADMINS": "True",
     "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": f"sqlite:///{_HOME}/airflow/airflow.db",
     "PYICEBERG_HOME": str(_HOME),
+    "SPARK_LOCAL_DIRS": tempfile.gettempdir(),
     "SPARK_LOCAL_IP": "127.0.0.1",
     "SPARK_SUBMIT_OPTS": java_options(),
     **class_path(),
+    "TMPDIR": tempfile.gettempdir(),
     "NO_PROXY": "127.0.0.1,localhost",
     "no_proxy": "127.0.0.1,localhost",
 }
@@ -84,6 +101,7 @@ settings.load_profile("tests")
 logging.getLogger("py4j").setLevel(logging.ERROR)
 
 Service = TypeVar("Service")
+_TESTS = Path(__file__).parent
 
 _missing_services: list[str] = []
 
@@ -102,6 +120,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> FromBot
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark tests that need a server, give slow tests an hour, and order folders by the services that they start."""
     items.sort(key=place)
+    _take_turns(items)
     for item in items:
         fixtures = getattr(item, "fixturenames", ())
         if "_postgres" in fixtures:
@@ -110,6 +129,28 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.rest)
         if item.get_closest_marker("slow") and not item.get_closest_marker("timeout"):
             item.add_marker(pytest.mark.timeout(3600))
+
+
+#: Folders whose subject is above the layouts, and a file whose subject they are. Other tests run in each layout always.
+_ABOVE_LAYOUTS = ("airflow", "catalog", "checks", "cli", "engine", "intervals")
+_OF_LAYOUTS = "test_interoperability.py"
+
+
+def _take_turns(items: list[pytest.Item]) -> None:
+    """Let a test that exists for each layout run in one of them; the long run has the others."""
+    from airflow_mv.catalog import STORED_LAYOUTS
+
+    groups: dict[str, list[pytest.Item]] = {}
+    for item in items:
+        words = item.name.rstrip("]").replace("[", "-").split("-")
+        above = item.path.relative_to(_TESTS).parts[0] in _ABOVE_LAYOUTS and item.path.name != _OF_LAYOUTS
+        if above and STORED_LAYOUTS.keys() & set(words):
+            same = "-".join(word for word in words if word not in STORED_LAYOUTS)
+            groups.setdefault(f"{item.path.name}::{same}", []).append(item)
+    for name, group in groups.items():
+        for item in group:
+            if item is not group[zlib.crc32(name.encode()) % len(group)]:
+                item.add_marker(pytest.mark.slow)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import shutil
 import subprocess
+import tempfile
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -99,7 +100,8 @@ def pooled(uri: str, folder: Path) -> Iterator[str]:
     shutil.chown(folder, "nobody")
     folder.chmod(0o755)
     for parent in folder.parents:
-        parent.chmod(parent.stat().st_mode | 0o055) if str(parent).startswith("/tmp/") else None
+        if Path(tempfile.gettempdir()) in parent.parents:
+            parent.chmod(parent.stat().st_mode | 0o055)
     process = subprocess.Popen([program, "-q", "-u", "nobody", str(folder / "pgbouncer.ini")])
     try:
         there = url.set(host="127.0.0.1", port=port)

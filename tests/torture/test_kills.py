@@ -152,7 +152,7 @@ def reported(result: Result, points: Iterable[Point | None]) -> dict[str, object
 CAMPAIGNS = [
     pytest.param(uri, layout, count, id=f"{uri}-{layout}-{count or 'one-of-each'}", marks=marks)
     for uri, layout, count, marks in (
-        ("sqlite", "pointed", 0, ()),
+        ("sqlite", "pointed", 0, pytest.mark.slow),
         ("postgres", "pointed", 0, ()),
         ("sqlite", "registered", 0, ()),
         ("postgres", "registered", 0, pytest.mark.slow),

@@ -28,6 +28,7 @@ def _rows(lake: Lake, view: str) -> list[tuple[Any, ...]]:
     return sorted(tuple(row.values()) for row in rows)
 
 
+@pytest.mark.slow
 @pytest.mark.cluster
 def test_views_are_refreshed_from_changes_over_spark_connect(tmp_path: Path, connect: str) -> None:
     """Appended rows are appended, deleted ones are found by comparing snapshots, and this is reported."""

@@ -54,8 +54,8 @@ def _run(folder: Path, histories: range, *, views: int, steps: int, everything: 
 
 @pytest.mark.timeout(1200)
 def test_incremental_equals_recompute(lake_folder: Path) -> None:
-    """A history of each kind of table, with five views; the first of them is refreshed after each change."""
-    assert _run(lake_folder, range(4), views=5, steps=2, often=5, everything=False).sequences == 20
+    """A history of each kind of table, with three views; the first of them is refreshed after each change."""
+    assert _run(lake_folder, range(4), views=3, steps=2, often=5, everything=False).sequences == 12
 
 
 def test_a_failing_history_is_reported_in_its_smallest_form(lake_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
