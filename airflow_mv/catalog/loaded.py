@@ -15,13 +15,14 @@ from airflow_mv.errors import InvalidIdentifierError, InvalidMetadataError, NotM
 from airflow_mv.script import Target
 from airflow_mv.spec.identifiers import Identifier, StoragePlace, split
 from airflow_mv.spec.materialized_view import (
+    ADOPTED_PROPERTY,
     STORAGE_TABLE_PROPERTY,
     RefreshRecord,
     StorageState,
     ViewSettings,
     definition_tag,
 )
-from airflow_mv.spec.table import TableMetadata
+from airflow_mv.spec.table import TableMetadata, sequence_number
 from airflow_mv.spec.view import ViewMetadata
 
 #: What a query by a view's name does, if the name is not a table.
@@ -257,6 +258,21 @@ class LoadedView:
         if self.holder is None:
             return self.metadata_location
         return f"{self.holder.table.table_uuid}@{self.holder.tagged}#{self.holder.definition_id}"
+
+    @property
+    def adopted_at(self) -> int | None:
+        """The table's last sequence number before it was adopted; ``None`` for a table that was made for the view.
+
+        Raises:
+            InvalidMetadataError: The property is not a number.
+        """
+        text = self.metadata.properties.get(ADOPTED_PROPERTY)
+        if text is None:
+            return None
+        if (number := sequence_number(text)) is None:
+            source = f"view {self.identifier}, file {self.metadata_location}, property {ADOPTED_PROPERTY}"
+            raise InvalidMetadataError(f"{source}: {text[:80]!r} is not a sequence number")
+        return number
 
     @property
     def default_catalog(self) -> str:

@@ -122,17 +122,31 @@ def definition_change(view: Identifier, holder: Holder, metadata: ViewMetadata) 
         metadata: The view's new metadata.
     """
     table, definition_id = holder.table, uuid.uuid4().hex
-    definition = definition_of(view, metadata, location=table.location, table_uuid=table.table_uuid or "")
     snapshot = table.head if holder.tagged is None else holder.tagged
     return TableChange(
         requires={_MAIN: table.head, holder.tag: holder.tagged},
         tags={definition_tag(definition_id): snapshot} if snapshot is not None else {},
         removes=(holder.tag,) if holder.tagged is not None else (),
-        properties={
-            DEFINITION_PROPERTY: definition_text(definition, view=str(view)),
-            DEFINITION_ID_PROPERTY: definition_id,
-        },
+        properties=definition_properties(view, table, metadata, definition_id),
     )
+
+
+def definition_properties(
+    view: Identifier, table: TableMetadata, metadata: ViewMetadata, definition_id: str
+) -> dict[str, str]:
+    """Return the properties of a table that hold a view's definition.
+
+    Args:
+        view: The view.
+        table: The table.
+        metadata: The view's metadata.
+        definition_id: The id of the change that writes it.
+    """
+    definition = definition_of(view, metadata, location=table.location, table_uuid=table.table_uuid or "")
+    return {
+        DEFINITION_PROPERTY: definition_text(definition, view=str(view)),
+        DEFINITION_ID_PROPERTY: definition_id,
+    }
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,6 +33,7 @@ from pyiceberg.table.update import (
     AssertLastAssignedPartitionId,
     AssertRefSnapshotId,
     AssertTableUUID,
+    RemovePropertiesUpdate,
     RemoveSnapshotRefUpdate,
     RemoveSnapshotsUpdate,
     SetCurrentSchemaUpdate,
@@ -79,6 +80,7 @@ class TableChange:
         tags: Snapshot id by tag to set.
         removes: Branches and tags to remove.
         properties: Properties to set.
+        unsets: Properties to remove.
         drops: Ids of snapshots to remove.
         columns: Rows with other columns to add.
     """
@@ -88,6 +90,7 @@ class TableChange:
     tags: Mapping[str, int] = field(default_factory=dict)
     removes: tuple[str, ...] = ()
     properties: Mapping[str, str] = field(default_factory=dict)
+    unsets: tuple[str, ...] = ()
     drops: tuple[int, ...] = ()
     columns: NewColumns | None = None
 
@@ -443,6 +446,7 @@ def _updates(change: TableChange) -> tuple[TableUpdate, ...]:
         *(_adding(change.columns) if change.columns else ()),
         *(_ref(*ref) for ref in (*branches, *tags)),
         *((SetPropertiesUpdate(updates=dict(change.properties)),) if change.properties else ()),
+        *((RemovePropertiesUpdate(removals=list(change.unsets)),) if change.unsets else ()),
         *(RemoveSnapshotRefUpdate(ref_name=name) for name in change.removes),
         *((_forget(change.drops),) if change.drops else ()),
     )

@@ -93,6 +93,7 @@ def main() -> None:
 )
 @click.option("--property", "properties", multiple=True, metavar="K=V", help="View property.")
 @click.option("--replace", is_flag=True, help="Give an existing materialized view this definition.")
+@click.option("--adopt", is_flag=True, help="Make the existing table of this name the view; it must fit the query.")
 @click.option("--refresh", "and_refresh", is_flag=True, help="Refresh the view at once.")
 @sparked
 @common
@@ -114,6 +115,7 @@ def create(
     """Create a materialized view."""
     from airflow_mv.freshness.status import how_to_read
     from airflow_mv.freshness.status import status as view_status
+    from airflow_mv.refresh.adopt import adopt as adopt_table
     from airflow_mv.refresh.create import Definition
     from airflow_mv.refresh.create import create as create_view
     from airflow_mv.refresh.run import refresh as refresh_views
@@ -121,16 +123,22 @@ def create(
 
     if sql and sql_file:
         raise click.UsageError("--sql and --sql-file exclude each other")
+    if (adopts := definition.pop("adopt")) and replace:
+        raise click.UsageError("--adopt and --replace exclude each other")
     text = sql_file.read_text(encoding="utf-8") if sql_file else sql
     wanted = Definition(sql=text, properties=dict(_pair(item) for item in properties), **definition)
     catalog, (identifier,) = open_catalog([view], conn_id)
     stager = stager_for(catalog, master, remote)
-    created = create_view(catalog, identifier, wanted, stager=stager, replace=replace)
+    if adopts:
+        created = adopt_table(catalog, identifier, wanted, stager=stager)
+    else:
+        created = create_view(catalog, identifier, wanted, stager=stager, replace=replace)
     results = refresh_views(catalog, [identifier], stager=stager) if and_refresh else []
     if as_json:
         print_json(results[0].to_dict() if results else view_status(catalog, identifier).to_dict())
         return
-    out.print(f"created {identifier}\n{how_to_read(created, catalog.load_storage(created))}", markup=False)
+    done = "adopted" if adopts else "created"
+    out.print(f"{done} {identifier}\n{how_to_read(created, catalog.load_storage(created))}", markup=False)
     render.texts(texts_of(created.metadata, view=str(identifier)))
     for result in results:
         render.result(result.to_dict())

@@ -143,7 +143,10 @@ def rollback(*, view: str, refresh_id: str, as_json: bool, conn_id: str | None) 
 @click.confirmation_option("--yes", prompt="Remove the view from the catalog?")
 @common
 def drop(*, view: str, purge: bool, force: bool, as_json: bool, conn_id: str | None) -> None:
-    """Remove a view from the catalog. Its files stay, unless they are purged."""
+    """Remove a view from the catalog. Its files stay, unless they are purged.
+
+    A table that was adopted stays in the catalog with its rows, unless it is purged.
+    """
     catalog, (identifier,) = open_catalog([view], conn_id)
     document: dict[str, Any] = {"view": str(identifier), "dropped": True}
     document |= _purged(catalog, identifier, force=force) if purge else _dropped(catalog, identifier, force=force)
@@ -194,7 +197,7 @@ def _purged(catalog: MaterializedViewCatalog, view: Identifier, *, force: bool) 
 def _show(document: dict[str, Any]) -> None:
     would = "would be " if document["dry_run"] else ""
     out.print(visible(document["view"]), style="bold", markup=False)
-    why = {"current": "current", "named": "with a tag or branch", "young": "too young"}
+    why = {"current": "current", "named": "with a tag or branch", "young": "too young", "adopted": "from before"}
     kept = ", ".join(f"{count} {why[reason]}" for reason, count in document["kept_snapshots"].items() if count)
     out.print(f"  snapshots {would}expired: {len(document['expired_snapshots'])}; kept: {kept or 'none'}")
     if document["dropped_branches"]:

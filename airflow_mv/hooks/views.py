@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from airflow.providers.apache.iceberg.hooks.iceberg import IcebergHook
     from pyiceberg.catalog import Catalog
 
-    from airflow_mv.catalog import MaterializedViewCatalog
+    from airflow_mv.catalog import LoadedView, MaterializedViewCatalog
     from airflow_mv.catalog.spark import SparkSettings
     from airflow_mv.freshness.status import ViewStatus
     from airflow_mv.refresh import Pins, RefreshOptions
@@ -199,6 +199,25 @@ class MaterializedViewHook(BaseHook):
         from airflow_mv.refresh.run import publish
 
         return publish(self.catalog_for(str(plan.view)), plan, outcome)
+
+    def adopt(self, view: str, sql: str, **definition: Any) -> LoadedView:
+        """Make the existing table of a name a materialized view of a query. Its first refresh replaces the rows.
+
+        Args:
+            view: The table's name.
+            sql: The query.
+            **definition: As for :class:`airflow_mv.operators.CreateMaterializedViewOperator`, such as ``time_travel``.
+
+        Raises:
+            AlreadyExistsError: The name is a view's.
+            UnsupportedError: The table does not fit. The message names everything that differs.
+        """
+        from airflow_mv.refresh.adopt import adopt
+        from airflow_mv.refresh.create import Definition
+
+        with closing(_Lazy(self, view)) as stager:
+            wanted = Definition(sql, **definition)
+            return adopt(self.catalog_for(view), self.identify(view), wanted, stager=stager)
 
     def stager(self, view: str) -> InProcessStager:
         """Return a stager that runs in this process: over Spark Connect, or in a session on the connection's master.

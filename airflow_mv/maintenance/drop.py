@@ -38,7 +38,7 @@ def purge(catalog: MaterializedViewCatalog, view: str | Identifier) -> Collected
         UnsupportedError: Another table or view uses its folder, too. Nothing was dropped.
     """
     loaded = catalog.load(view)
-    return delete_all(catalog, loaded, lambda: drop(catalog, loaded.identifier))
+    return delete_all(catalog, loaded, lambda: drop(catalog, loaded.identifier, purges=True))
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,17 +55,23 @@ class Dropped:
 
 
 def drop(
-    catalog: MaterializedViewCatalog, view: str | Identifier, *, force: bool = False, effects: Effects | None = None
+    catalog: MaterializedViewCatalog,
+    view: str | Identifier,
+    *,
+    force: bool = False,
+    purges: bool = False,
+    effects: Effects | None = None,
 ) -> Dropped:
     """Remove a materialized view from the catalog, and its storage table if that is in the catalog.
 
-    The files stay. A view whose files are lost or truncated is dropped as well, if an earlier metadata file proves
-    that it is a materialized view.
+    The files stay. An adopted table stays, with its rows, as an ordinary table. A view whose files are lost or
+    truncated is dropped as well, if an earlier metadata file proves that it is a materialized view.
 
     Args:
         catalog: Where it is.
         view: The view.
         force: Drop it although nothing proves that it is a materialized view.
+        purges: Remove an adopted table, too.
         effects: Clock, sleep and jitter.
 
     Raises:
@@ -82,7 +88,8 @@ def drop(
         drop_by_name(catalog, identifier, known=False)
         return Dropped(identifier)
     # The view first: a view without its storage table is broken, a storage table without its view is only a leftover.
-    layout_of_view(loaded).drop_view(catalog, loaded, effects or Effects())
+    layout = layout_of_view(loaded)
+    (layout.purge_view if purges else layout.drop_view)(catalog, loaded, effects or Effects())
     return Dropped(identifier, drop_storage(catalog, loaded, force=force))
 
 

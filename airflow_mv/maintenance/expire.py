@@ -57,8 +57,9 @@ def expire(
     """Expire the snapshots of a view's storage table that have not been current for some time.
 
     The current snapshot stays, and so do snapshots that a tag or branch names (those of a recorded history, for
-    example). The refresh records stay as they are. No file is deleted: the collection of orphan files does that. In
-    the registered layout, branches of staged refreshes are dropped first, if no running refresh can use them.
+    example), and those of an adopted table from before its adoption. The refresh records stay as they are. No file is
+    deleted: the collection of orphan files does that. In the registered layout, branches of staged refreshes are
+    dropped first, if no running refresh can use them.
 
     In the pointed layout, a refresh that was planned before the expiry and is published after it plans again.
 
@@ -77,11 +78,11 @@ def expire(
     loaded = catalog.load(identifier)
     storage = catalog.load_storage(loaded)
     limit = catalog.files.now_ms(storage.clock_folder(loaded)) - older_than // timedelta(milliseconds=1)
-    result = _expired(identifier, storage, limit, dry_run=dry_run)
+    result = _expired(identifier, storage, limit, loaded.adopted_at, dry_run=dry_run)
     if dry_run or not result:
         return result
 
-    change = _Expiry(catalog, identifier, limit, result, effects)
+    change = _Expiry(catalog, loaded, limit, result, effects)
     if change.publish():
         result = change.result
         log.info("Expired %d snapshots of %s: %s", len(result.snapshot_ids), identifier, result.snapshot_ids)
@@ -103,18 +104,18 @@ class _Expiry(StorageChange):
     def __init__(
         self,
         catalog: MaterializedViewCatalog,
-        view: Identifier,
+        view: LoadedView,
         limit: int,
         result: Expired,
         effects: Effects | None,
     ) -> None:
-        super().__init__(catalog, view, "the expiry", effects)
-        self._limit = limit
+        super().__init__(catalog, view.identifier, "the expiry", effects)
+        self._limit, self._adopted_at = limit, view.adopted_at
         #: What was dropped. If an earlier copy has landed, nothing is left to drop.
         self.result = result
 
     def _found(self, storage: LoadedStorage) -> Expired:
-        return _expired(self._view, storage, self._limit, dry_run=False)
+        return _expired(self._view, storage, self._limit, self._adopted_at, dry_run=False)
 
     def is_needed(self, _view: LoadedView, storage: LoadedStorage) -> bool:
         """Whether there is something to drop."""
@@ -134,13 +135,13 @@ class _Expiry(StorageChange):
         )
 
 
-def _expired(view: Identifier, storage: LoadedStorage, limit: int, *, dry_run: bool) -> Expired:
+def _expired(view: Identifier, storage: LoadedStorage, limit: int, adopted_at: int | None, *, dry_run: bool) -> Expired:
     table, branches = storage.table, storage.dead_branches(limit)
     if branches:
         # Snapshots that only these branches name may be dropped with them.
         table = msgspec.structs.replace(
             table, refs={key: ref for key, ref in table.refs.items() if key not in branches}
         )
-    kept = kept_snapshots(table, not_current_since_ms=limit)
+    kept = kept_snapshots(table, not_current_since_ms=limit, adopted_at=adopted_at)
     dropped = tuple(item.snapshot_id for item in table.snapshots if item.snapshot_id not in kept)
     return Expired(view, dropped, kept, dry_run, tuple(branches), storage.location)

@@ -27,7 +27,7 @@ from airflow_mv.catalog.reach import PastFilesOf
 from airflow_mv.errors import ConfigurationError, InvalidMetadataError, MetadataFileNotFoundError
 from airflow_mv.maintenance.ledger import ledger_location
 from airflow_mv.script import REFRESH_ID_KEY, Outcome, Script
-from airflow_mv.spec.materialized_view import PROPERTY, STORAGE_TABLE_UUID_PROPERTY
+from airflow_mv.spec.materialized_view import DEFINITION_PROPERTY, PROPERTY, STORAGE_TABLE_UUID_PROPERTY
 from airflow_mv.spec.stored import unpacked
 from airflow_mv.spec.table import Snapshot
 
@@ -43,6 +43,7 @@ _MOST_WORKING_BYTES = 16 * 2**20
 
 class _StatisticsFile(msgspec.Struct, rename="kebab"):
     statistics_path: str
+    snapshot_id: int | None = None
 
 
 class _Metadata(MetadataPlaces, rename="kebab"):
@@ -103,12 +104,15 @@ class History:
         self._published: list[int] = []
         self._working: set[str] = {compare.exact(storage.table.location)}
         self._refreshes: set[str] = set()
+        #: Files of an adopted table from before its adoption.
+        self._earlier: set[str] = set()
         #: Tables that are not the view's, but have metadata files in these folders.
         self.others: list[Neighbour] = []
         documents = dict(self._documents())
         self._follow_views(documents, storage)
-        own = self._follow_storages(documents)
-        self._follow_snapshots(own, past_files_of(catalog, bases))
+        own, files_of = self._follow_storages(documents), past_files_of(catalog, bases)
+        self._follow_earlier(documents, files_of)
+        self._follow_snapshots(own, files_of)
         self._find_others(documents)
 
     # -- queries ---------------------------------------------------------------------------------
@@ -179,6 +183,8 @@ class History:
         for key, document in self._newest_first(documents):
             if document.table_uuid not in self._uuids or document.view_uuid is not None:
                 continue
+            if self._view.adopted_at is not None and DEFINITION_PROPERTY not in document.properties:
+                continue  # the table was not a view then
             own[key] = document
             text = f"storage metadata file with the storage table's uuid {document.table_uuid}"
             self._proofs.setdefault(key, Proof(text, self._uuids[document.table_uuid], 4))
@@ -188,23 +194,42 @@ class History:
         self._published = sorted(file.modified_ms for file in needed)
         return own
 
+    def _follow_earlier(
+        self, documents: Mapping[str, _Metadata], files_of: Callable[[Snapshot], Iterable[str]]
+    ) -> None:
+        """Find the files that an adopted table had before its adoption, also if later snapshots reach them, too."""
+        for document in documents.values():
+            if self._view.adopted_at is None or document.table_uuid not in self._uuids:
+                continue
+            for snapshot in document.snapshots:
+                if self._is_earlier(snapshot) and not self._is_needed(snapshot.manifest_list or ""):
+                    self._earlier |= {self._compare.exact(location) for location in files_of(snapshot)}
+
+    def _is_earlier(self, snapshot: Snapshot) -> bool:
+        adopted_at = self._view.adopted_at
+        return adopted_at is not None and snapshot.sequence_number <= adopted_at
+
     def _follow_snapshots(self, own: Mapping[str, _Metadata], files_of: Callable[[Snapshot], Iterable[str]]) -> None:
         """Find the files that the storage metadata files reach. The newest one that reaches a file is its proof."""
         for key, document in own.items():
             by = self._files[key].location
             for snapshot in document.snapshots:
                 self._refreshes.add(snapshot.summary.get(REFRESH_ID_KEY, ""))
-                if self._is_needed(snapshot.manifest_list or ""):
+                if self._is_needed(snapshot.manifest_list or "") or self._is_earlier(snapshot):
                     continue
                 for location in files_of(snapshot):
                     self._reached(location, by, snapshot.snapshot_id)
+            earlier = {snapshot.snapshot_id for snapshot in document.snapshots if self._is_earlier(snapshot)}
             for item in (*document.statistics, *document.partition_statistics):
-                self._reached(item.statistics_path, by, None)
+                if item.snapshot_id not in earlier:
+                    self._reached(item.statistics_path, by, None)
 
     def _reached(self, location: str, by: str, snapshot_id: int | None) -> None:
         of = f"snapshot {snapshot_id} in " if snapshot_id is not None else ""
         proof = Proof(f"reached by {of}{by.rpartition('/')[2]}", by, _rank(location))
-        self._proofs.setdefault(self._compare.exact(location), proof)
+        key = self._compare.exact(location)
+        if key not in self._earlier:
+            self._proofs.setdefault(key, proof)
 
     def _is_needed(self, location: str) -> bool:
         return bool(self._needed and self._compare.forms(location) & self._needed)
@@ -215,6 +240,8 @@ class History:
     def _find_others(self, documents: Mapping[str, _Metadata]) -> None:
         for key, document in documents.items():
             if key in self._proofs or document.view_uuid is not None or not document.location:
+                continue
+            if document.table_uuid in self._uuids:
                 continue
             name = f"the table of uuid {document.table_uuid}"
             location = self._files[key].location

@@ -48,6 +48,7 @@ class CreateMaterializedViewOperator(MaterializedViewSparkOperator):
             default the view's name and ``__storage``. An existing view keeps its storage table's name: another one is
             refused.
         replace: Give an existing materialized view this definition.
+        adopt: Make the existing table of this name the view, if it is not a view yet; it must fit the query.
         **kwargs: All that ``SparkSubmitOperator`` takes.
     """
 
@@ -78,6 +79,7 @@ class CreateMaterializedViewOperator(MaterializedViewSparkOperator):
         dialects: Sequence[str] = (),
         storage_name: str | None = None,
         replace: bool = False,
+        adopt: bool = False,
         **kwargs: Any,
     ) -> None:
         super().__init__(view=view, iceberg_conn_id=iceberg_conn_id, spark_conn_id=spark_conn_id, **kwargs)
@@ -92,6 +94,7 @@ class CreateMaterializedViewOperator(MaterializedViewSparkOperator):
         self.dialects = list(dialects)
         self.storage_name = storage_name
         self.replace = replace
+        self.adopt = adopt
 
     def execute(self, context: Context) -> dict[str, Any]:  # type: ignore[override]
         """Create the view if needed.
@@ -101,6 +104,7 @@ class CreateMaterializedViewOperator(MaterializedViewSparkOperator):
             JobError: A retry may help.
         """
         from airflow_mv.freshness.status import how_to_read, status
+        from airflow_mv.refresh.adopt import adopt
         from airflow_mv.refresh.create import Definition, create, require_storage_name
         from airflow_mv.sql.translation import texts_of
 
@@ -126,10 +130,14 @@ class CreateMaterializedViewOperator(MaterializedViewSparkOperator):
                 storage_name=self.storage_name,
                 checks=read_checks(self.checks, source="checks"),
             )
+            adopts = self.adopt and existing is None
             with self.stager(catalog, context) as stager:
-                loaded = create(catalog, view, definition, stager=stager, replace=self.replace)
-            version = loaded.metadata.current_version_id
-            self.log.info("%s %s, version %d", "Created" if existing is None else "Replaced", view, version)
+                if adopts:
+                    loaded = adopt(catalog, view, definition, stager=stager)
+                else:
+                    loaded = create(catalog, view, definition, stager=stager, replace=self.replace)
+            done = "Adopted" if adopts else "Created" if existing is None else "Replaced"
+            self.log.info("%s %s, version %d", done, view, loaded.metadata.current_version_id)
             self.log.info("%s", how_to_read(loaded, catalog.load_storage(loaded)))
             for dialect, text in texts_of(loaded.metadata, view=str(view)).items():
                 self.log.info("SQL for %s:\n%s", dialect, text)

@@ -104,6 +104,10 @@ class StorageLayout(ABC):
         """
         drop_entry(catalog, view, effects)
 
+    def purge_view(self, catalog: MaterializedViewCatalog, view: LoadedView, effects: Effects) -> None:
+        """Remove a view whose files are deleted next, and also a table that was not made for it."""
+        self.drop_view(catalog, view, effects)
+
     @abstractmethod
     def drop_storage(self, catalog: MaterializedViewCatalog, view: LoadedView, *, force: bool) -> str | None:
         """Remove a view's storage table from the catalog.

@@ -12,6 +12,7 @@ from dataclasses import replace
 
 from airflow_mv.catalog import LoadedStorage, LoadedView, MaterializedViewCatalog, TableChange
 from airflow_mv.errors import InvalidMetadataError, MetadataFileNotFoundError, ViewNotFoundError
+from airflow_mv.publish.adoption import release
 from airflow_mv.publish.protocol import Effects, Verdict, commit
 from airflow_mv.publish.refresh import Attempt, Staged
 from airflow_mv.publish.registered import RegisteredAttempt, RegisteredPublication
@@ -72,6 +73,23 @@ class DropTable(Removal[LoadedView | None]):
         return state is not None and state.metadata_location == self._base
 
 
+class ReleaseTable(DropTable):
+    """The removal of the definition from an adopted table."""
+
+    def send(self, state: LoadedView | None) -> bool:
+        """Commit the table without what belongs to the view, if the definition is as it was loaded."""
+        if state is None or state.holder is None:
+            return False
+        self._base = state.base
+        table = state.holder.table
+        change = release(state.holder)
+        return self._catalog.commit_table(state.identifier, table.table_uuid or "", change) is not None
+
+    def may_land(self, state: LoadedView | None) -> bool:
+        """Whether the definition and the rows are as they were when the removal was sent."""
+        return state is not None and state.base == self._base
+
+
 class TablePublication(RegisteredPublication):
     """A refresh is staged as in the registered layout, and published by a commit to the view's table."""
 
@@ -82,5 +100,18 @@ class TablePublication(RegisteredPublication):
         return TableAttempt(catalog, staged)
 
     def drop_view(self, catalog: MaterializedViewCatalog, view: LoadedView, effects: Effects) -> None:
-        """Remove the table, and with it the definition."""
+        """Remove the table, and with it the definition; or only the definition, if the table was adopted."""
+        commit((DropTable if view.adopted_at is None else ReleaseTable)(catalog, view, effects))
+
+    def purge_view(self, catalog: MaterializedViewCatalog, view: LoadedView, effects: Effects) -> None:
+        """Remove the table."""
         commit(DropTable(catalog, view, effects))
+
+    def drop_storage(self, catalog: MaterializedViewCatalog, view: LoadedView, *, force: bool) -> str | None:
+        """Do nothing: the view was the table."""
+        adopted = view.adopted_at is not None and self._is_table(catalog, view)
+        return f"the table {view.identifier} with its rows: it was adopted, --purge drops it, too" if adopted else None
+
+    def _is_table(self, catalog: MaterializedViewCatalog, view: LoadedView) -> bool:
+        located = catalog.locate([view.identifier]).get(view.identifier)
+        return located is not None and located.kind == "table"

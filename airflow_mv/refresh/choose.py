@@ -300,6 +300,8 @@ def _require_possible(observation: Observation, interval: Interval, *, same_sche
         why = "its stored rows belong to another definition: " + "; ".join(
             reason.message for reason in observation.freshness.reasons
         )
+    elif record is None and observation.storage.table.rows_at(observation.storage.table.head) != 0:
+        why = "its storage table has rows that no refresh has written"
     elif not same_schema:
         why = "its storage table has other columns or another partitioning"
     elif record is not None and any(item.column != interval.column for item in record.intervals):

@@ -277,7 +277,7 @@ def _create_new(
         )
     sql = definition.texts(definition.sql.strip().rstrip(";"), view)
     location = catalog.new_location(view)
-    columns = _columns(catalog, view, definition, definition.sql, None, location, stager, view)
+    columns = query_columns(catalog, view, definition, definition.sql, None, location, stager, view)
     with _new_storage(catalog, columns, definition, location, effects) as storage:
         properties = {**definition.view_properties(storage), CREATION_ID_PROPERTY: uuid.uuid4().hex}
         metadata = new_view(
@@ -315,7 +315,7 @@ def _materialize(
         existing.identifier.name,
     )
     location, names = existing.metadata.location, existing.metadata.schema_.names
-    columns = _columns(catalog, existing.identifier, definition, sql, names, location, stager, context)
+    columns = query_columns(catalog, existing.identifier, definition, sql, names, location, stager, context)
     with _new_storage(catalog, columns, definition, location, effects) as storage:
         if TRANSPILE_PROPERTY in definition.properties:
             _require_types(existing, storage)
@@ -352,7 +352,7 @@ def _redefine(
     sql = (definition.sql or before).strip().rstrip(";")
     same, wanted = sql == before, definition.texts(sql, view, existing)
     names, location = existing.metadata.schema_.names if same else None, existing.metadata.location
-    columns = _columns(catalog, view, definition, sql, names, location, stager, view)
+    columns = query_columns(catalog, view, definition, sql, names, location, stager, view)
     same = same and _has_texts(existing, wanted) and same_columns(existing.metadata.schema_.fields, columns.table)
     if same:
         log.info("The query of %s is the same: its version stays %d", view, existing.metadata.current_version_id)
@@ -581,7 +581,7 @@ def _new_storage(
             yield storage
 
 
-def _columns(
+def query_columns(
     catalog: MaterializedViewCatalog,
     view: Identifier,
     definition: Definition,

@@ -45,9 +45,15 @@ DEFINITION_ID_PROPERTY = "airflow-mv.definition-id"
 #: View property: the partitioning that the next recomputed rows get, and the partition spec that it replaces (ours).
 PARTITIONING_PROPERTY = "airflow-mv.partitioning"
 
+#: View property of an adopted table: its last sequence number before the adoption. What has no later one is not ours.
+ADOPTED_PROPERTY = "airflow-mv.adopted"
+#: The tag on the rows that an adopted table had before.
+ADOPTED_TAG = "airflow_mv_adopted"
+
 #: Key in a base table's ``properties``: its metadata file at the snapshot that was read.
 METADATA_LOCATION = "metadata-location"
 
+_OWN_REF = re.compile(r"airflow_mv_.*|refresh-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.ASCII)
 _STAGING_BRANCH = re.compile(r"airflow_mv_[0-9a-f]{8}(_[0-9a-f]{4}){3}_[0-9a-f]{12}_[0-9a-f]{8}", re.ASCII)
 
 #: The most rollbacks that a storage state keeps.
@@ -338,6 +344,11 @@ def definition_tag(definition_id: str) -> str:
 def staging_branch(refresh_id: str) -> str:
     """Return the branch on which a refresh is staged (registered layout). Each run adds a suffix."""
     return f"airflow_mv_{refresh_id.replace('-', '_')}"
+
+
+def is_own_ref(name: str) -> bool:
+    """Whether a branch or tag of a table is named as those of this package."""
+    return _OWN_REF.fullmatch(name) is not None
 
 
 def is_staging_branch(name: str) -> bool:

@@ -16,20 +16,22 @@ from airflow_mv.spec.table import TableMetadata
 CURRENT = "current"
 NAMED = "named"
 YOUNG = "young"
+ADOPTED = "adopted"
 #: Why a snapshot is kept.
-REASONS = (CURRENT, NAMED, YOUNG)
+REASONS = (CURRENT, NAMED, YOUNG, ADOPTED)
 
 
-def kept_snapshots(table: TableMetadata, *, not_current_since_ms: int) -> dict[int, str]:
+def kept_snapshots(table: TableMetadata, *, not_current_since_ms: int, adopted_at: int | None = None) -> dict[int, str]:
     """Return which snapshots must be kept, and why. All others may be dropped.
 
     Args:
         table: The table.
         not_current_since_ms: Snapshots that were current, or made, later than this are kept. The age of a snapshot
             counts from when another one replaced it, because readers used it until then.
+        adopted_at: Snapshots up to this sequence number were not written for the view.
 
     Returns:
-        :data:`CURRENT`, :data:`NAMED` (by a tag or branch) or :data:`YOUNG`, by snapshot id.
+        :data:`CURRENT`, :data:`NAMED` (by a tag or branch), :data:`YOUNG` or :data:`ADOPTED`, by snapshot id.
     """
     ended = _last_current_ms(table)
     named = {ref.snapshot_id for ref in table.refs.values()}
@@ -40,6 +42,8 @@ def kept_snapshots(table: TableMetadata, *, not_current_since_ms: int) -> dict[i
             kept[identity] = CURRENT
         elif identity in named:
             kept[identity] = NAMED
+        elif adopted_at is not None and snapshot.sequence_number <= adopted_at:
+            kept[identity] = ADOPTED
         elif ended[identity] > not_current_since_ms:
             kept[identity] = YOUNG
     return kept

@@ -27,6 +27,11 @@ _PREVIOUS_VERSIONS_MAX = "write.metadata.previous-versions-max"
 Long = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
 
 
+def sequence_number(text: str) -> int | None:
+    """Read a sequence number; ``None`` for any other text."""
+    return int(text) if _NUMBER.fullmatch(text) and int(text) <= _LARGEST else None
+
+
 class Snapshot(msgspec.Struct, frozen=True, rename="kebab"):
     """One snapshot; ``summary`` values are text, as stored."""
 

@@ -82,6 +82,18 @@ def test_the_record_keeps_the_full_refresh_and_adds_the_interval(lake: Days) -> 
     }
 
 
+@pytest.mark.parametrize("lake", ["table"], indirect=True)
+def test_an_interval_is_not_refreshed_beside_rows_that_no_refresh_has_written(lake: Days) -> None:
+    """They would look like rows of the view: somebody wrote them, or the table was adopted with them."""
+    lake.sell((1, 10))
+    table = lake.load("daily")
+    table.append(table.scan().to_arrow().from_pylist([{"orders": 7}], schema=table.schema().as_arrow()))
+    with pytest.raises(RefreshRefusedError, match="rows that no refresh has written"):
+        lake.refresh_days(1, 2)
+    lake.refresh(VIEW)
+    assert lake.stored() == {1: (1, 10)}
+
+
 @BOTH
 def test_an_interval_of_a_view_that_was_never_refreshed_leaves_the_rest_uncomputed(lake: Days) -> None:
     """The rest has no snapshot, so a reader that follows the format's rules finds the view stale."""
