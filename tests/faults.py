@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -14,6 +14,7 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.io.pyarrow import PyArrowFile
 
 from airflow_mv.catalog import LoadedStorage, LoadedView, MaterializedViewCatalog, TableChange
+from airflow_mv.catalog.sql import RowSwap
 from airflow_mv.catalog.tables import NewTable
 from airflow_mv.errors import AlreadyExistsError, CatalogUnavailableError, CommitStateUnknownError
 from airflow_mv.publish.protocol import Effects
@@ -95,6 +96,11 @@ class FaultyCatalog(MaterializedViewCatalog):
         """Swap a table's row, with the next fault."""
         self.arrive()
         return bool(self._with_next_fault(lambda: super(FaultyCatalog, self).swap_table(table, base, new)))
+
+    def swap_rows(self, swaps: Sequence[RowSwap]) -> bool:
+        """Swap several rows, with the next fault."""
+        self.arrive()
+        return bool(self._with_next_fault(lambda: super(FaultyCatalog, self).swap_rows(swaps)))
 
     def create(
         self,

@@ -32,7 +32,7 @@ from airflow_mv.catalog.places import check_regular, lies_in
 from airflow_mv.catalog.pyiceberg_compat import session_of
 from airflow_mv.catalog.rest import CHOSEN_BY_THE_CATALOG, RestViews
 from airflow_mv.catalog.secrets import hide_secrets, quiet_warnings, without_secrets
-from airflow_mv.catalog.sql import TABLE, VIEW, Row, SqlPointers
+from airflow_mv.catalog.sql import TABLE, VIEW, Row, RowSwap, SqlPointers
 from airflow_mv.catalog.table_views import TableViews, definition_change, view_in_table
 from airflow_mv.catalog.tables import NewTable, StorageTables, TableChange
 from airflow_mv.catalog.untrusted_input import (
@@ -497,6 +497,10 @@ class MaterializedViewCatalog:
             CommitStateUnknownError: The database gave no answer. The change may be applied, even later.
         """
         return self._views.swap(table, base, new, kind=TABLE)
+
+    def swap_rows(self, swaps: Sequence[RowSwap]) -> bool:
+        """Change several rows of a SQL catalog in one transaction: see :meth:`SqlPointers.swap_rows`."""
+        return self._views.swap_rows(swaps)
 
     def neighbours(self, own: frozenset[str]) -> tuple[Neighbour, ...]:
         """Return the other tables and views, and where their files are.

@@ -89,8 +89,9 @@ class PointedStorage(LoadedStorage):
         return view.metadata.location
 
     def folders(self, view: LoadedView) -> tuple[str, ...]:
-        """Return the view's folder, which the table is in."""
-        return (view.metadata.location,)
+        """Return the view's folder, and the table's if it is outside: the view had another layout before."""
+        base, beside = view.metadata.location, self.table.location
+        return (base,) if lies_in(beside, (base,)) else (base, beside)
 
     def dead_branches(self, limit_ms: int) -> list[str]:
         """Return none: a refresh is staged in files."""

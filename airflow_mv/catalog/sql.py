@@ -50,6 +50,25 @@ class Row:
     previous: str | None
 
 
+#: The kind of a row, and the metadata file that it names.
+Entry = tuple[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class RowSwap:
+    """The change of one row among several that change together.
+
+    Args:
+        name: The row's name.
+        before: What it must be; ``None`` if there must be none.
+        after: What it becomes; ``None`` if it is removed.
+    """
+
+    name: Identifier
+    before: Entry | None
+    after: Entry | None
+
+
 class SqlPointers:
     """Pointers (name -> metadata location) of views and tables in one SQL catalog.
 
@@ -219,6 +238,44 @@ class SqlPointers:
                 f"view {view}: no answer to the swap {base} -> {new}: {brief(error)}"
             ) from None
         return matched == 1
+
+    def swap_rows(self, swaps: Sequence[RowSwap]) -> bool:
+        """Change several rows in one transaction, and return whether all of them were as required.
+
+        ``False`` does not prove that an earlier, identical swap was not applied.
+
+        Raises:
+            AlreadyExistsError: The name of a new row is taken.
+            CommitStateUnknownError: No answer. The swap may be applied, even later.
+        """
+        names = ", ".join(str(item.name) for item in swaps)
+        try:
+            with Session(self.engine) as session:
+                matched = all(self._swapped(session, item) for item in swaps)
+                (session.commit if matched else session.rollback)()
+        except IntegrityError:
+            raise AlreadyExistsError(
+                f"one of the names {names} is taken; nothing was changed. Rename or drop what has it"
+            ) from None
+        except SQLAlchemyError as error:
+            raise CommitStateUnknownError(f"no answer to the swap of {names}: {brief(error)}") from None
+        return matched
+
+    def _swapped(self, session: Session, swap: RowSwap) -> bool:
+        after = swap.after
+        values = {} if after is None else {"iceberg_type": after[0], "metadata_location": _checked(after[1])}
+        if swap.before is None:
+            key = {"table_namespace": stored_namespace(swap.name.namespace), "table_name": swap.name.name}
+            session.execute(insert(IcebergTables).values(catalog_name=self._catalog, **key, **values))
+            return True
+        kind, base = swap.before
+        found = (self._is(swap.name), _is_of(kind), IcebergTables.metadata_location == base)
+        statement = (
+            delete(IcebergTables).where(*found)
+            if after is None
+            else update(IcebergTables).where(*found).values(previous_metadata_location=base, **values)
+        )
+        return int(session.execute(statement).rowcount) == 1  # type: ignore[attr-defined]
 
     def delete(self, view: Identifier, *, base: str | None = None, kind: str = VIEW) -> bool:
         """Remove a view's row, and return whether there was one.

@@ -28,6 +28,7 @@ from airflow_mv.catalog.files import MetadataFiles
 from airflow_mv.catalog.loaded import Holder, LoadedView
 from airflow_mv.catalog.metastores import Metastore
 from airflow_mv.catalog.neighbours import read_places
+from airflow_mv.catalog.rest import CHOSEN_BY_THE_CATALOG
 from airflow_mv.catalog.sql import SqlPointers
 from airflow_mv.catalog.tables import NewTable, StorageTables, TableChange, taken
 from airflow_mv.errors import (
@@ -91,7 +92,9 @@ def view_in_table(view: Identifier, location: str, table: TableMetadata) -> Load
 
 
 def definition_of(view: Identifier, metadata: ViewMetadata, *, location: str, table_uuid: str) -> ViewMetadata:
-    """Return a view's metadata as its table holds it: with the table's location, name and uuid.
+    """Return a view's metadata as its table holds it: with the table's name and uuid.
+
+    Its location is the table's. A view that had another layout before keeps its own folder.
 
     Args:
         view: The view.
@@ -109,7 +112,8 @@ def definition_of(view: Identifier, metadata: ViewMetadata, *, location: str, ta
         STORAGE_TABLE_PROPERTY: view.within_catalog,
         STORAGE_TABLE_UUID_PROPERTY: table_uuid,
     }
-    document |= {"location": location, "properties": {**metadata.properties, **own}}
+    folder = location if metadata.location == CHOSEN_BY_THE_CATALOG else metadata.location
+    document |= {"location": folder, "properties": {**metadata.properties, **own}}
     return ViewMetadata.read(document, source=f"definition of view {view}")
 
 

@@ -32,7 +32,7 @@ from airflow_mv.cli.context import (
     with_interval,
     with_pins,
 )
-from airflow_mv.cli.maintain import drop, maintain, repair, rollback
+from airflow_mv.cli.maintain import convert, drop, maintain, repair, rollback
 from airflow_mv.errors import ConfigurationError
 from airflow_mv.version import __version__
 
@@ -385,7 +385,7 @@ def demo(*, home: Path | None) -> None:
     run(DemoHome(home.resolve()) if home else DemoHome.default())
 
 
-for _command in (maintain, rollback, drop, pin, repair):
+for _command in (maintain, rollback, convert, drop, pin, repair):
     main.add_command(_command)
 
 

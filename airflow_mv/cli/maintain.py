@@ -138,6 +138,26 @@ def rollback(*, view: str, refresh_id: str, as_json: bool, conn_id: str | None) 
 
 @click.command()
 @click.argument("view")
+@click.option("--layout", metavar="NAME", required=True, help="pointed, registered or table.")
+@common
+def convert(*, view: str, layout: str, as_json: bool, conn_id: str | None) -> None:
+    """Move a view to another layout, in one step. Rows, history and settings stay. SQL catalogs only."""
+    from airflow_mv.freshness.status import how_to_read
+    from airflow_mv.maintenance.convert import convert as convert_view
+
+    catalog, (identifier,) = open_catalog([view], conn_id)
+    done = convert_view(catalog, identifier, layout)
+    if as_json:
+        print_json(done.to_dict())
+        return
+    changed = f"converted {identifier} from {done.before} to {done.layout}"
+    out.print(changed if done.changed else f"{identifier} has the layout {done.layout} already", markup=False)
+    loaded = catalog.load(identifier)
+    out.print(how_to_read(loaded, catalog.load_storage(loaded)), markup=False)
+
+
+@click.command()
+@click.argument("view")
 @click.option("--purge", is_flag=True, help="Also delete the files below the view's location that are proven its own.")
 @click.option("--force", is_flag=True, help="Drop it although its files cannot be read, or cannot be purged.")
 @click.confirmation_option("--yes", prompt="Remove the view from the catalog?")

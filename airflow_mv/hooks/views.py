@@ -29,9 +29,10 @@ if TYPE_CHECKING:
     from airflow.providers.apache.iceberg.hooks.iceberg import IcebergHook
     from pyiceberg.catalog import Catalog
 
-    from airflow_mv.catalog import LoadedView, MaterializedViewCatalog
+    from airflow_mv.catalog import Layout, LoadedView, MaterializedViewCatalog
     from airflow_mv.catalog.spark import SparkSettings
     from airflow_mv.freshness.status import ViewStatus
+    from airflow_mv.maintenance.convert import Conversion
     from airflow_mv.refresh import Pins, RefreshOptions
     from airflow_mv.refresh.plan import RefreshPlan, RefreshResult
     from airflow_mv.refresh.read import ReadResult
@@ -218,6 +219,16 @@ class MaterializedViewHook(BaseHook):
         with closing(_Lazy(self, view)) as stager:
             wanted = Definition(sql, **definition)
             return adopt(self.catalog_for(view), self.identify(view), wanted, stager=stager)
+
+    def convert(self, view: str, layout: Layout) -> Conversion:
+        """Move a view to another layout: ``pointed``, ``registered`` or ``table``. Rows, history and settings stay.
+
+        Raises:
+            UnsupportedError: The catalog cannot do it, or the view cannot have the layout.
+        """
+        from airflow_mv.maintenance.convert import convert
+
+        return convert(self.catalog_for(view), self.identify(view), layout)
 
     def stager(self, view: str) -> InProcessStager:
         """Return a stager that runs in this process: over Spark Connect, or in a session on the connection's master.

@@ -4,16 +4,21 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Protocol
 
 from airflow_mv.catalog import Layout, LoadedStorage, LoadedView, MaterializedViewCatalog, TableChange
+from airflow_mv.catalog.places import lies_in
+from airflow_mv.catalog.sql import Entry
 from airflow_mv.errors import InvalidMetadataError
 from airflow_mv.publish.protocol import Effects
 from airflow_mv.publish.refresh import Attempt, PlannedRefresh, Staged
 from airflow_mv.publish.removal import drop_entry
 from airflow_mv.script import Outcome, Script
+from airflow_mv.spec.identifiers import Identifier
+from airflow_mv.spec.materialized_view import STORAGE_TABLE_PROPERTY, STORAGE_TABLE_UUID_PROPERTY
+from airflow_mv.spec.view import ViewMetadata
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +32,23 @@ class ChangedMetadata:
 
     document: dict[str, Any]
     properties: dict[str, str] = field(default_factory=dict)
+
+
+#: The rows of a view and its storage table in a SQL catalog.
+Entries = dict[Identifier, Entry]
+
+
+@dataclass(frozen=True, slots=True)
+class Converted:
+    """A view in another layout, as it was written.
+
+    Args:
+        entries: Its rows in the catalog.
+        files: The metadata files that were written for it.
+    """
+
+    entries: Entries
+    files: tuple[str, ...]
 
 
 class StorageEdit(Protocol):
@@ -109,6 +131,39 @@ class StorageLayout(ABC):
         self.drop_view(catalog, view, effects)
 
     @abstractmethod
+    def entries(self, view: LoadedView, storage: LoadedStorage) -> Entries:
+        """Return the rows of a view and its storage table in a SQL catalog."""
+
+    @abstractmethod
+    def released(self, storage: LoadedStorage, document: dict[str, Any]) -> dict[str, Any]:
+        """Return a storage table's metadata without the properties, tags and branches of this layout.
+
+        Args:
+            storage: The storage table.
+            document: Its decoded metadata file; not changed.
+        """
+
+    @abstractmethod
+    def converted(
+        self,
+        catalog: MaterializedViewCatalog,
+        view: LoadedView,
+        storage: LoadedStorage,
+        document: dict[str, Any],
+        *,
+        now_ms: int,
+    ) -> Converted:
+        """Write a view of another layout in this layout. The files have no effect until the rows name them.
+
+        Args:
+            catalog: A SQL catalog.
+            view: The view in its present layout.
+            storage: Its storage table, which has rows.
+            document: What :meth:`released` of the present layout returned.
+            now_ms: The current time.
+        """
+
+    @abstractmethod
     def drop_storage(self, catalog: MaterializedViewCatalog, view: LoadedView, *, force: bool) -> str | None:
         """Remove a view's storage table from the catalog.
 
@@ -120,6 +175,40 @@ class StorageLayout(ABC):
         Returns:
             What is left in the catalog, and why; ``None`` if nothing is.
         """
+
+
+def without(
+    document: dict[str, Any], properties: Collection[str], refs: Callable[[str], bool] = lambda _: False
+) -> dict[str, Any]:
+    """Return a table's metadata without some properties, branches and tags.
+
+    Args:
+        document: A decoded metadata file; not changed.
+        properties: Names of properties.
+        refs: Whether a branch or tag is left out.
+    """
+    kept = {key: value for key, value in document.get("properties", {}).items() if key not in properties}
+    names = {name: ref for name, ref in document.get("refs", {}).items() if not refs(name)}
+    return {**document, "properties": kept, **({"refs": names} if "refs" in document else {})}
+
+
+def moved_view(catalog: MaterializedViewCatalog, view: LoadedView, storage: LoadedStorage) -> ViewMetadata:
+    """Return a view's metadata for a metadata file of its own, without the name of a storage table.
+
+    The view keeps its folder. If the storage table has used it for itself, the view gets a new one: another program may
+    delete unknown files from a table's folder.
+
+    Args:
+        catalog: Where the view is.
+        view: The view.
+        storage: Its storage table.
+    """
+    document, own = view.metadata.document(), view.metadata.location
+    if lies_in(own, (storage.table.location,)):
+        document["location"] = catalog.new_location(view.identifier)
+    dropped = (STORAGE_TABLE_PROPERTY, STORAGE_TABLE_UUID_PROPERTY)
+    document["properties"] = {key: text for key, text in view.metadata.properties.items() if key not in dropped}
+    return ViewMetadata.read(document, source=f"view {view.identifier} in another layout")
 
 
 def read_outcome(catalog: MaterializedViewCatalog, script: Script) -> Outcome | None:

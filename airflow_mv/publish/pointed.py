@@ -11,16 +11,26 @@ import logging
 import socket
 import uuid
 from abc import abstractmethod
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
+from types import MappingProxyType
 from typing import Any
 
 from airflow_mv.catalog import LoadedStorage, LoadedView, MaterializedViewCatalog
 from airflow_mv.catalog.catalog import next_number
 from airflow_mv.catalog.files import check_location, discard, join
 from airflow_mv.catalog.places import lies_in
+from airflow_mv.catalog.sql import VIEW
 from airflow_mv.catalog.untrusted_input import check_confined
 from airflow_mv.errors import InvalidMetadataError, MetadataFileNotFoundError
-from airflow_mv.publish.layout import EditAttempt, StorageEdit, StorageLayout, good_outcome
+from airflow_mv.publish.layout import (
+    Converted,
+    EditAttempt,
+    Entries,
+    StorageEdit,
+    StorageLayout,
+    good_outcome,
+    moved_view,
+)
 from airflow_mv.publish.protocol import Effects
 from airflow_mv.publish.refresh import (
     Attempt,
@@ -34,6 +44,7 @@ from airflow_mv.publish.refresh import (
 from airflow_mv.script import MAX_AHEAD_MS, REFRESH_ID_KEY, Outcome, Script
 from airflow_mv.spec.clock import corrected, goes_back, is_ahead, latest_ms
 from airflow_mv.spec.materialized_view import PROPERTY, property_text, refresh_tag
+from airflow_mv.spec.snapshots import with_head
 from airflow_mv.spec.stored import decode, encode
 from airflow_mv.spec.table import Snapshot, TableMetadata, parse_table, with_properties
 from airflow_mv.spec.view import with_view_properties
@@ -175,6 +186,36 @@ def write_next(
     _warn_of_times(folder, ahead_ms=latest_ms(written) - store_ms if ahead else None)
     discard(catalog.files, location)
     return _write(catalog, folder, corrected(written, store_ms), number)
+
+
+def write_converted(
+    catalog: MaterializedViewCatalog,
+    storage: LoadedStorage,
+    document: dict[str, Any],
+    *,
+    now_ms: int,
+    updates: Mapping[str, str] = MappingProxyType({}),
+    tags: Collection[str] = (),
+) -> str:
+    """Write a storage table's next metadata file for another layout, and return its location.
+
+    Args:
+        catalog: Where the view is.
+        storage: The storage table.
+        document: Its metadata for the new layout.
+        now_ms: The current time.
+        updates: Properties to set.
+        tags: Tags to set on the rows.
+    """
+    return write_next(
+        catalog,
+        storage.table.location,
+        document,
+        previous_location=storage.location,
+        updates=dict(updates),
+        tags=dict.fromkeys(tags, storage.rows_snapshot) if storage.rows_snapshot is not None else {},
+        now_ms=now_ms,
+    )
 
 
 def _warn_of_times(folder: str, ahead_ms: int | None) -> None:
@@ -348,6 +389,33 @@ class PointedPublication(StorageLayout):
     def rewrite(self, catalog: MaterializedViewCatalog, change: StorageEdit, effects: Effects) -> EditAttempt:
         """Return the same."""
         return PointedEdit(catalog, change, effects)
+
+    def entries(self, view: LoadedView, storage: LoadedStorage) -> Entries:
+        """Return the view's row."""
+        return {view.identifier: (VIEW, view.metadata_location)}
+
+    def released(self, storage: LoadedStorage, document: dict[str, Any]) -> dict[str, Any]:
+        """Return the metadata as it is."""
+        return document
+
+    def converted(
+        self,
+        catalog: MaterializedViewCatalog,
+        view: LoadedView,
+        storage: LoadedStorage,
+        document: dict[str, Any],
+        *,
+        now_ms: int,
+    ) -> Converted:
+        """Write both metadata files. The current snapshot becomes the one with the rows."""
+        rows = storage.rows_snapshot
+        if rows is not None and rows != storage.table.head:
+            document = with_head(document, rows, now_ms=now_ms)
+        table = write_converted(catalog, storage, document, now_ms=now_ms)
+        settings = view.materialized.repointed(table)
+        metadata = with_view_properties(moved_view(catalog, view, storage), {PROPERTY: property_text(settings)})
+        own = catalog.write_metadata(metadata, number=next_number(view.metadata_location))
+        return Converted({view.identifier: (VIEW, own)}, (table, own))
 
     def drop_storage(self, catalog: MaterializedViewCatalog, view: LoadedView, *, force: bool) -> str | None:
         """Do nothing: it is in no catalog."""

@@ -16,7 +16,7 @@ from datetime import timedelta
 from enum import StrEnum
 from typing import Any, NamedTuple, Protocol
 
-from airflow_mv.catalog import Layout, LoadedStorage, LoadedView, MaterializedViewCatalog
+from airflow_mv.catalog import Layout, LoadedStorage, LoadedView, MaterializedViewCatalog, stored_layout
 from airflow_mv.errors import ConfigurationError, ViewNotFoundError
 from airflow_mv.publish.protocol import Change, Effects, Verdict, commit
 from airflow_mv.spec.identifiers import Identifier
@@ -323,6 +323,7 @@ def judge(
     this refresh is recorded                             ``LANDED``
     another refresh: our rows at or after our snapshots  ``SUPERSEDED``
     another one, older or of other rows; the definition  ``REPLAN``
+    the layout                                           ``REPLAN``
     ===================================================  ==========================
 
     Args:
@@ -334,7 +335,7 @@ def judge(
     """
     if has_landed(storage, plan.refresh_id, ours):
         return Verdict.LANDED
-    if view.metadata.current_version_id != plan.version_id:
+    if view.metadata.current_version_id != plan.version_id or stored_layout(view).name != plan.layout:
         return Verdict.REPLAN
     if storage.base == plan.storage_base:
         return Verdict.READY

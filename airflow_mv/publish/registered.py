@@ -14,8 +14,12 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 from airflow_mv.catalog import LoadedStorage, LoadedView, MaterializedViewCatalog, TableChange
+from airflow_mv.catalog.catalog import next_number
+from airflow_mv.catalog.registered import RegisteredLayout
+from airflow_mv.catalog.sql import TABLE, VIEW
 from airflow_mv.catalog.untrusted_input import beside_first
 from airflow_mv.errors import (
     InvalidMetadataError,
@@ -24,15 +28,26 @@ from airflow_mv.errors import (
     MetadataFileNotFoundError,
     ViewNotFoundError,
 )
-from airflow_mv.publish.layout import EditAttempt, StorageEdit, StorageLayout, good_outcome
-from airflow_mv.publish.pointed import FileEdit
+from airflow_mv.publish.layout import (
+    Converted,
+    EditAttempt,
+    Entries,
+    StorageEdit,
+    StorageLayout,
+    good_outcome,
+    moved_view,
+    without,
+)
+from airflow_mv.publish.pointed import FileEdit, write_converted
 from airflow_mv.publish.protocol import Change, Effects, Verdict, commit
 from airflow_mv.publish.refresh import Attempt, PlannedRefresh, Staged, dropped_tags, keeps_history, next_state
 from airflow_mv.publish.staged_file import StagedFile, is_file, staged_files
 from airflow_mv.script import COMPLETE_KEY, FALLBACK_KEY, MAX_AHEAD_MS, REFRESH_ID_KEY, Outcome, Script
 from airflow_mv.spec.identifiers import Identifier
 from airflow_mv.spec.materialized_view import (
+    OWN_REFS,
     PROPERTY,
+    STORAGE_OF_PROPERTY,
     STORAGE_TABLE_PROPERTY,
     STORAGE_TABLE_UUID_PROPERTY,
     current_tag,
@@ -42,6 +57,7 @@ from airflow_mv.spec.materialized_view import (
 )
 from airflow_mv.spec.reasons import Mode
 from airflow_mv.spec.table import Snapshot, TableMetadata, ancestors
+from airflow_mv.spec.view import with_view_properties
 
 log = logging.getLogger(__name__)
 
@@ -345,6 +361,38 @@ class RegisteredPublication(StorageLayout):
     def rewrite(self, catalog: MaterializedViewCatalog, change: StorageEdit, effects: Effects) -> EditAttempt:
         """Return the attempt that swaps the storage table's row."""
         return RowEdit(catalog, change, effects)
+
+    def entries(self, view: LoadedView, storage: LoadedStorage) -> Entries:
+        """Return the rows of the view and of the table."""
+        return {view.identifier: (VIEW, view.metadata_location), _name(storage): (TABLE, storage.location)}
+
+    def released(self, storage: LoadedStorage, document: dict[str, Any]) -> dict[str, Any]:
+        """Return the metadata without the owner, the current tag and the branches of refreshes."""
+        return without(document, (STORAGE_OF_PROPERTY,), lambda ref: ref.startswith(OWN_REFS))
+
+    def converted(
+        self,
+        catalog: MaterializedViewCatalog,
+        view: LoadedView,
+        storage: LoadedStorage,
+        document: dict[str, Any],
+        *,
+        now_ms: int,
+    ) -> Converted:
+        """Write both metadata files. The table gets the name of a new storage table."""
+        name = RegisteredLayout().storage_name(view.identifier, None)
+        if name is None or storage.state is None:
+            raise InvalidMetadataError(f"view {view.identifier}: its storage table has no rows, or gets no name")
+        updates = {STORAGE_OF_PROPERTY: view.identifier.within_catalog}
+        table = write_converted(catalog, storage, document, now_ms=now_ms, updates=updates, tags=[storage.state.tag])
+        properties = {
+            PROPERTY: property_text(view.materialized.repointed(table)),
+            STORAGE_TABLE_PROPERTY: name.within_catalog,
+            STORAGE_TABLE_UUID_PROPERTY: storage.table.table_uuid or "",
+        }
+        metadata = with_view_properties(moved_view(catalog, view, storage), properties)
+        own = catalog.write_metadata(metadata, number=next_number(view.metadata_location))
+        return Converted({view.identifier: (VIEW, own), name: (TABLE, table)}, (table, own))
 
     def drop_storage(self, catalog: MaterializedViewCatalog, view: LoadedView, *, force: bool) -> str | None:
         """Drop the table that the view names, if it is the view's own. Its files stay."""

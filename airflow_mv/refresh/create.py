@@ -178,7 +178,7 @@ class Definition:
                 f"needs: use the layout {catalog.layouts[0]!r}"
             )
         if has not in (None, wanted):
-            raise UnsupportedError(f"the view has the layout {has!r}: to change it, drop the view and create it again")
+            raise UnsupportedError(f"the view has the layout {has!r}: `airflow-mv convert` moves it to another one")
         return wanted
 
 

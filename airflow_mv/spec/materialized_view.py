@@ -53,7 +53,9 @@ ADOPTED_TAG = "airflow_mv_adopted"
 #: Key in a base table's ``properties``: its metadata file at the snapshot that was read.
 METADATA_LOCATION = "metadata-location"
 
-_OWN_REF = re.compile(r"airflow_mv_.*|refresh-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.ASCII)
+#: The beginning of the names of all branches and tags of a layout.
+OWN_REFS = "airflow_mv_"
+_OWN_REF = re.compile(rf"{OWN_REFS}.*|refresh-[0-9a-f]{{8}}(-[0-9a-f]{{4}}){{3}}-[0-9a-f]{{12}}", re.ASCII)
 _STAGING_BRANCH = re.compile(r"airflow_mv_[0-9a-f]{8}(_[0-9a-f]{4}){3}_[0-9a-f]{12}_[0-9a-f]{8}", re.ASCII)
 
 #: The most rollbacks that a storage state keeps.

@@ -271,6 +271,42 @@ def test_json_and_text_output_are_valid_whatever_the_rows_contain(lake: Lake) ->
     assert call("read", lake("escaped")).stdout.splitlines()[1] == "\\x1b[31m:smile: [red]\\n山"
 
 
+def test_a_view_is_converted_and_spark_reads_and_refreshes_it_in_each_layout(lake: Lake) -> None:
+    lake.table("orders", "day integer, amount bigint", "(1, 10), (1, 20), (2, 30)")
+    lake.create("daily", DAILY, layout="pointed", properties={"airflow-mv.incremental-up-to": "1000"})
+    lake.refresh("daily")
+    rows = [(1, 30), (2, 30)]
+    for number, layout in enumerate(("table", "registered", "table", "pointed"), 3):
+        done = call("convert", lake("daily"), "--layout", layout)
+        assert f" to {layout}\nstored rows of {lake('daily')}: " in done.stdout
+        if layout == "table":
+            assert sorted(tuple(row) for row in lake.sql("SELECT * FROM {ns}.daily").collect()) == rows
+        lake.insert("orders", f"({number}, 1)")
+        assert lake.refresh("daily").outcome == "refreshed"
+        rows.append((number, 1))
+        assert lake.rows("daily") == rows
+    assert call("convert", lake("daily"), "--layout", "pointed", "--json").json["before"] == "pointed"
+
+
+def test_a_table_that_spark_made_is_adopted_refreshed_and_left(lake: Lake) -> None:
+    """Spark reads it by its name throughout, and its partitioning stays."""
+    lake.table("orders", "day integer, amount bigint", "(1, 10), (1, 20), (2, 30)")
+    lake.run("CREATE TABLE {ns}.daily USING iceberg PARTITIONED BY (day) AS SELECT 7 AS day, 7L AS amount")
+    name = ("create", lake("daily"), "--adopt", "--sql")
+    query = DAILY.replace("{ns}", f"{LAKE}.{lake.namespace}")
+    refused = call(*name, query.replace("SELECT day", "SELECT day AS date"))
+    assert "date (int) is not in the table; day (int) is not in the query" in refused.error
+    assert call(*name, query, "--replace").code == 2
+    assert call(*name, query).stdout.startswith(f"adopted {lake('daily')}")
+    assert [tuple(row) for row in lake.sql("SELECT * FROM {ns}.daily").collect()] == [(7, 7)]
+    lake.refresh("daily")
+    rows = [(1, 30), (2, 30)]
+    assert sorted(tuple(row) for row in lake.sql("SELECT * FROM {ns}.daily").collect()) == rows
+    assert "it was adopted" in call("drop", lake("daily"), "--yes").stdout
+    assert sorted(tuple(row) for row in lake.sql("SELECT * FROM {ns}.daily").collect()) == rows
+    assert [field.name for field in lake.files.load_table((lake.namespace, "daily")).spec().fields] == ["day"]
+
+
 def test_drop_removes_the_view_and_keeps_the_files(lake: Lake) -> None:
     """It drops only materialized views, and only after confirmation."""
     lake.table("orders", "day integer, amount bigint", "(1, 10)")

@@ -27,6 +27,7 @@ OWN = {
         "definition-id",
         "creation-id",
         "partitioning",
+        "adopted",
     ),
     *("refresh-id", "complete", "fallback", "change-id"),
 }
