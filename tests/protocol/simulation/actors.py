@@ -224,7 +224,7 @@ def redefining(process: Process) -> None:
     table = parse_table(json.dumps(empty_table("s3://w/new", world.now)).encode(), source="new storage table")
     storage = NewStorage(PointedStorage("s3://w/new", table, None), VIEW)
     change = NewDefinition(
-        world.catalog, existing, sql, storage, Definition(sql), storage=None, effects=process.effects
+        world.catalog, existing, {"spark": sql}, storage, Definition(sql), storage=None, effects=process.effects
     )
     _publish(process, change, f"{existing.metadata.view_uuid}: {sql}")
 
