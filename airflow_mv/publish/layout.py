@@ -18,7 +18,7 @@ from airflow_mv.publish.removal import drop_entry
 from airflow_mv.script import Outcome, Script
 from airflow_mv.spec.identifiers import Identifier
 from airflow_mv.spec.materialized_view import STORAGE_TABLE_PROPERTY, STORAGE_TABLE_UUID_PROPERTY
-from airflow_mv.spec.view import ViewMetadata
+from airflow_mv.spec.view import ViewMetadata, stored_elsewhere
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,7 +208,7 @@ def moved_view(catalog: MaterializedViewCatalog, view: LoadedView, storage: Load
         document["location"] = catalog.new_location(view.identifier)
     dropped = (STORAGE_TABLE_PROPERTY, STORAGE_TABLE_UUID_PROPERTY)
     document["properties"] = {key: text for key, text in view.metadata.properties.items() if key not in dropped}
-    return ViewMetadata.read(document, source=f"view {view.identifier} in another layout")
+    return stored_elsewhere(ViewMetadata.read(document, source=f"view {view.identifier} in another layout"), None)
 
 
 def read_outcome(catalog: MaterializedViewCatalog, script: Script) -> Outcome | None:

@@ -54,10 +54,11 @@ from airflow_mv.spec.materialized_view import (
     property_text,
     refresh_tag,
     staging_branch,
+    storage_table_field,
 )
 from airflow_mv.spec.reasons import Mode
 from airflow_mv.spec.table import Snapshot, TableMetadata, ancestors
-from airflow_mv.spec.view import with_view_properties
+from airflow_mv.spec.view import stored_elsewhere, with_view_properties
 
 log = logging.getLogger(__name__)
 
@@ -391,6 +392,7 @@ class RegisteredPublication(StorageLayout):
             STORAGE_TABLE_UUID_PROPERTY: storage.table.table_uuid or "",
         }
         metadata = with_view_properties(moved_view(catalog, view, storage), properties)
+        metadata = stored_elsewhere(metadata, storage_table_field(metadata.properties, view.identifier))
         own = catalog.write_metadata(metadata, number=next_number(view.metadata_location))
         return Converted({view.identifier: (VIEW, own), name: (TABLE, table)}, (table, own))
 

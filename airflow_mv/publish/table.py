@@ -29,6 +29,7 @@ from airflow_mv.spec.materialized_view import (
     STORAGE_OF_PROPERTY,
     definition_tag,
 )
+from airflow_mv.spec.view import stored_elsewhere
 
 
 class TableAttempt(RegisteredAttempt):
@@ -142,7 +143,7 @@ class TablePublication(RegisteredPublication):
         own = uuid.uuid4().hex
         updates = {
             STORAGE_OF_PROPERTY: view.identifier.within_catalog,
-            **definition_properties(view.identifier, storage.table, view.metadata, own),
+            **definition_properties(view.identifier, storage.table, stored_elsewhere(view.metadata, None), own),
         }
         tags = [storage.state.tag, definition_tag(own)]
         table = write_converted(catalog, storage, document, now_ms=now_ms, updates=updates, tags=tags)

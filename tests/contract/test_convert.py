@@ -29,6 +29,7 @@ from airflow_mv.refresh.adopt import adopt
 from airflow_mv.refresh.create import Definition, create
 from airflow_mv.refresh.read import read_arrow, readable
 from airflow_mv.refresh.run import refresh
+from airflow_mv.spec.view import stored_elsewhere
 from tests.builders import LAYOUTS, QUERY, Lake, lake
 from tests.contract.support import EAST, NORTH, SOUTH, VIEW, ids, staged, where
 from tests.faults import (
@@ -83,7 +84,10 @@ def test_rows_records_and_history_stay_and_everything_works_afterwards(home: Lak
     }  # fmt: skip
     now = home.catalog.load(VIEW).metadata
     assert layout_of(home) == layout
-    assert (now.view_uuid, now.versions, now.properties["owner"]) == (view.view_uuid, view.versions, "sales")
+    assert (now.view_uuid, now.properties["owner"]) == (view.view_uuid, "sales")
+    assert stored_elsewhere(now, None).versions == stored_elsewhere(view, None).versions
+    beside = {"namespace": ["sales"], "name": "daily__storage"} if layout == "registered" else None
+    assert now.current_version.stored_in == beside
     assert (history(home.catalog, VIEW), home.read(), home.storage().table.table_uuid) == (records, rows, uuid)
     assert [item.name for item in home.catalog.list("sales")] == ["daily", "top"]
     assert (status(home.catalog, VIEW).state, status(home.catalog, "sales.top").state) == (State.FRESH, State.FRESH)
