@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import ClassVar
 
-from sqlglot import Token, TokenType, exp
+from sqlglot import Parser, Token, TokenType, exp
 from sqlglot.dialects.spark import Spark
 from sqlglot.generators.spark import SparkGenerator
 from sqlglot.parsers.spark import SparkParser
@@ -80,6 +80,34 @@ class AsWritten(Spark):
 
     Parser = AsWrittenParser
     Generator = _Generator
+
+
+class TooManyStepsError(Exception):
+    """Not a subclass of sqlglot's errors, because sqlglot would catch it."""
+
+
+class BoundedParser(Parser):
+    """Stops parsing where sqlglot's attempts double with each JOIN without ON, or each nested STRUCT."""
+
+    #: Reading a token takes sqlglot one to two steps; 200,000 steps take about a second.
+    MOST_STEPS: ClassVar[int] = 200_000
+    MOST_STEPS_PER_TOKEN: ClassVar[int] = 20
+    steps_left: int
+
+    def parse(self, raw_tokens: list[Token], sql: str) -> list[exp.Expr | None]:
+        """Parse tokens.
+
+        Raises:
+            TooManyStepsError: It takes too long.
+        """
+        self.steps_left = max(self.MOST_STEPS, self.MOST_STEPS_PER_TOKEN * len(raw_tokens))
+        return super().parse(raw_tokens, sql)
+
+    def _advance(self, times: int = 1) -> None:
+        self.steps_left -= 1
+        if self.steps_left < 0:
+            raise TooManyStepsError
+        super()._advance(times)
 
 
 def tokenized(sql: str) -> list[Token]:

@@ -15,7 +15,7 @@ from sqlglot import ParseError, Token, TokenError, TokenType, exp
 from airflow_mv.errors import InvalidIdentifierError, InvalidQueryError
 from airflow_mv.quoting import quote
 from airflow_mv.spec.identifiers import Identifier
-from airflow_mv.sql.dialect import AsWritten, AsWrittenParser, tokenized
+from airflow_mv.sql.dialect import AsWritten, AsWrittenParser, BoundedParser, TooManyStepsError, tokenized
 
 MAX_VIEW_DEPTH = 64
 MAX_PINNED_CHARACTERS = 16 * 1024 * 1024
@@ -356,9 +356,6 @@ _FILE_FORMATS = frozenset({"parquet", "orc", "csv", "json", "text", "xml", "avro
 PARSER_FAULTS = (ArithmeticError, AssertionError, AttributeError, LookupError, TypeError, ValueError)
 #: A token as sqlglot prints it in a message, to be replaced by its text.
 _TOKEN = re.compile(r"<Token token_type: \S+, text: (.*?), line: \d+, col: \d+, start: \d+, end: \d+, comments: .*?>")
-#: Reading a token takes sqlglot one to two steps; 200,000 steps take about a second.
-_MAX_STEPS = 200_000
-_MAX_STEPS_PER_TOKEN = 20
 _PLAIN_PART = re.compile(r"\w+")
 _SUBSTITUTION = re.compile(r"\$\{[^}$\s]+\}")
 _LEXEMES = re.compile(
@@ -577,25 +574,12 @@ def _table_refusal(before: TokenType | None, after: Token) -> str | None:
     return None
 
 
-class _TooManyStepsError(Exception):
-    """Not a subclass of sqlglot's errors, because sqlglot would catch it."""
-
-
-class _BoundedParser(AsWrittenParser):
-    """Stops parsing where sqlglot's attempts double with each JOIN without ON, or each nested STRUCT."""
-
-    steps_left: int
-
-    def _advance(self, times: int = 1) -> None:
-        self.steps_left -= 1
-        if self.steps_left < 0:
-            raise _TooManyStepsError
-        super()._advance(times)
+class _BoundedParser(BoundedParser, AsWrittenParser):
+    """Stops parsing a query that takes too long."""
 
 
 def _tree(text: str, tokens: list[Token], view: str) -> exp.Expr:
     parser = _BoundedParser(dialect=AsWritten(), error_message_context=len(text))
-    parser.steps_left = max(_MAX_STEPS, _MAX_STEPS_PER_TOKEN * len(tokens))
     try:
         trees = parser.parse(tokens, text)
     except ParseError as error:
@@ -603,7 +587,7 @@ def _tree(text: str, tokens: list[Token], view: str) -> exp.Expr:
         description = _TOKEN.sub(r"\1", details["description"])
         message = f"sqlglot, which parses the query before Spark, fails: {description}"
         raise query_error(text, len(details["start_context"] or ""), message, view) from error
-    except _TooManyStepsError as error:
+    except TooManyStepsError as error:
         message = "the query takes sqlglot too long to parse: write CROSS JOIN for a JOIN without ON, nest STRUCT less"
         raise InvalidQueryError(f"view {view}: {message}") from error
     except RecursionError as error:

@@ -10,14 +10,17 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from contextlib import suppress
-from functools import lru_cache
+from functools import cache, lru_cache
+from types import new_class
+from typing import cast
 
-from sqlglot import Dialect, ErrorLevel, exp, parse_one
-from sqlglot.errors import SqlglotError
+from sqlglot import Dialect, ErrorLevel, Parser, exp
+from sqlglot.errors import ParseError, SqlglotError
 
 from airflow_mv.errors import ConfigurationError, InvalidMetadataError, MaterializedViewError, UnsupportedError
 from airflow_mv.redaction import shortened
 from airflow_mv.spec.view import DIALECT, TRANSPILE_PROPERTY, ViewMetadata
+from airflow_mv.sql.dialect import BoundedParser, TooManyStepsError
 from airflow_mv.sql.query import PARSER_FAULTS
 
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,30}")
@@ -107,16 +110,26 @@ def translated(sql: str, source: str, target: str, *, view: str) -> str:
         text = tree.sql(dialect=target, unsupported_level=ErrorLevel.RAISE)
         back = _parsed(text, target).sql(dialect=source, unsupported_level=ErrorLevel.RAISE)
         difference = _difference(_comparable(tree), _comparable(_parsed(back, source)))
-    except (SqlglotError, RecursionError, *PARSER_FAULTS) as error:
-        raise UnsupportedError(f"{problem}: {shortened(' '.join(str(error).split()), 300)}") from None
+    except (SqlglotError, RecursionError, TooManyStepsError, *PARSER_FAULTS) as error:
+        why = shortened(" ".join(str(error).split()), 300) or "sqlglot takes too long to parse it"
+        raise UnsupportedError(f"{problem}: {why}") from None
     if difference is not None:
         before, after = (_shown(node, source) for node in difference)
         raise UnsupportedError(f"{problem}: {before} would become {after}")
     return text
 
 
+@cache
+def _bounded(parser: type[Parser]) -> type[Parser]:
+    return cast(type[Parser], new_class("Bounded", (BoundedParser, parser)))
+
+
 def _parsed(sql: str, dialect: str) -> exp.Expr:
-    tree = parse_one(sql, dialect=dialect)
+    found = Dialect.get_or_raise(dialect)
+    trees = _bounded(type(found).parser_class)(dialect=found).parse(found.tokenize(sql), sql)
+    if len(trees) != 1 or trees[0] is None:
+        raise ParseError("it is not one query")
+    tree = trees[0]
     for node in list(tree.find_all(exp.TryCast)):
         if not node.args.get("safe"):
             # sqlglot reads Spark's CAST as TRY_CAST, as it was before Spark 4.

@@ -56,3 +56,9 @@ def test_dialects_are_known_by_name() -> None:
     assert known_dialects(["Trino", "duckdb", "spark", "trino", ""]) == ("trino", "duckdb")
     with pytest.raises(ConfigurationError, match="no SQL dialect 'klingon'"):
         known_dialects(["klingon"])
+
+
+def test_a_text_of_another_engine_cannot_take_forever() -> None:
+    """sqlglot tries each nested bracket in two ways."""
+    with pytest.raises(UnsupportedError, match="sqlglot takes too long to parse it"):
+        translated("SELECT " + "ARRAY[" * 60 + "1" + "]" * 60, "trino", "spark", view="lake.sales.daily")
