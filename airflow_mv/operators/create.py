@@ -140,7 +140,7 @@ class CreateMaterializedViewOperator(MaterializedViewSparkOperator):
             self.log.info("%s %s, version %d", done, view, loaded.metadata.current_version_id)
             self.log.info("%s", how_to_read(loaded, catalog.load_storage(loaded)))
             for dialect, text in texts_of(loaded.metadata, view=str(view)).items():
-                self.log.info("SQL for %s:\n%s", dialect, text)
+                self.log.info("SQL for %s: %s", dialect, text)
             return status(catalog, view).to_dict()
 
     def _require_same(self, existing: LoadedView) -> None:

@@ -36,7 +36,7 @@ def story(module_airflow: Airflow, tmp_path_factory: pytest.TempPathFactory) -> 
         first = lake.head()
         run = module_airflow.run(f"""
             options = dict(view="{VIEW}", conf={SMALL})
-            create = CreateMaterializedViewOperator(task_id="create", sql='''{QUERY}''', **options)
+            create = CreateMaterializedViewOperator(task_id="create", sql='''{QUERY}''', dialects=["trino"], **options)
             create_again = CreateMaterializedViewOperator(task_id="create_again", sql='''{QUERY};''', **options)
             refresh = RefreshMaterializedViewOperator(task_id="refresh", **options)
             again = RefreshMaterializedViewOperator(task_id="again", **options)
@@ -61,6 +61,11 @@ def test_creating_the_same_view_again_does_not_change_it(story: Story) -> None:
     assert "lake.sales.daily exists with this query: left alone" in story.run.task_log("create_again")
     assert "Spark-Submit cmd" not in story.run.task_log("create_again")
     assert story.run.values["create_again"]["version_id"] == 1
+
+
+def test_the_log_of_a_creation_has_the_query_in_each_dialect(story: Story) -> None:
+    assert "SQL for trino: SELECT region, COUNT(*) AS orders, " in story.run.task_log("create")
+    assert story.lake.catalog.load(VIEW).metadata.current_version.texts.keys() == {"spark", "trino"}
 
 
 def test_a_task_that_ran_spark_links_to_its_application(story: Story) -> None:

@@ -103,6 +103,24 @@ def test_a_spark_error_in_a_real_process_is_one_line(tmp_path: Path, variables: 
     assert "at org.apache" not in ended.stderr
 
 
+def test_create_prints_the_query_in_each_dialect_or_what_would_change(lake: Lake) -> None:
+    """A refused dialect leaves no view."""
+    lake.table("orders", "day integer, region varchar")
+    query = f"SELECT day FROM {lake('orders')} WHERE region RLIKE 'n.*'"
+    made = call("create", lake("daily"), "--sql", query, "--dialect", "trino", "--dialect", "duckdb")
+    assert made.code == 0, made.stderr
+    for text in (
+        f"SQL for spark:\n{query}",
+        f"SQL for trino:\nSELECT day FROM {lake('orders')} WHERE REGEXP_LIKE(region, 'n.*')",
+        f"SQL for duckdb:\nSELECT day FROM {lake('orders')} WHERE REGEXP_MATCHES(region, 'n.*')",
+    ):
+        assert text in made.stdout
+    assert call("show", lake("daily"), "--json").json["texts"].keys() == {"spark", "trino", "duckdb"}
+    half = call("create", lake("half"), "--sql", f"SELECT day / 2 AS half FROM {lake('orders')}", "--dialect", "trino")
+    assert "its query cannot be written in the dialect 'trino': day would become CAST(day AS DOUBLE)" in half.error
+    assert not lake.catalog.exists(lake("half"))
+
+
 def test_status_has_the_documented_fields(shop: Lake) -> None:
     """A list of documents, sorted by name."""
     ended = call("status", shop("behind"), shop("daily"), "--json")
