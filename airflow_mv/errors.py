@@ -21,6 +21,10 @@ class ConfigurationError(MaterializedViewError):
     """A setting, connection or installation is missing or wrong. Fix it; a retry cannot help."""
 
 
+class NoCredentialsError(ConfigurationError):
+    """No credentials are known for a location of a REST catalog whose server vends credentials."""
+
+
 class CatalogUnavailableError(MaterializedViewError):
     """The catalog's database did not answer. Nothing is known to be wrong; try again."""
 

@@ -16,6 +16,9 @@ _PLAIN = re.compile(r"true|false|[0-9.]+", re.IGNORECASE | re.ASCII)
 _USER = re.compile(r"(//[^/\s:@]*:)[^/\s@]+@")
 
 _hidden: set[str] = set()
+#: Values that are secret for a short time, by their owner; only the latest owners are kept.
+_lately: dict[str, frozenset[str]] = {}
+_MOST_OWNERS = 256
 
 
 def hide(secrets: Iterable[str]) -> None:
@@ -24,11 +27,26 @@ def hide(secrets: Iterable[str]) -> None:
     Args:
         secrets: The values, in each form that a text may contain.
     """
-    for secret in secrets:
-        # Lines are joined before a text is cut.
-        for form in (secret, " ".join(secret.split())):
-            if len(form) >= _SHORTEST and not _PLAIN.fullmatch(form):
-                _hidden.add(form)
+    _hidden.update(_forms(secrets))
+
+
+def hide_lately(owner: str, secrets: Iterable[str]) -> None:
+    """Hide values that are replaced again and again, in place of the owner's earlier ones.
+
+    Args:
+        owner: Whose values they are. Those of the owners that called this longest ago are forgotten.
+        secrets: The values, in each form that a text may contain.
+    """
+    _lately.pop(owner, None)
+    _lately[owner] = _forms(secrets)
+    while len(_lately) > _MOST_OWNERS:
+        _lately.pop(next(iter(_lately)), None)
+
+
+def _forms(secrets: Iterable[str]) -> frozenset[str]:
+    # Lines are joined before a text is cut.
+    forms = {form for secret in secrets for form in (secret, " ".join(secret.split()))}
+    return frozenset(form for form in forms if len(form) >= _SHORTEST and not _PLAIN.fullmatch(form))
 
 
 def shortened(text: str, longest: int) -> str:
@@ -38,7 +56,7 @@ def shortened(text: str, longest: int) -> str:
         text: The text.
         longest: The maximum number of characters.
     """
-    for secret in sorted(_hidden, key=len, reverse=True):
+    for secret in sorted(_hidden.union(*list(_lately.values())), key=len, reverse=True):
         text = text.replace(secret, "***")
     text = _USER.sub(r"\1***@", text)
     return text if len(text) <= longest else f"{text[: longest - 1]}…"

@@ -410,6 +410,7 @@ class Script:
         types: The types of the view's columns, as Spark writes them, in order.
         reads: All that the view's query may read.
         package: The version of this package that wrote the script. A driver may have installed another one.
+        stored: Quoted Spark name of the storage table if a catalog holds it, whichever table the statements write to.
     """
 
     view: str
@@ -427,6 +428,7 @@ class Script:
     types: tuple[tuple[str, str], ...] = ()
     reads: tuple[TableRead, ...] = ()
     package: str = __version__
+    stored: str = ""
 
     @property
     def is_staged(self) -> bool:

@@ -116,15 +116,16 @@ class RestServers:
         self._jvm = jvm
 
     @contextmanager
-    def serve(self, uri: str, warehouse: Path | str, name: str = "lake") -> Iterator[str]:
+    def serve(self, uri: str, warehouse: Path | str, name: str = "lake", **access: str) -> Iterator[str]:
         """Yield the address of a REST catalog over a SQL catalog, for pyiceberg: ``type=rest, uri=<address>``.
 
         Args:
             uri: The SQL catalog's SQLAlchemy URI. Both ways access the same catalog.
             warehouse: The folder of its tables, or its URI.
             name: The SQL catalog's name, which its rows contain.
+            access: The server's own access to an object store, as pyiceberg's properties.
         """
-        port = self._order(json.dumps(jdbc_properties(uri, warehouse, name)), "READY")
+        port = self._order(json.dumps(jdbc_properties(uri, warehouse, name, **access)), "READY")
         try:
             yield f"http://127.0.0.1:{port}"
         finally:
@@ -194,12 +195,12 @@ def rest_properties(address: str) -> dict[str, str]:
     return {"type": "rest", "uri": address}
 
 
-def jdbc_properties(uri: str, warehouse: Path | str, name: str = "lake") -> dict[str, str]:
+def jdbc_properties(uri: str, warehouse: Path | str, name: str = "lake", **access: str) -> dict[str, str]:
     """Return the name and the properties of Java's ``JdbcCatalog`` for a SQL catalog, as a Spark session gets them."""
     from airflow_mv.catalog.spark import spark_settings
 
     folder = warehouse.as_uri() if isinstance(warehouse, Path) else warehouse
-    settings = spark_settings(name, {"type": "sql", "uri": uri, "warehouse": folder}).session_confs()
+    settings = spark_settings(name, {"type": "sql", "uri": uri, "warehouse": folder, **access}).session_confs()
     prefix = f"spark.sql.catalog.{name}."
     own = {key.removeprefix(prefix): value for key, value in settings.items() if key.startswith(prefix)}
     unflushed = {"jdbc.synchronous": "OFF"} if uri.startswith("sqlite") else {}

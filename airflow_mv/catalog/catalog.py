@@ -39,9 +39,11 @@ from airflow_mv.catalog.untrusted_input import (
     allowed_folders,
     check_confined,
     check_own_file,
+    note_tables,
     restrain,
     static_table,
 )
+from airflow_mv.catalog.vended import VendedCredentials
 from airflow_mv.errors import (
     AlreadyExistsError,
     CatalogNotFoundError,
@@ -86,13 +88,17 @@ class MaterializedViewCatalog:
         self._catalog = open_configured(catalog) if isinstance(catalog, str) else catalog
         self.name: str = self._catalog.name
         self.properties: dict[str, str] = dict(self._catalog.properties)
-        self.files = MetadataFiles(self.properties)
+        vended = VendedCredentials(self.name, self.properties)
+        self.files = MetadataFiles(self.properties, vended)
+        self._vended = vended
         self._pointers = SqlPointers(self._catalog) if isinstance(self._catalog, SqlCatalog) else None
-        self._rest = RestViews(self._catalog) if isinstance(self._catalog, RestCatalog) else None
+        self._rest = RestViews(self._catalog, vended) if isinstance(self._catalog, RestCatalog) else None
         self.tables = StorageTables(self._catalog, self.files)
         self._metastore = metastore_of(self._catalog)
         self._table_views = TableViews(self._catalog, self.files, self.tables, self._pointers or self._metastore)
         restrain(self._catalog)
+        if isinstance(self._catalog, RestCatalog):
+            note_tables(self._catalog, vended)
         flush_table_commits(self._catalog)
         hide_secrets(self.properties)
         self._others: dict[str, MaterializedViewCatalog] = {self.name: self}
@@ -147,6 +153,11 @@ class MaterializedViewCatalog:
     def chooses_locations(self) -> bool:
         """Whether the client chooses the location of a new view or table; a REST server chooses it itself."""
         return self._rest is None
+
+    @property
+    def stores(self) -> frozenset[str]:
+        """The schemes of the stores of a REST catalog's tables and views that were loaded so far."""
+        return frozenset(self._vended.schemes)
 
     @property
     def locates_at_once(self) -> bool:

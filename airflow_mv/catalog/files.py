@@ -3,12 +3,17 @@
 
 from __future__ import annotations
 
+import errno
 import logging
+import re
 import uuid
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from functools import partial
+from typing import TypeVar
 from urllib.parse import quote as percent
 from urllib.parse import unquote, urlsplit
+from weakref import WeakKeyDictionary
 
 from pyiceberg.io import FileIO, InputFile, load_file_io
 
@@ -16,6 +21,7 @@ from airflow_mv.catalog import listing
 from airflow_mv.catalog.durability import first_folder, flush
 from airflow_mv.catalog.limits import with_store_limits
 from airflow_mv.catalog.listing import StoredFile
+from airflow_mv.catalog.vended import Vended, VendedCredentials
 from airflow_mv.errors import (
     CatalogUnavailableError,
     ConfigurationError,
@@ -23,7 +29,10 @@ from airflow_mv.errors import (
     MaterializedViewError,
     MetadataFileNotFoundError,
 )
+from airflow_mv.redaction import shortened
 from airflow_mv.spec.stored import MAX_BYTES
+
+Result = TypeVar("Result")
 
 log = logging.getLogger(__name__)
 
@@ -37,6 +46,12 @@ _LONGEST = 1200
 #: Content of the small file that is written to read the store's clock.
 CLOCK_TEXT = b"what time is it?"
 _PACKED = (".gz.metadata.json", ".metadata.json.gz")
+#: How stores and their libraries say that credentials have ended, are unknown, or do not suffice. An answer to HEAD
+#: has no text, and S3 gives it the status 400 for a token that has ended.
+_REFUSAL = re.compile(
+    r"(?i)access.?denied|forbidden|unauthorized|authenticationfailed|signature.?does.?not.?match"
+    r"|expired.?token|token.{0,20}expired|invalid.?(token|access.?key)|HTTP status 40[013]\b"
+)
 
 
 class MetadataFiles:
@@ -45,11 +60,14 @@ class MetadataFiles:
     Args:
         properties: The catalog's properties. Properties of views and tables are never used to build the
             ``FileIO``: they are untrusted input and could name endpoints or classes.
+        vended: The credentials that the catalog's server vends, if it is a REST catalog.
     """
 
-    def __init__(self, properties: Mapping[str, str]) -> None:
+    def __init__(self, properties: Mapping[str, str], vended: VendedCredentials | None = None) -> None:
         self._properties = with_store_limits(properties)
         self._opened: dict[str, FileIO] = {}
+        self._vended = vended
+        self._opened_by: WeakKeyDictionary[Vended, dict[str, FileIO]] = WeakKeyDictionary()
 
     def read(self, location: str, *, what: str) -> bytes:
         """Read a whole file.
@@ -64,12 +82,16 @@ class MetadataFiles:
             CatalogUnavailableError: The store did not answer.
             ConfigurationError: A library for the store is missing, or this user has no permission.
         """
-        with named(location, what):
-            file = self.io(location, what=what).new_input(location)
+
+        def content(io: FileIO) -> bytes:
+            file = io.new_input(location)
             if _size(file, location) > MAX_BYTES:
                 raise InvalidMetadataError(f"{what}: {location} is larger than {MAX_BYTES} bytes")
             with file.open() as stream:
-                data = stream.read()
+                return stream.read()
+
+        with named(location, what):
+            data = self._with_io(location, what, content)
         if (data[:2] == b"\x1f\x8b") != location.endswith(_PACKED):
             # Iceberg and pyiceberg decide by the name, so they could not read this file.
             raise InvalidMetadataError(
@@ -99,11 +121,14 @@ class MetadataFiles:
 
     def _create(self, location: str, data: bytes, what: str, *, overwrite: bool, lasting: bool = True) -> None:
         """Write a file, and flush it if the store is local."""
-        output = self.io(location, what="file").new_output(location)
+
+        def created(io: FileIO) -> None:
+            with io.new_output(location).create(overwrite=overwrite) as stream:
+                stream.write(data)
+
         with named(location, what):
             folder = first_folder(location)
-            with output.create(overwrite=overwrite) as stream:
-                stream.write(data)
+            self._with_io(location, "file", created)
             if lasting:
                 flush(location, folder)
 
@@ -111,12 +136,12 @@ class MetadataFiles:
         """Delete a file, and Hadoop's checksum file of a local one. A missing file is ignored."""
         for item in (location, *listing.checksum_of(location)):
             with suppress(FileNotFoundError):
-                self.io(item, what="file").delete(item)
+                self._with_io(item, "file", partial(_delete, location=item))
 
     def exists(self, location: str, *, what: str) -> bool:
         """Whether a file exists."""
         with named(location, what):
-            return self.io(location, what=what).new_input(location).exists()
+            return self._with_io(location, what, lambda io: io.new_input(location).exists())
 
     def list(self, base: str) -> Iterator[StoredFile]:
         """List the files below a folder, at any depth. A missing folder has no files.
@@ -128,7 +153,7 @@ class MetadataFiles:
             UnsupportedError: The ``FileIO`` cannot list files.
         """
         with named(base, "folder"):
-            for file in listing.below(self.io(base, what="folder"), base):
+            for file in self._with_io(base, "folder", lambda io: list(listing.below(io, base))):
                 if _is_location(file.location):
                     yield file
 
@@ -152,7 +177,7 @@ class MetadataFiles:
             MetadataFileNotFoundError: It does not exist.
         """
         with named(location, "file"):
-            return listing.modified_ms(self.io(location, what="file"), location)
+            return self._with_io(location, "file", lambda io: listing.modified_ms(io, location))
 
     def remove_empty_folders(self, base: str, deleted: Iterable[str]) -> None:
         """Remove a local folder and the folders of deleted files below it, if they are empty.
@@ -169,13 +194,74 @@ class MetadataFiles:
 
         Raises:
             InvalidMetadataError: The location is not valid.
+            NoCredentialsError: The catalog's server vends credentials, and none are known for this location.
         """
         check_location(location, what=what)
+        lent = self._vended.at(location) if self._vended else None
+        if lent is not None:
+            return self._open_with(lent, location)
         scheme = urlsplit(location).scheme
         if scheme not in self._opened:
             # One ``FileIO`` for each scheme, because it keeps the store's connections.
             self._opened[scheme] = load_file_io(self._properties, location)
         return self._opened[scheme]
+
+    def require_access(self, location: str) -> None:
+        """Check that credentials for a location are known, if its catalog's server vends credentials.
+
+        Raises:
+            NoCredentialsError: They are not.
+        """
+        if self._vended is not None:
+            self._vended.at(location)
+
+    def vended_properties(self, location: str) -> dict[str, str]:
+        """Return the properties with which the catalog's server gives access to a location; none if it vends none."""
+        lent = self._vended.at(location) if self._vended else None
+        return lent.properties(location) if lent else {}
+
+    def _open_with(self, vended: Vended, location: str) -> FileIO:
+        opened, properties = self._opened_by.setdefault(vended, {}), vended.properties(location)
+        key = "\0".join(f"{name}={value}" for name, value in sorted(properties.items()))
+        if key not in opened:
+            opened[key] = load_file_io({**self._properties, **properties}, location)
+        return opened[key]
+
+    def _with_io(self, location: str, what: str, act: Callable[[FileIO], Result]) -> Result:
+        """Do something with a location's ``FileIO``; once more, with new credentials, if vended ones are refused."""
+        check_location(location, what=what)
+        lent = self._vended.at(location) if self._vended else None
+        if lent is None or self._vended is None:
+            return act(self.io(location, what=what))
+        try:
+            return act(self._open_with(lent, location))
+        except OSError as error:
+            if not is_refusal(error):
+                raise
+            if not self._vended.renewed(location, lent):
+                raise _refused(lent, error) from None
+        try:
+            return act(self.io(location, what=what))
+        except OSError as error:
+            raise (_refused(lent, error) if is_refusal(error) else error) from None
+
+
+def _delete(io: FileIO, location: str) -> None:
+    io.delete(location)
+
+
+def is_refusal(error: OSError) -> bool:
+    """Whether a store has refused the credentials, or the access that they give."""
+    return isinstance(error, PermissionError) or _REFUSAL.search(str(error)) is not None
+
+
+def _refused(vended: Vended, error: OSError) -> PermissionError:
+    said = shortened(" ".join(str(error).split()), 300)
+    return PermissionError(
+        errno.EACCES,
+        f"the store refused the credentials that the server has vended for {vended.what}, also after it was loaded "
+        f"again: {said}",
+    )
 
 
 def discard(files: MetadataFiles, location: str) -> None:
@@ -199,7 +285,7 @@ def named(location: str, what: str) -> Iterator[None]:
             "catalog points at another store; restore it or drop and create the view again"
         ) from None
     except PermissionError as error:
-        raise ConfigurationError(f"{what}: no permission for {location}: {error.strerror}") from None
+        raise ConfigurationError(f"{what}: no permission for {location}: {error.strerror or error}") from None
     except OSError as error:
         raise CatalogUnavailableError(f"{what}: the store of {location} did not answer: {error}") from None
     except (ValueError, ImportError) as error:

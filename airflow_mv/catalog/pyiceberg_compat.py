@@ -120,6 +120,34 @@ def wrap_file_io(catalog: Catalog, wrap: Callable[[LoadFileIO], LoadFileIO]) -> 
     catalog._load_file_io = load_file_io  # type: ignore[method-assign]
 
 
+#: Is called with a table's name and metadata, its ``config``, and its ``storage-credentials`` by their prefixes.
+SeenTable = Callable[[tuple[str, ...], TableMetadata, Mapping[str, str], Mapping[str, Mapping[str, str]]], None]
+
+
+def on_loaded_tables(catalog: RestCatalog, seen: SeenTable) -> None:
+    """Have a function called with each answer of a REST server that holds a table.
+
+    Args:
+        catalog: The catalog.
+        seen: The function.
+    """
+    for name in ("_response_to_table", "_response_to_staged_table"):
+        setattr(catalog, name, _seeing(catalog, getattr(catalog, name), seen))
+
+
+def _seeing(catalog: RestCatalog, inner: Callable[..., Any], seen: SeenTable) -> Callable[..., Any]:
+    def table_of(identifier: tuple[str, ...], response: Any) -> Any:
+        credentials = response.storage_credentials
+        if response.metadata_location is None:
+            # A staged table has no file yet, by whose location pyiceberg would choose the credentials.
+            own = catalog._resolve_storage_credentials(credentials, response.metadata.location)
+            response = response.model_copy(update={"config": {**response.config, **own}})
+        seen(identifier, response.metadata, response.config, {item.prefix: item.config for item in credentials})
+        return inner(identifier, response)
+
+    return table_of
+
+
 def wrap_metadata_writer(catalog: MetastoreCatalog, wrap: Callable[[WriteMetadata], WriteMetadata]) -> None:
     """Replace the function that writes the metadata files of a catalog's tables.
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 from pyiceberg.catalog.rest import Capability, RestCatalog
@@ -20,6 +21,7 @@ from airflow_mv.catalog.answers import NO_ANSWER, UNPROVEN, answered, brief
 from airflow_mv.catalog.limits import answer_seconds, bound_session
 from airflow_mv.catalog.loaded import LoadedView
 from airflow_mv.catalog.pyiceberg_compat import encoded_namespace, endpoints_of, session_of
+from airflow_mv.catalog.vended import Vended, VendedCredentials
 from airflow_mv.errors import (
     AlreadyExistsError,
     CatalogUnavailableError,
@@ -54,10 +56,11 @@ class RestViews:
 
     Args:
         catalog: pyiceberg's catalog; its session and its addresses are used.
+        vended: Keeps the credentials that the server vends with views.
     """
 
-    def __init__(self, catalog: RestCatalog) -> None:
-        self._catalog = catalog
+    def __init__(self, catalog: RestCatalog, vended: VendedCredentials) -> None:
+        self._catalog, self._vended = catalog, vended
         bound_session(session_of(catalog), answer_seconds(catalog.properties))
 
     @property
@@ -212,9 +215,12 @@ class RestViews:
         try:
             answer = response.json()
             location, document = str(answer["metadata-location"]), answer["metadata"]
-        except (ValueError, KeyError, TypeError) as error:
+            config = {str(key): str(value) for key, value in (answer.get("config") or {}).items()}
+        except (AttributeError, ValueError, KeyError, TypeError) as error:
             raise InvalidMetadataError(f"{source}: {type(error).__name__}: {error}") from None
         metadata = parse_view(json.dumps(document).encode(), view=str(view), location=location)
+        access = Vended(f"view {view}", config, {}, partial(self.load, view))
+        self._vended.note(access, (metadata.location, metadata.metadata_folder))
         return LoadedView(
             view, location, metadata, parse_settings(metadata.properties, view=str(view), location=location)
         )

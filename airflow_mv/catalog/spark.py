@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from urllib.parse import parse_qsl, quote, unquote, urlsplit
 
@@ -30,6 +30,9 @@ _SECRET = re.compile(
 #: Spark shows a setting as ``*********(redacted)`` if this matches its key or its value (``user:pw@``). It has neither
 #: blanks nor backslashes, so that it survives the command lines of other submitters.
 REDACTION = _SECRET.pattern + r"|uri$|//[^/]*:[^/]*@"
+
+#: The header with which a client requests credentials from a REST server. pyiceberg sends it by itself, Java does not.
+DELEGATION = "header.X-Iceberg-Access-Delegation"
 
 BASE_CONFS: Mapping[str, str] = {
     "spark.sql.extensions": EXTENSIONS,
@@ -80,7 +83,7 @@ _PYTHON_ONLY = frozenset({
     "adls.connection-string", "adls.account-name", "adls.account-key", "adls.account-host", "adls.tenant-id",
     "adls.client-id", "adls.client-secret", "adls.credential", "adls.anon", "snapshot-loading-mode",
     "rest-page-size", "ssl", "auth", "hive.kerberos-authentication", "airflow-mv.allowed-locations",
-    "airflow-mv.answer-seconds",
+    "airflow-mv.answer-seconds", "airflow-mv.default-credentials",
 })
 # fmt: on
 
@@ -144,12 +147,13 @@ class SparkSettings:
         )
 
 
-def spark_settings(name: str, properties: Mapping[str, str]) -> SparkSettings:
+def spark_settings(name: str, properties: Mapping[str, str], *, stores: Collection[str] = ()) -> SparkSettings:
     """Derive a Spark catalog's configuration from a pyiceberg catalog's.
 
     Args:
         name: The catalog's name, the same on both sides (it is stored in a SQL catalog's rows).
         properties: pyiceberg's catalog properties. Keys that start with ``spark.`` are raw Spark settings.
+        stores: Schemes of stores that hold tables of the catalog. The warehouse of a REST catalog may be only a name.
 
     Raises:
         ConfigurationError: For a type, URI or property that Spark cannot be given. Names the catalog
@@ -168,6 +172,7 @@ def spark_settings(name: str, properties: Mapping[str, str]) -> SparkSettings:
     catalog, packages = _catalog(name, own, overridden)
     confs = {prefix: SPARK_CATALOG, **{f"{prefix}.{key}": value for key, value in catalog.items()}, **raw}
     confs[f"{prefix}.cache-enabled"] = "false"
+    packages += _bundles({bundle for schemes, _, bundle in _FILE_IO if set(schemes) & set(stores)})
     packages += tuple(filter(None, confs.pop("spark.jars.packages", "").split(",")))
     confs = {**BASE_CONFS, **confs}
     secrets = {key: value for key, value in confs.items() if is_secret(key, value)}
@@ -177,7 +182,7 @@ def spark_settings(name: str, properties: Mapping[str, str]) -> SparkSettings:
 
 def is_secret(key: str, value: str = "") -> bool:
     """Return whether a setting is a credential, by its key or by a URL with a password in its value."""
-    if key == "spark.redaction.regex":
+    if key == "spark.redaction.regex" or key.endswith(f".{DELEGATION}"):
         return False
     return bool(_SECRET.search(key) or re.search(r"//[^/\s]*:[^/\s]*@", value))
 
@@ -191,6 +196,8 @@ def _catalog(name: str, own: Mapping[str, str], overridden: set[str]) -> tuple[d
         jdbc, package = ({}, ()) if "uri" in overridden else _jdbc_properties(name, own)
         catalog = {"catalog-impl": "org.apache.iceberg.jdbc.JdbcCatalog", "jdbc.schema-version": "V1", **jdbc}
         return {**passed, **catalog, **_file_io(name, own, overridden)}, (*package, *_packages(own, kind))
+    if kind == "rest":
+        passed = {DELEGATION: "vended-credentials", **passed}
     implementation = {"catalog-impl": _CATALOG_CLASSES[kind]} if kind in _CATALOG_CLASSES else {"type": kind}
     catalog = {**passed, **implementation, **_uri(own), **_file_io(name, own, overridden)}
     return catalog, _packages(own, kind)
@@ -264,7 +271,11 @@ def _packages(own: Mapping[str, str], kind: str) -> tuple[str, ...]:
         if _scheme(own) in schemes or any(key.startswith(_KEY_OF_BUNDLE[bundle]) for key in own)
     }
     wanted |= {"glue": {"aws"}, "dynamodb": {"aws"}, "bigquery": {"gcp"}}.get(kind, set())
-    return tuple(f"org.apache.iceberg:iceberg-{bundle}-bundle:{_BUNDLES[bundle]}" for bundle in sorted(wanted))
+    return _bundles(wanted)
+
+
+def _bundles(names: Collection[str]) -> tuple[str, ...]:
+    return tuple(f"org.apache.iceberg:iceberg-{name}-bundle:{_BUNDLES[name]}" for name in sorted(names))
 
 
 #: The newest version of each bundle on Maven Central that is not newer than the runtime: not all have every release.

@@ -9,8 +9,8 @@ property ``airflow-mv.allowed-locations``.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping
+from functools import partial
 from urllib.parse import urlsplit
 
 from pyiceberg.catalog import Catalog
@@ -19,11 +19,13 @@ from pyiceberg.catalog.rest import RestCatalog
 from pyiceberg.io import FileIO
 from pyiceberg.serializers import FromInputFile
 from pyiceberg.table import StaticTable, Table, TableProperties
+from pyiceberg.table.metadata import TableMetadata as PyIcebergTable
 
 from airflow_mv.catalog.files import MetadataFiles, check_location
 from airflow_mv.catalog.limits import STORE_LIMITS
 from airflow_mv.catalog.places import check_regular, exact_form, lies_in
-from airflow_mv.catalog.pyiceberg_compat import LoadFileIO, wrap_file_io
+from airflow_mv.catalog.pyiceberg_compat import LoadFileIO, on_loaded_tables, wrap_file_io
+from airflow_mv.catalog.vended import Vended, VendedCredentials, without_classes
 from airflow_mv.errors import InvalidMetadataError
 from airflow_mv.spec.table import TableMetadata
 
@@ -134,9 +136,6 @@ def _is_folder(location: str) -> bool:
     return bool(parts.path.strip("/")) or (bool(parts.netloc) and parts.scheme != "file")
 
 
-_NAMES_A_CLASS = re.compile(r"(?i)(^|[.-])impl$|(^|\.)auth$|provider$|\.factory$|io-impl")
-
-
 def restrain(catalog: Catalog) -> None:
     """Make a catalog's tables open their files with the catalog's properties only.
 
@@ -148,12 +147,32 @@ def restrain(catalog: Catalog) -> None:
 
     def restrained(inner: LoadFileIO) -> LoadFileIO:
         def load(properties: Mapping[str, str], location: str | None) -> FileIO:
-            kept = {key: value for key, value in properties.items() if mixed and not _NAMES_A_CLASS.search(key)}
-            return inner({**missing, **kept}, location)
+            return inner({**missing, **(without_classes(properties) if mixed else {})}, location)
 
         return load
 
     wrap_file_io(catalog, restrained)
+
+
+def note_tables(catalog: RestCatalog, vended: VendedCredentials) -> None:
+    """Keep the credentials that a REST server vends with each table that is loaded or created from now on.
+
+    Args:
+        catalog: The catalog.
+        vended: Where they are kept.
+    """
+
+    def seen(
+        name: tuple[str, ...],
+        table: PyIcebergTable,
+        config: Mapping[str, str],
+        prefixes: Mapping[str, Mapping[str, str]],
+    ) -> None:
+        what = f"table {'.'.join((catalog.name, *name))}"
+        places = (table.properties[key] for key in PLACES & table.properties.keys())
+        vended.note(Vended(what, config, prefixes, partial(catalog.load_table, name)), (table.location, *places))
+
+    on_loaded_tables(catalog, seen)
 
 
 def require_no_writer(table: Table, name: object) -> None:

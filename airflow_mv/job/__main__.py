@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The program that Spark's driver runs. It writes the outcome where the script specifies.
 
-The catalog is the view's, by its name in Spark. Script and outcome are read and written with its access to the store;
-without a catalog, through Hadoop.
+The catalog is the view's, by its name in Spark, and the table is the view's storage table if a catalog holds it. Script
+and outcome are read and written with their access to the store; without a catalog, through Hadoop.
 """
 
 from __future__ import annotations
@@ -18,12 +18,13 @@ _GLUE_OPTION = "--airflow-mv-script"
 # What an unsupported Python or PySpark cannot import is imported after the versions are checked.
 
 
-def main(location: str, catalog: str | None = None) -> int:
+def main(location: str, catalog: str | None = None, table: str | None = None) -> int:
     """Run the script at a location and write its outcome.
 
     Args:
         location: A local path, or any location that the catalog's FileIO (else Hadoop) opens.
         catalog: The name of the view's catalog in Spark.
+        table: The quoted Spark name of the view's storage table, of a REST catalog or any other.
 
     Returns:
         The exit code: 0, or 1 with the reason as the last line on stderr (spark-submit itself passes
@@ -31,12 +32,12 @@ def main(location: str, catalog: str | None = None) -> int:
     """
     try:
         require_python()
-        return _run(location, catalog)
+        return _run(location, catalog, table)
     except UnsupportedError as error:
         return _failed(str(error))
 
 
-def _run(location: str, catalog: str | None) -> int:
+def _run(location: str, catalog: str | None, table: str | None) -> int:
     try:
         from pyspark.sql import SparkSession
     except ImportError as error:
@@ -48,7 +49,7 @@ def _run(location: str, catalog: str | None) -> int:
         require_supported(spark)
         from airflow_mv.job.driver import run_submitted
 
-        refusal = run_submitted(spark, location, catalog, report=_say)
+        refusal = run_submitted(spark, location, catalog, table, report=_say)
     finally:
         if ours:  # a platform that starts the session itself, such as Databricks, also stops it
             spark.stop()
@@ -77,12 +78,14 @@ def cli() -> None:
         # AWS Glue passes options only, and adds its own.
         parser.add_argument(_GLUE_OPTION, dest="script")
         parser.add_argument("--airflow-mv-catalog", dest="catalog")
+        parser.add_argument("--airflow-mv-table", dest="table")
         given, _ = parser.parse_known_args()
     else:
         parser.add_argument("script", help="the script's location: the first of the plan's application_args")
         parser.add_argument("catalog", nargs="?", help="the view's catalog in Spark: the second of them")
+        parser.add_argument("table", nargs="?", help="the view's storage table in Spark: the third, if there is one")
         given = parser.parse_args()
-    code = main(given.script, given.catalog)
+    code = main(given.script, given.catalog, given.table)
     if code:  # some platforms take any SystemExit for a failure
         sys.exit(code)
 

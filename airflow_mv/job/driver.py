@@ -16,7 +16,7 @@ from airflow_mv.version import __version__
 
 
 def run_submitted(
-    spark: SparkSession, location: str, catalog: str | None, *, report: Callable[[str], None]
+    spark: SparkSession, location: str, catalog: str | None, table: str | None, *, report: Callable[[str], None]
 ) -> str | None:
     """Run the script at a location, and write its outcome.
 
@@ -24,6 +24,7 @@ def run_submitted(
         spark: A classic session.
         location: The script.
         catalog: The name of the view's catalog in Spark; ``None`` for access through Hadoop.
+        table: The quoted Spark name of the view's storage table, if a catalog holds it.
         report: Called with progress messages.
 
     Returns:
@@ -31,7 +32,7 @@ def run_submitted(
     """
     try:
         hide_secrets(spark)
-        files = open_files(spark, catalog)
+        files = open_files(spark, catalog, table)
         text = files.read_text(location)
         package = json_object(text, "script").get("package")
         if package != __version__:  # its script may have other fields
@@ -39,7 +40,8 @@ def run_submitted(
             return f"{location}: {found}: install airflow-mv-job=={package} in the driver"
         script = Script.from_json(text)
         place = script.outcome_location
-        outcome = run(spark, script, report=report, store_ms=(lambda: files.store_ms(place)) if place else None)
+        clock = (lambda: files.store_ms(place)) if place else None
+        outcome = run(spark, script, report=report, store_ms=clock, access=files.vended(location))
         if place is not None:
             files.write_text(place, outcome.to_json())
     except Exception as error:  # noqa: BLE001 (the last line on stderr is what an operator shows)

@@ -3,16 +3,20 @@
 
 from __future__ import annotations
 
+import re
 import uuid
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from typing import Any
 
 from pyspark.sql import SparkSession
 
 from airflow_mv.job.session import CATALOG, settings_below
+from airflow_mv.redaction import hide
 
 #: Settings of a catalog for access to files, as opposed to access to pointers.
 _FILE_ACCESS = ("io-impl", "io.", "s3.", "client.", "gcs.", "adls.", "http-client.", "hadoop.")
+_SECRET = re.compile(r"(?i)secret|token|access-key|sas")
 HADOOP = "org.apache.iceberg.hadoop.HadoopFileIO"
 #: What Iceberg uses for a catalog of a type if no setting names another.
 _DEFAULT_IO = {
@@ -29,12 +33,20 @@ def file_access(spark: SparkSession, catalog: str) -> dict[str, str]:
         catalog: The catalog's name in Spark.
     """
     own = settings_below(spark, f"{CATALOG}{catalog}.")
-    access = {key: value for key, value in own.items() if key.startswith(_FILE_ACCESS)}
-    return {"io-impl": _DEFAULT_IO.get(own.get("type", ""), HADOOP), **access}
+    return {"io-impl": _DEFAULT_IO.get(own.get("type", ""), HADOOP), **only_access(own)}
+
+
+def only_access(properties: Mapping[str, str]) -> dict[str, str]:
+    """Return the properties for access to files among those of a catalog or of a Java ``FileIO``."""
+    return {key: value for key, value in properties.items() if key.startswith(_FILE_ACCESS)}
 
 
 class DriverFiles(ABC):
     """Files of a run: its script, its outcome, and the file that shows the store's time."""
+
+    def vended(self, location: str) -> dict[str, str]:  # noqa: ARG002 (only tables of REST catalogs have some)
+        """Return the properties with which the server of a REST catalog gives access to a location."""
+        return {}
 
     @abstractmethod
     def read_text(self, location: str) -> str:
@@ -53,17 +65,22 @@ class DriverFiles(ABC):
         """
 
 
-def open_files(spark: SparkSession, catalog: str | None) -> DriverFiles:
+def open_files(spark: SparkSession, catalog: str | None, table: str | None = None) -> DriverFiles:
     """Return the files as a catalog accesses them: through Iceberg's FileIO, or through Hadoop where it uses that.
 
     Args:
         spark: A classic session.
         catalog: The catalog's name in Spark; ``None`` for Hadoop.
+        table: The quoted name of a table whose files they are beside. The server of a REST catalog may vend
+            credentials with it.
     """
     access = file_access(spark, catalog) if catalog else {"io-impl": HADOOP}
     if access["io-impl"] == HADOOP:
         return HadoopFiles(spark)
     jvm: Any = spark._jvm
+    if table and settings_below(spark, f"{CATALOG}{catalog}.").get("type") == "rest":
+        loaded = jvm.org.apache.iceberg.spark.Spark3Util.loadIcebergTable(spark._jsparkSession, table)
+        return TableFiles(loaded.io(), spark)
     io = jvm.org.apache.iceberg.CatalogUtil.loadFileIO(access["io-impl"], access, _hadoop_settings(spark))
     return IcebergFiles(io, spark)
 
@@ -102,6 +119,27 @@ class IcebergFiles(DriverFiles):
             return int(self._io.listPrefix(beside).iterator().next().createdAtMillis())
         finally:
             self._io.deleteFile(beside)
+
+
+class TableFiles(IcebergFiles):
+    """Files beside a table of a REST catalog, whose server may have vended credentials for them."""
+
+    def vended(self, location: str) -> dict[str, str]:
+        """Return the properties of the table's access; those of the location's longest prefix take precedence."""
+        found = {str(key): str(value) for key, value in dict(self._io.properties()).items()}
+        for prefix, properties in sorted(self._by_prefix(), key=lambda item: len(item[0])):
+            if location.startswith(prefix):
+                found |= properties
+        access = only_access(found)
+        hide(value for key, value in access.items() if _SECRET.search(key))
+        return access
+
+    def _by_prefix(self) -> list[tuple[str, dict[str, str]]]:
+        try:
+            credentials = list(self._io.credentials())
+        except Exception:  # noqa: BLE001 (py4j's, which has no types: not every FileIO has this method)
+            return []
+        return [(str(item.prefix()), dict(item.config())) for item in credentials]
 
 
 class HadoopFiles(DriverFiles):

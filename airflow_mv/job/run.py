@@ -17,7 +17,7 @@ from pyspark.sql import SparkSession
 from airflow_mv.errors import ClockError, InvalidQueryError
 from airflow_mv.job.checks import run_checks
 from airflow_mv.job.context import JobContext
-from airflow_mv.job.files import file_access
+from airflow_mv.job.files import file_access, only_access
 from airflow_mv.job.session import CATALOG, made_active, temporary_settings
 from airflow_mv.job.steps import COMPLETE, brief, run_steps
 from airflow_mv.job.storage import written
@@ -51,6 +51,7 @@ def run(
     *,
     report: Callable[[str], None] = print,
     store_ms: Callable[[], int] | None = None,
+    access: Mapping[str, str] | None = None,
 ) -> Outcome:
     """Run the steps of a script in order; the first failure ends it. Nothing is published here.
 
@@ -65,6 +66,8 @@ def run(
         report: Called with a line before and after each step.
         store_ms: Returns the store's clock. With it, a run that commits to a table of the catalog checks the driver's
             clock first.
+        access: The properties with which the server of a REST catalog gives access to the storage table's files. The
+            staging catalog uses them instead of the catalog's own.
 
     Returns:
         What was staged, or the reason why nothing was. A failing statement does not raise.
@@ -77,8 +80,8 @@ def run(
         require_supported(spark)
         if script.branch is not None and store_ms is not None:
             _require_clock(spark, store_ms, script.view)
-        access = _file_access(spark, script.view)
-        idle = _take_idle(spark, access) if _stages(script) else None
+        settings = {**_file_access(spark, script.view), **only_access(access or {})}
+        idle = _take_idle(spark, settings) if _stages(script) else None
         name = work.staging = idle or name
         catalog = staging_catalog(name, is_new=idle is None)
         bound = script.bound(name, script.branch)
@@ -87,11 +90,11 @@ def run(
             _quiet(),
             made_active(spark),
             temporary_settings(spark, {**catalog, **_run_settings(script), **dict(script.confs)}),
-            _tables(spark, script, name, access),
+            _tables(spark, script, name, None if access else settings),
             closing(work),
         ):
             if _stages(script):
-                open_staging(spark, name, access)
+                open_staging(spark, name, settings)
             refused = run_steps(work, bound, seconds, report)
             checks = _check(work, bound, report)
             return Outcome(
@@ -203,8 +206,11 @@ def _give_back(access: Mapping[str, str], name: str) -> None:
 
 
 @contextmanager
-def _tables(spark: SparkSession, script: Script, name: str, access: Mapping[str, str]) -> Iterator[None]:
-    """Unregister a run's tables, without PURGE, since the files belong to the published table or the refresh."""
+def _tables(spark: SparkSession, script: Script, name: str, access: Mapping[str, str] | None) -> Iterator[None]:
+    """Unregister a run's tables, without PURGE, since the files belong to the published table or the refresh.
+
+    A staging catalog with vended credentials is not used again, because they end: ``access`` is ``None``.
+    """
     if (jvm := getattr(spark, "_jvm", None)) is not None:
         getattr(jvm, "java.lang.System").setProperty("derby.stream.error.file", "/dev/null")  # else ./derby.log
     # A storage table in the catalog must not be dropped.
@@ -218,7 +224,7 @@ def _tables(spark: SparkSession, script: Script, name: str, access: Mapping[str,
             for table in staged:
                 spark.sql(f"DROP TABLE IF EXISTS {table}").collect()
             clean = True
-        if clean and staged and jvm is not None:
+        if clean and staged and jvm is not None and access is not None:
             _give_back(access, name)
         elif staged:
             with suppress(Exception):  # Derby reports the successful end of a database as an error

@@ -8,6 +8,7 @@ are not touched.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -16,8 +17,10 @@ from airflow_mv.catalog.neighbours import Neighbour
 from airflow_mv.catalog.places import Places
 from airflow_mv.catalog.pointed import PointedStorage
 from airflow_mv.catalog.reach import FilesOf
-from airflow_mv.errors import UnsupportedError
+from airflow_mv.errors import NoCredentialsError, UnsupportedError
 from airflow_mv.spec.identifiers import Identifier
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,8 +48,11 @@ class Others:
 def own_folders(catalog: MaterializedViewCatalog, view: LoadedView, storage: LoadedStorage) -> tuple[str, ...]:
     """Return the folders that are the view's own. A registered storage table may have a folder of its own.
 
+    Where it has, the view's folder is left out if no credentials for it are known.
+
     Raises:
         UnsupportedError: One of them holds the warehouse, the folder of a namespace, or the view's own folder.
+        NoCredentialsError: No credentials are known for the storage table's folder.
     """
     base, bases, compare = view.metadata.location, storage.folders(view), Places()
     shared = catalog.shared_folders(view.identifier)
@@ -54,7 +60,19 @@ def own_folders(catalog: MaterializedViewCatalog, view: LoadedView, storage: Loa
         for place in (*shared, *((base,) if folder != base else ())):
             if compare.may_lie_in(place, folder):
                 raise not_alone(view.identifier, folder, place)
-    return bases
+    return tuple(folder for folder in bases if len(bases) == 1 or _is_accessible(catalog, view, folder))
+
+
+def _is_accessible(catalog: MaterializedViewCatalog, view: LoadedView, folder: str) -> bool:
+    """Whether there are credentials for one of several folders: a REST server may vend some for tables only."""
+    try:
+        catalog.files.require_access(folder)
+    except NoCredentialsError as error:
+        if folder != view.metadata.location:
+            raise
+        log.warning("%s: files in the view's own folder are neither listed nor deleted: %s", view.identifier, error)
+        return False
+    return True
 
 
 def others_in(

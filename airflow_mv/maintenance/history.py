@@ -102,6 +102,7 @@ class History:
         self._files = {compare.exact(file.location): file for file in files}
         self._proofs: dict[str, Proof] = {}
         self._published: list[int] = []
+        self._ledger = ledger_location(bases[0])
         self._working: set[str] = {compare.exact(storage.table.location)}
         self._refreshes: set[str] = set()
         #: Files of an adopted table from before its adoption.
@@ -252,7 +253,7 @@ class History:
     def _working_file(self, location: str) -> Proof | None:
         """Return the proof of a working file of a refresh or of maintenance, by its name and content."""
         folder, _, name = location.rpartition("/")
-        if location == ledger_location(self._view):
+        if location == self._ledger:
             return Proof("maintenance ledger", None, 6)
         if _CLOCK.fullmatch(name):
             asked = self._content(location) == CLOCK_TEXT

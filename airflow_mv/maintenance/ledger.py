@@ -111,14 +111,14 @@ class Ledger:
         return self if expiry is None else replace(self, expired=[*self.expired, expiry][-_MOST_RUNS:])
 
 
-def ledger_location(view: LoadedView) -> str:
-    """Return where a view's ledger is."""
-    return join(view.metadata.location, "maintenance", "ledger.json")
+def ledger_location(folder: str) -> str:
+    """Return where a view's ledger is, in the first of its folders."""
+    return join(folder, "maintenance", "ledger.json")
 
 
-def read_ledger(catalog: MaterializedViewCatalog, view: LoadedView) -> Ledger:
-    """Read a view's ledger. Return an empty one if there is no readable ledger."""
-    uuid, location = view.metadata.view_uuid, ledger_location(view)
+def read_ledger(catalog: MaterializedViewCatalog, view: LoadedView, folder: str) -> Ledger:
+    """Read a view's ledger from a folder. Return an empty one if there is no readable ledger."""
+    uuid, location = view.metadata.view_uuid, ledger_location(folder)
     try:
         text = catalog.files.read_text(location)
         if text is None or len(text) > _MOST_BYTES:
@@ -132,12 +132,14 @@ def read_ledger(catalog: MaterializedViewCatalog, view: LoadedView) -> Ledger:
     return Ledger(uuid, found.unreachable_since_ms, found.deleted, found.expired)
 
 
-def write_ledger(catalog: MaterializedViewCatalog, view: LoadedView, ledger: Ledger, before: Ledger) -> None:
-    """Write a view's ledger if it has changed."""
+def write_ledger(
+    catalog: MaterializedViewCatalog, view: LoadedView, folder: str, ledger: Ledger, before: Ledger
+) -> None:
+    """Write a view's ledger to a folder if it has changed."""
     if ledger == before:
         return
     stored = _Stored(_VERSION, ledger.view_uuid, dict(ledger.marks), list(ledger.deleted), list(ledger.expired))
     try:
-        catalog.files.replace_text(ledger_location(view), msgspec.json.encode(stored).decode())
+        catalog.files.replace_text(ledger_location(folder), msgspec.json.encode(stored).decode())
     except (OSError, CatalogUnavailableError, ConfigurationError) as error:
         log.warning("The maintenance ledger of %s could not be written: %s", view.identifier, error)

@@ -122,13 +122,19 @@ class _Folder:
     compare: Places
     now_ms: int
 
+    @property
+    def left_out(self) -> tuple[str, ...]:
+        """The view's folder, if it is not among these folders: no credentials for it are known."""
+        own = self.view.metadata.location
+        return () if any(self.compare.may_lie_in(own, base) for base in self.bases) else (own,)
+
     def holds(self, location: str) -> bool:
         """Whether a file is below one of the folders."""
         return any(self.compare.may_lie_in(location, base) for base in self.bases)
 
     def others(self, reached: _Reached) -> Iterator[StoredFile]:
         """Yield the unreachable files."""
-        ledger = self.compare.exact(ledger_location(self.view))
+        ledger = self.compare.exact(ledger_location(self.bases[0]))
         for key, file in self.files.items():
             if key != ledger and not self.compare.forms(owner(file.location)) & reached.forms:
                 yield file
@@ -240,7 +246,7 @@ def collect_orphans(
     storage = catalog.load_storage(loaded)
     folder = _look_into(catalog, loaded, storage)
     reached = _reach(catalog, loaded, folder, files_of)
-    before = read_ledger(catalog, loaded)
+    before = read_ledger(catalog, loaded, folder.bases[0])
     history = None
     if any(folder.others(reached)):
         history = _history(catalog, storage, folder, past_files_of, reached.forms)
@@ -254,7 +260,8 @@ def collect_orphans(
         judged = _judge(folder, reached, history, before, grace_ms, others)
     if not dry_run:
         _delete(catalog, loaded.identifier, folder.bases, judged.doomed, judged.proofs)
-        write_ledger(catalog, loaded, _after(before, judged, folder.now_ms, storage, expired), before)
+        after = _after(before, judged, folder.now_ms, storage, expired)
+        write_ledger(catalog, loaded, folder.bases[0], after, before)
     return _collected(loaded.identifier, judged, reached.count, dry_run=dry_run)
 
 
@@ -382,6 +389,8 @@ def _reach(catalog: MaterializedViewCatalog, view: LoadedView, folder: _Folder, 
 def _check_needed(catalog: MaterializedViewCatalog, view: Identifier, folder: _Folder, needed: Iterable[str]) -> None:
     """Refuse to go on if a needed file is not listed: the listing is incomplete, or the view is damaged."""
     for location in needed:
+        if any(folder.compare.may_lie_in(location, place) for place in folder.left_out):
+            continue
         if not folder.holds(location):
             raise UnsupportedError(
                 f"view {view} needs {location}, which is not below {' or '.join(folder.bases)}: a view whose files "

@@ -77,7 +77,7 @@ def undo(catalog: MaterializedViewCatalog, view: str | Identifier, *, effects: E
         CommitConflictError, CommitStateUnknownError: See :func:`airflow_mv.publish.protocol.commit`.
     """
     loaded = catalog.load(view)
-    storage, before = catalog.load_storage(loaded), read_ledger(catalog, loaded)
+    storage, before = catalog.load_storage(loaded), read_ledger(catalog, loaded, loaded.metadata.location)
     expired = {identity for entry in before.expired for identity in entry.snapshot_ids}
     found = _restorable(catalog, storage, before) if storage.accepts_snapshots else {}
     restored: tuple[int, ...] = ()
@@ -86,7 +86,7 @@ def undo(catalog: MaterializedViewCatalog, view: str | Identifier, *, effects: E
         change.publish()
         restored = change.restored
     lost = tuple(sorted(expired - set(found) - {item.snapshot_id for item in storage.table.snapshots}))
-    write_ledger(catalog, loaded, replace(before, marks={}, expired=()), before)
+    write_ledger(catalog, loaded, loaded.metadata.location, replace(before, marks={}, expired=()), before)
     log.info("Undone for %s: %d snapshots restored, %d files unmarked", view, len(restored), len(before.marks))
     return Undone(loaded.identifier, restored, lost, len(before.marks), storage.accepts_snapshots)
 

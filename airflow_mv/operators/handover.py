@@ -54,6 +54,17 @@ def write_script(catalog: MaterializedViewCatalog, script: Script) -> str:
     return location
 
 
+def job_arguments(catalog: MaterializedViewCatalog, script: Script, location: str) -> list[str]:
+    """Return the arguments of the job's main file.
+
+    Args:
+        catalog: The view's catalog.
+        script: The script.
+        location: Where it was written.
+    """
+    return [location, catalog.name, *([script.stored] if script.stored else [])]
+
+
 def _require_importable(script: Script) -> None:
     """Refuse functions of a DAG file: Airflow loads it as a module that no other process can import."""
     for check in script.checks.checks if script.checks else ():

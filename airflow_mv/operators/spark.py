@@ -23,7 +23,7 @@ from airflow_mv.hooks import DEFAULT_ICEBERG_CONN_ID, DEFAULT_SPARK_CONN_ID, Spa
 from airflow_mv.hooks.airflow_compat import MaskingOperator, redacted
 from airflow_mv.hooks.iceberg import mask
 from airflow_mv.links import MaterializedViewLink, SparkApplicationLink
-from airflow_mv.operators.handover import answerable, write_script
+from airflow_mv.operators.handover import answerable, job_arguments, write_script
 from airflow_mv.operators.spark_provider import LocalSparkSubmitHook, SubmittingOperator
 from airflow_mv.operators.submission import SubmitOptions, submission
 from airflow_mv.redaction import shortened
@@ -165,7 +165,7 @@ class MaterializedViewSparkOperator(MaskingOperator, SubmittingOperator):
         from airflow_mv.publish.layout import read_outcome
 
         location = write_script(catalog, script)
-        self._submission = _Submission(catalog, target, location)
+        self._submission = _Submission(catalog, target, job_arguments(catalog, script, location))
         run = context["dag_run"].clear_number
         # A job that succeeded with other checks has not run these.
         checks = f":{script.checks.digest[:8]}" if script.checks else ""
@@ -198,7 +198,6 @@ class MaterializedViewSparkOperator(MaskingOperator, SubmittingOperator):
         if self._submission is None:
             raise ConfigurationError(f"{type(self).__name__} submits nothing but the script of a view")
         target, options = self._submission.target, self.options()
-        arguments = [self._submission.location, self._submission.catalog.name]
         given = SubmitOptions(
             conf={str(key): str(value) for key, value in (self.conf or {}).items()},
             packages=self.packages,
@@ -210,7 +209,7 @@ class MaterializedViewSparkOperator(MaskingOperator, SubmittingOperator):
             cluster=(options["deploy_mode"] or target.deploy_mode) == "cluster",
         )
         needed = submission(given, settings_of(self._submission.catalog), target, self._scratch or Path())
-        own = {"application_args": arguments, "conn_id": self.spark_conn_id}
+        own = {"application_args": self._submission.arguments, "conn_id": self.spark_conn_id}
         kind = LocalSparkSubmitHook if target.missing else SparkSubmitHook
         return kind(**{**options, **needed, **own})
 
@@ -222,12 +221,12 @@ class _Submission:
     Args:
         catalog: The view's catalog; its properties become Spark's settings.
         target: The Spark connection.
-        location: The script.
+        arguments: The arguments of the job's main file.
     """
 
     catalog: MaterializedViewCatalog
     target: SparkTarget
-    location: str
+    arguments: list[str]
 
 
 @contextmanager

@@ -17,7 +17,7 @@ from airflow_mv.errors import JobError
 from airflow_mv.hooks import DEFAULT_ICEBERG_CONN_ID, MaterializedViewHook
 from airflow_mv.lineage import LineageOfRefresh
 from airflow_mv.links import MaterializedViewLink, show_link
-from airflow_mv.operators.handover import ship, write_script
+from airflow_mv.operators.handover import job_arguments, ship, write_script
 from airflow_mv.operators.options import RefreshingOperator
 from airflow_mv.operators.task import announce, given_document, log_plan, log_result
 from airflow_mv.retries import DEFAULT_RETRY_POLICY, task_errors
@@ -120,7 +120,7 @@ class PlanRefreshOperator(RefreshingOperator, SkipMixin):
         properties = {"spark.jars.packages": packages, **conf}
         return {
             "application": application,
-            "application_args": [location, catalog.name],
+            "application_args": job_arguments(catalog, script, location),
             "py_files": package,
             "packages": packages,
             "conf": conf,

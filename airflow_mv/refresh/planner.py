@@ -167,7 +167,7 @@ def build_script(inputs: RefreshInputs, pinned: PinnedQuery, identity: str, work
     loaded, storage = observation.view, observation.storage
     partitioning = wanted_partitioning(loaded.identifier, loaded.metadata, storage.table)
     outcome_location = join(storage.table.location, "staged", f"{identity}.json")
-    return refresh_script(
+    script = refresh_script(
         view=str(loaded.identifier),
         refresh_id=identity,
         pinned=pinned,
@@ -180,6 +180,7 @@ def build_script(inputs: RefreshInputs, pinned: PinnedQuery, identity: str, work
         outcome_location=outcome_location,
         work=work,
     )
+    return script if storage.target.registers else replace(script, stored=storage.target.table)
 
 
 def _refresh_state(inputs: RefreshInputs) -> dict[str, str]:

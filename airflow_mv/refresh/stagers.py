@@ -25,7 +25,8 @@ log = logging.getLogger(__name__)
 
 def settings_of(catalog: MaterializedViewCatalog) -> SparkSettings:
     """Return the Spark configuration of a catalog and of all catalogs that were opened through it."""
-    settings = [spark_settings(name, home.properties) for name, home in catalog.opened().items()]
+    opened = catalog.opened().items()
+    settings = [spark_settings(name, home.properties, stores=home.stores) for name, home in opened]
     return functools.reduce(SparkSettings.merge, settings)
 
 
@@ -40,7 +41,8 @@ def session_stager(
 
         settings = settings_of(catalog)
         session = with_catalogs(spark, {**settings.confs, **settings.secrets})
-        return run(session, script, report=report, store_ms=_store_clock(catalog, script))
+        access = catalog.files.vended_properties(script.outcome_location) if script.outcome_location else {}
+        return run(session, script, report=report, store_ms=_store_clock(catalog, script), access=access)
 
     return stage
 
@@ -55,7 +57,6 @@ def _store_clock(catalog: MaterializedViewCatalog, script: Script) -> Callable[[
         try:
             return catalog.files.now_ms(folder)
         except MaterializedViewError as error:
-            # A REST server may lend Spark credentials that this process does not have.
             log.warning("The clock of the store of %s is not known: %s", folder, error)
             return sys.maxsize
 

@@ -278,7 +278,7 @@ def test_a_server_that_drops_branches_or_tags_is_refused_at_create(
 ) -> None:
     """Nessie's server accepts them, answers with success, and keeps none: no refresh could ever be staged."""
 
-    def drop(_method: str, _path: str, document: dict[str, Any]) -> None:
+    def drop(_request: object, document: dict[str, Any]) -> None:
         updates = document.get("updates", [])
         document["updates"] = [item for item in updates if item.get("ref-name") == "main" or item.get("type") != kind]
 

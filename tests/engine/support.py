@@ -20,7 +20,7 @@ from pyiceberg.utils.config import Config
 from pyspark.sql import DataFrame, SparkSession
 
 from airflow_mv.catalog import LoadedView, MaterializedViewCatalog
-from airflow_mv.catalog.spark import POSTGRESQL
+from airflow_mv.catalog.spark import ICEBERG_VERSION, POSTGRESQL
 from airflow_mv.freshness.status import ViewStatus, status
 from airflow_mv.job.session import open_session
 from airflow_mv.refresh import Pins, RefreshOptions
@@ -85,7 +85,7 @@ def open_spark(catalog: MaterializedViewCatalog) -> SparkSession:
     settings = settings_of(catalog)
     # Tests of other folders use this session, too, so it has every driver from the start.
     confs = {**settings.session_confs(), "spark.driver.defaultJavaOptions": QUICK_JAVA}
-    confs["spark.jars.packages"] += f",{POSTGRESQL}"
+    confs["spark.jars.packages"] += f",{POSTGRESQL},org.apache.iceberg:iceberg-aws-bundle:{ICEBERG_VERSION}"
     confs |= {f"spark.sql.catalog.{name}.jdbc.synchronous": "OFF" for name in (LAKE, OTHER)}
     spark = open_session(confs, master="local[2]", report=lambda _: None)
     spark.conf.set("spark.sql.shuffle.partitions", "2")

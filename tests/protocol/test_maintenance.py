@@ -473,7 +473,7 @@ def test_a_failed_collection_leaves_no_file_of_its_own(home: Lake) -> None:
 
 
 def ledger_of(home: Lake) -> Path:
-    return local(ledger_location(home.catalog.load(VIEW)))
+    return local(ledger_location(home.catalog.load(VIEW).metadata.location))
 
 
 def just_expired(home: Lake) -> set[str]:

@@ -14,8 +14,8 @@ from urllib.parse import urlsplit
 from tests.services import http_server
 
 Document = dict[str, Any]
-#: Changes a JSON document, given the method and the path of the request.
-Change = Callable[[str, str, Document], None]
+#: Changes a JSON document of a request, or of the answer to it.
+Change = Callable[[BaseHTTPRequestHandler, Document], None]
 
 
 class Forwarding(BaseHTTPRequestHandler):
@@ -30,7 +30,17 @@ class Forwarding(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         """Answer a request."""
-        self.answer(self.rfile.read(int(self.headers.get("Content-Length") or 0)))
+        if self.headers.get("Transfer-Encoding") == "chunked":
+            self.answer(b"".join(self._chunks()))
+        else:
+            self.answer(self.rfile.read(int(self.headers.get("Content-Length") or 0)))
+
+    def _chunks(self) -> Iterator[bytes]:
+        while size := int(self.rfile.readline().partition(b";")[0], 16):
+            yield self.rfile.read(size)
+            self.rfile.readline()
+        while self.rfile.readline().strip():
+            pass
 
     do_HEAD = do_POST = do_PUT = do_DELETE = do_GET
 
@@ -67,7 +77,7 @@ class Forwarding(BaseHTTPRequestHandler):
 
 
 _OF_THE_CONNECTION = ("connection", "transfer-encoding", "date", "server")
-_OF_THE_REQUEST = ("host", "connection", "transfer-encoding", "content-length")
+_OF_THE_REQUEST = ("connection", "transfer-encoding", "content-length", "expect")
 
 
 @contextmanager
@@ -87,6 +97,8 @@ def changed(upstream: str, *, request: Change | None = None, answer: Change | No
             if self.headers.get("Accept-Encoding"):
                 self.headers.replace_header("Accept-Encoding", "identity")
             status, headers, data = self.forwarded(_edited(body, request, self))
+            if answer is not None:  # of which the other server's tag says nothing
+                headers = {key: value for key, value in headers.items() if key.lower() != "etag"}
             self.write(status, headers, data if status >= 300 else _edited(data, answer, self))
 
     with http_server(Handler) as port:
@@ -97,5 +109,5 @@ def _edited(data: bytes, change: Change | None, handler: BaseHTTPRequestHandler)
     if change is None or not data.startswith(b"{"):
         return data
     document: Document = json.loads(data)
-    change(handler.command, urlsplit(handler.path).path, document)
+    change(handler, document)
     return json.dumps(document).encode()

@@ -1,0 +1,184 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A REST server vends short-lived credentials for each table, and the catalog's properties have none."""
+
+from __future__ import annotations
+
+import logging
+import subprocess
+import time
+import uuid
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from pyiceberg.catalog import load_catalog
+from pyspark.sql import SparkSession
+
+from airflow_mv.catalog import MaterializedViewCatalog
+from airflow_mv.catalog.vended import DEFAULT_CREDENTIALS
+from airflow_mv.errors import ConfigurationError, NoCredentialsError
+from airflow_mv.freshness.state import State
+from airflow_mv.freshness.status import status
+from airflow_mv.job.submit import build_package, jar_confs, main_file, write_properties
+from airflow_mv.maintenance.drop import purge
+from airflow_mv.maintenance.orphans import maintain
+from airflow_mv.maintenance.rollback import rollback
+from airflow_mv.operators.handover import job_arguments, write_script
+from airflow_mv.publish.layout import read_outcome
+from airflow_mv.refresh.create import Definition, create
+from airflow_mv.refresh.read import read_arrow, readable
+from airflow_mv.refresh.stagers import session_stager, settings_of
+from airflow_mv.refresh.verify import verify
+from airflow_mv.script import Outcome, Script
+from tests.builders import DuckStager, Lake
+from tests.protocol.foreign import BucketStore
+from tests.rest.vending import Vending, vending
+from tests.services import RestServers
+from tests.spark.processes import SPARK_HOME
+
+VIEW = "sales.daily"
+WIDER = "SELECT id, upper(region) AS amount, amount AS region FROM sales.orders"
+
+
+@pytest.fixture
+def server(request: pytest.FixtureRequest, rest_jvm: RestServers, s3_server: str, tmp_path: Path) -> Iterator[Vending]:
+    bucket = BucketStore(s3_server, f"vended-{uuid.uuid4().hex[:8]}")
+    with vending(rest_jvm, f"sqlite:///{tmp_path}/catalog.db", bucket) as found:
+        yield found
+
+
+def opened(server: Vending, layout: str, name: str = "lake", **properties: str) -> Lake:
+    """The catalog."""
+    iceberg = load_catalog(name, type="rest", uri=server.catalog, **properties)
+    catalog = MaterializedViewCatalog(iceberg)
+    iceberg.create_namespace_if_not_exists("sales")
+    return Lake(iceberg, catalog, DuckStager(catalog, iceberg), layout)
+
+
+@pytest.mark.slow
+def test_spark_writes_with_vended_credentials_in_process_and_through_spark_submit(
+    spark: SparkSession, server: Vending, tmp_path: Path
+) -> None:
+    """Also where the columns change, for which the rows are written in a staging catalog of the job."""
+    home = opened(server, "table", f"vended{uuid.uuid4().hex[:8]}")  # the session does not know this name yet
+    home.table()
+    home.stager = session_stager(home.catalog, spark)  # type: ignore[assignment]
+    home.view(sql="SELECT region, sum(amount) AS amount FROM sales.orders GROUP BY region")
+    home.refresh()
+    server.end()
+    assert verify(home.catalog, VIEW, session=lambda: spark).equal
+
+    wider = Definition(WIDER, layout="table")
+    create(home.catalog, VIEW, wider, stager=home.stager, replace=True)
+    said: list[str] = []
+
+    def submit(script: Script) -> Outcome:
+        said.append(script.to_json())
+        outcome, output = submitted(home.catalog, script, tmp_path)
+        said.append(output)
+        return outcome
+
+    home.stager = submit  # type: ignore[assignment]
+    server.end()
+    assert home.refresh().outcome == "refreshed"
+    said.append(repr(server.bucket.files()))
+    assert {row["amount"] for row in home.read()} == {"NORTH", "SOUTH"}
+    assert not [secret for secret in server.every if any(secret in text for text in said)]
+    create(
+        home.catalog,
+        VIEW,
+        Definition("SELECT id FROM sales.orders", layout="table"),
+        stager=session_stager(home.catalog, spark),
+        replace=True,
+    )
+    home.stager = session_stager(home.catalog, spark)  # type: ignore[assignment]
+    assert home.refresh().outcome == "refreshed"
+
+
+def submitted(catalog: MaterializedViewCatalog, script: Script, folder: Path) -> tuple[Outcome, str]:
+    """Run a script through spark-submit, and return its outcome and all that was printed."""
+    settings = settings_of(catalog)
+    confs = {**settings.session_confs(), **jar_confs(settings.session_confs())}
+    properties = write_properties(folder, {key: value for key, value in confs.items() if value})
+    command = [str(SPARK_HOME / "bin" / "spark-submit"), "--master", "local[1]", "--properties-file", str(properties)]
+    job = [str(main_file()), *job_arguments(catalog, script, write_script(catalog, script))]
+    done = subprocess.run(
+        [*command, "--py-files", str(build_package(folder)), *job], capture_output=True, text=True, check=False
+    )
+    outcome = read_outcome(catalog, script)
+    assert outcome is not None, done.stdout + done.stderr
+    return outcome, f"{job}{done.stdout}{done.stderr}{outcome.to_json()}"
+
+
+@pytest.mark.parametrize(
+    ("layout", "how"),
+    [pytest.param("table", "config", marks=pytest.mark.slow), ("registered", "storage-credentials")],
+)
+def test_commands_without_spark_work_with_vended_credentials_that_end_in_between(
+    server: Vending, layout: str, how: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """New ones are loaded when the store refuses the old. None opens anything but its own table's folder."""
+    server.how = how
+    caplog.set_level(logging.DEBUG)
+    home = opened(server, layout)
+    home.table()
+    home.view(time_travel=True)
+    first = home.refresh()
+    home.append()
+    home.refresh()
+    folder = server.bucket.path(home.storage().table.location)
+    server.end()
+    assert list(read_arrow(home.catalog, readable(home.catalog, VIEW)).rows())
+    assert status(home.catalog, VIEW).state == State.FRESH
+    storage = home.storage()
+    server.end()
+    assert home.catalog.files.now_ms(storage.table.location) > 0
+    assert server.refused
+    maintain(home.catalog, VIEW, older_than=timedelta(0))
+    left_out = "files in the view's own folder are neither listed nor deleted: no credentials are known for s3://"
+    assert (left_out in caplog.text) == (layout == "registered")
+    rollback(home.catalog, VIEW, first.refresh_id or "")
+    purge(home.catalog, VIEW)
+    assert not [path for path in server.bucket.files() if path.startswith(f"{folder}/")]
+    assert not [secret for secret in server.every if secret in caplog.text]
+
+
+def test_credentials_are_loaded_again_before_they_end(server: Vending) -> None:
+    """The server has said when."""
+    home = opened(server, "table")
+    server.expires_ms = time.time_ns() // 1_000_000 + 30_000
+    home.table()
+    location, before = home.load().metadata.location, len(server.every)
+    assert home.catalog.files.now_ms(location) > 0
+    assert len(server.every) == before + 3
+    assert not server.refused
+
+
+def test_without_credentials_for_a_location_the_default_ones_are_not_used_silently(
+    server: Vending, caplog: pytest.LogCaptureFixture
+) -> None:
+    """They may be another account's, and the names of buckets are unique only within one store."""
+    home = opened(server, "table")
+    home.table()
+    elsewhere = f"s3://{server.bucket.bucket}/elsewhere"
+    with pytest.raises(NoCredentialsError, match="vends credentials, and has vended none for it"):
+        home.catalog.files.now_ms(elsewhere)
+    location = home.load().metadata.location
+    server.broken = True
+    server.end()
+    with pytest.raises(
+        ConfigurationError, match=r"refused the credentials .* also after it was loaded again"
+    ) as caught:
+        home.catalog.files.now_ms(location)
+    assert not [secret for secret in server.every if secret in str(caught.value)]
+    server.broken = False
+
+    chosen = opened(server, "table", **{DEFAULT_CREDENTIALS: "true"})
+    assert chosen.load().metadata.location
+    for _ in range(2):
+        chosen.catalog.files.require_access(elsewhere)
+    assert caplog.text.count("this process's default credentials") == 1
+    own = opened(server, "table", **server.bucket.access)
+    assert own.load().metadata.location
+    assert own.catalog.files.now_ms(elsewhere) > 0
