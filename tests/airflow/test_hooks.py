@@ -35,6 +35,12 @@ def test_the_catalog_has_the_name_that_view_names_begin_with(daily: Lake) -> Non
     assert MaterializedViewHook().status(VIEW).state == "fresh"
 
 
+def test_the_hook_converts_a_view(daily: Lake) -> None:
+    assert MaterializedViewHook().convert(VIEW, "table").changed
+    assert MaterializedViewHook().status(VIEW).state == "fresh"
+    assert not MaterializedViewHook().convert(VIEW, "table").changed
+
+
 def test_a_connection_may_be_bound_to_one_catalog_name(airflow: Airflow, daily: Lake) -> None:
     """Then names need no catalog, and another catalog's name is an error."""
     airflow.connect("bound", conn_type="iceberg", extra=_extra(daily, catalog_name="lake"))
