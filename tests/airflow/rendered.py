@@ -1,0 +1,110 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A program for an environment with the services' providers: show what the examples for managed Spark would submit.
+
+``python -m tests.airflow.rendered FOLDER``: stdin has the XComs of a plan, as JSON. Stdout gets one JSON object: what
+each provider would send, after its client library has checked it.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from typing import Any
+
+
+class Plan:
+    """The task instance of a run in which the plan has succeeded, as far as templates and XComArgs ask it."""
+
+    def __init__(self, xcoms: dict[str, Any]) -> None:
+        self._xcoms = xcoms
+
+    def xcom_pull(self, task_ids: Any = None, key: str = "return_value", **_: Any) -> Any:
+        assert task_ids in ("plan", ["plan"]), task_ids
+        return self._xcoms[key]
+
+
+def checked_by_aws(service: str, operation: str, parameters: dict[str, Any]) -> dict[str, Any]:
+    """Check parameters against the service's own description of the operation."""
+    import botocore.session
+    from botocore.validate import ParamValidator
+
+    model = botocore.session.get_session().get_service_model(service).operation_model(operation)
+    report = ParamValidator().validate(parameters, model.input_shape)
+    assert not report.has_errors(), report.generate_report()
+    return parameters
+
+
+def emr_serverless(operator: Any) -> dict[str, Any]:
+    return checked_by_aws(
+        "emr-serverless",
+        "StartJobRun",
+        {
+            "applicationId": operator.application_id,
+            "clientToken": "token",
+            "executionRoleArn": operator.execution_role_arn,
+            "jobDriver": operator.job_driver,
+            "configurationOverrides": operator.configuration_overrides,
+            "name": operator.name,
+        },
+    )
+
+
+def glue(operator: Any) -> dict[str, Any]:
+    command = {"Name": "glueetl", "ScriptLocation": operator.script_location}
+    checked_by_aws("glue", "CreateJob", {"Name": operator.job_name, "Role": "role", "Command": command})
+    arguments = {"JobName": operator.job_name, "Arguments": operator.script_args}
+    return {**command, **checked_by_aws("glue", "StartJobRun", arguments)}
+
+
+def dataproc(operator: Any) -> dict[str, Any]:
+    from google.cloud.dataproc_v1 import Job
+
+    return json.loads(Job.to_json(Job(operator.job)))  # an unknown field is refused
+
+
+def databricks(operator: Any) -> dict[str, Any]:
+    from airflow.providers.databricks.utils.databricks import normalise_json_content
+
+    return normalise_json_content(operator.json)  # type: ignore[return-value]
+
+
+def livy(operator: Any) -> dict[str, Any]:
+    from airflow.providers.apache.livy.hooks.livy import LivyHook
+
+    return json.loads(json.dumps(LivyHook.build_post_batch_body(**operator.spark_params)))
+
+
+def kubernetes(operator: Any) -> dict[str, Any]:
+    from airflow.providers.cncf.kubernetes.operators.custom_object_launcher import SparkJobSpec
+
+    SparkJobSpec(**operator.template_body["spark"])
+    return json.loads(json.dumps(operator.template_body["spark"]["spec"]))
+
+
+SENT: dict[str, Callable[[Any], dict[str, Any]]] = {
+    function.__name__: function for function in (databricks, emr_serverless, dataproc, glue, livy, kubernetes)
+}
+
+
+def main(folder: str) -> None:
+    from airflow.dag_processing.dagbag import DagBag
+    from airflow.serialization.serialized_objects import DagSerialization
+
+    bag = DagBag(folder)
+    assert bag.import_errors == {}, bag.import_errors
+    context: Any = {"ti": Plan(json.load(sys.stdin))}
+    sent = {}
+    for name, show in SENT.items():
+        dag = bag.dags[f"managed_spark_{name}"]
+        read = DagSerialization.from_dict(DagSerialization.to_dict(dag))
+        assert read.get_task("spark").upstream_task_ids == {"plan"}, name
+        assert read.get_task("commit").upstream_task_ids == {"plan", "spark"}, name
+        spark = dag.get_task("spark").prepare_for_execution()
+        spark.render_template_fields(context)
+        sent[name] = show(spark)
+    print(json.dumps(sent))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])
