@@ -29,9 +29,10 @@ nothing=$(mktemp --suffix=.py)
 packages=$("$PYTHON" -c '
 from airflow_mv.catalog.spark import spark_settings
 
-properties = {"type": "sql", "uri": "postgresql+psycopg2://host/catalog", "warehouse": "file:///warehouse"}
+properties = {"type": "sql", "uri": "postgresql+psycopg2://host/catalog", "warehouse": "s3://bucket/warehouse"}
 print(*spark_settings("lake", properties).packages, sep=",")
 ')
-"$SPARK_HOME/bin/spark-submit" --master 'local[1]' --packages "$packages" "$nothing"
+# A container that is being built may have no entry for its own name in /etc/hosts.
+SPARK_LOCAL_IP=127.0.0.1 "$SPARK_HOME/bin/spark-submit" --master 'local[1]' --packages "$packages" "$nothing"
 rm -f "$nothing"
 chmod -R a+rwX "$PREFIX/ivy"

@@ -39,16 +39,13 @@ class PlanRefreshOperator(RefreshingOperator, SkipMixin):
 
         run = SparkSubmitOperator(application=plan.output["application"], conf=plan.output["conf"], …)
 
-    ====================  ========================================================================================
-    ``application``       location of the main file
-    ``application_args``  its arguments, a list
-    ``py_files``          location of the zip for ``--py-files``
-    ``packages``          Maven coordinates with commas in between
-    ``conf``              Spark's settings without secrets, a dictionary
-    ``properties``        the same with the packages as ``spark.jars.packages``
-    ``spark_submit_conf`` the same as ``--conf key=value …`` in one text
-    ``secret_conf``       names of the settings that you have to give the driver, by its own secret store or a file
-    ====================  ========================================================================================
+    - ``application``: the location of the main file; ``application_args``: its arguments, a list
+    - ``py_files``: the location of the zip for ``--py-files``
+    - ``packages``: Maven coordinates with commas in between
+    - ``conf``: Spark's settings without secrets, a dictionary
+    - ``properties``: the same with the packages as ``spark.jars.packages``
+    - ``spark_submit_conf``: the same as ``--conf key=value …`` in one text
+    - ``secret_conf``: names of the settings that you have to give the driver, by its own secret store or a file
 
     Args:
         view: ``catalog.namespace.name`` (templated).

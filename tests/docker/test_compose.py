@@ -154,3 +154,4 @@ def test_the_install_script_creates_a_working_environment(tmp_path: Path) -> Non
     jars = {path.name for path in (prefix / "ivy" / "jars").glob("*.jar")}
     assert any("iceberg-spark-runtime" in name for name in jars)
     assert any("postgresql" in name for name in jars)
+    assert any("iceberg-aws-bundle" in name for name in jars)
