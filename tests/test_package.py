@@ -61,7 +61,8 @@ def test_the_wheel_of_the_job_has_the_zip_s_modules_and_refuses_a_python_without
     subprocess.run(install, check=True)
     shown = subprocess.run([python.parent / "airflow-mv-job", "--help"], capture_output=True, text=True, check=True)
     assert "Spark 4.1 and 4.0" in " ".join(shown.stdout.split())
-    refused = subprocess.run([python, "-m", "airflow_mv.job", "/x/script.json"], capture_output=True, text=True)
+    glue = ["--JOB_ID", "j_1", "--airflow-mv-script", "s3://b/x.json", "--airflow-mv-catalog", "lake"]  # AWS Glue's way
+    refused = subprocess.run([python, "-m", "airflow_mv.job", *glue], capture_output=True, text=True)
     assert refused.returncode == 1
     assert len(refused.stderr.splitlines()) == 1
     assert "cannot import PySpark" in refused.stderr

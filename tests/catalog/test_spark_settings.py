@@ -167,3 +167,13 @@ def test_settings_of_two_catalogs_go_into_one_session() -> None:
     assert catalog(both, "one")["uri"] == "jdbc:sqlite:/x.db"
     assert both.secrets == two.secrets
     assert len(set(both.packages)) == len(both.packages) == 2
+
+
+def test_the_packages_follow_the_version_of_spark() -> None:
+    """The bundle's version is the runtime's, of which Spark 4.0 has an older one."""
+    settings = spark_settings("lake", {"type": "rest", "uri": "http://h", "warehouse": "s3://b/w"})
+    older = ("iceberg-spark-runtime-4.0_2.13:1.11.0", "iceberg-aws-bundle:1.11.0")
+    assert settings.on("4.0.2-amzn-0").packages == tuple(f"org.apache.iceberg:{name}" for name in older)
+    assert settings.on("4.1.4") == settings.on(None) == settings
+    with pytest.raises(ConfigurationError, match=r"Spark 3\.5\.8 is not supported; supported are Spark 4\.1 and 4\.0"):
+        settings.on("3.5.8")
