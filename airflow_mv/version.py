@@ -8,11 +8,10 @@ from collections.abc import Mapping
 
 __version__ = "0.1.0"
 
-#: Supported minor versions of Spark, newest first, each with the newest Iceberg that has a runtime for it.
+#: Supported minor versions of Spark, newest first, each with the oldest Iceberg that is tested with it.
+#: Iceberg 1.10 ignores the settings for the summary of a snapshot, by which a refresh marks its snapshots.
 ICEBERG_FOR_SPARK: Mapping[str, str] = {"4.1": "1.12.0", "4.0": "1.11.0"}
 SCALA = "2.13"
-#: Iceberg 1.10 ignores the session's settings for a snapshot's summary, by which a refresh marks its snapshots.
-OLDEST_ICEBERG = "1.11"
 OLDEST_PYTHON = (3, 11)
 #: Over Spark Connect only a plan's text is available, and Spark 4.0's has no snapshots.
 SPARK_OVER_CONNECT = "4.1"
@@ -36,7 +35,7 @@ def unsupported(spark: str, scala: str | None, iceberg: str | None) -> str | Non
     fits = (
         release in ICEBERG_FOR_SPARK
         and (scala is None or minor(scala) == SCALA)
-        and (iceberg is None or _numbers(iceberg) >= _numbers(OLDEST_ICEBERG))
+        and (iceberg is None or _numbers(iceberg) >= _numbers(ICEBERG_FOR_SPARK[release]))
     )
     if fits:
         return None
@@ -47,7 +46,8 @@ def unsupported(spark: str, scala: str | None, iceberg: str | None) -> str | Non
 
 def supported() -> str:
     """Return the supported versions in words."""
-    return f"Spark {' and '.join(ICEBERG_FOR_SPARK)} for Scala {SCALA} with Iceberg {OLDEST_ICEBERG} or newer"
+    pairs = [f"Spark {spark} with Iceberg {minor(iceberg)} or newer" for spark, iceberg in ICEBERG_FOR_SPARK.items()]
+    return f"{' and '.join(pairs)}, for Scala {SCALA}"
 
 
 def _numbers(version: str) -> list[int]:

@@ -30,7 +30,9 @@ from airflow_mv.version import unsupported
 from tests.engine.support import configure
 from tests.spark.processes import command_line
 
-SUPPORTED = "supported are Spark 4.1 and 4.0 for Scala 2.13 with Iceberg 1.11 or newer"
+SUPPORTED = (
+    "supported are Spark 4.1 with Iceberg 1.12 or newer and Spark 4.0 with Iceberg 1.11 or newer, for Scala 2.13"
+)
 
 
 @pytest.mark.parametrize(
@@ -52,6 +54,7 @@ def test_supported_versions_are_accepted(spark: str, scala: str | None, iceberg:
         ("3.5.8", "2.13.8", "1.10.2", "Spark 3.5.8 with Iceberg 1.10.2"),
         ("3.5.6-amzn-1", "2.12.18", "1.12.0", "Spark 3.5.6-amzn-1 (Scala 2.12.18) with Iceberg 1.12.0"),
         ("4.0.2", "2.13.16", "1.10.1", "Spark 4.0.2 with Iceberg 1.10.1"),
+        ("4.1.3", "2.13.17", "1.11.0", "Spark 4.1.3 with Iceberg 1.11.0"),
         ("4.2.0", None, None, "Spark 4.2.0"),
     ],
 )
