@@ -157,7 +157,7 @@ def test_a_server_without_views_is_reported_and_still_serves_base_tables(server:
 
 def test_the_pointed_layout_is_refused_if_the_catalog_cannot_swap_pointers(server: Server) -> None:
     wanted = Definition("SELECT 1 AS n", layout="pointed")
-    with pytest.raises(UnsupportedError, match=r"'pointed'.*use the layout 'registered'"):
+    with pytest.raises(UnsupportedError, match=r"'pointed'.*use the layout 'table'"):
         create(server.open(), "sales.v", wanted, stager=lambda _: pytest.fail("a job was started"))
 
 
