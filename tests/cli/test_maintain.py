@@ -73,7 +73,7 @@ def test_maintenance_expires_and_collects_what_is_old(home: Lake) -> None:
     assert document["deleted_bytes"] > 0
     assert orphans(home) == set()
     (document,) = call("maintain", VIEW, "--older-than", "0s", "--json").json
-    assert document["kept_snapshots"] == {"current": 1, "named": 0, "young": 0}
+    assert document["kept_snapshots"] == {"current": 1, "named": 0, "young": 0, "adopted": 0}
     assert document["kept_files"]["young"] == 0
     assert len(files(folder_of(home))) < len(before - left)
     assert len(home.read()) == 3

@@ -23,7 +23,7 @@ from airflow_mv.catalog import MaterializedViewCatalog
 from airflow_mv.refresh import RefreshOptions, plan_refresh
 from airflow_mv.refresh.create import Definition, create
 from airflow_mv.refresh.run import publish
-from airflow_mv.script import CreateStorageStep, Outcome, Script
+from airflow_mv.script import REFRESH_ID_KEY, CreateStorageStep, Outcome, Script
 from airflow_mv.spec.reasons import FOUND_OUT, Code
 from airflow_mv.spec.stored import decode, encode
 from airflow_mv.spec.table import with_properties
@@ -82,6 +82,14 @@ class Planned:
             before = plan.storage_table_location
             document = decode(self.catalog.files.read(before, what="storage table"), source=before)
             after = with_properties(document, previous_location=before, updates={}, tags={}, now_ms=1_700_000_000_000)
+            snapshot_id, number = uuid.uuid4().int >> 66, after["last-sequence-number"] + 1
+            # Without sizes, as for a refresh of another writer: the costs follow from the base tables alone.
+            summary = {"operation": "overwrite", REFRESH_ID_KEY: plan.refresh_id}
+            written = {"manifest-list": "file:///none", "timestamp-ms": after["last-updated-ms"], "summary": summary}
+            snapshot = {"snapshot-id": snapshot_id, "sequence-number": number, **written}
+            after["snapshots"] = [*after.get("snapshots", ()), snapshot]
+            after |= {"current-snapshot-id": snapshot_id, "last-sequence-number": number}
+            after["refs"] = {"main": {"snapshot-id": snapshot_id, "type": "branch"}}
             location = f"{document['location']}/metadata/{uuid.uuid4()}.metadata.json"
             self.catalog.files.write(location, encode(after))
             publish(self.catalog, plan, Outcome(plan.refresh_id, location))

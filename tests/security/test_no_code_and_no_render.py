@@ -224,8 +224,8 @@ def test_i24_the_package_formats_and_renders_no_text_at_run_time() -> None:
         for node in ast.walk(ast.parse(path.read_text())):
             if not isinstance(node, ast.Attribute) or node.attr not in ("format", "format_map", "from_string"):
                 continue
-            # `read` is Spark's reader.
-            if not isinstance(node.value, ast.Constant) and not ast.unparse(node.value).endswith(".read"):
+            # `read` is Spark's reader, `super()` a log's formatter.
+            if not isinstance(node.value, ast.Constant) and not ast.unparse(node.value).endswith((".read", "super()")):
                 found.append(f"{path.name}:{node.lineno}: {ast.unparse(node)}")
     assert found == []
     assert QUERY

@@ -389,7 +389,7 @@ def test_a_job_of_another_version_is_refused(session: SparkSession, lake: Lake, 
     """A driver that has installed the job's wheel keeps it when Airflow's package is upgraded."""
     script = tmp_path / "script.json"
     script.write_text(replace(lake.whole(), package="0.0.9").to_json())
-    refused = run_submitted(session, str(script), None, report=silent)
+    refused = run_submitted(session, str(script), None, None, report=silent)
     assert refused is not None
     assert "airflow-mv 0.0.9 wrote the script" in refused
 
