@@ -118,4 +118,4 @@ def test_an_unexpected_error_does_not_hide_other_views(home: Lake, monkeypatch: 
     assert "a bug" in ended.stderr
     ended = call("status", "lake.sales.behind")
     assert ended.code == 1
-    assert ended.stderr.splitlines()[-1].endswith("ZeroDivisionError: a bug")
+    assert ended.stderr.splitlines()[-1].startswith("error: unexpected ZeroDivisionError: a bug")
