@@ -110,17 +110,21 @@ def run(
             )
     except Exception as error:  # noqa: BLE001 (Spark's, py4j's and gRPC's errors have no common base)
         _drop_branch(spark, script)
-        return Outcome(
-            refresh_id=script.refresh_id,
-            metadata_location=None,
-            step_seconds=tuple(seconds),
-            error=work.public(reason(error, work.sql)),
-            error_class=_condition(error),
-            query_error=isinstance(error, AnalysisException | InvalidQueryError),
-            application_id=_application_id(spark),
-            mode="none",
-            **work.found(error),
-        )
+        return _failed(work, script, error, seconds)
+
+
+def _failed(work: JobContext, script: Script, error: Exception, seconds: list[float]) -> Outcome:
+    return Outcome(
+        refresh_id=script.refresh_id,
+        metadata_location=None,
+        step_seconds=tuple(seconds),
+        error=work.public(reason(error, work.sql)),
+        error_class=_condition(error),
+        query_error=isinstance(error, AnalysisException | InvalidQueryError),
+        application_id=_application_id(work.spark),
+        mode="none",
+        **work.found(error),
+    )
 
 
 # ------------------------------------------------------------------------------------ the session

@@ -1,0 +1,148 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The life of a view through Spark in each catalog, store and layout: the cells of the table in docs/matrix.md."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import uuid
+from itertools import product
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from pyiceberg.catalog import load_catalog
+
+from tests.protocol.foreign import BucketStore
+
+#: A process that has the catalog's properties in pyiceberg's configuration, as a user has.
+_LIFE = """
+import json, sys
+from datetime import timedelta
+from airflow_mv import MaterializedViewCatalog
+from airflow_mv.maintenance.drop import purge
+from airflow_mv.maintenance.orphans import maintain
+from airflow_mv.maintenance.rollback import rollback
+from airflow_mv.refresh.create import Definition, create
+from airflow_mv.refresh.run import refresh
+from airflow_mv.refresh.stagers import InProcessStager, stored_rows
+from airflow_mv.refresh.verify import verify
+
+VIEW = "lake.sales.daily"
+catalog = MaterializedViewCatalog("lake")
+stager = InProcessStager(catalog, master="local[2]")
+orders = catalog.tables.open(catalog.identify("lake.sales.orders"))
+done = {}
+
+def rows():
+    view = catalog.load(VIEW)
+    storage = catalog.load_storage(view)
+    if storage.name is None:  # no engine can name the rows
+        frame = stored_rows(stager.session, view.identifier, storage, None)
+    else:
+        frame = stager.session.sql(f"SELECT * FROM {storage.name.sql()}")
+    return [frame.columns, *[list(row) for row in frame.orderBy("day").collect()]]
+
+def define(sql, **how):
+    definition = Definition(sql, refresh_strategy="incremental", time_travel=True, layout=sys.argv[1])
+    create(catalog, VIEW, definition, stager=stager, **how)
+
+def refreshed(step):
+    result = refresh(catalog, [VIEW], stager=stager)[0]
+    done[step] = [result.outcome, result.mode, rows()]
+    return result.refresh_id
+
+define("SELECT day, sum(amount) AS amount FROM sales.orders GROUP BY day")
+stager.session.conf.set("spark.sql.shuffle.partitions", "2")
+first = refreshed("full")
+orders.append(orders.scan().to_arrow().slice(0, 1))
+refreshed("incremental")
+done["verify"] = verify(catalog, VIEW, session=lambda: stager.session).equal
+done["rollback"] = [rollback(catalog, VIEW, first).changed, rows()]
+define("SELECT day, count(*) AS n, max(amount) AS amount FROM sales.orders GROUP BY day", replace=True)
+done["before"] = rows()
+refreshed("other columns")
+maintain(catalog, VIEW, older_than=timedelta(0))
+done["maintain"] = rows()
+purge(catalog, VIEW)
+done["left"] = [str(item) for item in catalog.list()] + [name for _, name in catalog._catalog.list_tables("sales")]
+print(json.dumps(done))
+"""
+
+
+@pytest.fixture
+def sqlite_local(sqlite_uri: str, warehouse: Path) -> dict[str, str]:
+    return {"type": "sql", "uri": sqlite_uri, "warehouse": f"file://{warehouse}"}
+
+
+@pytest.fixture
+def postgres_local(postgres_uri: str, warehouse: Path) -> dict[str, str]:
+    return {"type": "sql", "uri": postgres_uri, "warehouse": f"file://{warehouse}"}
+
+
+@pytest.fixture
+def sqlite_s3(sqlite_uri: str, bucket: BucketStore) -> dict[str, str]:
+    return {"type": "sql", "uri": sqlite_uri, "warehouse": bucket.warehouse, **bucket.access}
+
+
+@pytest.fixture
+def rest_local(rest_uri: str, warehouse: Path) -> dict[str, str]:
+    return {"type": "rest", "uri": rest_uri, "warehouse": f"file://{warehouse}"}
+
+
+@pytest.fixture
+def glue_s3(glue_uri: str, s3_server: str, bucket: BucketStore, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+    """Keys are in the environment only."""
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "testing")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "testing")
+    region = {"client.region": "us-east-1", "glue.endpoint": s3_server, "s3.endpoint": s3_server}
+    return {"type": "glue", "warehouse": bucket.warehouse, **region}
+
+
+@pytest.fixture
+def hive_local(hive_uri: str, warehouse: Path) -> dict[str, str]:
+    return {"type": "hive", "uri": hive_uri, "warehouse": f"file://{warehouse}"}
+
+
+@pytest.fixture
+def bucket(s3_server: str) -> BucketStore:
+    return BucketStore(s3_server, f"matrix-{uuid.uuid4().hex[:8]}")
+
+
+CELLS = [
+    *product(("sqlite_local", "postgres_local", "sqlite_s3"), ("pointed", "registered", "table")),
+    *product(("rest_local",), ("registered", "table")),
+    ("glue_s3", "table"),
+    ("hive_local", "table"),
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("home", "layout"), CELLS)
+def test_a_view_lives_in_each_catalog_store_and_layout(request: pytest.FixtureRequest, home: str, layout: str) -> None:
+    """Another process creates, refreshes, reads, verifies, rolls back, redefines, maintains and drops a view."""
+    properties: dict[str, str] = request.getfixturevalue(home)
+    iceberg = load_catalog("lake", **properties)
+    iceberg.create_namespace("sales", {"location": f"{properties['warehouse']}/sales"})
+    rows = pa.table({"day": ["a", "b", "b"], "amount": [1, 2, 3]})
+    iceberg.create_table("sales.orders", schema=rows.schema).append(rows)
+    names = {key: key.upper().replace("-", "_").replace(".", "__") for key in properties}
+    variables = os.environ | {f"PYICEBERG_CATALOG__LAKE__{names[key]}": value for key, value in properties.items()}
+
+    life = subprocess.run(
+        [sys.executable, "-c", _LIFE, layout], env=variables, capture_output=True, text=True, check=False
+    )
+    assert life.returncode == 0, life.stderr
+    columns, others = ["day", "amount"], ["day", "n", "amount"]
+    assert json.loads(life.stdout.splitlines()[-1]) == {
+        "full": ["refreshed", "full", [columns, ["a", 1], ["b", 5]]],
+        "incremental": ["refreshed", "merge", [columns, ["a", 2], ["b", 5]]],
+        "verify": True,
+        "rollback": [True, [columns, ["a", 1], ["b", 5]]],
+        "before": [columns, ["a", 1], ["b", 5]],
+        "other columns": ["refreshed", "full", [others, ["a", 2, 1], ["b", 2, 3]]],
+        "maintain": [others, ["a", 2, 1], ["b", 2, 3]],
+        "left": ["orders"],
+    }
