@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Distribution of files over test processes: two start at the ends of the suite, others in the middle.
+"""Distribution of files over two test processes: each starts at its own end of the suite, and they meet in the middle.
 
-So expensive services (Airflow at one end, a Spark session at the other) are started once and not in each process. The
-files in the middle need only the processor: they fill the time in which the others wait for a service.
+So expensive services (Airflow at one end, a Spark session at the other) are started once and not in each process.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ def place(item: pytest.Item) -> tuple[int, int]:
 
 
 class FromBothEnds(LoadFileScheduling):
-    """Files in the order of collection for the first process, backwards for the second, from the middle for others."""
+    """Files in the order of collection for the first process, and from the last one backwards for all others."""
 
     def __init__(self, config: pytest.Config, log: Producer | None = None) -> None:
         config.option.loadscopereorder = False  # this order is by the number of tests, so the longest file may run last
@@ -40,6 +39,5 @@ class FromBothEnds(LoadFileScheduling):
 
     def _assign_work_unit(self, node: WorkerController) -> None:
         if node is not self.nodes[0]:
-            names = list(self.workqueue)
-            self.workqueue.move_to_end(names[-1 if node is self.nodes[1] else len(names) // 2], last=False)
+            self.workqueue.move_to_end(next(reversed(self.workqueue)), last=False)
         super()._assign_work_unit(node)
