@@ -17,7 +17,7 @@ _USER = re.compile(r"(//[^/\s:@]*:)[^/\s@]+@")
 
 _hidden: set[str] = set()
 #: Values that are secret for a short time, by their owner; only the latest owners are kept.
-_lately: dict[str, frozenset[str]] = {}
+_current: dict[str, frozenset[str]] = {}
 _MOST_OWNERS = 256
 
 
@@ -30,17 +30,17 @@ def hide(secrets: Iterable[str]) -> None:
     _hidden.update(_forms(secrets))
 
 
-def hide_lately(owner: str, secrets: Iterable[str]) -> None:
+def hide_current(owner: str, secrets: Iterable[str]) -> None:
     """Hide values that are replaced again and again, in place of the owner's earlier ones.
 
     Args:
         owner: Whose values they are. Those of the owners that called this longest ago are forgotten.
         secrets: The values, in each form that a text may contain.
     """
-    _lately.pop(owner, None)
-    _lately[owner] = _forms(secrets)
-    while len(_lately) > _MOST_OWNERS:
-        _lately.pop(next(iter(_lately)), None)
+    _current.pop(owner, None)
+    _current[owner] = _forms(secrets)
+    while len(_current) > _MOST_OWNERS:
+        _current.pop(next(iter(_current)), None)
 
 
 def _forms(secrets: Iterable[str]) -> frozenset[str]:
@@ -56,7 +56,7 @@ def shortened(text: str, longest: int) -> str:
         text: The text.
         longest: The maximum number of characters.
     """
-    for secret in sorted(_hidden.union(*list(_lately.values())), key=len, reverse=True):
+    for secret in sorted(_hidden.union(*list(_current.values())), key=len, reverse=True):
         text = text.replace(secret, "***")
     text = _USER.sub(r"\1***@", text)
     return text if len(text) <= longest else f"{text[: longest - 1]}…"

@@ -190,6 +190,15 @@ def refuse_what_landed(catalog: FaultyCatalog, send: Send) -> Any:
     assert send()
 
 
+#: A lost answer in each form: the change was applied, was not, is applied later, or was applied by the last try.
+FAULTS: dict[str, list[Fault]] = {
+    "lost after": [lose_answer_after()],
+    "lost before": [lose_answer_before()],
+    "late": [arrive_late],
+    "last try": [*[refuse] * 7, refuse_what_landed],
+}
+
+
 def after(action: Callable[[], object]) -> Fault:
     """Another action happens just before the swap."""
 

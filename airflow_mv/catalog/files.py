@@ -197,14 +197,7 @@ class MetadataFiles:
             NoCredentialsError: The catalog's server vends credentials, and none are known for this location.
         """
         check_location(location, what=what)
-        lent = self._vended.at(location) if self._vended else None
-        if lent is not None:
-            return self._open_with(lent, location)
-        scheme = urlsplit(location).scheme
-        if scheme not in self._opened:
-            # One ``FileIO`` for each scheme, because it keeps the store's connections.
-            self._opened[scheme] = load_file_io(self._properties, location)
-        return self._opened[scheme]
+        return self._opened_with(self._vended_at(location), location)
 
     def require_access(self, location: str) -> None:
         """Check that credentials for a location are known, if its catalog's server vends credentials.
@@ -212,15 +205,23 @@ class MetadataFiles:
         Raises:
             NoCredentialsError: They are not.
         """
-        if self._vended is not None:
-            self._vended.at(location)
+        self._vended_at(location)
 
     def vended_properties(self, location: str) -> dict[str, str]:
         """Return the properties with which the catalog's server gives access to a location; none if it vends none."""
-        lent = self._vended.at(location) if self._vended else None
-        return lent.properties(location) if lent else {}
+        vended = self._vended_at(location)
+        return vended.properties(location) if vended else {}
 
-    def _open_with(self, vended: Vended, location: str) -> FileIO:
+    def _vended_at(self, location: str) -> Vended | None:
+        return self._vended.at(location) if self._vended else None
+
+    def _opened_with(self, vended: Vended | None, location: str) -> FileIO:
+        if vended is None:
+            scheme = urlsplit(location).scheme
+            if scheme not in self._opened:
+                # One ``FileIO`` for each scheme, because it keeps the store's connections.
+                self._opened[scheme] = load_file_io(self._properties, location)
+            return self._opened[scheme]
         opened, properties = self._opened_by.setdefault(vended, {}), vended.properties(location)
         key = "\0".join(f"{name}={value}" for name, value in sorted(properties.items()))
         if key not in opened:
@@ -230,20 +231,18 @@ class MetadataFiles:
     def _with_io(self, location: str, what: str, act: Callable[[FileIO], Result]) -> Result:
         """Do something with a location's ``FileIO``; once more, with new credentials, if vended ones are refused."""
         check_location(location, what=what)
-        lent = self._vended.at(location) if self._vended else None
-        if lent is None or self._vended is None:
-            return act(self.io(location, what=what))
+        vended = self._vended_at(location)
         try:
-            return act(self._open_with(lent, location))
+            return act(self._opened_with(vended, location))
         except OSError as error:
-            if not is_refusal(error):
+            if vended is None or self._vended is None or not is_refusal(error):
                 raise
-            if not self._vended.renewed(location, lent):
-                raise _refused(lent, error) from None
+            if not self._vended.renewed(location, vended):
+                raise _refused(vended, error) from None
         try:
             return act(self.io(location, what=what))
         except OSError as error:
-            raise (_refused(lent, error) if is_refusal(error) else error) from None
+            raise (_refused(vended, error) if is_refusal(error) else error) from None
 
 
 def _delete(io: FileIO, location: str) -> None:

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import re
 import sys
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from pyiceberg.catalog import Catalog
 
@@ -31,8 +32,46 @@ _NAME = re.compile(r"[a-z0-9_]{1,255}")
 _PAGE = 100
 
 
-class GlueTables:
-    """The entries of the Iceberg tables of a Glue catalog.
+class Metastore(ABC):
+    """The entries of the Iceberg tables of a catalog that is a metastore. A namespace is a database.
+
+    Args:
+        catalog: pyiceberg's catalog.
+    """
+
+    #: For messages.
+    service: ClassVar[str]
+
+    def __init__(self, catalog: Catalog) -> None:
+        self._catalog = catalog
+
+    def location(self, name: Identifier) -> str | None:
+        """Return the metadata file of an Iceberg table; ``None`` if there is no such table."""
+        if len(name.namespace) != 1:
+            return None
+        with answered(self._catalog.name, f"loading table {name}"):
+            return _metadata_location(self._parameters(name.namespace[0], name.name) or {})
+
+    def tables(self, namespace: tuple[str, ...] | None) -> Iterator[tuple[tuple[str, ...], str, str]]:
+        """Yield namespace, name and metadata file of each Iceberg table of a namespace, or of the whole catalog."""
+        with answered(self._catalog.name, "listing tables"):
+            spaces = [namespace] if namespace is not None else [tuple(one) for one in self._catalog.list_namespaces()]
+            for space in spaces:
+                for name, parameters in self._entries(space[0]) if len(space) == 1 else ():
+                    if location := _metadata_location(parameters):
+                        yield space, name, location
+
+    @abstractmethod
+    def _parameters(self, database: str, name: str) -> Mapping[str, Any] | None:
+        """Return the parameters of a table's entry; ``None`` if there is no such table."""
+
+    @abstractmethod
+    def _entries(self, database: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
+        """Yield the name and the parameters of each table of a database. A missing database has none."""
+
+
+class GlueTables(Metastore):
+    """The entries of a Glue catalog.
 
     Args:
         catalog: pyiceberg's catalog.
@@ -41,40 +80,27 @@ class GlueTables:
     service = "AWS Glue"
 
     def __init__(self, catalog: GlueCatalog) -> None:
-        self._catalog, self._glue = catalog, catalog.glue
+        super().__init__(catalog)
+        self._glue = catalog.glue
 
-    def location(self, name: Identifier) -> str | None:
-        """Return the metadata file of an Iceberg table; ``None`` if there is no such table."""
-        if len(name.namespace) != 1:
-            return None
-        with answered(self._catalog.name, f"loading table {name}"):
-            try:
-                entry = self._glue.get_table(DatabaseName=name.namespace[0], Name=name.name)["Table"]
-            except self._glue.exceptions.EntityNotFoundException:
-                return None
-        return _metadata_location(entry.get("Parameters", {}))
-
-    def tables(self, namespace: tuple[str, ...] | None) -> Iterator[tuple[tuple[str, ...], str, str]]:
-        """Yield namespace, name and metadata file of each Iceberg table of a namespace, or of the whole catalog."""
-        with answered(self._catalog.name, "listing tables"):
-            spaces = [namespace] if namespace is not None else [tuple(one) for one in self._catalog.list_namespaces()]
-            for space in spaces:
-                yield from self._of(space)
-
-    def _of(self, space: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], str, str]]:
-        if len(space) != 1:
-            return
+    def _parameters(self, database: str, name: str) -> Mapping[str, Any] | None:
         try:
-            for page in self._glue.get_paginator("get_tables").paginate(DatabaseName=space[0]):
+            entry: Mapping[str, Any] = self._glue.get_table(DatabaseName=database, Name=name)["Table"]
+        except self._glue.exceptions.EntityNotFoundException:
+            return None
+        return entry.get("Parameters")
+
+    def _entries(self, database: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
+        try:
+            for page in self._glue.get_paginator("get_tables").paginate(DatabaseName=database):
                 for entry in page["TableList"]:
-                    if location := _metadata_location(entry.get("Parameters", {})):
-                        yield space, entry["Name"], location
+                    yield entry["Name"], entry.get("Parameters", {})
         except self._glue.exceptions.EntityNotFoundException:
             return
 
 
-class HiveTables:
-    """The entries of the Iceberg tables of a Hive Metastore.
+class HiveTables(Metastore):
+    """The entries of a Hive Metastore.
 
     Args:
         catalog: pyiceberg's catalog.
@@ -83,42 +109,26 @@ class HiveTables:
     service = "a Hive Metastore"
 
     def __init__(self, catalog: HiveCatalog) -> None:
-        self._catalog, self._connections = catalog, HiveConnections(catalog, HIVE_SECONDS)
+        super().__init__(catalog)
+        self._connections = HiveConnections(catalog, HIVE_SECONDS)
 
-    def location(self, name: Identifier) -> str | None:
-        """Return the metadata file of an Iceberg table; ``None`` if there is no such table."""
+    def _parameters(self, database: str, name: str) -> Mapping[str, Any] | None:
         from hive_metastore.ttypes import NoSuchObjectException
 
-        if len(name.namespace) != 1:
-            return None
-        with answered(self._catalog.name, f"loading table {name}"), self._connections as client:
+        with self._connections as client:
             try:
-                entry = client.get_table(dbname=name.namespace[0], tbl_name=name.name)
+                entry: Any = client.get_table(dbname=database, tbl_name=name)
             except NoSuchObjectException:
                 return None
-        return _metadata_location(entry.parameters or {})
+        return entry.parameters or {}
 
-    def tables(self, namespace: tuple[str, ...] | None) -> Iterator[tuple[tuple[str, ...], str, str]]:
-        """Yield namespace, name and metadata file of each Iceberg table of a namespace, or of the whole catalog."""
-        with answered(self._catalog.name, "listing tables"):
-            spaces = [namespace] if namespace is not None else [tuple(one) for one in self._catalog.list_namespaces()]
-            for space in spaces:
-                yield from self._of(space)
-
-    def _of(self, space: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], str, str]]:
-        if len(space) != 1:
-            return
+    def _entries(self, database: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
         with self._connections as client:
-            names = client.get_all_tables(db_name=space[0])
+            names = client.get_all_tables(db_name=database)
             for start in range(0, len(names), _PAGE):
                 chunk = names[start : start + _PAGE]
-                for entry in client.get_table_objects_by_name(dbname=space[0], tbl_names=chunk):
-                    if location := _metadata_location(entry.parameters or {}):
-                        yield space, entry.tableName, location
-
-
-#: The entries of a catalog that is a metastore.
-Metastore = GlueTables | HiveTables
+                for entry in client.get_table_objects_by_name(dbname=database, tbl_names=chunk):
+                    yield entry.tableName, entry.parameters or {}
 
 
 def metastore_of(catalog: Catalog) -> Metastore | None:

@@ -22,7 +22,7 @@ from airflow_mv.catalog.answers import answered
 from airflow_mv.catalog.secrets import secret_forms
 from airflow_mv.catalog.spark import is_secret
 from airflow_mv.errors import MaterializedViewError, NoCredentialsError
-from airflow_mv.redaction import hide_lately
+from airflow_mv.redaction import hide_current
 
 log = logging.getLogger(__name__)
 
@@ -124,7 +124,7 @@ class VendedCredentials:
             every = {
                 f"{number}.{key}": item[key] for number, item in enumerate(vended.prefixes.values()) for key in item
             }
-            hide_lately(f"{self._catalog}: {vended.what}", secret_forms({**vended.config, **every}))
+            hide_current(f"{self._catalog}: {vended.what}", secret_forms({**vended.config, **every}))
 
     def at(self, location: str) -> Vended | None:
         """Return the access to a location that the server has vended, loaded again if it has ended; ``None`` for none.
@@ -133,12 +133,14 @@ class VendedCredentials:
             NoCredentialsError: The server vends credentials, has vended none for this location, and the catalog's
                 properties give none either.
         """
+        if not self._by_folder:
+            return None
         found = self._find(location)
         if found is not None and found.has_credentials(location):
             if found.has_ended(location) and self._may_ask(found.what) and self.renewed(location, found):
                 found = self._find(location) or found
             return found
-        if self._by_folder and not self._is_given(location):
+        if not self._is_given(location):
             self._require_default(location, found)
         return None
 

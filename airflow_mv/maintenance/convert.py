@@ -11,7 +11,7 @@ from airflow_mv.catalog import STORED_LAYOUTS, Layout, LoadedView, MaterializedV
 from airflow_mv.catalog.files import discard
 from airflow_mv.catalog.sql import RowSwap
 from airflow_mv.errors import AlreadyExistsError, ConfigurationError, UnsupportedError
-from airflow_mv.publish.layout import Converted, Entries
+from airflow_mv.publish.layout import Converted, Entries, Unconverted
 from airflow_mv.publish.layouts import LAYOUTS, layout_of_view
 from airflow_mv.publish.protocol import Change, Effects, Verdict, commit
 from airflow_mv.publish.refresh import Current, load_current
@@ -153,9 +153,8 @@ class _ConvertView(Change[Current]):
     def _written(self, state: Current) -> Converted:
         document = self._catalog.stored_table(state.view, state.storage)
         plain = layout_of_view(state.view).released(state.storage, document)
-        return LAYOUTS[self._layout].converted(
-            self._catalog, state.view, state.storage, plain, now_ms=self.effects.now_ms()
-        )
+        source = Unconverted(state.view, state.storage, plain, self.effects.now_ms())
+        return LAYOUTS[self._layout].converted(self._catalog, source)
 
     def may_land(self, state: Current) -> bool:
         """Whether the catalog's rows are as they were when the conversion was sent."""

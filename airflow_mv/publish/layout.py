@@ -39,6 +39,24 @@ Entries = dict[Identifier, Entry]
 
 
 @dataclass(frozen=True, slots=True)
+class Unconverted:
+    """A view that gets another layout.
+
+    Args:
+        view: The view in its present layout.
+        storage: Its storage table, which has rows.
+        document: The storage table's metadata without what belongs to the present layout, from
+            :meth:`StorageLayout.released`.
+        now_ms: The current time.
+    """
+
+    view: LoadedView
+    storage: LoadedStorage
+    document: dict[str, Any]
+    now_ms: int
+
+
+@dataclass(frozen=True, slots=True)
 class Converted:
     """A view in another layout, as it was written.
 
@@ -144,23 +162,12 @@ class StorageLayout(ABC):
         """
 
     @abstractmethod
-    def converted(
-        self,
-        catalog: MaterializedViewCatalog,
-        view: LoadedView,
-        storage: LoadedStorage,
-        document: dict[str, Any],
-        *,
-        now_ms: int,
-    ) -> Converted:
+    def converted(self, catalog: MaterializedViewCatalog, source: Unconverted) -> Converted:
         """Write a view of another layout in this layout. The files have no effect until the rows name them.
 
         Args:
             catalog: A SQL catalog.
-            view: The view in its present layout.
-            storage: Its storage table, which has rows.
-            document: What :meth:`released` of the present layout returned.
-            now_ms: The current time.
+            source: The view.
         """
 
     @abstractmethod
@@ -192,7 +199,7 @@ def without(
     return {**document, "properties": kept, **({"refs": names} if "refs" in document else {})}
 
 
-def moved_view(catalog: MaterializedViewCatalog, view: LoadedView, storage: LoadedStorage) -> ViewMetadata:
+def moved_view(catalog: MaterializedViewCatalog, source: Unconverted) -> ViewMetadata:
     """Return a view's metadata for a metadata file of its own, without the name of a storage table.
 
     The view keeps its folder. If the storage table has used it for itself, the view gets a new one: another program may
@@ -200,11 +207,11 @@ def moved_view(catalog: MaterializedViewCatalog, view: LoadedView, storage: Load
 
     Args:
         catalog: Where the view is.
-        view: The view.
-        storage: Its storage table.
+        source: The view.
     """
+    view = source.view
     document, own = view.metadata.document(), view.metadata.location
-    if lies_in(own, (storage.table.location,)):
+    if lies_in(own, (source.storage.table.location,)):
         document["location"] = catalog.new_location(view.identifier)
     dropped = (STORAGE_TABLE_PROPERTY, STORAGE_TABLE_UUID_PROPERTY)
     document["properties"] = {key: text for key, text in view.metadata.properties.items() if key not in dropped}

@@ -12,6 +12,7 @@ import socket
 import uuid
 from abc import abstractmethod
 from collections.abc import Collection, Iterator, Mapping
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
@@ -28,6 +29,7 @@ from airflow_mv.publish.layout import (
     Entries,
     StorageEdit,
     StorageLayout,
+    Unconverted,
     good_outcome,
     moved_view,
 )
@@ -190,10 +192,8 @@ def write_next(
 
 def write_converted(
     catalog: MaterializedViewCatalog,
-    storage: LoadedStorage,
-    document: dict[str, Any],
+    source: Unconverted,
     *,
-    now_ms: int,
     updates: Mapping[str, str] = MappingProxyType({}),
     tags: Collection[str] = (),
 ) -> str:
@@ -201,20 +201,19 @@ def write_converted(
 
     Args:
         catalog: Where the view is.
-        storage: The storage table.
-        document: Its metadata for the new layout.
-        now_ms: The current time.
+        source: The view.
         updates: Properties to set.
         tags: Tags to set on the rows.
     """
+    storage = source.storage
     return write_next(
         catalog,
         storage.table.location,
-        document,
+        source.document,
         previous_location=storage.location,
         updates=dict(updates),
         tags=dict.fromkeys(tags, storage.rows_snapshot) if storage.rows_snapshot is not None else {},
-        now_ms=now_ms,
+        now_ms=source.now_ms,
     )
 
 
@@ -398,22 +397,14 @@ class PointedPublication(StorageLayout):
         """Return the metadata as it is."""
         return document
 
-    def converted(
-        self,
-        catalog: MaterializedViewCatalog,
-        view: LoadedView,
-        storage: LoadedStorage,
-        document: dict[str, Any],
-        *,
-        now_ms: int,
-    ) -> Converted:
+    def converted(self, catalog: MaterializedViewCatalog, source: Unconverted) -> Converted:
         """Write both metadata files. The current snapshot becomes the one with the rows."""
-        rows = storage.rows_snapshot
-        if rows is not None and rows != storage.table.head:
-            document = with_head(document, rows, now_ms=now_ms)
-        table = write_converted(catalog, storage, document, now_ms=now_ms)
+        view, rows = source.view, source.storage.rows_snapshot
+        if rows is not None and rows != source.storage.table.head:
+            source = replace(source, document=with_head(source.document, rows, now_ms=source.now_ms))
+        table = write_converted(catalog, source)
         settings = view.materialized.repointed(table)
-        metadata = with_view_properties(moved_view(catalog, view, storage), {PROPERTY: property_text(settings)})
+        metadata = with_view_properties(moved_view(catalog, source), {PROPERTY: property_text(settings)})
         own = catalog.write_metadata(metadata, number=next_number(view.metadata_location))
         return Converted({view.identifier: (VIEW, own)}, (table, own))
 

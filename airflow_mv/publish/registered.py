@@ -34,6 +34,7 @@ from airflow_mv.publish.layout import (
     Entries,
     StorageEdit,
     StorageLayout,
+    Unconverted,
     good_outcome,
     moved_view,
     without,
@@ -371,27 +372,20 @@ class RegisteredPublication(StorageLayout):
         """Return the metadata without the owner, the current tag and the branches of refreshes."""
         return without(document, (STORAGE_OF_PROPERTY,), lambda ref: ref.startswith(OWN_REFS))
 
-    def converted(
-        self,
-        catalog: MaterializedViewCatalog,
-        view: LoadedView,
-        storage: LoadedStorage,
-        document: dict[str, Any],
-        *,
-        now_ms: int,
-    ) -> Converted:
+    def converted(self, catalog: MaterializedViewCatalog, source: Unconverted) -> Converted:
         """Write both metadata files. The table gets the name of a new storage table."""
+        view, storage = source.view, source.storage
         name = RegisteredLayout().storage_name(view.identifier, None)
         if name is None or storage.state is None:
             raise InvalidMetadataError(f"view {view.identifier}: its storage table has no rows, or gets no name")
         updates = {STORAGE_OF_PROPERTY: view.identifier.within_catalog}
-        table = write_converted(catalog, storage, document, now_ms=now_ms, updates=updates, tags=[storage.state.tag])
+        table = write_converted(catalog, source, updates=updates, tags=[storage.state.tag])
         properties = {
             PROPERTY: property_text(view.materialized.repointed(table)),
             STORAGE_TABLE_PROPERTY: name.within_catalog,
             STORAGE_TABLE_UUID_PROPERTY: storage.table.table_uuid or "",
         }
-        metadata = with_view_properties(moved_view(catalog, view, storage), properties)
+        metadata = with_view_properties(moved_view(catalog, source), properties)
         metadata = stored_elsewhere(metadata, storage_table_field(metadata.properties, view.identifier))
         own = catalog.write_metadata(metadata, number=next_number(view.metadata_location))
         return Converted({view.identifier: (VIEW, own), name: (TABLE, table)}, (table, own))

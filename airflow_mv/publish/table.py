@@ -17,7 +17,7 @@ from airflow_mv.catalog.sql import TABLE
 from airflow_mv.catalog.table_views import definition_properties
 from airflow_mv.errors import InvalidMetadataError, MetadataFileNotFoundError, ViewNotFoundError
 from airflow_mv.publish.adoption import release
-from airflow_mv.publish.layout import Converted, Entries, without
+from airflow_mv.publish.layout import Converted, Entries, Unconverted, without
 from airflow_mv.publish.pointed import write_converted
 from airflow_mv.publish.protocol import Effects, Verdict, commit
 from airflow_mv.publish.refresh import Attempt, Staged
@@ -128,16 +128,9 @@ class TablePublication(RegisteredPublication):
         """Return the metadata without the definition, too."""
         return without(super().released(storage, document), (DEFINITION_PROPERTY, DEFINITION_ID_PROPERTY))
 
-    def converted(
-        self,
-        catalog: MaterializedViewCatalog,
-        view: LoadedView,
-        storage: LoadedStorage,
-        document: dict[str, Any],
-        *,
-        now_ms: int,
-    ) -> Converted:
+    def converted(self, catalog: MaterializedViewCatalog, source: Unconverted) -> Converted:
         """Write the table's metadata file, with the definition. The table gets the view's name."""
+        view, storage = source.view, source.storage
         if storage.state is None:
             raise InvalidMetadataError(f"view {view.identifier}: its storage table has no rows")
         own = uuid.uuid4().hex
@@ -146,7 +139,7 @@ class TablePublication(RegisteredPublication):
             **definition_properties(view.identifier, storage.table, stored_elsewhere(view.metadata, None), own),
         }
         tags = [storage.state.tag, definition_tag(own)]
-        table = write_converted(catalog, storage, document, now_ms=now_ms, updates=updates, tags=tags)
+        table = write_converted(catalog, source, updates=updates, tags=tags)
         return Converted({view.identifier: (TABLE, table)}, (table,))
 
     def drop_storage(self, catalog: MaterializedViewCatalog, view: LoadedView, *, force: bool) -> str | None:

@@ -439,9 +439,6 @@ def _with_partitioning(
         existing: The view, which keeps its storage table.
         definition: Its new definition.
         new: A table with the requested partitioning.
-
-    Raises:
-        UnsupportedError: The storage table cannot get it.
     """
     if not definition.partition_by:
         return definition

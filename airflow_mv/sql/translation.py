@@ -153,11 +153,10 @@ def _difference(before: exp.Expr, after: exp.Expr) -> tuple[exp.Expr, exp.Expr] 
     if before == after:
         return None
     if type(before) is type(after):
-        pairs = list(zip(before.iter_expressions(), after.iter_expressions(), strict=False))
-        if len(list(before.iter_expressions())) == len(list(after.iter_expressions())):
-            for one, other in pairs:
-                if (found := _difference(one, other)) is not None:
-                    return found
+        parts, others = list(before.iter_expressions()), list(after.iter_expressions())
+        for one, other in zip(parts, others, strict=True) if len(parts) == len(others) else ():
+            if (found := _difference(one, other)) is not None:
+                return found
     return before, after
 
 

@@ -32,28 +32,12 @@ from airflow_mv.refresh.run import refresh
 from airflow_mv.spec.view import stored_elsewhere
 from tests.builders import LAYOUTS, QUERY, Lake, lake
 from tests.contract.support import EAST, NORTH, SOUTH, VIEW, ids, staged, where
-from tests.faults import (
-    Clock,
-    Fault,
-    FaultyCatalog,
-    after,
-    arrive_late,
-    lose_answer_after,
-    lose_answer_before,
-    refuse,
-    refuse_what_landed,
-)
+from tests.faults import FAULTS, Clock, FaultyCatalog, after, lose_answer_before
 from tests.protocol.maintenance import files, refreshed
 
 WAYS = [*permutations(LAYOUTS, 2)]
 #: Each layout once as the first and once as the second one, for tests that convert a view there and back.
 AND_BACK = [*zip(LAYOUTS, LAYOUTS[1:] + LAYOUTS[:1], strict=True)]
-FAULTS: list[list[Fault]] = [
-    [lose_answer_after()],
-    [lose_answer_before()],
-    [arrive_late],
-    [*[refuse] * 7, refuse_what_landed],
-]
 
 
 @pytest.fixture(params=["sqlite_uri", pytest.param("postgres_uri", marks=[pytest.mark.postgres, pytest.mark.slow])])
@@ -126,7 +110,7 @@ def test_maintenance_and_a_purge_know_all_files_of_a_view_that_was_converted_and
 def test_i05_a_conversion_with_a_lost_answer_is_made_once(home: Lake, clock: Clock, way: int) -> None:
     home.layout, layout = WAYS[way]
     refreshed(home, 2)
-    catalog = FaultyCatalog(home.iceberg, *FAULTS[way % len(FAULTS)])
+    catalog = FaultyCatalog(home.iceberg, *[*FAULTS.values()][way % len(FAULTS)])
     convert(catalog, VIEW, layout, effects=clock.effects)
     assert catalog.schedule == []
     catalog.arrive()

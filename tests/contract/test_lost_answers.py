@@ -29,16 +29,7 @@ from tests.branches import create_branch
 from tests.builders import QUERY, Lake, orders
 from tests.contract.conftest import HOMES, home_parameter, takes_turn
 from tests.contract.support import VIEW
-from tests.faults import (
-    Clock,
-    FaultyCatalog,
-    after,
-    arrive_late,
-    lose_answer_after,
-    lose_answer_before,
-    refuse,
-    refuse_what_landed,
-)
+from tests.faults import FAULTS, Clock, FaultyCatalog, after, lose_answer_after, lose_answer_before
 from tests.protocol.maintenance import NOW, files, local, refreshed, snapshot_ids
 
 OTHER_QUERY = QUERY.replace("sum", "max")
@@ -120,12 +111,6 @@ def repairing(home: Lake, catalog: FaultyCatalog, clock: Clock) -> None:
 
 Kind = Callable[[Lake, FaultyCatalog, Clock], None]
 KINDS: tuple[Kind, ...] = (creation, definition, columns, properties, expiry, rolling_back, branch, repairing)
-FAULTS = {
-    "lost after": [lose_answer_after()],
-    "lost before": [lose_answer_before()],
-    "late": [arrive_late],
-    "last try": [*[refuse] * 7, refuse_what_landed],
-}
 
 
 def prepare(home: Lake, kind: Kind) -> None:
