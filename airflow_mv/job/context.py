@@ -8,7 +8,7 @@ import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import replace
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
@@ -19,6 +19,7 @@ from airflow_mv.errors import IncrementalRefusedError
 from airflow_mv.quoting import quote
 from airflow_mv.redaction import shortened
 from airflow_mv.script import STAGING_CATALOG, Delta, TableRead
+from airflow_mv.version import minor
 
 #: The driver holds a result of at most this many rows, as a relation whose size the optimizer knows.
 AT_HAND = 20_000
@@ -54,6 +55,11 @@ class JobContext:
         self._views: set[str] = set()
         self._staged: list[tuple[Any, str]] = []
         self._held: list[DataFrame] = []
+
+    @cached_property
+    def is_spark_4_0(self) -> bool:
+        """Whether Spark is 4.0, whose plans and Iceberg runtime lack some of what 4.1 has."""
+        return minor(self.spark.version) == "4.0"
 
     # ------------------------------------------------------------------------------------ statements
 

@@ -24,7 +24,6 @@ from airflow_mv.job.pruning import within
 from airflow_mv.job.reads import check_reads
 from airflow_mv.quoting import quote
 from airflow_mv.script import WEIGHT, Delta, DeltaStep, DeterminismStep, Step
-from airflow_mv.version import minor
 
 _ROW_ID, _ROW_VERSION = "_row_id", "_last_updated_sequence_number"
 #: Types whose equal values may still be distinguishable.
@@ -153,7 +152,7 @@ def _read(work: JobContext, step: DeltaStep) -> _Read:
         sign, snapshot = (-1, step.start) if step.end is None else (1, step.end)
         return _Read(_pinned(work, step, snapshot, sign), Delta(step.table, ("whole",)))
     # Iceberg's runtime for Spark 4.0 ignores a set of scan tasks that is named as 1.12 names it, and reads all rows.
-    if work.jvm is None or minor(work.spark.version) == "4.0":
+    if work.jvm is None or work.is_spark_4_0:
         return _append_by_summaries(work, step) if step.kind == "append" else _values(work, step)
     if step.kind == "values":
         return _values(work, step)

@@ -19,7 +19,6 @@ from pyspark.sql import DataFrame
 from airflow_mv.errors import InvalidQueryError
 from airflow_mv.job.context import JobContext
 from airflow_mv.quoting import quote
-from airflow_mv.version import minor
 
 #: Settings with which a plan's text is complete.
 _WHOLE_TEXT = {"spark.sql.debug.maxToStringFields": str(2**31 - 1), "spark.sql.maxPlanStringLength": str(2**31 - 16)}
@@ -78,7 +77,7 @@ def check_reads(work: JobContext, sql: str) -> DataFrame:
     if plan.containsPattern(patterns.SQL_SCALAR_FUNCTION()) or any(kind == _FUNCTION_NODE for _, kind in nodes):
         raise _function(next(_sql_functions(work, sql), "(its name is not known)"))
     # Spark 4.0 has no tree pattern for variables, so its whole text is searched.
-    if minor(work.spark.version) == "4.0" or plan.containsPattern(patterns.VARIABLE_REFERENCE()):
+    if work.is_spark_4_0 or plan.containsPattern(patterns.VARIABLE_REFERENCE()):
         with whole_text(work):
             _check_variables(str(plan.toString()))
     _check_leaves(work, [(node, kind) for node, kind in nodes if node.children().isEmpty()])
@@ -89,7 +88,7 @@ def _check_leaves(work: JobContext, leaves: list[tuple[Any, str]]) -> None:
     allowed = {(read.table, _text(read.snapshot)) for read in work.reads}
     for leaf, kind in leaves:
         if kind == _TABLE and leaf.identifier().isDefined() and leaf.catalog().isDefined():
-            found = _table(leaf, travels=minor(work.spark.version) != "4.0")
+            found = _table(leaf, travels=not work.is_spark_4_0)
             if found not in allowed:
                 raise _foreign(found[0], {name for name, _ in allowed})
         elif kind not in _CONSTANT:

@@ -76,8 +76,11 @@ def log_result(log: Logger, result: RefreshResult) -> None:
         result.seconds,
         result.refresh_id,
     )
-    named = str(result.storage_table) if result.storage_table else "no table of the catalog"
-    log.info("  other engines read the rows in: %s", named)
+    named = str(result.storage_table) if result.storage_table else None
+    if named is None:
+        log.info("  no table of the catalog has the rows: `airflow-mv read %s` shows them", result.view)
+    else:
+        log.info("  other engines read the rows in: %s", named)
     if result.checks:
         passed = sum(check.passed for check in result.checks)
         log.info("  %d of %d checks passed before it was published", passed, len(result.checks))
