@@ -47,6 +47,24 @@ def test_every_invariant_names_an_existing_test_with_its_number() -> None:
         assert f"def test_i{numbered}{rest}(" in (page.parent / file).read_text(encoding="utf-8")
 
 
+def test_every_statement_of_the_source_documents_names_existing_tests_or_what_is_missing() -> None:
+    """The 70 statements are numbered without gaps. What works has a test; for the rest the page says why not."""
+    page = ROOT / "docs" / "source-documents.md"
+    head, *documents = re.split(r"(?m)^## ", page.read_text(encoding="utf-8"))
+    counts = re.findall(r"(?m)^\| \[(.+?)\]\(.+?\) \| (\d+) \|$", head)
+    assert sum(int(total) for _, total in counts) == 70
+    for text, (title, total) in zip(documents, counts, strict=True):
+        assert text.startswith(title + "\n")
+        rows = re.findall(r"(?m)^\| (\d+) \| .+ \| (works|partly|not) \| (.+) \|$", text)
+        assert [int(number) for number, *_ in rows] == list(range(1, int(total) + 1))
+        for number, state, shown in rows:
+            tests = re.findall(r"\[`(test_\w+)`\]\((\S+?)\)", shown)
+            for test, file in tests:
+                assert f"def {test}(" in (page.parent / file).read_text(encoding="utf-8"), (title, number)
+            missing = re.sub(r"\[`test_\w+`\]\(\S+?\)[,. ]*", "", shown)
+            assert tests if state == "works" else missing, (title, number)
+
+
 def test_no_placeholder_is_left() -> None:
     assert not re.search(r"```\n```", README)
     assert "<!-- numbers -->" not in README
