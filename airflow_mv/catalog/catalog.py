@@ -5,9 +5,11 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 from pyiceberg.catalog import Catalog, load_catalog
@@ -28,6 +30,7 @@ from airflow_mv.catalog.listing import is_local
 from airflow_mv.catalog.loaded import LoadedStorage, LoadedView, Located
 from airflow_mv.catalog.metastores import Metastore, metastore_of, require_name
 from airflow_mv.catalog.neighbours import Neighbour, from_files, from_server
+from airflow_mv.catalog.path_tables import locate_path
 from airflow_mv.catalog.places import check_regular, lies_in
 from airflow_mv.catalog.pyiceberg_compat import session_of
 from airflow_mv.catalog.rest import CHOSEN_BY_THE_CATALOG, RestViews
@@ -51,6 +54,7 @@ from airflow_mv.errors import (
     ConfigurationError,
     InvalidIdentifierError,
     InvalidMetadataError,
+    InvalidQueryError,
     MaterializedViewError,
     MetadataFileNotFoundError,
     NotFoundError,
@@ -60,7 +64,7 @@ from airflow_mv.errors import (
 from airflow_mv.spec.identifiers import Identifier
 from airflow_mv.spec.materialized_view import parse_settings
 from airflow_mv.spec.stored import decode, whole_number
-from airflow_mv.spec.table import Snapshot, TableMetadata, parse_table
+from airflow_mv.spec.table import Snapshot, TableMetadata, parse_table, selected
 from airflow_mv.spec.view import ViewMetadata, parse_view
 
 log = logging.getLogger(__name__)
@@ -168,6 +172,10 @@ class MaterializedViewCatalog:
     def tells_locations(self) -> bool:
         """Whether the catalog tells a table's metadata file without its content. A REST server returns both."""
         return self._rest is None
+
+    def home_of(self, identifier: Identifier) -> MaterializedViewCatalog:
+        """Return the catalog of a name. A table that is named by path is read with this catalog's access to stores."""
+        return self if identifier.path is not None else self.other(identifier.catalog)
 
     def opened(self) -> dict[str, MaterializedViewCatalog]:
         """This catalog and the others that have been opened so far, by name."""
@@ -535,11 +543,25 @@ class MaterializedViewCatalog:
         """Locate the names of a query, across catalogs. Unknown names are left out.
 
         A SQL catalog locates all of its names in one query, without opening a file.
+
+        Raises:
+            InvalidQueryError: A name such as ``branch_x`` selects from a view, or is also a table's name.
+            InvalidMetadataError: A path is not allowed, or there is not one current metadata file.
         """
-        found: dict[Identifier, Located] = {}
-        for name in sorted({identifier.catalog for identifier in identifiers}):
-            found |= self.other(name)._locate_own([item for item in identifiers if item.catalog == name])
-        return found
+        selecting = {name: table for name in identifiers if (table := name.selects_from) is not None}
+        wanted = tuple(dict.fromkeys((*identifiers, *selecting.values())))
+        named = [identifier for identifier in wanted if identifier.path is None]
+        places: dict[Identifier, Located] = {}
+        for catalog in sorted({identifier.catalog for identifier in named}):
+            places |= self.other(catalog)._locate_own([item for item in named if item.catalog == catalog])
+        for identifier in wanted:
+            if identifier.path is not None and identifier not in selecting:
+                located = locate_path(self.files, self.properties, identifier)
+                places |= {identifier: located} if located is not None else {}
+        for name, table in selecting.items():
+            if table in places:
+                places[name] = _selecting(name, places.get(name), table, places[table])
+        return {name: places[name] for name in identifiers if name in places}
 
     def _locate_own(self, identifiers: Sequence[Identifier]) -> dict[Identifier, Located]:
         if self._metastore is not None:
@@ -570,12 +592,20 @@ class MaterializedViewCatalog:
         return Located("view", view.metadata_location, view=view) if view else None
 
     def table_metadata(self, identifier: Identifier, located: Located, *, unique: bool = False) -> TableMetadata:
-        """Return a located table's metadata. If the catalog did not return it, it is read by :func:`parse_table`."""
-        if located.table is not None:
-            return located.table
-        what = f"table {identifier}, metadata file"
-        data = self.other(identifier.catalog).files.read(located.metadata_location, what=what)
-        return parse_table(data, source=f"{what} {located.metadata_location}", unique=unique)
+        """Return a located table's metadata. If the catalog did not return it, it is read by :func:`parse_table`.
+
+        Raises:
+            SnapshotNotFoundError: The name selects a branch, tag, snapshot or time that the table does not have.
+        """
+        table = located.table
+        if table is None:
+            what = f"table {identifier}, metadata file"
+            data = self.home_of(identifier).files.read(located.metadata_location, what=what)
+            table = parse_table(data, source=f"{what} {located.metadata_location}", unique=unique)
+        selector = identifier.selector
+        if located.place is None or selector is None:
+            return table
+        return selected(table, selector, name=str(identifier.selects_from), now_ms=time.time_ns() // 1_000_000)
 
     def load_table(self, name: Identifier, *, what: str) -> tuple[str, TableMetadata]:
         """Return a table's metadata file and its content."""
@@ -652,6 +682,18 @@ class MaterializedViewCatalog:
                 "base tables may be anywhere"
             )
         return self._pointers
+
+
+def _selecting(name: Identifier, own: Located | None, table: Identifier, located: Located) -> Located:
+    """Return where a name such as ``orders.branch_x`` is, given where the table ``orders`` is."""
+    if own is not None:
+        raise InvalidQueryError(
+            f"{name} is a table, and a state of the table {table}: rename one of them, since it depends on the reader "
+            "which of them is read"
+        )
+    if located.kind == "view":
+        raise InvalidQueryError(f"{name} is a state of {table}, which is a view: only tables have snapshots")
+    return replace(located, place=located.place or table)
 
 
 @contextmanager

@@ -325,9 +325,11 @@ class Located:
         metadata_location: Its current metadata file.
         table: A table's metadata, if the catalog returned it with the pointer.
         view: A view, if the catalog returned it with the pointer.
+        place: How a query reads the table if not by the located name: by another name, or by this metadata file.
     """
 
     kind: Literal["table", "view"]
     metadata_location: str
     table: TableMetadata | None = None
     view: LoadedView | None = None
+    place: StoragePlace | None = None

@@ -108,7 +108,7 @@ class FileStatistics:
             snapshots: The appending snapshots.
             filters: Filters; a row that passes one of them matters.
         """
-        files = self.catalog.other(table.catalog).files
+        files = self.catalog.home_of(table).files
         return added_rows_may_match(files, metadata_location, snapshots, filters)
 
 

@@ -76,7 +76,7 @@ def check_confined(location: str, folders: Iterable[str], *, what: str) -> None:
     if not lies_in(location, allowed):
         raise InvalidMetadataError(
             f"{what}: {location!r} lies outside of this catalog's folders ({', '.join(allowed) or 'none'}). If it "
-            f"belongs to the view, list its folder in the catalog property {ALLOWED!r}"
+            f"may be read, list its folder in the catalog property {ALLOWED!r}"
         )
 
 

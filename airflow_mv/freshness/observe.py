@@ -10,12 +10,14 @@ from datetime import datetime
 from typing import Generic, TypeVar, cast
 
 from airflow_mv.catalog import LoadedStorage, LoadedView, Located, MaterializedViewCatalog
+from airflow_mv.catalog.path_tables import check_path
 from airflow_mv.catalog.statistics import have_same_files
 from airflow_mv.errors import (
     BaseTableNotFoundError,
     CatalogNotFoundError,
     MaterializedViewError,
     MetadataFileNotFoundError,
+    SnapshotNotFoundError,
     UnexpectedError,
 )
 from airflow_mv.freshness.changes import may_have_same_rows
@@ -55,6 +57,10 @@ _METADATA_TABLES = frozenset(
 )
 
 
+class _NotSelectedError(Exception):
+    """A table does not have the state that its name selects."""
+
+
 @dataclass(frozen=True, slots=True)
 class Observation:
     """One consistent observation of a materialized view.
@@ -65,7 +71,8 @@ class Observation:
         query: The current version's query.
         dependencies: The base tables and nested views of the query.
         tables: The base tables as they are now, or were at ``as_of``.
-        nested_storages: The place of the storage table of each base table that is a materialized view.
+        places: Where the rows of a base table are read, if not by its own name: the storage table of a materialized
+            view, the table that a branch is of, or the metadata file of a table that is in no catalog.
         freshness: The view's freshness.
         interval: The interval to which the freshness applies; ``None`` for all rows.
     """
@@ -75,7 +82,7 @@ class Observation:
     query: ParsedQuery
     dependencies: Dependencies
     tables: tuple[ObservedTable, ...]
-    nested_storages: dict[Identifier, StoragePlace]
+    places: dict[Identifier, StoragePlace]
     freshness: Freshness
     interval: Interval | None = None
 
@@ -219,7 +226,7 @@ def _with_proof(
         return observed
     parts = parts_of(record) if record else ()
     recorded = {item.snapshot_reference for part in parts for item in part.base_tables}
-    files = catalog.other(Identifier.parse(observed.identifier).catalog).files
+    files = catalog.home_of(Identifier.parse(observed.identifier)).files
     found = set()
     for snapshot, parent in _without_named_change(table, observed.head, recorded):
         if have_same_files(files, snapshot, parent):
@@ -306,18 +313,25 @@ def load_dependencies(
         located: Receives the locations of base tables, so that no name is located twice.
 
     Raises:
+        InvalidMetadataError: The query names a table by a path that is not allowed.
         InvalidQueryError: A nested view is not readable, or views are nested in a cycle or too deeply.
     """
     known: dict[Identifier, NestedView | None] = dict.fromkeys(pins or ())
     while names := names_to_load(query, known):
         known |= {name: _load_plain_view(catalog, name, query.view, located) for name in names}
-    return base_tables(query, known)
+    found = base_tables(query, known)
+    for name in found.tables:
+        if name.path is not None:
+            check_path(catalog.properties, name, what=f"view {query.view}, base table {name}")
+    return found
 
 
 def _load_plain_view(
     catalog: MaterializedViewCatalog, identifier: Identifier, reader: str, located: dict[Identifier, Located] | None
 ) -> NestedView | None:
     """Return a nested plain view, or ``None`` if the name is a table, a materialized view or unknown."""
+    if identifier.path is not None:
+        return None
     try:
         home = catalog.other(identifier.catalog)
         place = home.locate([identifier]).get(identifier)
@@ -357,7 +371,7 @@ def observe_tables(
     """Observe base tables: with at most one catalog query, and a metadata file only if a pointer has moved.
 
     Returns:
-        The tables, and the place of the storage table of each one that is a materialized view.
+        The tables, and where their rows are read, if not by their names; see :class:`Observation`.
     """
     wanted = tuple(identifiers)
     # If parts of the rows are of several snapshots, the file is needed for the changes since each of them.
@@ -394,8 +408,9 @@ def _lacks_history(pinned: ObservedTable, recorded: BaseTable | None) -> bool:
 def _with_history(catalog: MaterializedViewCatalog, identifier: Identifier, pinned: ObservedTable) -> ObservedTable:
     """Open the metadata file of a pin. The file never changes, so the pin stays the same."""
     try:
-        return _read(catalog, identifier, Located("table", pinned.metadata_location or ""), None)
-    except MetadataFileNotFoundError as error:
+        place = Located("table", pinned.metadata_location or "", place=pinned.storage)
+        return _read(catalog, identifier, place, None)
+    except (MetadataFileNotFoundError, _NotSelectedError) as error:
         return ObservedTable(str(identifier), error=str(error))
 
 
@@ -414,9 +429,9 @@ def _observed(
         if recorded and recorded.properties.get(METADATA_LOCATION) == place.metadata_location:
             head = None if recorded.snapshot_reference == NO_SNAPSHOT else recorded.snapshot_reference
             uuid = recorded.properties.get(TABLE_UUID)
-            return ObservedTable(str(identifier), place.metadata_location, head, place.table, uuid)
+            return ObservedTable(str(identifier), place.metadata_location, head, place.table, uuid, storage=place.place)
         return _read(catalog, identifier, place, as_of)
-    except MetadataFileNotFoundError as error:
+    except (MetadataFileNotFoundError, _NotSelectedError) as error:
         return ObservedTable(str(identifier), error=str(error))
 
 
@@ -440,19 +455,26 @@ def _places(
     found: dict[Identifier, Located | str] = {
         name: located[name]
         for name in wanted
-        if name in located and (len(wanted) == 1 or not catalog.other(name.catalog).locates_at_once)
+        if name in located and (len(wanted) == 1 or not catalog.home_of(name).locates_at_once)
     }
     left = [name for name in wanted if name not in found]
-    for name in {identifier.catalog for identifier in left}:
-        own = [identifier for identifier in left if identifier.catalog == name]
+    for own in _together(left):
         try:
             places = catalog.locate(own)
-        except CatalogNotFoundError as error:
+        except (CatalogNotFoundError, MetadataFileNotFoundError) as error:
             found |= dict.fromkeys(own, str(error))
             continue
         for identifier in own:
             found[identifier] = places.get(identifier, _missing(identifier))
     return found
+
+
+def _together(names: Iterable[Identifier]) -> list[list[Identifier]]:
+    """Return the names that are located together: those of one catalog, and each path on its own."""
+    groups: dict[str, list[Identifier]] = {}
+    for name in names:
+        groups.setdefault(name.path or f"catalog {name.catalog}", []).append(name)
+    return list(groups.values())
 
 
 def _missing(identifier: Identifier) -> str:
@@ -462,6 +484,8 @@ def _missing(identifier: Identifier) -> str:
             f"{identifier.name} is one of Iceberg's metadata tables, which have no snapshots: a view of it cannot be "
             "kept fresh"
         )
+    if identifier.path is not None:
+        return f"base table {identifier}: the folder has no table: no metadata file is in {identifier.path}/metadata"
     return f"base table {identifier} does not exist in catalog {identifier.catalog!r}: {why}"
 
 
@@ -474,7 +498,7 @@ def _through_materialized_view(
     """For a base table that is a materialized view, return its storage table."""
     if place.kind != "view":
         return place
-    home = catalog.other(identifier.catalog)
+    home = catalog.home_of(identifier)
     storage = home.load_storage(home.open_view(identifier, place))
     storages[identifier] = storage.place
     return replace(place, metadata_location=storage.location, table=storage.rows_table)
@@ -483,13 +507,16 @@ def _through_materialized_view(
 def _read(
     catalog: MaterializedViewCatalog, identifier: Identifier, place: Located, as_of: datetime | None
 ) -> ObservedTable:
-    table: TableMetadata = catalog.table_metadata(identifier, place)
+    try:
+        table: TableMetadata = catalog.table_metadata(identifier, place)
+    except SnapshotNotFoundError as error:
+        raise _NotSelectedError(str(error)) from None
     head = table.head
     if as_of is not None:
         head = snapshot_as_of(table, int(as_of.timestamp() * 1000), name=str(identifier)).snapshot_id
     # A recorded location means the snapshot that is current in it, not an older one.
     location = place.metadata_location if head == table.head else None
-    return ObservedTable(str(identifier), location, head, table, table.table_uuid)
+    return ObservedTable(str(identifier), location, head, table, table.table_uuid, storage=place.place)
 
 
 def _version(view: NestedView) -> NestedViewVersion:

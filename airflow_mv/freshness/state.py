@@ -49,8 +49,8 @@ class ObservedTable:
         table: Its metadata; ``None`` if the pointer equals the recorded one and no file was opened.
         table_uuid: Its uuid, if known.
         error: Why it cannot be read, or ``None``.
-        storage: The storage table of a materialized view that a run has pinned: its metadata file, or its name in
-            the catalog.
+        storage: Where its rows are read, if not by its name: another name in a catalog, or a metadata file. For a
+            materialized view only if a run has pinned it.
         same_rows: Snapshots whose summaries name no change and whose manifests prove that they changed no row.
     """
 
@@ -65,10 +65,12 @@ class ObservedTable:
 
     def record(self) -> BaseTable:
         """Return the base table record of a refresh that reads this snapshot."""
+        name = Identifier.parse(self.identifier)
         properties = {METADATA_LOCATION: self.metadata_location, TABLE_UUID: self.table_uuid}
         document = {
-            "type": "iceberg-metastore",
+            "type": name.kind.type,
             "identifier": self.identifier,
+            **({"location": name.path} if name.path is not None else {}),
             "snapshot-reference": NO_SNAPSHOT if self.head is None else self.head,
             "properties": {key: value for key, value in properties.items() if value},
         }
@@ -258,8 +260,8 @@ def _compared(recorded: Sequence[BaseTable], observed: Sequence[ObservedTable]) 
 def compare(recorded: BaseTable | None, observed: ObservedTable) -> BaseTableChange:
     """Return the change of one base table since a refresh recorded it."""
     old = None if recorded is None or recorded.snapshot_reference == NO_SNAPSHOT else recorded.snapshot_reference
-    kind = recorded.type if recorded else "iceberg-metastore"
     name = observed.identifier
+    kind = recorded.type if recorded else Identifier.parse(name).kind.type
     if observed.error is not None:
         reason = Reason(Code.BASE_UNREADABLE, f"{name} cannot be read: {observed.error}")
         return BaseTableChange(name, kind, old, None, range=UNKNOWN, reason=reason)

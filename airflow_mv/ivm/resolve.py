@@ -17,7 +17,7 @@ from airflow_mv.ivm.model import BaseRelation, RefusedError
 from airflow_mv.ivm.names import Field, NameScope, Visible, chain, check_variables, fold
 from airflow_mv.spec.identifiers import Identifier
 from airflow_mv.spec.reasons import Code
-from airflow_mv.sql.query import NestedView
+from airflow_mv.sql.query import NestedView, table_identifier
 
 MAX_BLOCKS = 400
 
@@ -585,7 +585,7 @@ class FromClause:
         if isinstance(node, exp.Values):
             return self._values(node)
         if isinstance(node, exp.Table) and not isinstance(node.this, exp.Func):
-            allow(node, "this", "db", "catalog", "alias")
+            allow(node, "this", "db", "catalog", "alias", "version")
             return self._table(node)
         raise RefusedError(Code.UNSUPPORTED_OPERATOR, f"{node.sql(dialect='spark')[:60]} in FROM is not supported")
 
@@ -649,9 +649,7 @@ class FromClause:
             renamed = _replaced(written, cte.columns)
             return self._derived(node, tree, renamed, default=parts)
         try:
-            identifier = Identifier.of(
-                parts, default_catalog=self.environment.catalog, default_namespace=self.environment.namespace
-            )
+            identifier = table_identifier(node, self.environment.catalog, self.environment.namespace)
         except InvalidIdentifierError as error:
             raise RefusedError(Code.UNREADABLE, str(error)) from error
         view = self.resolver.views.get(identifier)
@@ -673,7 +671,8 @@ class FromClause:
         if base is None:
             raise RefusedError(Code.UNRESOLVED_NAME, f"{identifier} is not among the base tables")
         alias = node.args.get("alias")
-        path = (alias.name,) if alias is not None and alias.name else identifier.parts
+        written = (identifier.selects_from or identifier) if node.args.get("version") else identifier
+        path = (alias.name,) if alias is not None and alias.name else written.parts
         name = self.resolver.alias(path[-1])
         self.resolver.tables[name] = identifier
         columns, types = (tuple(item[at] for item in base.columns) for at in (0, 1))

@@ -81,7 +81,7 @@ def gather(catalog: MaterializedViewCatalog, plan: RefreshPlan) -> Facts:
 
 
 def _table(catalog: MaterializedViewCatalog, identifier: Identifier, place: Located, snapshot: int) -> Table:
-    home = catalog.other(identifier.catalog)
+    home = catalog.home_of(identifier)
     if place.kind == "view":
         loaded = home.open_view(identifier, place)
         state = home.load_storage(loaded).state
@@ -112,7 +112,8 @@ def _of(
     properties = home.properties
     facet = {"name": home.name, "type": str(properties.get("type", "")), "uri": public_uri(properties.get("uri")) or ""}
     facet["warehouse"] = properties.get("warehouse", "")
-    catalogued = in_catalog(properties, (*identifier.namespace, identifier.name))
+    named = (*identifier.namespace, identifier.name)
+    catalogued = in_catalog(properties, named) if identifier.path is None else None
     of_asset = (
         [Name(f"iceberg-mv://{home.name}", ".".join((*identifier.namespace, identifier.name)))] if is_view else []
     )

@@ -142,7 +142,7 @@ def _last(record: RefreshRecord) -> dict[str, Any]:
 
 def _pointers(observation: Observation) -> dict[Identifier, str] | None:
     """Return the pointers that determine the state, exactly as they were read, if all are known."""
-    if observation.nested_views or observation.nested_storages:
+    if observation.nested_views or observation.places:
         return None
     view: LoadedView = observation.view
     found: dict[Identifier, str] = {view.identifier: view.metadata_location, **observation.storage.pointers}

@@ -13,7 +13,7 @@ from airflow_mv.freshness.state import State
 from airflow_mv.refresh.check_sql import Subject, compile_checks
 from airflow_mv.refresh.inputs import RefreshInputs
 from airflow_mv.refresh.plan import RefreshPlan
-from airflow_mv.refresh.statements import storage_names
+from airflow_mv.refresh.statements import place_names
 from airflow_mv.script import STORAGE, CheckResult, Outcome, Script, StagedChecks, staged
 from airflow_mv.sql.intervals import condition
 
@@ -86,7 +86,7 @@ def require_fitting(properties: Mapping[str, str], *, view: str, columns: Sequen
 
 def reads_staged_views(observation: Observation, checks: Sequence[Check]) -> bool:
     """Whether a check's query may read a base table that the job has to register: a pointed materialized view."""
-    staged_views = storage_names(observation.nested_storages).files
+    staged_views = place_names(observation.places).files
     return bool(staged_views) and any(check.kind == "sql" for check in checks)
 
 

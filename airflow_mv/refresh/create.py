@@ -659,11 +659,11 @@ def _resolved(
     """Return the query with every name resolved and pinned, so that Spark sees what a refresh will see."""
     query = parse_query(sql, view=str(view), default_catalog=context.catalog, default_namespace=context.namespace)
     dependencies = load_dependencies(catalog, query)
-    tables, storages = observe_tables(catalog, dependencies.tables, None)
+    tables, places = observe_tables(catalog, dependencies.tables, None)
     require_readable(view, tables)
     schemas = schemas_of(tables, load_tables(catalog, tables))
     dependencies = expanded_dependencies(dependencies, schemas)
     if columns is not None:
         query = expand_stars(query, columns=columns, views=dependencies.nested, schemas=schemas)
     heads = {identifier: table.head for identifier, table in zip(dependencies.tables, tables, strict=True)}
-    return pin(query, dependencies, pinned_tables(dependencies.tables, heads=heads, storages=storages), storages)
+    return pin(query, dependencies, pinned_tables(dependencies.tables, heads=heads, places=places), places)

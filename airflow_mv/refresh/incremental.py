@@ -21,7 +21,7 @@ from airflow_mv.refresh.candidates import (
 )
 from airflow_mv.refresh.cost import SMALL_STORAGE, Estimate, StoredCost, full_cost
 from airflow_mv.refresh.inputs import RefreshInputs
-from airflow_mv.refresh.statements import storage_names
+from airflow_mv.refresh.statements import place_names
 from airflow_mv.spec.identifiers import Identifier
 from airflow_mv.spec.materialized_view import RefreshRecord
 from airflow_mv.spec.reasons import Code, Mode, Reason
@@ -109,7 +109,7 @@ def _base(inputs: RefreshInputs, observed: ObservedTable, record: RefreshRecord 
     is_current = _fields(target) == _fields(table.current_schema)
     return BaseTableInput(
         identifier=identifier,
-        sql=storage_names(observation.nested_storages).sql.get(identifier, identifier.sql()),
+        sql=place_names(observation.places).sql.get(identifier, identifier.sql()),
         columns=columns_of(target),
         recorded=change.recorded,
         target=observed.head,

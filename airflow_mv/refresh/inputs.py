@@ -123,7 +123,7 @@ class RefreshInputs:
         """
         observation = self.observation
         tables = self.pinned_tables(filtered=filtered)
-        return pin(observation.query, observation.dependencies, tables, observation.nested_storages)
+        return pin(observation.query, observation.dependencies, tables, observation.places)
 
 
 def load_inputs(
@@ -178,7 +178,7 @@ def load_tables(catalog: MaterializedViewCatalog, tables: Sequence[ObservedTable
     found = {}
     for observed in tables:
         identifier = Identifier.parse(observed.identifier)
-        place = Located("table", observed.metadata_location or "")
+        place = Located("table", observed.metadata_location or "", place=observed.storage)
         found[identifier] = observed.table or catalog.table_metadata(identifier, place)
     return found
 
@@ -218,7 +218,7 @@ def tables_at_snapshots(observation: Observation, unfiltered: Iterable[str] = ()
     return pinned_tables(
         observation.dependencies.tables,
         heads={Identifier.parse(table.identifier): table.head for table in observation.tables},
-        storages=observation.nested_storages,
+        places=observation.places,
         unfiltered=[Identifier.parse(name) for name in unfiltered],
     )
 

@@ -16,7 +16,7 @@ from airflow_mv.ivm import BaseRelation, Comparison, IncrementalQuery
 from airflow_mv.refresh.incremental import appended_files
 from airflow_mv.refresh.inputs import RefreshInputs
 from airflow_mv.refresh.plan import RefreshPlan
-from airflow_mv.refresh.statements import PartialRefresh, PinnedQuery, all_rows, interval_steps, storage_names
+from airflow_mv.refresh.statements import PartialRefresh, PinnedQuery, all_rows, interval_steps, place_names
 from airflow_mv.script import Outcome, TableRead
 from airflow_mv.spec.identifiers import Identifier
 from airflow_mv.spec.interval import Interval
@@ -82,7 +82,7 @@ def kept_rows(observation: Observation, plan: RefreshPlan, kept: Kept | None) ->
     if found is None:
         return None
     place, snapshot = found
-    names = storage_names({plan.view: place})
+    names = place_names({plan.view: place})
     name = names.sql[plan.view]
     return PinnedQuery(all_rows(name, snapshot), (TableRead(name, snapshot),), names.files)
 

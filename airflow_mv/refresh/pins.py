@@ -255,7 +255,7 @@ def _pinned(
             snapshot_id=None if table.head is None else str(table.head),
             metadata_location=table.metadata_location,
             table_uuid=table.table_uuid,
-            storage=str(storages[name]) if name in storages else None,
+            storage=str(storages[name]) if name in storages and table.storage is None else None,
         )
         for name, table in zip(tables, observed, strict=True)
         if table.error is None
@@ -287,7 +287,7 @@ def _restored(catalog: MaterializedViewCatalog, name: Identifier, pin: Pin, plac
     if place is None:
         raise PinError(f"{name}, which the run has pinned, was dropped")
     if pin.storage is not None:
-        return _restored_view(catalog.other(name.catalog), name, pin, place, pin.storage)
+        return _restored_view(catalog.home_of(name), name, pin, place, pin.storage)
     # The present metadata: an expired snapshot cannot be read, even if the pinned metadata file contains it.
     table = catalog.table_metadata(name, place)
     if pin.table_uuid is not None and table.table_uuid != pin.table_uuid:
@@ -297,7 +297,7 @@ def _restored(catalog: MaterializedViewCatalog, name: Identifier, pin: Pin, plac
             f"the run has pinned {name} at snapshot {pin.head}, which has expired since; keep snapshots for longer "
             "than a run and its retries take"
         )
-    return _observed(name, pin, place.metadata_location, table)
+    return replace(_observed(name, pin, place.metadata_location, table), storage=place.place)
 
 
 def _restored_view(

@@ -58,7 +58,7 @@ class PinnedQuery:
     Args:
         sql: The query.
         reads: The tables that it reads.
-        nested: The metadata file of each base table that is itself a materialized view, by staged name.
+        nested: The metadata file of each base table that is in no catalog, by staged name.
     """
 
     sql: str
@@ -70,18 +70,19 @@ def pinned_tables(
     tables: Collection[Identifier],
     *,
     heads: Mapping[Identifier, int | None],
-    storages: Mapping[Identifier, StoragePlace],
+    places: Mapping[Identifier, StoragePlace],
     unfiltered: Collection[Identifier] = (),
 ) -> dict[Identifier, PinnedTable]:
-    """Return the snapshot of each base table, and a staged name for each base table that is a materialized view.
+    """Return the snapshot of each base table, and the name by which it is read.
 
     Args:
         tables: The base tables.
         heads: The snapshot to read from each base table; ``None`` for one that was never written.
-        storages: The place of the storage table of each base table that is a materialized view.
+        places: Where the rows of base tables are read, if not by their names; see
+            :class:`airflow_mv.freshness.observe.Observation`.
         unfiltered: Base tables into whose scans no filter may be pushed.
     """
-    names = storage_names(storages).sql
+    names = place_names(places).sql
     return {item: PinnedTable(item, heads[item], sql=names.get(item), unfiltered=item in unfiltered) for item in tables}
 
 
@@ -89,7 +90,7 @@ def pin(
     query: ParsedQuery,
     dependencies: Dependencies,
     tables: Mapping[Identifier, PinnedTable],
-    storages: Mapping[Identifier, StoragePlace],
+    places: Mapping[Identifier, StoragePlace],
 ) -> PinnedQuery:
     """Pin every base table of a query.
 
@@ -97,19 +98,19 @@ def pin(
         query: The query.
         dependencies: The tables and views that the query reads.
         tables: From :func:`pinned_tables`.
-        storages: As for :func:`pinned_tables`.
+        places: As for :func:`pinned_tables`.
     """
     text = pin_query(query, tables=tables, views=dependencies.nested)
     reads = tuple(TableRead(item.sql or name.sql(), item.snapshot_id) for name, item in tables.items())
-    return PinnedQuery(text, reads, storage_names(storages).files)
+    return PinnedQuery(text, reads, place_names(places).files)
 
 
 @dataclass(frozen=True, slots=True)
-class StorageNames:
-    """How a script names the storage tables of materialized views.
+class PlaceNames:
+    """How a script names the base tables that are not read by their own names.
 
     Args:
-        sql: The quoted name of each view's storage table.
+        sql: The quoted name of each one.
         files: The metadata files that the job registers because their tables are in no catalog, by staged name.
     """
 
@@ -117,22 +118,22 @@ class StorageNames:
     files: Mapping[str, str]
 
 
-def storage_names(storages: Mapping[Identifier, StoragePlace]) -> StorageNames:
-    """Return how a script names the storage tables of materialized views.
+def place_names(places: Mapping[Identifier, StoragePlace]) -> PlaceNames:
+    """Return how a script names the base tables that are not read by their own names.
 
     Args:
-        storages: As for :func:`pinned_tables`.
+        places: As for :func:`pinned_tables`.
     """
     sql: dict[Identifier, str] = {}
     files: dict[str, str] = {}
-    for view in sorted(storages):
-        place = storages[view]
+    for table in sorted(places):
+        place = places[table]
         if isinstance(place, Identifier):
-            sql[view] = place.sql()
+            sql[table] = place.sql()
         else:
             name = f"base_{len(files)}"
-            sql[view], files[name] = staged(name), place
-    return StorageNames(sql, files)
+            sql[table], files[name] = staged(name), place
+    return PlaceNames(sql, files)
 
 
 @dataclass(frozen=True, slots=True)

@@ -148,13 +148,24 @@ def verify(
     name = observation.view.identifier
     if record is None or observation.freshness.state == State.DEFINITION_CHANGED:
         raise StaleViewError(f"view {name} is {observation.freshness.state}: there are no rows to verify; refresh it")
-    if observation.nested_storages:
-        nested = ", ".join(str(identifier) for identifier in sorted(observation.nested_storages))
+    _refuse_unnamed(observation)
+    nested = ", ".join(str(name) for name in sorted(observation.places) if name.selects_from is None)
+    if nested:
         raise UnsupportedError(
             f"view {name} reads the materialized view {nested}: verify that one, then this view's query"
         )
     query = _recomputed(observation, load_tables(catalog, observation.tables), record)
     return _compared(session(), observation, record, query)
+
+
+def _refuse_unnamed(observation: Observation) -> None:
+    """Refuse a view of tables that no session can name."""
+    by_path = ", ".join(str(name) for name in sorted(observation.places) if name.path is not None)
+    if by_path:
+        raise UnsupportedError(
+            f"view {observation.view.identifier} reads {by_path} by path, which Spark SQL cannot read at a snapshot: "
+            "register it in a catalog to verify the view, or compare it with a full refresh"
+        )
 
 
 def _compared(spark: SparkSession, observation: Observation, record: RefreshRecord, query: str) -> Verification:

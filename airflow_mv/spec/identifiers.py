@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Names of views and tables: a catalog, a namespace of one or more parts, and a name.
 
-The written form is Spark's: parts joined by dots, odd parts in backticks. Names keep their case.
+The written form is Spark's: parts joined by dots, odd parts in backticks. Names keep their case. A base table in no
+catalog is named by its format and its directory: ``iceberg.`/path/to/table```.
 """
 
 from __future__ import annotations
@@ -12,9 +13,12 @@ from dataclasses import dataclass
 
 from airflow_mv.errors import InvalidIdentifierError
 from airflow_mv.quoting import quote
+from airflow_mv.spec.base_tables import METASTORE, BaseTableKind, Selector, kind_of, selector_of
 
 MAX_PART_LENGTH = 255
 MAX_LENGTH = 64 * MAX_PART_LENGTH
+#: An object store's key has at most 1,024 bytes.
+MAX_PATH_LENGTH = 1200
 
 _PART = re.compile(r"`((?:[^`]|``)*)`|([\w-]+)")
 _PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -31,9 +35,10 @@ class Identifier:
 
     def __post_init__(self) -> None:
         """Refuse parts that no catalog can hold."""
+        longest = MAX_PART_LENGTH if self.kind is METASTORE else MAX_PATH_LENGTH
         for part in self.parts:
-            _check_part(part)
-        if not self.namespace:
+            _check_part(part, longest)
+        if not self.namespace and self.kind is METASTORE:
             raise InvalidIdentifierError(f"{self.name!r} has no namespace: write catalog.namespace.name")
 
     @classmethod
@@ -68,6 +73,8 @@ class Identifier:
         Raises:
             InvalidIdentifierError: A part is not legal, or there are too few.
         """
+        if (kind := kind_of(parts)) is not METASTORE:
+            return cls(kind.format, parts[1:-1], parts[-1])
         if len(parts) == 1:
             parts = (*default_namespace, *parts)
             complete = (default_catalog, *parts) if default_catalog and default_namespace else parts
@@ -84,6 +91,28 @@ class Identifier:
     def parts(self) -> tuple[str, ...]:
         """Catalog, the parts of the namespace, and name."""
         return (self.catalog, *self.namespace, self.name)
+
+    @property
+    def kind(self) -> BaseTableKind:
+        """The kind of the table, if it is a base table."""
+        return kind_of(self.parts)
+
+    @property
+    def path(self) -> str | None:
+        """The directory of a table that is named by it."""
+        return None if self.kind is METASTORE else self.parts[1]
+
+    @property
+    def selector(self) -> Selector | None:
+        """What the last part may select. There may also be a table of the whole name, which Spark reads then."""
+        return selector_of(self.name) if self.selects_from is not None else None
+
+    @property
+    def selects_from(self) -> Identifier | None:
+        """The table that :attr:`selector` selects from, or ``None`` if the last part can only be a table's name."""
+        if selector_of(self.name) is None or len(self.parts) < (3 if self.path else 4):
+            return None
+        return Identifier(self.catalog, self.namespace[:-1], self.namespace[-1])
 
     def sql(self) -> str:
         """The name for a Spark statement: every part in backticks."""
@@ -146,13 +175,13 @@ def _explain(text: str, position: int) -> str:
     return f"put the part with {rest[0]!r} at character {position + 1} in backticks"
 
 
-def _check_part(part: str) -> None:
+def _check_part(part: str, longest: int) -> None:
     """Refuse a part that is empty, too long or holds characters that cannot be written."""
     if not part:
         raise InvalidIdentifierError("a name has an empty part")
-    if len(part) > MAX_PART_LENGTH:
+    if len(part) > longest:
         raise InvalidIdentifierError(
-            f"the part {part[:40]!r}… of a name has {len(part)} characters: at most {MAX_PART_LENGTH} are allowed"
+            f"the part {part[:40]!r}… of a name has {len(part)} characters: at most {longest} are allowed"
         )
     for character in part:
         if unicodedata.category(character) in _REFUSED_CATEGORIES:

@@ -18,6 +18,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, model_validator
 
 from airflow_mv.errors import InvalidMetadataError
+from airflow_mv.spec.base_tables import METASTORE
 from airflow_mv.spec.identifiers import Identifier, split
 from airflow_mv.spec.interval import Interval
 from airflow_mv.spec.stored import FirstFault, Int, Long, Numbers, StoredModel, Texts, decode_text
@@ -102,7 +103,7 @@ class BaseTable(StoredModel):
 
     @model_validator(mode="after")
     def _location_of_a_directory(self) -> BaseTable:
-        if self.type != "iceberg-metastore" and self.location is None:
+        if self.type != METASTORE.type and self.location is None:
             raise ValueError(f"location is required for type {self.type!r}")
         return self
 

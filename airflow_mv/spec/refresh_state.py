@@ -76,14 +76,14 @@ def refresh_state(
         version_id: The view's version.
         started_ms: When the refresh began, ms since the epoch.
         tables: The base tables and their snapshots. Tables that were never written are not listed.
-            Tables with an unknown uuid are not listed either.
+            Tables with an unknown uuid are not listed either, nor tables in no catalog, which the draft cannot name.
         nested_views: The plain views that the query is expanded through.
         catalog: The view's catalog, which is left out in the document.
     """
     states: list[dict[str, Any]] = []
     for table in tables:
         uuid = table.properties.get("table-uuid")
-        if uuid is not None and table.snapshot_reference != NO_SNAPSHOT:
+        if uuid is not None and table.snapshot_reference != NO_SNAPSHOT and table.location is None:
             named = _named(table.identifier, catalog)
             states.append({"type": "table", **named, "uuid": uuid, "snapshot-id": table.snapshot_reference})
     states += [

@@ -15,13 +15,17 @@ from typing import Annotated, Any
 import msgspec
 
 from airflow_mv.errors import InvalidMetadataError, SnapshotNotFoundError
+from airflow_mv.spec.base_tables import Selector
 from airflow_mv.spec.lean import Budget
 from airflow_mv.spec.stored import MAX_DOCUMENT_BYTES, MAX_DOCUMENT_MARKS, decode_text, shown, unpacked, whole_number
+from airflow_mv.spec.times import from_ms
 
 #: The newest supported table format version.
 MAX_FORMAT_VERSION = 3
 _NUMBER = re.compile(r"[0-9]{1,30}")
 _LARGEST = 2**63 - 1
+#: The most branches and tags that a message lists.
+_MOST_REFS = 20
 _PREVIOUS_VERSIONS_MAX = "write.metadata.previous-versions-max"
 
 Long = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
@@ -319,6 +323,49 @@ def _oldest(table: TableMetadata) -> str:
     return (
         f"the oldest possible time is {times[0]} ms" if times else "no earlier state is retained, or none was written"
     )
+
+
+def selected(table: TableMetadata, selector: Selector, *, name: str, now_ms: int) -> TableMetadata:
+    """Return a table as a selector shows it: with the selected snapshot as the current one, and with its history.
+
+    Args:
+        table: The table.
+        selector: The branch, tag, snapshot or time.
+        name: The table, for the message.
+        now_ms: The present time, milliseconds since the epoch.
+
+    Raises:
+        SnapshotNotFoundError: There is no such branch or tag, the snapshot has expired, or the time is in the future.
+    """
+    snapshot = _selected(table, selector, name, now_ms)
+    ref = None if selector.pins else table.refs.get(selector.value)
+    if ref is not None and ref.type == "branch":
+        line = [LogEntry(item.timestamp_ms, item.snapshot_id) for item in ancestors(table, snapshot)]
+        log = line[::-1]
+    else:
+        log = [LogEntry(-(2**63), snapshot)]  # it has no other state at any time
+    return msgspec.structs.replace(table, current_snapshot_id=snapshot, snapshot_log=log)
+
+
+def _selected(table: TableMetadata, selector: Selector, name: str, now_ms: int) -> int:
+    if selector.kind == "at_timestamp":
+        moment_ms = int(selector.value)
+        if moment_ms > now_ms:
+            raise SnapshotNotFoundError(f"table {name} at {from_ms(moment_ms).isoformat()}: the time is in the future")
+        return snapshot_as_of(table, moment_ms, name=name).snapshot_id
+    if selector.kind == "snapshot_id":
+        found = table.find(int(selector.value))
+        if found is None:
+            raise SnapshotNotFoundError(
+                f"table {name} has no snapshot {selector.value}: it has expired, or the id is wrong. The query names "
+                f"it; {_oldest(table)}"
+            )
+        return found.snapshot_id
+    ref = table.refs.get(selector.value)
+    if ref is None or table.find(ref.snapshot_id) is None:
+        known = ", ".join(sorted(table.refs)[:_MOST_REFS]) or "none"
+        raise SnapshotNotFoundError(f"table {name} has no branch or tag {selector.value!r}; it has: {known}")
+    return ref.snapshot_id
 
 
 def ancestors(table: TableMetadata, snapshot_id: int | None) -> Iterator[Snapshot]:

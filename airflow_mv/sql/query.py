@@ -9,12 +9,15 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
 
 from sqlglot import ParseError, Token, TokenError, TokenType, exp
 
 from airflow_mv.errors import InvalidIdentifierError, InvalidQueryError
 from airflow_mv.quoting import quote
+from airflow_mv.spec.base_tables import BY_FORMAT, METASTORE, Selector, kind_of
 from airflow_mv.spec.identifiers import Identifier
+from airflow_mv.spec.times import parse_time
 from airflow_mv.sql.dialect import AsWritten, AsWrittenParser, BoundedParser, TooManyStepsError, tokenized
 
 MAX_VIEW_DEPTH = 64
@@ -44,16 +47,25 @@ class PinnedTable:
 
 @dataclass(frozen=True, slots=True, order=True)
 class Reference:
-    """One place in a query's text that names a table or a view."""
+    """One place in a query's text that names a table or a view.
+
+    Args:
+        start: Where it begins.
+        end: Where it ends, after a clause of time travel.
+        identifier: What it names.
+        aliased: Whether it has an alias.
+        relation: The name by which columns can be qualified if it has none: without the clause of time travel.
+    """
 
     start: int
     end: int
     identifier: Identifier
     aliased: bool
+    relation: Identifier
 
     @property
     def span(self) -> TextSpan:
-        """Where the name is."""
+        """Where it is."""
         return (self.start, self.end)
 
 
@@ -81,12 +93,8 @@ class ParsedQuery:
     tokens: tuple[Token, ...] = field(repr=False, compare=False)
 
     def identifier(self, table: exp.Table) -> Identifier:
-        """Return the full name of a table in the tree.
-
-        Raises:
-            InvalidIdentifierError: It has no readable name.
-        """
-        return _identifier(table, self.default_catalog, self.default_namespace)
+        """Return the full name of a table in the tree, see :func:`table_identifier`."""
+        return table_identifier(table, self.default_catalog, self.default_namespace)
 
     def is_of(self, text: str, default_catalog: str, default_namespace: tuple[str, ...]) -> bool:
         """Whether it is the result of parsing this text in this context."""
@@ -269,10 +277,10 @@ class _Pinner:
         name = reference.identifier
         if table := self.tables.get(name):
             if table.unfiltered and table.snapshot_id is not None:
-                return _unfiltered(table), True
+                return _unfiltered(table, reference.relation.name), True
             if table.sql is None:
                 return pinned_table(name, table.snapshot_id), False
-            return _at_snapshot(table.sql, table.snapshot_id, alias=f" AS {quote(name.name)}"), True
+            return _at_snapshot(table.sql, table.snapshot_id, alias=f" AS {quote(reference.relation.name)}"), True
         nested = self.views.get(name)
         if nested is None:
             raise query_error(query.text, reference.start, f"no snapshot of {name} is given", query.view)
@@ -290,7 +298,7 @@ def _at_snapshot(name: str, snapshot_id: int | None, *, alias: str) -> str:
     return f"({pinned})" if alias else pinned
 
 
-def _unfiltered(table: PinnedTable) -> str:
+def _unfiltered(table: PinnedTable, name: str) -> str:
     """Return a table at a snapshot as a subquery through which Spark pushes no filter.
 
     Iceberg binds the names in a filter to the table's current columns, also for a scan of an older snapshot. If a name
@@ -298,7 +306,7 @@ def _unfiltered(table: PinnedTable) -> str:
     filters below a nondeterministic one.
     """
     pinned = _at_snapshot(table.sql or table.identifier.sql(), table.snapshot_id, alias="")
-    return f"((SELECT * FROM {pinned} WHERE spark_partition_id() >= 0) AS {quote(table.identifier.name)})"
+    return f"((SELECT * FROM {pinned} WHERE spark_partition_id() >= 0) AS {quote(name)})"
 
 
 def _check_path(query: ParsedQuery, reference: Reference, path: tuple[str, ...]) -> None:
@@ -357,6 +365,13 @@ PARSER_FAULTS = (ArithmeticError, AssertionError, AttributeError, LookupError, T
 #: A token as sqlglot prints it in a message, to be replaced by its text.
 _TOKEN = re.compile(r"<Token token_type: \S+, text: (.*?), line: \d+, col: \d+, start: \d+, end: \d+, comments: .*?>")
 _PLAIN_PART = re.compile(r"\w+")
+_SNAPSHOT_ID = re.compile(r"[0-9]{1,19}")
+_TIMESTAMP = re.compile(r"\d{4}-\d\d-\d\d(?:[ T]\d\d:\d\d:\d\d(?:\.\d{1,6})?(?:Z|[+-]\d\d:\d\d)?)?", re.ASCII)
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_TRAVEL = (
+    "time travel can be VERSION AS OF a snapshot's id, a branch or a tag in quotes, or TIMESTAMP AS OF a time such as "
+    "'2026-01-31 12:00:00' (in UTC, if it has no time zone)"
+)
 _SUBSTITUTION = re.compile(r"\$\{[^}$\s]+\}")
 _LEXEMES = re.compile(
     r"""'(?:[^'\\]|\\.)*+'|"(?:[^"\\]|\\.)*+"|`[^`]*+`|--[^\n]*|/\*.*?\*/|(?P<unclosed>['"`]|/\*)|.""", re.DOTALL
@@ -385,7 +400,7 @@ def parse_query(
             be pinned. The message quotes the place.
     """
     text, tokens, tree = _parsed(sql, view)
-    found = _references(text, tree, view, default_catalog, default_namespace, frozenset(map(_fold, given)))
+    found = _references(text, tokens, tree, view, default_catalog, default_namespace, frozenset(map(_fold, given)))
     return ParsedQuery(text, view, default_catalog, default_namespace, found, tree, tuple(tokens))
 
 
@@ -418,36 +433,102 @@ def _parsed(sql: str, view: str) -> tuple[str, list[Token], exp.Expr]:
 
 def _references(
     text: str,
+    tokens: Sequence[Token],
     tree: exp.Expr,
     view: str,
     default_catalog: str,
     default_namespace: tuple[str, ...],
     given: Collection[str],
 ) -> tuple[Reference, ...]:
-    """Return each place that names a table or a view. Refuse unreadable names, paths and time travel."""
+    """Return each place that names a table or a view. Refuse unreadable names and files without snapshots."""
     found = []
     for table in _tables(tree):
         if len(table.parts) == 1 and _fold(table.name) in given:
             continue
-        span = _span(text, table.parts, view)
-        if table.args.get("version") or table.args.get("when"):
-            message = "time travel in the query: a refresh itself chooses the snapshots; name the table only"
-            raise query_error(text, span[0], message, view)
+        start, end = _span(text, table.parts, view)
         parts = tuple(part.name for part in table.parts)
-        if len(parts) == 2 and parts[0].lower() in _FILE_FORMATS and "/" in parts[1]:
-            message = "this reads files by path, which have no snapshots: register them as an Iceberg table"
-            raise query_error(text, span[0], message, view)
+        if len(parts) == 2 and parts[0].lower() in _FILE_FORMATS and "/" in parts[1] and kind_of(parts) is METASTORE:
+            raise query_error(text, start, _no_path(parts[0]), view)
         try:
-            identifier = _identifier(table, default_catalog, default_namespace)
+            relation = Identifier.of(parts, default_catalog=default_catalog, default_namespace=default_namespace)
+            identifier = table_identifier(table, default_catalog, default_namespace)
         except InvalidIdentifierError as error:
-            raise query_error(text, span[0], str(error), view) from error
-        found.append(Reference(*span, identifier, bool(table.alias)))
+            raise query_error(text, start, str(error), view) from error
+        if identifier != relation:
+            end = _end_of_travel(text, tokens, end, view)
+        found.append(Reference(start, end, identifier, bool(table.alias), relation))
     return tuple(sorted(found))
 
 
-def _identifier(table: exp.Table, default_catalog: str, default_namespace: tuple[str, ...]) -> Identifier:
+def _no_path(written: str) -> str:
+    if written.lower() in BY_FORMAT:
+        return f"the path of a table must be absolute: write {written}.`/path/to/table`"
+    return "this reads files by path, which have no snapshots: register them as an Iceberg table"
+
+
+def table_identifier(table: exp.Table, default_catalog: str, default_namespace: tuple[str, ...]) -> Identifier:
+    """Return the full name of a table in a tree.
+
+    A table with a clause of time travel has the name by which Spark reads the same state without the clause, such as
+    ``lake.sales.orders.snapshot_id_5`` for ``lake.sales.orders VERSION AS OF 5``.
+
+    Args:
+        table: The table.
+        default_catalog: The catalog of names with one or two parts.
+        default_namespace: The namespace of names with one part.
+
+    Raises:
+        InvalidIdentifierError: It has no readable name, or the clause is not readable.
+    """
     parts = tuple(part.name for part in table.parts)
-    return Identifier.of(parts, default_catalog=default_catalog, default_namespace=default_namespace)
+    name = Identifier.of(parts, default_catalog=default_catalog, default_namespace=default_namespace)
+    if table.args.get("when") or (version := table.args.get("version")) is None:
+        if table.args.get("when"):
+            raise InvalidIdentifierError(_TRAVEL)
+        return name
+    return Identifier(name.catalog, (*name.namespace, name.name), _selector(version).name)
+
+
+def _selector(version: exp.Expr) -> Selector:
+    """Return what a clause of time travel selects.
+
+    Raises:
+        InvalidIdentifierError: It is not VERSION AS OF or TIMESTAMP AS OF a literal.
+    """
+    value = version.args.get("expression")
+    if isinstance(value, exp.Cast) and value.is_type(exp.DType.TIMESTAMP, exp.DType.TIMESTAMPTZ):
+        value = value.this
+    if version.args.get("kind") != "AS OF" or not isinstance(value, exp.Literal):
+        raise InvalidIdentifierError(_TRAVEL)
+    text = str(value.this)
+    if version.this == "VERSION":
+        # Iceberg tries a number as a snapshot's id only, also in quotes, and then a tag or a branch.
+        return Selector("snapshot_id" if _SNAPSHOT_ID.fullmatch(text) else "tag", text)
+    if not value.is_string or not _TIMESTAMP.fullmatch(text):
+        raise InvalidIdentifierError(_TRAVEL)
+    try:
+        moment = parse_time(text)
+    except ValueError as error:
+        raise InvalidIdentifierError(f"{text!r} is not a time: {error}") from None
+    return Selector("at_timestamp", str((moment - _EPOCH) // timedelta(milliseconds=1)))
+
+
+def _end_of_travel(text: str, tokens: Sequence[Token], start: int, view: str) -> int:
+    """Return where a clause of time travel ends, after a check that its text is what sqlglot has read.
+
+    Args:
+        text: The query.
+        tokens: Its tokens.
+        start: Where the table's name ends.
+        view: For the message.
+    """
+    following = (token for token in tokens if token.start >= start)
+    for token in following:
+        if token.token_type is TokenType.STRING or token.token_type is TokenType.NUMBER:
+            if text[token.start : token.end + 1].strip("'\"") != token.text:
+                break
+            return token.end + 1
+    raise query_error(text, start, _TRAVEL, view)
 
 
 def splice(text: str, edits: Mapping[TextSpan, str]) -> str:
@@ -471,18 +552,18 @@ def shorter_qualifiers(query: ParsedQuery, reference: Reference) -> dict[TextSpa
     Raises:
         InvalidQueryError: The short name means something else, too.
     """
-    node = next(table for table in _tables(query.tree) if _span(query.text, table.parts, query.view) == reference.span)
+    node = next(item for item in _tables(query.tree) if _span(query.text, item.parts, query.view)[0] == reference.start)
     scope = node.find_ancestor(exp.Select)
-    names = [_fold(part) for part in reference.identifier.parts]
+    names = [_fold(part) for part in reference.relation.parts]
     edits: dict[TextSpan, str] = {}
     for column in scope.find_all(exp.Column) if scope else ():
         chain = _chain(column)
         for length in range(len(names), 1, -1):
             if len(chain) > length and [_fold(part.name) for part in chain[:length]] == names[-length:]:
-                edits[_span(query.text, chain[:length], query.view)] = quote(reference.identifier.name)
+                edits[_span(query.text, chain[:length], query.view)] = quote(reference.relation.name)
                 break
     if edits and not _is_unique(query.tree, node, names):
-        message = f"give {reference.identifier} an alias: other relations of the query have its short name, too"
+        message = f"give {reference.relation} an alias: other relations of the query have its short name, too"
         raise query_error(query.text, reference.start, message, query.view)
     return edits
 

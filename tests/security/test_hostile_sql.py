@@ -33,7 +33,8 @@ REFUSED = {
     "parquet by path": ("SELECT * FROM parquet.`/etc/passwd`", "reads files by path"),
     "text by path": ("SELECT * FROM text.`file:///etc/passwd`", "reads files by path"),
     "csv by path in a join": ("SELECT * FROM orders JOIN CSV.`/etc/passwd` USING (id)", "reads files by path"),
-    "an Iceberg table by path": ("SELECT * FROM iceberg.`s3://salaries/t`", "reads files by path"),
+    "an Iceberg table by path": ("SELECT * FROM iceberg.`s3://salaries/t`", "outside of this catalog's folders"),
+    "a link out of the warehouse": ("SELECT * FROM iceberg.`/etc/../etc`", "leads out of its folder"),
     "read_files": ("SELECT * FROM read_files('/etc/passwd')", "the table function read_files"),
     "an XML schema by path": (
         "SELECT from_xml(region, 'a int', map('rowValidationXSDPath', '/etc/passwd')) FROM orders",
@@ -73,7 +74,7 @@ REFUSED = {
     "EXECUTE IMMEDIATE": ("EXECUTE IMMEDIATE 'DROP TABLE t'", "not a query"),
     "names that are computed": ("SELECT * FROM IDENTIFIER('lake.sales.' || 'orders')", "hides the name"),
     # queries that cannot be pinned
-    "time travel": ("SELECT * FROM orders VERSION AS OF 1", "time travel"),
+    "time travel to another state each time": ("SELECT * FROM orders TIMESTAMP AS OF now()", "time travel can be"),
     "itself": (f"SELECT * FROM {VIEW}", "cycle"),
     "10 MiB": ("SELECT '" + "x" * 10_485_760 + "'", "at most 1048576"),
     "500 levels": ("SELECT " + "(" * 500 + "1" + ")" * 500, "nested too deeply"),

@@ -1,0 +1,288 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Base tables that are not a catalog's current table: by path, by branch and tag, and at one snapshot for good."""
+
+from __future__ import annotations
+
+import gzip
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+
+from airflow_mv.errors import BaseTableNotFoundError, InvalidMetadataError, InvalidQueryError, PinError
+from airflow_mv.freshness.observe import observe
+from airflow_mv.freshness.pending_changes import PendingCriteria, find_pending_changes
+from airflow_mv.freshness.state import State
+from airflow_mv.freshness.status import status
+from airflow_mv.refresh import RefreshOptions
+from airflow_mv.refresh.pins import pin_base_tables, restore
+from airflow_mv.spec.identifiers import Identifier
+from tests.branches import create_branch
+from tests.builders import Lake, lake, orders
+
+ALL = "SELECT id, region FROM "
+VIEW = "sales.daily"
+
+
+@pytest.fixture
+def home(sqlite_uri: str, warehouse: Path) -> Iterator[Lake]:
+    with lake(sqlite_uri, warehouse) as found:
+        found.table()
+        yield found
+
+
+def ids(home: Lake, view: str = VIEW) -> list[int]:
+    return sorted(row["id"] for row in home.read(view))
+
+
+def folder(home: Lake) -> Path:
+    return Path(urlsplit(home.load().location()).path)
+
+
+def state(home: Lake) -> State:
+    return status(home.catalog, VIEW).state
+
+
+def as_hadoop(home: Lake, suffix: str = ".metadata.json", *, hint: str | None = "{}") -> None:
+    """Give the table's folder the files that a table without a catalog has: ``v<n>`` and the hint."""
+    metadata, current = folder(home) / "metadata", Path(urlsplit(home.load().metadata_location).path)
+    version = len(list(metadata.glob("v[0-9]*"))) + 1
+    data = current.read_bytes()
+    (metadata / f"v{version}{suffix}").write_bytes(gzip.compress(data) if "gz" in suffix else data)
+    if hint is not None:
+        (metadata / "version-hint.text").write_text(hint.format(version))
+
+
+# -- by path -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("written", ["iceberg.`{}`", "ICEBERG.`{}/`", "`iceberg`.`file://{}` AS t"])
+def test_a_table_is_read_by_its_folder(home: Lake, written: str) -> None:
+    """Its record has its own type and its folder, and its name as in the SQL."""
+    home.view(sql=ALL + written.format(folder(home)))
+    home.refresh()
+    assert (ids(home), state(home)) == ([1, 2, 3], State.FRESH)
+    (table,) = home.storage(VIEW).record.base_tables  # type: ignore[union-attr]
+    assert table.type == "iceberg-filesystem"
+    assert f"iceberg.`{table.location}`" == table.identifier
+    assert table.location in written.format(folder(home))
+    home.append((4, "east", 1))
+    assert state(home) == State.STALE
+    home.refresh()
+    assert (ids(home), state(home)) == ([1, 2, 3, 4], State.FRESH)
+
+
+@pytest.mark.parametrize("suffix", [".metadata.json", ".gz.metadata.json"])
+def test_the_hint_names_the_current_metadata_file(home: Lake, suffix: str) -> None:
+    """A hint may be behind by some commits; a file with a higher number but without a catalog is not looked for."""
+    as_hadoop(home, suffix)
+    home.append((4, "east", 1))  # only the catalog knows it
+    home.view(sql=f"{ALL}iceberg.`{folder(home)}`")
+    home.refresh()
+    assert ids(home) == [1, 2, 3]
+    as_hadoop(home, suffix, hint="1")
+    assert state(home) == State.STALE
+    home.refresh()
+    assert ids(home) == [1, 2, 3, 4]
+
+
+def test_the_hint_may_be_the_name_of_a_file(home: Lake) -> None:
+    """Some writers put the whole name into it."""
+    before = home.load().metadata_location.rpartition("/")[2]
+    home.append((4, "east", 1))
+    (folder(home) / "metadata" / "version-hint.text").write_text(before.removesuffix(".metadata.json") + "\n")
+    home.view(sql=f"{ALL}iceberg.`{folder(home)}`")
+    home.refresh()
+    assert ids(home) == [1, 2, 3]
+
+
+def test_two_files_with_the_highest_number_are_not_guessed_between(home: Lake) -> None:
+    """One of them is of a commit that failed."""
+    home.view(sql=f"{ALL}iceberg.`{folder(home)}`")
+    current = Path(urlsplit(home.load().metadata_location).path)
+    shutil.copy(current, current.with_name(f"{current.name[:5]}-other.metadata.json"))
+    with pytest.raises(InvalidMetadataError, match=r"base table iceberg\.`.*2 metadata files have the highest number"):
+        home.refresh()
+
+
+def test_a_folder_without_a_table_is_an_unreadable_base_table(home: Lake) -> None:
+    """Never fresh, and no job is started."""
+    home.view(sql=f"{ALL}iceberg.`{folder(home)}`")
+    home.refresh()
+    shutil.move(folder(home), folder(home).with_name("elsewhere"))
+    assert state(home) == State.UNKNOWN
+    with pytest.raises(BaseTableNotFoundError, match="no metadata file is in"):
+        home.refresh()
+
+
+def test_i19_a_table_outside_of_the_allowed_folders_is_refused(home: Lake, tmp_path: Path) -> None:
+    """Neither by its path nor by the folder that its metadata names, also through a link."""
+    outside = tmp_path / "outside"
+    shutil.copytree(folder(home), outside / "orders")
+    link = folder(home).parent / "link"
+    link.symlink_to(outside / "orders")
+    for path in (outside / "orders", link):
+        with pytest.raises(
+            InvalidMetadataError, match=r"base table iceberg.*, path: .* outside of this catalog's folders"
+        ):
+            home.view(sql=f"{ALL}iceberg.`{path}`")
+    home.catalog.properties["airflow-mv.allowed-locations"] = str(outside)
+    home.view(sql=f"{ALL}iceberg.`{outside / 'orders'}`")
+    home.catalog.properties["warehouse"] = "file:///nowhere"
+    with pytest.raises(InvalidMetadataError, match=r"field 'location': .* outside of this catalog's folders"):
+        home.catalog.locate([Identifier.parse(f"iceberg.`{outside / 'orders'}`")])
+
+
+def test_pins_and_pending_changes_know_tables_by_path(home: Lake) -> None:
+    """A run reads what it has pinned; a wait may name the table by its path."""
+    name = f"iceberg.`{folder(home)}`"
+    view = home.view(sql=ALL + name)
+    home.refresh()
+    home.append((4, "east", 1))
+    found = find_pending_changes(home.catalog, view, PendingCriteria(tables=(name,)))
+    assert found is not None
+    assert [change.identifier for change in found.changes] == [name]
+    run = pin_base_tables(home.catalog, [view])
+    home.append((5, "east", 1))
+    pins = restore(home.catalog, view, run)
+    home.refresh(pins=pins)
+    assert ids(home) == [1, 2, 3, 4]
+    home.expire(int(run.base_tables[name].snapshot_id or 0))
+    with pytest.raises(PinError, match="has expired since"):
+        restore(home.catalog, view, run)
+
+
+# -- branches and tags -------------------------------------------------------------------------
+
+
+def branch(home: Lake, name: str, *rows: tuple[int, str, int]) -> None:
+    """Add rows to a branch, which is made of the current snapshot first."""
+    table = home.load()
+    if name not in table.refs():
+        create_branch(table, name, home.head())
+    home.load().append(orders(rows), branch=name)
+
+
+@pytest.mark.parametrize(
+    "written", ["lake.sales.orders.branch_audit", "orders VERSION AS OF 'audit'", "iceberg.`{}`.tag_audit x"]
+)
+def test_the_snapshot_of_a_branch_decides(home: Lake, written: str) -> None:
+    """Commits to other branches do not make the view stale."""
+    branch(home, "audit", (4, "east", 1))
+    home.view(sql=ALL + written.format(folder(home)))
+    home.refresh()
+    assert ids(home) == [1, 2, 3, 4]
+    home.append((9, "main", 1))
+    assert state(home) == State.FRESH
+    branch(home, "audit", (5, "east", 1))
+    (change,) = observe(home.catalog, VIEW).freshness.base_tables
+    assert (change.changed, change.range.snapshots, change.range.only_appends) == (True, 1, True)
+    home.refresh()
+    assert (ids(home), state(home)) == ([1, 2, 3, 4, 5], State.FRESH)
+
+
+def test_a_branch_is_read_as_of_a_time_by_its_own_history(home: Lake) -> None:
+    """The table's log is of its main branch."""
+    branch(home, "audit", (4, "east", 1))
+    time.sleep(0.01)
+    moment = datetime.now(UTC)
+    time.sleep(0.01)
+    branch(home, "audit", (5, "east", 1))
+    home.append((9, "main", 1))
+    home.view(sql=f"{ALL}orders VERSION AS OF 'audit'")
+    home.refresh(options=RefreshOptions(as_of=moment))
+    assert ids(home) == [1, 2, 3, 4]
+
+
+def test_a_table_may_be_read_beside_its_own_branch(home: Lake) -> None:
+    """Columns are named by the table's name, as Spark does; both states are recorded."""
+    branch(home, "audit", (4, "east", 1))
+    sql = "SELECT orders.id, orders.region FROM orders VERSION AS OF 'audit' EXCEPT ALL SELECT id, region FROM orders"
+    home.view(sql=sql)
+    home.refresh()
+    assert ids(home) == [4]
+    assert [item.identifier for item in home.storage(VIEW).record.base_tables] == [  # type: ignore[union-attr]
+        "lake.sales.orders", "lake.sales.orders.tag_audit",
+    ]  # fmt: skip
+
+
+def test_a_missing_branch_is_named_and_the_view_is_not_fresh(home: Lake) -> None:
+    """The error lists the branches that exist."""
+    with pytest.raises(BaseTableNotFoundError, match=r"no branch or tag 'audit'; it has: main"):
+        home.view(sql=f"{ALL}orders VERSION AS OF 'audit'")
+
+
+def test_a_table_with_a_name_like_a_branch_stays_a_table(home: Lake) -> None:
+    """Spark looks for the table first. A name with both meanings is refused."""
+    home.iceberg.create_namespace("sales.deep")
+    table = home.iceberg.create_table("sales.deep.branch_office", schema=home.load().schema())
+    table.append(orders([(7, "x", 1)]))
+    home.view(sql=f"{ALL}lake.sales.deep.branch_office")
+    home.refresh()
+    assert ids(home) == [7]
+    home.iceberg.create_table("sales.deep", schema=home.load().schema())
+    with pytest.raises(InvalidQueryError, match="rename one of them"):
+        home.refresh()
+
+
+def test_a_state_of_a_view_is_refused(home: Lake) -> None:
+    """Only tables have snapshots."""
+    home.view()
+    with pytest.raises(InvalidQueryError, match="only tables have snapshots"):
+        home.view("other", f"SELECT region FROM {VIEW} VERSION AS OF 'x'")
+
+
+# -- one snapshot, for good --------------------------------------------------------------------
+
+
+def by_id(home: Lake) -> str:
+    return f"orders VERSION AS OF {home.head()}"
+
+
+def by_time(home: Lake) -> str:
+    moment = home.load().metadata.snapshots[-1].timestamp_ms
+    shown = datetime.fromtimestamp(moment / 1000, UTC).isoformat(sep=" ", timespec="milliseconds")
+    return f"orders TIMESTAMP AS OF '{shown.removesuffix('+00:00')}'"
+
+
+def by_name(home: Lake) -> str:
+    return f"lake.sales.orders.snapshot_id_{home.head()}"
+
+
+@pytest.mark.parametrize("pinned", [by_id, by_time, by_name])
+def test_a_pinned_table_never_makes_the_view_stale(home: Lake, pinned: Callable[[Lake], str]) -> None:
+    """Nor does a refresh as of another time read another state of it."""
+    home.table("more", rows=[(20, "x", 1)])
+    home.view(sql=f"{ALL}{pinned(home)} UNION ALL {ALL}more")
+    home.refresh()
+    home.append((4, "east", 1))
+    assert state(home) == State.FRESH
+    home.append((21, "x", 1), name="more")
+    home.refresh(options=RefreshOptions(as_of=datetime.now(UTC) - timedelta(milliseconds=1)))
+    assert ids(home) == [1, 2, 3, 20, 21]
+    changes = {item.identifier: item for item in observe(home.catalog, VIEW).freshness.base_tables}
+    assert not any(change.moved for change in changes.values())
+
+
+@pytest.mark.parametrize("pinned", [by_id, by_time])
+def test_an_expired_pinned_snapshot_is_a_clear_error(home: Lake, pinned: Callable[[Lake], str]) -> None:
+    """The state names the snapshot or the time, and is not fresh."""
+    home.view(sql=ALL + pinned(home))
+    home.refresh()
+    old = home.head()
+    home.append((4, "east", 1))
+    home.expire(old)
+    found = status(home.catalog, VIEW)
+    assert found.state == State.UNKNOWN
+    with pytest.raises(BaseTableNotFoundError, match=r"lake\.sales\.orders .*(expired|no snapshot as of)"):
+        home.refresh()
+
+
+def test_a_time_in_the_future_would_not_be_for_good(home: Lake) -> None:
+    """Its state is not known yet."""
+    with pytest.raises(BaseTableNotFoundError, match=r"2999-01-01T00:00:00.*is in the future"):
+        home.view(sql=f"{ALL}orders TIMESTAMP AS OF '2999-01-01'")
