@@ -28,6 +28,7 @@ from airflow_mv.cli.context import (
     sparked,
     split_namespace,
     stager_for,
+    visible,
     with_checks,
     with_interval,
     with_pins,
@@ -37,7 +38,12 @@ from airflow_mv.errors import ConfigurationError
 from airflow_mv.version import __version__
 
 if TYPE_CHECKING:
+    from airflow_mv.catalog import LoadedView, MaterializedViewCatalog
     from airflow_mv.refresh import RefreshOptions
+    from airflow_mv.refresh.create import Definition
+    from airflow_mv.refresh.define import OnChange
+    from airflow_mv.refresh.stagers import InProcessStager
+    from airflow_mv.spec.identifiers import Identifier
     from airflow_mv.spec.interval import Span
 
 _STALE = 3
@@ -57,9 +63,15 @@ def main() -> None:
 @click.argument("view")
 @click.option("--sql", help="The query. Without it, the plain view of this name becomes a materialized one.")
 @click.option("--sql-file", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="A file with the query.")
-@click.option("--refresh-strategy", type=click.Choice(["full", "incremental"]), default="full", show_default=True)
-@click.option("--allow-stale-data", is_flag=True, help="Allow reads of stale rows.")
-@click.option("--time-travel", is_flag=True, help="Keep every refresh in the history, with its rows.")
+@click.option(
+    "--refresh-strategy",
+    type=click.Choice(["full", "incremental"]),
+    help="How the rows are refreshed; a new view is full by default.",
+)
+@click.option("--allow-stale-data/--no-stale-data", default=None, help="Whether stale rows may be read.")
+@click.option(
+    "--time-travel/--no-time-travel", default=None, help="Whether every refresh stays in the history, with its rows."
+)
 @click.option(
     "--partition-by",
     multiple=True,
@@ -92,7 +104,17 @@ def main() -> None:
     "view's name and __storage.",
 )
 @click.option("--property", "properties", multiple=True, metavar="K=V", help="View property.")
-@click.option("--replace", is_flag=True, help="Give an existing materialized view this definition.")
+@click.option(
+    "--replace",
+    is_flag=True,
+    help="Give an existing materialized view this definition. What is not named stays. The query is analysed again.",
+)
+@click.option(
+    "--on-change",
+    type=click.Choice(["apply", "rebuild", "fail"]),
+    help="Compare the definition with an existing view. apply: change settings, properties and checks, and refuse what "
+    "needs a recompute of all rows; rebuild: apply everything; fail: refuse every difference.",
+)
 @click.option("--adopt", is_flag=True, help="Make the existing table of this name the view; it must fit the query.")
 @click.option("--refresh", "and_refresh", is_flag=True, help="Refresh the view at once.")
 @sparked
@@ -104,7 +126,6 @@ def create(
     sql: str | None,
     sql_file: Path | None,
     properties: tuple[str, ...],
-    replace: bool,
     and_refresh: bool,
     master: str | None,
     remote: str | None,
@@ -115,33 +136,53 @@ def create(
     """Create a materialized view."""
     from airflow_mv.freshness.status import how_to_read
     from airflow_mv.freshness.status import status as view_status
-    from airflow_mv.refresh.adopt import adopt as adopt_table
     from airflow_mv.refresh.create import Definition
-    from airflow_mv.refresh.create import create as create_view
     from airflow_mv.refresh.run import refresh as refresh_views
     from airflow_mv.sql.translation import texts_of
 
     if sql and sql_file:
         raise click.UsageError("--sql and --sql-file exclude each other")
-    if (adopts := definition.pop("adopt")) and replace:
-        raise click.UsageError("--adopt and --replace exclude each other")
+    how_to_define = {name: definition.pop(name) for name in ("adopt", "replace", "on_change")}
     text = sql_file.read_text(encoding="utf-8") if sql_file else sql
+    definition["checks"] = definition["checks"] or None
     wanted = Definition(sql=text, properties=dict(_pair(item) for item in properties), **definition)
     catalog, (identifier,) = open_catalog([view], conn_id)
     stager = stager_for(catalog, master, remote)
-    if adopts:
-        created = adopt_table(catalog, identifier, wanted, stager=stager)
-    else:
-        created = create_view(catalog, identifier, wanted, stager=stager, replace=replace)
+    created, lines = _defined(catalog, identifier, wanted, stager, **how_to_define)
     results = refresh_views(catalog, [identifier], stager=stager) if and_refresh else []
     if as_json:
         print_json(results[0].to_dict() if results else view_status(catalog, identifier).to_dict())
         return
-    done = "adopted" if adopts else "created"
-    out.print(f"{done} {identifier}\n{how_to_read(created, catalog.load_storage(created))}", markup=False)
+    for line in (*lines, how_to_read(created, catalog.load_storage(created))):
+        out.print(visible(line), markup=False)
     render.texts(texts_of(created.metadata, view=str(identifier)))
     for result in results:
         render.result(result.to_dict())
+
+
+def _defined(
+    catalog: MaterializedViewCatalog,
+    view: Identifier,
+    definition: Definition,
+    stager: InProcessStager,
+    *,
+    adopt: bool,
+    replace: bool,
+    on_change: OnChange | None,
+) -> tuple[LoadedView, list[str]]:
+    """Create, adopt, compare or replace a view; return it, and what was done."""
+    from airflow_mv.refresh import adopt as adoption
+    from airflow_mv.refresh import create as creation
+    from airflow_mv.refresh import define as comparison
+
+    if replace and (adopt or on_change):
+        raise click.UsageError(f"--replace and {'--adopt' if adopt else '--on-change'} exclude each other")
+    if on_change:
+        done = comparison.define(catalog, view, definition, stager=stager, on_change=on_change, adopt=adopt)
+        return done.view, done.lines
+    if adopt:
+        return adoption.adopt(catalog, view, definition, stager=stager), [f"adopted {view}"]
+    return creation.create(catalog, view, definition, stager=stager, replace=replace), [f"created {view}"]
 
 
 @main.command()

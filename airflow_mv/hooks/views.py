@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from airflow_mv.freshness.status import ViewStatus
     from airflow_mv.maintenance.convert import Conversion
     from airflow_mv.refresh import Pins, RefreshOptions
+    from airflow_mv.refresh.define import Defined, OnChange
     from airflow_mv.refresh.plan import RefreshPlan, RefreshResult
     from airflow_mv.refresh.read import ReadResult
     from airflow_mv.refresh.stagers import InProcessStager
@@ -200,6 +201,25 @@ class MaterializedViewHook(BaseHook):
         from airflow_mv.refresh.run import publish
 
         return publish(self.catalog_for(str(plan.view)), plan, outcome)
+
+    def define(self, view: str, sql: str | None, *, on_change: OnChange = "apply", **definition: Any) -> Defined:
+        """Create a view, or give an existing one this definition; see :func:`airflow_mv.refresh.define.define`.
+
+        Args:
+            view: The view.
+            sql: The query; ``None`` keeps that of the existing view.
+            on_change: ``apply``, ``rebuild`` or ``fail``: what happens if the view exists with another definition.
+            **definition: As for :class:`airflow_mv.operators.CreateMaterializedViewOperator`, such as ``time_travel``.
+
+        Raises:
+            AlreadyExistsError: A difference is refused; the message lists all of them. Nothing was changed.
+        """
+        from airflow_mv.refresh.create import Definition
+        from airflow_mv.refresh.define import define
+
+        wanted = Definition(sql, **definition)
+        with closing(_Lazy(self, view)) as stager:
+            return define(self.catalog_for(view), self.identify(view), wanted, stager=stager, on_change=on_change)
 
     def adopt(self, view: str, sql: str, **definition: Any) -> LoadedView:
         """Make the existing table of a name a materialized view of a query. Its first refresh replaces the rows.

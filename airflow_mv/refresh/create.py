@@ -89,13 +89,14 @@ class Definition:
 
     Args:
         sql: The query; ``None`` keeps the query of the existing plain view.
-        refresh_strategy: The stored ``refresh-strategy``.
-        allow_stale_data: Whether stale rows may be read.
-        time_travel: Whether each refresh stays in the history, with its own tagged snapshot.
+        refresh_strategy: The stored ``refresh-strategy``; ``None``: that of the view, or ``full`` for a new one.
+        allow_stale_data: Whether stale rows may be read; ``None``: as the view has it, or ``False`` for a new one.
+        time_travel: Whether each refresh stays in the history, with its own tagged snapshot; ``None``: likewise.
         partition_by: Partition transforms of the storage table, e.g. ``days(ts)``. A view that is replaced gets them
             with the next recomputed rows; without any it keeps its partitioning.
         properties: More view properties.
-        checks: The view's own checks, which the rows of every refresh must pass before they are published.
+        checks: The view's own checks, which the rows of every refresh must pass before they are published; ``None``:
+            those that the view has.
         layout: ``pointed``: the view names the storage table's metadata file. ``registered``: the storage table is
             a table of the catalog, for any engine to read by its name. ``table``: the view itself is a table of the
             catalog, which any engine reads by the view's name. ``None``: the catalog's preferred layout.
@@ -107,13 +108,13 @@ class Definition:
     """
 
     sql: str | None
-    refresh_strategy: Literal["full", "incremental"] = "full"
-    allow_stale_data: bool = False
-    time_travel: bool = False
+    refresh_strategy: Literal["full", "incremental"] | None = None
+    allow_stale_data: bool | None = None
+    time_travel: bool | None = None
     partition_by: Sequence[str] = ()
     properties: Mapping[str, str] = field(default_factory=dict)
     layout: Layout | None = None
-    checks: Sequence[Check] = ()
+    checks: Sequence[Check] | None = None
     dialects: Sequence[str] = ()
     transpile: bool = False
     storage_name: str | None = None
@@ -127,22 +128,29 @@ class Definition:
         return self._settings(view.materialized.storage_table_location, view.settings)
 
     def _settings(self, storage_table_location: str, kept: ViewSettings | None) -> dict[str, str]:
+        named = {"allow-stale-data": self.allow_stale_data, "refresh-strategy": self.refresh_strategy}
         document = {
             **(kept.document() if kept else {}),
             "storage-table-location": storage_table_location,
-            "allow-stale-data": self.allow_stale_data,
-            "refresh-strategy": self.refresh_strategy,
+            **{key: value for key, value in named.items() if value is not None},
         }
         settings = ViewSettings.read(document, source=PROPERTY)
-        travel = {TIME_TRAVEL_PROPERTY: "true" if self.time_travel else "false"}
+        travel = {} if self.time_travel is None else {TIME_TRAVEL_PROPERTY: "true" if self.time_travel else "false"}
         return {**self.given_properties, PROPERTY: property_text(settings), **travel}
 
     @property
     def given_properties(self) -> dict[str, str]:
         """The requested properties, including the checks."""
-        checks = (*stored_checks(self.properties, view="to be created"), *self.checks)
+        checks = self.given_checks
         dialects = {DIALECTS_PROPERTY: ",".join(known_dialects(self.dialects))} if self.dialects else {}
-        return {**self.properties, **({CHECKS_PROPERTY: property_of(checks)} if checks else {}), **dialects}
+        return {**self.properties, **({} if checks is None else {CHECKS_PROPERTY: property_of(checks)}), **dialects}
+
+    @property
+    def given_checks(self) -> tuple[Check, ...] | None:
+        """The requested checks, as an option and as a property; ``None`` if there are neither."""
+        if self.checks is None and CHECKS_PROPERTY not in self.properties:
+            return None
+        return (*stored_checks(self.properties, view="to be created"), *(self.checks or ()))
 
     def texts(self, sql: str, view: Identifier, existing: LoadedView | None = None) -> dict[str, str]:
         """Return a query in each dialect in which it is stored.
@@ -213,15 +221,12 @@ def create(
             layout.
     """
     identifier = catalog.identify(view)
-    history_limits({**definition.properties, TIME_TRAVEL_PROPERTY: "true"}, view=str(identifier))
     existing = catalog.load(identifier) if catalog.exists(identifier) else None
     effects = effects or Effects()
-    definition = dataclasses.replace(definition, layout=definition.layout_for(catalog, existing))
-    _check_storage_name(identifier, definition)
+    definition = possible(catalog, identifier, existing, definition)
     if existing is None:
         return _create_new(catalog, identifier, definition, stager, effects)
     catalog.folders_of(existing)
-    require_storage_name(catalog, existing, definition.storage_name)
     definition = dataclasses.replace(definition, storage_name=definition.storage_name or _kept_name(existing))
     definition = _translating(definition, existing)
     if definition.sql is None and existing.settings is None:
@@ -241,6 +246,55 @@ def create(
             f"a view {identifier} exists already; replace it with --replace, or choose another name"
         )
     return _redefine(catalog, existing, definition, stager, effects)
+
+
+def possible(
+    catalog: MaterializedViewCatalog, view: Identifier, existing: LoadedView | None, definition: Definition
+) -> Definition:
+    """Return a definition with its layout.
+
+    Args:
+        catalog: Where the view is, or will be.
+        view: Its name.
+        existing: The view, if it exists.
+        definition: Its definition.
+
+    Raises:
+        ConfigurationError: A setting is wrong.
+        UnsupportedError: The catalog does not support the layout, or the view has another one, or its storage table has
+            another name.
+    """
+    history_limits({**definition.properties, TIME_TRAVEL_PROPERTY: "true"}, view=str(view))
+    definition = dataclasses.replace(definition, layout=definition.layout_for(catalog, existing))
+    _check_storage_name(view, definition)
+    if existing is not None:
+        _require_storage_name(catalog, existing, definition.storage_name)
+    return definition
+
+
+def change_settings(
+    catalog: MaterializedViewCatalog,
+    existing: LoadedView,
+    definition: Definition,
+    effects: Effects | None = None,
+) -> LoadedView:
+    """Give a materialized view the settings, properties and checks of a definition. Query and rows stay; no Spark runs.
+
+    Args:
+        catalog: Where the view is.
+        existing: The view.
+        definition: Its query, dialects and partitioning are not considered.
+        effects: Clock, sleep and jitter.
+
+    Raises:
+        ConfigurationError, InvalidQueryError: A setting or check is wrong.
+        UnsupportedError: The view has another layout, or another storage table.
+        CommitConflictError, CommitStateUnknownError: See :func:`airflow_mv.publish.protocol.commit`.
+    """
+    view = existing.identifier
+    definition = possible(catalog, view, existing, definition)
+    require_fitting(definition.given_properties, view=str(view), columns=existing.metadata.schema_.names)
+    return _NewProperties(catalog, existing, definition, effects or Effects()).publish()
 
 
 def _translating(definition: Definition, existing: LoadedView) -> Definition:
@@ -412,7 +466,7 @@ def _check_storage_name(view: Identifier, definition: Definition) -> None:
         )
 
 
-def require_storage_name(catalog: MaterializedViewCatalog, view: LoadedView, name: str | None) -> None:
+def _require_storage_name(catalog: MaterializedViewCatalog, view: LoadedView, name: str | None) -> None:
     """Check that a view's storage table has the chosen name, unless there is no storage table.
 
     Raises:

@@ -48,6 +48,19 @@ PARTITIONING_PROPERTY = "airflow-mv.partitioning"
 
 #: View property of an adopted table: its last sequence number before the adoption. What has no later one is not ours.
 ADOPTED_PROPERTY = "airflow-mv.adopted"
+#: Properties of a view that only this package writes.
+OWN_PROPERTIES = frozenset(
+    {
+        STORAGE_TABLE_PROPERTY,
+        STORAGE_TABLE_UUID_PROPERTY,
+        CREATION_ID_PROPERTY,
+        STORAGE_OF_PROPERTY,
+        DEFINITION_PROPERTY,
+        DEFINITION_ID_PROPERTY,
+        PARTITIONING_PROPERTY,
+        ADOPTED_PROPERTY,
+    }
+)
 #: The tag on the rows that an adopted table had before.
 ADOPTED_TAG = "airflow_mv_adopted"
 

@@ -238,20 +238,27 @@ def test_an_error_that_no_retry_can_fix_fails_at_once_and_says_what_to_do(mistak
     assert ("undefined" in message) or mistaken.log.count(message) == 1
 
 
-def test_a_view_that_exists_with_another_query_is_refused_or_replaced(airflow: Airflow, sales: Lake) -> None:
-    """A changed DAG must not redefine a view that others read, unless replace is set; nor rename its storage table."""
+def test_a_definition_that_changed_in_a_dag_file_is_compared_as_a_whole(airflow: Airflow, sales: Lake) -> None:
+    """A recompute must be asked for, settings are applied, and the log says what is kept."""
     sales.view()
-    sales.view("kept", QUERY, layout="registered", storage_name="rows")
+    sales.view("kept", QUERY, layout="registered", storage_name="rows", refresh_strategy="incremental")
     run = airflow.run(f"""
         CreateMaterializedViewOperator(task_id="create", view="{VIEW}", sql="SELECT 1 AS one", retries=2)
         options = dict(view="lake.sales.kept", sql='''{QUERY}''', retries=2)
-        CreateMaterializedViewOperator(task_id="same", storage_name="rows", **options)
-        CreateMaterializedViewOperator(task_id="other", storage_name="others", **options)
+        same = CreateMaterializedViewOperator(task_id="same", storage_name="rows", on_change="fail", **options)
+        other = CreateMaterializedViewOperator(task_id="other", storage_name="others", **options)
+        changed = CreateMaterializedViewOperator(task_id="changed", checks=["orders > 0"], **options)
+        same >> changed
     """)
 
-    assert run.states == {"create": "failed", "same": "success", "other": "failed"}
-    assert "AlreadyExistsError: view lake.sales.daily exists with another query; set replace=True" in run.log
+    assert run.states == {"create": "failed", "same": "success", "other": "failed", "changed": "success"}
+    assert (
+        "AlreadyExistsError: view lake.sales.daily exists with another definition, and on_change is 'apply'" in run.log
+    )
+    assert "kept, because the definition does not name it: refresh strategy (incremental)" in run.log
     assert "UnsupportedError: view lake.sales.kept: its storage table is lake.sales.rows and keeps its name" in run.log
+    assert "changed: checks: none → orders > 0" in run.log
+    assert "orders > 0" in sales.catalog.load("sales.kept").metadata.properties["airflow-mv.checks"]
 
 
 def test_views_may_come_from_task_mapping_and_templates(airflow: Airflow, daily: Lake) -> None:

@@ -232,6 +232,13 @@ def test_create_accepts_every_documented_option(lake: Lake) -> None:
     same = call("create", lake("daily"), "--sql", sql.replace("sum", "max"), "--replace")
     assert lake.view("daily").metadata.current_version_id == 2
     assert f"stored rows of {lake('daily')}: `airflow-mv read {lake('daily')}`" in " ".join(same.stdout.split())
+    assert lake.view("daily").materialized.allow_stale_data  # what is not named stays
+
+    compared = ("create", lake("daily"), "--sql", sql.replace("sum", "max"), "--no-stale-data", "--on-change")
+    assert "allow stale data: true → false. Nothing was changed" in call(*compared, "fail").error
+    assert "changed: allow stale data: true → false" in call(*compared, "apply").stdout
+    assert lake.view("daily").materialized.allow_stale_data is False
+    assert call(*compared, "apply", "--replace").code == 2
 
 
 def test_history_read_and_show_return_what_is_stored(shop: Lake) -> None:

@@ -14,7 +14,10 @@ from pyiceberg.table import StaticTable
 import airflow_mv
 from airflow_mv.catalog import Layout
 from airflow_mv.catalog.files import MetadataFiles
+from airflow_mv.errors import AlreadyExistsError
 from airflow_mv.freshness.status import how_to_read
+from airflow_mv.refresh.create import Definition
+from airflow_mv.refresh.define import define
 from airflow_mv.refresh.read import read_arrow, readable
 from airflow_mv.spec.materialized_view import PROPERTY
 from airflow_mv.spec.stored import decode
@@ -288,7 +291,7 @@ def test_engines_read_a_view_that_is_a_table_by_its_name_before_and_after_a_chan
 
 @pytest.mark.parametrize("layout", ["pointed", "registered"])
 def test_a_replaced_view_gets_its_partitioning_with_the_next_rows(lake: Lake, layout: str) -> None:
-    """The query is the same. If no partitioning is given, the view keeps what it has."""
+    """The query is the same. If no partitioning is given, the view keeps what it has; a comparison knows it."""
     lake.table("orders", "day int, amount int", "(1, 10), (1, 20), (2, 30)")
     lake.create("daily", DAILY, layout=layout, partition_by=["day"])
     lake.refresh("daily")
@@ -299,6 +302,10 @@ def test_a_replaced_view_gets_its_partitioning_with_the_next_rows(lake: Lake, la
         stored = StaticTable.from_metadata(lake.catalog.load_storage(lake.view("daily")).location)
         assert [str(field.transform) for field in stored.spec().fields] == ["bucket[2]"]
         assert lake.rows("daily") == [(1, 30), (2, 30), (3, 5)]
+    wanted = Definition(None, partition_by=["BUCKET(02, day)"])
+    assert define(lake.catalog, lake("daily"), wanted, stager=lake.stager, on_change="fail").action == "unchanged"
+    with pytest.raises(AlreadyExistsError, match=r"partitioning: bucket\(2, `day`\) → `day`\. Nothing was changed"):
+        define(lake.catalog, lake("daily"), Definition(None, partition_by=["day"]), stager=lake.stager)
 
 
 def test_a_view_that_is_a_table_is_refreshed_incrementally(lake: Lake) -> None:

@@ -1,0 +1,257 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Make a view what a definition says: create it, or compare the definition with the existing view."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from itertools import takewhile
+from typing import Literal
+
+from airflow_mv.catalog import LoadedView, MaterializedViewCatalog
+from airflow_mv.checks import CHECKS_PROPERTY, Check, property_of, stored_checks
+from airflow_mv.errors import AlreadyExistsError, InvalidMetadataError, NotFoundError
+from airflow_mv.refresh.adopt import adopt as adopt_table
+from airflow_mv.refresh.create import Definition, change_settings, create, possible
+from airflow_mv.refresh.statements import wanted_partitioning
+from airflow_mv.script import Outcome, Script
+from airflow_mv.spec.identifiers import Identifier
+from airflow_mv.spec.materialized_view import OWN_PROPERTIES, PROPERTY, TIME_TRAVEL_PROPERTY
+from airflow_mv.spec.stored import shown
+from airflow_mv.spec.view import DIALECTS_PROPERTY, TRANSPILE_PROPERTY
+from airflow_mv.sql.query import partition_transform
+from airflow_mv.sql.translation import known_dialects, spark_sql
+
+#: What happens if a view exists with another definition.
+OnChange = Literal["apply", "rebuild", "fail"]
+#: Properties that have their own option, or none: a definition that does not name them is no difference.
+_OPTIONS = frozenset({PROPERTY, TIME_TRAVEL_PROPERTY, CHECKS_PROPERTY, DIALECTS_PROPERTY, TRANSPILE_PROPERTY})
+_PREFIX = "airflow-mv."
+#: How much of two queries is shown before the place where they differ.
+_CONTEXT = 20
+
+
+class Effect(StrEnum):
+    """What a difference between a definition and the existing view leads to."""
+
+    METADATA = "metadata"
+    """A change of metadata, which holds at once. The rows stay."""
+    REBUILD = "rebuild"
+    """The next refresh recomputes all rows."""
+    KEPT = "kept"
+    """Nothing: the definition does not name it, so the view keeps it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """One difference between a definition and the existing view.
+
+    Args:
+        field: The option, or the property, that differs.
+        stored: What the view has.
+        wanted: What the definition has; ``None`` if it does not name the field.
+        effect: What the difference leads to.
+    """
+
+    field: str
+    stored: str
+    wanted: str | None
+    effect: Effect
+
+    def __str__(self) -> str:
+        if self.wanted is None:
+            return f"{self.field} ({self.stored})"
+        return f"{self.field}: {self.stored} → {self.wanted}"
+
+    def to_dict(self) -> dict[str, str | None]:
+        """Return the JSON form."""
+        return {"field": self.field, "stored": self.stored, "wanted": self.wanted, "effect": str(self.effect)}
+
+
+@dataclass(frozen=True, slots=True)
+class Defined:
+    """What was done to make a view what a definition says.
+
+    Args:
+        view: The view.
+        action: ``created``, ``adopted``, ``changed`` (metadata only), ``replaced`` or ``unchanged``.
+        differences: All differences that were found before.
+    """
+
+    view: LoadedView
+    action: Literal["created", "adopted", "changed", "replaced", "unchanged"]
+    differences: tuple[Difference, ...] = ()
+
+    @property
+    def lines(self) -> list[str]:
+        """What was done, in sentences."""
+        view = self.view.identifier
+        name = {"unchanged": f"{view} has this definition already"}.get(self.action, f"{self.action} {view}")
+        heads = {
+            Effect.METADATA: "changed",
+            Effect.REBUILD: "the next refresh recomputes all rows, because of",
+            Effect.KEPT: "kept, because the definition does not name it",
+        }
+        found = {effect: [str(item) for item in self.differences if item.effect == effect] for effect in Effect}
+        return [name, *(f"{heads[effect]}: {'; '.join(texts)}" for effect, texts in found.items() if texts)]
+
+
+def define(
+    catalog: MaterializedViewCatalog,
+    view: str | Identifier,
+    definition: Definition,
+    *,
+    stager: Callable[[Script], Outcome],
+    on_change: OnChange = "apply",
+    adopt: bool = False,
+) -> Defined:
+    """Create a view, or give an existing one this definition. Idempotent.
+
+    What the definition does not name stays as it is. Spark runs only for a new view or a rebuild.
+
+    Args:
+        catalog: Where the view is, or will be.
+        view: Its name.
+        definition: The whole definition.
+        stager: Runs the script that finds the query's columns.
+        on_change: What happens if the view exists with another definition. ``apply``: settings, properties and checks
+            are changed; a difference that needs a recompute of all rows is refused. ``rebuild``: all differences are
+            applied, and the next refresh recomputes the rows where needed. ``fail``: every difference is refused.
+        adopt: Make the existing table of this name the view, if it is not a view yet.
+
+    Raises:
+        AlreadyExistsError: A difference is refused; the message lists all of them. Nothing was changed. Or the name is
+            a plain view's.
+        MaterializedViewError: As for :func:`airflow_mv.refresh.create.create`.
+    """
+    identifier = catalog.identify(view)
+    existing = catalog.load(identifier) if catalog.exists(identifier) else None
+    if existing is None:
+        make = adopt_table if adopt else create
+        return Defined(make(catalog, identifier, definition, stager=stager), "adopted" if adopt else "created")
+    if existing.settings is None:
+        if definition.sql is not None:
+            raise AlreadyExistsError(
+                f"{identifier} is a plain view; `airflow-mv create {identifier}` (without --sql) turns it into a "
+                "materialized one"
+            )
+        return Defined(create(catalog, identifier, definition, stager=stager), "changed")
+    possible(catalog, identifier, existing, definition)
+    found = differences(catalog, existing, definition)
+    _require_allowed(identifier, found, on_change)
+    effects = {item.effect for item in found}
+    if Effect.REBUILD in effects:
+        replaced = create(catalog, identifier, definition, stager=stager, replace=True)
+        return Defined(replaced, "replaced", found)
+    if Effect.METADATA in effects:
+        return Defined(change_settings(catalog, existing, definition), "changed", found)
+    return Defined(existing, "unchanged", found)
+
+
+def _require_allowed(view: Identifier, found: Sequence[Difference], on_change: OnChange) -> None:
+    """Refuse differences that must be asked for.
+
+    Raises:
+        AlreadyExistsError: Lists them.
+    """
+    refused = {"apply": (Effect.REBUILD,), "rebuild": (), "fail": (Effect.METADATA, Effect.REBUILD)}[on_change]
+    listed = "; ".join(str(item) for item in found if item.effect in refused)
+    if not listed:
+        return
+    advice = "set on_change to 'rebuild' to apply it, and let the next refresh recompute all rows"
+    if all(item.effect != Effect.REBUILD for item in found):
+        advice = "set on_change to 'apply' to apply it"
+    raise AlreadyExistsError(
+        f"view {view} exists with another definition, and on_change is {on_change!r}: {listed}. Nothing was changed: "
+        f"{advice}, or choose another name"
+    )
+
+
+def differences(
+    catalog: MaterializedViewCatalog, existing: LoadedView, definition: Definition
+) -> tuple[Difference, ...]:
+    """Compare a definition with an existing materialized view. Reads metadata only.
+
+    Args:
+        catalog: Where the view is.
+        existing: The view.
+        definition: What it should be.
+    """
+    return (
+        *_of_query(existing, definition),
+        *_of_partitioning(catalog, existing, definition),
+        *_of_settings(existing, definition),
+        *_of_checks(existing, definition),
+        *_of_properties(existing, definition),
+    )
+
+
+def _of_query(existing: LoadedView, definition: Definition) -> Iterator[Difference]:
+    stored = spark_sql(existing.metadata, view=str(existing.identifier)).strip().rstrip(";").strip()
+    wanted = stored if definition.sql is None else definition.sql.strip().rstrip(";").strip()
+    if wanted != stored:
+        equal = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(stored, wanted, strict=False)))
+        same = max(equal - _CONTEXT, 0)
+        texts = [f"{'…' if same else ''}{shown(' '.join(text[same:].split()))}" for text in (stored, wanted)]
+        yield Difference("query", texts[0], texts[1], Effect.REBUILD)
+    has = existing.metadata.properties.get(DIALECTS_PROPERTY, "")
+    dialects = known_dialects(definition.dialects)
+    if dialects and ",".join(dialects) != has:
+        yield Difference("dialects", has or "none", ",".join(dialects), Effect.REBUILD)
+    elif has and not dialects:
+        yield Difference("dialects", has, None, Effect.KEPT)
+
+
+def _of_partitioning(
+    catalog: MaterializedViewCatalog, existing: LoadedView, definition: Definition
+) -> Iterator[Difference]:
+    try:
+        storage = catalog.load_storage(existing)
+    except (NotFoundError, InvalidMetadataError) as error:
+        yield Difference("storage table", shown(str(error)), "a new one", Effect.REBUILD)
+        return
+    has = wanted_partitioning(existing.identifier, existing.metadata, storage.table)
+    wanted = [partition_transform(text) for text in definition.partition_by]
+    if wanted and [text.casefold() for text in wanted] != [text.casefold() for text in has]:
+        yield Difference("partitioning", ", ".join(has) or "none", ", ".join(wanted), Effect.REBUILD)
+    elif has and not wanted:
+        yield Difference("partitioning", ", ".join(has), None, Effect.KEPT)
+
+
+def _of_settings(existing: LoadedView, definition: Definition) -> Iterator[Difference]:
+    settings = existing.materialized
+    travel = existing.metadata.properties.get(TIME_TRAVEL_PROPERTY) == "true"
+    for name, stored, wanted, default in (
+        ("refresh strategy", settings.refresh_strategy, definition.refresh_strategy, "full"),
+        ("allow stale data", settings.allow_stale_data, definition.allow_stale_data, False),
+        ("time travel", travel, definition.time_travel, False),
+    ):
+        if wanted is not None and wanted != stored:
+            yield Difference(name, str(stored).lower(), str(wanted).lower(), Effect.METADATA)
+        elif wanted is None and stored != default:
+            yield Difference(name, str(stored).lower(), None, Effect.KEPT)
+
+
+def _of_checks(existing: LoadedView, definition: Definition) -> Iterator[Difference]:
+    stored = stored_checks(existing.metadata.properties, view=str(existing.identifier))
+    wanted = definition.given_checks
+    if wanted is not None and property_of(wanted) != property_of(stored):
+        yield Difference("checks", _names(stored), _names(wanted), Effect.METADATA)
+    elif wanted is None and stored:
+        yield Difference("checks", _names(stored), None, Effect.KEPT)
+
+
+def _names(checks: Sequence[Check]) -> str:
+    return ", ".join(shown(check.name) for check in checks) or "none"
+
+
+def _of_properties(existing: LoadedView, definition: Definition) -> Iterator[Difference]:
+    stored, given = existing.metadata.properties, definition.properties
+    for key in sorted(given.keys() - _OPTIONS):
+        if stored.get(key) != given[key]:
+            has = repr(shown(stored[key])) if key in stored else "not set"
+            yield Difference(f"property {key}", has, repr(shown(given[key])), Effect.METADATA)
+    policies = {key for key in stored.keys() - given.keys() - _OPTIONS - OWN_PROPERTIES if key.startswith(_PREFIX)}
+    for key in sorted(policies):
+        yield Difference(f"property {key}", repr(shown(stored[key])), None, Effect.KEPT)

@@ -1,0 +1,124 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A definition is compared as a whole with the existing view: a difference is applied, refused, or kept and said."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from airflow_mv.checks import read_checks
+from airflow_mv.errors import AlreadyExistsError, ConfigurationError, UnsupportedError
+from airflow_mv.freshness.state import State
+from airflow_mv.freshness.status import status
+from airflow_mv.refresh.create import Definition
+from airflow_mv.refresh.define import Defined, Effect, OnChange, define
+from tests.builders import QUERY, Lake
+from tests.contract.support import VIEW
+
+CHECKS = read_checks(["orders > 0"], source="test")
+#: Changes of metadata, one after the other, each with what is said.
+METADATA: dict[str, dict[str, Any]] = {
+    "refresh strategy: full → incremental": {"refresh_strategy": "incremental"},
+    "allow stale data: false → true": {"allow_stale_data": True},
+    "time travel: false → true": {"time_travel": True},
+    "property team: not set → 'sales'": {"properties": {"team": "sales"}},
+    "property team: 'sales' → 'north'": {"properties": {"team": "north"}},
+    "checks: none → orders > 0": {"checks": CHECKS},
+    "checks: orders > 0 → none": {"checks": ()},
+}
+SHORTER = "SELECT region, count(*) AS orders FROM lake.sales.orders GROUP BY region"
+REBUILDS: dict[str, dict[str, Any]] = {
+    "query: …, count(*) AS orders, sum(amount) AS amount FROM lake.sales.orders GROUP BY region → "
+    "…, count(*) AS orders FROM lake.sales.orders GROUP BY region": {"sql": SHORTER},
+    "dialects: none → trino": {"sql": SHORTER, "dialects": ["trino"]},
+}
+
+
+@pytest.fixture
+def home(every_home: Lake) -> Lake:
+    every_home.table()
+    every_home.view()
+    every_home.refresh()
+    return every_home
+
+
+def defined(home: Lake, on_change: OnChange, *, sql: str = QUERY, **definition: Any) -> Defined:
+    return define(home.catalog, VIEW, Definition(sql, **definition), stager=home.stager, on_change=on_change)
+
+
+def refused(home: Lake, on_change: OnChange, **change: Any) -> str:
+    """The message that refuses a change, which leaves the view as it was."""
+    before = home.catalog.load(VIEW)
+    with pytest.raises(AlreadyExistsError) as error:
+        defined(home, on_change, **change)
+    assert home.catalog.load(VIEW) == before
+    return str(error.value)
+
+
+def test_metadata_is_changed_without_spark_unless_the_policy_refuses_it(home: Lake) -> None:
+    calls = len(home.stager.calls)
+    for said, change in METADATA.items():
+        assert f"on_change is 'fail': {said}. Nothing was changed: set on_change to 'apply'" in refused(
+            home, "fail", **change
+        )
+        done = defined(home, "apply", **change)
+        found = [str(item) for item in done.differences if item.effect != Effect.KEPT]
+        assert (done.action, found) == ("changed", [said])
+        assert f"changed: {said}" in done.lines
+        assert defined(home, "fail", **change).action == "unchanged"
+    view = home.catalog.load(VIEW)
+    assert (view.metadata.current_version_id, len(home.stager.calls)) == (1, calls)
+    assert status(home.catalog, VIEW).state == State.FRESH
+    with pytest.raises(ConfigurationError, match="the view has no column 'nothing'"):
+        defined(home, "apply", checks=read_checks(["nothing > 0"], source="test"))
+
+
+def test_a_change_that_needs_a_recompute_must_be_asked_for(home: Lake) -> None:
+    for said, change in REBUILDS.items():
+        for policy in ("apply", "fail"):
+            message = refused(home, policy, **change)
+            assert f"on_change is {policy!r}: {said}. Nothing was changed: set on_change to 'rebuild'" in message
+        done = defined(home, "rebuild", **change)
+        assert (done.action, status(home.catalog, VIEW).state) == ("replaced", State.DEFINITION_CHANGED)
+        assert f"the next refresh recomputes all rows, because of: {said}" in done.lines
+        assert defined(home, "fail", **change).action == "unchanged"
+    home.refresh()
+    assert home.read() == [{"region": "north", "orders": 2}, {"region": "south", "orders": 1}]
+
+
+def test_what_a_definition_does_not_name_is_kept_and_said(every_home: Lake) -> None:
+    every_home.table()
+    named = {"refresh_strategy": "incremental", "allow_stale_data": True, "time_travel": True, "dialects": ["trino"]}
+    every_home.view(**named, checks=CHECKS, properties={"airflow-mv.max-staleness": "1 hour", "owner": "spark"})
+    before = every_home.catalog.load(VIEW)
+    done = define(every_home.catalog, VIEW, Definition(QUERY + ";\n"), stager=every_home.stager, on_change="fail")
+    assert (done.action, done.view, {item.effect for item in done.differences}) == ("unchanged", before, {Effect.KEPT})
+    assert done.lines == [
+        "lake.sales.daily has this definition already",
+        "kept, because the definition does not name it: dialects (trino); refresh strategy (incremental); allow stale "
+        "data (true); time travel (true); checks (orders > 0); property airflow-mv.max-staleness ('1 hour')",
+    ]
+
+
+def test_what_cannot_be_changed_in_place_is_refused(home: Lake) -> None:
+    """A layout is converted, and a name that a plain view has is not taken silently."""
+    other = next(name for name in ("table", "pointed", "registered") if name != home.layout)
+    with pytest.raises(UnsupportedError, match=r"convert|cannot compare and swap|has no views"):
+        defined(home, "rebuild", layout=other)
+    home.plain_view("plain", "SELECT 1 AS id, 'a' AS region, 2 AS amount")
+    with pytest.raises(AlreadyExistsError, match="plain is a plain view"):
+        define(home.catalog, "sales.plain", Definition("SELECT 1 AS one"), stager=home.stager)
+
+
+def test_a_view_without_its_storage_table_gets_another_one_if_that_is_allowed(every_home: Lake) -> None:
+    if every_home.layout != "registered":
+        pytest.skip("only in this layout the storage table can be lost while the view stays")
+    every_home.table()
+    every_home.view()
+    every_home.iceberg.drop_table("sales.daily__storage")
+    with pytest.raises(AlreadyExistsError, match=r"storage table: .* → a new one\. Nothing was changed"):
+        defined(every_home, "apply")
+    defined(every_home, "rebuild")
+    every_home.refresh()
+    assert len(every_home.read()) == 2
