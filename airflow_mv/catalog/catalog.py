@@ -62,7 +62,7 @@ from airflow_mv.errors import (
     ViewNotFoundError,
 )
 from airflow_mv.spec.identifiers import Identifier
-from airflow_mv.spec.materialized_view import parse_settings
+from airflow_mv.spec.materialized_view import DEFINITION_PROPERTY, STORAGE_OF_PROPERTY, parse_settings
 from airflow_mv.spec.stored import decode, whole_number
 from airflow_mv.spec.table import Snapshot, TableMetadata, parse_table, selected
 from airflow_mv.spec.view import ViewMetadata, parse_view
@@ -218,7 +218,9 @@ class MaterializedViewCatalog:
             located = Located("table", location) if location else None
         else:
             located = self._locate_own([identifier]).get(identifier)
-        found = found or self._table_view(identifier, located)
+        if found is None:
+            with repairable(identifier):
+                found = self._table_view(identifier, located)
         if found is None:
             what = f"{identifier} is a table, not a view" if located else f"there is no view {identifier}"
             raise ViewNotFoundError(f"{what} in catalog {self.name!r}")
@@ -227,7 +229,15 @@ class MaterializedViewCatalog:
     def _table_view(self, identifier: Identifier, located: Located | None) -> LoadedView | None:
         """Return the view whose definition a located table holds; ``None`` if it holds none."""
         location, table = self._opened_table(identifier, located)
-        return view_in_table(identifier, location, table) if table is not None else None
+        found = view_in_table(identifier, location, table) if table is not None else None
+        other = table.properties.get(STORAGE_OF_PROPERTY) if table is not None else None
+        if found is None and table is not None and DEFINITION_PROPERTY in table.properties:
+            raise ViewNotFoundError(
+                f"{identifier} is a table, not a view in catalog {self.name!r}: its metadata file {location} was "
+                f"written for the view {other!r}. A renamed view is an ordinary table; if it was not renamed, "
+                f"`airflow-mv repair {identifier}` shows what can be done"
+            )
+        return found
 
     def load_at(self, identifier: Identifier, location: str) -> LoadedView:
         """Load a view's given metadata file."""
@@ -498,8 +508,8 @@ class MaterializedViewCatalog:
         return self._pointers.previous(view) if self._pointers else None
 
     def row(self, name: Identifier) -> Row | None:
-        """Return the row of a table or view in a SQL catalog, ``None`` where there is none."""
-        return self._views.row(name)
+        """Return the entry of a table or view in a SQL catalog or of a table in a metastore; ``None`` for none."""
+        return self._metastore.row(name) if self._metastore is not None else self._views.row(name)
 
     @property
     def has_rows(self) -> bool:
@@ -507,14 +517,16 @@ class MaterializedViewCatalog:
         return self._pointers is not None
 
     def swap_table(self, table: Identifier, base: str, new: str) -> bool:
-        """Change a table's row to another metadata file if it names ``base`` now, in one conditional UPDATE.
+        """Change a table's entry to another metadata file if it names ``base`` now, in one conditional change.
 
         Only for repairs: commits use :meth:`commit_table`.
 
         Raises:
-            UnsupportedError: The catalog is not a database: only its server can change pointers.
-            CommitStateUnknownError: The database gave no answer. The change may be applied, even later.
+            UnsupportedError: Only the catalog's server can change pointers.
+            CommitStateUnknownError: No answer. The change may be applied, even later.
         """
+        if self._metastore is not None:
+            return self._metastore.swap(table, base, new)
         return self._views.swap(table, base, new, kind=TABLE)
 
     def swap_rows(self, swaps: Sequence[RowSwap]) -> bool:

@@ -145,8 +145,6 @@ class Store:
 def store_of(catalog: MaterializedViewCatalog, view: LoadedView, storage: LoadedStorage) -> Store:
     """Return the store of a view's storage table."""
     folders = (*allowed_folders(catalog.properties, view.metadata_location), storage.table.location)
-    if not catalog.has_rows:
-        return Store(storage.open(catalog).io, folders)
     return Store(catalog.files.io(storage.table.location, what="storage table"), folders)
 
 

@@ -22,7 +22,9 @@ from airflow_mv.errors import (
     MetadataFileNotFoundError,
     NotFoundError,
     NotMaterializedError,
+    ViewNotFoundError,
 )
+from airflow_mv.script import REFRESH_ID_KEY
 from airflow_mv.spec.identifiers import Identifier
 from airflow_mv.spec.materialized_view import STORAGE_TABLE_UUID_PROPERTY, StorageState
 from airflow_mv.spec.stored import decode
@@ -109,6 +111,23 @@ class TableFile:
             return head is None
         return head is not None and head.sequence_number == number
 
+    @property
+    def committed(self) -> bool:
+        """Whether a commit to a table of the catalog may have written the file.
+
+        A refresh job that changes the columns writes metadata files beside the table's, with new columns or rows and
+        the old record. These are never committed.
+        """
+        if self.storage is None:
+            return False
+        table = self.storage.table
+        head = table.find(table.head) if table.head is not None else None
+        if head is not None and head.schema_id not in (None, table.current_schema_id):
+            return False
+        if self.storage.state is None:
+            return head is None or REFRESH_ID_KEY not in head.summary
+        return self.storage.intact
+
 
 @dataclass
 class Evidence:
@@ -117,7 +136,8 @@ class Evidence:
     Args:
         catalog: The view's catalog.
         view: The view.
-        row: Its row in the catalog; ``None`` in a REST catalog, which does not expose it.
+        row: Its row in the catalog; ``None`` in a REST catalog, which does not expose it, and for a view that is a
+            table.
     """
 
     catalog: MaterializedViewCatalog
@@ -134,11 +154,11 @@ class Evidence:
             ViewNotFoundError: There is no such view.
         """
         identifier = catalog.identify(view)
-        row = catalog.row(identifier) if catalog.has_rows else None
-        if row is None or row.kind != VIEW:
-            # Behind a server there are no rows. A view that is a table has the table's row, and no file of its own.
-            return cls(catalog, catalog.load(identifier).identifier if catalog.has_rows else identifier, None)
-        return cls(catalog, identifier, row)
+        row = catalog.row(identifier) if catalog.tells_locations else None
+        if row is None and catalog.tells_locations:
+            catalog.load(identifier)
+        # A view that is a table has the table's row, and no file of its own.
+        return cls(catalog, identifier, row if row is not None and row.kind == VIEW else None)
 
     # -- view metadata files --------------------------------------------------------------------
 
@@ -221,7 +241,7 @@ class Evidence:
     def table_row(self, view: LoadedView) -> Row | None:
         """Return the row of a storage table in a SQL catalog."""
         place = stored_layout(view).place(view)
-        row = self.catalog.row(place) if isinstance(place, Identifier) and self.catalog.has_rows else None
+        row = self.catalog.row(place) if isinstance(place, Identifier) and self.catalog.tells_locations else None
         return row if row is not None and row.kind == TABLE else None
 
     def table_files(self, folder: str, view: LoadedView) -> list[TableFile]:
@@ -230,6 +250,39 @@ class Evidence:
         found = [self.table_file(location, view) for location in newest]
         uuid = view.metadata.properties.get(STORAGE_TABLE_UUID_PROPERTY)
         return [item for item in found if item.table is not None and uuid in (None, item.table.table_uuid)]
+
+    def view_of_table(self) -> LoadedView | None:
+        """Return a view without a row of its own; one that is a table from an earlier file, if its current one is lost.
+
+        ``None``: the current file is lost, and no earlier one proves that the table is a view.
+
+        Raises:
+            ViewNotFoundError: There is no such view.
+        """
+        try:
+            return self.catalog.load(self.view)
+        except (InvalidMetadataError, MetadataFileNotFoundError):
+            if not self.catalog.tells_locations:
+                raise
+            return earlier_table_view(self.catalog, self.view)
+        except ViewNotFoundError:
+            before = self._replaced_view() if self.catalog.tells_locations else None
+            if before is None:
+                raise
+            return before
+
+    def _replaced_view(self) -> LoadedView | None:
+        """Return the view that the row named before, if it names the file of another table now.
+
+        A table keeps its uuid for as long as it has its row.
+        """
+        row = self.catalog.row(self.view)
+        if row is None or row.kind != TABLE or not row.previous:
+            return None
+        now, before = _table_at(self.catalog, row.location), _table_at(self.catalog, row.previous)
+        if now is None or before is None or now.table_uuid == before.table_uuid:
+            return None
+        return view_in_table(self.view, row.previous, before)
 
     def served_table(self, view: LoadedView) -> TableFile:
         """Return the storage table as a REST server returns it."""
@@ -242,26 +295,33 @@ def earlier_table_view(catalog: MaterializedViewCatalog, view: Identifier) -> Lo
 
     This is the file that the row named before, or else the newest in the metadata folder. Each of them names the view.
     """
-    row = catalog.row(view) if catalog.has_rows else None
+    row = catalog.row(view) if catalog.tells_locations else None
     if row is None or row.kind != TABLE:
         return None
     folder = row.location.rpartition("/")[0]
     listed = [file.location for file in catalog.files.list(folder) if file.location.endswith(_SUFFIXES)]
     newest = sorted(listed, key=next_number, reverse=True)[:_EARLIER]
     for location in (*([row.previous] if row.previous else []), *newest):
+        table = _table_at(catalog, location)
         try:
-            table = parse_table(catalog.files.read(location, what=f"table {view}, metadata file"), source=location)
-            found = view_in_table(view, location, table)
-        except (InvalidMetadataError, MetadataFileNotFoundError):
+            found = view_in_table(view, location, table) if table is not None else None
+        except InvalidMetadataError:
             continue
         if found is not None:
             return found
     return None
 
 
+def _table_at(catalog: MaterializedViewCatalog, location: str) -> TableMetadata | None:
+    try:
+        return catalog.load_file(location, what="table metadata file")
+    except (InvalidMetadataError, MetadataFileNotFoundError):
+        return None
+
+
 def folder_of(catalog: MaterializedViewCatalog, view: Identifier) -> str:
     """Return the folder of a view's files, by the catalog's row."""
-    row = catalog.row(view) if catalog.has_rows else None
+    row = catalog.row(view) if catalog.tells_locations else None
     location = row.location if row is not None else catalog.load(view).metadata_location
     return location.rpartition("/")[0].removesuffix("/metadata")
 

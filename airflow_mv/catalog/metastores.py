@@ -18,8 +18,9 @@ from pyiceberg.catalog import Catalog
 
 from airflow_mv.catalog.answers import answered
 from airflow_mv.catalog.limits import HIVE_SECONDS
-from airflow_mv.catalog.pyiceberg_compat import HiveConnections
-from airflow_mv.errors import InvalidIdentifierError
+from airflow_mv.catalog.pyiceberg_compat import HiveConnections, hive_lock
+from airflow_mv.catalog.sql import TABLE, Row
+from airflow_mv.errors import CatalogUnavailableError, CommitStateUnknownError, InvalidIdentifierError
 from airflow_mv.spec.identifiers import Identifier
 
 if TYPE_CHECKING:
@@ -30,6 +31,10 @@ if TYPE_CHECKING:
 _NAME = re.compile(r"[a-z0-9_]{1,255}")
 #: Entries in one answer of a Hive Metastore.
 _PAGE = 100
+#: The fields of Glue's entry of a table that a client may send back.
+_GLUE_FIELDS = ("Name", "Description", "Owner", "Retention", "StorageDescriptor", "PartitionKeys", "TableType")
+_LOCATION = "metadata_location"
+_PREVIOUS = "previous_metadata_location"
 
 
 class Metastore(ABC):
@@ -47,10 +52,32 @@ class Metastore(ABC):
 
     def location(self, name: Identifier) -> str | None:
         """Return the metadata file of an Iceberg table; ``None`` if there is no such table."""
+        row = self.row(name)
+        return row.location if row else None
+
+    def row(self, name: Identifier) -> Row | None:
+        """Return the entry of an Iceberg table; ``None`` if there is no such table."""
         if len(name.namespace) != 1:
             return None
         with answered(self._catalog.name, f"loading table {name}"):
-            return _metadata_location(self._parameters(name.namespace[0], name.name) or {})
+            parameters = self._parameters(name.namespace[0], name.name) or {}
+        location = _metadata_location(parameters)
+        return Row(TABLE, location, parameters.get(_PREVIOUS)) if location else None
+
+    def swap(self, name: Identifier, base: str, new: str) -> bool:
+        """Make the entry of a table name another metadata file, if it names ``base`` now. Nothing else is changed.
+
+        Returns:
+            Whether the entry was changed. ``False`` does not prove that an earlier, identical swap was not applied.
+
+        Raises:
+            CommitStateUnknownError: No answer. The swap may be applied, even later.
+        """
+        try:
+            with answered(self._catalog.name, f"a change of the entry of table {name}"):
+                return self._swap(name.namespace[0], name.name, base, {_LOCATION: new, _PREVIOUS: base})
+        except CatalogUnavailableError as error:
+            raise CommitStateUnknownError(f"table {name}: no answer to the swap {base} -> {new}: {error}") from None
 
     def tables(self, namespace: tuple[str, ...] | None) -> Iterator[tuple[tuple[str, ...], str, str]]:
         """Yield namespace, name and metadata file of each Iceberg table of a namespace, or of the whole catalog."""
@@ -64,6 +91,10 @@ class Metastore(ABC):
     @abstractmethod
     def _parameters(self, database: str, name: str) -> Mapping[str, Any] | None:
         """Return the parameters of a table's entry; ``None`` if there is no such table."""
+
+    @abstractmethod
+    def _swap(self, database: str, name: str, base: str, parameters: dict[str, str]) -> bool:
+        """Change parameters of a table's entry, if it names a metadata file, in one conditional change."""
 
     @abstractmethod
     def _entries(self, database: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
@@ -90,6 +121,18 @@ class GlueTables(Metastore):
             return None
         return entry.get("Parameters")
 
+    def _swap(self, database: str, name: str, base: str, parameters: dict[str, str]) -> bool:
+        try:
+            entry: Mapping[str, Any] = self._glue.get_table(DatabaseName=database, Name=name)["Table"]
+            if _metadata_location(entry.get("Parameters", {})) != base:
+                return False
+            fields = {key: entry[key] for key in _GLUE_FIELDS if key in entry}
+            changed = {**fields, "Parameters": {**entry["Parameters"], **parameters}}
+            self._glue.update_table(DatabaseName=database, TableInput=changed, VersionId=entry["VersionId"])
+        except (self._glue.exceptions.EntityNotFoundException, self._glue.exceptions.ConcurrentModificationException):
+            return False
+        return True
+
     def _entries(self, database: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
         try:
             for page in self._glue.get_paginator("get_tables").paginate(DatabaseName=database):
@@ -110,7 +153,7 @@ class HiveTables(Metastore):
 
     def __init__(self, catalog: HiveCatalog) -> None:
         super().__init__(catalog)
-        self._connections = HiveConnections(catalog, HIVE_SECONDS)
+        self._hive, self._connections = catalog, HiveConnections(catalog, HIVE_SECONDS)
 
     def _parameters(self, database: str, name: str) -> Mapping[str, Any] | None:
         from hive_metastore.ttypes import NoSuchObjectException
@@ -121,6 +164,21 @@ class HiveTables(Metastore):
             except NoSuchObjectException:
                 return None
         return entry.parameters or {}
+
+    def _swap(self, database: str, name: str, base: str, parameters: dict[str, str]) -> bool:
+        from hive_metastore.ttypes import EnvironmentContext, NoSuchObjectException
+
+        keep = EnvironmentContext(properties={"DO_NOT_UPDATE_STATS": "true"})
+        with self._connections as client, hive_lock(self._hive, client, database, name):
+            try:
+                entry: Any = client.get_table(dbname=database, tbl_name=name)
+            except NoSuchObjectException:
+                return False
+            if _metadata_location(entry.parameters or {}) != base:
+                return False
+            entry.parameters = {**entry.parameters, **parameters}
+            client.alter_table_with_environment_context(database, name, entry, keep)
+        return True
 
     def _entries(self, database: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
         with self._connections as client:
@@ -157,4 +215,4 @@ def require_name(service: str, view: Identifier) -> None:
 def _metadata_location(parameters: Mapping[str, Any]) -> str | None:
     """Return the metadata file that a table's entry names; ``None`` if it is not an Iceberg table."""
     is_iceberg = str(parameters.get("table_type", "")).lower() == "iceberg"
-    return str(parameters["metadata_location"]) if is_iceberg and "metadata_location" in parameters else None
+    return str(parameters[_LOCATION]) if is_iceberg and _LOCATION in parameters else None

@@ -6,7 +6,8 @@ from __future__ import annotations
 import threading
 import time
 from abc import abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 from urllib.parse import urlparse
 
@@ -17,6 +18,7 @@ from pyiceberg.catalog import Catalog, MetastoreCatalog
 from pyiceberg.catalog.rest import Endpoint, RestCatalog
 from pyiceberg.catalog.rest.auth import OAuth2AuthManager, OAuth2TokenProvider
 from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.exceptions import CommitFailedException
 from pyiceberg.expressions import BooleanExpression
 from pyiceberg.expressions.visitors import _InclusiveMetricsEvaluator
 from pyiceberg.io import FileIO
@@ -25,6 +27,8 @@ from pyiceberg.schema import Schema
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.typedef import StructProtocol
 from requests import Session
+
+from airflow_mv.errors import CatalogUnavailableError
 
 if TYPE_CHECKING:
     from pyiceberg.catalog.hive import HiveCatalog
@@ -190,6 +194,33 @@ class HiveConnections:
 
     def __exit__(self, *error: Any) -> None:
         self._open.clients.pop().__exit__(*error)
+
+
+@contextmanager
+def hive_lock(catalog: HiveCatalog, client: Any, database: str, name: str) -> Iterator[None]:
+    """Hold the lock by which commits to a table in a Hive Metastore exclude each other.
+
+    Args:
+        catalog: The catalog; its properties say how long to wait.
+        client: An open connection.
+        database: The table's database.
+        name: The table.
+
+    Raises:
+        CatalogUnavailableError: Another client holds the lock.
+    """
+    from hive_metastore.ttypes import LockState, UnlockRequest
+    from pyiceberg.exceptions import WaitingForLockException
+
+    lock = client.lock(catalog._create_lock_request(database, name))
+    try:
+        if lock.state != LockState.ACQUIRED:
+            catalog._wait_for_lock(database, name, lock.lockid, client)
+        yield
+    except (WaitingForLockException, CommitFailedException):
+        raise CatalogUnavailableError(f"another client holds the lock of table {database}.{name}; try again") from None
+    finally:
+        client.unlock(UnlockRequest(lockid=lock.lockid))
 
 
 def may_match(schema: Schema, expression: BooleanExpression) -> Callable[[DataFile], bool]:

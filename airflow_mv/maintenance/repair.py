@@ -289,9 +289,7 @@ class _Doctor:
     def _view(self) -> LoadedView | None:
         row = self.evidence.row
         if row is None:
-            view = self.evidence.catalog.load(self.evidence.view)
-            require_materialized(view)
-            return view
+            return self._view_without_row()
         current, previous = self._current(), self.evidence.view_file(row.previous) if row.previous else None
         if current.view is None:
             return self._lost_view(current, previous)
@@ -299,6 +297,18 @@ class _Doctor:
         if _in_pointer(current.view):
             return self._restored_view(current, current.view)
         return current.view
+
+    def _view_without_row(self) -> LoadedView | None:
+        """Return a view behind a REST server, or one that is a table."""
+        view = self.evidence.view_of_table()
+        if view is None:
+            row = self.evidence.catalog.row(self.evidence.view)
+            known = "the catalog's entry names it, and no other complete file there says that the table is this view"
+            what = "the table's metadata file is lost or truncated"
+            self._cannot(what, row.location if row else "", known, _RESTORE_TABLE)
+            return None
+        require_materialized(view)
+        return view
 
     def _current(self) -> ViewFile:
         """Read the file that the row names. It must be of the same view as the one that the row named before."""
@@ -395,7 +405,7 @@ class _Doctor:
             location = view.materialized.storage_table_location
             table = self.evidence.table_file(location, view)
             return table if table.storage else self._lost_table(view, table, self._pointed_tables(view, table))
-        if self.evidence.row is None:
+        if not self.evidence.catalog.tells_locations:
             return self.evidence.served_table(view)
         row = self.table_row = self.evidence.table_row(view)
         if row is None:
@@ -403,7 +413,8 @@ class _Doctor:
             self._cannot("the storage table is not in the catalog", str(view.storage_table), known, _REPLACE)
             return None
         table = self.evidence.table_file(row.location, view)
-        files = self.evidence.table_files(row.location.rpartition("/")[0], view)
+        beside = self.evidence.table_files(row.location.rpartition("/")[0], view)
+        files = [item for item in beside if item.committed]
         if table.storage is not None:
             return self._restored_table(table, files)
         before = self.evidence.table_file(row.previous, view) if row.previous else None
@@ -450,7 +461,8 @@ class _Doctor:
     ) -> TableFile | None:
         known = f"{'the view names' if _in_pointer(view) else 'the catalog names'} it: {lost.why}"
         if not candidates:
-            self._cannot("the storage table's metadata file is lost or truncated", lost.location, known, _REPLACE)
+            advice = _RECREATE_TABLE if view.holder else _REPLACE
+            self._cannot("the storage table's metadata file is lost or truncated", lost.location, known, advice)
             return None
         chosen, proof = candidates[0]
         self.findings.append(
@@ -555,6 +567,12 @@ class _Doctor:
 
 
 _RECREATE = "create the view again: `airflow-mv drop VIEW --force`, then `airflow-mv create VIEW --sql …`"
+_RESTORE_TABLE = (
+    "restore the file; or remove the table from the catalog with the program that made it, and create the view again"
+)
+_RECREATE_TABLE = (
+    "restore the file, or create the view again: `airflow-mv drop VIEW`, then `airflow-mv create VIEW --sql …`"
+)
 _REPLACE = (
     "restore the file, or give the view a new storage table: `airflow-mv create VIEW --replace`, then `airflow-mv "
     "refresh VIEW`"
@@ -709,7 +727,7 @@ def _publish_view(
 
 
 def _publish_table(catalog: MaterializedViewCatalog, found: Diagnosis, base: str, effects: Effects) -> None:
-    """Write a storage table's metadata under a new name and swap its row to it (registered layout)."""
+    """Write a storage table's metadata under a new name and swap its row to it (layouts with a table's row)."""
     view, table = found.view, found.table
     name = view.storage_table if view else None
     if name is None or table is None or table.document is None or table.table is None:
@@ -729,7 +747,7 @@ def _publish_table(catalog: MaterializedViewCatalog, found: Diagnosis, base: str
 
 
 def _commit_table(catalog: MaterializedViewCatalog, found: Diagnosis, effects: Effects) -> None:
-    """Change the storage table in one commit (registered layout)."""
+    """Change the storage table in one commit (layouts with a table's row)."""
     view, table = found.view, found.table
     name, storage = (view.storage_table, table.storage) if view and table else (None, None)
     if name is None or storage is None:

@@ -256,17 +256,21 @@ def test_a_damaged_definition_is_named(home: Lake, damage: Callable[[str], str])
 def test_a_lost_metadata_file_is_an_error_that_names_it_and_nothing_is_changed(
     sqlite_uri: str, warehouse: Path
 ) -> None:
-    """``repair`` says so, too: the definition was in that file."""
+    """Without another file of the table nothing proves that it is a view, and ``repair`` says what to do."""
     with lake(sqlite_uri, warehouse, layout="table") as home:
         home.table()
         home.view()
         home.refresh()
         lost = local(home.catalog.load(VIEW).metadata_location)
-        lost.unlink()
+        for path in lost.parent.glob("*.metadata.json"):
+            path.unlink()
         before = files(warehouse), home.rows_of_catalog()
-        for call in (status, plan_refresh, repair, purge):
+        for call in (status, plan_refresh, purge):
             with pytest.raises(NotFoundError, match=re.escape(lost.name)):
                 call(home.catalog, VIEW)
+        (finding,) = repair(home.catalog, VIEW, act=True).findings
+        assert (finding.repairable, local(finding.file)) == (False, lost)
+        assert "restore the file; or remove the table" in finding.repair
         assert (files(warehouse), home.rows_of_catalog()) == before
         assert home.catalog.exists(VIEW)
 
