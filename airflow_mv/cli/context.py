@@ -192,6 +192,31 @@ def with_interval(command: Command) -> Command:
     return click.option("--interval", nargs=2, metavar="START END", help=which)(with_span)
 
 
+def with_time_travel(command: Command) -> Command:
+    """Add the options that choose earlier rows, and pass ``wanted`` to the command."""
+
+    @functools.wraps(command)
+    def with_wanted(
+        *, as_of: str | None, bases_as_of: str | None, refresh_id: str | None, sequence_number: int | None,
+        snapshot_id: int | None, **rest: Any,
+    ) -> Any:  # fmt: skip
+        from airflow_mv.refresh.time_travel import TimeTravel
+
+        wanted = TimeTravel(parse_time(as_of), refresh_id, sequence_number, snapshot_id, parse_time(bases_as_of))
+        return command(wanted=wanted, **rest)
+
+    bases = "The rows that were computed from the base tables as they were at this time, or earlier."
+    for option in (
+        click.option("--snapshot-id", type=int, help="The rows in this snapshot of the storage table."),
+        click.option("--sequence-number", type=int, help="The rows of the refresh with this sequence number."),
+        click.option("--refresh-id", help="The rows of this refresh."),
+        click.option("--bases-as-of", help=bases),
+        click.option("--as-of", help="The view's rows as of this time, ISO 8601."),
+    ):
+        with_wanted = option(with_wanted)
+    return with_wanted
+
+
 def open_catalog(views: Sequence[str], conn_id: str | None) -> tuple[MaterializedViewCatalog, list[Identifier]]:
     """Open the catalog that all the views are in.
 

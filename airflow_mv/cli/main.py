@@ -20,7 +20,6 @@ from airflow_mv.cli.context import (
     open_catalog,
     open_named,
     out,
-    parse_time,
     pin,
     pins_of,
     print_json,
@@ -32,6 +31,7 @@ from airflow_mv.cli.context import (
     with_checks,
     with_interval,
     with_pins,
+    with_time_travel,
 )
 from airflow_mv.cli.maintain import convert, drop, maintain, repair, rollback
 from airflow_mv.errors import ConfigurationError
@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from airflow_mv.refresh.create import Definition
     from airflow_mv.refresh.define import OnChange
     from airflow_mv.refresh.stagers import InProcessStager
+    from airflow_mv.refresh.time_travel import TimeTravel
     from airflow_mv.spec.identifiers import Identifier
     from airflow_mv.spec.interval import Span
 
@@ -302,8 +303,11 @@ def history(*, view: str, limit: int | None, as_json: bool, conn_id: str | None)
 
 @main.command()
 @click.argument("view")
-@click.option("--as-of", help="The view's rows as of this time, ISO 8601.")
-@click.option("--refresh-id", help="The rows of this refresh.")
+@with_time_travel
+@click.option(
+    "--sequence-number", type=click.IntRange(min=0), help="The rows of the refresh with this sequence number."
+)
+@click.option("--snapshot-id", type=int, help="The rows in this snapshot of the storage table.")
 @click.option("--limit", type=click.IntRange(min=0), default=None, help="The most rows to print.")
 @click.option("--no-refresh", is_flag=True, help="Refuse to read a stale view instead of refreshing it.")
 @sparked
@@ -311,8 +315,7 @@ def history(*, view: str, limit: int | None, as_json: bool, conn_id: str | None)
 def read(
     *,
     view: str,
-    as_of: str | None,
-    refresh_id: str | None,
+    wanted: TimeTravel,
     limit: int | None,
     no_refresh: bool,
     master: str | None,
@@ -325,7 +328,7 @@ def read(
 
     catalog, (identifier,) = open_catalog([view], conn_id)
     stager = None if no_refresh else stager_for(catalog, master, remote)
-    found = readable(catalog, identifier, as_of=parse_time(as_of), refresh_id=refresh_id, stager=stager)
+    found = readable(catalog, identifier, wanted, stager=stager)
     result = read_arrow(catalog, found, limit=limit)
     document = {
         "view": str(identifier),

@@ -134,13 +134,15 @@ def history(documents: Sequence[Mapping[str, Any]]) -> None:
             item["refresh_id"],
             item["mode"],
             "" if item["rows_written"] is None else f"{item['rows_written']:,}",
+            "" if item["bytes_held"] is None else human(item["bytes_held"]),
             item["version_id"],
             ", ".join(f"{base['identifier']}@{base['snapshot_reference']}" for base in item["base_tables"])
             + (f"; {item['interval']['start'][:19]} to {item['interval']['end'][:19]}" if item["interval"] else ""),
         )
         for item in documents
     ]
-    _table(("", "refreshed (UTC)", "refresh id", "mode", "rows", "version", "base snapshots"), lines, right={4, 5})
+    header = ("", "refreshed (UTC)", "refresh id", "mode", "rows", "held", "version", "base snapshots")
+    _table(header, lines, right={4, 5, 6})
 
 
 def rows(document: Mapping[str, Any]) -> None:

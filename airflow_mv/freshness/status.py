@@ -16,6 +16,7 @@ from airflow_mv.spec.identifiers import Identifier
 from airflow_mv.spec.interval import Span
 from airflow_mv.spec.reasons import Code, Reason
 from airflow_mv.spec.refresh_state import REFRESH_STATE_KEY, parse
+from airflow_mv.spec.snapshots import held_bytes
 from airflow_mv.spec.times import from_ms
 from airflow_mv.sql.translation import texts_of
 
@@ -155,10 +156,17 @@ def _unreadable(view: Identifier | None, catalog: str, code: Code, why: Material
 
 
 def history(catalog: MaterializedViewCatalog, view: str | Identifier) -> list[dict[str, Any]]:
-    """Return the recorded refreshes of a view, oldest first."""
-    state = catalog.load_storage(catalog.load(view)).state
+    """Return the recorded refreshes of a view, oldest first.
+
+    ``bytes`` is the size of the view's files after the refresh. ``bytes_held`` is the size of those that are not
+    the view's any more, and are kept for this refresh and earlier ones. Both are ``None`` if its rows have expired.
+    """
+    storage = catalog.load_storage(catalog.load(view))
+    state = storage.state
     if state is None:
         return []
+    heads = {record.refresh_id: storage.snapshot_of(record) for record in state.refreshes}
+    held = held_bytes(storage.table, [head for head in heads.values() if head is not None])
     return [
         {
             "refresh_id": record.refresh_id,
@@ -180,11 +188,15 @@ def history(catalog: MaterializedViewCatalog, view: str | Identifier) -> list[di
             "rows_changed": record.rows_changed,
             "rows_read": record.rows_read,
             "bytes_read": record.bytes_read,
+            "snapshot_id": head,
+            "bytes": None if head is None else storage.table.bytes_at(head),
+            "bytes_held": None if head is None else held.get(head),
             "checks": [dict(check) for check in record.checks],
             "current": record.refresh_id == state.current_refresh_id,
             "interval": record.interval.interval.to_dict() if record.interval else None,
         }
         for record in state.refreshes
+        for head in [heads[record.refresh_id]]
     ]
 
 

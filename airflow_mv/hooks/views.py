@@ -271,6 +271,9 @@ class MaterializedViewHook(BaseHook):
         *,
         as_of: datetime | None = None,
         refresh_id: str | None = None,
+        sequence_number: int | None = None,
+        snapshot_id: int | None = None,
+        bases_as_of: datetime | None = None,
         limit: int | None = None,
         refresh: bool = True,
     ) -> ReadResult:
@@ -282,6 +285,9 @@ class MaterializedViewHook(BaseHook):
             view: The view.
             as_of: The rows as the view had them at this time; a time without a zone is UTC.
             refresh_id: The rows of this recorded refresh.
+            sequence_number: The rows of the recorded refresh with this sequence number.
+            snapshot_id: The rows in this snapshot of the storage table.
+            bases_as_of: The rows that were computed from the base tables as they were at this time, or before it.
             limit: At most this many rows.
             refresh: Whether a refresh may run first. If not, a view that needs one is refused.
 
@@ -290,14 +296,15 @@ class MaterializedViewHook(BaseHook):
 
         Raises:
             StaleViewError: A refresh is needed, but not allowed.
+            RefreshNotFoundError: The history holds no such refresh.
         """
         from airflow_mv.refresh.read import read_arrow, readable
+        from airflow_mv.refresh.time_travel import TimeTravel
 
         catalog, identifier = self.catalog_for(view), self.identify(view)
+        wanted = TimeTravel(as_of, refresh_id, sequence_number, snapshot_id, bases_as_of)
         with closing(_Lazy(self, view)) as stager:
-            found = readable(
-                catalog, identifier, as_of=as_of, refresh_id=refresh_id, stager=stager if refresh else None
-            )
+            found = readable(catalog, identifier, wanted, stager=stager if refresh else None)
         return read_arrow(catalog, found, limit=limit)
 
     def read_pandas(self, view: str, **options: Any) -> Iterator[pd.DataFrame]:

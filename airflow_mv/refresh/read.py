@@ -24,9 +24,9 @@ from airflow_mv.freshness.observe import observe
 from airflow_mv.freshness.state import State
 from airflow_mv.freshness.status import timestamp
 from airflow_mv.refresh.run import Stager, refresh
+from airflow_mv.refresh.time_travel import CURRENT, TimeTravel, find
 from airflow_mv.spec.identifiers import Identifier
-from airflow_mv.spec.materialized_view import RefreshRecord, StorageState
-from airflow_mv.spec.times import parse_time
+from airflow_mv.spec.materialized_view import RefreshRecord
 
 if TYPE_CHECKING:
     import pyarrow
@@ -100,9 +100,8 @@ class ReadResult:
 def readable(
     catalog: MaterializedViewCatalog,
     view: str | Identifier,
+    wanted: TimeTravel = CURRENT,
     *,
-    as_of: datetime | None = None,
-    refresh_id: str | None = None,
     stager: Stager | None = None,
 ) -> Readable:
     """Find the stored rows that a reader may have.
@@ -113,8 +112,7 @@ def readable(
     Args:
         catalog: Where the view is.
         view: The view.
-        as_of: Return the view's rows as of this time, from the recorded history; a time without a zone is UTC.
-        refresh_id: The rows of this recorded refresh.
+        wanted: Which rows of the recorded history; no refresh runs for earlier ones.
         stager: Runs the refresh if one is needed. With ``None`` the call is refused instead.
 
     Raises:
@@ -122,8 +120,8 @@ def readable(
         RefreshNotFoundError: The history holds no such refresh.
     """
     observation = observe(catalog, view)
-    if as_of is not None or refresh_id is not None:
-        return _recorded(observation.view, observation.storage, observation.freshness.state, as_of, refresh_id)
+    if wanted != CURRENT:
+        return _recorded(catalog, observation.view, observation.storage, observation.freshness.state, wanted)
     loaded, storage, state = observation.view, observation.storage, observation.freshness.state
     servable = state == State.FRESH or (loaded.materialized.allow_stale_data and state in (State.STALE, State.UNKNOWN))
     if not servable:
@@ -137,7 +135,7 @@ def readable(
         refresh(catalog, [loaded.identifier], stager=stager)
         loaded = catalog.load(loaded.identifier)
         storage, state = catalog.load_storage(loaded), State.FRESH
-    return _recorded(loaded, storage, state, None, None)
+    return _recorded(catalog, loaded, storage, state, CURRENT)
 
 
 def read_arrow(catalog: MaterializedViewCatalog, found: Readable, *, limit: int | None = None) -> ReadResult:
@@ -177,6 +175,9 @@ def read(
     *,
     as_of: datetime | None = None,
     refresh_id: str | None = None,
+    sequence_number: int | None = None,
+    snapshot_id: int | None = None,
+    bases_as_of: datetime | None = None,
     catalog: MaterializedViewCatalog | None = None,
 ) -> DataFrame:
     """Return a view's stored rows as a DataFrame. If needed, the view is refreshed in this session first.
@@ -188,6 +189,10 @@ def read(
         view: ``catalog.namespace.name``.
         as_of: The rows as the view had them at this time; a time without a zone is UTC.
         refresh_id: The rows of this recorded refresh.
+        sequence_number: The rows of the recorded refresh with this sequence number.
+        snapshot_id: The rows in this snapshot of the storage table.
+        bases_as_of: The rows that were computed from the base tables as they were at this time, or before it. See
+            :class:`airflow_mv.refresh.time_travel.TimeTravel`.
         catalog: Where the view is; by default the configured catalog of that name.
 
     Raises:
@@ -197,7 +202,8 @@ def read(
     from airflow_mv.refresh.stagers import session_stager, stored_rows
 
     home = catalog or MaterializedViewCatalog(Identifier.parse(view).catalog)
-    found = readable(home, view, as_of=as_of, refresh_id=refresh_id, stager=session_stager(home, spark))
+    wanted = TimeTravel(as_of, refresh_id, sequence_number, snapshot_id, bases_as_of)
+    found = readable(home, view, wanted, stager=session_stager(home, spark))
     _say(found)
     return stored_rows(spark, found.view.identifier, found.storage, found.snapshot_id)
 
@@ -211,34 +217,15 @@ def _has_variant(kind: Any) -> bool:
 
 
 def _recorded(
-    view: LoadedView, storage: LoadedStorage, state: State, as_of: datetime | None, refresh_id: str | None
+    catalog: MaterializedViewCatalog, view: LoadedView, storage: LoadedStorage, state: State, wanted: TimeTravel
 ) -> Readable:
     if storage.state is None:
         raise StaleViewError(f"view {view.identifier} was never refreshed; refresh it first")
-    record = storage.state.current
-    if refresh_id is not None or as_of is not None:
-        record = _find(view, storage.state, as_of, refresh_id)
+    record = find(catalog, view, storage, storage.state, wanted)
     head = storage.snapshot_of(record)
     if head is None and record != storage.state.current:
         raise RefreshNotFoundError(f"view {view.identifier}: the rows of refresh {record.refresh_id} have expired")
     return Readable(view, storage, record, head, state)
-
-
-def _find(view: LoadedView, state: StorageState, as_of: datetime | None, refresh_id: str | None) -> RefreshRecord:
-    wanted = refresh_id
-    if wanted is None and as_of is not None:
-        wanted = state.current_at(int(parse_time(as_of).timestamp() * 1000))
-    found = next((record for record in state.refreshes if record.refresh_id == wanted), None)
-    if found is not None:
-        return found
-    asked = f"with id {refresh_id}" if refresh_id else f"as of {as_of}"
-    if refresh_id is None and wanted is not None:
-        asked += f": the view was at refresh {wanted} then, which is not recorded any more"
-    records = state.refreshes
-    hint = f"{len(records)} recorded, the oldest of {timestamp(records[0].refreshed_at_ms)}"
-    raise RefreshNotFoundError(
-        f"view {view.identifier} has no refresh {asked} ({hint}; a view keeps more of them with --time-travel)"
-    )
 
 
 def _say(found: Readable) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Collection
 from typing import Any
 
 from airflow_mv.spec.materialized_view import is_staging_branch
-from airflow_mv.spec.table import TableMetadata
+from airflow_mv.spec.table import TableMetadata, ancestors
 
 CURRENT = "current"
 NAMED = "named"
@@ -134,3 +134,31 @@ def with_head(document: dict[str, Any], snapshot_id: int, *, now_ms: int) -> dic
         "refs": {**refs, "main": main},
         "snapshot-log": [*document.get("snapshot-log", []), {"timestamp-ms": time_ms, "snapshot-id": snapshot_id}],
     }
+
+
+def held_bytes(table: TableMetadata, kept: Collection[int]) -> dict[int, int]:
+    """Return the bytes of files that are kept for earlier snapshots only, by the last snapshot that has them.
+
+    They are freed when that snapshot and all earlier ones have expired. Source: the summaries' ``removed-files-size``
+    and ``added-files-size``; a summary without them counts as 0.
+
+    Args:
+        table: The table.
+        kept: The snapshots, such as those of recorded refreshes. Files of others between them count for the one before.
+    """
+    lineage = list(ancestors(table, table.head))
+    current = {snapshot.snapshot_id for snapshot in lineage}
+    found = dict.fromkeys((snapshot_id for snapshot_id in kept if table.find(snapshot_id) is not None), 0)
+    removed = 0
+    for snapshot in lineage:
+        if snapshot.snapshot_id in found:
+            found[snapshot.snapshot_id], removed = removed, 0
+        removed += snapshot.count("removed-files-size")
+    for snapshot_id in found.keys() - current:  # a rollback went back before it
+        for snapshot in ancestors(table, snapshot_id):
+            if snapshot.snapshot_id in current or (
+                snapshot.snapshot_id in found and snapshot.snapshot_id != snapshot_id
+            ):
+                break
+            found[snapshot_id] += snapshot.count("added-files-size")
+    return found

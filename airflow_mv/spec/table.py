@@ -308,20 +308,23 @@ def snapshot_as_of(table: TableMetadata, timestamp_ms: int, *, name: str) -> Sna
             the snapshot has expired since.
     """
     entries = [entry for entry in table.snapshot_log if entry.timestamp_ms <= timestamp_ms]
+    when = from_ms(timestamp_ms).isoformat()
     if not entries:
-        raise SnapshotNotFoundError(f"table {name} has no snapshot as of {timestamp_ms} ms: {_oldest(table)}")
+        raise SnapshotNotFoundError(f"table {name} has no snapshot as of {when}: {_oldest(table)}")
     # The last entry counts, not the latest time: a rollback adds an entry, and clocks may step back.
     found = table.find(entries[-1].snapshot_id)
     if found is None:
         gone = f"it was at {entries[-1].snapshot_id}, which has expired"
-        raise SnapshotNotFoundError(f"table {name} as of {timestamp_ms} ms: {gone}; {_oldest(table)}")
+        raise SnapshotNotFoundError(f"table {name} as of {when}: {gone}; {_oldest(table)}")
     return found
 
 
 def _oldest(table: TableMetadata) -> str:
     times = [entry.timestamp_ms for entry in table.snapshot_log if entry.snapshot_id in table.by_id]
     return (
-        f"the oldest possible time is {times[0]} ms" if times else "no earlier state is retained, or none was written"
+        f"the oldest possible time is {from_ms(times[0]).isoformat()}"
+        if times
+        else "no earlier state is retained, or none was written"
     )
 
 

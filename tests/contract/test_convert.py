@@ -29,6 +29,7 @@ from airflow_mv.refresh.adopt import adopt
 from airflow_mv.refresh.create import Definition, create
 from airflow_mv.refresh.read import read_arrow, readable
 from airflow_mv.refresh.run import refresh
+from airflow_mv.refresh.time_travel import TimeTravel
 from airflow_mv.spec.view import stored_elsewhere
 from tests.builders import LAYOUTS, QUERY, Lake, lake
 from tests.contract.support import EAST, NORTH, SOUTH, VIEW, ids, staged, where
@@ -75,7 +76,11 @@ def test_rows_records_and_history_stay_and_everything_works_afterwards(home: Lak
     assert (history(home.catalog, VIEW), home.read(), home.storage().table.table_uuid) == (records, rows, uuid)
     assert [item.name for item in home.catalog.list("sales")] == ["daily", "top"]
     assert (status(home.catalog, VIEW).state, status(home.catalog, "sales.top").state) == (State.FRESH, State.FRESH)
-    assert sorted(read_arrow(home.catalog, readable(home.catalog, VIEW, as_of=between)).rows())[0] == ["north", 2, 15]
+    assert sorted(read_arrow(home.catalog, readable(home.catalog, VIEW, TimeTravel(as_of=between))).rows())[0] == [
+        "north",
+        2,
+        15,
+    ]
 
     rollback(home.catalog, VIEW, first)
     assert home.read() == [NORTH, SOUTH]

@@ -25,6 +25,7 @@ from airflow_mv.quoting import quote
 from airflow_mv.refresh.create import Definition, create
 from airflow_mv.refresh.read import read_arrow, readable
 from airflow_mv.refresh.run import refresh
+from airflow_mv.refresh.time_travel import TimeTravel
 from airflow_mv.spec.reasons import Mode
 from airflow_mv.spec.view import with_view_properties
 from tests.builders import QUERY, Lake, without_properties
@@ -272,14 +273,21 @@ def test_every_refresh_stays_readable_with_time_travel(every_home: Lake) -> None
     every_home.table()
     every_home.view(time_travel=True)
     first = every_home.refresh()
+    snapshot = every_home.storage().rows_snapshot
     between = datetime.now(UTC)
     every_home.append()
     every_home.refresh()
     every_home.compact()
     every_home.refresh()
     assert [item["mode"] for item in history(every_home.catalog, VIEW)] == ["full", "full", "fast-forward"]
-    for past in ({"refresh_id": first.refresh_id}, {"as_of": between}):
-        found = readable(every_home.catalog, VIEW, **past)  # type: ignore[arg-type]
+    for past in (
+        TimeTravel(refresh_id=first.refresh_id),
+        TimeTravel(as_of=between),
+        TimeTravel(bases_as_of=between),
+        TimeTravel(snapshot_id=snapshot),
+        TimeTravel(sequence_number=history(every_home.catalog, VIEW)[0]["sequence_number"]),
+    ):
+        found = readable(every_home.catalog, VIEW, past)
         assert sorted(read_arrow(every_home.catalog, found).rows()) == [["north", 2, 15], ["south", 1, 20]]
     tags = {name for name in every_home.storage().table.refs if name.startswith("refresh-")}
     assert tags == {f"refresh-{name}" for name in ids(every_home)}

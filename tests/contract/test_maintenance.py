@@ -15,6 +15,7 @@ from airflow_mv.maintenance.orphans import expire
 from airflow_mv.maintenance.rollback import rollback
 from airflow_mv.publish import publish
 from airflow_mv.refresh.read import read_arrow, readable
+from airflow_mv.refresh.time_travel import TimeTravel
 from airflow_mv.spec.identifiers import Identifier
 from tests.builders import FIRST, Lake, exists
 from tests.contract.support import VIEW, ids, staged, where
@@ -186,7 +187,7 @@ def test_the_record_does_not_grow_with_rollbacks(home: Lake, monkeypatch: pytest
     assert len(state.rollback_ids) == 8
     for moment in (before, datetime.fromtimestamp(state.rollbacks[0].rolled_back_at_ms / 1000 - 0.001, UTC)):
         with pytest.raises(RefreshNotFoundError, match="no refresh as of"):
-            readable(home.catalog, VIEW, as_of=moment)
+            readable(home.catalog, VIEW, TimeTravel(as_of=moment))
 
 
 def test_a_rollback_that_loses_to_a_refresh_is_repeated_on_the_new_state(home: Lake, clock: Clock) -> None:
@@ -240,7 +241,7 @@ def test_rows_as_of_a_time_are_those_published_at_that_time_despite_rollbacks(ho
         time.sleep(0.02)
     expire(home.catalog, VIEW, older_than=NOW)
     for moment, refresh_id, rows in diary:
-        found = readable(home.catalog, VIEW, as_of=moment)
+        found = readable(home.catalog, VIEW, TimeTravel(as_of=moment))
         assert found.refresh_id == refresh_id
         columns = read_arrow(home.catalog, found)
         assert sorted((dict(zip(columns.columns, row, strict=True)) for row in columns.rows()), key=str) == rows

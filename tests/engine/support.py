@@ -29,6 +29,7 @@ from airflow_mv.refresh.plan import RefreshPlan, RefreshResult
 from airflow_mv.refresh.read import readable
 from airflow_mv.refresh.run import refresh
 from airflow_mv.refresh.stagers import session_stager, settings_of
+from airflow_mv.refresh.time_travel import TimeTravel
 from airflow_mv.script import Outcome, Script
 from airflow_mv.spec.identifiers import Identifier
 from airflow_mv.spec.materialized_view import PROPERTY
@@ -183,7 +184,7 @@ class Lake:
     def stored(self, name: str, **which: Any) -> pyarrow.Table:
         """The stored rows, stale or not, read by pyiceberg."""
         view = self.view(name)
-        found = readable(self.catalog, self(name), **which) if which else None
+        found = readable(self.catalog, self(name), TimeTravel(**which)) if which else None
         storage = found.storage if found else self.catalog.load_storage(view)
         table = StaticTable.from_metadata(storage.location)
         return table.scan(snapshot_id=found.snapshot_id if found else None).to_arrow()

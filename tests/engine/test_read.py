@@ -12,6 +12,7 @@ import pytest
 import airflow_mv
 from airflow_mv.errors import RefreshNotFoundError, StaleViewError
 from airflow_mv.refresh.read import read_arrow, readable
+from airflow_mv.refresh.time_travel import TimeTravel
 from tests.engine.fixtures import new_lake
 from tests.engine.support import Lake, no_spark
 
@@ -121,7 +122,9 @@ def test_earlier_rows_are_read_whether_stale_or_not(travelling: Lake) -> None:
     """If a refresh is named, freshness does not matter, and no refresh starts."""
     state = travelling.catalog.load_storage(travelling.view("daily")).state
     assert state is not None
-    first = readable(travelling.catalog, travelling("daily"), refresh_id=state.refreshes[0].refresh_id, stager=no_spark)
+    first = readable(
+        travelling.catalog, travelling("daily"), TimeTravel(refresh_id=state.refreshes[0].refresh_id), stager=no_spark
+    )
     assert sorted(map(tuple, read_arrow(travelling.catalog, first).rows())) == OLD
 
 
@@ -142,6 +145,6 @@ def test_a_data_frame_has_the_rows_of_a_refresh_or_of_a_time(travelling: Lake) -
 def test_a_refresh_that_is_not_recorded_is_refused_with_the_recorded_ones(travelling: Lake) -> None:
     """By an unknown id, and by a time before the first refresh."""
     with pytest.raises(RefreshNotFoundError, match=r"no refresh with id nope \(2 recorded, the oldest of 20"):
-        readable(travelling.catalog, travelling("daily"), refresh_id="nope")
+        readable(travelling.catalog, travelling("daily"), TimeTravel(refresh_id="nope"))
     with pytest.raises(RefreshNotFoundError, match="no refresh as of 1999"):
-        readable(travelling.catalog, travelling("daily"), as_of=datetime(1999, 1, 1, tzinfo=UTC))
+        readable(travelling.catalog, travelling("daily"), TimeTravel(as_of=datetime(1999, 1, 1, tzinfo=UTC)))

@@ -15,6 +15,7 @@ from airflow_mv.freshness.state import State
 from airflow_mv.maintenance.orphans import maintain
 from airflow_mv.maintenance.rollback import rollback
 from airflow_mv.refresh.read import readable
+from airflow_mv.refresh.time_travel import TimeTravel
 from airflow_mv.refresh.verify import verify
 from airflow_mv.script import Outcome, Script
 from airflow_mv.spec.interval import Span
@@ -74,7 +75,7 @@ def test_files_of_other_partitions_are_not_rewritten(spark_lake: Lake, layout: L
     assert [row[1] for row in stored(lake)] == ["1", "11", "11", "1"]
     assert verify(lake.catalog, lake("daily"), session=lambda: lake.spark).equal
     # History, time travel, maintenance and rollback work as for full refreshes.
-    assert readable(lake.catalog, lake("daily"), refresh_id=first.refresh_id).record.intervals == ()
+    assert readable(lake.catalog, lake("daily"), TimeTravel(refresh_id=first.refresh_id)).record.intervals == ()
     maintain(lake.catalog, lake("daily"))
     rollback(lake.catalog, lake("daily"), str(first.refresh_id))
     assert [row[1] for row in stored(lake)] == ["1", "1", "1", "1"]

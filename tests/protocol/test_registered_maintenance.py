@@ -15,6 +15,7 @@ from airflow_mv.maintenance.rollback import rollback
 from airflow_mv.publish import publish
 from airflow_mv.refresh import plan_refresh
 from airflow_mv.refresh.read import readable
+from airflow_mv.refresh.time_travel import TimeTravel
 from airflow_mv.spec.materialized_view import current_tag, refresh_tag, staging_branch
 from tests.branches import create_branch
 from tests.builders import Lake, lake
@@ -182,6 +183,6 @@ def test_a_refresh_whose_tag_was_moved_is_found_by_its_own_rows(home: Lake) -> N
     snapshot, other = (own.table.refs[refresh_tag(item)].snapshot_id for item in (first, second))
     table.manage_snapshots().remove_tag(tag).commit()
     table.manage_snapshots().create_tag(other, tag).commit()
-    assert readable(home.catalog, VIEW, refresh_id=first).snapshot_id == snapshot
+    assert readable(home.catalog, VIEW, TimeTravel(refresh_id=first)).snapshot_id == snapshot
     assert rollback(home.catalog, VIEW, first).snapshot_id == snapshot
     assert home.read() == sorted(table.scan(snapshot_id=snapshot).to_arrow().to_pylist(), key=str)

@@ -27,6 +27,7 @@ from airflow_mv.freshness.status import status
 from airflow_mv.maintenance.expire import expire
 from airflow_mv.maintenance.rollback import rollback
 from airflow_mv.refresh.read import read_arrow, readable
+from airflow_mv.refresh.time_travel import TimeTravel
 from airflow_mv.spec.view import new_view, replace_version, with_view_properties
 from airflow_mv.triggers import MaterializedViewFreshTrigger
 from tests.airflow.conftest import Airflow, _airflow, airflow, lake_behind
@@ -160,7 +161,7 @@ def test_i25_a_history_has_the_length_that_the_view_allows(travelling: Lake) -> 
     kept = {item.snapshot_id for item in travelling.storage().table.snapshots}
     tagged = {ref.snapshot_id for ref in travelling.storage().table.refs.values()}
     assert kept == tagged
-    rows = read_arrow(travelling.catalog, readable(travelling.catalog, VIEW, refresh_id=oldest))
+    rows = read_arrow(travelling.catalog, readable(travelling.catalog, VIEW, TimeTravel(refresh_id=oldest)))
     assert list(rows.rows())
     assert rollback(travelling.catalog, VIEW, oldest).changed
     assert travelling.refresh().outcome == "refreshed"

@@ -1,0 +1,152 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which recorded refresh a reader asks for: by its id, by its rows, by what was current at a time, or by its input."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, fields
+from datetime import datetime
+
+from airflow_mv.catalog import LoadedStorage, LoadedView, MaterializedViewCatalog
+from airflow_mv.errors import ConfigurationError, RefreshNotFoundError
+from airflow_mv.freshness.observe import observe_tables, require_readable
+from airflow_mv.refresh.inputs import load_tables
+from airflow_mv.spec.identifiers import Identifier
+from airflow_mv.spec.materialized_view import NO_SNAPSHOT, BaseTable, RefreshRecord, StorageState
+from airflow_mv.spec.table import TableMetadata, ancestors
+from airflow_mv.spec.times import from_ms, parse_time
+
+
+@dataclass(frozen=True, slots=True)
+class TimeTravel:
+    """Which rows of a view's history are read. At most one field is set; with none, the current rows.
+
+    Args:
+        as_of: The rows that the view had at this time; a time without a zone is UTC. Rollbacks count.
+        refresh_id: The rows of this recorded refresh.
+        sequence_number: The rows of the recorded refresh with this sequence number (of the storage table's snapshot).
+        snapshot_id: The rows in this snapshot of the storage table, if they are those of a recorded refresh.
+        bases_as_of: The rows that were computed from the base tables as they were at this time: of the refreshes
+            that read no later snapshot, the one that read the latest ones. A time without a zone is UTC.
+    """
+
+    as_of: datetime | None = None
+    refresh_id: str | None = None
+    sequence_number: int | None = None
+    snapshot_id: int | None = None
+    bases_as_of: datetime | None = None
+
+    def __post_init__(self) -> None:
+        if len(self.chosen) > 1:
+            raise ConfigurationError(f"{' and '.join(self.chosen)} exclude each other: each of them chooses the rows")
+
+    @property
+    def chosen(self) -> dict[str, object]:
+        """The field that is set, if there is one, with its value."""
+        return {field.name: value for field in fields(self) if (value := getattr(self, field.name)) is not None}
+
+
+CURRENT = TimeTravel()
+
+
+def find(
+    catalog: MaterializedViewCatalog, view: LoadedView, storage: LoadedStorage, state: StorageState, wanted: TimeTravel
+) -> RefreshRecord:
+    """Return the recorded refresh that a reader asks for.
+
+    Args:
+        catalog: Where the view is.
+        view: The view.
+        storage: Its storage table.
+        state: The table's refresh history.
+        wanted: Which rows.
+
+    Raises:
+        RefreshNotFoundError: The history holds no such refresh. The message says what it holds.
+        SnapshotNotFoundError: The state of a base table at that time is not known any more.
+    """
+    if wanted.bases_as_of is not None:
+        return _of_bases(catalog, view, state, parse_time(wanted.bases_as_of))
+    if wanted.snapshot_id is not None:
+        return _of_snapshot(view, storage, state, wanted.snapshot_id)
+    if wanted.sequence_number is not None:
+        found = [record for record in state.refreshes if record.sequence_number == wanted.sequence_number]
+        return found[-1] if found else _missing(view, state, f"with sequence number {wanted.sequence_number}")
+    if wanted.as_of is not None:
+        return _of_time(view, state, parse_time(wanted.as_of))
+    if wanted.refresh_id is None:
+        return state.current
+    named = next((record for record in state.refreshes if record.refresh_id == wanted.refresh_id), None)
+    return named or _missing(view, state, f"with id {wanted.refresh_id}")
+
+
+def _of_time(view: LoadedView, state: StorageState, moment: datetime) -> RefreshRecord:
+    refresh_id = state.current_at(_ms(moment))
+    found = next((record for record in state.refreshes if record.refresh_id == refresh_id), None)
+    gone = f": the view was at refresh {refresh_id} then, which is not recorded any more" if refresh_id else ""
+    return found or _missing(view, state, f"as of {moment.isoformat()}{gone}")
+
+
+def _of_snapshot(view: LoadedView, storage: LoadedStorage, state: StorageState, snapshot_id: int) -> RefreshRecord:
+    """Find the refresh whose rows a snapshot holds. A compaction of them holds the same rows."""
+    if storage.table.find(snapshot_id) is None:
+        return _missing(view, state, f"with snapshot {snapshot_id}: the storage table has no such snapshot")
+    heads = {head: record for record in state.refreshes if (head := storage.snapshot_of(record)) is not None}
+    for snapshot in ancestors(storage.table, snapshot_id):
+        if snapshot.snapshot_id in heads:
+            return heads[snapshot.snapshot_id]
+        if snapshot.operation != "replace":
+            break
+    return _missing(view, state, f"with snapshot {snapshot_id}: another writer's commit, or a refresh that has expired")
+
+
+def _of_bases(
+    catalog: MaterializedViewCatalog, view: LoadedView, state: StorageState, moment: datetime
+) -> RefreshRecord:
+    """Find the refresh with the latest input that is not later than a time. Snapshots of unknown time do not count."""
+    names = [Identifier.parse(name) for name in sorted({base.identifier for base in _all_bases(state)})]
+    observed, _ = observe_tables(catalog, names, None)
+    require_readable(view.identifier, observed)
+    commits = {str(name): _commit_times(table) for name, table in load_tables(catalog, observed).items()}
+    candidates = []
+    for number, record in enumerate(state.refreshes):
+        times = [_commit_time(commits, base) for base in _bases(record)]
+        if all(time is not None and time <= _ms(moment) for time in times):
+            candidates.append((sum(time or 0 for time in times), number, record))
+    if candidates:
+        return max(candidates, key=lambda item: item[:2])[2]
+    return _missing(view, state, f"whose base tables were read as they were at {moment.isoformat()} or earlier")
+
+
+def _all_bases(state: StorageState) -> Iterator[BaseTable]:
+    for record in state.refreshes:
+        yield from _bases(record)
+
+
+def _bases(record: RefreshRecord) -> Iterator[BaseTable]:
+    yield from record.base_tables
+    for part in record.intervals:
+        yield from part.base_tables
+
+
+def _commit_times(table: TableMetadata) -> dict[int, int]:
+    """Return when each snapshot was committed, also of expired ones that the table's log still has."""
+    logged = {entry.snapshot_id: entry.timestamp_ms for entry in reversed(table.snapshot_log)}
+    return {**logged, **{snapshot.snapshot_id: snapshot.timestamp_ms for snapshot in table.snapshots}}
+
+
+def _commit_time(commits: Mapping[str, Mapping[int, int]], base: BaseTable) -> int | None:
+    return 0 if base.snapshot_reference == NO_SNAPSHOT else commits[base.identifier].get(base.snapshot_reference)
+
+
+def _ms(moment: datetime) -> int:
+    return int(moment.timestamp() * 1000)
+
+
+def _missing(view: LoadedView, state: StorageState, asked: str) -> RefreshRecord:
+    oldest = state.refreshes[0].refreshed_at_ms
+    when = "of unknown time" if oldest is None else f"of {from_ms(oldest).isoformat()}"
+    raise RefreshNotFoundError(
+        f"view {view.identifier} has no refresh {asked} ({len(state.refreshes)} recorded, the oldest {when}; "
+        f"`airflow-mv history {view.identifier}` lists them, and a view keeps more of them with --time-travel)"
+    )
