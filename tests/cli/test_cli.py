@@ -258,6 +258,10 @@ def test_history_read_and_show_return_what_is_stored(shop: Lake) -> None:
     }
     by_id = call("read", shop("behind"), "--refresh-id", record["refresh_id"], "--limit", "0", "--json").json
     assert by_id["rows"] == []
+    for option, field in (("--snapshot-id", "snapshot_id"), ("--sequence-number", "sequence_number")):
+        assert call("read", shop("behind"), option, str(record[field]), "--json").json["rows"] == read["rows"]
+    both = call("read", shop("behind"), "--as-of", "2020-01-01", "--snapshot-id", "1", code=1)
+    assert "as_of and snapshot_id exclude each other" in both.stderr
     plain = call("read", shop("behind"))
     assert plain.stdout == "day  amount\n  1      10\n"
     assert f"1 row of refresh {record['refresh_id']} (stale)" in plain.stderr
