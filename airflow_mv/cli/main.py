@@ -304,10 +304,6 @@ def history(*, view: str, limit: int | None, as_json: bool, conn_id: str | None)
 @main.command()
 @click.argument("view")
 @with_time_travel
-@click.option(
-    "--sequence-number", type=click.IntRange(min=0), help="The rows of the refresh with this sequence number."
-)
-@click.option("--snapshot-id", type=int, help="The rows in this snapshot of the storage table.")
 @click.option("--limit", type=click.IntRange(min=0), default=None, help="The most rows to print.")
 @click.option("--no-refresh", is_flag=True, help="Refuse to read a stale view instead of refreshing it.")
 @sparked
