@@ -35,7 +35,8 @@ class RefreshingOperator(BaseOperator):
         full: Recompute even if nothing has changed (templated).
         on_fallback: ``full``, ``fail`` or ``skip``, if an incremental view must be recomputed (templated). Default: the
             view's property ``airflow-mv.on-fallback``, else ``full``.
-        max_full_bytes: Limit in bytes of base table files for such a recompute; above it the task fails (templated).
+        max_full_bytes: Limit in bytes of base table files for a recompute, whatever the strategy; above it the task
+            fails (templated). The first refresh may read any number.
         pins: Read the base tables at the run's pins (templated): the output of a
             :class:`~airflow_mv.operators.pin.PinBaseTablesOperator`. That operator also takes ``as_of``.
         checks: Checks of the staged rows (templated), in addition to the view's own checks:

@@ -13,7 +13,7 @@ from airflow_mv.freshness.state import Freshness, State
 from airflow_mv.refresh.candidates import Candidate
 from airflow_mv.refresh.catch_up import Bound, up_to
 from airflow_mv.refresh.cost import Estimate, human
-from airflow_mv.refresh.incremental import Alternatives, alternatives
+from airflow_mv.refresh.incremental import Alternatives, alternatives, full_estimate
 from airflow_mv.refresh.inputs import FallbackPolicy, RefreshInputs, recorded_snapshots
 from airflow_mv.refresh.intervals import is_unaffected
 from airflow_mv.spec.identifiers import Identifier
@@ -27,6 +27,7 @@ ON_FALLBACK_PROPERTY = "airflow-mv.on-fallback"
 MAX_FULL_BYTES_PROPERTY = "airflow-mv.max-full-bytes"
 UP_TO_PROPERTY = "airflow-mv.incremental-up-to"
 
+_SKIPPED = Reason(Code.SKIPPED, "on_fallback is 'skip': the view stays as it is")
 _POLICIES: Mapping[str, FallbackPolicy] = {"full": "full", "fail": "fail", "skip": "skip"}
 _Value = TypeVar("_Value")
 _Number = TypeVar("_Number", int, float)
@@ -43,12 +44,14 @@ def _at_least_zero(kind: Callable[[str], _Number]) -> Callable[[str], _Number]:
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """The allowed ways to make an incremental view fresh.
+    """The allowed ways to make a view fresh. The first refresh of a view is always allowed.
 
     Args:
-        on_fallback: What to do if it would have to be recomputed in full. With ``full`` the estimates decide; with
-            ``fail`` and ``skip`` an incremental mode is taken wherever one is possible.
-        max_full_bytes: Bytes of base table files that such a recompute may read; more is refused. ``None``: no limit.
+        on_fallback: What to do if an incremental view would have to be recomputed in full, also after a change of its
+            definition. With ``full`` the estimates decide; with ``fail`` and ``skip`` an incremental mode is taken
+            wherever one is possible.
+        max_full_bytes: Bytes of base table files that a recompute may read, whatever the strategy; more is refused, or
+            with ``skip`` the view stays as it is. ``None``: no limit.
         up_to: An incremental mode is taken up to this many times the estimated seconds of a full refresh.
     """
 
@@ -182,9 +185,48 @@ def _unbounded(inputs: RefreshInputs, policy: Policy) -> Choice:
 
 
 def _of_all_rows(inputs: RefreshInputs, policy: Policy) -> Choice:
-    freshness, view = inputs.observation.freshness, inputs.observation.view
-    choice = by_state(freshness, strategy=view.materialized.refresh_strategy, forced=inputs.options.full)
-    return choice or by_cost(freshness, alternatives(inputs), policy, view=str(view.identifier))
+    view = inputs.observation.view
+    return by_policy(
+        inputs.observation.freshness,
+        policy,
+        strategy=view.materialized.refresh_strategy,
+        forced=inputs.options.full,
+        found=lambda: alternatives(inputs),
+        full=lambda: full_estimate(inputs),
+        view=str(view.identifier),
+    )
+
+
+def by_policy(
+    freshness: Freshness,
+    policy: Policy,
+    *,
+    strategy: Literal["full", "incremental"],
+    forced: bool,
+    found: Callable[[], Alternatives],
+    full: Callable[[], Estimate],
+    view: str,
+) -> Choice:
+    """Choose the mode for all rows of a view.
+
+    Args:
+        freshness: The verdict; not ``unknown``.
+        policy: What is allowed.
+        strategy: The view's ``refresh-strategy``.
+        forced: Recompute even if nothing has changed, whatever the policy.
+        found: Returns the alternatives for an incremental view.
+        full: Returns the estimate of a full refresh.
+        view: For messages.
+
+    Raises:
+        RefreshRefusedError: The policy forbids what would be needed.
+    """
+    choice = by_state(freshness, strategy=strategy, forced=forced)
+    if choice is None:
+        return by_cost(freshness, found(), policy, view=view)
+    if choice.mode != Mode.FULL or forced or freshness.state == State.NEVER_REFRESHED:
+        return choice
+    return _within_policy(choice, full(), policy, strategy=strategy, view=view)
 
 
 def by_state(freshness: Freshness, *, strategy: Literal["full", "incremental"], forced: bool) -> Choice | None:
@@ -208,6 +250,22 @@ def by_state(freshness: Freshness, *, strategy: Literal["full", "incremental"], 
     if freshness.state in (State.NEVER_REFRESHED, State.DEFINITION_CHANGED):
         return Choice(Mode.FULL, freshness.reasons)
     return None
+
+
+def _within_policy(
+    choice: Choice, full: Estimate, policy: Policy, *, strategy: Literal["full", "incremental"], view: str
+) -> Choice:
+    """Return a full refresh of a view that has rows, if the policy allows it, else what the policy wants instead.
+
+    For the strategy ``full`` a recompute is no fallback: ``on_fallback`` matters only if ``max_full_bytes`` forbids it.
+    """
+    never = strategy == "incremental" and policy.on_fallback != "full"
+    if policy.allows(full) and not never:
+        return choice
+    if policy.on_fallback == "skip":
+        return Choice(Mode.NOOP, (*choice.reasons, _SKIPPED), None, (full,))
+    causes = "; ".join(reason.message for reason in choice.reasons)
+    raise _refused(view, causes, None if never else full, policy)
 
 
 def by_cost(freshness: Freshness, found: Alternatives, policy: Policy, *, view: str) -> Choice:
@@ -256,20 +314,25 @@ def _fallback(freshness: Freshness, refused: tuple[Reason, ...], full: Estimate,
     why = (*freshness.reasons, head, *(reason for reason in refused if reason not in freshness.reasons))
     causes = "; ".join(reason.message for reason in refused)
     if policy.on_fallback == "skip":
-        skipped = Reason(Code.SKIPPED, "on_fallback is 'skip': the view stays as it is")
-        return Choice(Mode.NOOP, (*why, skipped), None, (full,))
+        return Choice(Mode.NOOP, (*why, _SKIPPED), None, (full,))
     if policy.on_fallback == "fail":
-        raise RefreshRefusedError(
+        raise _refused(view, causes, None, policy)
+    if not policy.allows(full):
+        raise _refused(view, causes, full, policy)
+    return Choice(Mode.FULL, why, None, (full,))
+
+
+def _refused(view: str, causes: str, full: Estimate | None, policy: Policy) -> RefreshRefusedError:
+    """Return the error for a full refresh that is too large, or that is not allowed at any size."""
+    if full is None:
+        return RefreshRefusedError(
             f"view {view} would have to be recomputed in full, and on_fallback is 'fail': {causes}. "
             "Allow it with on_fallback='full', or force it once with --full"
         )
-    if not policy.allows(full):
-        raise RefreshRefusedError(
-            f"view {view} would have to be recomputed in full, which reads {human(full.bytes_read)}, and "
-            f"max_full_bytes allows {human(policy.max_full_bytes or 0)}: {causes}. Raise it, or force it once with "
-            "--full"
-        )
-    return Choice(Mode.FULL, why, None, (full,))
+    return RefreshRefusedError(
+        f"view {view} would have to be recomputed in full, which reads {human(full.bytes_read)}, and "
+        f"max_full_bytes allows {human(policy.max_full_bytes or 0)}: {causes}. Raise it, or force it once with --full"
+    )
 
 
 def _pending(freshness: Freshness) -> tuple[Reason, ...]:

@@ -39,8 +39,9 @@ class RefreshOptions:
         full: Recompute all rows even if nothing has changed.
         on_fallback: What to do if an incremental view would have to be recomputed in full. The default is the view's
             property ``airflow-mv.on-fallback``, else ``full``.
-        max_full_bytes: The most bytes of base table files that such a recompute may read. The default is the view's
-            property ``airflow-mv.max-full-bytes``, else no limit.
+        max_full_bytes: The most bytes of base table files that a recompute may read, whatever the view's strategy; the
+            first refresh may read any number. The default is the view's property ``airflow-mv.max-full-bytes``, else
+            no limit.
         interval: Refresh only the rows of this interval.
         max_snapshots: The most new base commits that an incremental refresh reads; the rest is for the next one.
         max_bytes: The most bytes of files that these commits added and removed. The first commit is read even if it is

@@ -10,7 +10,7 @@ import pytest
 from airflow_mv.errors import RefreshRefusedError
 from airflow_mv.freshness.state import BaseTableChange, Freshness, State
 from airflow_mv.refresh.candidates import Candidate
-from airflow_mv.refresh.choose import Choice, Policy, by_cost, by_state
+from airflow_mv.refresh.choose import Choice, Policy, by_cost, by_policy
 from airflow_mv.refresh.cost import Estimate
 from airflow_mv.refresh.incremental import Alternatives
 from airflow_mv.refresh.inputs import FallbackPolicy
@@ -43,7 +43,15 @@ def chosen(
 ) -> Choice:
     found, policy = freshness(state, moved=moved), Policy(on_fallback, max_full_bytes)
     alternatives = Alternatives(incremental or (DEPENDENT,), FULL)
-    return by_state(found, strategy=strategy, forced=forced) or by_cost(found, alternatives, policy, view="lake.s.v")
+    return by_policy(
+        found,
+        policy,
+        strategy=strategy,
+        forced=forced,
+        found=lambda: alternatives,
+        full=lambda: FULL,
+        view="lake.s.v",
+    )
 
 
 DEPENDENT = Reason(Code.NOT_LINEAR, "rows depend on each other")
@@ -92,14 +100,35 @@ def test_the_full_strategy_recomputes_and_is_not_a_fallback(state: State, policy
     assert [item.code for item in choice.reasons] == [REASON[state], Code.STRATEGY_FULL]
 
 
-@pytest.mark.parametrize("state", [State.NEVER_REFRESHED, State.DEFINITION_CHANGED])
+@pytest.mark.parametrize("strategy", STRATEGIES)
 @pytest.mark.parametrize("policy", POLICIES)
-def test_the_first_refresh_of_an_incremental_view_is_full_and_not_a_fallback(
-    state: State, policy: FallbackPolicy
+def test_the_first_refresh_is_full_and_not_a_fallback(
+    strategy: Literal["full", "incremental"], policy: FallbackPolicy
 ) -> None:
     """There are no stored rows yet; the policy is about avoidable full refreshes."""
-    choice = chosen(state, "incremental", on_fallback=policy)
-    assert (choice.mode, [item.code for item in choice.reasons]) == (Mode.FULL, [REASON[state]])
+    choice = chosen(State.NEVER_REFRESHED, strategy, on_fallback=policy, max_full_bytes=1)
+    assert (choice.mode, choice.reasons[0].code) == (Mode.FULL, Code.NEVER_REFRESHED)
+
+
+@pytest.mark.parametrize(
+    ("state", "strategy"),
+    [(State.DEFINITION_CHANGED, "incremental"), (State.DEFINITION_CHANGED, "full"), (State.STALE, "full")],
+)
+def test_a_recompute_after_a_new_definition_and_of_a_full_view_obeys_the_policy(
+    state: State, strategy: Literal["full", "incremental"]
+) -> None:
+    """Another query over large tables costs as much as any fallback; a full view wants it, within its budget."""
+    assert codes(chosen(state, strategy, max_full_bytes=1_000_000))[0] == REASON[state]
+    with pytest.raises(RefreshRefusedError, match=r"reads 976\.6 KiB.*max_full_bytes allows 1000 B: because"):
+        chosen(state, strategy, max_full_bytes=1000)
+    kept = chosen(state, strategy, max_full_bytes=1000, on_fallback="skip")
+    assert (kept.mode, codes(kept)[-1]) == (Mode.NOOP, Code.SKIPPED)
+    if strategy == "full":
+        assert chosen(state, strategy, on_fallback="fail").mode == Mode.FULL
+        return
+    assert chosen(state, strategy, on_fallback="skip").mode == Mode.NOOP
+    with pytest.raises(RefreshRefusedError, match="on_fallback is 'fail': because"):
+        chosen(state, strategy, on_fallback="fail")
 
 
 def test_the_reason_for_recomputing_an_incremental_view_is_reported() -> None:
