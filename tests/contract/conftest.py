@@ -3,8 +3,9 @@
 
 from __future__ import annotations
 
+import re
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -25,8 +26,10 @@ _FOLDER = Path(__file__).parent
 _MARKS = {"postgres_uri": [pytest.mark.postgres], "rest_uri": [pytest.mark.rest]}
 #: Each catalog and each layout occurs among the others; their other combinations add little.
 _SLOW = ("sqlite-registered", "postgres-pointed", "postgres-table", "hive-table")
-#: A test with several homes of a group runs with one of them in the normal run, and with the others in the long run.
-_TURNS = (("postgres-registered", "rest-registered"), ("sqlite-table", "rest-table", "glue-table"))
+#: The homes of the normal run, by layout. A test has one of them; the long run has the others.
+_TURNS = (("sqlite-pointed",), ("postgres-registered", "rest-registered"), ("sqlite-table", "rest-table", "glue-table"))
+#: A test of an invariant runs in each layout.
+_INVARIANT = re.compile(r"test_i\d\d_")
 
 
 def home_parameter(name: str) -> ParameterSet:
@@ -34,9 +37,11 @@ def home_parameter(name: str) -> ParameterSet:
     return pytest.param(name, marks=[*_MARKS.get(HOMES[name][0], []), *([pytest.mark.slow] if name in _SLOW else [])])
 
 
-def takes_turn(home: str | None, turn: int) -> bool:
-    """Whether a home is the one of its group that the normal run has in this turn; true for one without a group."""
-    return not any(home in group and home != group[turn % len(group)] for group in _TURNS)
+def in_homes(wanted: Callable[[str], bool]) -> pytest.MarkDecorator:
+    """Run a test in these homes only: the others have nothing to test."""
+    return pytest.mark.parametrize(
+        "every_home", [home_parameter(name) for name in HOMES if wanted(name)], indirect=True
+    )
 
 
 @pytest.fixture(params=[home_parameter(name) for name in HOMES])
@@ -55,20 +60,35 @@ def registered_home(request: pytest.FixtureRequest, warehouse: Path) -> Iterator
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Let the catalogs of a group take turns, by the name of the test and its other parameters.
+    """Let the homes take turns: most faults are planted above the catalog.
 
-    Most faults are planted above the catalog.
+    A test with other parameters has the next layout for each of their values. So with three values or more it runs in
+    each layout, as a test of an invariant always does.
     """
+    tests: dict[str, dict[str, dict[str, pytest.Item]]] = {}
     for item in items:
-        if isinstance(item, pytest.Function) and item.path.is_relative_to(_FOLDER) and hasattr(item, "callspec"):
-            home = _home(item.callspec.params)
-            if not takes_turn(home, zlib.crc32(item.name.replace(home or "", "").encode())):
-                item.add_marker(pytest.mark.slow)
+        home = _home(item) if item.path.is_relative_to(_FOLDER) else None
+        if home is not None:
+            values = tests.setdefault(f"{item.path.name}::{item.name.partition('[')[0]}", {})
+            values.setdefault(item.name.replace(home, ""), {})[home] = item
+    for name, values in tests.items():
+        in_each = _INVARIANT.match(name.partition("::")[2]) is not None and len(values) < len(_TURNS)
+        for number, key in enumerate(sorted(values)):
+            kept = _turns(set(values[key]), zlib.crc32(name.encode()) + number, in_each=in_each)
+            for home, item in values[key].items():
+                if home not in kept:
+                    item.add_marker(pytest.mark.slow)
 
 
-def _home(parameters: Mapping[str, object]) -> str:
-    """Return the home that a test's fixture has; none for a test with lost answers, which shares out its own cases."""
-    if {"kind", "fault"} <= set(parameters):
-        return ""
-    names = ("every_home", "registered_home", "bare", "home")
-    return str(next((parameters[name] for name in names if name in parameters), ""))
+def _turns(homes: set[str], turn: int, *, in_each: bool) -> set[str]:
+    """Return the homes of the normal run: in each layout or in one, the catalog whose turn it is."""
+    layouts = [[home for home in group if home in homes] for group in _TURNS]
+    found = [group[turn // len(_TURNS) % len(group)] for group in layouts if group]
+    return {*(found if in_each or not found else [found[turn % len(found)]])}
+
+
+def _home(item: pytest.Item) -> str | None:
+    """Return the home that a test's fixture has, if it has one of those that take turns."""
+    parameters = item.callspec.params if isinstance(item, pytest.Function) and hasattr(item, "callspec") else {}
+    given = (parameters.get(name) for name in ("every_home", "registered_home", "bare", "home"))
+    return next((str(name) for name in given if name in HOMES), None)
