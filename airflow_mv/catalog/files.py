@@ -267,7 +267,7 @@ def discard(files: MetadataFiles, location: str) -> None:
     """Delete an unneeded file. A failure is only logged, because the file does no harm."""
     try:
         files.delete(location)
-    except OSError as error:
+    except (OSError, MaterializedViewError) as error:
         log.warning("The unneeded file %s could not be deleted: %s", location, error)
 
 

@@ -20,6 +20,7 @@ from pyiceberg.exceptions import (
     TableAlreadyExistsError,
     ValidationError,
 )
+from pyiceberg.schema import Schema
 from pyiceberg.table import CreateTableTransaction, StagedTable, Table
 from pyiceberg.table.metadata import new_table_metadata
 from pyiceberg.table.refs import SnapshotRefType
@@ -43,6 +44,7 @@ from pyiceberg.table.update import (
     TableRequirement,
     TableUpdate,
 )
+from pyiceberg.types import BooleanType, NestedField
 
 from airflow_mv.catalog.answers import NO_ANSWER, answered, brief, refusal_of, refusals
 from airflow_mv.catalog.files import MetadataFiles
@@ -292,6 +294,32 @@ class StorageTables:
             return CreateTableTransaction(
                 StagedTable(full_name, metadata, f"{new.location}/metadata", io, self._catalog)
             )
+
+    @contextmanager
+    def temporary(self, name: Identifier, owner: Identifier) -> Iterator[str]:
+        """Create an empty table in a folder that the catalog chooses, yield the folder, and drop the table at the end.
+
+        A process that is killed in between leaves the table.
+
+        Args:
+            name: The table.
+            owner: The view for which it is created.
+
+        Raises:
+            AlreadyExistsError: The name is taken.
+            CatalogUnavailableError: The catalog did not answer.
+        """
+        schema = Schema(NestedField(1, "nothing", BooleanType()))
+        properties = {STORAGE_OF_PROPERTY: owner.within_catalog}
+        with taken(f"a table or view {name} exists already"), answered(self._catalog.name, f"creating table {name}"):
+            table = self._catalog.create_table((*name.namespace, name.name), schema, properties=properties)
+        try:
+            yield table.location()
+        finally:
+            try:
+                self.drop(name, uuid=str(table.metadata.table_uuid), owner=owner)
+            except MaterializedViewError as error:
+                log.warning("The empty table %s stays, though it is unneeded: %s", name, error)
 
     def send(self, name: Identifier, creation: CreateTableTransaction) -> None:
         """Send the commit that creates a table.

@@ -6,30 +6,58 @@ from __future__ import annotations
 import hashlib
 import tempfile
 import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from airflow_mv.errors import ConfigurationError, UnsupportedError
+from airflow_mv.errors import ConfigurationError
 from airflow_mv.script import CreateStorageStep, Script
+from airflow_mv.spec.identifiers import Identifier
 
 if TYPE_CHECKING:
     from airflow_mv.catalog import MaterializedViewCatalog
     from airflow_mv.catalog.listing import StoredFile
 
 
-def answerable(script: Script) -> Script:
-    """Return the script with a location for its outcome. A script that creates a storage table has none by itself."""
+@contextmanager
+def handed_over(catalog: MaterializedViewCatalog, script: Script) -> Iterator[Script]:
+    """Yield the script with a location for its outcome; script and outcome of a creation are deleted at the end.
+
+    A script that creates a storage table has no such location by itself. Where a server chooses the folders of tables,
+    an empty table of the catalog gives one for the time of the run, with the server's access to it.
+
+    Args:
+        catalog: The view's catalog.
+        script: The script.
+    """
+    from airflow_mv.catalog.files import discard
+
     if script.outcome_location is not None:
-        return script
-    location = next(step.location for step in script.steps if isinstance(step, CreateStorageStep))
-    if location is None:
-        raise UnsupportedError(
-            f"view {script.view}: its catalog chooses the storage table's folder itself, so there is no place yet to "
-            "hand a script to spark-submit. Create the view over Spark Connect or with `airflow-mv create`; it is "
-            "refreshed by either"
-        )
-    return replace(script, outcome_location=f"{location}/staged/{script.refresh_id}.json")
+        yield script
+        return
+    folder = next(step.location for step in script.steps if isinstance(step, CreateStorageStep))
+    if folder is not None:
+        yield _answered_in(script, folder)
+        return
+    view = catalog.identify(script.view)
+    name = Identifier(view.catalog, view.namespace, f"{view.name[:200]}__script_{script.refresh_id[:8]}")
+    with catalog.tables.temporary(name, view) as location:
+        found = replace(_answered_in(script, location), stored=name.sql())
+        try:
+            yield found
+        finally:
+            for file in (str(found.outcome_location), _script_location(found)):
+                discard(catalog.files, file)
+
+
+def _answered_in(script: Script, folder: str) -> Script:
+    return replace(script, outcome_location=f"{folder}/staged/{script.refresh_id}.json")
+
+
+def _script_location(script: Script) -> str:
+    return f"{str(script.outcome_location).removesuffix('.json')}.script.json"
 
 
 def write_script(catalog: MaterializedViewCatalog, script: Script) -> str:
@@ -49,7 +77,7 @@ def write_script(catalog: MaterializedViewCatalog, script: Script) -> str:
     left = read_outcome(catalog, script)
     if left is not None and (left.error is not None or not has_passed(script, left)):
         catalog.files.delete(outcome_location)
-    location = f"{outcome_location.removesuffix('.json')}.script.json"
+    location = _script_location(script)
     catalog.files.replace_text(location, script.to_json())
     return location
 

@@ -23,7 +23,7 @@ from airflow_mv.hooks import DEFAULT_ICEBERG_CONN_ID, DEFAULT_SPARK_CONN_ID, Spa
 from airflow_mv.hooks.airflow_compat import MaskingOperator, redacted
 from airflow_mv.hooks.iceberg import mask
 from airflow_mv.links import MaterializedViewLink, SparkApplicationLink
-from airflow_mv.operators.handover import answerable, job_arguments, write_script
+from airflow_mv.operators.handover import handed_over, job_arguments, write_script
 from airflow_mv.operators.spark_provider import LocalSparkSubmitHook, SubmittingOperator
 from airflow_mv.operators.submission import SubmitOptions, submission
 from airflow_mv.redaction import shortened
@@ -146,7 +146,8 @@ class MaterializedViewSparkOperator(MaskingOperator, SubmittingOperator):
         if self._target.remote is not None:
             outcome = self._stage_over_connect(catalog, self._target.remote, script)
         else:
-            outcome = self._submit(catalog, context, self._target, answerable(script))
+            with handed_over(catalog, script) as answered:
+                outcome = self._submit(catalog, context, self._target, answered)
         self.application_id = outcome.application_id
         return outcome
 

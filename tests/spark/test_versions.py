@@ -20,7 +20,7 @@ from pyiceberg.table import StaticTable
 from airflow_mv.catalog import MaterializedViewCatalog
 from airflow_mv.catalog.spark import SparkSettings
 from airflow_mv.job.submit import build_package, main_file, spark_version, write_properties
-from airflow_mv.operators.handover import answerable, write_script
+from airflow_mv.operators.handover import handed_over, write_script
 from airflow_mv.publish.layout import read_outcome
 from airflow_mv.refresh.create import Definition, create
 from airflow_mv.refresh.run import refresh
@@ -132,10 +132,10 @@ def test_views_are_created_refreshed_and_verified_on_spark_4_0(lake_folder: Path
     catalog, outcomes = MaterializedViewCatalog("lake"), []
 
     def stager(script: Script) -> Outcome:
-        script = answerable(script)
-        location = write_script(catalog, script)
-        done = spark.submit(settings_of(catalog).on(OLDER), location, "lake")
-        outcome = read_outcome(catalog, script)
+        with handed_over(catalog, script) as answered:
+            location = write_script(catalog, answered)
+            done = spark.submit(settings_of(catalog).on(OLDER), location, "lake")
+            outcome = read_outcome(catalog, answered)
         assert outcome is not None, done.stdout[-2000:] + done.stderr[-2000:]
         outcomes.append(outcome)
         return outcome
