@@ -31,7 +31,8 @@ class CreateMaterializedViewOperator(MaterializedViewSparkOperator):
 
     Args:
         view: ``catalog.namespace.name`` (templated).
-        sql: The query (templated); names without a catalog are resolved in the view's catalog and namespace.
+        sql: The query (templated); names without a catalog are resolved in the view's catalog and namespace. ``None``
+            keeps the query of an existing view, and makes a plain one materialized.
         iceberg_conn_id: Connection of type ``iceberg`` (templated).
         spark_conn_id: Connection of type ``spark`` or ``spark_connect`` (templated).
         refresh_strategy: ``full`` or ``incremental``; a new view is ``full`` by default.
@@ -48,6 +49,7 @@ class CreateMaterializedViewOperator(MaterializedViewSparkOperator):
         storage_name: With the layout ``registered``: the storage table's name in the view's namespace (templated); by
             default the view's name and ``__storage``. An existing view keeps its storage table's name: another one is
             refused.
+        transpile: Without ``sql``: whether the SQL for Spark may be translated from the view's text for another engine.
         on_change: What happens if the view exists with another definition. ``apply``: settings, properties and checks
             are changed, and a difference that needs a recompute of all rows (query, dialects, partitioning) fails the
             task. ``rebuild``: all differences are applied, and the next refresh recomputes the rows where needed.
@@ -70,7 +72,7 @@ class CreateMaterializedViewOperator(MaterializedViewSparkOperator):
         self,
         *,
         view: str,
-        sql: str,
+        sql: str | None = None,
         iceberg_conn_id: str = DEFAULT_ICEBERG_CONN_ID,
         spark_conn_id: str = DEFAULT_SPARK_CONN_ID,
         refresh_strategy: Literal["full", "incremental"] | None = None,
@@ -82,6 +84,7 @@ class CreateMaterializedViewOperator(MaterializedViewSparkOperator):
         layout: Layout | None = None,
         dialects: Sequence[str] = (),
         storage_name: str | None = None,
+        transpile: bool = False,
         on_change: OnChange = "apply",
         adopt: bool = False,
         **kwargs: Any,
@@ -97,6 +100,7 @@ class CreateMaterializedViewOperator(MaterializedViewSparkOperator):
         self.layout = layout
         self.dialects = list(dialects)
         self.storage_name = storage_name
+        self.transpile = transpile
         self.on_change = on_change
         self.adopt = adopt
 
@@ -127,6 +131,7 @@ class CreateMaterializedViewOperator(MaterializedViewSparkOperator):
                 layout=self.layout,
                 dialects=self.dialects,
                 storage_name=self.storage_name,
+                transpile=self.transpile,
                 checks=None if self.checks is None else read_checks(self.checks, source="checks"),
             )
             with self.stager(catalog, context) as stager:

@@ -9,15 +9,16 @@ import stat
 import subprocess
 import threading
 import time
-from contextlib import closing
+from contextlib import closing, nullcontext
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from airflow_mv.errors import ConfigurationError
+from airflow_mv.errors import AlreadyExistsError, ConfigurationError, InvalidMetadataError
 from airflow_mv.hooks import MaterializedViewHook
 from airflow_mv.operators import CreateMaterializedViewOperator, RefreshMaterializedViewOperator
+from airflow_mv.sql.translation import spark_sql
 from tests.airflow.conftest import SMALL, VIEW, Airflow, Run, lake_behind
 from tests.builders import QUERY, Lake
 
@@ -259,6 +260,29 @@ def test_a_definition_that_changed_in_a_dag_file_is_compared_as_a_whole(airflow:
     assert "UnsupportedError: view lake.sales.kept: its storage table is lake.sales.rows and keeps its name" in run.log
     assert "changed: checks: none → orders > 0" in run.log
     assert "orders > 0" in sales.catalog.load("sales.kept").metadata.properties["airflow-mv.checks"]
+
+
+def test_a_plain_view_of_another_engine_is_made_materialized_by_operator_and_hook(
+    sales: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without a query; its text is translated only on request. Again, nothing happens."""
+    stager = type("Stager", (), {"__call__": lambda _, script: sales.stager(script), "close": lambda _: None})()
+    monkeypatch.setattr(CreateMaterializedViewOperator, "stager", lambda *_: nullcontext(stager))
+    monkeypatch.setattr(MaterializedViewHook, "stager", lambda *_: stager)
+    for name in ("daily", "weekly"):
+        sales.plain_view(name, {"trino": "SELECT id, region, amount FROM orders WHERE REGEXP_LIKE(region, 'n.*')"})
+
+    def created(**how: Any) -> dict[str, Any]:
+        return CreateMaterializedViewOperator(task_id="create", view=VIEW, layout="registered", **how).execute({})
+
+    with pytest.raises(InvalidMetadataError, match="no SQL in the dialect 'spark'"):
+        created()
+    with pytest.raises(AlreadyExistsError, match="is a plain view: leave out the query"):
+        created(sql="SELECT 1 AS one")
+    assert created(transpile=True)["state"] == created(transpile=True)["state"] == "never-refreshed"
+    view = MaterializedViewHook().define("lake.sales.weekly", None, transpile=True, layout="registered").view
+    assert spark_sql(view.metadata, view="weekly") == "SELECT id, region, amount FROM orders WHERE region RLIKE 'n.*'"
+    assert len(sales.stager.calls) == 2
 
 
 def test_views_may_come_from_task_mapping_and_templates(airflow: Airflow, daily: Lake) -> None:
