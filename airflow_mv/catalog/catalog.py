@@ -99,7 +99,8 @@ class MaterializedViewCatalog:
         self._rest = RestViews(self._catalog, vended) if isinstance(self._catalog, RestCatalog) else None
         self.tables = StorageTables(self._catalog, self.files)
         self._metastore = metastore_of(self._catalog)
-        self._table_views = TableViews(self._catalog, self.files, self.tables, self._pointers or self._metastore)
+        entries = self._pointers or self._metastore
+        self._table_views = TableViews(self._catalog, self.files, self.tables, entries, self._rest)
         restrain(self._catalog)
         if isinstance(self._catalog, RestCatalog):
             note_tables(self._catalog, vended)

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
+import msgspec
 from pyiceberg.catalog.rest import Capability, RestCatalog
 from pyiceberg.exceptions import NoSuchNamespaceError, RESTError
 from requests import Response
@@ -29,6 +30,7 @@ from airflow_mv.errors import (
     ConfigurationError,
     InvalidMetadataError,
     MaterializedViewError,
+    NotFoundError,
     UnsupportedError,
 )
 from airflow_mv.redaction import shortened
@@ -49,6 +51,17 @@ _NEEDED_FOR_TABLES = (
     Capability.V1_DELETE_TABLE,
 )
 _LAST_ADDED = -1
+_TABLE = "namespaces/{namespace}/tables/{table}"
+
+
+class _TableProperties(msgspec.Struct):
+    properties: dict[str, str] = msgspec.field(default_factory=dict)
+
+
+class _TableAnswer(msgspec.Struct):
+    """The part of the answer with a table that a listing needs."""
+
+    metadata: _TableProperties
 
 
 class RestViews:
@@ -95,6 +108,29 @@ class RestViews:
                 except NoSuchNamespaceError:
                     continue
         return sorted(found)
+
+    def table_properties(self, table: Identifier) -> dict[str, str]:
+        """Return the properties of a table, for a listing of many.
+
+        Neither credentials nor the snapshots of its history are requested: both may cost the server more than the rest.
+
+        Raises:
+            NotFoundError: There is no such table.
+            InvalidMetadataError: The answer is not one with a table.
+        """
+        what = f"loading table {table}"
+        namespace = encoded_namespace(self._catalog, table.namespace)
+        url = self._catalog.url(_TABLE, namespace=namespace, table=_encoded(table.name))
+        no_credentials = {"X-Iceberg-Access-Delegation": None}
+        response = self._sent("GET", url, what, params={"snapshots": "refs"}, headers=no_credentials)
+        if response.status_code == 404:
+            raise NotFoundError(f"there is no table {table} in catalog {self._catalog.name!r}")
+        try:
+            answer = msgspec.json.decode(self._accepted(response, what).content, type=_TableAnswer)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+            source = f"table {table}, answer of catalog {self._catalog.name!r}"
+            raise InvalidMetadataError(f"{source}: {error}") from None
+        return answer.metadata.properties
 
     def namespaces(self, parent: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
         """Yield the namespaces that the server lists."""
@@ -239,8 +275,11 @@ class RestViews:
         namespace = encoded_namespace(self._catalog, view.namespace)
         path = "namespaces/{namespace}/views" if create else "namespaces/{namespace}/views/{view}"
         url = self._catalog.url(path, namespace=namespace, view=_encoded(view.name))
+        return self._sent(method, url, what, json=body)
+
+    def _sent(self, method: str, url: str, what: str, **request: Any) -> Response:
         try:
-            return session_of(self._catalog).request(method, url, json=body)
+            return session_of(self._catalog).request(method, url, **request)
         except NO_ANSWER as error:
             raise CatalogUnavailableError(
                 f"catalog {self._catalog.name!r} did not answer to {what}: {brief(error)}"

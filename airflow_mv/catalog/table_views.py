@@ -12,9 +12,10 @@ from one definition at most one is applied, in catalogs with and without a serve
 from __future__ import annotations
 
 import logging
+import math
 import time
 import uuid
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
@@ -28,7 +29,7 @@ from airflow_mv.catalog.files import MetadataFiles
 from airflow_mv.catalog.loaded import Holder, LoadedView
 from airflow_mv.catalog.metastores import Metastore
 from airflow_mv.catalog.neighbours import read_places
-from airflow_mv.catalog.rest import CHOSEN_BY_THE_CATALOG
+from airflow_mv.catalog.rest import CHOSEN_BY_THE_CATALOG, RestViews
 from airflow_mv.catalog.sql import SqlPointers
 from airflow_mv.catalog.tables import NewTable, StorageTables, TableChange, taken
 from airflow_mv.errors import (
@@ -62,7 +63,7 @@ _MAIN = "main"
 _READERS = 8
 #: Fewer tables than this are looked at sequentially.
 _FEW = 16
-#: How long a listing takes a table that was not a view for an ordinary one, without reading it again.
+#: How long a listing does not read a table again that was not a view, where the catalog does not show that it changed.
 ORDINARY_SECONDS = 60.0
 
 
@@ -166,6 +167,21 @@ class _Listed:
     location: str | None
 
 
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """What an earlier listing found.
+
+    Args:
+        location: The table's metadata file at that time, if the catalog listed it.
+        is_view: Whether the table was a view.
+        until: When the table is to be read again, by the monotonic clock.
+    """
+
+    location: str | None
+    is_view: bool
+    until: float
+
+
 class TableViews:
     """The views of a catalog that are tables.
 
@@ -174,45 +190,61 @@ class TableViews:
         files: The store behind it.
         tables: Its tables.
         entries: Its entries, if they name the tables' metadata files. A REST server has none.
+        rest: The server, if there is one.
     """
 
     def __init__(
-        self, catalog: Catalog, files: MetadataFiles, tables: StorageTables, entries: SqlPointers | Metastore | None
+        self,
+        catalog: Catalog,
+        files: MetadataFiles,
+        tables: StorageTables,
+        entries: SqlPointers | Metastore | None,
+        rest: RestViews | None = None,
     ) -> None:
-        self._catalog, self._files, self._tables, self._entries = catalog, files, tables, entries
-        self._ordinary: dict[Identifier, float] = {}
+        self._catalog, self._files, self._tables, self._entries, self._rest = catalog, files, tables, entries, rest
+        self._seen: dict[Identifier, _Seen] = {}
 
     def names(self, namespace: tuple[str, ...] | None) -> list[Identifier]:
         """Return the views among the tables of a namespace, or of the whole catalog.
 
-        Each table's metadata is read. A table that was found to be an ordinary one is not read again for a minute.
+        A table is read again if the catalog names another metadata file for it. Where the catalog names none, views are
+        read each time, and ordinary tables once a minute.
         """
-        now = time.monotonic()
-        wanted = [item for item in self._listed(namespace) if self._ordinary.get(item.identifier, 0) < now]
-        found = self._looked(wanted)
-        for item, is_view in zip(wanted, found, strict=True):
-            if not is_view:
-                self._ordinary[item.identifier] = now + ORDINARY_SECONDS
-        return [item.identifier for item, is_view in zip(wanted, found, strict=True) if is_view]
+        listed, now = list(self._listed(namespace)), time.monotonic()
+        new = [item for item in listed if not self._is_known(item, now)]
+        for item, seen in zip(new, self._looked(new), strict=True):
+            self._seen[item.identifier] = seen
+        return [item.identifier for item in listed if self._seen[item.identifier].is_view]
 
-    def _looked(self, wanted: Sequence[_Listed]) -> list[bool]:
+    def _is_known(self, item: _Listed, now: float) -> bool:
+        seen = self._seen.get(item.identifier)
+        return seen is not None and seen.location == item.location and now < seen.until
+
+    def _looked(self, wanted: Sequence[_Listed]) -> list[_Seen]:
         if len(wanted) < _FEW:
-            return [self._is_view(item) for item in wanted]
+            return [self._look(item) for item in wanted]
         with ThreadPoolExecutor(_READERS) as readers:
-            return list(readers.map(self._is_view, wanted))
+            return list(readers.map(self._look, wanted))
 
-    def _is_view(self, item: _Listed) -> bool:
-        name = item.identifier
+    def _look(self, item: _Listed) -> _Seen:
+        name, soon = item.identifier, time.monotonic() + ORDINARY_SECONDS
         try:
-            if item.location is not None:
-                properties = read_places(self._files, item.location, what=f"table {name}, metadata file").properties
-            else:
-                properties = dict(self._tables.open(name).properties)
+            properties = self._properties(item)
         except (ConfigurationError, InvalidMetadataError, NotFoundError, UnsupportedError) as error:
             # A table that cannot be read, or was dropped in between, must not prevent the listing of the others.
             log.warning("It is not known whether the table %s is a view: %s", name, error)
-            return False
-        return DEFINITION_PROPERTY in properties and properties.get(STORAGE_OF_PROPERTY) == name.within_catalog
+            return _Seen(item.location, is_view=False, until=soon)
+        is_view = DEFINITION_PROPERTY in properties and properties.get(STORAGE_OF_PROPERTY) == name.within_catalog
+        if item.location is not None:
+            return _Seen(item.location, is_view, until=math.inf)  # a metadata file never changes
+        return _Seen(None, is_view, until=0.0 if is_view else soon)
+
+    def _properties(self, item: _Listed) -> Mapping[str, str]:
+        if item.location is not None:
+            return read_places(self._files, item.location, what=f"table {item.identifier}, metadata file").properties
+        if self._rest is not None:
+            return self._rest.table_properties(item.identifier)
+        return self._tables.open(item.identifier).properties
 
     def _listed(self, namespace: tuple[str, ...] | None) -> Iterator[_Listed]:
         if self._entries is not None:
@@ -257,7 +289,7 @@ class TableViews:
             AlreadyExistsError: The name is taken, by a view or a table.
             CommitStateUnknownError: No answer. The view may be created, even later.
         """
-        self._ordinary.pop(view, None)
+        self._seen.pop(view, None)
         new = NewTable(template, view, metadata.location, _token(metadata))
         with taken(f"a table or view {view} exists already"):
             creation = self._tables.staged(view, new)

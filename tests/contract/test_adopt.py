@@ -11,6 +11,7 @@ import pyarrow as pa
 import pytest
 from pyiceberg.table import Table
 
+from airflow_mv.catalog import MaterializedViewCatalog
 from airflow_mv.errors import (
     AlreadyExistsError,
     CommitConflictError,
@@ -74,6 +75,20 @@ def test_a_table_becomes_a_view_whose_first_refresh_replaces_the_rows(home: Lake
     assert home.read() == [NORTH, SOUTH]
     assert status(home.catalog, VIEW).state == State.FRESH
     assert home.iceberg.load_table(VIEW).scan(snapshot_id=before.metadata.current_snapshot_id).count() == 1
+
+
+def test_a_list_has_the_view_at_once_and_reads_only_tables_that_changed(home: Lake) -> None:
+    """Where the catalog names the tables' files. Another process had listed the table as an ordinary one."""
+    other = MaterializedViewCatalog(home.iceberg)
+    if not other.tells_locations:
+        pytest.skip("a server does not name the tables' files in a list")
+    assert not other.list("sales")
+    adopted(home)
+    assert other.list("sales") == [other.identify(VIEW)]
+    location = home.iceberg.load_table(VIEW).metadata_location
+    Path(location.removeprefix("file:")).unlink()  # some catalogs write one slash, others three
+    assert other.list("sales") == [other.identify(VIEW)]
+    assert not MaterializedViewCatalog(home.iceberg).list("sales")
 
 
 @pytest.mark.parametrize("fault", [lose_answer_after(), lose_answer_before(), arrive_late])

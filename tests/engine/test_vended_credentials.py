@@ -155,6 +155,16 @@ def test_credentials_are_loaded_again_before_they_end(server: Vending) -> None:
     assert not server.refused
 
 
+def test_a_listing_of_views_requests_no_credentials(server: Vending) -> None:
+    """For a server each may be a call to a service with a limit of its own; there may be a thousand tables."""
+    home = opened(server, "table")
+    home.table()
+    view = home.view()
+    before = len(server.every)
+    assert home.catalog.list("sales") == home.catalog.list() == [view]
+    assert len(server.every) == before
+
+
 def test_without_credentials_for_a_location_the_default_ones_are_not_used_silently(
     server: Vending, caplog: pytest.LogCaptureFixture
 ) -> None:
