@@ -133,8 +133,8 @@ def define(
     if existing.settings is None:
         if definition.sql is not None:
             raise AlreadyExistsError(
-                f"{identifier} is a plain view: leave out the query (as in `airflow-mv create {identifier}`) to turn it "
-                "into a materialized one"
+                f"{identifier} is a plain view: leave out the query (as in `airflow-mv create {identifier}`) to turn "
+                "it into a materialized one"
             )
         return Defined(create(catalog, identifier, definition, stager=stager), "changed")
     possible(catalog, identifier, existing, definition)
