@@ -202,6 +202,9 @@ def with_time_travel(command: Command) -> Command:
     ) -> Any:  # fmt: skip
         from airflow_mv.refresh.time_travel import TimeTravel
 
+        given = (as_of, refresh_id, sequence_number, snapshot_id, bases_as_of)
+        if sum(value is not None for value in given) > 1:
+            raise click.UsageError("give one of --as-of, --bases-as-of, --refresh-id, --sequence-number, --snapshot-id")
         wanted = TimeTravel(parse_time(as_of), refresh_id, sequence_number, snapshot_id, parse_time(bases_as_of))
         return command(wanted=wanted, **rest)
 
