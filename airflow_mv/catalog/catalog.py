@@ -178,6 +178,11 @@ class MaterializedViewCatalog:
         """Return the catalog of a name. A table that is named by path is read with this catalog's access to stores."""
         return self if identifier.path is not None else self.other(identifier.catalog)
 
+    @property
+    def iceberg(self) -> Catalog:
+        """The pyiceberg catalog, for tables that belong to no view."""
+        return self._catalog
+
     def opened(self) -> dict[str, MaterializedViewCatalog]:
         """This catalog and the others that have been opened so far, by name."""
         return dict(self._others)

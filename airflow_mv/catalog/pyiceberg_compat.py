@@ -24,6 +24,7 @@ from pyiceberg.expressions.visitors import _InclusiveMetricsEvaluator
 from pyiceberg.io import FileIO
 from pyiceberg.manifest import DataFile, ManifestEntry, ManifestFile, _inherit_from_manifest
 from pyiceberg.schema import Schema
+from pyiceberg.table import Table
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.typedef import StructProtocol
 from requests import Session
@@ -31,6 +32,7 @@ from requests import Session
 from airflow_mv.errors import CatalogUnavailableError
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyiceberg.catalog.hive import HiveCatalog
 
 #: Makes the ``FileIO`` of a table from its properties and location.
@@ -268,3 +270,10 @@ class WholeAvroFile(AvroFile[D]):
 def inherit_from_manifest(entry: ManifestEntry, manifest: ManifestFile) -> ManifestEntry:
     """Return an entry with the values that it inherits from its manifest: sequence numbers and the snapshot id."""
     return _inherit_from_manifest(entry, manifest)
+
+
+def write_data_files(table: Table, rows: pa.Table) -> list[DataFile]:
+    """Write rows as data files of a table, at least one for each partition. No snapshot has them yet."""
+    from pyiceberg.io.pyarrow import _dataframe_to_data_files  # PyArrow takes long to import
+
+    return list(_dataframe_to_data_files(table.metadata, rows, table.io)) if len(rows) else []

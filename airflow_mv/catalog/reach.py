@@ -112,6 +112,25 @@ def readable_files(catalog: MaterializedViewCatalog, snapshot: Snapshot) -> list
     return [snapshot.manifest_list, *(manifest.manifest_path for manifest in manifests), *files]
 
 
+def files_of_lists(catalog: MaterializedViewCatalog, lists: Iterable[str]) -> set[str]:
+    """Return every file that manifest lists reach: themselves, their manifests and the files in these.
+
+    Args:
+        catalog: Its store has the files.
+        lists: The manifest lists. Each manifest is read once.
+
+    Raises:
+        MetadataFileNotFoundError: One of them does not exist.
+        InvalidMetadataError: One of them does not follow the format.
+    """
+    found = set(lists)
+    manifests = {item.manifest_path: item for location in sorted(found) for item in _manifests(catalog, location)}
+    found.update(manifests)
+    for manifest in manifests.values():
+        found.update(_files_of(catalog, manifest))
+    return found
+
+
 def _readable(read: Callable[[], list[Any]]) -> list[Any]:
     try:
         return read()

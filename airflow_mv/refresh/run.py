@@ -11,6 +11,7 @@ import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 
 from airflow_mv.catalog import MaterializedViewCatalog
 from airflow_mv.catalog.damage import check_snapshots, store_of
@@ -33,7 +34,9 @@ from airflow_mv.refresh import Pins, RefreshOptions, plan_refresh
 from airflow_mv.refresh.checks import has_passed, judge, require_passed
 from airflow_mv.refresh.inputs import renamed_by_now
 from airflow_mv.refresh.intervals import Kept
+from airflow_mv.refresh.noted import note
 from airflow_mv.refresh.plan import RefreshPlan, RefreshResult
+from airflow_mv.registry.model import AskedBy
 from airflow_mv.script import CLOCK, MAX_AHEAD_MS, Delta, Outcome, Script
 from airflow_mv.spec.clock import is_false, latest_ms
 from airflow_mv.spec.identifiers import Identifier
@@ -286,6 +289,7 @@ def refresh(
     pins: Pins | None = None,
     on_plan: Callable[[RefreshPlan], None] | None = None,
     effects: Effects | None = None,
+    asked_by: AskedBy | None = None,
 ) -> list[RefreshResult]:
     """Refresh views from one set of pinned base snapshots, a view after the views that it reads.
 
@@ -298,6 +302,7 @@ def refresh(
             views pins them itself.
         on_plan: Called with each plan before it is carried out.
         effects: Clock, sleep and jitter.
+        asked_by: Who asked for it, for the registry.
 
     Raises:
         CommitConflictError: A view kept changing while it was refreshed.
@@ -308,8 +313,11 @@ def refresh(
         queries = {view: query_of(catalog.load(view)) for view in identifiers}
         identifiers = _in_dependency_order(catalog, queries)
         pins = {} if pins is None else pins
+    noting = partial(note, catalog, asked_by=asked_by or AskedBy())
     return [
-        _refresh_one(catalog, view, stager, options or RefreshOptions(), pins, queries.get(view), on_plan, effects)
+        _refresh_one(
+            catalog, view, stager, options or RefreshOptions(), pins, queries.get(view), on_plan, effects, noting
+        )
         for view in identifiers
     ]
 
@@ -331,6 +339,7 @@ def _refresh_one(
     query: ParsedQuery | None,
     on_plan: Callable[[RefreshPlan], None] | None,
     effects: Effects | None,
+    noting: Callable[[RefreshPlan, Outcome | None, RefreshResult], None],
 ) -> RefreshResult:
     started, kept = time.monotonic(), None
     most = MAX_PLANS if options.interval is None else MAX_INTERVAL_PLANS
@@ -341,7 +350,9 @@ def _refresh_one(
         outcome = stage(catalog, plan, stager)
         result = publish(catalog, plan, outcome, effects=effects)
         if result is not None:
-            return replace(result, seconds=time.monotonic() - started)
+            result = replace(result, seconds=time.monotonic() - started)
+            noting(plan, outcome, result)
+            return result
         log.info("Round %d of at most %d for %s ended without a publication", number, most, view)
         if options.interval is not None:
             kept = Kept(plan, outcome) if outcome is not None else kept

@@ -1,0 +1,120 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A catalog's registry: its two components, and the spool in which refreshes leave their rows.
+
+A refresh writes one small file with a new name and commits to no table of the registry. So a hundred refreshes at once
+do not wait for each other: see ``docs/decisions/0009-refreshes-leave-files-for-the-registry.md``.
+"""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from airflow_mv.catalog import MaterializedViewCatalog
+from airflow_mv.catalog.files import discard, join
+from airflow_mv.errors import ConfigurationError, InvalidMetadataError, MetadataFileNotFoundError
+from airflow_mv.registry.homes import home_of
+from airflow_mv.registry.model import REFRESHES, VIEWS, RefreshRow, ViewRow
+from airflow_mv.registry.settings import PLACE, RegistrySettings, registry_settings
+from airflow_mv.registry.tables import Component
+
+log = logging.getLogger(__name__)
+
+#: The folder of the spool, below that of the table ``refreshes``. Iceberg's removal of orphan files skips such names.
+SPOOL = "_spool"
+#: The most files that one sync reads.
+MOST_FILES = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class Spooled:
+    """The files in the spool.
+
+    Args:
+        rows: The row of each file, by location.
+        faults: Why a file cannot be read, by location.
+    """
+
+    rows: dict[str, RefreshRow]
+    faults: dict[str, str]
+
+
+class Registry:
+    """A catalog's registry.
+
+    Args:
+        catalog: The catalog.
+        settings: The settings.
+    """
+
+    def __init__(self, catalog: MaterializedViewCatalog, settings: RegistrySettings) -> None:
+        self.catalog, self.settings = catalog, settings
+        self._home = home_of(catalog, settings)
+        self.views: Component[ViewRow] = Component(VIEWS, self._home, settings.components["views"])
+        self.refreshes: Component[RefreshRow] = Component(REFRESHES, self._home, settings.components["refreshes"])
+
+    @property
+    def place(self) -> str:
+        """Where it is, for messages."""
+        return self._home.name
+
+    def _spool(self, *, create: bool) -> str | None:
+        table = self._home.create(REFRESHES) if create else self._home.open(REFRESHES)
+        return None if table is None else join(table.location(), SPOOL)
+
+    def leave(self, row: RefreshRow) -> None:
+        """Leave the row of a refresh in the spool. It is in the table after the next sync."""
+        folder = self._spool(create=True) or ""
+        self.catalog.files.write(join(folder, f"{uuid.uuid4()}.json"), row.model_dump_json().encode())
+
+    def spooled(self) -> Spooled:
+        """Read the files in the spool, at most :data:`MOST_FILES`."""
+        found, folder = Spooled({}, {}), self._spool(create=False)
+        if folder is None:
+            return found
+        for file in sorted(self.catalog.files.list(folder), key=lambda item: item.modified_ms)[:MOST_FILES]:
+            what = f"registry, file {file.location}"
+            try:
+                data = self.catalog.files.read(file.location, what=what)
+                found.rows[file.location] = RefreshRow.parse(data, source=what)
+            except MetadataFileNotFoundError:
+                continue  # another sync has brought it in
+            except InvalidMetadataError as error:
+                found.faults[file.location] = str(error)
+        return found
+
+    def count_spooled(self) -> int:
+        """Return how many files are in the spool."""
+        folder = self._spool(create=False)
+        return 0 if folder is None else sum(1 for _ in self.catalog.files.list(folder))
+
+    def forget(self, locations: Iterable[str]) -> None:
+        """Delete files of the spool, after their rows were committed."""
+        for location in locations:
+            discard(self.catalog.files, location)
+
+
+def registry_of(catalog: MaterializedViewCatalog) -> Registry | None:
+    """Return a catalog's registry; ``None`` if it has none.
+
+    Raises:
+        ConfigurationError: A setting of the registry is invalid.
+    """
+    settings = registry_settings(catalog.properties)
+    return Registry(catalog, settings) if settings.place else None
+
+
+def require_registry(catalog: MaterializedViewCatalog) -> Registry:
+    """Return a catalog's registry.
+
+    Raises:
+        ConfigurationError: It has none.
+    """
+    found = registry_of(catalog)
+    if found is None:
+        raise ConfigurationError(
+            f"catalog {catalog.name!r} has no registry. Set its property {PLACE} to a namespace, such as airflow_mv"
+        )
+    return found
