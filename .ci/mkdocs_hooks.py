@@ -106,7 +106,7 @@ def with_links(markdown: str, rewritten: Callable[[str], str]) -> str:
 def command_line(group: click.Group) -> str:
     """Write the reference of a command line: usage, help and options of each command."""
     lines = ["# Command line", "", "Generated from `airflow-mv COMMAND --help`.", ""]
-    for name, command in sorted(group.commands.items()):
+    for name, command in _commands(group, ""):
         context = click.Context(command, info_name=f"airflow-mv {name}")
         usage = " ".join([context.command_path, *command.collect_usage_pieces(context)])
         lines += [f"## {name}", "", f"```\n{usage}\n```", "", _help(command.help), ""]
@@ -115,6 +115,14 @@ def command_line(group: click.Group) -> str:
         rows = [f"| <code>{_cell(names)}</code> | {_cell(text)} |" for names, text in records]
         lines += ["| option | meaning |", "|---|---|", *rows, ""] if rows else []
     return "\n".join(lines)
+
+
+def _commands(group: click.Group, above: str) -> Iterator[tuple[str, click.Command]]:
+    """Yield the commands of a group and of its groups, each with its full name."""
+    for name, command in sorted(group.commands.items()):
+        yield above + name, command
+        if isinstance(command, click.Group):
+            yield from _commands(command, f"{above}{name} ")
 
 
 def _leaves(nav: Any) -> Iterator[str]:

@@ -36,6 +36,16 @@ _CONFIG: dict[str, Any] = {
             "example": "table",
             "default": "",
         },
+        "registry": {
+            "description": (
+                "The namespace of the registry in the catalog of each connection, or a folder. A connection's extra "
+                "airflow-mv.registry comes first. Empty: no registry."
+            ),
+            "version_added": "0.1.0",
+            "type": "string",
+            "example": "airflow_mv",
+            "default": "",
+        },
         "spark_application_url": {
             "description": (
                 "Where a Spark application is shown, with {application_id} in its place: Spark's history server, or "

@@ -6,7 +6,7 @@ from __future__ import annotations
 import threading
 import time
 from abc import abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 from urllib.parse import urlparse
@@ -24,8 +24,11 @@ from pyiceberg.expressions.visitors import _InclusiveMetricsEvaluator
 from pyiceberg.io import FileIO
 from pyiceberg.manifest import DataFile, ManifestEntry, ManifestFile, _inherit_from_manifest
 from pyiceberg.schema import Schema
-from pyiceberg.table import Table
+from pyiceberg.table import Table, Transaction
 from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.table.refs import MAIN_BRANCH
+from pyiceberg.table.snapshots import Operation
+from pyiceberg.table.update.snapshot import _OverwriteFiles
 from pyiceberg.typedef import StructProtocol
 from requests import Session
 
@@ -277,3 +280,30 @@ def write_data_files(table: Table, rows: pa.Table) -> list[DataFile]:
     from pyiceberg.io.pyarrow import _dataframe_to_data_files  # PyArrow takes long to import
 
     return list(_dataframe_to_data_files(table.metadata, rows, table.io)) if len(rows) else []
+
+
+class _ReplaceFiles(_OverwriteFiles):
+    """An overwrite that leaves out manifests whose files were all removed before. pyiceberg keeps them for ever."""
+
+    def _process_manifests(self, manifests: list[ManifestFile]) -> list[ManifestFile]:
+        return [item for item in manifests if item.added_snapshot_id == self._snapshot_id or _has_files(item)]
+
+
+def _has_files(manifest: ManifestFile) -> bool:
+    return manifest.added_files_count != 0 or manifest.existing_files_count != 0
+
+
+def replace_files(transaction: Transaction, io: FileIO, added: Iterable[DataFile], removed: Iterable[DataFile]) -> None:
+    """Add to a transaction a snapshot that replaces data files.
+
+    Args:
+        transaction: The transaction of a table that has a snapshot.
+        io: The table's.
+        added: The files to add.
+        removed: The files to remove.
+    """
+    with _ReplaceFiles(Operation.OVERWRITE, transaction, io, branch=MAIN_BRANCH) as snapshot:
+        for file in added:
+            snapshot.append_data_file(file)
+        for file in removed:
+            snapshot.delete_data_file(file)

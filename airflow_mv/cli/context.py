@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import getpass
 import json
 import logging
 import math
@@ -27,6 +28,7 @@ from airflow_mv.checks import read_checks
 from airflow_mv.errors import ConfigurationError, InvalidIdentifierError, InvalidMetadataError, MaterializedViewError
 from airflow_mv.redaction import shortened
 from airflow_mv.refresh.stagers import InProcessStager
+from airflow_mv.registry.model import AskedBy
 from airflow_mv.spec.identifiers import Identifier, split
 from airflow_mv.spec.interval import Span
 from airflow_mv.spec.times import parse_time as parse_iso
@@ -307,6 +309,14 @@ def stager_for(catalog: MaterializedViewCatalog, master: str | None, remote: str
     if master and remote:
         raise click.UsageError("--master and --remote exclude each other")
     return InProcessStager(catalog, master=master, remote=remote, report=progress)
+
+
+def this_user() -> AskedBy:
+    """Return who runs the command."""
+    try:
+        return AskedBy(user=getpass.getuser())
+    except (OSError, KeyError):  # a container whose user has no name
+        return AskedBy()
 
 
 def progress(line: str) -> None:

@@ -60,6 +60,7 @@ def examine(catalogs: tuple[str, ...]) -> Iterator[Inspection]:
         )
     for name in names:
         yield _guarded(f"catalog {name}", lambda name=name: _catalog(name))  # type: ignore[misc]
+        yield _guarded(f"registry of {name}", lambda name=name: _registry(name))  # type: ignore[misc]
 
 
 def is_view(name: str) -> bool:
@@ -178,3 +179,17 @@ def _catalog(name: str) -> Inspection:
     return Inspection(
         f"catalog {name}", ok=True, found=f"{views} views, warehouse {warehouse or 'not set'} can be written"
     )
+
+
+def _registry(name: str) -> Inspection:
+    """Show the registry's settings, each with the layer that it comes from."""
+    from airflow_mv.registry.registry import registry_of
+    from airflow_mv.registry.settings import PLACE, effective
+
+    check, catalog = f"registry of {name}", MaterializedViewCatalog(name)
+    registry = registry_of(catalog)
+    if registry is None:
+        return Inspection(check, ok=True, found=f"none: {PLACE} is not set")
+    waiting = registry.count_spooled()
+    shown = "; ".join(f"{key} = {value!r} ({layer})" for key, value, layer in effective(name, catalog.properties))
+    return Inspection(check, ok=True, found=f"{registry.place}, {waiting} refreshes wait for a sync. {shown}")

@@ -27,6 +27,7 @@ from airflow_mv.cli.context import (
     sparked,
     split_namespace,
     stager_for,
+    this_user,
     visible,
     with_checks,
     with_interval,
@@ -34,6 +35,7 @@ from airflow_mv.cli.context import (
     with_time_travel,
 )
 from airflow_mv.cli.maintain import convert, drop, maintain, repair, rollback
+from airflow_mv.cli.registry import registry
 from airflow_mv.errors import ConfigurationError
 from airflow_mv.version import __version__
 
@@ -150,7 +152,7 @@ def create(
     catalog, (identifier,) = open_catalog([view], conn_id)
     stager = stager_for(catalog, master, remote)
     created, lines = _defined(catalog, identifier, wanted, stager, **how_to_define)
-    results = refresh_views(catalog, [identifier], stager=stager) if and_refresh else []
+    results = refresh_views(catalog, [identifier], stager=stager, asked_by=this_user()) if and_refresh else []
     if as_json:
         print_json(results[0].to_dict() if results else view_status(catalog, identifier).to_dict())
         return
@@ -276,7 +278,15 @@ def refresh(
     stager = stager_for(catalog, master, remote)
     show_plan = None if as_json else render.plan_line
     given = pins_of(catalog, identifiers, pins)
-    results = refresh_views(catalog, identifiers, stager=stager, options=options, pins=given, on_plan=show_plan)
+    results = refresh_views(
+        catalog,
+        identifiers,
+        stager=stager,
+        options=options,
+        pins=given,
+        on_plan=show_plan,
+        asked_by=this_user(),
+    )
     documents = [result.to_dict() for result in results]
     if as_json:
         print_json(documents)
@@ -290,11 +300,11 @@ def refresh(
 @click.option("--limit", type=click.IntRange(min=1), help="Only the newest ones, at most so many.")
 @common
 def history(*, view: str, limit: int | None, as_json: bool, conn_id: str | None) -> None:
-    """List the recorded refreshes, oldest first."""
-    from airflow_mv.freshness.status import history as view_history
+    """List the recorded refreshes, oldest first. With a registry these are all."""
+    from airflow_mv.registry.history import full_history
 
     catalog, (identifier,) = open_catalog([view], conn_id)
-    documents = view_history(catalog, identifier)[-limit if limit else 0 :]
+    documents = full_history(catalog, identifier)[-limit if limit else 0 :]
     if as_json:
         print_json(documents)
     else:
@@ -425,7 +435,7 @@ def demo(*, home: Path | None) -> None:
     run(DemoHome(home.resolve()) if home else DemoHome.default())
 
 
-for _command in (maintain, rollback, convert, drop, pin, repair):
+for _command in (maintain, rollback, convert, drop, pin, repair, registry):
     main.add_command(_command)
 
 

@@ -142,7 +142,7 @@ def history(documents: Sequence[Mapping[str, Any]]) -> None:
         for item in documents
     ]
     header = ("", "refreshed (UTC)", "refresh id", "mode", "rows", "held", "version", "base snapshots")
-    _table(header, lines, right={4, 5, 6})
+    table(header, lines, right={4, 5, 6})
 
 
 def rows(document: Mapping[str, Any]) -> None:
@@ -153,15 +153,15 @@ def rows(document: Mapping[str, Any]) -> None:
         for index in range(len(document["columns"]))
         if all(isinstance(row[index], int | float | Decimal | None) for row in stored)
     }
-    _table(document["columns"], stored, right=numbers)
+    table(document["columns"], stored, right=numbers)
     err.print(
         f"{len(stored)} row{'s' if len(stored) != 1 else ''} of refresh {document['refresh_id']} ({document['state']})",
         style="dim",
     )
 
 
-def _table(header: Sequence[str], lines: Sequence[Sequence[Any]], *, right: Collection[int] = ()) -> None:
-    """Print columns side by side. Values are neither truncated nor wrapped."""
+def table(header: Sequence[str], lines: Sequence[Sequence[Any]], *, right: Collection[int] = ()) -> None:
+    """Print columns side by side, with their names. Values are neither truncated nor wrapped."""
     texts = [[_cell(value) for value in line] for line in lines]
     names = [_cell(name) for name in header]
     widths = [max(cell_len(line[index]) for line in [names, *texts]) for index in range(len(names))]

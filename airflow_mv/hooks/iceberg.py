@@ -12,6 +12,7 @@ from airflow.sdk.exceptions import AirflowNotFoundException
 from airflow.sdk.log import mask_secret
 
 from airflow_mv.errors import ConfigurationError
+from airflow_mv.registry.settings import PLACE
 
 if TYPE_CHECKING:
     from airflow.providers.apache.iceberg.hooks.iceberg import IcebergHook
@@ -51,7 +52,7 @@ def iceberg_hook(given: Connection, name: str) -> IcebergHook:
 def completed(conn_id: str) -> Connection:
     """Load an ``iceberg`` connection, with the URI of a SQL catalog completed by login and password.
 
-    If its extra chooses no layout of new views, Airflow's option ``[airflow_mv] layout`` does.
+    Where its extra has no layout of new views, or no registry, Airflow's options in ``[airflow_mv]`` are taken.
     """
     from airflow_mv.catalog.catalog import LAYOUT_PROPERTY
 
@@ -73,8 +74,9 @@ def completed(conn_id: str) -> Connection:
     host = given.host
     if extra["type"] == "sql" and uri:
         extra["uri"], host = _with_login(conn_id, str(uri), given), None
-    if layout := conf.get("airflow_mv", "layout", fallback=""):
-        extra.setdefault(LAYOUT_PROPERTY, layout)
+    for option, key in (("layout", LAYOUT_PROPERTY), ("registry", PLACE)):
+        if text := conf.get("airflow_mv", option, fallback=""):
+            extra.setdefault(key, text)
     mask(extra)
     return Connection(
         conn_id=conn_id,

@@ -38,6 +38,8 @@ if TYPE_CHECKING:
     from airflow_mv.refresh.plan import RefreshPlan, RefreshResult
     from airflow_mv.refresh.read import ReadResult
     from airflow_mv.refresh.stagers import InProcessStager
+    from airflow_mv.registry.query import Answer
+    from airflow_mv.registry.sync import Synced
     from airflow_mv.script import Outcome
     from airflow_mv.spec.interval import Span
 
@@ -249,6 +251,19 @@ class MaterializedViewHook(BaseHook):
         from airflow_mv.maintenance.convert import convert
 
         return convert(self.catalog_for(view), self.identify(view), layout)
+
+    def sync_registry(self, catalog: str) -> Synced:
+        """Bring a catalog's registry up to date. See :func:`airflow_mv.registry.sync.sync`."""
+        from airflow_mv.registry.sync import sync
+
+        return sync(self.catalog_named(catalog))
+
+    def query_registry(self, catalog: str, sql: str) -> Answer:
+        """Run one SELECT over a catalog's registry. See :func:`airflow_mv.registry.query.query`."""
+        from airflow_mv.registry.query import query
+        from airflow_mv.registry.registry import require_registry
+
+        return query(require_registry(self.catalog_named(catalog)), sql)
 
     def stager(self, view: str) -> InProcessStager:
         """Return a stager that runs in this process: over Spark Connect, or in a session on the connection's master.

@@ -6,5 +6,6 @@ from airflow_mv.operators.alert import FreshnessAlertOperator as FreshnessAlertO
 from airflow_mv.operators.create import CreateMaterializedViewOperator as CreateMaterializedViewOperator
 from airflow_mv.operators.pin import PinBaseTablesOperator as PinBaseTablesOperator
 from airflow_mv.operators.refresh import RefreshMaterializedViewOperator as RefreshMaterializedViewOperator
+from airflow_mv.operators.registry import SyncRegistryOperator as SyncRegistryOperator
 from airflow_mv.operators.steps import CommitRefreshOperator as CommitRefreshOperator
 from airflow_mv.operators.steps import PlanRefreshOperator as PlanRefreshOperator

@@ -15,7 +15,7 @@ from airflow_mv.lineage import LineageOfRefresh
 from airflow_mv.links import show_link
 from airflow_mv.operators.options import RefreshingOperator
 from airflow_mv.operators.spark import MaterializedViewSparkOperator
-from airflow_mv.operators.task import announce, log_plan, log_result, plan_text, view_outlet
+from airflow_mv.operators.task import announce, asked_by, log_plan, log_result, plan_text, view_outlet
 from airflow_mv.retries import task_errors
 
 if TYPE_CHECKING:
@@ -107,7 +107,15 @@ class RefreshMaterializedViewOperator(LineageOfRefresh, RefreshingOperator, Mate
                 self.note_plan(catalog, plan)
 
             with self.stager(catalog, context) as stager:
-                (result,) = refresh(catalog, [view], stager=stager, options=options, pins=pins, on_plan=planned)
+                (result,) = refresh(
+                    catalog,
+                    [view],
+                    stager=stager,
+                    options=options,
+                    pins=pins,
+                    on_plan=planned,
+                    asked_by=asked_by(context),
+                )
         result = memory.settle(result)
         self.note_result(result)
         log_result(self.log, result)

@@ -19,7 +19,7 @@ from airflow_mv.lineage import LineageOfRefresh
 from airflow_mv.links import MaterializedViewLink, show_link
 from airflow_mv.operators.handover import job_arguments, ship, write_script
 from airflow_mv.operators.options import RefreshingOperator
-from airflow_mv.operators.task import announce, given_document, log_plan, log_result
+from airflow_mv.operators.task import announce, asked_by, given_document, log_plan, log_result
 from airflow_mv.retries import DEFAULT_RETRY_POLICY, task_errors
 
 if TYPE_CHECKING:
@@ -178,6 +178,7 @@ class CommitRefreshOperator(LineageOfRefresh, BaseOperator):
                 the plan task has to run again.
             CommitError: A retry may help.
         """
+        from airflow_mv.refresh.noted import note
         from airflow_mv.refresh.run import stage
 
         started = time.monotonic()
@@ -199,6 +200,7 @@ class CommitRefreshOperator(LineageOfRefresh, BaseOperator):
                 f"{plan.view} changed after it was planned, so nothing was published: clear the plan task to plan again"
             )
         result = replace(result, seconds=time.monotonic() - started)
+        note(catalog, plan, outcome, result, asked_by=asked_by(context))
         self.note_result(result)
         log_result(self.log, result)
         announce(self, context, result)

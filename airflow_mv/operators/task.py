@@ -12,6 +12,7 @@ from airflow.sdk import Asset, AssetAlias, Context
 from airflow_mv.assets import VIEWS_ALIAS, materialized_view_asset
 from airflow_mv.errors import ConfigurationError, InvalidIdentifierError
 from airflow_mv.redaction import shortened
+from airflow_mv.registry.model import AskedBy
 from airflow_mv.spec.reasons import FOUND_OUT, fallback
 
 if TYPE_CHECKING:
@@ -137,6 +138,13 @@ def _counted(checks: Sequence[CheckResult]) -> dict[str, Any] | None:
 
 def _cut(text: str) -> str:
     return shortened(text, _LONGEST)
+
+
+def asked_by(context: Context) -> AskedBy:
+    """Return who asks for a refresh: the DAG, its run, the task, and the user who triggered the run."""
+    ti, run = context["ti"], context["dag_run"]
+    user = getattr(run, "triggering_user_name", None)
+    return AskedBy(dag_id=ti.dag_id, run_id=ti.run_id, task_id=ti.task_id, user=user)
 
 
 def given_document(value: Any, *, field: str, wanted: str) -> Mapping[str, Any]:

@@ -92,7 +92,7 @@ class RefreshRow(Row):
     sequence_number: Long | None = Field(None, description="the sequence number of the snapshot with its rows")
     mode: str | None = Field(None, description="the mode that ran")
     reasons: tuple[str, ...] = Field((), description="the codes of the reasons")
-    explanation: str | None = Field(None, description="the reasons as sentences")
+    messages: tuple[str, ...] = Field((), description="the reasons as sentences")
     fallback: str | None = Field(None, description="why an incremental view was recomputed in full; else empty")
     base_snapshots: Mapping[str, Long] = Field({}, description="the snapshot of each base table; -1 for an empty one")
     interval_column: str | None = Field(None, description="the column of the refreshed interval; empty for all rows")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ask the registry: SQL by DuckDB over Arrow, and the questions that most people have.
+"""Query the registry by SQL: DuckDB over Arrow.
 
 DuckDB gets the rows, and no access to files, networks or extensions.
 """
@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from airflow_mv.errors import ConfigurationError, InvalidQueryError
 from airflow_mv.registry.filters import refreshed_since
+from airflow_mv.registry.questions import QUESTIONS
 from airflow_mv.registry.registry import Registry
 from airflow_mv.registry.tables import Component
 
@@ -23,19 +23,6 @@ if TYPE_CHECKING:
 
 #: The most memory of a query, and its threads.
 _LIMITS = {"memory_limit": "1GB", "threads": "2"}
-
-
-@dataclass(frozen=True, slots=True)
-class Question:
-    """A question that the registry answers.
-
-    Args:
-        about: What it answers, in one line.
-        sql: The query. ``$since`` is the beginning of the time that it is about.
-    """
-
-    about: str
-    sql: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,68 +40,6 @@ class Answer:
     def documents(self) -> list[dict[str, Any]]:
         """Return each row as a JSON object."""
         return [dict(zip(self.columns, row, strict=True)) for row in self.rows]
-
-
-_COST = "round(sum(coalesce(executor_seconds, job_seconds, seconds)), 1)"
-_COSTS = f"count(*) AS refreshes, {_COST} AS cost_seconds, round(sum(seconds), 1) AS seconds, \
-sum(bytes_read) AS bytes_read, sum(rows_written) AS rows_written"
-_RECENT = "FROM refreshes WHERE refreshed_at >= $since"
-
-#: The questions, by the name of their command.
-QUESTIONS: Mapping[str, Question] = MappingProxyType(
-    {
-        "lagging": Question(
-            "Views that are not fresh, those with the longest lag first.",
-            "SELECT view, state, lag_seconds, refreshed_at, explanation FROM views WHERE state <> 'fresh' "
-            "ORDER BY lag_seconds DESC NULLS FIRST, view",
-        ),
-        "late": Question(
-            "Views whose lag exceeds their freshness SLO.",
-            "SELECT view, lag_seconds, max_staleness_seconds, owner FROM views "
-            "WHERE lag_seconds > max_staleness_seconds ORDER BY lag_seconds - max_staleness_seconds DESC, view",
-        ),
-        "fallbacks": Question(
-            "Incremental views that were recomputed in full, how often, and why the last time.",
-            "SELECT view, count(*) AS fallbacks, max(refreshed_at) AS last_at, arg_max(fallback, refreshed_at) AS why "
-            f"{_RECENT} AND fallback IS NOT NULL GROUP BY view ORDER BY fallbacks DESC, view",
-        ),
-        "costs": Question(
-            "What the refreshes of each view cost.",
-            f"SELECT view, {_COSTS} {_RECENT} GROUP BY view ORDER BY cost_seconds DESC NULLS LAST, view",
-        ),
-        "costs-by-dag": Question(
-            "What the refreshes cost by the DAG that asked for them.",
-            f"SELECT dag_id, {_COSTS} {_RECENT} GROUP BY dag_id ORDER BY cost_seconds DESC NULLS LAST, dag_id",
-        ),
-        "costs-by-owner": Question(
-            "What the refreshes cost by the owner of the view.",
-            f"SELECT owner, {_COSTS} FROM refreshes LEFT JOIN (SELECT view, owner FROM views) USING (view) "
-            "WHERE refreshes.refreshed_at >= $since GROUP BY owner ORDER BY cost_seconds DESC NULLS LAST, owner",
-        ),
-        "saved": Question(
-            "How much job time incremental refreshes saved, by the estimates of full ones.",
-            "SELECT view, count(*) AS refreshes, round(sum(job_seconds), 1) AS job_seconds, "
-            "round(sum(full_seconds), 1) AS full_seconds, "
-            f"round(sum(full_seconds) - sum(job_seconds), 1) AS saved_seconds {_RECENT} AND mode <> 'full' "
-            "AND full_seconds IS NOT NULL AND job_seconds IS NOT NULL GROUP BY view ORDER BY saved_seconds DESC, view",
-        ),
-        "modes": Question(
-            "How often each view was refreshed in which mode.",
-            f"SELECT view, mode, count(*) AS refreshes, round(avg(seconds), 1) AS seconds {_RECENT} "
-            "GROUP BY view, mode ORDER BY view, mode",
-        ),
-        "slowest": Question(
-            "The slowest refreshes.",
-            f"SELECT view, refreshed_at, mode, round(seconds, 1) AS seconds, rows_written, dag_id, run_id {_RECENT} "
-            "AND seconds IS NOT NULL ORDER BY seconds DESC, view LIMIT 20",
-        ),
-        "idle": Question(
-            "Views without a refresh in that time.",
-            f"SELECT view, state, refreshed_at, owner FROM views WHERE view NOT IN (SELECT view {_RECENT}) "
-            "ORDER BY refreshed_at NULLS FIRST, view",
-        ),
-    }
-)
 
 
 def ask(registry: Registry, question: str, *, days: int = 30) -> Answer:
@@ -159,9 +84,9 @@ def _run(registry: Registry, sql: str, parameters: Mapping[str, Any], since: dat
                 database.register(name, rows)
             database.execute("SET lock_configuration = true")
             used = {key: value for key, value in parameters.items() if f"${key}" in sql}
-            found = database.execute(sql, used or None)
-            columns = [item[0] for item in found.description or ()]
-            return Answer(columns, found.fetchall())
+            found = database.sql(sql, params=used or None).to_arrow_table()
+            rows = zip(*(column.to_pylist() for column in found.columns), strict=True)
+            return Answer(list(found.column_names), list(rows))
         except duckdb.Error as error:
             raise InvalidQueryError(f"the query of the registry failed: {str(error).strip()}") from None
 
@@ -176,7 +101,7 @@ def _duckdb() -> Any:
 
 def _require_select(database: duckdb.DuckDBPyConnection, sql: str) -> None:
     statements = database.extract_statements(sql)
-    if len(statements) != 1 or statements[0].type.name not in ("SELECT", "EXPLAIN"):
+    if len(statements) != 1 or statements[0].type.name != "SELECT":
         raise InvalidQueryError("a query of the registry is one SELECT: nothing is changed by SQL")
 
 

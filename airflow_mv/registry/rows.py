@@ -46,7 +46,7 @@ def refresh_row(view: Identifier, view_uuid: str, record: RefreshRecord) -> Refr
         sequence_number=record.sequence_number,
         mode=record.mode,
         reasons=tuple(item.get("code", "") for item in record.reasons),
-        explanation=_sentences(why),
+        messages=tuple(shortened(reason.message, _LONGEST) for reason in why),
         fallback=_cut(fallback(why)),
         base_snapshots=record.snapshots,
         interval_column=interval.column if interval else None,

@@ -9,6 +9,7 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from enum import Enum, auto
 from itertools import pairwise
 from typing import Any, Generic, Protocol, Union, get_args, get_origin
 
@@ -36,9 +37,9 @@ from airflow_mv.catalog import MaterializedViewCatalog
 from airflow_mv.catalog.answers import NO_ANSWER, answered
 from airflow_mv.catalog.files import discard
 from airflow_mv.catalog.places import lies_in
-from airflow_mv.catalog.pyiceberg_compat import write_data_files
+from airflow_mv.catalog.pyiceberg_compat import replace_files, write_data_files
 from airflow_mv.catalog.reach import files_of_lists
-from airflow_mv.errors import CommitConflictError, ConfigurationError, MaterializedViewError
+from airflow_mv.errors import CommitConflictError, CommitStateUnknownError, ConfigurationError, MaterializedViewError
 from airflow_mv.publish.protocol import Effects
 from airflow_mv.registry.filters import Filter, all_rows, between, both, equal, no, one_of
 from airflow_mv.registry.model import Kind, R
@@ -48,6 +49,8 @@ log = logging.getLogger(__name__)
 
 #: How often a commit is tried while other writers come first.
 TRIES = 40
+#: The most commits without an answer.
+_UNANSWERED = 3
 #: The number of the first partition field, as the Iceberg specification has it.
 _FIRST_PARTITION_FIELD = 1000
 _TYPES: dict[Any, IcebergType] = {
@@ -112,6 +115,14 @@ class Home(Protocol):
 
     def create(self, kind: Kind[Any]) -> Table:
         """Return the table of a component, and create it if it does not exist."""
+
+
+class _Ended(Enum):
+    """How a commit ended."""
+
+    DONE = auto()
+    CONFLICT = auto()
+    UNKNOWN = auto()
 
 
 @dataclass(frozen=True, slots=True)
@@ -273,42 +284,49 @@ class Component(Generic[R]):
         An edit is made by keys from the state that it is committed to. So it may be sent again after an unknown
         outcome: if the first one was applied, the keys are there.
         """
+        unanswered = 0
         for number in range(1, TRIES + 1):
             table = self._home.open(self.kind) if only_existing else self._home.create(self.kind)
-            if table is None or self._committed(table, edit):
-                break
+            if table is None:
+                return
+            ended = self._committed(table, edit)
+            unanswered += ended is _Ended.UNKNOWN
+            if ended is _Ended.DONE:
+                self._expire_if_due()
+                return
+            if unanswered == _UNANSWERED:
+                raise CommitStateUnknownError(
+                    f"the registry's table {self.kind.name} in {self._home.name}: {unanswered} commits got no answer. "
+                    "One of them may have been applied; run it again, it adds no row twice"
+                )
             self._effects.wait(min(number, 4))
-        else:
-            raise CommitConflictError(
-                f"the registry's table {self.kind.name} in {self._home.name} was changed by others {TRIES} times in a "
-                "row, and nothing was written. Run it again"
-            )
-        if table is not None:
-            self._expire_if_due()
+        raise CommitConflictError(
+            f"the registry's table {self.kind.name} in {self._home.name} was changed by others {TRIES} times in a row, "
+            "and nothing was written. Run it again"
+        )
 
-    def _committed(self, table: Table, edit: Callable[[Table], _Edit]) -> bool:
-        with answered(self._home.name, f"reading the registry's table {self.kind.name}"):
+    def _committed(self, table: Table, edit: Callable[[Table], _Edit]) -> _Ended:
+        with answered(self._home.name, f"changing the registry's table {self.kind.name}"):
             wanted = edit(table)
-        if not len(wanted.rows) and not wanted.replaced:
-            return True
-        written: list[DataFile] = []
-        try:
+            if not len(wanted.rows) and not wanted.replaced:
+                return _Ended.DONE
             written = write_data_files(table, wanted.rows)
+        try:
             with table.transaction() as transaction:
-                update = transaction.update_snapshot()
-                with update.overwrite() if wanted.replaced else update.merge_append() as snapshot:
-                    for file in written:
-                        snapshot.append_data_file(file)
-                    for file in wanted.replaced:
-                        snapshot.delete_data_file(file)
+                if wanted.replaced:
+                    replace_files(transaction, table.io, written, wanted.replaced)
+                else:
+                    with transaction.update_snapshot().merge_append() as snapshot:
+                        for file in written:
+                            snapshot.append_data_file(file)
         except CommitFailedException:
             for file in written:
                 discard(self._home.catalog.files, file.file_path)
-            return False
+            return _Ended.CONFLICT
         except NO_ANSWER as error:
             log.info("The registry's table %s: no answer to a commit (%s)", self.kind.name, type(error).__name__)
-            return False
-        return True
+            return _Ended.UNKNOWN
+        return _Ended.DONE
 
     def _edit(self, table: Table, rows: list[R], replaced: Collection[tuple[Any, ...]]) -> _Edit:
         """Return the commit that adds rows. A partition is rewritten if it has a row to replace, or too many files."""

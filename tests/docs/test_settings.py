@@ -28,6 +28,7 @@ OWN = {
         "creation-id",
         "partitioning",
         "adopted",
+        "registry-component",
     ),
     *("refresh-id", "complete", "fallback", "change-id"),
 }

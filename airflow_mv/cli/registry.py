@@ -1,0 +1,102 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The commands of the registry: sync, rebuild, query, and its questions."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from airflow_mv.cli import show
+from airflow_mv.cli.context import Command, catalog_names, common, open_named, out, print_json, visible
+from airflow_mv.errors import ConfigurationError
+from airflow_mv.registry.questions import QUESTIONS
+
+if TYPE_CHECKING:
+    from airflow_mv.catalog import MaterializedViewCatalog
+    from airflow_mv.registry.query import Answer
+    from airflow_mv.registry.sync import Synced
+
+
+@click.group()
+def registry() -> None:
+    """Ask what all views and refreshes of a catalog did and cost, and keep the registry up to date."""
+
+
+def _of_catalog(command: Command) -> Command:
+    """Add ``--catalog`` and the common options."""
+    name = click.option("--catalog", "name", metavar="NAME", help="The catalog; not needed if there is only one.")
+    return name(common(command))
+
+
+def _open(name: str | None, conn_id: str | None) -> MaterializedViewCatalog:
+    names = catalog_names(name or "", conn_id)
+    if len(names) != 1:
+        raise ConfigurationError(f"several catalogs are configured ({', '.join(names)}): name one with --catalog")
+    return open_named(names[0], conn_id)
+
+
+@registry.command()
+@_of_catalog
+def sync(*, name: str | None, as_json: bool, conn_id: str | None) -> None:
+    """Bring the refreshes of the last time into the registry, by one commit, and look at all views."""
+    from airflow_mv.registry.sync import sync as sync_registry
+
+    _show(sync_registry(_open(name, conn_id)), as_json=as_json)
+
+
+@registry.command()
+@click.option("--purge", is_flag=True, help="Delete all rows first. Only what the views record is left.")
+@_of_catalog
+def rebuild(*, purge: bool, name: str | None, as_json: bool, conn_id: str | None) -> None:
+    """Make the registry again from the views. What only it knows stays, such as durations."""
+    from airflow_mv.registry.sync import rebuild as rebuild_registry
+
+    _show(rebuild_registry(_open(name, conn_id), purge=purge), as_json=as_json)
+
+
+@registry.command()
+@click.argument("sql")
+@_of_catalog
+def query(*, sql: str, name: str | None, as_json: bool, conn_id: str | None) -> None:
+    """Run one SELECT over the tables `views` and `refreshes`, in DuckDB's SQL. It can read nothing else."""
+    from airflow_mv.registry.query import query as run
+    from airflow_mv.registry.registry import require_registry
+
+    _print(run(require_registry(_open(name, conn_id)), sql), as_json=as_json)
+
+
+def _question(question: str) -> click.Command:
+    """Return the command of a question."""
+
+    @click.command(question, help=QUESTIONS[question].about, short_help=QUESTIONS[question].about)
+    @click.option("--days", type=click.IntRange(min=1), default=30, show_default=True, help="The last days.")
+    @_of_catalog
+    def ask(*, days: int, name: str | None, as_json: bool, conn_id: str | None) -> None:
+        from airflow_mv.registry.query import ask as run
+        from airflow_mv.registry.registry import require_registry
+
+        _print(run(require_registry(_open(name, conn_id)), question, days=days), as_json=as_json)
+
+    return ask
+
+
+for _name in QUESTIONS:
+    registry.add_command(_question(_name))
+
+
+def _show(done: Synced, *, as_json: bool) -> None:
+    if as_json:
+        print_json(done.to_dict())
+        return
+    removed = f", {done.removed_views} views removed" if done.removed_views else ""
+    out.print(f"{done.registry}  {done.refreshes} refreshes written, {done.views} views{removed}", markup=False)
+    for what, why in done.faults.items():
+        out.print(f"  not read: {visible(what)}: {visible(why)}", markup=False)
+
+
+def _print(found: Answer, *, as_json: bool) -> None:
+    if as_json:
+        print_json(found.documents())
+    else:
+        show.table(found.columns, found.rows)

@@ -1,0 +1,158 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A component as a table of rows with keys: read, add, overwrite, delete, purge, expire."""
+
+from __future__ import annotations
+
+import json
+import random
+import time
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+from pyiceberg.expressions import EqualTo
+from pyiceberg.table import Table
+
+from airflow_mv.errors import ConfigurationError, InvalidMetadataError
+from airflow_mv.registry.filters import equal, of_view, one_of, refreshed_since
+from airflow_mv.registry.model import REFRESHES, RefreshRow
+from airflow_mv.registry.registry import Registry, require_registry
+from airflow_mv.registry.settings import EXPIRE_AFTER, MAX_FILES
+from airflow_mv.spec.identifiers import Identifier
+from tests.builders import Lake
+from tests.registry.support import START, files_of, refresh_row
+
+VIEWS = ("lake.sales.daily", "lake.sales.weekly", "lake.web.clicks")
+pytestmark = pytest.mark.parametrize("home", ["folder"], indirect=True)
+#: About two months: rows of several partitions.
+HOURS = 1400
+
+
+def table_of(registry: Registry) -> Table:
+    found = registry._home.open(REFRESHES)
+    assert found is not None
+    return found
+
+
+def data_files(registry: Registry) -> list[str]:
+    return [task.file.file_path for task in table_of(registry).scan().plan_files()]
+
+
+@pytest.mark.parametrize("steps", [8, pytest.param(60, marks=pytest.mark.slow)])
+def test_it_keeps_the_rows_that_a_dictionary_would_keep(home: Lake, steps: int) -> None:
+    """Any order of changes, in small partitions that are rewritten all the time, each by one commit."""
+    home.catalog.properties[MAX_FILES] = "2"
+    registry, dice = require_registry(home.catalog), random.Random(steps)
+    kept: dict[tuple[str, str], RefreshRow] = {}
+    for step in range(steps):
+        rows = [
+            refresh_row(dice.randrange(HOURS), dice.choice(VIEWS), rows_written=step) for _ in range(dice.randint(1, 6))
+        ]
+        new = {(row.view_uuid, row.refresh_id): row for row in rows}
+        action = dice.choice(["add", "add", "overwrite", "delete", "delete a key"])
+        before = len(table_of(registry).metadata.snapshots) if step else 0
+        if action == "add":
+            assert registry.refreshes.add(rows) == len(new.keys() - kept.keys())
+            kept = {**new, **kept}
+        elif action == "overwrite":
+            assert registry.refreshes.overwrite(rows) == len(new)
+            kept = {**kept, **new}
+        else:
+            ids = [row.refresh_id for row in dice.sample(sorted(kept.values(), key=str), min(len(kept), 2))]
+            where = equal(namespace="web") if action == "delete" else one_of("refresh_id", [*ids, "none"])
+            left = {
+                key: row
+                for key, row in kept.items()
+                if (row.namespace != "web" if action == "delete" else row.refresh_id not in ids)
+            }
+            assert registry.refreshes.delete(where) == len(kept) - len(left)
+            kept = left
+        found = registry.refreshes.rows()
+        assert sorted(found, key=str) == sorted(kept.values(), key=str), (step, action)
+        assert len(table_of(registry).metadata.snapshots) <= before + 1
+    partitions = {(row.namespace, row.month) for row in kept.values()}
+    assert len(data_files(registry)) <= 2 * len(partitions)
+    snapshots = len(table_of(registry).metadata.snapshots)
+    assert registry.refreshes.purge() == len(kept)
+    assert registry.refreshes.rows() == []
+    assert len(table_of(registry).metadata.snapshots) == snapshots + 1
+
+
+def test_a_read_opens_only_the_partitions_of_its_filter_and_reads_only_its_columns(
+    home: Lake, registry: Registry
+) -> None:
+    """The files of all other partitions are deleted, and the read does not miss them."""
+    rows = [refresh_row(number, view) for number in range(0, HOURS, 100) for view in VIEWS]
+    registry.refreshes.add(rows)
+    february = START.replace(month=2)
+    for location in data_files(registry):
+        if "namespace=sales" not in location or "month=2025-02" not in location:
+            Path(urlsplit(location).path).unlink()
+    where = of_view(Identifier.parse(VIEWS[0]))
+    found = registry.refreshes.read(where & refreshed_since(february), ["refresh_id", "mode"])
+    assert found.column_names == ["refresh_id", "mode"]
+    wanted = [row.refresh_id for row in rows if row.view == VIEWS[0] and row.refreshed_at >= february]
+    assert sorted(found["refresh_id"].to_pylist()) == sorted(wanted)
+    with pytest.raises(ConfigurationError, match="the filter uses rows_written"):
+        registry.refreshes.delete(EqualTo("rows_written", 1))
+
+
+@pytest.mark.parametrize("period", ["1 h", ""])
+def test_what_is_no_longer_current_expires_after_the_period_or_never(
+    home: Lake, period: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home.catalog.properties[EXPIRE_AFTER] = period
+    registry = require_registry(home.catalog)
+    for number in range(3):
+        registry.refreshes.overwrite([refresh_row(1, rows_written=number)])
+    assert len(table_of(registry).metadata.snapshots) == 3
+    lost = {file.name for file in files_of(registry) if file.suffix in (".parquet", ".avro")}
+    now_ms = time.time_ns() // 1_000_000
+    monkeypatch.setattr(home.catalog.files, "now_ms", lambda _: now_ms + 2 * 3_600_000)
+    registry.refreshes.overwrite([refresh_row(1, rows_written=5)])
+    left = lost & {file.name for file in files_of(registry)}
+    assert len(table_of(registry).metadata.snapshots) == (1 if period else 4)
+    assert left == (set() if period else lost)
+    assert [row.rows_written for row in registry.refreshes.rows()] == [5]
+
+
+def test_a_table_of_an_older_version_gets_the_new_columns(home: Lake, registry: Registry) -> None:
+    registry.refreshes.add([refresh_row(1)])
+    with table_of(registry).update_schema() as update:
+        update.delete_column("executor_seconds")
+        update.delete_column("base_snapshots")
+    assert registry.refreshes.rows() == [refresh_row(1)]
+    row = refresh_row(2, executor_seconds=1.5, base_snapshots={"lake.sales.orders": 7})
+    registry.refreshes.add([row])
+    assert sorted(registry.refreshes.rows(), key=lambda item: item.refreshed_at) == [refresh_row(1), row]
+
+
+def test_a_table_whose_metadata_names_files_elsewhere_is_refused(
+    home: Lake, registry: Registry, warehouse: Path
+) -> None:
+    """pyiceberg would delete what the metadata log names."""
+    victim = warehouse.parent / "victim.metadata.json"
+    victim.write_text("{}")
+    registry.refreshes.add([refresh_row(1)])
+    (path,) = (file for file in files_of(registry) if file.name == "v2.metadata.json")
+    document = json.loads(path.read_text())
+    for change in (
+        {"metadata-log": [{"timestamp-ms": 1, "metadata-file": f"file://{victim}"}]},
+        {"location": f"file://{warehouse.parent}"},
+        {"properties": {**document["properties"], "write.data.path": f"file://{warehouse.parent}"}},
+    ):
+        path.write_text(json.dumps({**document, **change}))
+        with pytest.raises(InvalidMetadataError, match="registry table refreshes"):
+            registry.refreshes.add([refresh_row(2)])
+    assert victim.exists()
+
+
+def test_the_columns_are_those_of_the_model_with_its_comments(home: Lake, registry: Registry) -> None:
+    registry.refreshes.add([refresh_row(1)])
+    table = table_of(registry)
+    fields = RefreshRow.model_fields
+    assert {field.name: field.doc for field in table.schema().fields} == {
+        name: field.description for name, field in fields.items()
+    }
+    names = [table.schema().find_column_name(field.source_id) for field in table.spec().fields]
+    assert names == ["catalog", "namespace", "month"]

@@ -1,0 +1,156 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a refresh leaves, and how it comes into the registry."""
+
+from __future__ import annotations
+
+import json
+import logging
+from pathlib import Path
+
+import pytest
+
+from airflow_mv.registry.homes import COMPONENT_PROPERTY
+from airflow_mv.registry.model import MEASURED, REFRESHES, AskedBy
+from airflow_mv.registry.registry import Registry, require_registry
+from airflow_mv.registry.settings import PLACE, SYNC_AFTER
+from airflow_mv.registry.sync import rebuild, sync
+from tests.builders import ORDERS, Lake, lake
+from tests.registry.support import refresh_row
+
+ADA = AskedBy("nightly", "manual__1", "refresh", "ada")
+
+
+def test_a_sync_brings_all_refreshes_into_the_table_by_one_commit(home: Lake, registry: Registry) -> None:
+    """Without time travel the view itself records only the last one."""
+    home.view()
+    first = home.refresh(asked_by=ADA)
+    home.append()
+    second = home.refresh()
+    home.refresh()  # it is fresh: nothing is published
+    assert registry.refreshes.rows() == []
+    done = sync(home.catalog)
+    assert (done.refreshes, done.views, done.faults) == (2, 1, {})
+    rows = {row.refresh_id: row for row in registry.refreshes.rows()}
+    assert rows.keys() == {first.refresh_id, second.refresh_id}
+    row = rows[first.refresh_id or ""]
+    assert (row.dag_id, row.run_id, row.task_id, row.asked_by) == ("nightly", "manual__1", "refresh", "ada")
+    assert (row.view, row.mode, row.rows_written, row.outcome) == ("lake.sales.daily", "full", 2, "refreshed")
+    assert dict(row.base_snapshots) == dict(first.snapshots)
+    assert row.seconds == pytest.approx(first.seconds, abs=0.001)
+    table = registry._home.open(REFRESHES)
+    assert table is not None
+    assert len(table.metadata.snapshots) == 1
+    assert sync(home.catalog).refreshes == 0
+
+
+def test_a_view_is_registered_as_it_was_at_the_last_look_and_is_removed_after_its_drop(
+    home: Lake, registry: Registry
+) -> None:
+    from airflow_mv.maintenance.drop import drop
+
+    view = home.view(properties={"owner": "finance", "airflow-mv.max-staleness": "2 h"})
+    home.view("lost")
+    sync(home.catalog)
+    assert {row.view: row.state for row in registry.views.rows()} == {
+        "lake.sales.daily": "never-refreshed",
+        "lake.sales.lost": "never-refreshed",
+    }
+    result = home.refresh()
+    home.append()
+    drop(home.catalog, home.catalog.identify("sales.lost"))
+    assert sync(home.catalog).removed_views == 1
+    (row,) = registry.views.rows()
+    assert (row.view, row.state, row.refresh_id) == (str(view), "stale", result.refresh_id)
+    assert (row.owner, row.max_staleness_seconds, row.base_tables) == ("finance", 7200.0, ("lake.sales.orders",))
+    assert row.lag_seconds is not None
+
+
+def test_a_rebuild_from_the_views_agrees_with_what_the_refreshes_left(home: Lake, registry: Registry) -> None:
+    """Only what the process that ran a refresh measured is lost, and only if the rows are deleted first."""
+    home.view(time_travel=True)
+    home.view("north", "SELECT id, amount FROM lake.sales.orders WHERE region = 'north'", time_travel=True)
+    for _ in range(3):
+        home.append()
+        home.refresh(asked_by=ADA)
+    home.refresh("sales.north")
+    sync(home.catalog)
+    left, views = registry.refreshes.rows(), registry.views.rows()
+    assert len(left) == 4
+    assert rebuild(home.catalog).refreshes == 0
+    assert registry.refreshes.rows() == left
+    assert rebuild(home.catalog, purge=True).refreshes == 4
+    bare = dict.fromkeys(MEASURED)
+    by_id = {row.refresh_id: row.model_copy(update=bare) for row in left}
+    assert {row.refresh_id: row for row in registry.refreshes.rows()} == by_id
+    again = [row.model_copy(update={"looked_at": None, "lag_seconds": None}) for row in registry.views.rows()]
+    assert again == [row.model_copy(update={"looked_at": None, "lag_seconds": None}) for row in views]
+
+
+def test_a_sync_that_died_after_its_commit_is_repeated_without_a_second_row(home: Lake, registry: Registry) -> None:
+    home.view()
+    home.refresh(asked_by=ADA)
+    left = registry.spooled().rows
+    sync(home.catalog)
+    for row in left.values():
+        registry.leave(row.model_copy(update={"outcome": "already-committed", "dag_id": None}))
+        registry.leave(row)
+    sync(home.catalog)
+    assert registry.refreshes.rows() == list(left.values())
+
+
+def test_a_file_that_is_no_row_is_reported_and_the_others_come_in(home: Lake, registry: Registry) -> None:
+    good = refresh_row(1)
+    registry.leave(good)
+    (location,) = registry.spooled().rows
+    folder = location.rpartition("/")[0]
+    document = json.loads(good.model_dump_json())
+    hostile = {
+        "half": b'{"catalog": "la',
+        "month": json.dumps({**document, "month": "2019-01"}).encode(),
+        "number": json.dumps({**document, "rows_written": 2**63}).encode(),
+        "deep": b"[" * 100_000,
+    }
+    for name, data in hostile.items():
+        home.catalog.files.write(f"{folder}/{name}.json", data)
+    done = sync(home.catalog)
+    assert done.refreshes == 1
+    assert sorted(location.rpartition("/")[2] for location in done.faults) == sorted(f"{name}.json" for name in hostile)
+    assert registry.refreshes.rows() == [good]
+
+
+def test_after_enough_refreshes_one_of_them_brings_all_in(sqlite_uri: str, warehouse: Path) -> None:
+    with lake(sqlite_uri, warehouse, layout="pointed", **{PLACE: "airflow_mv", SYNC_AFTER: "2"}) as home:
+        home.table()
+        home.view()
+        home.refresh()
+        registry = require_registry(home.catalog)
+        assert len(registry.refreshes.rows()) == 0
+        home.append()
+        home.refresh()
+        assert len(registry.refreshes.rows()) == 2
+        assert registry.count_spooled() == 0
+
+
+def test_a_refresh_succeeds_and_warns_if_the_registry_cannot_be_written(
+    sqlite_uri: str, warehouse: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A table of someone else with the name of a component is not touched."""
+    with lake(sqlite_uri, warehouse, layout="pointed", **{PLACE: "sales"}) as home:
+        home.table()
+        home.iceberg.create_table("sales.refreshes", schema=ORDERS)
+        home.view()
+        with caplog.at_level(logging.WARNING, "airflow_mv"):
+            result = home.refresh()
+        assert result.outcome == "refreshed"
+        (warning,) = [record.getMessage() for record in caplog.records if "registry" in record.getMessage()]
+        assert "lake.sales.daily was refreshed, but its refresh" in warning
+        assert COMPONENT_PROPERTY in warning
+        assert home.iceberg.load_table("sales.refreshes").metadata.snapshots == []
+
+
+def test_a_catalog_without_the_setting_has_no_registry(sqlite_uri: str, warehouse: Path) -> None:
+    with lake(sqlite_uri, warehouse, layout="pointed") as home:
+        home.table()
+        home.view()
+        home.refresh()
+        assert home.iceberg.list_namespaces() == [("sales",)]
