@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
@@ -10,6 +11,8 @@ from pathlib import Path
 import pytest
 
 from airflow_mv.errors import ConfigurationError
+from airflow_mv.registry.model import KINDS
+from airflow_mv.registry.questions import QUESTIONS
 from airflow_mv.registry.settings import DEFAULTS, registry_settings
 from tests.builders import Lake, lake
 from tests.cli.support import call
@@ -89,3 +92,13 @@ def test_a_component_overrides_what_is_common_and_that_overrides_the_default() -
 def test_a_catalog_without_a_registry_says_how_to_get_one(configured: Lake) -> None:
     assert "Set its property airflow-mv.registry to a namespace" in call("registry", "lagging").error
     assert "none: airflow-mv.registry is not set" in call("doctor", "lake").stdout
+
+
+def test_the_page_lists_every_column_and_every_question() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "registry.md").read_text(encoding="utf-8")
+    for kind in KINDS:
+        rows = page.partition(f"### `{kind.name}`\n")[2].partition("\n#")[0].splitlines()
+        listed = [line for line in rows if line.startswith("| `")]
+        assert listed == [f"| `{name}` | {field.description} |" for name, field in kind.model.model_fields.items()]
+    words = re.findall(r"`(?:registry )?([a-z-]+)`", page.partition("| command | answers |")[2].partition("\n\n")[0])
+    assert set(QUESTIONS) <= set(words)

@@ -1,0 +1,211 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The registry after two years of hourly refreshes: its files, a sync, and the seconds of each question."""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+import time
+import uuid
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+from pyiceberg.catalog.sql import SqlCatalog
+
+from airflow_mv.catalog import MaterializedViewCatalog
+from airflow_mv.registry.filters import of_view
+from airflow_mv.registry.model import RefreshRow, ViewRow, month_of
+from airflow_mv.registry.query import QUESTIONS, ask, query
+from airflow_mv.registry.registry import Registry, require_registry
+from airflow_mv.registry.settings import EXPIRE_AFTER, PLACE
+from airflow_mv.registry.sync import bring_in
+from airflow_mv.spec.identifiers import Identifier
+from benchmarks import report
+
+#: Two years of hours.
+TWO_YEARS = 17_520
+_MODES = ("append", "merge", "replace-keys", "full", "fast-forward")
+_BASES = {f"lake.sales.base_{number}": 10**18 + number for number in range(4)}
+
+
+@dataclass(frozen=True)
+class Size:
+    """The registry's table of refreshes at one time.
+
+    Args:
+        rows: Its rows.
+        data_files: Its current data files.
+        files: All files below its folder.
+        size_bytes: Their bytes.
+        metadata_bytes: Bytes of the current metadata file.
+        snapshots: Retained snapshots.
+        leave_ms: Median of the ms that a refresh needs to leave its row.
+        sync_seconds: Median of the seconds of a sync since the size before.
+        longest_sync_seconds: The longest.
+    """
+
+    rows: int
+    data_files: int
+    files: int
+    size_bytes: int
+    metadata_bytes: int
+    snapshots: int
+    leave_ms: float
+    sync_seconds: float
+    longest_sync_seconds: float
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What was measured.
+
+    Args:
+        sizes: After each eighth of the time.
+        questions: Seconds of each question and query, each the only one of three runs that was the slowest.
+    """
+
+    sizes: list[Size]
+    questions: dict[str, float]
+
+
+def refresh_row(number: int, of: int, view: str) -> RefreshRow:
+    """Return the row of one of the hourly refreshes up to now."""
+    moment = datetime.now(UTC) - timedelta(hours=of - number)
+    mode = _MODES[number % len(_MODES)]
+    return RefreshRow(
+        catalog="lake",
+        namespace="sales",
+        month=month_of(moment),
+        view=view,
+        view_uuid=str(uuid.uuid5(uuid.NAMESPACE_URL, view)),
+        refresh_id=str(uuid.uuid4()),
+        refreshed_at=moment,
+        version_id=1,
+        mode=mode,
+        reasons=("BASE_CHANGED", "INCREMENTAL"),
+        messages=tuple(f"{name} moved to {number}: 1 snapshot (1 append), +{number} rows" for name in _BASES),
+        fallback="a left join needs a key" if mode == "full" else None,
+        base_snapshots={name: snapshot + number for name, snapshot in _BASES.items()},
+        rows_written=number % 1000,
+        bytes_read=number * 1000,
+        outcome="refreshed",
+        seconds=float(number % 60),
+        job_seconds=float(number % 50),
+        full_seconds=100.0,
+        dag_id=f"dag_{number % 7}",
+        run_id=f"scheduled__{moment.isoformat()}",
+        task_id="refresh",
+    )
+
+
+def simulate(folder: Path, *, hours: int, each: int) -> Measured:
+    """Leave a row for each hour, and bring them in by a sync after every few.
+
+    Args:
+        folder: A new folder for the catalog and its files.
+        hours: How many.
+        each: Rows of a sync.
+    """
+    (folder / "warehouse").mkdir()
+    iceberg = SqlCatalog(
+        "lake",
+        uri=f"sqlite:///{folder}/catalog.db",
+        warehouse=f"file://{folder}/warehouse",
+        # What takes weeks in two years takes seconds here.
+        **{PLACE: "airflow_mv", EXPIRE_AFTER: "5 s"},
+    )
+    registry = require_registry(MaterializedViewCatalog(iceberg))
+    view, now = "lake.sales.hourly", datetime.now(UTC)
+    registry.views.add(
+        [
+            ViewRow(catalog="lake", namespace="sales", view=name, looked_at=now, state="stale", lag_seconds=float(lag))
+            for lag, name in enumerate([view, *(f"lake.sales.view_{number}" for number in range(200))])
+        ]
+    )
+    sizes: list[Size] = []
+    leaves: list[float] = []
+    syncs: list[float] = []
+    for start in range(0, hours, each):
+        for number in range(start, min(start + each, hours)):
+            leaves.append(_seconds(lambda number=number: registry.leave(refresh_row(number, hours, view))))  # type: ignore[misc]
+        syncs.append(_seconds(lambda: bring_in(registry)))
+        if len(sizes) < 8 * min(start + each, hours) // hours:
+            sizes.append(_size(registry, leaves, syncs))
+            leaves.clear()
+            syncs.clear()
+    return Measured(sizes, _questions(registry, view))
+
+
+def _seconds(act: Callable[[], object]) -> float:
+    started = time.perf_counter()
+    act()
+    return time.perf_counter() - started
+
+
+def _size(registry: Registry, leaves: list[float], syncs: list[float]) -> Size:
+    table = registry.catalog.iceberg.load_table("airflow_mv.refreshes")
+    folder = Path(table.location().removeprefix("file://"))
+    files = [path for path in folder.rglob("*") if path.is_file()]
+    current = list(table.scan().plan_files())
+    return Size(
+        rows=sum(task.file.record_count for task in current),
+        data_files=len(current),
+        files=len(files),
+        size_bytes=sum(path.stat().st_size for path in files),
+        metadata_bytes=Path(table.metadata_location.removeprefix("file://")).stat().st_size,
+        snapshots=len(table.metadata.snapshots),
+        leave_ms=round(report.median(leaves) * 1000, 1),
+        sync_seconds=round(report.median(syncs), 3),
+        longest_sync_seconds=round(max(syncs), 3),
+    )
+
+
+def _questions(registry: Registry, view: str) -> dict[str, float]:
+    acts: dict[str, Callable[[], object]] = {
+        f"`{name}`, two years": lambda name=name: ask(registry, name, days=731)
+        for name in QUESTIONS  # type: ignore[misc]
+    }
+    acts["`costs`, 30 days"] = lambda: ask(registry, "costs", days=30)
+    acts["`SELECT *`"] = lambda: query(registry, "SELECT * FROM refreshes")
+    acts["all refreshes of one view"] = lambda: registry.refreshes.read(of_view(Identifier.parse(view)))
+    return {name: round(max(_seconds(act) for _ in range(3)), 2) for name, act in acts.items()}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options of this benchmark."""
+    parser.add_argument("--hours", type=int, default=TWO_YEARS, help="refreshes, one each hour up to now")
+    parser.add_argument("--each", type=int, default=24, help="refreshes that a sync brings in")
+
+
+def run(options: argparse.Namespace) -> dict[str, Any]:
+    """Measure, and print Markdown tables."""
+    facts = report.machine()
+    with tempfile.TemporaryDirectory() as folder:
+        found = simulate(Path(folder), hours=options.hours, each=options.each)
+    head = (
+        "rows",
+        "data files",
+        "all files",
+        "KiB",
+        "metadata file, KiB",
+        "snapshots",
+        "leave, ms",
+        "sync, s",
+        "longest sync, s",
+    )
+    rows = [
+        (
+            *(f"{value:,}" for value in (item.rows, item.data_files, item.files, item.size_bytes // 1024)),
+            *(str(value) for value in (item.metadata_bytes // 1024, item.snapshots, item.leave_ms)),
+            *(report.number(value) for value in (item.sync_seconds, item.longest_sync_seconds)),
+        )
+        for item in found.sizes
+    ]
+    print(report.table(head, rows))
+    print()
+    print(report.table(("question", "slowest of 3, s"), [(k, report.number(v)) for k, v in found.questions.items()]))
+    print(f"\n{report.about(facts)}")
+    return {"machine": facts, **asdict(found)}
