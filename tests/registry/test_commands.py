@@ -44,6 +44,8 @@ def test_the_commands_answer_and_the_history_is_whole(configured: Lake) -> None:
     whole = call("history", "lake.sales.daily", "--json").json
     assert [item["rows_written"] for item in whole] == [2, 3]
     assert [item["current"] for item in whole] == [False, True]
+    assert whole[0].keys() == whole[1].keys()
+    assert whole[0]["refresh_id"] in call("history", "lake.sales.daily").stdout
     assert "2 refreshes written, 1 views" in call("registry", "sync").stdout
     assert call("history", "lake.sales.daily", "--json").json == whole
     (cost,) = call("registry", "costs", "--json").json
