@@ -19,9 +19,8 @@ from airflow_mv.catalog import MaterializedViewCatalog
 from airflow_mv.registry.filters import of_view
 from airflow_mv.registry.model import RefreshRow, ViewRow, month_of
 from airflow_mv.registry.query import QUESTIONS, ask, query
-from airflow_mv.registry.registry import Registry, require_registry
+from airflow_mv.registry.registry import Registry, bring_in, require_registry
 from airflow_mv.registry.settings import EXPIRE_AFTER, PLACE
-from airflow_mv.registry.sync import bring_in
 from airflow_mv.spec.identifiers import Identifier
 from benchmarks import report
 

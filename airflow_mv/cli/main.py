@@ -301,10 +301,11 @@ def refresh(
 @common
 def history(*, view: str, limit: int | None, as_json: bool, conn_id: str | None) -> None:
     """List the recorded refreshes, oldest first. With a registry these are all."""
-    from airflow_mv.registry.history import full_history
+    from airflow_mv.freshness.status import history as view_history
+    from airflow_mv.registry.history import with_registry
 
     catalog, (identifier,) = open_catalog([view], conn_id)
-    documents = full_history(catalog, identifier)[-limit if limit else 0 :]
+    documents = with_registry(catalog, identifier, view_history(catalog, identifier))[-limit if limit else 0 :]
     if as_json:
         print_json(documents)
     else:

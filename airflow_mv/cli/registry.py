@@ -14,8 +14,8 @@ from airflow_mv.registry.questions import QUESTIONS
 
 if TYPE_CHECKING:
     from airflow_mv.catalog import MaterializedViewCatalog
+    from airflow_mv.maintenance.registry import Synced
     from airflow_mv.registry.query import Answer
-    from airflow_mv.registry.sync import Synced
 
 
 @click.group()
@@ -40,7 +40,7 @@ def _open(name: str | None, conn_id: str | None) -> MaterializedViewCatalog:
 @_of_catalog
 def sync(*, name: str | None, as_json: bool, conn_id: str | None) -> None:
     """Bring the refreshes of the last time into the registry, by one commit, and look at all views."""
-    from airflow_mv.registry.sync import sync as sync_registry
+    from airflow_mv.maintenance.registry import sync as sync_registry
 
     _show(sync_registry(_open(name, conn_id)), as_json=as_json)
 
@@ -50,7 +50,7 @@ def sync(*, name: str | None, as_json: bool, conn_id: str | None) -> None:
 @_of_catalog
 def rebuild(*, purge: bool, name: str | None, as_json: bool, conn_id: str | None) -> None:
     """Make the registry again from the views. What only it knows stays, such as durations."""
-    from airflow_mv.registry.sync import rebuild as rebuild_registry
+    from airflow_mv.maintenance.registry import rebuild as rebuild_registry
 
     _show(rebuild_registry(_open(name, conn_id), purge=purge), as_json=as_json)
 

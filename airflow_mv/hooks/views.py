@@ -33,13 +33,13 @@ if TYPE_CHECKING:
     from airflow_mv.catalog.spark import SparkSettings
     from airflow_mv.freshness.status import ViewStatus
     from airflow_mv.maintenance.convert import Conversion
+    from airflow_mv.maintenance.registry import Synced
     from airflow_mv.refresh import Pins, RefreshOptions
     from airflow_mv.refresh.define import Defined, OnChange
     from airflow_mv.refresh.plan import RefreshPlan, RefreshResult
     from airflow_mv.refresh.read import ReadResult
     from airflow_mv.refresh.stagers import InProcessStager
     from airflow_mv.registry.query import Answer
-    from airflow_mv.registry.sync import Synced
     from airflow_mv.script import Outcome
     from airflow_mv.spec.interval import Span
 
@@ -253,8 +253,8 @@ class MaterializedViewHook(BaseHook):
         return convert(self.catalog_for(view), self.identify(view), layout)
 
     def sync_registry(self, catalog: str) -> Synced:
-        """Bring a catalog's registry up to date. See :func:`airflow_mv.registry.sync.sync`."""
-        from airflow_mv.registry.sync import sync
+        """Bring a catalog's registry up to date. See :func:`airflow_mv.maintenance.registry.sync`."""
+        from airflow_mv.maintenance.registry import sync
 
         return sync(self.catalog_named(catalog))
 

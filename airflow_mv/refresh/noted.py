@@ -57,8 +57,7 @@ def _leave(
     result: RefreshResult,
     asked_by: AskedBy,
 ) -> None:
-    from airflow_mv.registry.registry import registry_of
-    from airflow_mv.registry.sync import leave
+    from airflow_mv.registry.registry import leave, registry_of
 
     registry = registry_of(catalog)
     if registry is not None:

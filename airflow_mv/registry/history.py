@@ -8,7 +8,6 @@ from typing import Any
 
 from airflow_mv.catalog import MaterializedViewCatalog
 from airflow_mv.errors import MaterializedViewError
-from airflow_mv.freshness.status import history
 from airflow_mv.registry.filters import of_view
 from airflow_mv.registry.model import RefreshRow
 from airflow_mv.registry.registry import Registry, registry_of
@@ -17,7 +16,9 @@ from airflow_mv.spec.identifiers import Identifier
 log = logging.getLogger(__name__)
 
 
-def full_history(catalog: MaterializedViewCatalog, view: Identifier) -> list[dict[str, Any]]:
+def with_registry(
+    catalog: MaterializedViewCatalog, view: Identifier, recorded: list[dict[str, Any]]
+) -> list[dict[str, Any]]:
     """Return the documents of a view's refreshes, oldest first, as ``airflow-mv history --json`` prints them.
 
     A registry that cannot be read is only logged: the view's own records are returned.
@@ -25,11 +26,11 @@ def full_history(catalog: MaterializedViewCatalog, view: Identifier) -> list[dic
     Args:
         catalog: Where the view is.
         view: The view.
+        recorded: The documents of the refreshes that the view records.
 
     Raises:
         ViewNotFoundError: There is no such view.
     """
-    recorded = history(catalog, view)
     try:
         registry = registry_of(catalog)
         rows = [] if registry is None else _rows(registry, view)

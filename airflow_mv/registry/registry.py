@@ -14,7 +14,13 @@ from dataclasses import dataclass
 
 from airflow_mv.catalog import MaterializedViewCatalog
 from airflow_mv.catalog.files import discard, join
-from airflow_mv.errors import ConfigurationError, InvalidMetadataError, MetadataFileNotFoundError
+from airflow_mv.errors import (
+    CommitConflictError,
+    ConfigurationError,
+    InvalidMetadataError,
+    MaterializedViewError,
+    MetadataFileNotFoundError,
+)
 from airflow_mv.registry.homes import home_of
 from airflow_mv.registry.model import REFRESHES, VIEWS, RefreshRow, ViewRow
 from airflow_mv.registry.settings import PLACE, RegistrySettings, registry_settings
@@ -118,3 +124,43 @@ def require_registry(catalog: MaterializedViewCatalog) -> Registry:
             f"catalog {catalog.name!r} has no registry. Set its property {PLACE} to a namespace, such as airflow_mv"
         )
     return found
+
+
+def bring_in(registry: Registry) -> tuple[int, dict[str, str]]:
+    """Bring the refreshes in the spool into the table by one commit, then delete their files.
+
+    Returns:
+        How many refreshes were written, and why files of the spool could not be read, by location.
+
+    Raises:
+        CommitConflictError: Others changed the table each time.
+    """
+    found = registry.spooled()
+    # Of two tries of one refresh, the one that ran it is the better witness.
+    rows = sorted(found.rows.values(), key=lambda row: row.outcome == "refreshed")
+    written = registry.refreshes.overwrite(rows)
+    registry.forget(found.rows)
+    for location, why in found.faults.items():
+        log.warning("The registry leaves %s as it is: %s", location, why)
+    return written, found.faults
+
+
+def leave(registry: Registry, row: RefreshRow) -> None:
+    """Leave the row of a refresh, and bring in what has been left if there is enough of it.
+
+    Args:
+        registry: The registry.
+        row: The row.
+
+    Raises:
+        MaterializedViewError: The row could not be left.
+    """
+    registry.leave(row)
+    after = registry.settings.sync_after
+    if after and registry.count_spooled() >= after:
+        try:
+            bring_in(registry)
+        except CommitConflictError as error:
+            log.info("Another process changes the registry; the refreshes stay in the spool: %s", error)
+        except MaterializedViewError as error:
+            log.warning("The refreshes stay in the registry's spool: %s", error)

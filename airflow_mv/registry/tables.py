@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import logging
+import random
+import time
 import types
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -40,7 +42,6 @@ from airflow_mv.catalog.places import lies_in
 from airflow_mv.catalog.pyiceberg_compat import replace_files, write_data_files
 from airflow_mv.catalog.reach import files_of_lists
 from airflow_mv.errors import CommitConflictError, CommitStateUnknownError, ConfigurationError, MaterializedViewError
-from airflow_mv.publish.protocol import Effects
 from airflow_mv.registry.filters import Filter, all_rows, between, both, equal, no, one_of
 from airflow_mv.registry.model import Kind, R
 from airflow_mv.registry.settings import ComponentSettings
@@ -140,12 +141,10 @@ class Component(Generic[R]):
         kind: The component.
         home: Where its table is.
         settings: Its settings.
-        effects: Sleep and jitter.
     """
 
-    def __init__(self, kind: Kind[R], home: Home, settings: ComponentSettings, effects: Effects | None = None) -> None:
+    def __init__(self, kind: Kind[R], home: Home, settings: ComponentSettings) -> None:
         self.kind, self._home, self._settings = kind, home, settings
-        self._effects = effects or Effects()
 
     # -- read ----------------------------------------------------------------------------------
 
@@ -299,7 +298,7 @@ class Component(Generic[R]):
                     f"the registry's table {self.kind.name} in {self._home.name}: {unanswered} commits got no answer. "
                     "One of them may have been applied; run it again, it adds no row twice"
                 )
-            self._effects.wait(min(number, 4))
+            time.sleep(min(0.05 * 2**number, 0.8) * (0.5 + random.random()))  # noqa: S311 (jitter)
         raise CommitConflictError(
             f"the registry's table {self.kind.name} in {self._home.name} was changed by others {TRIES} times in a row, "
             "and nothing was written. Run it again"

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from airflow_mv.maintenance.registry import rebuild, sync
 from airflow_mv.registry.homes import COMPONENT_PROPERTY
 from airflow_mv.registry.model import MEASURED, REFRESHES, AskedBy
 from airflow_mv.registry.registry import Registry, require_registry
 from airflow_mv.registry.settings import PLACE, SYNC_AFTER
-from airflow_mv.registry.sync import rebuild, sync
 from tests.builders import ORDERS, Lake, lake
 from tests.registry.support import refresh_row
 

@@ -1,23 +1,27 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Bring the registry up to date: from the spool, and from the views themselves."""
+"""Bring a catalog's registry up to date, or make it again: from the spool, and from the views themselves."""
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
-from airflow_mv.catalog import LoadedView, MaterializedViewCatalog
-from airflow_mv.errors import CatalogUnavailableError, CommitConflictError, MaterializedViewError
+from airflow_mv.catalog import LoadedView, MaterializedViewCatalog, stored_layout
+from airflow_mv.errors import CatalogUnavailableError, MaterializedViewError
+from airflow_mv.freshness.lag import lag, max_staleness_of
 from airflow_mv.freshness.observe import Observation, observe_each
+from airflow_mv.freshness.state import State
+from airflow_mv.redaction import shortened
 from airflow_mv.registry.filters import both, equal, one_of
 from airflow_mv.registry.model import MEASURED, REFRESHES, RefreshRow, ViewRow
-from airflow_mv.registry.registry import Registry, require_registry
-from airflow_mv.registry.rows import recorded_rows, unreadable_row, view_row
-
-log = logging.getLogger(__name__)
+from airflow_mv.registry.registry import Registry, bring_in, require_registry
+from airflow_mv.registry.rows import LONGEST, refresh_row
+from airflow_mv.spec.identifiers import Identifier
+from airflow_mv.spec.materialized_view import TIME_TRAVEL_PROPERTY, StorageState
+from airflow_mv.spec.reasons import Code, Reason
+from airflow_mv.spec.times import from_ms
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,25 +73,6 @@ def sync(catalog: MaterializedViewCatalog) -> Synced:
     return Synced(registry.place, written, len(looked.views), removed, {**faults, **looked.faults})
 
 
-def bring_in(registry: Registry) -> tuple[int, dict[str, str]]:
-    """Bring the refreshes in the spool into the table by one commit, then delete their files.
-
-    Returns:
-        How many refreshes were written, and why files of the spool could not be read, by location.
-
-    Raises:
-        CommitConflictError: Others changed the table each time.
-    """
-    found = registry.spooled()
-    # Of two tries of one refresh, the one that ran it is the better witness.
-    rows = sorted(found.rows.values(), key=lambda row: row.outcome == "refreshed")
-    written = registry.refreshes.overwrite(rows)
-    registry.forget(found.rows)
-    for location, why in found.faults.items():
-        log.warning("The registry leaves %s as it is: %s", location, why)
-    return written, found.faults
-
-
 def rebuild(catalog: MaterializedViewCatalog, *, purge: bool = False) -> Synced:
     """Make the registry again from the views and their refresh records.
 
@@ -123,7 +108,7 @@ def _look(catalog: MaterializedViewCatalog) -> _Looked:
     found, now = _Looked([], [], {}), datetime.now(UTC)
 
     def rows(seen: Observation) -> tuple[ViewRow, list[RefreshRow]]:
-        return view_row(seen, now), recorded_rows(seen.view, seen.storage.state)
+        return _view_row(seen, now), _recorded_rows(seen.view, seen.storage.state)
 
     def plain(_: LoadedView) -> None:
         return None
@@ -133,7 +118,7 @@ def _look(catalog: MaterializedViewCatalog) -> _Looked:
             raise result.error
         if result.error is not None:
             found.faults[str(result.item)] = str(result.error)
-            found.views.append(unreadable_row(result.item, result.error, now))
+            found.views.append(_unreadable_row(result.item, result.error, now))
         elif result.value is not None:
             found.views.append(result.value[0])
             found.refreshes.extend(result.value[1])
@@ -167,22 +152,61 @@ def _key(row: RefreshRow) -> tuple[Any, ...]:
     return tuple(getattr(row, name) for name in REFRESHES.keys)
 
 
-def leave(registry: Registry, row: RefreshRow) -> None:
-    """Leave the row of a refresh, and bring in what has been left if there is enough of it.
+def _recorded_rows(view: LoadedView, state: StorageState | None) -> list[RefreshRow]:
+    """Return the row of each refresh that a view's storage table records."""
+    records = state.refreshes if state else ()
+    return [refresh_row(view.identifier, view.metadata.view_uuid, record) for record in records]
+
+
+def _view_row(seen: Observation, now: datetime) -> ViewRow:
+    """Return the row of a view.
 
     Args:
-        registry: The registry.
-        row: The row.
-
-    Raises:
-        MaterializedViewError: The row could not be left.
+        seen: The observation.
+        now: When it was made.
     """
-    registry.leave(row)
-    after = registry.settings.sync_after
-    if after and registry.count_spooled() >= after:
-        try:
-            bring_in(registry)
-        except CommitConflictError as error:
-            log.info("Another process changes the registry; the refreshes stay in the spool: %s", error)
-        except MaterializedViewError as error:
-            log.warning("The refreshes stay in the registry's spool: %s", error)
+    view, record = seen.view, seen.record
+    properties = view.metadata.properties
+    try:
+        slo = max_staleness_of(properties, view=str(view.identifier))
+    except MaterializedViewError:
+        slo = None
+    return ViewRow(
+        catalog=view.identifier.catalog,
+        namespace=".".join(view.identifier.namespace),
+        view=str(view.identifier),
+        looked_at=now,
+        view_uuid=view.metadata.view_uuid,
+        version_id=view.metadata.current_version_id,
+        query=seen.query.text,
+        base_tables=tuple(sorted(str(table.identifier) for table in seen.tables)),
+        layout=stored_layout(view).name,
+        strategy=view.materialized.refresh_strategy,
+        allow_stale_data=view.materialized.allow_stale_data,
+        time_travel=properties.get(TIME_TRAVEL_PROPERTY, "false").lower() == "true",
+        owner=properties.get("owner"),
+        max_staleness_seconds=None if slo is None else slo.total_seconds(),
+        state=str(seen.freshness.state),
+        reasons=tuple(str(reason.code) for reason in seen.freshness.reasons),
+        explanation=_sentences(seen.freshness.reasons),
+        lag_seconds=lag(seen).seconds(now),
+        refresh_id=record.refresh_id if record else None,
+        refreshed_at=from_ms(record.refreshed_at_ms) if record and record.refreshed_at_ms is not None else None,
+    )
+
+
+def _unreadable_row(view: Identifier, error: MaterializedViewError, now: datetime) -> ViewRow:
+    """Return the row of a view that cannot be read."""
+    return ViewRow(
+        catalog=view.catalog,
+        namespace=".".join(view.namespace),
+        view=str(view),
+        looked_at=now,
+        state=str(State.UNKNOWN),
+        reasons=(str(Code.VIEW_UNREADABLE),),
+        explanation=shortened(str(error), LONGEST),
+    )
+
+
+def _sentences(reasons: Sequence[Reason]) -> str | None:
+    return "; ".join(shortened(reason.message, LONGEST) for reason in reasons) or None
