@@ -23,6 +23,7 @@ _COLOURS = {
     "skipped": "yellow",
     "never-refreshed": "yellow",
     "definition-changed": "yellow",
+    "invalid": "red",
     "unknown": "red",
 }
 

@@ -35,7 +35,7 @@ class Readiness(StrEnum):
     STALE = "STALE"
     #: Never refreshed: it has no rows.
     NEVER = "NEVER"
-    #: Its rows are those of another definition.
+    #: Its rows are those of another definition, or columns that the query names were changed in base tables.
     INVALID = "INVALID"
     #: A base table cannot be read.
     UNKNOWN = "UNKNOWN"
@@ -58,6 +58,7 @@ _READINESS = {
     State.STALE: Readiness.STALE,
     State.NEVER_REFRESHED: Readiness.NEVER,
     State.DEFINITION_CHANGED: Readiness.INVALID,
+    State.INVALID: Readiness.INVALID,
     State.UNKNOWN: Readiness.UNKNOWN,
 }
 _WORDS = {str(state): member for state, member in _READINESS.items()} | {
@@ -97,7 +98,7 @@ class Lag:
     """The lag of a view.
 
     Args:
-        state: The view's state; only a stale view has a lag, that of a fresh one is 0.
+        state: The state of the view's rows; only stale ones have a lag, that of fresh ones is 0.
         tables: The base tables that changed since the rows were computed.
         whole: Whether all rows were computed. If only intervals were, the lag is theirs.
     """
@@ -143,8 +144,8 @@ def lag(seen: Seen) -> Lag:
         seen: The observation of the view.
     """
     freshness = seen.freshness
-    if freshness.state != State.STALE:
-        return Lag(freshness.state)
+    if freshness.of_rows != State.STALE:
+        return Lag(freshness.of_rows)
     tables = {table.identifier: table for table in seen.tables}
     parts = [part for part in freshness.parts if part.part.computed]
     changes = [change for part in parts for change in part.base_tables] if freshness.parts else freshness.base_tables

@@ -21,6 +21,7 @@ from airflow_mv.errors import (
     UnexpectedError,
 )
 from airflow_mv.freshness.changes import may_have_same_rows
+from airflow_mv.freshness.drift import changed_columns, drift, on_schema_change
 from airflow_mv.freshness.state import Freshness, ObservedTable, State, assess
 from airflow_mv.spec.identifiers import Identifier, StoragePlace
 from airflow_mv.spec.interval import Interval, Span
@@ -258,14 +259,29 @@ def _interval(view: LoadedView, storage: LoadedStorage, span: Span) -> Interval:
 def freshness_of(observation: Observation) -> Freshness:
     """Determine the freshness of the observed rows."""
     storage = observation.storage
+    record = observation.record
     freshness = assess(
-        observation.record,
+        record,
         version_id=observation.view.metadata.current_version_id,
         nested_views=observation.nested_views,
         observed=observation.tables,
         interval=observation.interval,
     )
-    return freshness if storage.intact else _without_rows_of_its_own(freshness, storage)
+    if not storage.intact:
+        freshness = _without_rows_of_its_own(freshness, storage)
+    return freshness if record is None else freshness.with_drift(_drift(observation, record))
+
+
+def _drift(observation: Observation, record: RefreshRecord) -> tuple[Reason, ...]:
+    metadata = observation.view.metadata
+    return drift(
+        record,
+        observation.tables,
+        query=observation.query,
+        dependencies=observation.dependencies,
+        columns=metadata.schema_.names,
+        policy=on_schema_change(metadata.properties, view=str(observation.view.identifier)),
+    )
 
 
 def _without_rows_of_its_own(freshness: Freshness, storage: LoadedStorage) -> Freshness:
@@ -514,8 +530,9 @@ def _read(
     head = table.head
     if as_of is not None:
         head = snapshot_as_of(table, int(as_of.timestamp() * 1000), name=str(identifier)).snapshot_id
-    # A recorded location means the snapshot that is current in it, not an older one.
-    location = place.metadata_location if head == table.head else None
+    # A recorded location means the snapshot that is current in it, with its columns, not an older one.
+    same = head == table.head and not any(changed_columns(str(identifier), table, head))
+    location = place.metadata_location if same else None
     return ObservedTable(str(identifier), location, head, table, table.table_uuid, storage=place.place)
 
 

@@ -101,11 +101,11 @@ def find_pending_changes(
     seen = observe(catalog, view, pins=pins)
     counted = _counted(seen, wanted)
     require_readable(seen.view.identifier, seen.tables)
-    if seen.freshness.state not in _BEHIND:
+    if seen.freshness.of_rows not in _BEHIND:
         return None
     changes = tuple(change for change in counted if change.changed)
     enough = len(changes) == len(counted) if wanted.require == "all" else bool(changes)
-    if seen.freshness.state == State.STALE and not enough:
+    if seen.freshness.of_rows == State.STALE and not enough:
         return None
     found = PendingChanges(seen, changes, lag(seen), _mark(seen, changes))
     return found if _quiet(found, wanted, now or datetime.now(UTC)) else None

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
 from typing import Any
 
@@ -35,6 +35,7 @@ class State(StrEnum):
     STALE = "stale"
     NEVER_REFRESHED = "never-refreshed"
     DEFINITION_CHANGED = "definition-changed"
+    INVALID = "invalid"
     UNKNOWN = "unknown"
 
 
@@ -175,6 +176,22 @@ class Freshness:
     base_tables: tuple[BaseTableChange, ...]
     parts: tuple[PartFreshness, ...] = ()
     """The freshness of the parts of the observed rows, if intervals were refreshed on their own."""
+    drift: tuple[Reason, ...] = ()
+    """The changed columns of base tables that make an otherwise fresh or stale view ``invalid``."""
+    rows: State | None = None
+    """``fresh`` or ``stale``, if the view is invalid: the state without the changed columns."""
+
+    def with_drift(self, drift: tuple[Reason, ...]) -> Freshness:
+        """Return the verdict with changed columns of base tables; see :mod:`airflow_mv.freshness.drift`."""
+        if not drift or self.state not in (State.FRESH, State.STALE):
+            return self
+        kept = tuple(reason for reason in self.reasons if reason.code != Code.FRESH)
+        return replace(self, state=State.INVALID, reasons=(*drift, *kept), drift=drift, rows=self.state)
+
+    @property
+    def of_rows(self) -> State:
+        """The state that decides what a refresh does: it reads snapshots, which have their own columns."""
+        return self.rows or self.state
 
     @property
     def moved(self) -> bool:

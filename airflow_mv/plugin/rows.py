@@ -26,6 +26,7 @@ PLAIN = "plain"
 #: States by urgency, the most urgent first.
 STATES = (
     str(State.UNKNOWN),
+    str(State.INVALID),
     str(State.DEFINITION_CHANGED),
     str(State.NEVER_REFRESHED),
     str(State.STALE),

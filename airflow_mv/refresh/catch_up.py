@@ -62,7 +62,7 @@ def up_to(observation: Observation, bound: Bound) -> tuple[Observation, Reason] 
         ``None`` if there are no more changes than that, or if base tables were rolled back, expired or recreated: then
         only a full refresh makes the view fresh.
     """
-    if observation.freshness.state != State.STALE or observation.freshness.parts or not observation.storage.intact:
+    if observation.freshness.of_rows != State.STALE or observation.freshness.parts or not observation.storage.intact:
         return None
     changes = {change.identifier: change for change in observation.freshness.base_tables}
     lines = [_line(table, changes[table.identifier]) for table in observation.tables]

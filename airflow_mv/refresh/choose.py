@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Literal, TypeVar
 
 from airflow_mv.errors import ConfigurationError, RefreshRefusedError
+from airflow_mv.freshness.drift import ON_SCHEMA_CHANGE_PROPERTY, on_schema_change
 from airflow_mv.freshness.observe import Observation
 from airflow_mv.freshness.state import Freshness, State
 from airflow_mv.refresh.candidates import Candidate
@@ -134,11 +135,29 @@ def choose(inputs: RefreshInputs, policy: Policy) -> tuple[Choice, RefreshInputs
         ConfigurationError: The options exclude each other.
         RefreshRefusedError: The policy forbids what would be needed.
     """
+    _require_columns(inputs)
     choice, chosen = _bounded(inputs, policy) or (_unbounded(inputs, policy), inputs)
     in_the_past = inputs.options.as_of is not None or inputs.pinned
     if in_the_past and (why := _older_than_recorded(chosen)) is not None:
         return Choice(Mode.NOOP, (why,)), chosen
     return choice, chosen
+
+
+def _require_columns(inputs: RefreshInputs) -> None:
+    """Refuse a refresh if a column of a base table was changed and the view's policy is ``fail``.
+
+    Raises:
+        RefreshRefusedError: Names the columns.
+    """
+    view, found = inputs.observation.view, inputs.observation.freshness.drift
+    name = str(view.identifier)
+    if not found or inputs.options.full or on_schema_change(view.metadata.properties, view=name) != "fail":
+        return
+    raise RefreshRefusedError(
+        f"view {name}: {'; '.join(reason.message for reason in found)}, and {ON_SCHEMA_CHANGE_PROPERTY} is 'fail'. "
+        "Check that the query still means what it should. If it does, refresh the view once with --full; if not, "
+        f"replace it (airflow-mv create {name} --replace)"
+    )
 
 
 def _bounded(inputs: RefreshInputs, policy: Policy) -> tuple[Choice, RefreshInputs] | None:
@@ -242,7 +261,7 @@ def by_state(freshness: Freshness, *, strategy: Literal["full", "incremental"], 
     """
     if forced:
         return Choice(Mode.FULL, (Reason(Code.FORCED, "a full refresh was requested"), *_pending(freshness)))
-    if freshness.state == State.FRESH:
+    if freshness.of_rows == State.FRESH:
         return Choice(Mode.FAST_FORWARD if freshness.moved else Mode.NOOP, freshness.reasons)
     if strategy == "full":
         why = Reason(Code.STRATEGY_FULL, "the view's refresh strategy is full")
@@ -348,7 +367,7 @@ def _of_interval(inputs: RefreshInputs, interval: Interval) -> Choice:
     what = Reason(Code.INTERVAL, f"only the rows with {interval} are recomputed and replaced")
     if inputs.options.full:
         return Choice(Mode.REPLACE_INTERVAL, (Reason(Code.FORCED, "a recomputation was requested"), what))
-    if freshness.state == State.FRESH:
+    if freshness.of_rows == State.FRESH:
         return Choice(Mode.NOOP, freshness.reasons)
     if (proof := is_unaffected(inputs, interval)) is not None:
         return Choice(Mode.FAST_FORWARD, (*freshness.reasons, *proof))

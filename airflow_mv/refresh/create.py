@@ -28,6 +28,7 @@ from airflow_mv.errors import (
     NotMaterializedError,
     UnsupportedError,
 )
+from airflow_mv.freshness.drift import on_schema_change
 from airflow_mv.freshness.observe import load_dependencies, observe_tables, require_readable
 from airflow_mv.publish.new_storage import (
     CreateStorage,
@@ -265,6 +266,7 @@ def possible(
             another name.
     """
     history_limits({**definition.properties, TIME_TRAVEL_PROPERTY: "true"}, view=str(view))
+    on_schema_change(definition.properties, view=str(view))
     definition = dataclasses.replace(definition, layout=definition.layout_for(catalog, existing))
     _check_storage_name(view, definition)
     if existing is not None:

@@ -111,7 +111,7 @@ def is_unaffected(inputs: RefreshInputs, interval: Interval) -> tuple[Reason, ..
     """
     observation = inputs.observation
     freshness = observation.freshness
-    if freshness.state != State.STALE or not observation.storage.intact:
+    if freshness.of_rows != State.STALE or not observation.storage.intact:
         return None
     if any(not item.part.computed for item in freshness.parts):
         return None

@@ -34,6 +34,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+#: The states whose rows a view with ``allow-stale-data`` may return: earlier results of the same query.
+_SERVABLE = (State.STALE, State.INVALID, State.UNKNOWN)
+
 
 @dataclass(frozen=True, slots=True)
 class Readable:
@@ -123,7 +126,7 @@ def readable(
     if wanted != CURRENT:
         return _recorded(catalog, observation.view, observation.storage, observation.freshness.state, wanted)
     loaded, storage, state = observation.view, observation.storage, observation.freshness.state
-    servable = state == State.FRESH or (loaded.materialized.allow_stale_data and state in (State.STALE, State.UNKNOWN))
+    servable = state == State.FRESH or (loaded.materialized.allow_stale_data and state in _SERVABLE)
     if not servable:
         why = "; ".join(reason.message for reason in observation.freshness.reasons)
         if stager is None:

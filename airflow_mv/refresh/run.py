@@ -25,13 +25,15 @@ from airflow_mv.errors import (
     MaterializedViewError,
     RefreshRefusedError,
 )
-from airflow_mv.freshness.observe import load_dependencies, query_of
+from airflow_mv.freshness.drift import on_schema_change
+from airflow_mv.freshness.observe import load_dependencies, observe, query_of
 from airflow_mv.publish import Effects, PublishOutcome, RefreshMetrics
 from airflow_mv.publish import publish as publish_staged
 from airflow_mv.publish.layouts import layout_of
 from airflow_mv.redaction import shortened
 from airflow_mv.refresh import Pins, RefreshOptions, plan_refresh
 from airflow_mv.refresh.checks import has_passed, judge, require_passed
+from airflow_mv.refresh.create import Definition, create
 from airflow_mv.refresh.inputs import renamed_by_now
 from airflow_mv.refresh.intervals import Kept
 from airflow_mv.refresh.noted import note
@@ -342,6 +344,7 @@ def _refresh_one(
     noting: Callable[[RefreshPlan, Outcome | None, RefreshResult], None],
 ) -> RefreshResult:
     started, kept = time.monotonic(), None
+    _analyse_again(catalog, view, stager, pins)
     most = MAX_PLANS if options.interval is None else MAX_INTERVAL_PLANS
     for number in range(1, most + 1):
         plan = plan_refresh(catalog, view, options, pins=pins, kept=kept, query=query)
@@ -358,6 +361,21 @@ def _refresh_one(
             kept = Kept(plan, outcome) if outcome is not None else kept
             (effects or Effects()).wait(number)
     raise CommitConflictError(f"view {view} changed {most} times while it was refreshed; nothing was published")
+
+
+def _analyse_again(catalog: MaterializedViewCatalog, view: Identifier, stager: Stager, pins: Pins | None) -> None:
+    """Have Spark analyse a view's query again if a column of a base table has changed, and the view wants a rebuild.
+
+    Raises:
+        InvalidQueryError: The query does not fit the base tables any more.
+    """
+    loaded = catalog.load(view)
+    if on_schema_change(loaded.metadata.properties, view=str(view)) != "rebuild":
+        return
+    changed = observe(catalog, loaded, pins=pins).freshness.drift
+    if changed:
+        log.info("%s: analysing the query again: %s", view, "; ".join(reason.message for reason in changed))
+        create(catalog, view, Definition(None), stager=stager, replace=True)
 
 
 def _unchanged(catalog: MaterializedViewCatalog, plan: RefreshPlan) -> RefreshResult:

@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 
 import pytest
 
+from airflow_mv.freshness.state import State
 from airflow_mv.refresh import plan_refresh
 from airflow_mv.refresh.plan import RefreshPlan
 from airflow_mv.refresh.run import publish, stage
@@ -67,6 +68,7 @@ def test_a_name_that_now_means_another_column_changes_no_row(lake: Lake, case: s
                 assert result.mode == Mode.FULL
                 assert Code.SCHEMA_CHANGED in {reason.code for reason in result.reasons}
         assert result.mode == Mode.FULL
+        assert (lake.status(name).state == State.INVALID) == touched  # until a snapshot has the new columns
     assert verify(lake.catalog, lake("rows"), session=lambda: lake.spark).equal
 
 

@@ -37,6 +37,7 @@ export const LABELS = {
   stale: "stale",
   "never-refreshed": "never refreshed",
   "definition-changed": "definition changed",
+  invalid: "invalid",
   unknown: "unknown",
   pending: "not read yet",
 };
