@@ -21,6 +21,7 @@ from airflow_mv.spec.materialized_view import (
     StorageState,
     ViewSettings,
     definition_tag,
+    parse_storage_state,
 )
 from airflow_mv.spec.table import TableMetadata, sequence_number
 from airflow_mv.spec.view import ViewMetadata
@@ -314,6 +315,21 @@ class LoadedView:
         except InvalidIdentifierError as error:
             source = f"view {self.identifier}, file {self.metadata_location}, property {STORAGE_TABLE_PROPERTY}"
             raise InvalidMetadataError(f"{source}: {error}") from None
+
+
+def state_of(view: LoadedView, table: TableMetadata, location: str) -> StorageState | None:
+    """Return the refresh history in a storage table; ``None`` if the view was never refreshed.
+
+    Args:
+        view: The view.
+        table: Its storage table.
+        location: The table's metadata file, for messages.
+
+    Raises:
+        InvalidMetadataError: The record is broken.
+    """
+    state = parse_storage_state(table.properties, view=str(view.identifier), location=location)
+    return state.with_full_names(view.default_catalog, view.default_namespace) if state else None
 
 
 @dataclass(frozen=True, slots=True)

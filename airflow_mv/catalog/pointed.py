@@ -10,13 +10,20 @@ from typing import Any
 from pyiceberg.table import Table
 
 from airflow_mv.catalog.layout import StoredLayout
-from airflow_mv.catalog.loaded import RECOMPUTES, DropsTables, LoadedStorage, LoadedView, OpensTables, ReadsTables
+from airflow_mv.catalog.loaded import (
+    RECOMPUTES,
+    DropsTables,
+    LoadedStorage,
+    LoadedView,
+    OpensTables,
+    ReadsTables,
+    state_of,
+)
 from airflow_mv.catalog.places import lies_in
 from airflow_mv.catalog.untrusted_input import check_own_file, check_places, metadata_folders
 from airflow_mv.errors import NotFoundError
 from airflow_mv.script import STORAGE, Target, staged
 from airflow_mv.spec.identifiers import Identifier, StoragePlace
-from airflow_mv.spec.materialized_view import parse_storage_state
 from airflow_mv.spec.table import TableMetadata
 
 
@@ -134,7 +141,7 @@ class PointedLayout(StoredLayout):
         check_places(table, folders, what=what)
         own = f"view {view.identifier}, storage table file"
         check_own_file(location, view.metadata.location, metadata_folders(table), what=own)
-        state = parse_storage_state(table.properties, view=str(view.identifier), location=location)
+        state = state_of(view, table, location)
         return PointedStorage(location, table, state)
 
     def template_name(self, view: Identifier, token: str) -> Identifier | None:

@@ -10,7 +10,15 @@ from typing import Any
 from pyiceberg.table import Table
 
 from airflow_mv.catalog.layout import StoredLayout
-from airflow_mv.catalog.loaded import RECOMPUTES, DropsTables, LoadedStorage, LoadedView, OpensTables, ReadsTables
+from airflow_mv.catalog.loaded import (
+    RECOMPUTES,
+    DropsTables,
+    LoadedStorage,
+    LoadedView,
+    OpensTables,
+    ReadsTables,
+    state_of,
+)
 from airflow_mv.catalog.places import lies_in
 from airflow_mv.catalog.tables import require_own
 from airflow_mv.catalog.untrusted_input import beside_first, check_places
@@ -18,7 +26,7 @@ from airflow_mv.errors import InvalidIdentifierError, InvalidMetadataError
 from airflow_mv.quoting import quote
 from airflow_mv.script import BRANCH, COMPLETE_KEY, REFRESH_ID_KEY, STORAGE, Target, staged
 from airflow_mv.spec.identifiers import Identifier, StoragePlace
-from airflow_mv.spec.materialized_view import STORAGE_TABLE_PROPERTY, STORAGE_TABLE_UUID_PROPERTY, parse_storage_state
+from airflow_mv.spec.materialized_view import STORAGE_TABLE_PROPERTY, STORAGE_TABLE_UUID_PROPERTY
 from airflow_mv.spec.snapshots import dead_branches
 from airflow_mv.spec.table import TableMetadata, ancestors, snapshots_between
 
@@ -163,7 +171,7 @@ class RegisteredLayout(StoredLayout):
         name = _named(view)
         own = require_own(view, name, table)
         check_places(own, folders, what=what)
-        state = parse_storage_state(own.properties, view=str(view.identifier), location=location)
+        state = state_of(view, own, location)
         return RegisteredStorage(location, own, state, name)
 
     def template_name(self, view: Identifier, token: str) -> Identifier | None:

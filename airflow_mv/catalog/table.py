@@ -5,12 +5,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from airflow_mv.catalog.loaded import LoadedStorage, LoadedView
+from airflow_mv.catalog.loaded import LoadedStorage, LoadedView, state_of
 from airflow_mv.catalog.registered import RegisteredLayout, RegisteredStorage
 from airflow_mv.catalog.tables import require_own
 from airflow_mv.catalog.untrusted_input import check_places
 from airflow_mv.spec.identifiers import Identifier, StoragePlace
-from airflow_mv.spec.materialized_view import STORAGE_TABLE_PROPERTY, parse_storage_state
+from airflow_mv.spec.materialized_view import STORAGE_TABLE_PROPERTY
 from airflow_mv.spec.table import TableMetadata
 
 
@@ -43,7 +43,7 @@ class TableLayout(RegisteredLayout):
         """Check that the table is the one that the definition was written for."""
         own = require_own(view, view.identifier, table)
         check_places(own, folders, what=what)
-        state = parse_storage_state(own.properties, view=str(view.identifier), location=location)
+        state = state_of(view, own, location)
         return TableStorage(location, own, state, view.identifier)
 
     def storage_name(self, view: Identifier, chosen: str | None) -> Identifier | None:

@@ -39,6 +39,8 @@ METASTORE = BaseTableKind("iceberg-metastore")
 ICEBERG_BY_PATH = BaseTableKind("iceberg-filesystem", "iceberg", registered=True)
 #: The kinds that are named by path, by their format.
 BY_FORMAT = {kind.format: kind for kind in (ICEBERG_BY_PATH,)}
+#: The format in the names of tables that are recorded with a type.
+FORMATS = {"iceberg-filesystem": "iceberg", "deltalake-filesystem": "delta"}
 
 
 def kind_of(parts: Sequence[str]) -> BaseTableKind:

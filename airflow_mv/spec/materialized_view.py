@@ -17,8 +17,8 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
-from airflow_mv.errors import InvalidMetadataError
-from airflow_mv.spec.base_tables import METASTORE
+from airflow_mv.errors import InvalidIdentifierError, InvalidMetadataError
+from airflow_mv.spec.base_tables import FORMATS, METASTORE, kind_of
 from airflow_mv.spec.identifiers import Identifier, split
 from airflow_mv.spec.interval import Interval
 from airflow_mv.spec.stored import FirstFault, Int, Long, Numbers, StoredModel, Texts, decode_text
@@ -66,6 +66,11 @@ ADOPTED_TAG = "airflow_mv_adopted"
 
 #: Key in a base table's ``properties``: its metadata file at the snapshot that was read.
 METADATA_LOCATION = "metadata-location"
+
+#: Key in a base table's ``properties``: the catalog in which another writer has found the table.
+CATALOG = "catalog"
+#: A name with at most so many parts has no catalog.
+_WITHOUT_CATALOG = 2
 
 #: The beginning of the names of all branches and tags of a layout.
 OWN_REFS = "airflow_mv_"
@@ -119,6 +124,28 @@ class BaseTable(StoredModel):
         if self.type != METASTORE.type and self.location is None:
             raise ValueError(f"location is required for type {self.type!r}")
         return self
+
+    def full_name(self, default_catalog: str, default_namespace: tuple[str, ...]) -> str:
+        """Return the table's full name. Another writer may record it as it stands in the SQL, which may be shorter.
+
+        Args:
+            default_catalog: The view's, for a record whose properties do not name another one.
+            default_namespace: The view's.
+        """
+        try:
+            return str(self._full_name(default_catalog, default_namespace))
+        except InvalidIdentifierError:
+            return self.identifier
+
+    def _full_name(self, default_catalog: str, default_namespace: tuple[str, ...]) -> Identifier:
+        parts = split(self.identifier)
+        if self.type != METASTORE.type:
+            named = kind_of(parts) is not METASTORE
+            return Identifier.of(parts if named else (FORMATS[self.type], self.location or ""))
+        catalog = self.properties.get(CATALOG)
+        if catalog is not None and (len(parts) <= _WITHOUT_CATALOG or parts[0] != catalog):
+            parts = (catalog, *(default_namespace if len(parts) == 1 else ()), *parts)
+        return Identifier.of(parts, default_catalog=default_catalog, default_namespace=default_namespace)
 
 
 class IntervalBounds(StoredModel):
@@ -239,6 +266,27 @@ class StorageState(StoredModel):
         """The tag on the current refresh's rows (registered layout). A rollback never uses an earlier tag again."""
         tag = current_tag(self.current_refresh_id)
         return f"{tag}_{self.rollback_id}" if self.rollback_id else tag
+
+    def with_full_names(self, default_catalog: str, default_namespace: tuple[str, ...]) -> StorageState:
+        """Return the history with the full names of the base tables, see :meth:`BaseTable.full_name`."""
+        tables = [
+            table
+            for record in self.refreshes
+            for recorded in (record.base_tables, *(part.base_tables for part in record.intervals))
+            for table in recorded
+        ]
+        if all(table.full_name(default_catalog, default_namespace) == table.identifier for table in tables):
+            return self
+
+        def named(table: dict[str, Any]) -> dict[str, Any]:
+            read = BaseTable.read(table, source=PROPERTY)
+            return {**table, "identifier": read.full_name(default_catalog, default_namespace)}
+
+        document = self.document()
+        for record in document["refreshes"]:
+            for part in (record, *record.get("intervals", ())):
+                part["base-tables"] = [named(table) for table in part["base-tables"]]
+        return type(self).read(document, source=PROPERTY)
 
     @property
     def current(self) -> RefreshRecord:

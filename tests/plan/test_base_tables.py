@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import gzip
+import json
 import shutil
 import time
 from collections.abc import Callable, Iterator
@@ -21,6 +22,7 @@ from airflow_mv.freshness.status import status
 from airflow_mv.refresh import RefreshOptions
 from airflow_mv.refresh.pins import pin_base_tables, restore
 from airflow_mv.spec.identifiers import Identifier
+from airflow_mv.spec.materialized_view import PROPERTY, BaseTable
 from tests.branches import create_branch
 from tests.builders import Lake, lake, orders
 
@@ -286,3 +288,62 @@ def test_a_time_in_the_future_would_not_be_for_good(home: Lake) -> None:
     """Its state is not known yet."""
     with pytest.raises(BaseTableNotFoundError, match=r"2999-01-01T00:00:00.*is in the future"):
         home.view(sql=f"{ALL}orders TIMESTAMP AS OF '2999-01-01'")
+
+
+# -- records of other writers ------------------------------------------------------------------
+
+
+def recorded_as(home: Lake, **table: object) -> None:
+    """Give the recorded base table other fields, as another writer would record it."""
+    name = home.storage(VIEW).name
+    assert name is not None
+    stored = home.iceberg.load_table((*name.namespace, name.name))
+    document = json.loads(stored.properties[PROPERTY])
+    (before,) = document["refreshes"][-1]["base-tables"]
+    document["refreshes"][-1]["base-tables"] = [{**before, "properties": {}, **table}]
+    stored.transaction().set_properties({PROPERTY: json.dumps(document)}).commit_transaction()
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"identifier": "orders"},
+        {"identifier": "sales.orders"},
+        {"identifier": "orders", "properties": {"catalog": "lake"}},
+    ],
+)
+def test_a_base_table_is_found_by_the_name_that_another_writer_recorded(home: Lake, fields: dict[str, object]) -> None:
+    """It stands in the record as in the SQL, so it may be short: completed as in the SQL, it is the same table."""
+    home.view(layout="table")
+    home.refresh()
+    recorded_as(home, **fields)
+    assert state(home) == State.FRESH
+    home.append((4, "east", 1))
+    (change,) = observe(home.catalog, VIEW).freshness.base_tables
+    assert (change.range.kind, change.range.snapshots) == ("appended", 1)
+
+
+@pytest.mark.parametrize(
+    ("fields", "name"),
+    [
+        ({"identifier": "o"}, "lake.sales.o"),
+        ({"identifier": "`a b`.o"}, "lake.`a b`.o"),
+        ({"identifier": "x.y.o"}, "x.y.o"),
+        ({"identifier": "o", "properties": {"catalog": "x"}}, "x.sales.o"),
+        ({"identifier": "y.o", "properties": {"catalog": "x"}}, "x.y.o"),
+        ({"identifier": "x.y.o", "properties": {"catalog": "x"}}, "x.y.o"),
+        ({"identifier": "y.z.o", "properties": {"catalog": "x"}}, "x.y.z.o"),
+        ({"identifier": "o", "type": "iceberg-filesystem", "location": "s3://b/o"}, "iceberg.`s3://b/o`"),
+        (
+            {"identifier": "iceberg.`/o`.tag_x", "type": "iceberg-filesystem", "location": "/o"},
+            "iceberg.`/o`.tag_x",
+        ),
+        ({"identifier": "not a name"}, "not a name"),
+    ],
+)
+def test_a_recorded_name_is_completed_by_the_view_s_context_or_the_recorded_catalog(
+    fields: dict[str, object], name: str
+) -> None:
+    """A name that cannot be read stays as it is, and is no table of the view."""
+    table = BaseTable.read({"type": "iceberg-metastore", "snapshot-reference": 1, **fields}, source="test")
+    assert table.full_name("lake", ("sales",)) == name
