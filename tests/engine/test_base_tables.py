@@ -41,7 +41,10 @@ def path(lake: Lake, lake_folder: Path) -> Path:
     return folder / "files" / "orders"
 
 
-def test_a_view_of_a_path_a_branch_and_a_fixed_snapshot_equals_a_recompute(lake: Lake, path: Path) -> None:
+@pytest.mark.parametrize("every", [False, pytest.param(True, marks=pytest.mark.slow)])
+def test_a_view_of_a_path_a_branch_and_a_fixed_snapshot_equals_a_recompute(
+    lake: Lake, path: Path, *, every: bool
+) -> None:
     """After each kind of change. Incremental refreshes read the change of each table alone."""
     orders = f"hadoop_{lake.namespace}.files.orders"
     lake.table("customers", "name varchar, country varchar", "('ann', 'DE'), ('bob', 'FR')")
@@ -68,15 +71,15 @@ def test_a_view_of_a_path_a_branch_and_a_fixed_snapshot_equals_a_recompute(lake:
     assert lake.refresh("v").mode == "full"
     assert multiset(lake.stored("v")) == expected()
     changes = {
-        f"INSERT INTO {orders} VALUES (4, 'cid', 7, TIMESTAMP '2024-01-03 00:00:00')": True,
         f"DELETE FROM {orders} WHERE id = 2": True,
+        f"INSERT INTO {orders} VALUES (4, 'cid', 7, TIMESTAMP '2024-01-03 00:00:00')": True,
         f"UPDATE {orders} SET amount = 6 WHERE id = 3": True,
         "INSERT INTO {ns}.customers.branch_audit VALUES ('ann', 'FR')": True,
         "DELETE FROM {ns}.customers.branch_audit WHERE name = 'cid'": True,
         "INSERT INTO {ns}.customers VALUES ('cid', 'XX')": False,
         "INSERT INTO {ns}.regions VALUES ('DE')": False,
     }
-    for change, matters in changes.items():
+    for change, matters in list(changes.items())[:: 1 if every else 3]:
         lake.run(change)
         result = lake.refresh("v", on_fallback="fail")
         assert (result.outcome == "refreshed") is matters, change
