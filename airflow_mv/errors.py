@@ -141,6 +141,12 @@ class CheckFailedError(MaterializedViewError):
         self.results = results
 
 
+class VerificationError(MaterializedViewError):
+    """The stored rows differ from the view's query at the recorded snapshots, or stored files are missing or broken."""
+
+    exit_code = 4
+
+
 class UnexpectedError(MaterializedViewError):
     """An error of an unknown type: a bug in this package or in a library. The log has its traceback."""
 

@@ -6,13 +6,13 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import closing
-from datetime import datetime
+from datetime import datetime, timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow.sdk import BaseHook, Connection
 
-from airflow_mv.errors import ConfigurationError, MaterializedViewError
+from airflow_mv.errors import ConfigurationError, MaterializedViewError, ViewNotFoundError
 from airflow_mv.hooks.iceberg import (
     CATALOG_NAME,
     DEFAULT_ICEBERG_CONN_ID,
@@ -22,7 +22,7 @@ from airflow_mv.hooks.iceberg import (
     other_catalogs,
 )
 from airflow_mv.hooks.spark import DEFAULT_SPARK_CONN_ID, spark_target
-from airflow_mv.spec.identifiers import Identifier
+from airflow_mv.spec.identifiers import Identifier, split
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -34,6 +34,8 @@ if TYPE_CHECKING:
     from airflow_mv.freshness.status import ViewStatus
     from airflow_mv.maintenance.convert import Conversion
     from airflow_mv.maintenance.registry import Synced
+    from airflow_mv.maintenance.orphans import Maintained
+    from airflow_mv.maintenance.rollback import RolledBack
     from airflow_mv.refresh import Pins, RefreshOptions
     from airflow_mv.refresh.define import Defined, OnChange
     from airflow_mv.refresh.plan import RefreshPlan, RefreshResult
@@ -264,6 +266,94 @@ class MaterializedViewHook(BaseHook):
         from airflow_mv.registry.registry import require_registry
 
         return query(require_registry(self.catalog_named(catalog)), sql)
+
+    def views_of(self, namespace: str) -> list[str]:
+        """Return the full names of the materialized views of a namespace.
+
+        Args:
+            namespace: ``catalog.namespace``.
+        """
+        from airflow_mv.refresh.pins import materialized_views
+
+        name, *space = split(namespace)
+        if not space:
+            raise ConfigurationError(f"namespace {namespace!r} is not full: write catalog.namespace")
+        return [str(view) for view in materialized_views(self.catalog_named(name), tuple(space))]
+
+    def maintain(self, view: str, *, older_than: timedelta | None = None, dry_run: bool = False) -> Maintained:
+        """Expire old snapshots of a view's storage table, and delete orphan files that are proven to be the view's.
+
+        Args:
+            view: The view.
+            older_than: Only what has been unneeded for this long; by default three days.
+            dry_run: Whether to report only.
+        """
+        from airflow_mv.maintenance.orphans import maintain
+        from airflow_mv.publish.refresh import DEFAULT_GRACE
+
+        catalog, grace = self.catalog_for(view), DEFAULT_GRACE if older_than is None else older_than
+        return maintain(catalog, self.identify(view), older_than=grace, dry_run=dry_run, report=self.log.info)
+
+    def verify(self, view: str) -> dict[str, Any]:
+        """Compare a view's stored rows with a recomputation at the recorded snapshots, in this process or over Connect.
+
+        Raises:
+            VerificationError: They differ. The message has a row.
+        """
+        from airflow_mv.refresh.verify import verify
+
+        with closing(self.stager(view)) as stager:
+            found = verify(self.catalog_for(view), self.identify(view), session=lambda: stager.session)
+        found.require_equal()
+        return found.to_dict()
+
+    def verify_files(self, view: str) -> dict[str, Any]:
+        """Check that all files of a view's retained snapshots exist, with the recorded sizes and counts. Without Spark.
+
+        Raises:
+            VerificationError: A file is missing or broken.
+        """
+        from airflow_mv.refresh.verify import verify_files
+
+        found = verify_files(self.catalog_for(view), self.identify(view), report=self.log.info)
+        found.require_intact()
+        return found.to_dict()
+
+    def rollback(self, view: str, refresh_id: str) -> RolledBack:
+        """Make an earlier refresh of a view current again.
+
+        Raises:
+            RefreshNotFoundError: The history holds no such refresh, or its rows have expired.
+        """
+        from airflow_mv.maintenance.rollback import rollback
+
+        return rollback(self.catalog_for(view), self.identify(view), refresh_id)
+
+    def drop(self, view: str, *, purge: bool = False, missing_ok: bool = False) -> dict[str, Any]:
+        """Remove a view from the catalog.
+
+        Args:
+            view: The view.
+            purge: Whether to delete the files that are proven to be the view's, too.
+            missing_ok: Whether a view that does not exist is no error.
+
+        Returns:
+            ``view``, ``dropped``, and with ``purge`` ``deleted_files`` and ``deleted_bytes``.
+        """
+        from airflow_mv.maintenance.drop import drop
+        from airflow_mv.maintenance.drop import purge as purge_view
+
+        catalog, identifier = self.catalog_for(view), self.identify(view)
+        try:
+            files = purge_view(catalog, identifier) if purge else None
+            if files is None:
+                drop(catalog, identifier)
+        except ViewNotFoundError:
+            if not missing_ok:
+                raise
+            return {"view": str(identifier), "dropped": False}
+        deleted = {"deleted_files": len(files.files), "deleted_bytes": files.size_bytes} if files else {}
+        return {"view": str(identifier), "dropped": True, **deleted}
 
     def stager(self, view: str) -> InProcessStager:
         """Return a stager that runs in this process: over Spark Connect, or in a session on the connection's master.

@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_mv.catalog import MaterializedViewCatalog
 from airflow_mv.catalog.damage import Checked, Damage, check_snapshots, store_of
-from airflow_mv.errors import StaleViewError, UnsupportedError
+from airflow_mv.errors import StaleViewError, UnsupportedError, VerificationError
 from airflow_mv.freshness.observe import Observation, observe
 from airflow_mv.freshness.state import State
 from airflow_mv.quoting import quote
+from airflow_mv.redaction import shortened
 from airflow_mv.refresh.inputs import load_tables, renamed_columns, tables_at_snapshots, with_own_columns
 from airflow_mv.refresh.stagers import spark_errors, stored_rows
 from airflow_mv.refresh.statements import SESSION_CONFS, renamed
@@ -56,6 +57,21 @@ class Verification:
         """Whether both are the same multiset of rows."""
         return not self.only_stored and not self.only_recomputed
 
+    def require_equal(self) -> None:
+        """Raise if the rows differ.
+
+        Raises:
+            VerificationError: Has up to :data:`MAX_ROWS` of the rows.
+        """
+        if self.equal:
+            return
+        kinds = (("only stored", self.only_stored), ("only recomputed", self.only_recomputed))
+        found = "; ".join(f"{kind}: {', '.join(map(str, rows))}" for kind, rows in kinds if rows)
+        raise VerificationError(
+            f"view {self.view}: the rows of refresh {self.refresh_id} are not those of its query at the recorded "
+            f"snapshots ({shortened(found, 1000)}). A refresh with full=True recomputes them"
+        )
+
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON document."""
         return {
@@ -88,6 +104,20 @@ class FilesVerification:
     def intact(self) -> bool:
         """Whether every file exists as recorded."""
         return not self.checked.damaged
+
+    def require_intact(self) -> None:
+        """Raise if a file is missing or broken.
+
+        Raises:
+            VerificationError: Names the first files.
+        """
+        damaged = self.checked.all
+        if damaged:
+            first = "; ".join(f"{item.role} {item.location}: {item.why}" for item in damaged[:5])
+            raise VerificationError(
+                f"view {self.view}: {len(damaged)} files are missing or broken ({first}). `airflow-mv repair "
+                f"{self.view}` shows what can be restored"
+            )
 
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON document."""

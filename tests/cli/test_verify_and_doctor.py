@@ -8,7 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from airflow_mv.errors import VerificationError
 from airflow_mv.refresh import RefreshOptions, plan_refresh
+from airflow_mv.refresh.verify import verify
 from airflow_mv.script import SqlStep, staged
 from airflow_mv.spec.materialized_view import PROPERTY, property_text
 from airflow_mv.spec.view import with_view_properties
@@ -52,6 +54,8 @@ def test_verify_shows_the_rows_that_differ_and_ends_with_four(
     assert ended.code == 4
     assert (ended.json["only_stored"], ended.json["only_recomputed"]) == (stored, recomputed)
     assert call("verify", lake("daily")).code == 4
+    with pytest.raises(VerificationError, match=r"daily: the rows .*only (stored|recomputed): "):
+        verify(lake.catalog, lake("daily"), session=lambda: lake.spark).require_equal()
 
 
 def test_verify_has_nothing_to_compare_before_the_first_refresh(lake: Lake) -> None:

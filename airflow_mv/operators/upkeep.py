@@ -1,0 +1,177 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Maintain, verify, roll back and drop materialized views from tasks. The hook has the same as methods."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Any
+
+from airflow.sdk import BaseOperator, Context, RetryPolicy
+
+from airflow_mv.hooks import DEFAULT_ICEBERG_CONN_ID, DEFAULT_SPARK_CONN_ID, MaterializedViewHook
+from airflow_mv.links import show_link
+from airflow_mv.retries import DEFAULT_RETRY_POLICY, task_errors
+from airflow_mv.spec.times import duration
+
+
+class _UpkeepOperator(BaseOperator):
+    """A task on one view that submits no Spark job.
+
+    Args:
+        view: ``catalog.namespace.name`` (templated).
+        iceberg_conn_id: Connection of type ``iceberg`` (templated).
+        retry_policy: See :class:`airflow_mv.retries.MaterializedViewRetryPolicy`.
+        **kwargs: All that ``BaseOperator`` takes.
+    """
+
+    template_fields: Sequence[str] = ("view", "iceberg_conn_id")
+    ui_color: str = "#dfe3ea"
+
+    def __init__(
+        self,
+        *,
+        view: str,
+        iceberg_conn_id: str = DEFAULT_ICEBERG_CONN_ID,
+        retry_policy: RetryPolicy | None = DEFAULT_RETRY_POLICY,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(retry_policy=retry_policy, **kwargs)
+        self.view = view
+        self.iceberg_conn_id = iceberg_conn_id
+
+    def execute(self, context: Context) -> dict[str, Any]:
+        """Run it.
+
+        Raises:
+            MaterializedViewError: It failed. Only an error that another try may solve is retried.
+        """
+        with task_errors():
+            hook = MaterializedViewHook(self.iceberg_conn_id, getattr(self, "spark_conn_id", DEFAULT_SPARK_CONN_ID))
+            show_link(context, hook.identify(self.view))
+            return self.run_on(hook)
+
+    def run_on(self, hook: MaterializedViewHook) -> dict[str, Any]:
+        """Do the work, and return its document."""
+        raise NotImplementedError
+
+
+class MaintainMaterializedViewOperator(_UpkeepOperator):
+    """Expire old snapshots of a view's storage table, and delete orphan files that are proven to be the view's.
+
+    Returns (XCom) the counts of ``airflow-mv maintain --json``. The names of files are in the log.
+
+    Args:
+        view: ``catalog.namespace.name`` (templated).
+        older_than: Only what has been unneeded for this long (templated): a ``timedelta``, seconds, or a text like
+            ``3 d``. At least twice the longest refresh; by default three days.
+        report_only: Whether to change nothing, and only log what would be done.
+        **kwargs: ``iceberg_conn_id`` and ``retry_policy``, and all that ``BaseOperator`` takes.
+    """
+
+    template_fields: Sequence[str] = (*_UpkeepOperator.template_fields, "older_than")
+
+    def __init__(
+        self, *, older_than: timedelta | float | str | None = None, report_only: bool = False, **kwargs: Any
+    ) -> None:
+        super().__init__(**kwargs)
+        self.older_than = older_than
+        self.report_only = report_only
+
+    def run_on(self, hook: MaterializedViewHook) -> dict[str, Any]:
+        """Maintain the view."""
+        done = hook.maintain(
+            self.view, older_than=duration(self.older_than, what="older_than"), dry_run=self.report_only
+        )
+        document = done.to_dict()
+        for location in document.pop("files"):
+            self.log.info("  %s %s", "would delete" if self.report_only else "deleted", location)
+        for location, why in document.pop("unproven").items():
+            self.log.info("  left %s: %s", location, why)
+        expired, branches = len(document["expired_snapshots"]), len(document["dropped_branches"])
+        self.log.info(
+            "%s: %d snapshots expired, %d branches of dead refreshes dropped, %d files deleted, %d bytes",
+            *(document["view"], expired, branches, document["deleted_files"], document["deleted_bytes"]),
+        )
+        return {key: value for key, value in document.items() if key not in ("proofs", "waiting")}
+
+
+class VerifyMaterializedViewOperator(_UpkeepOperator):
+    """Compare a view's stored rows with a recomputation at the recorded snapshots. The task fails if they differ.
+
+    It runs in the worker: in a session on the connection's master, or over Spark Connect. It costs as much as a full
+    refresh. With ``files`` only the stored files are checked, without Spark.
+
+    Returns (XCom) the document of ``airflow-mv verify``.
+
+    Args:
+        view: ``catalog.namespace.name`` (templated).
+        spark_conn_id: Connection of type ``spark`` or ``spark_connect`` (templated).
+        files: Whether to check the files instead: existence, sizes and counts.
+        **kwargs: ``iceberg_conn_id`` and ``retry_policy``, and all that ``BaseOperator`` takes.
+    """
+
+    template_fields: Sequence[str] = (*_UpkeepOperator.template_fields, "spark_conn_id")
+
+    def __init__(self, *, spark_conn_id: str = DEFAULT_SPARK_CONN_ID, files: bool = False, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.spark_conn_id = spark_conn_id
+        self.files = files
+
+    def run_on(self, hook: MaterializedViewHook) -> dict[str, Any]:
+        """Verify the view.
+
+        Raises:
+            VerificationError: The rows differ, or a file is missing or broken.
+        """
+        document = hook.verify_files(self.view) if self.files else hook.verify(self.view)
+        self.log.info("%s: %s", self.view, "the files are complete" if self.files else "the stored rows are right")
+        return document
+
+
+class RollbackMaterializedViewOperator(_UpkeepOperator):
+    """Make an earlier refresh of a view current again.
+
+    The next refresh brings the view up to date: pause its DAG if the older rows are to stay.
+
+    Returns (XCom) the document of ``airflow-mv rollback``.
+
+    Args:
+        view: ``catalog.namespace.name`` (templated).
+        refresh_id: The refresh, by its id in the history (templated).
+        **kwargs: ``iceberg_conn_id`` and ``retry_policy``, and all that ``BaseOperator`` takes.
+    """
+
+    template_fields: Sequence[str] = (*_UpkeepOperator.template_fields, "refresh_id")
+
+    def __init__(self, *, refresh_id: str, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.refresh_id = refresh_id
+
+    def run_on(self, hook: MaterializedViewHook) -> dict[str, Any]:
+        """Roll the view back."""
+        document = hook.rollback(self.view, self.refresh_id).to_dict()
+        self.log.info("%s: %s, readers get refresh %s", self.view, document["outcome"], self.refresh_id)
+        return document
+
+
+class DropMaterializedViewOperator(_UpkeepOperator):
+    """Remove a view from the catalog. A view that does not exist is no error, so the task may be repeated.
+
+    Returns (XCom) the view, whether it was there, and how many files were deleted.
+
+    Args:
+        view: ``catalog.namespace.name`` (templated).
+        purge: Whether to delete the files that are proven to be the view's, too.
+        **kwargs: ``iceberg_conn_id`` and ``retry_policy``, and all that ``BaseOperator`` takes.
+    """
+
+    def __init__(self, *, purge: bool = False, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.purge = purge
+
+    def run_on(self, hook: MaterializedViewHook) -> dict[str, Any]:
+        """Drop the view."""
+        document = hook.drop(self.view, purge=self.purge, missing_ok=True)
+        self.log.info("%s: %s", self.view, "dropped" if document["dropped"] else "does not exist")
+        return document
