@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     from airflow_mv.catalog.spark import SparkSettings
     from airflow_mv.freshness.status import ViewStatus
     from airflow_mv.maintenance.convert import Conversion
-    from airflow_mv.maintenance.registry import Synced
     from airflow_mv.maintenance.orphans import Maintained
+    from airflow_mv.maintenance.registry import Synced
     from airflow_mv.maintenance.rollback import RolledBack
     from airflow_mv.refresh import Pins, RefreshOptions
     from airflow_mv.refresh.define import Defined, OnChange
