@@ -91,6 +91,10 @@ class RefreshNotFoundError(NotFoundError):
     """The view's history has no refresh with this id."""
 
 
+class VersionNotFoundError(NotFoundError):
+    """The view does not retain this version of its definition."""
+
+
 class AlreadyExistsError(MaterializedViewError):
     """A view or table of this name exists already."""
 

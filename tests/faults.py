@@ -42,7 +42,6 @@ class FaultyCatalog(MaterializedViewCatalog):
 
     def __init__(self, catalog: Catalog, *swaps: Fault | None, loads: int = 0) -> None:
         super().__init__(catalog)
-        self.iceberg = catalog
         self.stale_looks = 0
         self._older: tuple[LoadedView, LoadedStorage] | None = None
         self.schedule = list(swaps)

@@ -36,6 +36,7 @@ from airflow_mv.cli.context import (
 )
 from airflow_mv.cli.maintain import convert, drop, maintain, repair, rollback
 from airflow_mv.cli.registry import registry
+from airflow_mv.cli.versions import versions
 from airflow_mv.errors import ConfigurationError
 from airflow_mv.version import __version__
 
@@ -436,7 +437,7 @@ def demo(*, home: Path | None) -> None:
     run(DemoHome(home.resolve()) if home else DemoHome.default())
 
 
-for _command in (maintain, rollback, convert, drop, pin, repair, registry):
+for _command in (maintain, rollback, convert, drop, pin, repair, registry, versions):
     main.add_command(_command)
 
 

@@ -122,18 +122,31 @@ def _show_undone(document: dict[str, Any]) -> None:
 
 @click.command()
 @click.argument("view")
-@click.option("--to", "refresh_id", required=True, help="The refresh, by its id in the history.")
+@click.option("--to", "refresh_id", help="The refresh, by its id in the history.")
+@click.option("--to-version", "version_id", type=int, help="The version of the definition, as `versions` lists it.")
 @common
-def rollback(*, view: str, refresh_id: str, as_json: bool, conn_id: str | None) -> None:
-    """Make an earlier refresh current again. The next refresh brings the view up to date again."""
+def rollback(*, view: str, refresh_id: str | None, version_id: int | None, as_json: bool, conn_id: str | None) -> None:
+    """Make an earlier refresh, or an earlier definition, current again.
+
+    After --to, the next refresh brings the view up to date again. After --to-version, rows of another definition are
+    not returned until the next refresh has recomputed them.
+    """
+    from airflow_mv.maintenance.definition import rollback_version
     from airflow_mv.maintenance.rollback import rollback as roll_back
 
+    if (refresh_id is None) == (version_id is None):
+        raise click.UsageError("give --to REFRESH or --to-version NUMBER")
     catalog, (identifier,) = open_catalog([view], conn_id)
-    document = roll_back(catalog, identifier, refresh_id).to_dict()
+    if refresh_id is not None:
+        document = roll_back(catalog, identifier, refresh_id).to_dict()
+        what = document["refresh_id"]
+    else:
+        document = rollback_version(catalog, identifier, version_id or 0).to_dict()
+        what = f"version {document['version_id']}"
     if as_json:
         print_json(document)
     else:
-        out.print(f"{document['view']}  {document['outcome']}  {document['refresh_id']}", markup=False)
+        out.print(f"{document['view']}  {document['outcome']}  {what}", markup=False)
 
 
 @click.command()

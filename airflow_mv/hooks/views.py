@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from airflow_mv.catalog.spark import SparkSettings
     from airflow_mv.freshness.status import ViewStatus
     from airflow_mv.maintenance.convert import Conversion
+    from airflow_mv.maintenance.definition import VersionRolledBack
     from airflow_mv.maintenance.orphans import Maintained
     from airflow_mv.maintenance.registry import Synced
     from airflow_mv.maintenance.rollback import RolledBack
@@ -243,6 +244,30 @@ class MaterializedViewHook(BaseHook):
         with closing(_Lazy(self, view)) as stager:
             wanted = Definition(sql, **definition)
             return adopt(self.catalog_for(view), self.identify(view), wanted, stager=stager)
+
+    def versions(self, view: str, *, at: datetime | None = None) -> list[dict[str, Any]]:
+        """Return the retained versions of a view's definition, oldest first.
+
+        Args:
+            view: The view.
+            at: Only the version that was current at this time; a time without a zone is UTC.
+
+        Raises:
+            SnapshotNotFoundError: The view's version log begins later.
+        """
+        from airflow_mv.freshness.versions import versions
+
+        return versions(self.catalog_for(view), self.identify(view), at=at)
+
+    def rollback_version(self, view: str, version_id: int) -> VersionRolledBack:
+        """Make an earlier version of a view's definition current again; the next refresh recomputes its rows.
+
+        Raises:
+            VersionNotFoundError: The view does not retain the version.
+        """
+        from airflow_mv.maintenance.definition import rollback_version
+
+        return rollback_version(self.catalog_for(view), self.identify(view), version_id)
 
     def convert(self, view: str, layout: Layout) -> Conversion:
         """Move a view to another layout: ``pointed``, ``registered`` or ``table``. Rows, history and settings stay.

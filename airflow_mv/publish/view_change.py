@@ -10,9 +10,14 @@ from airflow_mv.catalog.files import discard
 from airflow_mv.errors import AlreadyExistsError, CommitConflictError, CommitStateUnknownError, ViewNotFoundError
 from airflow_mv.publish.new_storage import NewStorage
 from airflow_mv.publish.protocol import Change, Effects, Verdict, commit
+from airflow_mv.script import MAX_AHEAD_MS
 from airflow_mv.spec.identifiers import Identifier
 from airflow_mv.spec.materialized_view import CREATION_ID_PROPERTY, STORAGE_TABLE_UUID_PROPERTY
 from airflow_mv.spec.view import ViewMetadata
+from airflow_mv.version import __version__
+
+#: The summary of a version that this package makes.
+SUMMARY = {"engine-name": "airflow-mv", "engine-version": __version__}
 
 
 class CreateView(Change[LoadedView | None]):
@@ -172,3 +177,19 @@ class ViewChange(Change[LoadedView]):
 
 def _storage_uuid(view: LoadedView) -> str | None:
     return view.metadata.properties.get(STORAGE_TABLE_UUID_PROPERTY)
+
+
+def time_of_change(catalog: MaterializedViewCatalog, folder: str, effects: Effects) -> int:
+    """Return the time for a view's new version: this host's, or the store's if this host's clock is ahead.
+
+    Args:
+        catalog: Where the view is.
+        folder: A folder in the view's store.
+        effects: The clock.
+
+    Returns:
+        Milliseconds since the epoch.
+    """
+    now_ms = effects.now_ms()
+    store_ms = catalog.files.now_ms(folder) if catalog.chooses_locations else now_ms
+    return now_ms if now_ms <= store_ms + MAX_AHEAD_MS else store_ms

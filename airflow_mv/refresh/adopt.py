@@ -16,7 +16,8 @@ from airflow_mv.publish.adoption import AdoptTable
 from airflow_mv.publish.new_storage import removed_template
 from airflow_mv.publish.protocol import Effects
 from airflow_mv.publish.refresh import history_limits
-from airflow_mv.refresh.create import SUMMARY, Definition, query_columns
+from airflow_mv.publish.view_change import SUMMARY
+from airflow_mv.refresh.create import Definition, query_columns
 from airflow_mv.script import Outcome, Script
 from airflow_mv.spec.identifiers import Identifier
 from airflow_mv.spec.materialized_view import STORAGE_OF_PROPERTY, TIME_TRAVEL_PROPERTY, is_own_ref

@@ -40,7 +40,7 @@ from airflow_mv.publish.new_storage import (
 )
 from airflow_mv.publish.protocol import Effects
 from airflow_mv.publish.refresh import history_limits
-from airflow_mv.publish.view_change import CreateView, ViewChange
+from airflow_mv.publish.view_change import SUMMARY, CreateView, ViewChange, time_of_change
 from airflow_mv.refresh.checks import require_fitting
 from airflow_mv.refresh.inputs import expanded_dependencies, load_tables, schemas_of
 from airflow_mv.refresh.statements import (
@@ -77,11 +77,8 @@ from airflow_mv.spec.view import (
 from airflow_mv.sql.query import parse_query, partition_transform
 from airflow_mv.sql.star_expansion import expand_stars
 from airflow_mv.sql.translation import known_dialects, spark_sql, texts
-from airflow_mv.version import __version__
 
 log = logging.getLogger(__name__)
-
-SUMMARY = {"engine-name": "airflow-mv", "engine-version": __version__}
 
 
 @dataclass(frozen=True, slots=True)
@@ -345,7 +342,7 @@ def _create_new(
             default_namespace=view.namespace,
             properties=properties,
             summary=SUMMARY,
-            now_ms=_now_ms(catalog, location, effects),
+            now_ms=time_of_change(catalog, location, effects),
             storage_table=storage_table_field(properties, view),
         )
         created = CreateView(catalog, view, metadata, effects, storage.template).publish()
@@ -554,7 +551,7 @@ class _NewDefinition(ViewChange):
             default_catalog=view.identifier.catalog,
             default_namespace=view.identifier.namespace,
             summary={**SUMMARY, CHANGE_ID: self._id},
-            now_ms=_now_ms(self._catalog, metadata.location, self.effects),
+            now_ms=time_of_change(self._catalog, metadata.location, self.effects),
             storage_table=storage_table_field(changed.properties, view.identifier),
         )
 
@@ -598,7 +595,7 @@ class _NewProperties(ViewChange):
         dropped = view.settings is not None and changed.current_version.stored_in is None
         if storage is None or dropped:  # by a server or a writer that keeps only the fields that it knows
             return changed
-        now_ms = _now_ms(self._catalog, changed.location, self.effects)
+        now_ms = time_of_change(self._catalog, changed.location, self.effects)
         named = storage_table_field(changed.properties, view.identifier)
         return with_storage_table(changed, named, summary={**SUMMARY, CHANGE_ID: self._id}, now_ms=now_ms)
 
@@ -700,13 +697,6 @@ def _require_clock(catalog: MaterializedViewCatalog, storage: NewStorage) -> Non
             f"view {storage.owner}: the clock of Spark's driver is {ahead_ms / 1000:.0f} s ahead of the store's clock. "
             "Nothing was created. Set it right, then try again"
         )
-
-
-def _now_ms(catalog: MaterializedViewCatalog, folder: str, effects: Effects) -> int:
-    """Return the time for a view's new version: this host's, or the store's if this host's clock is ahead."""
-    now_ms = effects.now_ms()
-    store_ms = catalog.files.now_ms(folder) if catalog.chooses_locations else now_ms
-    return now_ms if now_ms <= store_ms + MAX_AHEAD_MS else store_ms
 
 
 def _resolved(

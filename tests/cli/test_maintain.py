@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from airflow_mv.refresh import plan_refresh
+from airflow_mv.refresh.create import Definition, create
 from airflow_mv.refresh.run import stage
 from tests.builders import Lake, lake
 from tests.cli.support import call
@@ -171,6 +172,20 @@ def test_a_rollback_makes_an_earlier_refresh_current(home: Lake) -> None:
     assert [record["refresh_id"] for record in records if record["current"]] == [first]
     assert call("status", name, "--check").code == 3
     assert call("rollback", name, "--to", str(first)).stdout == f"{name}  already-current  {first}\n"
+
+
+def test_definitions_are_listed_and_rolled_back_to(home: Lake) -> None:
+    create(home.catalog, VIEW, Definition("SELECT 1 AS one"), stager=home.stager, replace=True)
+    found = call("versions", VIEW, "--json").json
+    assert [(item["version_id"], item["current"]) for item in found] == [(1, False), (2, True)]
+    assert call("versions", VIEW, "--at", found[0]["created_at"], "--json").json == found[:1]
+    shown = call("versions", VIEW).stdout
+    assert "  columns  one" in shown
+    assert "  spark  SELECT region, count(*) AS orders" in shown
+    assert call("rollback", VIEW, "--to-version", "1").stdout == f"{VIEW}  rolled-back  version 1\n"
+    assert call("status", VIEW, "--json").json[0]["version_id"] == 1
+    assert call("rollback", VIEW, "--to-version", "1", "--to", "x").code == 2
+    assert "its version log begins at 20" in call("versions", VIEW, "--at", "2001-01-01").error
 
 
 def test_a_purge_deletes_every_file_of_the_view_and_no_other(home: Lake, warehouse: Path) -> None:

@@ -16,6 +16,7 @@ from _pytest.mark import ParameterSet
 from airflow_mv.catalog import STORED_LAYOUTS
 from airflow_mv.catalog.sql import SqlPointers
 from airflow_mv.errors import AlreadyExistsError, CommitStateUnknownError, ConfigurationError
+from airflow_mv.maintenance.definition import rollback_version
 from airflow_mv.maintenance.drop import drop
 from airflow_mv.maintenance.orphans import expire
 from airflow_mv.maintenance.repair import repair
@@ -91,6 +92,13 @@ def rolling_back(home: Lake, catalog: FaultyCatalog, clock: Clock) -> None:
     assert len(home.read()) == 2
 
 
+def version(home: Lake, catalog: FaultyCatalog, clock: Clock) -> None:
+    create(home.catalog, VIEW, Definition(OTHER_QUERY), stager=home.stager, replace=True)
+    assert rollback_version(catalog, VIEW, 1, effects=clock.effects).version_id == 1
+    assert [entry.version_id for entry in home.catalog.load(VIEW).metadata.version_log] == [1, 2, 1]
+    assert home.refresh().outcome == "fresh"  # the rows are of this version
+
+
 def branch(home: Lake, catalog: FaultyCatalog, clock: Clock) -> None:
     name = home.storage().name
     assert name is not None
@@ -109,7 +117,7 @@ def repairing(home: Lake, catalog: FaultyCatalog, clock: Clock) -> None:
 
 
 Kind = Callable[[Lake, FaultyCatalog, Clock], None]
-KINDS: tuple[Kind, ...] = (creation, definition, columns, properties, expiry, rolling_back, branch, repairing)
+KINDS: tuple[Kind, ...] = (creation, definition, columns, properties, expiry, rolling_back, version, branch, repairing)
 
 
 def prepare(home: Lake, kind: Kind) -> None:
