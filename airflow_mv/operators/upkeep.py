@@ -9,8 +9,10 @@ from typing import Any
 
 from airflow.sdk import BaseOperator, Context, RetryPolicy
 
+from airflow_mv.errors import ConfigurationError
 from airflow_mv.hooks import DEFAULT_ICEBERG_CONN_ID, DEFAULT_SPARK_CONN_ID, MaterializedViewHook
 from airflow_mv.links import show_link
+from airflow_mv.operators.options import count
 from airflow_mv.retries import DEFAULT_RETRY_POLICY, task_errors
 from airflow_mv.spec.times import duration
 
@@ -130,28 +132,41 @@ class VerifyMaterializedViewOperator(_UpkeepOperator):
 
 
 class RollbackMaterializedViewOperator(_UpkeepOperator):
-    """Make an earlier refresh of a view current again.
+    """Make an earlier refresh of a view, or an earlier version of its definition, current again.
 
-    The next refresh brings the view up to date: pause its DAG if the older rows are to stay.
+    After a rollback to a refresh, the next refresh brings the view up to date: pause its DAG if the older rows are to
+    stay. After a rollback to a version, rows of another definition are not returned until the next refresh.
 
     Returns (XCom) the document of ``airflow-mv rollback``.
 
     Args:
         view: ``catalog.namespace.name`` (templated).
         refresh_id: The refresh, by its id in the history (templated).
+        version_id: The version, as ``airflow-mv versions`` lists it (templated). Give either this or ``refresh_id``.
         **kwargs: ``iceberg_conn_id`` and ``retry_policy``, and all that ``BaseOperator`` takes.
+
+    Raises:
+        ConfigurationError: Both are given, or neither.
     """
 
-    template_fields: Sequence[str] = (*_UpkeepOperator.template_fields, "refresh_id")
+    template_fields: Sequence[str] = (*_UpkeepOperator.template_fields, "refresh_id", "version_id")
 
-    def __init__(self, *, refresh_id: str, **kwargs: Any) -> None:
+    def __init__(self, *, refresh_id: str | None = None, version_id: int | str | None = None, **kwargs: Any) -> None:
         super().__init__(**kwargs)
+        if (refresh_id is None) == (version_id is None):
+            raise ConfigurationError(f"task {self.task_id}: give either refresh_id or version_id")
         self.refresh_id = refresh_id
+        self.version_id = version_id
 
     def run_on(self, hook: MaterializedViewHook) -> dict[str, Any]:
         """Roll the view back."""
-        document = hook.rollback(self.view, self.refresh_id).to_dict()
-        self.log.info("%s: %s, readers get refresh %s", self.view, document["outcome"], self.refresh_id)
+        if self.refresh_id is not None:
+            document = hook.rollback(self.view, self.refresh_id).to_dict()
+            self.log.info("%s: %s, readers get refresh %s", self.view, document["outcome"], self.refresh_id)
+            return document
+        version_id = count(self.version_id, field="version_id", unit="versions")
+        document = hook.rollback_version(self.view, version_id or 0).to_dict()
+        self.log.info("%s: %s, it is at version %s", self.view, document["outcome"], document["version_id"])
         return document
 
 

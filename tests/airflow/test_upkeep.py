@@ -23,16 +23,23 @@ def test_a_view_is_maintained_verified_rolled_back_and_dropped_by_tasks(airflow:
             MaintainMaterializedViewOperator(task_id="maintain", view="{VIEW}", older_than="0 s"),
             VerifyMaterializedViewOperator(task_id="files", view="{VIEW}", files=True),
             RollbackMaterializedViewOperator(task_id="back", view="{VIEW}", refresh_id="{first}"),
+            RollbackMaterializedViewOperator(task_id="definition", view="{VIEW}", version_id="{{{{ 1 }}}}"),
             DropMaterializedViewOperator(task_id="drop", view="{VIEW}", purge=True),
             DropMaterializedViewOperator(task_id="again", view="{VIEW}"),
             RollbackMaterializedViewOperator(task_id="too_late", view="{VIEW}", refresh_id="{first}", retries=3),
         )
     """)
-    states = dict.fromkeys(("maintain", "files", "back", "drop", "again"), "success")
+    states = dict.fromkeys(("maintain", "files", "back", "definition", "drop", "again"), "success")
     assert run.states == {**states, "too_late": "failed"}, run.log
     assert run.values["maintain"]["view"] == VIEW
     assert run.values["files"]["intact"]
     assert run.values["back"]["outcome"] == "rolled-back"
+    assert run.values["definition"] == {
+        "view": VIEW,
+        "version_id": 1,
+        "before": 1,
+        "outcome": "already-current",
+    }
     assert run.values["drop"]["dropped"]
     assert run.values["drop"]["deleted_files"] > 0
     assert run.values["again"] == {"view": VIEW, "dropped": False}
