@@ -15,7 +15,7 @@ from airflow_mv.freshness.state import ObservedTable
 from airflow_mv.spec.identifiers import Identifier
 from airflow_mv.spec.materialized_view import TABLE_UUID, RefreshRecord
 from airflow_mv.spec.reasons import Code, Reason
-from airflow_mv.spec.table import TableMetadata
+from airflow_mv.spec.table import TableMetadata, is_branch
 from airflow_mv.sql.column_names import names_column
 from airflow_mv.sql.query import Dependencies, ParsedQuery
 from airflow_mv.sql.types import rebound_columns, spark_type
@@ -79,6 +79,9 @@ def drift(
         if uuid and item.table_uuid and uuid != item.table_uuid:
             continue  # another table: its rows are recomputed anyway
         name = Identifier.parse(item.identifier)
+        selector = name.selector if item.storage is not None else None
+        if selector is not None and not is_branch(table, selector):
+            continue  # a tag or a fixed snapshot keeps its columns
         found += (
             reason
             for column, reason in changed_columns(item.identifier, table, known.snapshot_reference)

@@ -22,7 +22,7 @@ from airflow_mv.job.session import CATALOG, made_active, temporary_settings
 from airflow_mv.job.steps import COMPLETE, brief, run_steps
 from airflow_mv.job.storage import written
 from airflow_mv.job.versions import require_supported
-from airflow_mv.quoting import quote
+from airflow_mv.quoting import quote, string_literal
 from airflow_mv.redaction import shortened
 from airflow_mv.script import (
     CLOCK,
@@ -177,6 +177,31 @@ def open_staging(spark: SparkSession, name: str, access: Mapping[str, str]) -> N
             spark._jsparkSession.sessionState().catalogManager().catalog(name)
         else:
             spark.sql(f"SHOW NAMESPACES IN `{name}`").collect()
+
+
+@contextmanager
+def registered(spark: SparkSession, catalog: str, files: Mapping[str, str]) -> Iterator[str]:
+    """Register metadata files in a staging catalog of their own, for reads, and yield the staging catalog's name.
+
+    Args:
+        spark: A session, classic or Connect.
+        catalog: The catalog whose access to files is used.
+        files: The metadata files, by the tables' names in the namespace :data:`STAGING_NAMESPACE`.
+    """
+    name = f"{STAGING_CATALOG}_{uuid.uuid4().hex[:12]}"
+    if not files:
+        yield name
+        return
+    with temporary_settings(spark, staging_catalog(name)):
+        open_staging(spark, name, file_access(spark, catalog))
+        try:
+            for table, location in files.items():
+                target, file = string_literal(f"{STAGING_NAMESPACE}.{table}"), string_literal(location)
+                spark.sql(f"CALL `{name}`.system.register_table(table => {target}, metadata_file => {file})").collect()
+            yield name
+        finally:
+            with suppress(Exception):  # Derby reports the successful end of a database as an error
+                _drop_database(spark, name)
 
 
 def _drop_branch(spark: SparkSession, script: Script) -> None:

@@ -17,7 +17,8 @@ from airflow_mv.quoting import quote
 from airflow_mv.redaction import shortened
 from airflow_mv.refresh.inputs import load_tables, renamed_columns, tables_at_snapshots, with_own_columns
 from airflow_mv.refresh.stagers import spark_errors, stored_rows
-from airflow_mv.refresh.statements import SESSION_CONFS, renamed
+from airflow_mv.refresh.statements import SESSION_CONFS, place_names, renamed
+from airflow_mv.script import STAGING
 from airflow_mv.spec.identifiers import Identifier
 from airflow_mv.spec.interval_parts import parts_of
 from airflow_mv.spec.materialized_view import NO_SNAPSHOT, RefreshRecord
@@ -178,9 +179,9 @@ def verify(
     name = observation.view.identifier
     if record is None or observation.freshness.state == State.DEFINITION_CHANGED:
         raise StaleViewError(f"view {name} is {observation.freshness.state}: there are no rows to verify; refresh it")
-    _refuse_unnamed(observation)
-    nested = ", ".join(str(name) for name in sorted(observation.places) if name.selects_from is None)
-    if nested:
+    views = [item for item in sorted(observation.places) if item.path is None and item.selects_from is None]
+    if views:
+        nested = ", ".join(map(str, views))
         raise UnsupportedError(
             f"view {name} reads the materialized view {nested}: verify that one, then this view's query"
         )
@@ -188,24 +189,20 @@ def verify(
     return _compared(session(), observation, record, query)
 
 
-def _refuse_unnamed(observation: Observation) -> None:
-    """Refuse a view of tables that no session can name."""
-    by_path = ", ".join(str(name) for name in sorted(observation.places) if name.path is not None)
-    if by_path:
-        raise UnsupportedError(
-            f"view {observation.view.identifier} reads {by_path} by path, which Spark SQL cannot read at a snapshot: "
-            "register it in a catalog to verify the view, or compare it with a full refresh"
-        )
-
-
 def _compared(spark: SparkSession, observation: Observation, record: RefreshRecord, query: str) -> Verification:
     """Compare the rows, with the session settings of a refresh: the query may depend on the time zone."""
+    from airflow_mv.job.run import registered
     from airflow_mv.job.session import temporary_settings
 
     view, storage = observation.view.identifier, observation.storage
-    with spark_errors(f"verifying view {view}"), temporary_settings(spark, dict(SESSION_CONFS)):
+    files = place_names(observation.places).files
+    with (
+        spark_errors(f"verifying view {view}"),
+        temporary_settings(spark, dict(SESSION_CONFS)),
+        registered(spark, view.catalog, files) as staging,
+    ):
         stored = _comparable(stored_rows(spark, view, storage, storage.rows_snapshot))
-        recomputed = _comparable(spark.sql(query))
+        recomputed = _comparable(spark.sql(query.replace(STAGING, staging)))
         return Verification(
             view=view,
             refresh_id=record.refresh_id,

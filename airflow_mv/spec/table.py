@@ -341,13 +341,18 @@ def selected(table: TableMetadata, selector: Selector, *, name: str, now_ms: int
         SnapshotNotFoundError: There is no such branch or tag, the snapshot has expired, or the time is in the future.
     """
     snapshot = _selected(table, selector, name, now_ms)
-    ref = None if selector.pins else table.refs.get(selector.value)
-    if ref is not None and ref.type == "branch":
+    if is_branch(table, selector):
         line = [LogEntry(item.timestamp_ms, item.snapshot_id) for item in ancestors(table, snapshot)]
         log = line[::-1]
     else:
         log = [LogEntry(-(2**63), snapshot)]  # it has no other state at any time
     return msgspec.structs.replace(table, current_snapshot_id=snapshot, snapshot_log=log)
+
+
+def is_branch(table: TableMetadata, selector: Selector) -> bool:
+    """Whether a selector follows a branch. Otherwise the selected rows have their snapshot's columns, for good."""
+    ref = None if selector.pins else table.refs.get(selector.value)
+    return ref is not None and ref.type == "branch"
 
 
 def _selected(table: TableMetadata, selector: Selector, name: str, now_ms: int) -> int:

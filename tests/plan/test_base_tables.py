@@ -270,6 +270,18 @@ def test_a_pinned_table_never_makes_the_view_stale(home: Lake, pinned: Callable[
     assert not any(change.moved for change in changes.values())
 
 
+@pytest.mark.parametrize(("fixed", "expected"), [(True, State.FRESH), (False, State.INVALID)])
+def test_a_fixed_snapshot_keeps_its_columns_and_a_branch_does_not(home: Lake, *, fixed: bool, expected: State) -> None:
+    """A column that the table loses later is still there."""
+    branch(home, "audit", (4, "east", 1))
+    audit = "orders VERSION AS OF 'audit'"
+    home.view(sql=ALL + (by_id(home) if fixed else audit))
+    home.refresh()
+    with home.load().update_schema(allow_incompatible_changes=True) as change:
+        change.delete_column("region")
+    assert state(home) == expected
+
+
 @pytest.mark.parametrize("pinned", [by_id, by_time])
 def test_an_expired_pinned_snapshot_is_a_clear_error(home: Lake, pinned: Callable[[Lake], str]) -> None:
     """The state names the snapshot or the time, and is not fresh."""
