@@ -30,7 +30,7 @@ from airflow_mv.refresh.run import refresh
 from airflow_mv.refresh.stagers import InProcessStager, stored_rows
 from airflow_mv.refresh.verify import verify
 
-VIEW = "lake.sales.daily"
+VIEW, source = "lake.sales.daily", sys.argv[2]
 catalog = MaterializedViewCatalog("lake")
 stager = InProcessStager(catalog, master="local[2]")
 orders = catalog.tables.open(catalog.identify("lake.sales.orders"))
@@ -56,14 +56,14 @@ def refreshed(step):
     done[step] = [result.outcome, result.mode, rows()]
     return result.refresh_id
 
-define("SELECT day, sum(amount) AS amount FROM sales.orders GROUP BY day")
+define(f"SELECT day, sum(amount) AS amount FROM {source} GROUP BY day")
 stager.session.conf.set("spark.sql.shuffle.partitions", "2")
 first = refreshed("full")
 orders.append(orders.scan().to_arrow().slice(0, 1))
 refreshed("incremental")
 done["verify"] = verify(catalog, VIEW, session=lambda: stager.session).equal
 done["rollback"] = [rollback(catalog, VIEW, first).changed, rows()]
-define("SELECT day, count(*) AS n, max(amount) AS amount FROM sales.orders GROUP BY day", replace=True)
+define(f"SELECT day, count(*) AS n, max(amount) AS amount FROM {source} GROUP BY day", replace=True)
 done["before"] = rows()
 refreshed("other columns")
 maintain(catalog, VIEW, older_than=timedelta(0))
@@ -125,16 +125,28 @@ CELLS = [
 @pytest.mark.parametrize(("home", "layout"), CELLS)
 def test_a_view_lives_in_each_catalog_store_and_layout(request: pytest.FixtureRequest, home: str, layout: str) -> None:
     """Another process creates, refreshes, reads, verifies, rolls back, redefines, maintains and drops a view."""
+    _lives(request.getfixturevalue(home), layout, "sales.orders")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("home", "layout"), [("sqlite_s3", "pointed"), ("rest_local", "table")])
+def test_a_view_of_a_table_by_path_lives_alike(request: pytest.FixtureRequest, home: str, layout: str) -> None:
+    """The table is another catalog's. The view's catalog gives access to the store, and allows the folder."""
     properties: dict[str, str] = request.getfixturevalue(home)
+    _lives(properties, layout, f"iceberg.`{properties['warehouse']}/sales/orders`")
+
+
+def _lives(properties: dict[str, str], layout: str, source: str) -> None:
     iceberg = load_catalog("lake", **properties)
     iceberg.create_namespace("sales", {"location": f"{properties['warehouse']}/sales"})
     rows = pa.table({"day": ["a", "b", "b"], "amount": [1, 2, 3]})
-    iceberg.create_table("sales.orders", schema=rows.schema).append(rows)
+    place = f"{properties['warehouse']}/sales/orders"
+    iceberg.create_table("sales.orders", schema=rows.schema, location=place).append(rows)
     names = {key: key.upper().replace("-", "_").replace(".", "__") for key in properties}
     variables = os.environ | {f"PYICEBERG_CATALOG__LAKE__{names[key]}": value for key, value in properties.items()}
 
     life = subprocess.run(
-        [sys.executable, "-c", _LIFE, layout], env=variables, capture_output=True, text=True, check=False
+        [sys.executable, "-c", _LIFE, layout, source], env=variables, capture_output=True, text=True, check=False
     )
     assert life.returncode == 0, life.stderr
     columns, others = ["day", "amount"], ["day", "n", "amount"]

@@ -7,6 +7,7 @@ import gzip
 import json
 import shutil
 import time
+import uuid
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -24,7 +25,8 @@ from airflow_mv.refresh.pins import pin_base_tables, restore
 from airflow_mv.spec.identifiers import Identifier
 from airflow_mv.spec.materialized_view import PROPERTY, BaseTable
 from tests.branches import create_branch
-from tests.builders import Lake, lake, orders
+from tests.builders import FIRST, ORDERS, Lake, lake, orders
+from tests.protocol.foreign import BucketStore
 
 ALL = "SELECT id, region FROM "
 VIEW = "sales.daily"
@@ -100,6 +102,25 @@ def test_the_hint_may_be_the_name_of_a_file(home: Lake) -> None:
     home.view(sql=f"{ALL}iceberg.`{folder(home)}`")
     home.refresh()
     assert ids(home) == [1, 2, 3]
+
+
+def test_a_table_in_an_object_store_is_read_by_its_folder(sqlite_uri: str, warehouse: Path, s3_server: str) -> None:
+    """With the access of the view's catalog, whose warehouse is elsewhere; with the hint and without it."""
+    store = BucketStore(s3_server, f"tables-{uuid.uuid4().hex[:8]}")
+    place = f"{store.warehouse}/orders"
+    with lake(sqlite_uri, warehouse, **store.access, **{"airflow-mv.allowed-locations": store.warehouse}) as home:
+        table = home.iceberg.create_table("sales.orders", schema=ORDERS, location=place)
+        table.append(orders(FIRST))
+        home.view(sql=f"{ALL}iceberg.`{place}`")
+        home.refresh()
+        assert (ids(home), state(home)) == ([1, 2, 3], State.FRESH)
+        before = home.load().metadata_location.rpartition("/")[2]
+        home.append((4, "east", 1))
+        home.catalog.files.replace_text(f"{place}/metadata/version-hint.text", before)
+        assert state(home) == State.FRESH
+        home.catalog.files.delete(f"{place}/metadata/version-hint.text")
+        home.refresh()
+        assert ids(home) == [1, 2, 3, 4]
 
 
 def test_two_files_with_the_highest_number_are_not_guessed_between(home: Lake) -> None:
