@@ -16,6 +16,7 @@ from airflow_mv.spec.interval_parts import IntervalPart, parts_in, parts_of
 from airflow_mv.spec.materialized_view import (
     METADATA_LOCATION,
     NO_SNAPSHOT,
+    SELECTS_FROM,
     TABLE_UUID,
     BaseTable,
     NestedViewVersion,
@@ -68,6 +69,8 @@ class ObservedTable:
         """Return the base table record of a refresh that reads this snapshot."""
         name = Identifier.parse(self.identifier)
         properties = {METADATA_LOCATION: self.metadata_location, TABLE_UUID: self.table_uuid}
+        if isinstance(self.storage, Identifier) and self.storage == name.selects_from:
+            properties[SELECTS_FROM] = str(self.storage)
         document = {
             "type": name.kind.type,
             "identifier": self.identifier,

@@ -81,6 +81,8 @@ def gather(catalog: MaterializedViewCatalog, plan: RefreshPlan) -> Facts:
 
 
 def _table(catalog: MaterializedViewCatalog, identifier: Identifier, place: Located, snapshot: int) -> Table:
+    from airflow_mv.spec.identifiers import Identifier
+
     home = catalog.home_of(identifier)
     if place.kind == "view":
         loaded = home.open_view(identifier, place)
@@ -90,7 +92,8 @@ def _table(catalog: MaterializedViewCatalog, identifier: Identifier, place: Loca
         return _of(home, identifier, metadata.location, version, metadata.schema_.fields, is_view=True)
     table = catalog.table_metadata(identifier, place)
     fields = table.schema_at(snapshot).get("fields", [])
-    return _of(home, identifier, table.location, str(snapshot) if snapshot >= 0 else None, fields)
+    named = place.place if isinstance(place.place, Identifier) else identifier
+    return _of(home, named, table.location, str(snapshot) if snapshot >= 0 else None, fields)
 
 
 def _names_of_storage(catalog: MaterializedViewCatalog, view: LoadedView) -> tuple[Name, ...]:

@@ -67,6 +67,8 @@ ADOPTED_TAG = "airflow_mv_adopted"
 #: Key in a base table's ``properties``: its metadata file at the snapshot that was read.
 METADATA_LOCATION = "metadata-location"
 
+#: Key in a base table's ``properties``: the table whose branch, tag or snapshot the identifier selects.
+SELECTS_FROM = "selects-from"
 #: Key in a base table's ``properties``: the catalog in which another writer has found the table.
 CATALOG = "catalog"
 #: A name with at most so many parts has no catalog.

@@ -16,8 +16,9 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from airflow_mv.errors import ConfigurationError, InvalidIdentifierError, InvalidMetadataError
+from airflow_mv.spec.base_tables import Selector
 from airflow_mv.spec.identifiers import Identifier
-from airflow_mv.spec.materialized_view import NO_SNAPSHOT, BaseTable, NestedViewVersion, NonEmpty
+from airflow_mv.spec.materialized_view import NO_SNAPSHOT, SELECTS_FROM, BaseTable, NestedViewVersion, NonEmpty
 from airflow_mv.spec.stored import Int, Long, StoredModel, decode_text
 
 #: Key in the summary of a storage table's snapshot.
@@ -76,15 +77,18 @@ def refresh_state(
         version_id: The view's version.
         started_ms: When the refresh began, ms since the epoch.
         tables: The base tables and their snapshots. Tables that were never written are not listed.
-            Tables with an unknown uuid are not listed either, nor tables in no catalog, which the draft cannot name.
+            Tables with an unknown uuid are not listed either, nor tables in no catalog, which the draft cannot name,
+            nor fixed snapshots, which a reader would compare with the newest one.
         nested_views: The plain views that the query is expanded through.
         catalog: The view's catalog, which is left out in the document.
     """
     states: list[dict[str, Any]] = []
     for table in tables:
         uuid = table.properties.get("table-uuid")
-        if uuid is not None and table.snapshot_reference != NO_SNAPSHOT and table.location is None:
-            named = _named(table.identifier, catalog)
+        source, selector = table.properties.get(SELECTS_FROM), _selector(table)
+        fixed = selector is not None and selector.pins
+        if uuid is not None and table.snapshot_reference != NO_SNAPSHOT and table.location is None and not fixed:
+            named = _named(source or table.identifier, catalog) | ({"ref": selector.value} if selector else {})
             states.append({"type": "table", **named, "uuid": uuid, "snapshot-id": table.snapshot_reference})
     states += [
         {"type": "view", **_named(view.identifier, catalog), "uuid": view.uuid, "version-id": view.version_id}
@@ -122,6 +126,10 @@ def parse(text: str, *, source: str) -> RefreshState:
     if "source-states" not in document:
         document["source-states"] = []
     return RefreshState.read(document, source=source)
+
+
+def _selector(table: BaseTable) -> Selector | None:
+    return Identifier.parse(table.identifier).selector if SELECTS_FROM in table.properties else None
 
 
 def _named(text: str, catalog: str) -> dict[str, Any]:

@@ -20,10 +20,12 @@ from airflow_mv.freshness.observe import observe
 from airflow_mv.freshness.pending_changes import PendingCriteria, find_pending_changes
 from airflow_mv.freshness.state import State
 from airflow_mv.freshness.status import status
-from airflow_mv.refresh import RefreshOptions
+from airflow_mv.lineage.facts import gather
+from airflow_mv.refresh import RefreshOptions, plan_refresh
 from airflow_mv.refresh.pins import pin_base_tables, restore
 from airflow_mv.spec.identifiers import Identifier
 from airflow_mv.spec.materialized_view import PROPERTY, BaseTable
+from airflow_mv.spec.refresh_state import REFRESH_STATE_KEY
 from tests.branches import create_branch
 from tests.builders import FIRST, ORDERS, Lake, lake, orders
 from tests.protocol.foreign import BucketStore
@@ -231,6 +233,27 @@ def test_a_table_may_be_read_beside_its_own_branch(home: Lake) -> None:
     assert [item.identifier for item in home.storage(VIEW).record.base_tables] == [  # type: ignore[union-attr]
         "lake.sales.orders", "lake.sales.orders.tag_audit",
     ]  # fmt: skip
+
+
+def test_the_draft_s_refresh_state_names_the_branch_and_only_what_it_can_name(home: Lake) -> None:
+    """Another engine compares a listed snapshot with the newest one of the table or its branch."""
+    branch(home, "audit", (4, "east", 1))
+    named = ("orders VERSION AS OF 'audit'", f"iceberg.`{folder(home)}`", by_id(home))
+    home.view(sql=" UNION ALL ".join(ALL + name for name in named), layout="table")
+    home.refresh()
+    storage = home.storage(VIEW)
+    summary = storage.table.snapshots[-1].summary[REFRESH_STATE_KEY]
+    (source,) = json.loads(summary)["source-states"]
+    assert (source["name"], source["namespace"], source["ref"]) == ("orders", ["sales"], "audit")
+
+
+def test_lineage_names_a_table_by_its_folder_and_the_snapshot_that_is_read(home: Lake) -> None:
+    """However the query names it."""
+    branch(home, "audit", (4, "east", 1))
+    view = home.view(sql=f"{ALL}orders VERSION AS OF 'audit' UNION ALL {ALL}iceberg.`{folder(home)}`")
+    inputs = gather(home.catalog, plan_refresh(home.catalog, view)).inputs
+    heads = {str(home.head()), str(home.load().refs()["audit"].snapshot_id)}
+    assert {(table.name.name, table.version) for table in inputs} == {(str(folder(home)), head) for head in heads}
 
 
 def test_a_missing_branch_is_named_and_the_view_is_not_fresh(home: Lake) -> None:
