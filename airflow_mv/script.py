@@ -293,7 +293,7 @@ class DeltaStep:
         """Return a description of the view's content."""
         columns = ", ".join(quote(column) for column in (*self.columns, WEIGHT))
         where = f" where {self.where}" if self.where else ""
-        span = f"{self.start or 'nothing'} to {self.end or 'nothing'}"
+        span = " to ".join("nothing" if item is None else str(item) for item in (self.start, self.end))
         return f"CREATE TEMPORARY VIEW {self.view} ({columns}) AS\n<{self.kind} of {self.table}, {span}{where}>"
 
 
@@ -483,8 +483,8 @@ class Delta:
     Args:
         table: Quoted Spark name.
         ways: The methods: ``append``, ``diff`` (rows of changed files, cancelled), ``deleted`` (rows that delete files
-            hide), ``lineage`` (row ids), ``values`` (both snapshots whole), ``whole`` (one of them is empty);
-            empty if nothing had to be read.
+            hide), ``lineage`` (row ids), ``feed`` (a Delta table's change data feed), ``values`` (both snapshots
+            whole), ``whole`` (one of them is empty); empty if nothing had to be read.
         old_tasks: Files that only the old snapshot reads, or that it reads with other delete files.
         new_tasks: The same for the new snapshot.
         old_bytes: Bytes of ``old_tasks``.

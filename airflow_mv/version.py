@@ -12,6 +12,8 @@ __version__ = "0.1.0"
 #: Iceberg 1.10 ignores the settings for the summary of a snapshot, by which a refresh marks its snapshots.
 ICEBERG_FOR_SPARK: Mapping[str, str] = {"4.1": "1.12.0", "4.0": "1.11.0"}
 SCALA = "2.13"
+#: The version of Delta Lake for these versions of Spark.
+DELTA = "4.4.0"
 OLDEST_PYTHON = (3, 11)
 #: Over Spark Connect only a plan's text is available, and Spark 4.0's has no snapshots.
 SPARK_OVER_CONNECT = "4.1"

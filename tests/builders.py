@@ -21,6 +21,7 @@ import duckdb
 import pyarrow as pa
 import pytest
 import sqlglot
+from deltalake import DeltaTable
 from pyiceberg.catalog import Catalog, load_catalog
 from pyiceberg.catalog.sql import IcebergTables, SqlCatalog
 from pyiceberg.table import Table
@@ -55,7 +56,9 @@ _BRANCH = re.compile(r"ALTER TABLE (?P<table>.+) CREATE BRANCH `(?P<branch>\w+)`
 _WRITE = re.compile(
     r"(?:INSERT OVERWRITE (?P<insert>[^\n]+)\n|CREATE OR REPLACE TABLE .*?\nAS )(?P<query>.*)", re.DOTALL
 )
-_PINNED = re.compile(r"((?:`(?:[^`]|``)+`\.){2,}`(?:[^`]|``)+`)(?:\s+(?:FOR\s+)?VERSION AS OF (\d+))?")
+_PINNED = re.compile(
+    r"(`delta`\.`/[^`]+`|(?:`(?:[^`]|``)+`\.){2,}`(?:[^`]|``)+`)(?:\s+(?:FOR\s+)?VERSION AS OF (\d+))?"
+)
 
 
 def orders(rows: Iterable[tuple[int, str, int]]) -> pa.Table:
@@ -458,6 +461,8 @@ class DuckStager:
             return _storable(session.sql(sqlglot.transpile(text, read="spark", write="duckdb")[0]).to_arrow_table())
 
     def _scan(self, scratch: SqlCatalog, name: str, snapshot_id: str | None) -> pa.Table:
+        if name.startswith("`delta`."):
+            return DeltaTable(split(name)[1], int(snapshot_id or 0)).to_pyarrow_table()
         table = self._table(scratch, name)
         return table.scan(snapshot_id=int(snapshot_id) if snapshot_id else None).to_arrow()
 

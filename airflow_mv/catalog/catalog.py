@@ -30,7 +30,7 @@ from airflow_mv.catalog.listing import is_local
 from airflow_mv.catalog.loaded import LoadedStorage, LoadedView, Located
 from airflow_mv.catalog.metastores import Metastore, metastore_of, require_name
 from airflow_mv.catalog.neighbours import Neighbour, from_files, from_server
-from airflow_mv.catalog.path_tables import locate_path
+from airflow_mv.catalog.path_tables import locate_path, read_path
 from airflow_mv.catalog.places import check_regular, lies_in
 from airflow_mv.catalog.pyiceberg_compat import session_of
 from airflow_mv.catalog.rest import CHOSEN_BY_THE_CATALOG, RestViews
@@ -108,6 +108,8 @@ class MaterializedViewCatalog:
         hide_secrets(self.properties)
         self._others: dict[str, MaterializedViewCatalog] = {self.name: self}
         self._opening = threading.RLock()
+        #: The formats of the tables named by path that were looked for so far: Spark needs a package for some.
+        self.formats: set[str] = set()
         #: Opens other catalogs by name; the default is pyiceberg's configuration.
         self.openers: Mapping[str, Callable[[], MaterializedViewCatalog]] = {}
 
@@ -574,6 +576,7 @@ class MaterializedViewCatalog:
             places |= self.other(catalog)._locate_own([item for item in named if item.catalog == catalog])
         for identifier in wanted:
             if identifier.path is not None and identifier not in selecting:
+                self.formats.add(identifier.kind.format)
                 located = locate_path(self.files, self.properties, identifier)
                 places |= {identifier: located} if located is not None else {}
         for name, table in selecting.items():
@@ -616,6 +619,9 @@ class MaterializedViewCatalog:
             SnapshotNotFoundError: The name selects a branch, tag, snapshot or time that the table does not have.
         """
         table = located.table
+        if table is None and identifier.path is not None:
+            named = identifier.selects_from or identifier
+            table = read_path(self.files, self.properties, named, located.metadata_location)
         if table is None:
             what = f"table {identifier}, metadata file"
             data = self.home_of(identifier).files.read(located.metadata_location, what=what)

@@ -9,16 +9,18 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from urllib.parse import urlsplit
 
+from airflow_mv.catalog.delta_lake import locate_delta, read_delta
 from airflow_mv.catalog.files import MetadataFiles, join
 from airflow_mv.catalog.loaded import Located
 from airflow_mv.catalog.places import check_regular
 from airflow_mv.catalog.untrusted_input import allowed_folders, check_confined
 from airflow_mv.errors import InvalidMetadataError
-from airflow_mv.spec.base_tables import ICEBERG_BY_PATH
+from airflow_mv.spec.base_tables import DELTA_BY_PATH, ICEBERG_BY_PATH
 from airflow_mv.spec.identifiers import Identifier
-from airflow_mv.spec.table import parse_table
+from airflow_mv.spec.table import TableMetadata, parse_table
 
 _HINT = "version-hint.text"
 _FILE = re.compile(r"v?(?P<number>[0-9]{1,18})(?:-[^/]*)?(?:\.gz)?\.metadata\.json(?:\.gz)?")
@@ -42,7 +44,26 @@ def locate_path(files: MetadataFiles, properties: Mapping[str, str], identifier:
         InvalidMetadataError: The path is not allowed, or there is not one current metadata file.
     """
     check_path(properties, identifier, what=f"base table {identifier}")
-    return _READERS[identifier.kind.format](files, allowed_folders(properties, ""), identifier)
+    return _READERS[identifier.kind.format].locate(files, properties, identifier)
+
+
+def read_path(
+    files: MetadataFiles, properties: Mapping[str, str], identifier: Identifier, pointer: str
+) -> TableMetadata:
+    """Return the metadata of a table that is named by path, at a pointer that was located before.
+
+    Args:
+        files: The stores.
+        properties: As in :func:`locate_path`.
+        identifier: The table.
+        pointer: The pointer.
+
+    Raises:
+        InvalidMetadataError: The path is not allowed, or the table cannot be read.
+        MetadataFileNotFoundError: The table has no such state any more.
+    """
+    check_path(properties, identifier, what=f"base table {identifier}")
+    return _READERS[identifier.kind.format].read(files, properties, identifier, pointer)
 
 
 def check_path(properties: Mapping[str, str], identifier: Identifier, *, what: str) -> None:
@@ -61,14 +82,21 @@ def check_path(properties: Mapping[str, str], identifier: Identifier, *, what: s
     check_regular(path, what=what)
 
 
-def _iceberg(files: MetadataFiles, folders: tuple[str, ...], identifier: Identifier) -> Located | None:
-    what = f"base table {identifier}, metadata file"
+def _locate_iceberg(files: MetadataFiles, properties: Mapping[str, str], identifier: Identifier) -> Located | None:
     location = _hinted(files, identifier) or _highest(files, identifier)
     if location is None:
         return None
-    table = parse_table(files.read(location, what=what), source=f"{what} {location}")
-    check_confined(table.location, folders, what=f"{what} {location}, field 'location'")
+    table = _read_iceberg(files, properties, identifier, location)
     return Located("table", location, table, place=location)
+
+
+def _read_iceberg(
+    files: MetadataFiles, properties: Mapping[str, str], identifier: Identifier, location: str
+) -> TableMetadata:
+    what = f"base table {identifier}, metadata file"
+    table = parse_table(files.read(location, what=what), source=f"{what} {location}")
+    check_confined(table.location, allowed_folders(properties, ""), what=f"{what} {location}, field 'location'")
+    return table
 
 
 def _folder(identifier: Identifier) -> str:
@@ -130,7 +158,20 @@ def _highest(files: MetadataFiles, identifier: Identifier) -> str | None:
     return newest[0]
 
 
-#: How each kind is read, by format.
-_READERS: dict[str, Callable[[MetadataFiles, tuple[str, ...], Identifier], Located | None]] = {
-    ICEBERG_BY_PATH.format: _iceberg,
+@dataclass(frozen=True, slots=True)
+class _Reader:
+    """How a kind is read.
+
+    Args:
+        locate: Returns the current pointer, or ``None`` if there is no table.
+        read: Returns the metadata at a pointer.
+    """
+
+    locate: Callable[[MetadataFiles, Mapping[str, str], Identifier], Located | None]
+    read: Callable[[MetadataFiles, Mapping[str, str], Identifier, str], TableMetadata]
+
+
+_READERS = {
+    ICEBERG_BY_PATH.format: _Reader(_locate_iceberg, _read_iceberg),
+    DELTA_BY_PATH.format: _Reader(locate_delta, read_delta),
 }

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from urllib.parse import parse_qsl, quote, unquote, urlsplit
 
 from airflow_mv.errors import ConfigurationError
-from airflow_mv.version import ICEBERG_FOR_SPARK, SCALA, minor, supported
+from airflow_mv.version import DELTA, ICEBERG_FOR_SPARK, SCALA, minor, supported
 
 #: The version of Spark whose packages a catalog's settings name, until :meth:`SparkSettings.on` names another's.
 SPARK = next(iter(ICEBERG_FOR_SPARK))
@@ -22,6 +22,11 @@ ICEBERG_VERSION = ICEBERG_FOR_SPARK[SPARK]
 RUNTIME = f"org.apache.iceberg:iceberg-spark-runtime-{SPARK}_{SCALA}:{ICEBERG_VERSION}"
 EXTENSIONS = "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions"
 SPARK_CATALOG = "org.apache.iceberg.spark.SparkCatalog"
+DELTA_PACKAGE = f"io.delta:delta-spark_{SPARK}_{SCALA}:{DELTA}"
+DELTA_EXTENSION = "io.delta.sql.DeltaSparkSessionExtension"
+DELTA_CATALOG = "org.apache.spark.sql.delta.catalog.DeltaCatalog"
+_EXTENSIONS_KEY = "spark.sql.extensions"
+_SESSION_CATALOG = "spark.sql.catalog.spark_catalog"
 
 _SECRET = re.compile(
     r"(?i)secret|password|passwd|credential|token|(?:access|api)[.-]?key|account[.-]?key|shared-key|private-?key"
@@ -133,10 +138,29 @@ class SparkSettings:
                 f":{ICEBERG_VERSION}", f":{ICEBERG_FOR_SPARK[release]}"
             )
             if package.startswith("org.apache.iceberg:iceberg-")
-            else package
+            else package.replace(f"delta-spark_{SPARK}_", f"delta-spark_{release}_")
             for package in self.packages
         )
         return replace(self, packages=tuple(found))
+
+    def with_delta(self, properties: Mapping[str, str]) -> SparkSettings:
+        """Return the settings for a session that reads Delta tables, too. A session catalog that is set stays.
+
+        Args:
+            properties: pyiceberg's properties of the catalog with whose access to stores they are read. Spark reads
+                Delta tables by Hadoop's file systems, not by Iceberg's.
+        """
+        extensions = self.confs.get(_EXTENSIONS_KEY, EXTENSIONS).split(",")
+        confs = {
+            **_hadoop_s3(properties),
+            _SESSION_CATALOG: DELTA_CATALOG,
+            **self.confs,
+            _EXTENSIONS_KEY: ",".join(dict.fromkeys((*extensions, DELTA_EXTENSION))),
+        }
+        secrets = {key: value for key, value in confs.items() if is_secret(key, value)}
+        plain = {key: value for key, value in confs.items() if key not in secrets}
+        packages = tuple(dict.fromkeys((*self.packages, DELTA_PACKAGE)))
+        return SparkSettings(plain, {**secrets, **self.secrets}, packages)
 
     def merge(self, other: SparkSettings) -> SparkSettings:
         """Return settings for a session with the catalogs of both. ``other`` overrides equal keys."""
@@ -178,6 +202,30 @@ def spark_settings(name: str, properties: Mapping[str, str], *, stores: Collecti
     secrets = {key: value for key, value in confs.items() if is_secret(key, value)}
     plain = {key: value for key, value in confs.items() if key not in secrets}
     return SparkSettings(plain, secrets, tuple(dict.fromkeys((RUNTIME, *packages))))
+
+
+#: What Hadoop's S3A calls the properties of pyiceberg. Later rows override earlier ones.
+_HADOOP_S3 = (
+    ("client.region", "endpoint.region"),
+    ("s3.region", "endpoint.region"),
+    ("client.access-key-id", "access.key"),
+    ("s3.access-key-id", "access.key"),
+    ("client.secret-access-key", "secret.key"),
+    ("s3.secret-access-key", "secret.key"),
+    ("client.session-token", "session.token"),
+    ("s3.session-token", "session.token"),
+    ("s3.endpoint", "endpoint"),
+)
+
+
+def _hadoop_s3(properties: Mapping[str, str]) -> dict[str, str]:
+    prefix = "spark.hadoop.fs.s3a"
+    found = {f"{prefix}.{hadoop}": properties[key] for key, hadoop in _HADOOP_S3 if properties.get(key)}
+    if not found:
+        return {}
+    path_style = {f"{prefix}.{key}": value for key, value in _s3_endpoint(properties).items()}
+    styled = {key.replace(".s3.path-style-access", ".path.style.access"): value for key, value in path_style.items()}
+    return {**found, **styled, "spark.hadoop.fs.s3.impl": "org.apache.hadoop.fs.s3a.S3AFileSystem"}
 
 
 def is_secret(key: str, value: str = "") -> bool:

@@ -41,6 +41,7 @@ from airflow_mv.catalog.files import MetadataFiles, parsed
 from airflow_mv.catalog.pyiceberg_compat import may_match
 from airflow_mv.catalog.untrusted_input import static_table
 from airflow_mv.errors import MaterializedViewError
+from airflow_mv.spec.base_tables import DELTA_BY_PATH
 from airflow_mv.spec.identifiers import Identifier
 from airflow_mv.spec.table import Snapshot
 from airflow_mv.spec.times import parse_date, parse_timestamp
@@ -85,7 +86,7 @@ class ColumnBound(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class FileStatistics:
-    """The statistics of base tables' files, read on demand.
+    """The statistics of base tables' files, read on demand. Those of Delta tables are not read.
 
     Args:
         catalog: The view's catalog.
@@ -108,6 +109,8 @@ class FileStatistics:
             snapshots: The appending snapshots.
             filters: Filters; a row that passes one of them matters.
         """
+        if table.kind is DELTA_BY_PATH:
+            return True
         files = self.catalog.home_of(table).files
         return added_rows_may_match(files, metadata_location, snapshots, filters)
 

@@ -406,7 +406,7 @@ def pin(
 
 def _show(found: RunPins) -> None:
     for name, held in found.base_tables.items():
-        out.print(f"{name}  {held.snapshot_id or 'empty'}", markup=False)
+        out.print(f"{name}  {'empty' if held.snapshot_id is None else held.snapshot_id}", markup=False)
     for view, names in found.views.items():
         out.print(f"{view}  after {', '.join(names)}" if names else view, markup=False)
     for name, why in found.faults.items():

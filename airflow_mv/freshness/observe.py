@@ -23,6 +23,7 @@ from airflow_mv.errors import (
 from airflow_mv.freshness.changes import may_have_same_rows
 from airflow_mv.freshness.drift import changed_columns, drift, on_schema_change
 from airflow_mv.freshness.state import Freshness, ObservedTable, State, assess
+from airflow_mv.spec.base_tables import DELTA_BY_PATH
 from airflow_mv.spec.identifiers import Identifier, StoragePlace
 from airflow_mv.spec.interval import Interval, Span
 from airflow_mv.spec.interval_parts import parts_of
@@ -501,7 +502,8 @@ def _missing(identifier: Identifier) -> str:
             "kept fresh"
         )
     if identifier.path is not None:
-        return f"base table {identifier}: the folder has no table: no metadata file is in {identifier.path}/metadata"
+        what = "commit is in {}/_delta_log" if identifier.kind is DELTA_BY_PATH else "metadata file is in {}/metadata"
+        return f"base table {identifier}: the folder has no table: no {what.format(identifier.path)}"
     return f"base table {identifier} does not exist in catalog {identifier.catalog!r}: {why}"
 
 

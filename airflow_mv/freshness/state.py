@@ -287,7 +287,7 @@ def compare(recorded: BaseTable | None, observed: ObservedTable) -> BaseTableCha
         return BaseTableChange(name, kind, old, None, range=UNKNOWN, reason=reason)
     new = observed.head
     if recorded is None:
-        reason = Reason(Code.BASE_CHANGED, f"{name} was not part of the last refresh; it is at {new or 'empty'}")
+        reason = Reason(Code.BASE_CHANGED, f"{name} was not part of the last refresh; it is at {_shown(new)}")
         return BaseTableChange(name, kind, None, new, moved=True, changed=True, range=UNKNOWN, reason=reason)
     uuid = recorded.properties.get(TABLE_UUID)
     if uuid and observed.table_uuid and uuid != observed.table_uuid:
@@ -311,11 +311,15 @@ def _follow(kind: str, old: int | None, observed: ObservedTable) -> BaseTableCha
     changed = commits.kind != Kind.REPLACED or commits.schema_changed
     change = f"{commits.snapshots} snapshot{'s' if commits.snapshots != 1 else ''} ({_counted(commits.operations)})"
     if changed:
-        reason = Reason(Code.BASE_CHANGED, f"{name} moved {old or 'empty'} → {new}: {change}{_rows(commits.size)}")
+        reason = Reason(Code.BASE_CHANGED, f"{name} moved {_shown(old)} → {new}: {change}{_rows(commits.size)}")
     else:
         how = "by compaction only" if set(dict(commits.operations)) == {"replace"} else "without a change of rows"
         reason = Reason(Code.ONLY_REPLACED, f"{name} moved {old} → {new} {how} ({change}): no row changed")
     return BaseTableChange(name, kind, old, new, moved=True, changed=changed, range=commits, reason=reason)
+
+
+def _shown(snapshot: int | None) -> str:
+    return "empty" if snapshot is None else str(snapshot)
 
 
 def _rows(size: Size) -> str:

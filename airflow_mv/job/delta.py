@@ -19,6 +19,7 @@ from pyspark.sql.types import MapType
 
 from airflow_mv.errors import IncrementalRefusedError
 from airflow_mv.job.context import JobContext, cause, incomparable
+from airflow_mv.job.delta_lake import CHANGE_TYPE, WEIGHTS, DeltaVersions, delta_path, snapshot_at
 from airflow_mv.job.equivalence import check_equivalent
 from airflow_mv.job.pruning import within
 from airflow_mv.job.reads import check_reads
@@ -129,10 +130,20 @@ def check_snapshots(work: JobContext, steps: Iterable[Step]) -> None:
 
 
 def _known(work: JobContext, table: str, wanted: Iterable[int]) -> set[int]:
+    if (path := delta_path(table)) is not None:
+        return {version for version in wanted if _has_version(work, path, version)}
     if work.jvm is not None:
         java = work.table(table)
         return {snapshot for snapshot in wanted if java.snapshot(snapshot) is not None}
     return {int(row[0]) for row in work.query(f"SELECT snapshot_id FROM {table}.snapshots").collect()}
+
+
+def _has_version(work: JobContext, path: str, version: int) -> bool:
+    try:
+        snapshot_at(work, path, version)
+    except Exception:  # noqa: BLE001 (a log that was cleaned up, in one of several ways)
+        return False
+    return True
 
 
 def _expired(step: DeltaStep, snapshot: int) -> IncrementalRefusedError:
@@ -151,6 +162,8 @@ def _read(work: JobContext, step: DeltaStep) -> _Read:
     if step.start is None or step.end is None:
         sign, snapshot = (-1, step.start) if step.end is None else (1, step.end)
         return _Read(_pinned(work, step, snapshot, sign), Delta(step.table, ("whole",)))
+    if (path := delta_path(step.table)) is not None:
+        return _by_files(work, step, DeltaVersions(work, path, step.start, step.end))
     # Iceberg's runtime for Spark 4.0 ignores a set of scan tasks that is named as 1.12 names it, and reads all rows.
     if work.jvm is None or work.is_spark_4_0:
         return _append_by_summaries(work, step) if step.kind == "append" else _values(work, step)
@@ -266,6 +279,47 @@ def _ordered(frame: DataFrame, name: str) -> Column:
     """Return the expression to group a column by. For a map it is its list of entries: Spark sorts maps first."""
     column = F.col(quote(name))
     return F.map_entries(column) if isinstance(frame.schema[name].dataType, MapType) else column
+
+
+# ---------------------------------------------------------------------------------------- Delta tables
+def _by_files(work: JobContext, step: DeltaStep, versions: DeltaVersions) -> _Read:
+    """Read the rows of the files that only one version has, or the change data feed if files were replaced."""
+    if (problem := versions.problem(step.columns)) is not None:
+        raise IncrementalRefusedError("schema-changed", f"{step.table}: {problem}")
+    gone, come = versions.gone.sizes, versions.come.sizes
+    facts = Delta(
+        step.table,
+        old_tasks=gone.files,
+        new_tasks=come.files,
+        old_bytes=gone.bytes,
+        new_bytes=come.bytes,
+        rows_read=None if gone.rows is None or come.rows is None else gone.rows + come.rows,
+    )
+    if not gone.files and not come.files:
+        empty = replace(step, where="false")
+        return _Read(_pinned(work, empty, step.end, 1), replace(facts, rows=0), added=True)
+    if not gone.files:
+        rows = replace(facts, ways=("append",), rows=facts.rows_read)
+        return _Read(_signed(versions.come.frame(), step, 1), rows, added=True)
+    if versions.has_feed and (read := _by_feed(work, step, versions, facts)) is not None:
+        return read
+    parts = [_signed(files.frame(), step, sign) for files, sign in ((versions.gone, -1), (versions.come, 1))]
+    # Files of an old version may have been removed by VACUUM, so they are read here.
+    frame, rows_changed = work.kept(_cancelled(parts[0].unionAll(parts[1]), step), facts.rows_read)
+    return _Read(frame, replace(facts, ways=("diff",), rows=rows_changed))
+
+
+def _by_feed(work: JobContext, step: DeltaStep, versions: DeltaVersions, facts: Delta) -> _Read | None:
+    """Read the change data feed; ``None`` if it is not complete: a version was written without it, or its files."""
+    weight = F.create_map(*(F.lit(item) for pair in WEIGHTS.items() for item in pair))[F.col(CHANGE_TYPE)]
+    try:
+        frame = versions.feed()
+        frame = frame.where(step.where) if step.where else frame
+        signed = frame.select(*(F.col(quote(name)) for name in step.columns), weight.alias(WEIGHT))
+        found, rows = work.kept(_cancelled(signed, step))
+    except Exception:  # noqa: BLE001 (Delta's errors have no common base)
+        return None
+    return _Read(found, replace(facts, ways=("feed",), rows_read=rows, rows=rows))
 
 
 # ----------------------------------------------------------------------------------------- scan tasks

@@ -18,6 +18,7 @@ from pyspark.sql import DataFrame
 
 from airflow_mv.errors import InvalidQueryError
 from airflow_mv.job.context import JobContext
+from airflow_mv.job.delta_lake import table_of
 from airflow_mv.quoting import quote
 
 #: Settings with which a plan's text is complete.
@@ -26,6 +27,8 @@ _PART = "`(?:[^`]|``)+`"
 #: Leaf nodes of a plan that do not read a table.
 _CONSTANT = frozenset({"OneRowRelation", "LocalRelation", "Range", "CTERelationRef", "UnionLoopRef"})
 _TABLE = "DataSourceV2Relation"
+#: Delta's extension replaces its relation by one of the first version of Spark's API.
+_FILES = "LogicalRelation"
 #: What a SQL function that gives a table leaves in the analysed plan. It has no tree pattern.
 _FUNCTION_NODE = "SQLFunctionNode"
 _ANALYSED = re.compile(r"(?s)== Analyzed Logical Plan ==\n(.*?)\n== Optimized Logical Plan ==")
@@ -91,6 +94,9 @@ def _check_leaves(work: JobContext, leaves: list[tuple[Any, str]]) -> None:
             found = _table(leaf, travels=not work.is_spark_4_0)
             if found not in allowed:
                 raise _foreign(found[0], {name for name, _ in allowed})
+        elif kind == _FILES and (version := table_of(leaf, work.reads)) is not None:
+            if version not in allowed:
+                raise _foreign(version[0], {name for name, _ in allowed})
         elif kind not in _CONSTANT:
             raise _foreign(" ".join(str(leaf.simpleString(25)).split()), set())
 

@@ -17,6 +17,7 @@ from pyspark.sql import SparkSession
 from airflow_mv.errors import ClockError, InvalidQueryError
 from airflow_mv.job.checks import run_checks
 from airflow_mv.job.context import JobContext
+from airflow_mv.job.delta_lake import require_delta
 from airflow_mv.job.files import file_access, only_access
 from airflow_mv.job.session import CATALOG, made_active, temporary_settings
 from airflow_mv.job.steps import COMPLETE, brief, run_steps
@@ -78,6 +79,7 @@ def run(
     work = JobContext(spark, name)
     try:
         require_supported(spark)
+        require_delta(work, script.reads)
         if script.branch is not None and store_ms is not None:
             _require_clock(spark, store_ms, script.view)
         settings = {**_file_access(spark, script.view), **only_access(access or {})}

@@ -25,6 +25,7 @@ from airflow_mv.redaction import hide, shortened
 #: The prefix of catalog settings.
 CATALOG = "spark.sql.catalog."
 _NAME = "airflow-mv"
+_DELTA = "DeltaSparkSessionExtension"
 
 
 def open_session(
@@ -134,6 +135,8 @@ def with_catalogs(spark: SparkSession, confs: Mapping[str, str]) -> SparkSession
             "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions and the Iceberg runtime's jar"
         )
     names = {key: key.removeprefix(CATALOG).partition(".")[0] for key in confs if key.startswith(CATALOG)}
+    if _DELTA not in str(spark.conf.get("spark.sql.extensions", "")):
+        names.pop(f"{CATALOG}spark_catalog", None)  # its class is missing; a job that needs it says so
     # A catalog that the session's owner has configured is kept: two partial configurations must not be mixed.
     known = {name for name in set(names.values()) if spark.conf.get(f"{CATALOG}{name}", None) is not None}
     for key, name in names.items():

@@ -111,11 +111,15 @@ def _escaped_character(character: str, special: str) -> str:
 
 #: A folder of jars, so that nothing is downloaded.
 JARS_VARIABLE = "AIRFLOW_MV_JARS"
-#: Packages that consist of a single jar: if the jar exists, nothing is missing.
+#: Packages that consist of a single jar, beside their companions: if the jar exists, nothing is missing.
 _SELF_CONTAINED = re.compile(
     r"org\.apache\.iceberg:iceberg-(spark-runtime-[\w.]+|(aws|gcp|azure)-bundle)|org\.xerial:sqlite-jdbc"
-    r"|org\.postgresql:postgresql"
+    r"|org\.postgresql:postgresql|io\.delta:delta-(spark_[\w.]+|storage|kernel-api|kernel-defaults)"
 )
+
+
+#: Packages that need other ones of the same group and version, and nothing else that Spark does not have.
+_COMPANIONS = {"io.delta:delta-spark": ("delta-storage", "delta-kernel-api", "delta-kernel-defaults")}
 
 
 def jar_confs(settings: Mapping[str, str]) -> dict[str, str]:
@@ -129,11 +133,19 @@ def jar_confs(settings: Mapping[str, str]) -> dict[str, str]:
     folders = [Path(os.environ[JARS_VARIABLE])] if os.environ.get(JARS_VARIABLE) else []
     ivy = settings.get("spark.jars.ivy")
     folders.append(Path(ivy, "jars") if ivy else Path.home() / ".ivy2.5.2" / "jars")
-    found = [path for item in wanted if (path := _jar(item, folders)) is not None]
-    if len(found) < len(wanted):
+    needed = [name for item in wanted for name in (item, *_companions(item))]
+    found = [path for item in needed if (path := _jar(item, folders)) is not None]
+    if len(found) < len(needed):
         return {"spark.jars.packages": ",".join(wanted)}
     given = [settings["spark.jars"]] if settings.get("spark.jars") else []
     return {"spark.jars.packages": "", "spark.jars": ",".join([*given, *map(str, found)])}
+
+
+def _companions(coordinates: str) -> list[str]:
+    group, _, rest = coordinates.partition(":")
+    artifact, _, version = rest.partition(":")
+    names = _COMPANIONS.get(f"{group}:{artifact.partition('_')[0]}", ())
+    return [f"{group}:{name}:{version}" for name in names]
 
 
 def _jar(coordinates: str, folders: Sequence[Path]) -> Path | None:

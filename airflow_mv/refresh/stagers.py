@@ -14,6 +14,7 @@ from airflow_mv.catalog import LoadedStorage, MaterializedViewCatalog
 from airflow_mv.catalog.spark import SparkSettings, spark_settings
 from airflow_mv.errors import JobError, MaterializedViewError
 from airflow_mv.script import Outcome, Script
+from airflow_mv.spec.base_tables import DELTA_BY_PATH
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -24,10 +25,14 @@ log = logging.getLogger(__name__)
 
 
 def settings_of(catalog: MaterializedViewCatalog) -> SparkSettings:
-    """Return the Spark configuration of a catalog and of all catalogs that were opened through it."""
+    """Return the Spark configuration of a catalog and of all catalogs that were opened through it.
+
+    It has what Delta tables need if a view that was looked at reads one.
+    """
     opened = catalog.opened().items()
     settings = [spark_settings(name, home.properties, stores=home.stores) for name, home in opened]
-    return functools.reduce(SparkSettings.merge, settings)
+    merged = functools.reduce(SparkSettings.merge, settings)
+    return merged.with_delta(catalog.properties) if DELTA_BY_PATH.format in catalog.formats else merged
 
 
 def session_stager(

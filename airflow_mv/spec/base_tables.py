@@ -37,8 +37,9 @@ class BaseTableKind:
 
 METASTORE = BaseTableKind("iceberg-metastore")
 ICEBERG_BY_PATH = BaseTableKind("iceberg-filesystem", "iceberg", registered=True)
+DELTA_BY_PATH = BaseTableKind("deltalake-filesystem", "delta")
 #: The kinds that are named by path, by their format.
-BY_FORMAT = {kind.format: kind for kind in (ICEBERG_BY_PATH,)}
+BY_FORMAT = {kind.format: kind for kind in (ICEBERG_BY_PATH, DELTA_BY_PATH)}
 #: The format in the names of tables that are recorded with a type.
 FORMATS = {"iceberg-filesystem": "iceberg", "deltalake-filesystem": "delta"}
 
