@@ -147,16 +147,14 @@ def _open(
     Args:
         properties: The catalog's.
         identifier: The table.
-        version: The version; ``None`` for the last one, without the list of its files.
+        version: The version; ``None`` for the last one.
         lost: Return ``None`` also for a version whose log is not complete any more.
     """
     delta = _library(identifier)
     options = storage_options(properties)
     with _errors(identifier, delta):
         try:
-            without_files = version is None or lost
-            path = identifier.path or ""
-            table: DeltaTable = delta.DeltaTable(path, version, storage_options=options, without_files=without_files)
+            table: DeltaTable = delta.DeltaTable(identifier.path or "", version, storage_options=options)
         except delta.exceptions.TableNotFoundError:
             return None
         except delta.exceptions.DeltaError:

@@ -32,6 +32,7 @@ WEIGHTS = {"insert": 1, "update_postimage": 1, "delete": -1, "update_preimage": 
 _NAME = re.compile(r"`delta`\.`((?:[^`]|``)+)`")
 _FEED = "delta.enableChangeDataFeed"
 _PHYSICAL_NAME = "delta.columnMapping.physicalName"
+_COLLATIONS = "__COLLATIONS"
 _INDEX = "org.apache.spark.sql.delta.files.TahoeLogFileIndex"
 
 
@@ -123,6 +124,8 @@ class DeltaVersions:
         for name in columns:
             if name not in before or before[name] != after.get(name):
                 return f"its column {name} is not the same in version {self.start} and version {self.end}"
+            if _COLLATIONS in repr(before[name]):
+                return f"its column {name} has a collation, by which different values are equal"
         return None
 
     @property

@@ -41,7 +41,7 @@ DELTA_BY_PATH = BaseTableKind("deltalake-filesystem", "delta")
 #: The kinds that are named by path, by their format.
 BY_FORMAT = {kind.format: kind for kind in (ICEBERG_BY_PATH, DELTA_BY_PATH)}
 #: The format in the names of tables that are recorded with a type.
-FORMATS = {"iceberg-filesystem": "iceberg", "deltalake-filesystem": "delta"}
+FORMATS = {kind.type: kind.format for kind in BY_FORMAT.values()}
 
 
 def kind_of(parts: Sequence[str]) -> BaseTableKind:
