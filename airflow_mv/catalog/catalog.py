@@ -648,6 +648,10 @@ class MaterializedViewCatalog:
         """Create an empty storage table in one commit, see :meth:`StorageTables.create`."""
         self.tables.create(name, new)
 
+    def put_table_back(self, name: Identifier, location: str) -> None:
+        """Add the entry of a storage table again that was removed, see :meth:`StorageTables.register`."""
+        self.tables.register(name, location)
+
     def commit_table(self, name: Identifier, uuid: str, change: TableChange) -> str | None:
         """Change a storage table in one commit, see :meth:`StorageTables.commit`."""
         return self.tables.commit(name, uuid, change)

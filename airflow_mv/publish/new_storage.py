@@ -21,6 +21,8 @@ from airflow_mv.errors import (
     CommitStateUnknownError,
     InvalidMetadataError,
     MaterializedViewError,
+    MetadataFileNotFoundError,
+    NotFoundError,
     ViewNotFoundError,
 )
 from airflow_mv.publish.layouts import layout_of_view
@@ -101,12 +103,12 @@ class Name(NamedTuple):
     Args:
         table: The table; ``None`` if the name is free.
         location: Its metadata file.
-        is_used: Whether the view names it.
+        named: The uuid of the table of this name that the view names; ``None`` if there is no view, or it names none.
     """
 
     table: TableMetadata | None
     location: str = ""
-    is_used: bool = False
+    named: str | None = None
 
 
 class CreateStorage(Change[Name]):
@@ -115,7 +117,8 @@ class CreateStorage(Change[Name]):
     It has landed if the name has an empty table that was created for this view and has the template's columns and
     partitioning. It does not matter who created it: perhaps an earlier copy, or another creation of the same view, of
     which only one can succeed. Any other table that was created for the view, but that no view names, was left by a
-    view that was dropped or by a creation that was killed. It is removed from the catalog; its files stay.
+    view that was dropped or by a creation that was killed. It is removed from the catalog; its files stay. If a view
+    names it by then, another creation came first: the table is put back. A view that is created later finds out itself.
 
     Args:
         catalog: Where the view is, or will be.
@@ -141,21 +144,32 @@ class CreateStorage(Change[Name]):
         if like is None:
             raise InvalidMetadataError(f"{self.target}: the template of its storage table has no name")
         self._new = NewTable(like, template.owner, location, uuid.uuid4())
+        #: The uuid and the metadata file of a table that this creation has removed.
+        self._removed: tuple[str, str] | None = None
 
     def load(self) -> Name:
         """Load the table of the name, and then the view."""
         located = self._catalog.locate([self._name]).get(self._name)
         if located is None:
-            return Name(None)
+            return Name(None, named=self._named())
         if located.kind != "table":
             raise self._taken("a view")
-        table = self._catalog.table_metadata(self._name, located)
         try:
-            view = self._catalog.load(self._template.owner)
+            table = self._catalog.table_metadata(self._name, located)
+        except MetadataFileNotFoundError:
+            if self._catalog.locate([self._name]).get(self._name) == located:
+                raise
+            return self.load()  # another creation has just discarded its table
+        return Name(table, located.metadata_location, self._named())
+
+    def _named(self) -> str | None:
+        """Return the uuid of the table of this name that the view names."""
+        try:
+            properties = self._catalog.load(self._template.owner).metadata.properties
         except ViewNotFoundError:
-            return Name(table, located.metadata_location)
-        wanted = {STORAGE_TABLE_PROPERTY: self._name.within_catalog, STORAGE_TABLE_UUID_PROPERTY: table.table_uuid}
-        return Name(table, located.metadata_location, is_used=wanted.items() <= view.metadata.properties.items())
+            return None
+        same = properties.get(STORAGE_TABLE_PROPERTY) == self._name.within_catalog
+        return properties.get(STORAGE_TABLE_UUID_PROPERTY) if same else None
 
     def judge(self, state: Name) -> Verdict:
         """``SUPERSEDED`` if the view was given the table meanwhile.
@@ -168,7 +182,7 @@ class CreateStorage(Change[Name]):
         owner = state.table.properties.get(STORAGE_OF_PROPERTY)
         if owner != self._template.owner.within_catalog:
             raise self._taken(f"the storage table of {owner}" if owner else "a table that is no storage table")
-        if state.is_used:
+        if state.named == state.table.table_uuid:
             return Verdict.SUPERSEDED
         return Verdict.LANDED if _is_like(state.table, self._template.table) else Verdict.READY
 
@@ -180,6 +194,8 @@ class CreateStorage(Change[Name]):
 
     def send(self, state: Name) -> bool:
         """Create the table, after the removal of one that was left."""
+        if state.table is None and self._put_back(state.named):
+            return False
         if state.table is not None:
             log.warning(
                 "%s: the table %s was left by an earlier view of this name, or by a creation of it that was killed. It "
@@ -188,11 +204,21 @@ class CreateStorage(Change[Name]):
                 self._name,
                 state.table.location,
             )
+            self._removed = state.table.table_uuid or "", state.location
             self._catalog.drop_table(self._name, state.table, state.location, owner=self._template.owner)
+            if self._put_back(self._named()):
+                return False
         try:
             self._catalog.create_storage(self._name, self._new)
         except AlreadyExistsError:
             return False  # the next loaded state shows by what
+        return True
+
+    def _put_back(self, named: str | None) -> bool:
+        """Put the table back that was removed, if it is the one that the view names by now; return whether it is."""
+        if self._removed is None or named != self._removed[0]:
+            return False
+        self._catalog.put_table_back(self._name, self._removed[1])
         return True
 
     def may_land(self, state: Name) -> bool:
@@ -210,7 +236,12 @@ class CreateStorage(Change[Name]):
         if commit(self).verdict != Verdict.LANDED:
             raise CommitConflictError(f"{self.target} was given another storage table meanwhile. Run it again")
         what = f"{self.target}, storage table"
-        return NewStorage(self._layout.created(self._catalog, self._name, "", what=what), self._template.owner)
+        try:
+            return NewStorage(self._layout.created(self._catalog, self._name, "", what=what), self._template.owner)
+        except NotFoundError:
+            raise CommitConflictError(
+                f"{self.target}: another creation of the view has removed its storage table {self._name}. Run it again"
+            ) from None
 
 
 def _is_like(table: TableMetadata, template: TableMetadata) -> bool:

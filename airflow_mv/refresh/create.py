@@ -19,6 +19,7 @@ from airflow_mv.checks import CHECKS_PROPERTY, Check, property_of, stored_checks
 from airflow_mv.errors import (
     AlreadyExistsError,
     ClockError,
+    CommitConflictError,
     ConfigurationError,
     InvalidMetadataError,
     InvalidQueryError,
@@ -349,7 +350,12 @@ def _create_new(
     if _has_storage(catalog, created):
         return created
     # Another creation of the view has taken its storage table for one that was left over.
-    return _materialize(catalog, created, definition, stager, effects)
+    try:
+        return _materialize(catalog, created, definition, stager, effects)
+    except CommitConflictError:
+        if _has_storage(catalog, now := catalog.load(view)):
+            return now  # the other one has put it back
+        raise
 
 
 def _materialize(

@@ -14,6 +14,7 @@ from pyiceberg.exceptions import ForbiddenError
 from airflow_mv.catalog import LoadedView, MaterializedViewCatalog
 from airflow_mv.errors import (
     AlreadyExistsError,
+    CommitConflictError,
     ConfigurationError,
     InvalidIdentifierError,
     InvalidMetadataError,
@@ -607,3 +608,22 @@ def test_of_two_creations_at_once_one_succeeds_and_the_view_is_usable(
     assert registered_home.refresh().outcome == "refreshed"
     assert registered_home.read() == ROWS
     assert sorted(registered_home.iceberg.list_tables("sales")) == [("sales", "daily__storage"), ("sales", "orders")]
+
+
+def test_a_storage_table_that_another_creation_removes_too_late_is_put_back(
+    home: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was left, without a view, when the other one loaded it; by its removal, a view of this creation names it."""
+    home.catalog.drop(VIEW)
+    other = MaterializedViewCatalog(home.iceberg)
+    remove = other.drop_table
+
+    def late(*arguments: Any, **more: Any) -> bool:
+        home.view()
+        return remove(*arguments, **more)
+
+    monkeypatch.setattr(other, "drop_table", late)
+    with pytest.raises(CommitConflictError, match="Run it again"):
+        create(other, VIEW, Definition(WIDER, layout="registered"), stager=home.stager)
+    assert home.refresh().outcome == "refreshed"
+    assert home.read() == ROWS
