@@ -226,10 +226,8 @@ class StorageTables:
             return None  # the requirement of the uuid is not met
         require_no_writer(table, name)
         self._require_clock(table, name)
-        named = {*change.drops, *change.branches.values(), *change.tags.values()}
-        added = {item["snapshot-id"] for item in change.columns.snapshots} if change.columns else set()
-        if not named <= added | {item.snapshot_id for item in table.snapshots()}:
-            return None  # no requirement covers this, and Java's server calls the request malformed
+        if not _fits(table, change):
+            return None
         requirements: tuple[TableRequirement, ...] = (
             AssertTableUUID(uuid=uuid),
             *(AssertRefSnapshotId(ref=ref, snapshot_id=snapshot) for ref, snapshot in _refs_required(table, change)),
@@ -259,6 +257,15 @@ class StorageTables:
         """
         with taken(f"a table or view {name} exists already"):
             self.send(name, self.staged(name, new))
+
+    def register(self, name: Identifier, location: str) -> None:
+        """Add the entry of a table of which there is a metadata file. If the name is taken, nothing is done.
+
+        Raises:
+            CatalogUnavailableError: No answer. The entry may be added, even later.
+        """
+        with answered(self._catalog.name, f"registering table {name}"), suppress(TableAlreadyExistsError):
+            self._catalog.register_table((*name.namespace, name.name), location)
 
     def staged(self, name: Identifier, new: NewTable) -> CreateTableTransaction:
         """Return the commit that creates a table.
@@ -478,6 +485,18 @@ def _updates(change: TableChange) -> tuple[TableUpdate, ...]:
         *(RemoveSnapshotRefUpdate(ref_name=name) for name in change.removes),
         *((_forget(change.drops),) if change.drops else ()),
     )
+
+
+def _fits(table: Table, change: TableChange) -> bool:
+    """Whether a table has the snapshots that a change names, and has room for the ones that it adds.
+
+    No requirement covers this, and Java's server calls the request malformed.
+    """
+    if change.columns is not None and not change.columns.fits(getattr(table.metadata, "last_sequence_number", 0)):
+        return False
+    added = {item["snapshot-id"] for item in change.columns.snapshots} if change.columns else set()
+    named = {*change.drops, *change.branches.values(), *change.tags.values()}
+    return named <= added | {item.snapshot_id for item in table.snapshots()}
 
 
 def _refs_required(table: Table, change: TableChange) -> Iterable[tuple[str, int | None]]:

@@ -79,6 +79,7 @@ def drop(
         NotMaterializedError: It is a plain view, which this package does not drop.
         InvalidMetadataError: Its metadata cannot be read, and no earlier file proves what it is.
         CommitStateUnknownError: The catalog gave no answer: it is not known whether the view is dropped.
+        CatalogUnavailableError: With ``purges``: the view is dropped, and its storage table is not.
     """
     identifier = catalog.identify(view)
     loaded = _loaded_or_proven(catalog, identifier, force=force)
@@ -90,7 +91,13 @@ def drop(
     # The view first: a view without its storage table is broken, a storage table without its view is only a leftover.
     layout = layout_of_view(loaded)
     (layout.purge_view if purges else layout.drop_view)(catalog, loaded, effects or Effects())
-    return Dropped(identifier, drop_storage(catalog, loaded, force=force))
+    try:
+        return Dropped(identifier, drop_storage(catalog, loaded, force=force))
+    except CatalogUnavailableError as error:
+        if purges:
+            raise  # its files are still needed
+        log.warning("The storage table of %s stays in the catalog: %s", identifier, error)
+        return Dropped(identifier, f"its storage table: {error}. It is removed when a view of this name is created")
 
 
 def _loaded_or_proven(catalog: MaterializedViewCatalog, view: Identifier, *, force: bool) -> LoadedView | None:

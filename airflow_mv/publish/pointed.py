@@ -74,6 +74,10 @@ class PointedAttempt:
         """The staged file, and the file that records the refresh."""
         return tuple(item for item in (self._staged.where, self.storage_location) if item is not None)
 
+    def fits(self, view: LoadedView, storage: LoadedStorage) -> bool:
+        """Yes: every change of the storage table has a file of its own, which the plan names."""
+        return True
+
     def send(self, view: LoadedView, storage: LoadedStorage) -> str | None:
         """Write the missing files, and swap the pointer."""
         if self.storage_location is None:

@@ -167,6 +167,14 @@ class Attempt(Protocol):
     def ours(self) -> tuple[str, ...]:
         """The storage metadata files that only this publication writes."""
 
+    def fits(self, view: LoadedView, storage: LoadedStorage) -> bool:
+        """Whether the staged rows can be added to the storage table: it may have changed where no reader sees it.
+
+        Args:
+            view: The view now.
+            storage: Its storage table now.
+        """
+
     def send(self, view: LoadedView, storage: LoadedStorage) -> str | None:
         """Send the change to the catalog. As long as the base is the same, the same change is sent.
 
@@ -259,14 +267,16 @@ class RefreshChange(Change[Current]):
         return load_current(self._catalog, self._plan.view, self._plan.view_uuid)
 
     def judge(self, state: Current) -> Verdict:
-        """See :func:`judge`."""
-        return judge(
+        """See :func:`judge`. What cannot be added to the storage table any more is staged again."""
+        verdict = judge(
             self._plan,
             state.view,
             state.storage,
             self._attempt.ours,
             covers=lambda record: _covers(self._catalog, self._plan, record),
         )
+        fits = verdict != Verdict.READY or self._attempt.fits(state.view, state.storage)
+        return verdict if fits else Verdict.REPLAN
 
     def send(self, state: Current) -> bool:
         """Send the change in the view's layout."""

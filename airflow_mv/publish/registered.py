@@ -22,6 +22,7 @@ from airflow_mv.catalog.registered import RegisteredLayout
 from airflow_mv.catalog.sql import TABLE, VIEW
 from airflow_mv.catalog.untrusted_input import beside_first
 from airflow_mv.errors import (
+    CatalogUnavailableError,
     InvalidMetadataError,
     JobError,
     MaterializedViewError,
@@ -101,6 +102,10 @@ class RegisteredAttempt:
     def ours(self) -> tuple[str, ...]:
         """None: the catalog writes the commit's metadata file."""
         return ()
+
+    def fits(self, view: LoadedView, storage: LoadedStorage) -> bool:
+        """Whether no snapshot was added to the table since rows with other columns were staged in a file."""
+        return self._file is None or self._file.read(view, storage).columns.fits(storage.table.last_sequence_number)
 
     def send(self, view: LoadedView, storage: LoadedStorage) -> str | None:
         """Commit to the storage table."""
@@ -397,9 +402,8 @@ class RegisteredPublication(StorageLayout):
             name = view.storage_table
             if name is None:
                 return None
-            uuid = view.metadata.properties.get(STORAGE_TABLE_UUID_PROPERTY)
             try:
-                catalog.tables.drop(name, uuid=uuid, owner=view.identifier)
+                _drop_table(catalog, view, name)
             except (InvalidMetadataError, MetadataFileNotFoundError):
                 if not _drop_row(catalog, view, name, force=force):
                     raise
@@ -407,6 +411,16 @@ class RegisteredPublication(StorageLayout):
             log.warning("The storage table of %s stays in the catalog: %s", view.identifier, error)
             return f"the storage table {text} is still there: {error}"
         return None
+
+
+def _drop_table(catalog: MaterializedViewCatalog, view: LoadedView, name: Identifier) -> None:
+    """Drop a view's storage table. Once more if there is no answer: the view is gone, so no later call would do it."""
+    uuid = view.metadata.properties.get(STORAGE_TABLE_UUID_PROPERTY)
+    try:
+        catalog.tables.drop(name, uuid=uuid, owner=view.identifier)
+    except CatalogUnavailableError as error:
+        log.warning("The storage table of %s is dropped once more: %s", view.identifier, error)
+        catalog.tables.drop(name, uuid=uuid, owner=view.identifier)
 
 
 def _drop_row(catalog: MaterializedViewCatalog, view: LoadedView, name: Identifier, *, force: bool) -> bool:

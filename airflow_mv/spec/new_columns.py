@@ -23,7 +23,8 @@ class NewColumns:
         schema_id: The new current schema.
         specs: The added partition specs.
         spec_id: The new default partition spec.
-        snapshots: The added snapshots, oldest first.
+        snapshots: The added snapshots, oldest first. Their sequence numbers are those after the file that the job
+            started from: see :meth:`fits`.
         required: What the table must have, because ids were assigned after it: ``current-schema-id``,
             ``last-column-id``, ``default-spec-id`` and ``last-partition-id``.
     """
@@ -34,6 +35,16 @@ class NewColumns:
     spec_id: int
     snapshots: tuple[Mapping[str, Any], ...]
     required: Mapping[str, int]
+
+    def fits(self, last_sequence_number: int) -> bool:
+        """Whether no other snapshot was added to the table since, also on a branch.
+
+        A table must have no snapshot with a higher sequence number than its last one, or Iceberg cannot read it.
+
+        Args:
+            last_sequence_number: The table's.
+        """
+        return all(int(item.get("sequence-number", 0)) > last_sequence_number for item in self.snapshots)
 
 
 _REQUIRED = ("current-schema-id", "last-column-id", "default-spec-id", "last-partition-id")

@@ -14,6 +14,8 @@ from airflow_mv.freshness.state import State
 from airflow_mv.freshness.status import status
 from airflow_mv.publish import PublishOutcome, publish
 from airflow_mv.refresh.create import Definition, create
+from airflow_mv.refresh.planner import plan_refresh
+from airflow_mv.refresh.run import stage
 from tests.builders import Lake, lake
 from tests.contract.conftest import HOMES, home_parameter
 from tests.contract.support import NORTH, SOUTH, VIEW, staged, where
@@ -91,3 +93,19 @@ def test_what_was_staged_with_new_columns_is_published_by_the_next_try(home: Lak
     assert home.refresh().outcome == "refreshed"
     assert len(home.stager.refreshes) == jobs
     assert names(home) == ["amount", "id", "region"]
+
+
+def test_new_columns_are_staged_again_if_another_refresh_was_staged_meanwhile(home: Lake) -> None:
+    """Both snapshots have one sequence number: neither was in the metadata file that the other's job started from."""
+    home.refresh()
+    home.append()
+    old = plan_refresh(home.catalog, VIEW)
+    create(home.catalog, VIEW, Definition(WIDER, layout=home.layout), stager=home.stager, replace=True)
+    new = plan_refresh(home.catalog, VIEW)
+    stage(home.catalog, old, home.stager)
+    outcome = stage(home.catalog, new, home.stager)
+    assert publish(home.catalog, new, where(outcome)).outcome == PublishOutcome.REPLAN
+    assert home.refresh().outcome == "refreshed"
+    assert len(home.read()) == 4
+    numbers = [item.sequence_number for item in home.storage().table.snapshots]
+    assert len(set(numbers)) == len(numbers)

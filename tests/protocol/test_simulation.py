@@ -13,6 +13,7 @@ from random import Random
 import pytest
 
 from airflow_mv.catalog import Layout
+from airflow_mv.publish.new_storage import CreateStorage
 from airflow_mv.spec.materialized_view import TIME_TRAVEL_PROPERTY
 from tests.protocol.simulation.actors import (
     ACTORS,
@@ -149,17 +150,42 @@ def test_no_schedule_loses_or_duplicates_a_change_of_the_view(layout: Layout, sc
     _require_events(schedules, TABLE_VIEW_EVENTS if layout == "table" else VIEW_EVENTS, events)
 
 
-@pytest.mark.parametrize("layout", ["pointed", "table"])
+@pytest.mark.parametrize("layout", SCHEDULES)
 def test_no_schedule_loses_or_duplicates_a_creation(layout: Layout) -> None:
-    """Two processes drop and create views repeatedly, and most answers are lost."""
+    """Two processes drop and create views repeatedly, and most answers are lost; a longer creation gets more time."""
+    often, down, faults = (10, 5, 1.0) if layout == "registered" else (30, 20, 4.0)
 
     def events(seed: int) -> Counter[str]:
         conditions = Conditions.of(Random(seed), tuple(VIEW_CHANGES))
-        actors = (*conditions.actors, (start_creating, 30), (catalog_down, 20))
-        return simulate(seed, layout=layout, conditions=replace(conditions, faults=4.0, actors=actors)).events
+        actors = (*conditions.actors, (start_creating, often), (catalog_down, down))
+        return simulate(seed, layout=layout, conditions=replace(conditions, faults=faults, actors=actors)).events
 
     ends = [f"view change: {end}" for end in ("done", "CommitStateUnknownError", "AlreadyExistsError")]
     _require_events(range(20), (*ends, "create failed: CommitStateUnknownError"), events)
+
+
+def create_twice(seed: int, prepare: Callable[[World], object] = lambda _: None) -> World:
+    """Two creations of one view in a catalog that has a storage table already; then the view must become fresh."""
+    world = new_world(seed, _done, layout="registered")
+    prepare(world)
+    start_creating(world)
+    processes, world.processes = world.processes, []
+    while running := [process for process in processes if not process.over]:
+        world.pick(running).step()
+    assert [process.failed for process in processes].count(None) == 1
+    settle(world, [])
+    return world
+
+
+def test_of_two_creations_one_succeeds_and_its_view_has_a_storage_table() -> None:
+    """Each may take the other's storage table for one that was left, until a view names it."""
+    _require_events(range(40), ("removed table put back",), lambda seed: create_twice(seed).events)
+
+
+def test_a_creation_that_does_not_put_back_what_it_removed_is_detected(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(CreateStorage, "_put_back", lambda *_: False)
+    with pytest.raises(Violation, match="without its storage table"):
+        _require_events(range(SEARCH), (), lambda seed: create_twice(seed).events)
 
 
 @pytest.mark.slow

@@ -13,7 +13,7 @@ from airflow_mv.errors import MaterializedViewError
 from airflow_mv.maintenance.repair import _RowRepair as RowRepair
 from airflow_mv.publish.new_storage import NewStorage
 from airflow_mv.publish.view_change import CreateView, ViewChange
-from airflow_mv.refresh.create import Definition
+from airflow_mv.refresh.create import Definition, create
 from airflow_mv.refresh.create import _NewDefinition as NewDefinition
 from airflow_mv.refresh.create import _NewProperties as NewProperties
 from airflow_mv.spec.identifiers import Identifier
@@ -26,9 +26,10 @@ from airflow_mv.spec.materialized_view import (
 from airflow_mv.spec.table import parse_table
 from airflow_mv.spec.view import ViewMetadata, new_view, replace_version, with_view_properties
 from tests.protocol.simulation.bases import BaseTable
-from tests.protocol.simulation.checks import files_of, past_files
-from tests.protocol.simulation.tables import columns, empty_table
-from tests.protocol.simulation.workers import Process, query
+from tests.protocol.simulation.checks import creation_of, files_of, past_files
+from tests.protocol.simulation.queries import columns, query
+from tests.protocol.simulation.tables import empty_table
+from tests.protocol.simulation.workers import Analyser, Process
 from tests.protocol.simulation.world import BASES, GRACE, MINUTE, OWNER, STORAGE, VIEW, Row, World
 
 Actor = Callable[[World], object]
@@ -156,7 +157,8 @@ def _properties(world: World, storage: str, start: str) -> dict[str, str]:
 
 def drop_view(world: World) -> bool:
     """Drop the view, and its storage table if the catalog has it; the files stay."""
-    world.rows.pop(STORAGE, None)
+    if VIEW in world.rows:
+        world.rows.pop(STORAGE, None)
     return world.rows.pop(VIEW, None) is not None
 
 
@@ -240,11 +242,40 @@ def setting(process: Process) -> None:
 
 
 def creating(process: Process) -> None:
-    """Create the view."""
+    """Create the view; in the layout ``registered`` with its storage table, from the start."""
     world = process.world
+    if world.registered:
+        _creating_both(process)
+        return
     with world.at_once():
         metadata = _new_view(world)
     _publish(process, CreateView(world.catalog, VIEW, metadata, process.effects, _template(world)), metadata.view_uuid)
+
+
+def _creating_both(process: Process) -> None:
+    """Create a storage table and a view that names it. Another creation may have other columns."""
+    world = process.world
+    sql = query(20_000 + world.next_snapshot(), wider=world.pick((True, False)))
+    mark = creation_of(sql)
+    try:
+        create_by_command(process, sql)
+    except MaterializedViewError as error:
+        world.ledger.change_ended(mark, error)
+        raise
+    world.ledger.change_ended(mark, None)
+
+
+def create_by_command(process: Process, sql: str, *, replace: bool = False) -> None:
+    """Create or replace the view as a user does."""
+    world = process.world
+    definition = Definition(sql, layout=world.layout, time_travel=world.pick((True, False)))
+    create(world.catalog, VIEW, definition, stager=Analyser(world), replace=replace, effects=process.effects)
+
+
+def replacing(process: Process) -> None:
+    """Replace the view by itself, which gives it a storage table if it has none."""
+    view = process.world.catalog.load(VIEW)
+    create_by_command(process, view.metadata.current_version.texts["spark"], replace=True)
 
 
 def repairing(process: Process) -> None:
@@ -284,10 +315,10 @@ def start_repairing(world: World) -> bool:
 
 
 def start_creating(world: World) -> bool:
-    """Drop the view and start two processes that create it (not in the registered layout)."""
-    if world.registered:
-        return False
-    drop_view(world)
+    """Drop the view and start two processes that create it. Its storage table may stay, as after a ``DROP VIEW``."""
+    left = world.rows.get(STORAGE)
+    if drop_view(world) and left is not None and world.random.random() < 0.5:
+        world.rows[STORAGE] = left
     world.processes += [Process(world, "create", creating, world.some_skew()) for _ in range(2)]
     return True
 

@@ -18,6 +18,7 @@ from airflow_mv.errors import (
     CommitConflictError,
     MaterializedViewError,
     MetadataFileNotFoundError,
+    NotFoundError,
 )
 from airflow_mv.refresh.plan import RefreshPlan, RefreshResult
 from airflow_mv.script import MAX_AHEAD_MS
@@ -26,6 +27,7 @@ from airflow_mv.spec.materialized_view import RefreshRecord, parse_storage_state
 from airflow_mv.spec.reasons import Mode
 from airflow_mv.spec.table import Snapshot, parse_table
 from tests.builders import State
+from tests.protocol.simulation.queries import columns_of
 from tests.protocol.simulation.world import BASES, MINUTE, OWNER, STORAGE, VIEW, Violation, World
 
 #: The history position of each base table's current snapshot, as a refresher saw it.
@@ -67,47 +69,79 @@ class Ledger:
 
     def view_created(self) -> None:
         """Start the records of a new view without refreshes."""
-        state = self.state()
-        assert state is not None
-        self._note(state.view.metadata.view_uuid)
-        self.landed_before[state.storage.location] = len(self.records)
+        view = self.view()
+        assert view is not None
+        for mark in (view.metadata.view_uuid, creation_of(_sql(view, 1))):
+            # If the view was dropped in between, a second copy of its creation is applied, too.
+            self.changed.add(mark)
+            self._check_possible(mark)
         self.position = dict.fromkeys(BASES, 0)
+        self.storage_created()
+
+    def storage_created(self) -> None:
+        """Note the first state of a view's storage table, if the view has it already."""
+        if (state := self.state()) is not None:
+            self.landed_before.setdefault(state.storage.location, len(self.records))
+
+    def left_table_changed(self, location: str) -> None:
+        """Note a commit to a storage table whose view was dropped: a refresh that has loaded the view before lands."""
+        self.landed_before.setdefault(location, len(self.records))
+        table = parse_table(self.world.files[location].data, source=location)
+        state = parse_storage_state(table.properties, view=str(VIEW), location=location)
+        if state is not None and state.current.refresh_id not in self.landed:
+            self.landed.append(state.current.refresh_id)
 
     # -- the pointer -------------------------------------------------------------------------------
 
-    def state(self) -> State | None:
-        """Return the state that the pointer leads to, or ``None`` if the view is dropped."""
+    def view(self) -> LoadedView | None:
+        """Return the view, or ``None`` if it is dropped."""
         with self.world.at_once():
-            if VIEW not in self.world.rows:
-                return None
-            view = self.world.catalog.load(VIEW)
-            return State(view, self.world.catalog.load_storage(view))
+            return self.world.catalog.load(VIEW) if VIEW in self.world.rows else None
 
-    def before_swap(self, base: str) -> State:
+    def state(self) -> State | None:
+        """Return the state that the pointer leads to, or ``None`` if the view is dropped.
+
+        Of two creations one may have removed the other's storage table, which then creates another one: until then the
+        view has none.
+        """
+        view = self.view()
+        if view is None:
+            return None
+        with self.world.at_once():
+            try:
+                return State(view, self.world.catalog.load_storage(view))
+            except MetadataFileNotFoundError:
+                raise
+            except NotFoundError:
+                return None
+
+    def before_swap(self, base: str) -> tuple[LoadedView | None, State | None]:
         """Check the state before a swap."""
         if self.world.rows[VIEW].location != base:
             raise Violation("I1: the swap did not start from the current pointer")
-        state = self.state()
-        assert state is not None
-        return state
+        return self.view(), self.state()
 
-    def after_swap(self, before: State, role: str, version: int | None = None) -> None:
+    def after_swap(self, found: tuple[LoadedView | None, State | None], role: str, version: int | None = None) -> None:
         """Check the state after a change of the pointer.
 
         Args:
-            before: The state before it.
+            found: The view and its state before it.
             role: What its sender does.
             version: The view's version that its sender has read last; a swap requires the current one.
         """
         try:
-            after, live = self.state(), self.live()
+            view, after, live = self.view(), self.state(), self.live()
         except MetadataFileNotFoundError as error:
             raise Violation(f"I2: the pointer leads to a missing file: {error}") from None
-        assert after is not None
         for name in live:
             if name not in self.world.files:
                 raise Violation(f"I2: a live file is missing: {name}")
-        self._view_changed(before.view, after.view)
+        earlier, before = found
+        if earlier is not None and view is not None:
+            self._view_changed(earlier, view)
+        if before is None or after is None:
+            self.storage_created()
+            return
         _check_clock(before, after, self.world.now)
         _check_size(after)
         if after.storage.location != before.storage.location:
@@ -139,10 +173,18 @@ class Ledger:
         if error is None and mark not in self.changed:
             raise Violation(f"I4: success was reported for a change of the view that has not landed: {mark}")
         if isinstance(error, (CommitConflictError, AlreadyExistsError)):
-            if mark in self.changed:
+            if mark in (self._present() if isinstance(error, AlreadyExistsError) else self.changed):
                 raise Violation(f"I5: a change of the view has landed, and was called impossible: {mark}")
             self.impossible.add(mark)
         self.world.events[f"view change: {type(error).__name__ if error else 'done'}"] += 1
+
+    def _present(self) -> tuple[str, ...]:
+        """The marks of the creation of the present view: one that was dropped again may be called impossible."""
+        view = self.view()
+        if view is None:
+            return ()
+        first = [item for item in view.metadata.versions if item.version_id == 1]
+        return view.metadata.view_uuid, *(creation_of(_sql(view, item.version_id)) for item in first)
 
     def _storage_changed(self, before: State, after: State, role: str, version: int | None) -> None:
         if before.storage.location not in {entry.metadata_file for entry in after.storage.table.metadata_log}:
@@ -152,6 +194,8 @@ class Ledger:
                 return  # a branch of the table, which is not read
             raise Violation("I8: the storage table changed without a record")
         known = {record.refresh_id for record in before.storage.state.refreshes} if before.storage.state else set()
+        _check_numbers(after)
+        _check_columns(after, after.record)
         if after.record.refresh_id not in known:
             self._refreshed(before, after, after.record, version)
         elif role == "roll back":
@@ -222,16 +266,15 @@ class Ledger:
         key = (row.location, table.location if table else "")
         if key not in self._reach:
             state = self.state()
-            assert state is not None
-            names = {row.location, state.storage.location, *files_of(self.world.catalog, state.storage)}
-            self._reach[key] = frozenset(names)
+            named = {state.storage.location, *files_of(self.world.catalog, state.storage)} if state else ()
+            self._reach[key] = frozenset({row.location, *named})
         return self._reach[key]
 
     def deleted(self, location: str) -> None:
         """Check that a deleted file is not a live one."""
         if location in self.live():
             raise Violation(f"I2: a live file was deleted: {location}")
-        if not location.startswith("s3://w/v"):
+        if not location.startswith(("s3://w/v", "s3://w/s/v")):
             raise Violation(f"I11: a foreign file was deleted: {location}")
 
     # -- reported outcomes -------------------------------------------------------------------------
@@ -252,9 +295,12 @@ class Ledger:
             self.world.events["planned again"] += 1
             # A table's commit of another try may land just after the view got another definition.
             redefined = self.world.registered and before.version_id != plan.version_id
-            if not redefined:
+            # Rows with other columns are staged again after any snapshot of others. Another try may publish them.
+            columns = self.world.layout != "pointed" and before.script is not None and before.script.branch is None
+            possible = redefined or columns
+            if not possible:
                 self.refuted.add(before.refresh_id)
-            if not redefined and self._is_recorded(before.refresh_id):
+            if not possible and self._is_recorded(before.refresh_id):
                 raise Violation("I5: a refresh that is recorded was given up")
         self.world.events[f"planned: {plan.mode}"] += 1
         for reason in plan.reasons:
@@ -331,6 +377,11 @@ def past_files(catalog: Any, _: tuple[str, ...]) -> Callable[[Snapshot], list[st
     return files
 
 
+def creation_of(sql: str) -> str:
+    """The mark of a creation with a query of its own."""
+    return f"created: {sql}"
+
+
 def _sql(view: LoadedView, version_id: int) -> str:
     (version,) = [item for item in view.metadata.versions if item.version_id == version_id]
     return next(item.sql for item in version.representations if item.sql)
@@ -361,6 +412,23 @@ def _check_clock(before: State, after: State, store_ms: int) -> None:
     times = [entry.timestamp_ms for entry in after.view.metadata.version_log]
     if times != sorted(times):
         raise Violation("I15: a time in the view's metadata goes back")
+
+
+def _check_columns(after: State, record: RefreshRecord) -> None:
+    """The columns are those of the definition that the rows were computed by: both change at once."""
+    if all(item.version_id != record.version_id for item in after.view.metadata.versions):
+        return
+    named = [field["name"] for field in after.storage.table.current_schema["fields"]]
+    if named != [field["name"] for field in columns_of(_sql(after.view, record.version_id))["fields"]]:
+        raise Violation(f"I6: the columns {named} are not those of version {record.version_id}, whose rows are stored")
+
+
+def _check_numbers(after: State) -> None:
+    """Each snapshot has a sequence number of its own, and none is above the table's last one: Iceberg reads no such."""
+    table = after.storage.table
+    numbers = [item.sequence_number for item in table.snapshots]
+    if len(set(numbers)) < len(numbers) or max(numbers, default=0) > table.last_sequence_number:
+        raise Violation("I1: the snapshots of the storage table have wrong sequence numbers")
 
 
 def _check_size(after: State) -> None:

@@ -10,11 +10,13 @@ from typing import Any
 
 from airflow_mv.catalog import LoadedStorage, LoadedView, TableChange
 from airflow_mv.errors import CommitConflictError, CommitStateUnknownError
+from airflow_mv.publish import staged_file
 from airflow_mv.publish.registered import RegisteredAttempt
 from airflow_mv.publish.table import TableAttempt
 from airflow_mv.spec.identifiers import Identifier
 from airflow_mv.spec.materialized_view import DEFINITION_PROPERTY, StorageState
-from tests.protocol.simulation.actors import Actor, replace_view, start_redefining, start_setting
+from airflow_mv.spec.new_columns import NewColumns, new_columns
+from tests.protocol.simulation.actors import Actor, append, replace_view, start_redefining, start_setting
 from tests.protocol.simulation.mutants import (
     Patch,
     any_storage_state_is_accepted,
@@ -77,6 +79,21 @@ def rollback_is_repeated(world: World, patch: Patch) -> None:
     patch.setattr(StorageState, "rolled_back", rolled_back)
 
 
+def new_columns_are_added_after_any_snapshot(world: World, patch: Patch) -> None:
+    """Rows with other columns are added although another snapshot has taken their sequence number meanwhile."""
+    patch.setattr(NewColumns, "fits", lambda *_: True)
+
+
+def new_columns_are_not_made_current(world: World, patch: Patch) -> None:
+    """Rows with other columns are published under the columns of the earlier definition."""
+
+    def added(*arguments: Any, **more: Any) -> NewColumns:
+        found = new_columns(*arguments, **more)
+        return replace(found, schema_id=found.required["current-schema-id"])
+
+    patch.setattr(staged_file, "new_columns", added)
+
+
 #: Each with the actions of others that happen more often than usual.
 REGISTERED_MUTANTS: dict[Callable[[World, Patch], None], tuple[Actor, ...]] = dict.fromkeys((
     commit_without_requirements,
@@ -89,6 +106,8 @@ REGISTERED_MUTANTS: dict[Callable[[World, Patch], None], tuple[Actor, ...]] = di
     main_and_tag_are_not_required,
 ), ()) | {
     new_definition_is_ignored: (replace_view,),
+    new_columns_are_added_after_any_snapshot: (replace_view, append),
+    new_columns_are_not_made_current: (replace_view,),
 }  # fmt: skip
 
 

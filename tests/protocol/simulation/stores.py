@@ -88,10 +88,15 @@ class SimulatedPointers:
 
         self.world.call("insert", apply, CommitStateUnknownError, "late", "late", "re-sent")
 
-    def delete(self, view: Identifier) -> bool:
-        return bool(
-            self.world.call("drop", lambda: self.world.rows.pop(view, None) is not None, CatalogUnavailableError)
-        )
+    def delete(self, view: Identifier, *, base: str | None = None, kind: str = VIEW_KIND) -> bool:
+        def apply() -> bool:
+            row = self.world.rows.get(view)
+            if row is None or row.kind != kind or base not in (None, row.location):
+                return False
+            del self.world.rows[view]
+            return True
+
+        return bool(self.world.call("drop", apply, CommitStateUnknownError, "late"))
 
     def row(self, name: Identifier) -> CatalogRow | None:
         def load() -> CatalogRow | None:

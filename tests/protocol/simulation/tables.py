@@ -11,7 +11,7 @@ from typing import Any, cast
 import greenlet
 
 from airflow_mv.catalog.table_views import TableViews, definition_of
-from airflow_mv.catalog.tables import TableChange
+from airflow_mv.catalog.tables import NewTable, TableChange
 from airflow_mv.errors import AlreadyExistsError, CatalogUnavailableError, CommitStateUnknownError, NotFoundError
 from airflow_mv.script import COMPLETE_KEY, REFRESH_ID_KEY, Outcome, Script
 from airflow_mv.spec.definition import definition_text
@@ -24,6 +24,7 @@ from airflow_mv.spec.materialized_view import (
 )
 from airflow_mv.spec.new_columns import NewColumns
 from airflow_mv.spec.view import ViewMetadata
+from tests.protocol.simulation.queries import columns
 from tests.protocol.simulation.world import VIEW, Row, World
 
 Document = dict[str, Any]
@@ -55,6 +56,7 @@ class SimulatedTables:
             unknown = not there.issuperset((*change.branches.values(), *change.tags.values()))
             if change.columns is not None and self.checks:
                 unknown |= any(before.get(key) != value for key, value in change.columns.required.items())
+                unknown |= not change.columns.fits(before["last-sequence-number"])
             if document["table-uuid"] != uuid or unknown or (self.checks and required != dict(change.requires)):
                 self.world.events["commit refused"] += 1
                 return None
@@ -83,10 +85,12 @@ class SimulatedTables:
             changed = make(json.loads(self.world.files[row.location].data))
             if changed is None:
                 return None
-            before = self.world.ledger.state()
+            before = self.world.ledger.view(), self.world.ledger.state()
             row.previous, row.location = row.location, self._write(row.location, changed)
-            if before is not None:
+            if VIEW in self.world.rows:
                 self.world.ledger.after_swap(before, role, version)
+            else:
+                self.world.ledger.left_table_changed(row.location)
             return row.location
 
         found = self.world.call("commit", apply, CommitStateUnknownError, *fates)
@@ -108,16 +112,70 @@ class SimulatedTables:
     def has_file(self, name: Identifier, location: str) -> bool:
         return bool(self.world.call("read", lambda: location in self.world.files, CatalogUnavailableError))
 
+    def create(self, name: Identifier, new: NewTable) -> None:
+        """Add the row of an empty table like another one, as a database does."""
+        like = self._document(new.like)
+        document = {**like, "table-uuid": str(new.token), "location": new.location, "last-updated-ms": self.world.now}
+        first = f"{new.location}/metadata/00000-{self.world.next_snapshot()}.metadata.json"
+        self.world.put(first, json.dumps(document).encode())
+
+        def apply() -> bool:
+            if name in self.world.rows:
+                raise AlreadyExistsError(f"a table or view {name} exists already")
+            self.world.rows[name] = Row(first, "TABLE")
+            self.world.ledger.storage_created()
+            return True
+
+        self.world.call("insert", apply, CommitStateUnknownError, "late", "late", "re-sent")
+
+    def register(self, name: Identifier, location: str) -> None:
+        """Add the row of a table that was removed."""
+
+        def apply() -> bool:
+            if name not in self.world.rows:
+                self.world.rows[name] = Row(location, "TABLE")
+                self.world.ledger.storage_created()
+                self.world.events["removed table put back"] += 1
+            return True
+
+        self.world.call("insert", apply, CatalogUnavailableError, "late")
+
+    def drop(self, name: Identifier, *, uuid: str | None, owner: Identifier) -> bool:
+        """Remove a table's row, if it still is this table of this view."""
+
+        def apply() -> bool:
+            row = self.world.rows.get(name)
+            document = json.loads(self.world.files[row.location].data) if row is not None else {}
+            own = document.get("properties", {}).get(STORAGE_OF_PROPERTY) == owner.within_catalog
+            if not own or document["table-uuid"] != uuid:
+                return False
+            del self.world.rows[name]
+            return True
+
+        return bool(self.world.call("drop", apply, CatalogUnavailableError))
+
+    def require_refs(self, name: Identifier) -> None:
+        """Branches and tags are kept."""
+
+    def _document(self, name: Identifier) -> Document:
+        def load() -> Document:
+            row = self.world.rows.get(name)
+            if row is None:
+                raise NotFoundError(f"there is no table {name}")
+            return cast("Document", json.loads(self.world.files[row.location].data))
+
+        return cast("Document", self.world.call("get", load, CatalogUnavailableError))
+
 
 def with_columns(document: Document, columns: NewColumns) -> Document:
     """Return a table with other columns and their rows, as a catalog does it."""
-    numbers = [item["sequence-number"] for item in columns.snapshots]
     return {
         **document,
         "schemas": [*document["schemas"], *columns.schemas],
         "current-schema-id": columns.schema_id,
         "snapshots": [*document["snapshots"], *columns.snapshots],
-        "last-sequence-number": max(document["last-sequence-number"], *numbers),
+        # As Java and pyiceberg do, for a snapshot without a parent.
+        "last-sequence-number": columns.snapshots[-1]["sequence-number"],
     }
 
 
@@ -187,15 +245,6 @@ def empty_table(location: str, now_ms: int) -> Document:
         "current-snapshot-id": None, "snapshots": [], "snapshot-log": [], "metadata-log": [], "refs": {},
         "properties": {STORAGE_OF_PROPERTY: VIEW.within_catalog},
     }  # fmt: skip
-
-
-def columns(*, wider: bool) -> dict[str, Any]:
-    """The columns of the rows."""
-    names = ["k", "more"] if wider else ["k"]
-    fields = [
-        {"id": number, "name": name, "required": False, "type": "int"} for number, name in enumerate(names, start=1)
-    ]
-    return {"type": "struct", "schema-id": 0, "fields": fields}
 
 
 def stage_on_branch(

@@ -15,22 +15,17 @@ from airflow_mv.errors import InvalidMetadataError, MaterializedViewError
 from airflow_mv.publish.protocol import Effects
 from airflow_mv.refresh.plan import RefreshPlan, RefreshResult
 from airflow_mv.refresh.run import refresh
-from airflow_mv.script import REFRESH_ID_KEY, Outcome, Script
+from airflow_mv.script import REFRESH_ID_KEY, CreateStorageStep, Outcome, Script
 from airflow_mv.spec.identifiers import Identifier
 from airflow_mv.spec.materialized_view import NO_SNAPSHOT
-from tests.protocol.simulation.tables import columns, stage_on_branch
-from tests.protocol.simulation.world import MINUTE, TRY_LIMIT, VIEW, Job, Killed, Violation, World
+from tests.protocol.simulation.queries import columns_of
+from tests.protocol.simulation.tables import empty_table, stage_on_branch
+from tests.protocol.simulation.world import MINUTE, TRY_LIMIT, VIEW, Job, Killed, Row, Violation, World
 
 _REGISTERED = re.compile(r"metadata_file => '([^']+)'")
 _PINNED = re.compile(r"`lake`\.`s`\.`(\w)` (?:VERSION AS OF (\d+)|TABLESAMPLE \(0 ROWS\))")
 _START = re.compile(r"CREATE BRANCH \S+ AS OF VERSION (\d+)")
 _VERSION = re.compile(r"/\* version (\d+) \*/")
-
-
-def query(version: int, *, wider: bool) -> str:
-    """The view's SQL; its comment contains the number that the simulated job stores with the rows."""
-    more = ", 0 AS more" if wider else ""
-    return f"SELECT k{more} FROM lake.s.a UNION ALL SELECT k{more} FROM lake.s.b /* version {version} */"
 
 
 @dataclass
@@ -77,7 +72,7 @@ class Spark:
         content = json.dumps({"pins": pins, "version": version})
         staged = self._staged(document, location, content, now, script.refresh_id)
         if "CREATE OR REPLACE TABLE" in text:
-            schema = {**columns(wider=" AS more" in text), "schema-id": document["current-schema-id"] + 1}
+            schema = {**columns_of(text), "schema-id": document["current-schema-id"] + 1}
             staged |= {
                 "schemas": [*document["schemas"], schema],
                 "current-schema-id": schema["schema-id"],
@@ -151,6 +146,28 @@ class Spark:
 
     def _number(self, location: str) -> int:
         return int(location.rsplit("/", 1)[-1].split("-", 1)[0]) + 1
+
+
+@dataclass
+class Analyser:
+    """Executes the script of a creation: adds an empty table with the columns of the query to the catalog.
+
+    Args:
+        world: The simulated world.
+    """
+
+    world: World
+
+    def __call__(self, script: Script) -> Outcome:
+        step = script.steps[-1]
+        assert isinstance(step, CreateStorageStep)
+        assert step.location is not None
+        name = Identifier("lake", VIEW.namespace, step.table.rpartition("`.`")[2].rstrip("`"))
+        document = {**empty_table(step.location, self.world.now), "schemas": [columns_of(step.query)]}
+        first = f"{step.location}/metadata/00000-columns.metadata.json"
+        self.world.put(first, json.dumps(document).encode())
+        self.world.rows[name] = Row(first, "TABLE")
+        return Outcome(script.refresh_id, first)
 
 
 @dataclass(eq=False)
