@@ -12,8 +12,9 @@ import pyarrow as pa
 from pyiceberg.table import StaticTable
 from sqlalchemy import Engine, text
 
-from airflow_mv.catalog import stored_layout
-from airflow_mv.spec.table import ancestors, parse_table
+from airflow_mv.catalog import LoadedView, stored_layout
+from airflow_mv.catalog.table_views import view_in_table
+from airflow_mv.spec.table import TableMetadata, ancestors, parse_table
 from tests.builders import Lake, State
 
 _TABLE = (
@@ -65,7 +66,7 @@ def moves(engine: Engine, name: str = "daily") -> list[Move]:
 
 
 def row_of(lake: Lake, name: str = "daily") -> str:
-    """The row whose moves publish: the view's own or, in the registered layout, its storage table's."""
+    """The row whose moves publish: that of the storage table or, if it is in no catalog, the view's own."""
     table = lake.catalog.load(f"sales.{name}").storage_table
     return name if table is None else table.name
 
@@ -101,7 +102,8 @@ def states_of(lake: Lake, name: str = "daily", *, since: int = 0) -> list[State]
     found = moves(lake.iceberg.engine, row)[since:]
     if not found:
         return []
-    state = _pointed_state if row == name else _registered_state
+    layout = stored_layout(lake.catalog.load(f"sales.{name}")).name
+    state = _pointed_state if layout == "pointed" else _table_state
     return [state(lake, name, location) for location in (found[0].before, *(move.now for move in found))]
 
 
@@ -110,11 +112,16 @@ def _pointed_state(lake: Lake, name: str, location: str) -> State:
     return State(view, lake.catalog.load_storage(view))
 
 
-def _registered_state(lake: Lake, name: str, location: str) -> State:
-    view = lake.catalog.load(f"sales.{name}")
+def _table_state(lake: Lake, name: str, location: str) -> State:
     table = parse_table(lake.catalog.files.read(location, what="storage table file"), source=location)
+    view = _holder(lake, name, location, table)
     folders = lake.catalog.folders_of(view)
     return State(view, stored_layout(view).opened(view, location, table, folders, what=location))
+
+
+def _holder(lake: Lake, name: str, location: str, table: TableMetadata) -> LoadedView:
+    """The view that a table holds, or the view beside it, which a refresh does not change."""
+    return view_in_table(lake.catalog.identify(f"sales.{name}"), location, table) or lake.catalog.load(f"sales.{name}")
 
 
 def published(states: list[State]) -> list[State]:

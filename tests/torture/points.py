@@ -183,9 +183,9 @@ class Points:
             return "data"
         if location.endswith(".avro"):
             return "manifest list" if "/snap-" in location else "manifest"
-        if re.search(r"/storage-[^/]+/metadata/", location):
-            return "staged metadata" if self._staging else "storage metadata"
-        return "view metadata"
+        if self._staging:
+            return "staged metadata"
+        return "storage metadata" if re.search(r"/storage-[^/]+/metadata/", location) else "view metadata"
 
 
 class _Stream:

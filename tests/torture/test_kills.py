@@ -13,7 +13,7 @@ from multiprocessing.context import ForkServerContext
 
 import pytest
 
-from tests.builders import Lake
+from tests.builders import LAYOUTS, Lake
 from tests.torture.campaign import Result, points_of, run_campaign
 from tests.torture.history import watch
 from tests.torture.interrupted import Case, Interruption, Story
@@ -65,6 +65,15 @@ EVERY_REGISTERED = {
     ),
     *product(["table look-up", "swap of a staging branch", "commit of the swap of a staging branch"], [BEFORE, AFTER]),
 }
+#: The same for a view that is a table: its own file holds the definition and the rows.
+EVERY_TABLE = {
+    *(
+        (call, phase)
+        for call, phase in EVERY_REGISTERED
+        if call not in ("view metadata read", "storage metadata write")
+    ),
+    *product(["view metadata write"], [BEFORE, DURING, AFTER]),
+}
 #: The points that depend on the database. Files do not, so one kind of database is enough for them.
 OF_THE_DATABASE = {
     (call, phase)
@@ -72,9 +81,7 @@ OF_THE_DATABASE = {
     if call in ("pointer read", "look-up of base tables", "job", "swap", "commit of the swap")
 }
 QUICK = (Story.PLAIN, Story.REBASED, Story.ANSWER_LOST)
-OF_THE_COMMITS = {
-    (call, phase) for call, phase in EVERY_REGISTERED if "swap" in call or call in ("job", "storage metadata write")
-}
+OF_THE_COMMITS = ("job", "storage metadata write", "view metadata write")
 
 
 def every_case(
@@ -117,8 +124,9 @@ def campaign(place: Place, cases: Sequence[Case], seed: int) -> Result:
 def due_at(home: Lake, *, whole: bool) -> set[tuple[str, str]]:
     """The kinds of points that a campaign must reach."""
     database = home.iceberg.engine.dialect.name
-    if home.layout == "registered":
-        return EVERY_REGISTERED if whole else OF_THE_COMMITS
+    if home.layout != "pointed":
+        every = EVERY_TABLE if home.layout == "table" else EVERY_REGISTERED
+        return every if whole else {item for item in every if "swap" in item[0] or item[0] in OF_THE_COMMITS}
     return EVERY if whole or database == "sqlite" else OF_THE_DATABASE
 
 
@@ -154,9 +162,10 @@ CAMPAIGNS = [
     for uri, layout, count, marks in (
         ("sqlite", "pointed", 0, pytest.mark.slow),
         ("postgres", "pointed", 0, ()),
-        ("sqlite", "registered", 0, ()),
-        ("postgres", "registered", 0, pytest.mark.slow),
-        *product(("sqlite", "postgres"), ("pointed", "registered"), (1000,), (pytest.mark.slow,)),
+        ("sqlite", "table", 0, ()),
+        ("sqlite", "registered", 0, pytest.mark.slow),
+        *product(("postgres",), ("registered", "table"), (0,), (pytest.mark.slow,)),
+        *product(("sqlite", "postgres"), LAYOUTS, (1000,), (pytest.mark.slow,)),
     )
 ]
 
@@ -169,7 +178,7 @@ def test_a_refresh_that_is_killed_anywhere_is_published_exactly_once(
     """SIGKILL before, during and after every call to the outside; airflow #17479, iceberg #4673, #9546."""
     choice = random.Random(seed)
     due = due_at(home, whole=bool(count))
-    quick = home.layout == "registered" and not count
+    quick = home.layout != "pointed" and not count
     cases = every_case(processes, home, Interruption.KILL, QUICK if quick else tuple(Story))
     every = [case.point for case in cases]
     choice.shuffle(cases)
@@ -198,7 +207,7 @@ def test_a_refresh_that_is_killed_anywhere_is_published_exactly_once(
                 uri, layout, 0, interruption, id=f"{uri}-{layout}-{interruption}-every-point", marks=pytest.mark.slow
             )
             for uri, layout, interruption in product(
-                ("sqlite", "postgres"), ("pointed", "registered"), (Interruption.STOP, Interruption.TERM)
+                ("sqlite", "postgres"), LAYOUTS, (Interruption.STOP, Interruption.TERM)
             )
         ),
     ],

@@ -7,13 +7,14 @@ import random
 import time
 from collections import Counter
 from collections.abc import Callable
+from itertools import product
 from multiprocessing.connection import Connection
 from multiprocessing.context import ForkServerContext
 from typing import Any
 
 import pytest
 
-from tests.builders import Lake
+from tests.builders import LAYOUTS, Lake
 from tests.torture.contenders import contenders
 from tests.torture.history import State, checked, published, snapshot_of, watch
 from tests.torture.victims import Order, Place, Report, contend
@@ -24,10 +25,9 @@ SIZES = [
     for uri, layout, count, rounds, marks in (
         ("sqlite", "pointed", 8, 3, ()),
         ("postgres", "pointed", 8, 3, ()),
-        ("postgres", "registered", 4, 3, ()),
-        ("sqlite", "registered", 16, 5, LONG),
-        ("postgres", "registered", 16, 10, LONG),
-        *((uri, "pointed", *size, LONG) for uri in ("sqlite", "postgres") for size in ((16, 5), (64, 20))),
+        ("postgres", "table", 4, 3, ()),
+        ("postgres", "registered", 4, 3, LONG),
+        *((*where, *size, LONG) for where in product(("sqlite", "postgres"), LAYOUTS) for size in ((16, 5), (64, 20))),
     )
 ]
 

@@ -35,13 +35,17 @@ GOOD = ("refreshed", "already-committed", "fresh")
 BRANCH, ROWS, PUBLICATION = 1, 2, 3
 
 
+#: ``registered`` is the same but for the definition, so all of it is slow.
+LAYOUTS = ["table", pytest.param("registered", marks=pytest.mark.slow)]
+
+
 @pytest.fixture
-def both(rest_jvm: RestServers, postgres_uri: str, warehouse: Path) -> Iterator[Both]:
+def both(rest_jvm: RestServers, postgres_uri: str, warehouse: Path, layout: str) -> Iterator[Both]:
     """A direct connection to the database, and a REST server that reaches it through the proxy."""
     url = make_url(postgres_uri)
-    with lake(postgres_uri, warehouse, layout="registered") as good, proxy(str(url.host), url.port or 5432) as running:
+    with lake(postgres_uri, warehouse, layout=layout) as good, proxy(str(url.host), url.port or 5432) as running:
         through = url.set(host="127.0.0.1", port=running.port).render_as_string(hide_password=False)
-        with rest_jvm.serve(through, warehouse) as address, lake(address, warehouse, layout="registered") as bad:
+        with rest_jvm.serve(through, warehouse) as address, lake(address, warehouse, layout=layout) as bad:
             good.table()
             bad.view(time_travel=True)
             watch(good.iceberg.engine)
@@ -74,6 +78,7 @@ def tried(work: Callable[[], object]) -> str:
         return type(error).__name__
 
 
+@pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize(
     ("number", "moment"),
     [
@@ -94,6 +99,7 @@ def test_i04_a_commit_that_a_rest_server_reports_as_failed_although_it_landed_is
     right(both, refreshes=2)
 
 
+@pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize(
     ("work", "moment"),
     [
