@@ -50,6 +50,9 @@ MET: dict[tuple[Layout, str], int] = {
     ("pointed", "no_matched_row_is_a_proof"): 174,
     ("pointed", "landed_refresh_is_not_detected"): 19,
     ("registered", "landed_refresh_is_not_detected"): 266,
+    ("registered", "new_columns_are_added_after_any_snapshot"): 40,
+    ("table", "landed_refresh_is_not_detected"): 149,
+    ("table", "main_and_tag_are_not_required"): 28,
     ("registered", "refused_commit_is_a_success"): 17,
 }
 #: The long run: the number of schedules, and the first seed.
