@@ -21,7 +21,6 @@ import duckdb
 import pyarrow as pa
 import pytest
 import sqlglot
-from deltalake import DeltaTable
 from pyiceberg.catalog import Catalog, load_catalog
 from pyiceberg.catalog.sql import IcebergTables, SqlCatalog
 from pyiceberg.table import Table
@@ -462,6 +461,8 @@ class DuckStager:
 
     def _scan(self, scratch: SqlCatalog, name: str, snapshot_id: str | None) -> pa.Table:
         if name.startswith("`delta`."):
+            from deltalake import DeltaTable
+
             return DeltaTable(split(name)[1], int(snapshot_id or 0)).to_pyarrow_table()
         table = self._table(scratch, name)
         return table.scan(snapshot_id=int(snapshot_id) if snapshot_id else None).to_arrow()
