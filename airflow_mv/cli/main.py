@@ -107,6 +107,13 @@ def main() -> None:
     help="With the layout registered: the name of the storage table in the view's namespace. It stays. By default the "
     "view's name and __storage.",
 )
+@click.option(
+    "--column",
+    "columns",
+    multiple=True,
+    metavar="NAME",
+    help="The name of a column, in the order of the query's columns; by default the query's own.",
+)
 @click.option("--property", "properties", multiple=True, metavar="K=V", help="View property.")
 @click.option(
     "--replace",
@@ -148,7 +155,7 @@ def create(
         raise click.UsageError("--sql and --sql-file exclude each other")
     how_to_define = {name: definition.pop(name) for name in ("adopt", "replace", "on_change")}
     text = sql_file.read_text(encoding="utf-8") if sql_file else sql
-    definition["checks"] = definition["checks"] or None
+    definition |= {name: definition[name] or None for name in ("checks", "columns")}
     wanted = Definition(sql=text, properties=dict(_pair(item) for item in properties), **definition)
     catalog, (identifier,) = open_catalog([view], conn_id)
     stager = stager_for(catalog, master, remote)

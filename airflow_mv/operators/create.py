@@ -46,6 +46,7 @@ class CreateMaterializedViewOperator(MaterializedViewSparkOperator):
         layout: ``pointed``, ``registered`` or ``table``; by default the catalog's preferred layout.
         dialects: Further SQL dialects in which the query is stored, such as ``trino``; sqlglot writes it. Without
             any, a view keeps those that it has.
+        columns: The names of the view's columns (templated), in the order of the query's; by default the query's own.
         storage_name: With the layout ``registered``: the storage table's name in the view's namespace (templated); by
             default the view's name and ``__storage``. An existing view keeps its storage table's name: another one is
             refused.
@@ -64,6 +65,7 @@ class CreateMaterializedViewOperator(MaterializedViewSparkOperator):
         "partition_by",
         "properties",
         "checks",
+        "columns",
         "storage_name",
     )
     template_fields_renderers: ClassVar[dict[str, str]] = {"sql": "sql"}
@@ -83,6 +85,7 @@ class CreateMaterializedViewOperator(MaterializedViewSparkOperator):
         checks: Any = None,
         layout: Layout | None = None,
         dialects: Sequence[str] = (),
+        columns: Sequence[str] | None = None,
         storage_name: str | None = None,
         transpile: bool = False,
         on_change: OnChange = "apply",
@@ -99,6 +102,7 @@ class CreateMaterializedViewOperator(MaterializedViewSparkOperator):
         self.checks = as_documents(checks)
         self.layout = layout
         self.dialects = list(dialects)
+        self.columns = None if columns is None else list(columns)
         self.storage_name = storage_name
         self.transpile = transpile
         self.on_change = on_change
@@ -130,6 +134,7 @@ class CreateMaterializedViewOperator(MaterializedViewSparkOperator):
                 properties=self.properties,
                 layout=self.layout,
                 dialects=self.dialects,
+                columns=self.columns,
                 storage_name=self.storage_name,
                 transpile=self.transpile,
                 checks=None if self.checks is None else read_checks(self.checks, source="checks"),

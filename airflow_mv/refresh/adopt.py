@@ -67,7 +67,9 @@ def adopt(
     check_places(table, (*folders, *(() if catalog.chooses_locations else (table.location,))), what=what)
     _require_adoptable(name, table)
     definition = dataclasses.replace(definition, layout=layout.name)
-    template = query_columns(catalog, name, definition, sql, None, catalog.new_location(name), stager, name)
+    template = query_columns(
+        catalog, name, definition, sql, definition.columns, catalog.new_location(name), stager, name
+    )
     with removed_template(catalog, template):
         _require_columns(name, template.fields, table)
         metadata = new_view(

@@ -99,6 +99,8 @@ class Definition:
         layout: ``pointed``: the view names the storage table's metadata file. ``registered``: the storage table is
             a table of the catalog, for any engine to read by its name. ``table``: the view itself is a table of the
             catalog, which any engine reads by the view's name. ``None``: the catalog's preferred layout.
+        columns: The names of the view's columns, in the order of the query's; ``None``: the query's own, or those of a
+            view whose query stays.
         dialects: The SQL dialects in which the query is stored beside Spark's, as sqlglot writes it. Without any, a
             view keeps those that it has.
         transpile: Whether the SQL for Spark may be translated from a plain view's text in another dialect.
@@ -114,6 +116,7 @@ class Definition:
     properties: Mapping[str, str] = field(default_factory=dict)
     layout: Layout | None = None
     checks: Sequence[Check] | None = None
+    columns: Sequence[str] | None = None
     dialects: Sequence[str] = ()
     transpile: bool = False
     storage_name: str | None = None
@@ -265,11 +268,26 @@ def possible(
     """
     history_limits({**definition.properties, TIME_TRAVEL_PROPERTY: "true"}, view=str(view))
     on_schema_change(definition.properties, view=str(view))
+    _check_columns(view, definition.columns)
     definition = dataclasses.replace(definition, layout=definition.layout_for(catalog, existing))
     _check_storage_name(view, definition)
     if existing is not None:
         _require_storage_name(catalog, existing, definition.storage_name)
     return definition
+
+
+def _check_columns(view: Identifier, columns: Sequence[str] | None) -> None:
+    """Check the chosen names of a view's columns.
+
+    Raises:
+        ConfigurationError: One is empty, or two are equal. Spark ignores case.
+    """
+    names = [name.lower() for name in columns or ()]
+    wrong = "no name is given" if columns is not None and not names else ""
+    wrong = "a name is empty" if not all(names) else wrong
+    wrong = "two names are equal" if len(set(names)) < len(names) else wrong
+    if wrong:
+        raise ConfigurationError(f"view {view}, names of its columns: {wrong}: {', '.join(map(repr, columns or ()))}")
 
 
 def change_settings(
@@ -331,7 +349,7 @@ def _create_new(
         )
     sql = definition.texts(definition.sql.strip().rstrip(";"), view)
     location = catalog.new_location(view)
-    columns = query_columns(catalog, view, definition, definition.sql, None, location, stager, view)
+    columns = query_columns(catalog, view, definition, definition.sql, definition.columns, location, stager, view)
     with _new_storage(catalog, columns, definition, location, effects) as storage:
         properties = {**definition.view_properties(storage), CREATION_ID_PROPERTY: uuid.uuid4().hex}
         metadata = new_view(
@@ -410,7 +428,10 @@ def _redefine(
     before = _stored_sql(definition, existing)
     sql = (definition.sql or before).strip().rstrip(";")
     same, wanted = sql == before, definition.texts(sql, view, existing)
-    names, location = existing.metadata.schema_.names if same else None, existing.metadata.location
+    names, location = (
+        definition.columns or (existing.metadata.schema_.names if same else None),
+        existing.metadata.location,
+    )
     columns = query_columns(catalog, view, definition, sql, names, location, stager, view)
     same = same and _has_texts(existing, wanted) and same_columns(existing.metadata.schema_.fields, columns.table)
     if same:

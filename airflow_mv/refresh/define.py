@@ -195,6 +195,9 @@ def _of_query(existing: LoadedView, definition: Definition) -> Iterator[Differen
         same = max(equal - _CONTEXT, 0)
         texts = [f"{'…' if same else ''}{shown(' '.join(text[same:].split()))}" for text in (stored, wanted)]
         yield Difference("query", texts[0], texts[1], Effect.REBUILD)
+    names = existing.metadata.schema_.names
+    if definition.columns is not None and tuple(definition.columns) != names:
+        yield Difference("columns", ", ".join(names), ", ".join(definition.columns), Effect.REBUILD)
     has = existing.metadata.properties.get(DIALECTS_PROPERTY, "")
     dialects = known_dialects(definition.dialects)
     if dialects and ",".join(dialects) != has:

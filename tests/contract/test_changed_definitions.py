@@ -11,6 +11,7 @@ from airflow_mv.checks import read_checks
 from airflow_mv.errors import AlreadyExistsError, ConfigurationError, UnsupportedError
 from airflow_mv.freshness.state import State
 from airflow_mv.freshness.status import status
+from airflow_mv.freshness.versions import versions
 from airflow_mv.refresh.create import Definition
 from airflow_mv.refresh.define import Defined, Effect, OnChange, define
 from tests.builders import QUERY, Lake
@@ -32,6 +33,7 @@ REBUILDS: dict[str, dict[str, Any]] = {
     "query: …, count(*) AS orders, sum(amount) AS amount FROM lake.sales.orders GROUP BY region → "
     "…, count(*) AS orders FROM lake.sales.orders GROUP BY region": {"sql": SHORTER},
     "dialects: none → trino": {"sql": SHORTER, "dialects": ["trino"]},
+    "columns: region, orders → Area, n": {"sql": SHORTER, "columns": ["Area", "n"]},
 }
 
 
@@ -84,7 +86,10 @@ def test_a_change_that_needs_a_recompute_must_be_asked_for(home: Lake) -> None:
         assert f"the next refresh recomputes all rows, because of: {said}" in done.lines
         assert defined(home, "fail", **change).action == "unchanged"
     home.refresh()
-    assert home.read() == [{"region": "north", "orders": 2}, {"region": "south", "orders": 1}]
+    assert home.read() == [{"Area": "north", "n": 2}, {"Area": "south", "n": 1}]
+    assert [item["name"] for item in versions(home.catalog, VIEW)[-1]["columns"]] == ["Area", "n"]
+    with pytest.raises(ConfigurationError, match="two names are equal: 'a', 'A'"):
+        defined(home, "rebuild", sql=SHORTER, columns=["a", "A"])
 
 
 def test_what_a_definition_does_not_name_is_kept_and_said(every_home: Lake) -> None:

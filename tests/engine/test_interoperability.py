@@ -289,6 +289,26 @@ def test_engines_read_a_view_that_is_a_table_by_its_name_before_and_after_a_chan
     assert lake.rows("daily") == sorted(second[0][1])
 
 
+def test_spark_shows_the_names_of_a_view_s_columns_and_the_comments_of_base_columns(lake: Lake) -> None:
+    """The names are by position, also in an incremental refresh and in the storage table."""
+    lake.run("CREATE TABLE {ns}.orders (day int COMMENT 'of the order', amount int) USING iceberg")
+    lake.insert("orders", "(1, 10), (1, 20), (2, 30)")
+    grouped = "SELECT day, count(*), sum(amount) FROM {ns}.orders GROUP BY day"
+    names = ["date", "orders", "Total €"]
+    cheap = {"refresh_strategy": "incremental", "properties": {"airflow-mv.incremental-up-to": "1000"}}
+    for layout in ("registered", "table"):
+        lake.create(layout, grouped, layout=layout, columns=names, **cheap)
+        lake.refresh(layout)
+        described = [(row[0], row[2] or None) for row in lake.sql(f"DESCRIBE {{ns}}.{layout}").collect()[:3]]
+        assert described == [("date", "of the order"), ("orders", None), ("Total €", None)]
+    lake.insert("orders", "(2, 5)")
+    for layout in ("registered", "table"):
+        assert lake.refresh(layout).mode == "merge"
+        assert lake.sql(f"SELECT `Total €`, date FROM {{ns}}.{layout} ORDER BY 2").collect() == [(30, 1), (35, 2)]
+        stored = lake.catalog.load_storage(lake.view(layout)).table
+        assert list(stored.column_names) == names
+
+
 @pytest.mark.parametrize("layout", ["pointed", "registered"])
 def test_a_replaced_view_gets_its_partitioning_with_the_next_rows(lake: Lake, layout: str) -> None:
     """The query is the same. If no partitioning is given, the view keeps what it has; a comparison knows it."""
