@@ -11,6 +11,7 @@ from typing import Any
 
 from pydantic import ValidationError
 from pyiceberg.exceptions import (
+    AuthorizationExpiredError,
     CommitStateUnknownException,
     ForbiddenError,
     NoSuchTableError,
@@ -35,6 +36,8 @@ from airflow_mv.redaction import shortened
 
 #: Errors of a server that is unavailable at the moment.
 AWAY = (ServerError, ServiceUnavailableError, TooManyRequestsError)
+#: Errors of a server that does not accept the credentials.
+REFUSED_CREDENTIALS = (UnauthorizedError, OAuthError, AuthorizationExpiredError)
 #: Temporary errors: the same call may succeed later, or may have succeeded.
 NO_ANSWER = (
     CommitStateUnknownException,
@@ -93,7 +96,7 @@ def answered(catalog: str, what: str) -> Iterator[None]:
         yield
     except NO_ANSWER as error:
         raise CatalogUnavailableError(f"catalog {catalog!r} did not answer to {what}: {brief(error)}") from None
-    except (UnauthorizedError, OAuthError) as error:
+    except REFUSED_CREDENTIALS as error:
         raise ConfigurationError(
             f"catalog {catalog!r} refused the credentials ({type(error).__name__}) for {what}; check its properties"
         ) from None
@@ -189,4 +192,9 @@ def brief(error: BaseException) -> str:
         # Notes are added by this package: they say which limit was reached.
         notes = [note for item in (error, error.__cause__) for note in getattr(item, "__notes__", ())]
         return ": ".join((f"{type(error).__name__}{cause}", *notes))
-    return f"{type(error).__name__}: {shortened(' '.join(str(error).split()), _LONGEST)}"
+    return f"{type(error).__name__}: {one_line(str(error))}"
+
+
+def one_line(text: str) -> str:
+    """Return a server's message as one line, without secrets and without a stack trace of Java."""
+    return shortened(" ".join(text.partition("\n\tat ")[0].split()), _LONGEST)

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import logging
+import re
 import threading
 import time
 import uuid
@@ -12,15 +13,16 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
+from pydantic import ValidationError
 from pyiceberg.catalog import Catalog, load_catalog
 from pyiceberg.catalog.rest import RestCatalog
 from pyiceberg.catalog.sql import SqlCatalog
-from pyiceberg.exceptions import NoSuchNamespaceError, NoSuchTableError, NotInstalledError
+from pyiceberg.exceptions import ForbiddenError, NoSuchNamespaceError, NoSuchTableError, NotInstalledError
 from pyiceberg.table import Table
 from pyiceberg.utils.config import Config
 from sqlalchemy.exc import DBAPIError
 
-from airflow_mv.catalog.answers import AWAY, answered
+from airflow_mv.catalog.answers import AWAY, REFUSED_CREDENTIALS, answered
 from airflow_mv.catalog.durability import flush, flush_snapshots, flush_table_commits, local_path
 from airflow_mv.catalog.files import MetadataFiles, discard, join, path_segment
 from airflow_mv.catalog.layout import Layout
@@ -71,6 +73,11 @@ log = logging.getLogger(__name__)
 
 #: Catalog property: the layout of views that are created without one.
 LAYOUT_PROPERTY = "airflow-mv.layout"
+#: How databases refuse a connection that no later try can make.
+_REFUSED_BY_DATABASE = re.compile(
+    r"(?i)authentication failed|access denied|(database|role) .* does not exist|no pg_hba\.conf entry"
+    r"|no password supplied|file is not a database"
+)
 
 
 class MaterializedViewCatalog:
@@ -781,11 +788,21 @@ def catalog_errors(what: str, properties: Mapping[str, Any]) -> Iterator[None]:
     except NotInstalledError as error:
         extra = without_secrets(str(error), properties).replace("pyiceberg[", "airflow-mv[")
         raise ConfigurationError(f"{what} cannot be opened: {extra}") from None
+    except (*REFUSED_CREDENTIALS, ForbiddenError) as error:
+        raise ConfigurationError(
+            f"{what} cannot be opened: its server refused the credentials ({type(error).__name__}); check token, "
+            "credential and oauth2-server-uri in its properties"
+        ) from None
     except (DBAPIError, OSError, *AWAY) as error:
         said = str(getattr(error, "orig", None) or error).strip().partition("\n")[0]
         notes = getattr(getattr(error, "orig", None) or error, "__notes__", ())
         cause = without_secrets(": ".join((said, *notes)), properties)
+        if isinstance(error, DBAPIError) and _REFUSED_BY_DATABASE.search(said):
+            raise ConfigurationError(f"{what} cannot be opened: {cause}; check its uri, user and password") from None
         raise CatalogUnavailableError(f"{what} does not answer: {type(error).__name__}: {cause}") from None
     except Exception as error:  # noqa: BLE001 (each catalog type has its own)
+        if isinstance(error, ValidationError) and error.title.endswith("Response"):
+            cause = "the answer at its uri is not one of Iceberg's REST protocol; check the uri"
+            raise ConfigurationError(f"{what} cannot be opened: {cause}") from None
         cause = without_secrets(str(error), properties)
         raise ConfigurationError(f"{what} cannot be opened: {type(error).__name__}: {cause}") from None

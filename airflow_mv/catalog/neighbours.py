@@ -15,7 +15,7 @@ from pyiceberg.exceptions import NoSuchNamespaceError, NoSuchTableError, NoSuchV
 
 from airflow_mv.catalog.answers import answered
 from airflow_mv.catalog.files import MetadataFiles
-from airflow_mv.catalog.rest import RestViews
+from airflow_mv.catalog.rest import RestViews, namespaces_of
 from airflow_mv.catalog.untrusted_input import PLACES
 from airflow_mv.errors import ConfigurationError, InvalidMetadataError, MetadataFileNotFoundError, UnsupportedError
 from airflow_mv.spec.identifiers import Identifier
@@ -127,7 +127,7 @@ def from_server(catalog: Catalog, views: RestViews, own: frozenset[str]) -> Iter
         own: Names that are left out.
     """
     with answered(catalog.name, "listing tables"):
-        spaces = list(views.namespaces())
+        spaces = list(namespaces_of(catalog))
     for space in spaces:
         yield from _tables(catalog, space, own)
     for space, name in views.names(None) if views.supported else ():

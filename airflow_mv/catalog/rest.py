@@ -14,11 +14,12 @@ from functools import partial
 from typing import Any
 
 import msgspec
+from pyiceberg.catalog import Catalog
 from pyiceberg.catalog.rest import Capability, RestCatalog
 from pyiceberg.exceptions import NoSuchNamespaceError, RESTError
 from requests import Response
 
-from airflow_mv.catalog.answers import NO_ANSWER, UNPROVEN, answered, brief
+from airflow_mv.catalog.answers import NO_ANSWER, UNPROVEN, answered, brief, one_line
 from airflow_mv.catalog.limits import answer_seconds, bound_session
 from airflow_mv.catalog.loaded import LoadedView
 from airflow_mv.catalog.pyiceberg_compat import encoded_namespace, endpoints_of, session_of
@@ -33,7 +34,6 @@ from airflow_mv.errors import (
     NotFoundError,
     UnsupportedError,
 )
-from airflow_mv.redaction import shortened
 from airflow_mv.spec.identifiers import Identifier
 from airflow_mv.spec.materialized_view import CREATION_ID_PROPERTY, parse_settings
 from airflow_mv.spec.view import ViewMetadata, parse_view
@@ -62,6 +62,31 @@ class _TableAnswer(msgspec.Struct):
     """The part of the answer with a table that a listing needs."""
 
     metadata: _TableProperties
+
+
+def namespaces_of(catalog: Catalog, parent: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    """Yield the namespaces that a catalog lists, at any depth.
+
+    Args:
+        catalog: The catalog.
+        parent: Only those in this namespace.
+
+    Raises:
+        CatalogUnavailableError: It does not even know the list of all namespaces: the answer is not the catalog's own.
+    """
+    try:
+        listed = catalog.list_namespaces(parent)
+    except NoSuchNamespaceError:
+        if parent:
+            return  # it was dropped meanwhile
+        raise CatalogUnavailableError(
+            f"catalog {catalog.name!r} did not answer to listing namespaces: the status is 404, from a proxy or "
+            "another server; check the catalog's uri if it stays so"
+        ) from None
+    for space in listed:
+        yield tuple(space)
+        if len(space) > len(parent):
+            yield from namespaces_of(catalog, tuple(space))
 
 
 class RestViews:
@@ -102,7 +127,7 @@ class RestViews:
         self._require_views()
         found: list[tuple[tuple[str, ...], str]] = []
         with answered(self._catalog.name, "listing views"):
-            for space in [namespace] if namespace is not None else self.namespaces():
+            for space in [namespace] if namespace is not None else namespaces_of(self._catalog):
                 try:
                     found += [(tuple(item[:-1]), item[-1]) for item in self._catalog.list_views(space)]
                 except NoSuchNamespaceError:
@@ -131,13 +156,6 @@ class RestViews:
             source = f"table {table}, answer of catalog {self._catalog.name!r}"
             raise InvalidMetadataError(f"{source}: {error}") from None
         return answer.metadata.properties
-
-    def namespaces(self, parent: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
-        """Yield the namespaces that the server lists."""
-        for space in self._catalog.list_namespaces(parent):
-            yield tuple(space)
-            if len(space) > len(parent):
-                yield from self.namespaces(tuple(space))
 
     def create(self, view: Identifier, metadata: ViewMetadata) -> LoadedView:
         """Create a view. The server chooses its uuid, and its location if none is given.
@@ -326,7 +344,7 @@ def _refusal(catalog: str, response: Response, what: str) -> MaterializedViewErr
         return ConfigurationError(f"catalog {catalog!r} refused the credentials for {what}; check its properties")
     try:
         error = response.json()["error"]
-        reason = f"{error['type']}: {shortened(' '.join(str(error['message']).split()), 300)}"
+        reason = f"{error['type']}: {one_line(str(error['message']))}"
     except (ValueError, KeyError, TypeError, RESTError):
         reason = f"status {code}"
     if code == 403:

@@ -15,7 +15,7 @@ import logging
 import math
 import time
 import uuid
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
@@ -29,7 +29,7 @@ from airflow_mv.catalog.files import MetadataFiles
 from airflow_mv.catalog.loaded import Holder, LoadedView
 from airflow_mv.catalog.metastores import Metastore
 from airflow_mv.catalog.neighbours import read_places
-from airflow_mv.catalog.rest import CHOSEN_BY_THE_CATALOG, RestViews
+from airflow_mv.catalog.rest import CHOSEN_BY_THE_CATALOG, RestViews, namespaces_of
 from airflow_mv.catalog.sql import SqlPointers
 from airflow_mv.catalog.tables import NewTable, StorageTables, TableChange, taken
 from airflow_mv.errors import (
@@ -252,7 +252,7 @@ class TableViews:
                 yield from self._legal(space, name, location)
             return
         with answered(self._catalog.name, "listing tables"):
-            spaces = [namespace] if namespace is not None else list(self._namespaces())
+            spaces = [namespace] if namespace is not None else list(namespaces_of(self._catalog))
             for each in spaces:
                 try:
                     listed = self._catalog.list_tables(each)
@@ -266,12 +266,6 @@ class TableViews:
             yield _Listed(Identifier(self._catalog.name, space, name), location)
         except InvalidIdentifierError as error:
             log.warning("Catalog %r holds a table that has no legal name, left out: %s", self._catalog.name, error)
-
-    def _namespaces(self, parent: tuple[str, ...] = ()) -> Iterable[tuple[str, ...]]:
-        for space in self._catalog.list_namespaces(parent):
-            yield tuple(space)
-            if len(space) > len(parent):
-                yield from self._namespaces(tuple(space))
 
     # -- creation ----------------------------------------------------------------------------------
 

@@ -4,22 +4,27 @@
 from __future__ import annotations
 
 import json
+import re
 import socket
 import socketserver
 import struct
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler
+from pathlib import Path
 from threading import Thread
 
 import pytest
 from moto.core.exceptions import JsonRESTError
 from moto.glue.responses import GlueResponse
+from sqlalchemy.engine import make_url
 
 from airflow_mv.catalog import MaterializedViewCatalog
 from airflow_mv.redaction import hide
 from tests.cli.support import call
 from tests.engine.support import reload_configuration
+from tests.services import http_server
 
 Configure = Callable[..., None]
 
@@ -112,6 +117,92 @@ def test_a_missing_client_names_the_extra_that_installs_it(
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, module, None)
     assert f"pip install 'airflow-mv[{kind}]'" in said("status", VIEW)
+
+
+class _Answers(BaseHTTPRequestHandler):
+    """Answers to everything but the configuration with one status, and a text with a secret."""
+
+    status, body, also_config = 200, b"<html>Welcome</html>", False
+
+    def do_GET(self) -> None:
+        self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        config = self.path.partition("?")[0].endswith("/v1/config") and not self.also_config
+        body = json.dumps({"defaults": {}, "overrides": {}, "endpoints": _ENDPOINTS}).encode() if config else self.body
+        self.send_response(200 if config else self.status)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    do_POST = do_DELETE = do_GET
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+_OF_NAMESPACE = "/v1/{prefix}/namespaces/{namespace}"
+_ENDPOINTS = [
+    "GET /v1/{prefix}/namespaces",
+    *(f"{verb} {_OF_NAMESPACE}/{kind}" for verb in ("GET", "POST") for kind in ("tables", "views")),
+    *(f"{verb} {_OF_NAMESPACE}/tables/{{table}}" for verb in ("GET", "POST", "DELETE")),
+    *(f"{verb} {_OF_NAMESPACE}/views/{{view}}" for verb in ("GET", "POST", "DELETE")),
+]
+_REFUSAL = json.dumps({"error": {"message": f"{SECRET}\n\tat x.Y.z(Y.java:1)", "type": "No", "code": 4}}).encode()
+#: Every command that needs a catalog and no Spark.
+_COMMANDS = (
+    *(
+        (name, VIEW)
+        for name in ("status", "show", "history", "plan", "refresh", "read", "verify", "maintain", "repair")
+    ),
+    ("drop", VIEW, "--yes"),
+    ("drop", VIEW, "--purge", "--yes"),
+    ("convert", VIEW, "--layout", "table"),
+    ("create", VIEW, "--sql", "SELECT 1 AS one", "--adopt"),
+    ("doctor", VIEW),
+    ("status", "--all"),
+)
+
+
+@pytest.mark.parametrize(
+    ("answer", "message"),
+    [
+        ({"status": 401, "body": _REFUSAL}, "refused the credentials"),
+        ({"status": 419, "body": _REFUSAL}, "refused the credentials"),
+        ({"status": 403, "body": _REFUSAL}, "forbids"),
+        ({"status": 400, "body": _REFUSAL}, "cannot do"),
+        ({"status": 500, "body": _REFUSAL}, "failed at|did not answer"),
+        ({"status": 404}, r"no (view|table) far\.sales|did not answer|cannot do"),
+        ({"status": 200}, "answer|is a view already"),
+        ({"status": 401, "body": _REFUSAL, "also_config": True}, "server refused the credentials .* check token"),
+        ({"status": 200, "also_config": True}, "not one of Iceberg's REST protocol; check the uri"),
+    ],
+)
+def test_every_command_has_one_line_for_each_answer_of_a_rest_server(
+    configured: Configure, answer: dict[str, object], message: str
+) -> None:
+    hide([SECRET])
+    with http_server(type("Answers", (_Answers,), answer)) as port:
+        configured(TYPE="rest", URI=f"http://127.0.0.1:{port}", TOKEN=SECRET)
+        for command in _COMMANDS:
+            error = said(*command)
+            assert re.search(message, error), command
+            assert "far" in error
+            assert not re.search(r"unexpected|Y\.java|pydantic|RESTError", error), command
+
+
+@pytest.mark.postgres
+def test_a_database_that_refuses_is_not_an_outage(configured: Configure, postgres_uri: str, tmp_path: Path) -> None:
+    """No later try can help."""
+    url = make_url(postgres_uri)
+    (tmp_path / "text.db").write_text("not a database" * 100)
+    for uri, message in (
+        (url.set(username="nobody", password=SECRET).render_as_string(hide_password=False), "authentication failed"),
+        (url.set(database="nowhere").render_as_string(hide_password=False), '"nowhere" does not exist'),
+        (f"sqlite:///{tmp_path}/text.db", "file is not a database"),
+    ):
+        configured(TYPE="sql", URI=uri)
+        error = json.loads(call("status", VIEW, "--json").stderr)["error"]
+        assert re.search(f"'far' cannot be opened: .*{message}.*; check its uri, user and password", error["message"])
+        assert (error["retryable"], SECRET in error["message"]) == (False, False)
 
 
 def test_hive_4_gets_a_sentence_with_a_way_out(configured: Configure) -> None:
