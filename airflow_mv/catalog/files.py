@@ -10,12 +10,13 @@ import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import partial
-from typing import TypeVar
+from io import SEEK_END, SEEK_SET
+from typing import Any, Protocol, TypeVar
 from urllib.parse import quote as percent
 from urllib.parse import unquote, urlsplit
 from weakref import WeakKeyDictionary
 
-from pyiceberg.io import FileIO, InputFile, load_file_io
+from pyiceberg.io import FileIO, InputFile, InputStream, OutputFile, OutputStream, load_file_io
 
 from airflow_mv.catalog import listing
 from airflow_mv.catalog.durability import first_folder, flush
@@ -52,6 +53,9 @@ _REFUSAL = re.compile(
     r"(?i)access.?denied|forbidden|unauthorized|authenticationfailed|signature.?does.?not.?match"
     r"|expired.?token|token.{0,20}expired|invalid.?(token|access.?key)|HTTP status 40[013]\b"
 )
+
+#: What pyarrow says of a refusal whose text is longer than the bytes that were requested.
+_UNREAD_REFUSAL = "Failed to flush response stream"
 
 
 class MetadataFiles:
@@ -197,7 +201,9 @@ class MetadataFiles:
             NoCredentialsError: The catalog's server vends credentials, and none are known for this location.
         """
         check_location(location, what=what)
-        return self._opened_with(self._vended_at(location), location)
+        vended = self._vended_at(location)
+        io = self._opened_with(vended, location)
+        return io if vended is None else _RenewingIO(self._with_io, io.properties)
 
     def require_access(self, location: str) -> None:
         """Check that credentials for a location are known, if its catalog's server vends credentials.
@@ -211,6 +217,10 @@ class MetadataFiles:
         """Return the properties with which the catalog's server gives access to a location; none if it vends none."""
         vended = self._vended_at(location)
         return vended.properties(location) if vended else {}
+
+    def vends(self, location: str) -> bool:
+        """Whether the catalog's server has vended credentials for a location."""
+        return self._vended is not None and self._vended.knows(location)
 
     def _vended_at(self, location: str) -> Vended | None:
         return self._vended.at(location) if self._vended else None
@@ -240,13 +250,128 @@ class MetadataFiles:
             if not self._vended.renewed(location, vended):
                 raise _refused(vended, error) from None
         try:
-            return act(self.io(location, what=what))
+            return act(self._opened_with(self._vended_at(location), location))
         except OSError as error:
             raise (_refused(vended, error) if is_refusal(error) else error) from None
 
 
 def _delete(io: FileIO, location: str) -> None:
     io.delete(location)
+
+
+class WithIO(Protocol):
+    """Does something with a location's ``FileIO``; once more, with new credentials, if vended ones are refused."""
+
+    def __call__(self, location: str, what: str, act: Callable[[FileIO], Result]) -> Result:
+        """Do it."""
+
+
+class _RenewingIO(FileIO):
+    """Opens the files of a table for pyiceberg. Each call has the credentials that are vended at that time.
+
+    Args:
+        with_io: Does something with a location's ``FileIO``.
+        properties: The properties of a ``FileIO`` of the table.
+    """
+
+    def __init__(self, with_io: WithIO, properties: Mapping[str, str]) -> None:
+        super().__init__(dict(properties))
+        self._with_io = with_io
+
+    def new_input(self, location: str) -> InputFile:
+        return _RenewingInput(location, self._with_io)
+
+    def new_output(self, location: str) -> OutputFile:
+        return _RenewingOutput(location, self._with_io)
+
+    def delete(self, location: str | InputFile | OutputFile) -> None:
+        path = location if isinstance(location, str) else location.location
+        self._with_io(path, "file", partial(_delete, location=path))
+
+
+class _RenewingInput(InputFile):
+    def __init__(self, location: str, with_io: WithIO) -> None:
+        super().__init__(location)
+        self._with_io = with_io
+
+    def __len__(self) -> int:
+        return self._with_io(self.location, "file", lambda io: len(io.new_input(self.location)))
+
+    def exists(self) -> bool:
+        return self._with_io(self.location, "file", lambda io: io.new_input(self.location).exists())
+
+    def open(self, seekable: bool = True) -> InputStream:  # noqa: ARG002, FBT001, FBT002 (pyiceberg's signature)
+        return _RenewingStream(self.location, self._with_io)
+
+
+class _RenewingStream:
+    """A file that is read. An S3 client requests the content only when it is read, long after the file was opened."""
+
+    def __init__(self, location: str, with_io: WithIO) -> None:
+        self._location, self._with_io = location, with_io
+        self._stream: Any = with_io(location, "file", lambda io: io.new_input(location).open())
+
+    @property
+    def closed(self) -> bool:
+        return bool(self._stream.closed)
+
+    def read(self, size: int = -1) -> bytes:
+        position = self._stream.tell()
+        try:
+            return _read(self._stream, size)
+        except OSError as error:
+            if not is_refusal(error) and _UNREAD_REFUSAL not in str(error):
+                raise
+
+        def again(io: FileIO) -> bytes:
+            self._stream = io.new_input(self._location).open()
+            self._stream.seek(position)
+            return _read(self._stream, size)
+
+        return self._with_io(self._location, "file", again)
+
+    def seek(self, offset: int, whence: int = SEEK_SET) -> int:
+        return int(self._stream.seek(offset, whence))
+
+    def tell(self) -> int:
+        return int(self._stream.tell())
+
+    def size(self) -> int:
+        position = self.tell()
+        end = self.seek(0, SEEK_END)
+        self.seek(position)
+        return end
+
+    def close(self) -> None:
+        self._stream.close()
+
+    def __enter__(self) -> _RenewingStream:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def _read(stream: Any, size: int) -> bytes:
+    return bytes(stream.read() if size is None or size < 0 else stream.read(size))
+
+
+class _RenewingOutput(OutputFile):
+    def __init__(self, location: str, with_io: WithIO) -> None:
+        super().__init__(location)
+        self._with_io = with_io
+
+    def __len__(self) -> int:
+        return self._with_io(self.location, "file", lambda io: len(io.new_output(self.location)))
+
+    def exists(self) -> bool:
+        return self._with_io(self.location, "file", lambda io: io.new_output(self.location).exists())
+
+    def to_input_file(self) -> InputFile:
+        return _RenewingInput(self.location, self._with_io)
+
+    def create(self, overwrite: bool = False) -> OutputStream:  # noqa: FBT001, FBT002 (pyiceberg's signature)
+        return self._with_io(self.location, "file", lambda io: io.new_output(self.location).create(overwrite))
 
 
 def is_refusal(error: OSError) -> bool:

@@ -193,7 +193,7 @@ class StorageTables:
         """
         with answered(self._catalog.name, f"loading table {name}"):
             try:
-                return self._catalog.load_table((*name.namespace, name.name))
+                table = self._catalog.load_table((*name.namespace, name.name))
             except NoSuchTableError:
                 raise NotFoundError(f"there is no table {name} in catalog {self._catalog.name!r}") from None
             except FileNotFoundError:
@@ -201,6 +201,9 @@ class StorageTables:
             except (ValueError, ValidationError) as error:
                 # pyiceberg raises these for a metadata file that it cannot parse.
                 raise InvalidMetadataError(f"table {name}: its metadata cannot be read: {brief(error)}") from None
+        if self._files.vends(table.location()):
+            table.io = self._files.io(table.location(), what=f"table {name}")
+        return table
 
     def commit(self, name: Identifier, uuid: str, change: TableChange) -> str | None:
         """Change a table in one commit.

@@ -126,6 +126,11 @@ class VendedCredentials:
             }
             hide_current(f"{self._catalog}: {vended.what}", secret_forms({**vended.config, **every}))
 
+    def knows(self, location: str) -> bool:
+        """Whether the server has vended credentials for a location."""
+        found = self._find(location)
+        return found is not None and found.has_credentials(location)
+
     def at(self, location: str) -> Vended | None:
         """Return the access to a location that the server has vended, loaded again if it has ended; ``None`` for none.
 

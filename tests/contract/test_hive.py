@@ -6,6 +6,7 @@ The suite's other tests run there, too, in the layout ``table``.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ import pytest
 from hive_metastore.ThriftHiveMetastore import Client
 from thrift.transport.TTransport import TTransportException
 
-from airflow_mv.errors import CommitError, InvalidIdentifierError
+from airflow_mv.errors import CommitError, InvalidIdentifierError, UnsupportedError
 from airflow_mv.publish import PublishOutcome, publish
 from airflow_mv.refresh.create import Definition, create
 from tests.builders import QUERY, Lake, lake
@@ -93,6 +94,30 @@ def test_no_other_change_is_between_the_check_and_the_change(home: Lake, monkeyp
     assert len(refused) == 1
     assert home.read() == [NORTH, SOUTH]
     create(home.catalog, VIEW, other, stager=home.stager, replace=True)
+
+
+def test_other_types_of_columns_need_a_setting_of_the_metastore_and_the_error_names_it(
+    home: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By default a metastore refuses them. Nothing is published, and the old rows stay readable."""
+    home.refresh()
+    wider = Definition("SELECT id, amount AS region FROM lake.sales.orders", layout="table")
+    create(home.catalog, VIEW, wider, stager=home.stager, replace=True)
+    plan, outcome = staged(home)
+
+    def strictly(client: Client, send: Callable[[], Any]) -> Any:
+        client.setMetaConf("metastore.disallow.incompatible.col.type.changes", "true")
+        return send()
+
+    instead(monkeypatch, ALTER, strictly)
+    with pytest.raises(UnsupportedError) as refused:
+        publish(home.catalog, plan, where(outcome))
+    assert re.fullmatch(
+        r"catalog 'lake' refuses other types of columns in a commit to table lake\.sales\.daily: set "
+        r"hive\.metastore\.disallow\.incompatible\.col\.type\.changes to false in the metastore, as Iceberg needs it",
+        str(refused.value),
+    )
+    assert home.read() == [NORTH, SOUTH]
 
 
 def test_names_are_those_that_all_clients_accept(home: Lake) -> None:

@@ -3,16 +3,22 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 import airflow_mv
-from airflow_mv.errors import RefreshNotFoundError, StaleViewError
+from airflow_mv.catalog import Layout
+from airflow_mv.errors import JobError, RefreshNotFoundError, StaleViewError
 from airflow_mv.refresh.read import read_arrow, readable
+from airflow_mv.refresh.stagers import stored_rows
 from airflow_mv.refresh.time_travel import TimeTravel
+from airflow_mv.refresh.verify import verify
+from tests.builders import LAYOUTS
 from tests.engine.fixtures import new_lake
 from tests.engine.support import Lake, no_spark
 
@@ -148,3 +154,26 @@ def test_a_refresh_that_is_not_recorded_is_refused_with_the_recorded_ones(travel
         readable(travelling.catalog, travelling("daily"), TimeTravel(refresh_id="nope"))
     with pytest.raises(RefreshNotFoundError, match="no refresh as of 1999"):
         readable(travelling.catalog, travelling("daily"), TimeTravel(as_of=datetime(1999, 1, 1, tzinfo=UTC)))
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_errors_of_spark_are_one_line_that_names_the_view(lake: Lake, layout: Layout) -> None:
+    """A table that was dropped by its name is Spark's error, a file that is gone is Java's. Neither has a trace."""
+    lake.table("orders", "day integer, amount bigint", "(1, 10), (1, 20), (2, 30)")
+    lake.create("daily", DAILY, layout=layout)
+    lake.refresh("daily")
+    view = lake.view("daily")
+    storage = lake.catalog.load_storage(view)
+    for data in lake.stored_files("daily"):
+        data.unlink()
+    with pytest.raises(JobError, match=f"^verifying view {lake('daily')}: .*does not exist") as gone:
+        verify(lake.catalog, lake("daily"), session=lambda: lake.spark)
+    if storage.name is not None:
+        lake.run(f"DROP TABLE {storage.name}")
+    else:
+        Path(storage.location.removeprefix("file:")).unlink()
+    with pytest.raises(JobError, match=f"^reading the rows of view {lake('daily')}: .*") as dropped:
+        stored_rows(lake.spark, view.identifier, storage, None)
+    for error in (str(gone.value), str(dropped.value)):
+        assert not re.search(r"\n|\tat | at org\.|Py4J|JVM stacktrace|o\d+\.", error)
+        assert len(error) < 1200

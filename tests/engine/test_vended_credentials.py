@@ -7,6 +7,7 @@ import logging
 import subprocess
 import time
 import uuid
+from collections import Counter
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
@@ -29,7 +30,7 @@ from airflow_mv.publish.layout import read_outcome
 from airflow_mv.refresh.create import Definition, create
 from airflow_mv.refresh.read import read_arrow, readable
 from airflow_mv.refresh.stagers import session_stager, settings_of
-from airflow_mv.refresh.verify import verify
+from airflow_mv.refresh.verify import verify, verify_files
 from airflow_mv.script import Outcome, Script
 from tests.builders import DuckStager, Lake
 from tests.protocol.foreign import BucketStore
@@ -142,6 +143,38 @@ def test_commands_without_spark_work_with_vended_credentials_that_end_in_between
     purge(home.catalog, VIEW)
     assert not [path for path in server.bucket.files() if path.startswith(f"{folder}/")]
     assert not [secret for secret in server.every if secret in caplog.text]
+
+
+@pytest.mark.parametrize("each", [12, pytest.param(1, marks=pytest.mark.slow)])
+def test_credentials_may_end_before_any_request_of_a_command(server: Vending, each: int) -> None:
+    """A manifest list was read with the old ones, and a manifest, a footer or a row needs new ones."""
+    home = opened(server, "table")
+    home.table()
+    home.view(time_travel=True)
+    home.refresh()
+    home.append()
+    home.refresh()
+    rows = Counter(map(str, read_arrow(home.catalog, readable(home.catalog, VIEW)).rows()))
+
+    def read() -> None:
+        found = read_arrow(home.catalog, readable(home.catalog, VIEW))
+        assert Counter(map(str, found.rows())) == rows
+
+    def check() -> None:
+        assert verify_files(home.catalog, VIEW).intact
+
+    def collect() -> None:
+        maintain(home.catalog, VIEW, older_than=timedelta(0))
+
+    for command in (read, check, collect):
+        number = 1
+        while True:
+            server.ends_at = server.requests + number
+            command()
+            if server.requests < server.ends_at:
+                break
+            number += each
+        assert number > each, "no request was refused"
 
 
 def test_credentials_are_loaded_again_before_they_end(server: Vending) -> None:

@@ -30,6 +30,8 @@ class Vending:
         how: Where answers have the credentials: ``config``, or ``storage-credentials`` by prefix.
         places: The folder that each access key opens, while it is valid.
         expires_ms: When the server says that they end.
+        ends_at: The number of the request to the store before which all credentials end.
+        requests: The number of requests to the store.
         broken: Whether the store accepts none of those that are vended from now on.
         refused: The requests that the store has refused.
         every: All secrets that were ever vended.
@@ -38,6 +40,8 @@ class Vending:
     bucket: BucketStore
     how: str = "config"
     expires_ms: int | None = None
+    ends_at: int = 0
+    requests: int = 0
     broken: bool = False
     places: dict[str, str] = field(default_factory=dict)
     refused: list[str] = field(default_factory=list)
@@ -102,6 +106,9 @@ def vending(servers: RestServers, database: str, bucket: BucketStore, how: str =
         other = urlsplit(bucket.endpoint).netloc
 
         def answer(self, body: bytes) -> None:
+            state.requests += 1
+            if state.requests == state.ends_at:
+                state.end()
             if state.accepts(self):
                 super().answer(body)
                 return

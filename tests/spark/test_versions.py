@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import duckdb
 import pyarrow as pa
@@ -19,7 +20,9 @@ from pyiceberg.table import StaticTable
 
 from airflow_mv.catalog import MaterializedViewCatalog
 from airflow_mv.catalog.spark import SparkSettings
+from airflow_mv.errors import UnsupportedError
 from airflow_mv.job.submit import build_package, main_file, spark_version, write_properties
+from airflow_mv.job.versions import require_supported
 from airflow_mv.operators.handover import handed_over, write_script
 from airflow_mv.publish.layout import read_outcome
 from airflow_mv.refresh.create import Definition, create
@@ -62,6 +65,17 @@ def test_others_are_refused_with_what_is_supported(
     spark: str, scala: str | None, iceberg: str | None, found: str
 ) -> None:
     assert unsupported(spark, scala, iceberg) == f"{found} is not supported; {SUPPORTED}"
+
+
+def test_spark_connect_on_4_0_is_refused_in_one_line() -> None:
+    """Before anything is read or written; the server's version is the only one that a client knows."""
+    server = SimpleNamespace(version="4.0.2")
+    with pytest.raises(
+        UnsupportedError, match=r"^Spark Connect on Spark 4\.0\.2 is not supported, only on Spark 4\.1$"
+    ):
+        require_supported(server)
+    server.version = "4.1.3"
+    require_supported(server)
 
 
 # ------------------------------------------------------------------------------------ other versions
