@@ -24,6 +24,7 @@ from airflow_mv.spec.table import TableMetadata, parse_table
 
 _HINT = "version-hint.text"
 _FILE = re.compile(r"v?(?P<number>[0-9]{1,18})(?:-[^/]*)?(?:\.gz)?\.metadata\.json(?:\.gz)?")
+_NUMBER = re.compile(r"[0-9]{1,18}")
 _SUFFIXES = (".metadata.json", ".gz.metadata.json", ".metadata.json.gz")
 #: The hint may be behind by the commits of writers that died before they wrote it.
 _MOST_VERSIONS_AHEAD = 1000
@@ -110,9 +111,9 @@ def _hinted(files: MetadataFiles, identifier: Identifier) -> str | None:
     folder = _folder(identifier)
     text = files.read_text(join(folder, _HINT))
     hint = (text or "").strip()
-    if not hint.isascii() or not hint.isdigit():
-        named = join(folder, f"{hint.removesuffix('.metadata.json')}.metadata.json")
-        return named if _FILE.fullmatch(named.rpartition("/")[2]) and _exists(files, named, identifier) else None
+    if not _NUMBER.fullmatch(hint):
+        name = f"{hint.removesuffix('.metadata.json')}.metadata.json"
+        return join(folder, name) if _FILE.fullmatch(name) and _exists(files, join(folder, name), identifier) else None
     found, version = _of_version(files, identifier, int(hint)), int(hint)
     if found is None:
         return None

@@ -24,6 +24,7 @@ from airflow_mv.spec.times import from_ms
 MAX_FORMAT_VERSION = 3
 _NUMBER = re.compile(r"[0-9]{1,30}")
 _LARGEST = 2**63 - 1
+_MAIN = "main"
 #: The most branches and tags that a message lists.
 _MOST_REFS = 20
 _PREVIOUS_VERSIONS_MAX = "write.metadata.previous-versions-max"
@@ -352,7 +353,7 @@ def selected(table: TableMetadata, selector: Selector, *, name: str, now_ms: int
 def is_branch(table: TableMetadata, selector: Selector) -> bool:
     """Whether a selector follows a branch. Otherwise the selected rows have their snapshot's columns, for good."""
     ref = None if selector.pins else table.refs.get(selector.value)
-    return ref is not None and ref.type == "branch"
+    return ref.type == "branch" if ref is not None else selector.value == _MAIN
 
 
 def _selected(table: TableMetadata, selector: Selector, name: str, now_ms: int) -> int:
@@ -370,6 +371,8 @@ def _selected(table: TableMetadata, selector: Selector, name: str, now_ms: int) 
             )
         return found.snapshot_id
     ref = table.refs.get(selector.value)
+    if ref is None and selector.value == _MAIN and table.head is not None:
+        return table.head  # earlier versions of the format do not list it
     if ref is None or table.find(ref.snapshot_id) is None:
         known = ", ".join(sorted(table.refs)[:_MOST_REFS]) or "none"
         raise SnapshotNotFoundError(f"table {name} has no branch or tag {selector.value!r}; it has: {known}")

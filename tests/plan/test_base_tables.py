@@ -106,6 +106,14 @@ def test_the_hint_may_be_the_name_of_a_file(home: Lake) -> None:
     assert ids(home) == [1, 2, 3]
 
 
+@pytest.mark.parametrize("hint", ["", "7", "9" * 5000, "../../../other/metadata/00001-x", "sub/00001-x", "x y", "²"])
+def test_a_hint_that_names_no_metadata_file_is_like_none(home: Lake, hint: str) -> None:
+    """Anyone who can write to the folder can write anything into it."""
+    (folder(home) / "metadata" / "version-hint.text").write_text(hint)
+    located = home.catalog.locate([Identifier.parse(f"iceberg.`{folder(home)}`")])
+    assert [item.metadata_location for item in located.values()] == [home.load().metadata_location]
+
+
 def test_a_table_in_an_object_store_is_read_by_its_folder(sqlite_uri: str, warehouse: Path, s3_server: str) -> None:
     """With the access of the view's catalog, whose warehouse is elsewhere; with the hint and without it."""
     store = BucketStore(s3_server, f"tables-{uuid.uuid4().hex[:8]}")
