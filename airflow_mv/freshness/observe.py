@@ -348,6 +348,7 @@ def _load_plain_view(
 ) -> NestedView | None:
     """Return a nested plain view, or ``None`` if the name is a table, a materialized view or unknown."""
     if identifier.path is not None:
+        catalog.formats.add(identifier.kind.format)  # known before the first of several views is refreshed
         return None
     try:
         home = catalog.other(identifier.catalog)

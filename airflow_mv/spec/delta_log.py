@@ -13,8 +13,10 @@ by the files that it added and removed:
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from io import BytesIO
 from typing import Any
 
 import msgspec
@@ -24,6 +26,7 @@ from airflow_mv.spec.stored import shown
 from airflow_mv.spec.table import LogEntry, Long, Snapshot, TableMetadata
 
 _MAX_DEPTH = 64
+_MILLISECONDS = re.compile(rb"[0-9]{1,15}")
 _COLUMN_ID = "delta.columnMapping.id"
 _COLLATIONS = "__COLLATIONS"
 _COLLATED = "string with a collation"
@@ -65,8 +68,8 @@ class _Table(msgspec.Struct, rename="camel"):
 class _Info(msgspec.Struct, rename="camel"):
     """A ``commitInfo``, whose fields are not required."""
 
-    timestamp: Any = None
-    in_commit_timestamp: Any = None
+    timestamp: msgspec.Raw = msgspec.Raw(b"")
+    in_commit_timestamp: msgspec.Raw = msgspec.Raw(b"")
 
 
 class _Line(msgspec.Struct, rename="camel"):
@@ -113,11 +116,12 @@ def parse_commit(data: bytes, version: int, *, source: str) -> Commit:
         InvalidMetadataError: Names ``source``.
     """
     try:
-        lines = _LINE.decode_lines(data)
+        # One at a time: most are of files, of which little is kept.
+        lines = [_LINE.decode(line) for line in BytesIO(data) if line.strip()]
     except (ValueError, RecursionError) as error:
         raise InvalidMetadataError(f"{source}: not a commit of a Delta table: {shown(str(error))}") from None
     info = next((line.commit_info for line in lines if line.commit_info is not None), _Info())
-    times = (value for value in (info.in_commit_timestamp, info.timestamp) if type(value) is int and value >= 0)
+    times = (int(bytes(raw)) for raw in (info.in_commit_timestamp, info.timestamp) if _MILLISECONDS.fullmatch(raw))
     table = next((line.meta_data for line in lines if line.meta_data is not None), None)
     summary = _summary(
         [line.add for line in lines if line.add is not None and line.add.data_change],

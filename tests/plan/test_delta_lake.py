@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
+from airflow_mv.catalog import MaterializedViewCatalog
 from airflow_mv.errors import (
     BaseTableNotFoundError,
     ConfigurationError,
@@ -26,7 +27,10 @@ from airflow_mv.freshness.state import State
 from airflow_mv.freshness.status import status
 from airflow_mv.refresh import RefreshOptions
 from airflow_mv.refresh.pins import pin_base_tables, restore
+from airflow_mv.refresh.run import refresh
 from airflow_mv.refresh.stagers import settings_of
+from airflow_mv.script import Outcome, Script
+from airflow_mv.spec.delta_log import parse_commit
 from airflow_mv.spec.table import TableMetadata
 from tests.builders import Lake, lake, orders
 
@@ -180,6 +184,15 @@ def test_spark_gets_delta_only_for_views_that_read_it(home: Lake, events: str) -
     plain = settings_of(home.catalog)
     assert "delta" not in f"{plain.packages} {plain.confs['spark.sql.extensions']}"
     home.view("other", f"SELECT id FROM delta.`{events}`")
+    catalog = home.catalog = home.stager.catalog = MaterializedViewCatalog(home.iceberg)
+    first: list[str] = []
+
+    def stage(script: Script) -> Outcome:
+        first.append(settings_of(catalog).confs["spark.sql.extensions"])
+        return home.stager(script)
+
+    refresh(catalog, ["sales.daily", "sales.other"], stager=stage)
+    assert "Delta" in first[0], "the session of the first view serves the second one, too"
     for spark in ("4.1", "4.0"):
         settings = settings_of(home.catalog).on(spark)
         assert [item for item in settings.packages if "delta" in item] == [f"io.delta:delta-spark_{spark}_2.13:4.4.0"]
@@ -191,6 +204,30 @@ def test_a_schema_that_changed_with_its_data_makes_the_view_stale(home: Lake, ev
     table = of(home, events)
     assert [len(table.schema_at(version)["fields"]) for version in (0, 1)] == [3, 2]
     assert between(table, 0, 1).schema_changed
+
+
+_SCHEMA = '{"metaData":{"schemaString":"%s"}}'
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        "not json",
+        "[1]",
+        '{"add":{"size":1}}',
+        '{"add":{"path":"x","size":"many"}}',
+        '{"add":{"path":"x","deletionVector":3}}',
+        '{"commitInfo":5}',
+        "[" * 100_000,
+        _SCHEMA % "[]",
+        _SCHEMA % '{\\"fields\\":[{\\"name\\":7,\\"type\\":\\"long\\"}]}',
+        _SCHEMA % ('{\\"fields\\":[{\\"name\\":\\"a\\",\\"type\\":' * 1000),
+    ],
+)
+def test_a_broken_commit_is_one_error_that_names_the_file(broken: str) -> None:
+    with pytest.raises(InvalidMetadataError, match=r"^file 1: ") as caught:
+        parse_commit(f'{{"commitInfo":{{"timestamp":"odd"}}}}\n\n{broken}\n'.encode(), 1, source="file 1")
+    assert len(str(caught.value)) < 1000
 
 
 @pytest.mark.parametrize("seed", range(3))
