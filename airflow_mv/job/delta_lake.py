@@ -64,7 +64,7 @@ def require_delta(work: JobContext, reads: Iterable[TableRead]) -> None:
                                  "shows which version of a table is read")  # fmt: skip
     keys = ("spark.sql.extensions", "spark.sql.catalog.spark_catalog")
     extensions, catalog = (str(work.spark.conf.get(key, "")) for key in keys)
-    if EXTENSION not in extensions or catalog != CATALOG:
+    if EXTENSION not in extensions or catalog in ("", "builtin"):
         raise ConfigurationError(
             f"{named}: the Spark session was started without Delta Lake. Start it with the package delta-spark, "
             f"{EXTENSION} in spark.sql.extensions, and spark.sql.catalog.spark_catalog={CATALOG}"
