@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import re
+import shutil
+import subprocess
 
 import pytest
 
@@ -149,6 +151,25 @@ def test_each_bundle_has_a_version_that_exists(store: str, bundle: str) -> None:
     """They are not released with every version of Iceberg."""
     settings = spark_settings("lake", {"type": "rest", "uri": "http://h", "warehouse": f"{store}/w"})
     assert f"org.apache.iceberg:iceberg-{bundle}" in settings.packages
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("spark", ["4.0.2", "4.1.3"])
+def test_every_package_is_on_maven_central(spark: str) -> None:
+    """Of each store and each supported Spark. Only their descriptions are loaded."""
+    of_stores = [
+        spark_settings("lake", {"type": "rest", "uri": "http://h", "warehouse": f"{store}/w"}).on(spark).packages
+        for store in ("s3://b", "gs://b", "abfss://b@a")
+    ]
+    get = ["mvn", "-q", "-B", "dependency:get", "-Dtransitive=false"]
+    if shutil.which("mvn") is None or not loads([*get, "-Dartifact=org.apache.iceberg:iceberg-bom:1.11.0:pom"]):
+        pytest.skip("Maven Central is not reached")
+    for package in sorted({package for packages in of_stores for package in packages}):
+        assert loads([*get, f"-Dartifact={package}:pom"]), package
+
+
+def loads(command: list[str]) -> bool:
+    return subprocess.run(command, capture_output=True, check=False).returncode == 0
 
 
 @pytest.mark.parametrize(
