@@ -63,6 +63,7 @@ from airflow_mv.spec.materialized_view import (
     property_text,
     storage_table_field,
 )
+from airflow_mv.spec.storage_settings import STORAGE_PREFIX, storage_properties
 from airflow_mv.spec.table import same_columns
 from airflow_mv.spec.view import (
     CHANGE_ID,
@@ -270,6 +271,7 @@ def possible(
     on_schema_change(definition.properties, view=str(view))
     _check_columns(view, definition.columns)
     definition = dataclasses.replace(definition, layout=definition.layout_for(catalog, existing))
+    _check_storage_properties(view, definition)
     _check_storage_name(view, definition)
     if existing is not None:
         _require_storage_name(catalog, existing, definition.storage_name)
@@ -288,6 +290,15 @@ def _check_columns(view: Identifier, columns: Sequence[str] | None) -> None:
     wrong = "two names are equal" if len(set(names)) < len(names) else wrong
     if wrong:
         raise ConfigurationError(f"view {view}, names of its columns: {wrong}: {', '.join(map(repr, columns or ()))}")
+
+
+def _check_storage_properties(view: Identifier, definition: Definition) -> None:
+    chosen = storage_properties(definition.properties, view=str(view))
+    if chosen.get("format-version") == "3" and not STORED_LAYOUTS[definition.layout or "pointed"].swaps_pointers:
+        raise UnsupportedError(
+            f"view {view}: pyiceberg, which commits to tables of a catalog, cannot write format version 3: use the "
+            f"layout 'pointed', or leave out {STORAGE_PREFIX}format-version"
+        )
 
 
 def change_settings(

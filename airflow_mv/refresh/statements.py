@@ -27,6 +27,7 @@ from airflow_mv.script import (
 )
 from airflow_mv.spec.identifiers import Identifier, StoragePlace
 from airflow_mv.spec.materialized_view import PARTITIONING_PROPERTY, STORAGE_OF_PROPERTY, staging_branch
+from airflow_mv.spec.storage_settings import missing_properties, possible_properties
 from airflow_mv.spec.stored import decode_text
 from airflow_mv.spec.table import TableMetadata
 from airflow_mv.spec.view import ViewMetadata
@@ -159,7 +160,7 @@ class PartialRefresh:
         return () if partitions == _SPARKS_PARTITIONS else (("spark.sql.shuffle.partitions", str(partitions)),)
 
 
-def refresh_script(
+def refresh_script(  # noqa: PLR0913 (each is a part of the script)
     *,
     view: str,
     refresh_id: str,
@@ -168,6 +169,7 @@ def refresh_script(
     storage: TableMetadata,
     target: Target,
     replaces: Sequence[str] | None,
+    properties: Mapping[str, str],
     summary: Mapping[str, str],
     outcome_location: str,
     work: PartialRefresh | None = None,
@@ -182,6 +184,7 @@ def refresh_script(
         storage: The storage table's metadata.
         target: How the statements name the storage table.
         replaces: The checked and quoted partitioning, if the table's columns and partitioning are replaced, too.
+        properties: The table properties that the view's owner chose.
         summary: Additional fields for the summaries of the snapshots that the job writes.
         outcome_location: Where a submitted driver stores its outcome.
         work: The steps that replace the recompute; only if the columns are the same.
@@ -193,12 +196,13 @@ def refresh_script(
         start = f" AS OF VERSION {target.start}" if target.start is not None else ""
         steps.append(SqlStep(f"ALTER TABLE {target.table} CREATE BRANCH {quote(BRANCH)}{start}"))
     if replaces is None:
-        if target.registers and storage.properties.get(_KEEP_METADATA) != "false":
-            steps.append(SqlStep(f"ALTER TABLE {target.table} SET TBLPROPERTIES ('{_KEEP_METADATA}' = 'false')"))
+        wanted = {**properties, _KEEP_METADATA: "false"} if target.registers else properties
+        if missing := missing_properties(wanted, storage):
+            steps.append(SqlStep(f"ALTER TABLE {target.table} SET {_table_properties(missing)}"))
         last = SqlStep(f"INSERT OVERWRITE {target.written}\n{query}", query)
     else:
         names = [name for name, _ in columns]
-        last = SqlStep(_replace_table(target.table, storage, renamed(query, names), replaces), query)
+        last = SqlStep(_replace_table(target.table, storage, renamed(query, names), replaces, properties), query)
     stamps = tuple((f"{SNAPSHOT_PROPERTY}{key}", value) for key, value in summary.items())
     script = Script(
         view,
@@ -346,12 +350,20 @@ def _transform(transform: str, name: str | None) -> tuple[str, str | None]:
     return (column, column) if transform == "identity" else ("", None)
 
 
-def _replace_table(table: str, storage: TableMetadata, query: str, transforms: Sequence[str]) -> str:
+def _replace_table(
+    table: str, storage: TableMetadata, query: str, transforms: Sequence[str], properties: Mapping[str, str]
+) -> str:
+    wanted = {**possible_properties(properties, storage), _KEEP_METADATA: "false"}
     partitioning = f"PARTITIONED BY ({', '.join(transforms)})\n" if transforms else ""
     return (
         f"CREATE OR REPLACE TABLE {table} USING iceberg\n{partitioning}LOCATION {string_literal(storage.location)}\n"
-        f"TBLPROPERTIES ('{_KEEP_METADATA}' = 'false')\nAS {query}"
+        f"{_table_properties(wanted)}\nAS {query}"
     )
+
+
+def _table_properties(properties: Mapping[str, str]) -> str:
+    pairs = ", ".join(f"{string_literal(key)} = {string_literal(value)}" for key, value in properties.items())
+    return f"TBLPROPERTIES ({pairs})"
 
 
 def _register(name: str, location: str) -> SqlStep:

@@ -260,6 +260,7 @@ def statements(*, replaces: list[str] | None = None, storage: TableMetadata = ST
         target=Target(staged("storage"), staged("storage"), registers="file:///lake/it's here/1.json"),
         summary={},
         replaces=replaces,
+        properties={},
         outcome_location="file:///o.json",
     ).statements
 
