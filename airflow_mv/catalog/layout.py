@@ -22,6 +22,8 @@ class StoredLayout(ABC):
     swaps_pointers: ClassVar[bool]
     #: Whether the catalog must have views. Otherwise the storage table holds the definition.
     needs_views: ClassVar[bool]
+    #: The newest format version of a storage table. pyiceberg, which commits to tables of a catalog, writes only 2.
+    max_format_version: ClassVar[int]
 
     @abstractmethod
     def claims(self, view: LoadedView) -> bool:

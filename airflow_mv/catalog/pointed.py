@@ -123,6 +123,7 @@ class PointedLayout(StoredLayout):
     name = "pointed"
     swaps_pointers = True
     needs_views = True
+    max_format_version = 3
 
     def claims(self, view: LoadedView) -> bool:
         """Whether no other layout does."""

@@ -155,6 +155,7 @@ class RegisteredLayout(StoredLayout):
     name = "registered"
     swaps_pointers = False
     needs_views = True
+    max_format_version = 2
 
     def claims(self, view: LoadedView) -> bool:
         """Whether the view names a table of the catalog."""

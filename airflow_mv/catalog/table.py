@@ -28,6 +28,7 @@ class TableLayout(RegisteredLayout):
 
     name = "table"
     needs_views = False
+    max_format_version = 2
 
     def claims(self, view: LoadedView) -> bool:
         """Whether the view names itself as its storage table."""

@@ -270,8 +270,9 @@ def possible(
     history_limits({**definition.properties, TIME_TRAVEL_PROPERTY: "true"}, view=str(view))
     on_schema_change(definition.properties, view=str(view))
     _check_columns(view, definition.columns)
-    definition = dataclasses.replace(definition, layout=definition.layout_for(catalog, existing))
-    _check_storage_properties(view, definition)
+    layout = definition.layout_for(catalog, existing)
+    definition = dataclasses.replace(definition, layout=layout)
+    _check_storage_properties(view, definition.properties, STORED_LAYOUTS[layout])
     _check_storage_name(view, definition)
     if existing is not None:
         _require_storage_name(catalog, existing, definition.storage_name)
@@ -292,12 +293,19 @@ def _check_columns(view: Identifier, columns: Sequence[str] | None) -> None:
         raise ConfigurationError(f"view {view}, names of its columns: {wrong}: {', '.join(map(repr, columns or ()))}")
 
 
-def _check_storage_properties(view: Identifier, definition: Definition) -> None:
-    chosen = storage_properties(definition.properties, view=str(view))
-    if chosen.get("format-version") == "3" and not STORED_LAYOUTS[definition.layout or "pointed"].swaps_pointers:
+def _check_storage_properties(view: Identifier, properties: Mapping[str, str], layout: StoredLayout) -> None:
+    """Check the chosen properties of a storage table.
+
+    Raises:
+        ConfigurationError: One is not possible.
+        UnsupportedError: The layout does not support it.
+    """
+    chosen = storage_properties(properties, view=str(view))
+    if int(chosen.get("format-version", "2")) > layout.max_format_version:
         raise UnsupportedError(
-            f"view {view}: pyiceberg, which commits to tables of a catalog, cannot write format version 3: use the "
-            f"layout 'pointed', or leave out {STORAGE_PREFIX}format-version"
+            f"view {view}: a storage table of the layout {layout.name!r} has format version "
+            f"{layout.max_format_version}, because pyiceberg commits to it and writes no newer one: use the layout "
+            f"'pointed', or leave out {STORAGE_PREFIX}format-version"
         )
 
 

@@ -47,7 +47,7 @@ def test_format_version_3_is_refused_for_tables_of_a_catalog(lake: Lake) -> None
     """pyiceberg commits to them, and cannot write that version. Nothing is created."""
     lake.table("orders", "day integer, amount bigint", "(1, 10)")
     chosen = {"airflow-mv.storage.format-version": "3"}
-    with pytest.raises(UnsupportedError, match="cannot write format version 3: use the layout 'pointed'"):
+    with pytest.raises(UnsupportedError, match="layout 'table' has format version 2, because pyiceberg commits to it"):
         lake.create("daily", DAILY, layout="table", properties=chosen)
     assert not lake.catalog.exists(lake.catalog.identify(lake("daily")))
 
