@@ -146,6 +146,7 @@ def test_a_parallel_backfill_computes_each_day_and_repeating_it_does_nothing(dep
     assert "Spark Connect" not in log
 
 
+@pytest.mark.slow
 @pytest.mark.airflow
 @pytest.mark.cluster
 @pytest.mark.postgres
@@ -206,6 +207,7 @@ def test_a_backfill_of_a_partitioned_dag_computes_the_requested_days(deployment:
     assert [lake.stored().get(number) for number in (19, 23, 24)] == [before.get(number) for number in (19, 23, 24)]
 
 
+@pytest.mark.slow
 @pytest.mark.airflow
 @pytest.mark.cluster
 @pytest.mark.postgres

@@ -316,12 +316,14 @@ def test_the_example_of_a_chain_finds_existing_views_fresh(airflow: Airflow, sal
     assert starts == sorted(starts)
 
 
+@pytest.mark.slow
 def test_the_example_of_a_namespace_refreshes_its_views(airflow: Airflow, chain: Lake) -> None:
     found = airflow.run_file(EXAMPLES / "namespace.py")
     assert found.state == "success", found.log
     assert set(found.labels.values()) == {DAILY, TOTALS, COUNTS}
 
 
+@pytest.mark.slow
 def test_the_example_with_two_dags_does_the_same_in_both(airflow: Airflow, chain: Lake) -> None:
     first = airflow.run_file(EXAMPLES / "events_and_backfill.py", dag_id="on_orders")
     second = airflow.run_file(EXAMPLES / "events_and_backfill.py", dag_id="on_orders_periodic")

@@ -21,6 +21,7 @@ from tests.rest.vending import vending
 from tests.services import RestServers
 
 
+@pytest.mark.slow
 def test_spark_submit_needs_no_setting_of_its_own_for_s3(airflow: Airflow, s3_server: str, tmp_path: Path) -> None:
     """The driver reads its script and writes its outcome with the catalog's FileIO: Hadoop has no file system for s3://."""
     bucket = BucketStore(s3_server, "spark-submit")

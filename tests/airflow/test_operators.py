@@ -142,6 +142,7 @@ def test_a_spark_submit_failure_is_reported_in_one_paragraph_and_is_retryable(
     assert sales.rows_of_catalog() == before
 
 
+@pytest.mark.slow
 def test_the_reason_of_a_spark_error_is_shown_and_nothing_is_published(airflow: Airflow, sales: Lake) -> None:
     """Real Spark, a real error during a job."""
     sales.view(sql="SELECT region, sum(amount) / (count(*) - 2) AS share FROM orders GROUP BY region")

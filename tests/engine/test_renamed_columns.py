@@ -92,7 +92,9 @@ def test_a_rename_of_an_unused_column_has_no_effect(lake: Lake) -> None:
     assert multiset(lake.stored("grouped")) == recomputed(lake, "grouped", GROUPED.replace("{ns}.", ""))
 
 
-@pytest.mark.parametrize("way", ["full", "incremental", "pinned"])
+@pytest.mark.parametrize(
+    "way", ["incremental", *(pytest.param(way, marks=pytest.mark.slow) for way in ("full", "pinned"))]
+)
 def test_a_swap_of_names_between_the_plan_and_the_job_is_detected(lake: Lake, way: str) -> None:
     """The plan has the earlier names, and Spark binds filters to the current ones: such rows are never published."""
     prepare(lake)

@@ -61,14 +61,19 @@ def added(table: Table, joined: tuple[str, ...]) -> object:
 @pytest.mark.parametrize(
     "properties",
     [
-        "",
-        "'write.metadata.metrics.default' = 'full'",
         "'write.metadata.metrics.default' = 'truncate(1)'",
-        "'write.metadata.metrics.default' = 'counts'",
-        "'write.metadata.metrics.default' = 'none'",
         "'write.metadata.metrics.column.l' = 'none'",
         "'write.format.default' = 'orc'",
-        "'write.format.default' = 'avro'",
+        *(
+            pytest.param(properties, marks=pytest.mark.slow)
+            for properties in (
+                "",
+                "'write.metadata.metrics.default' = 'full'",
+                "'write.metadata.metrics.default' = 'counts'",
+                "'write.metadata.metrics.default' = 'none'",
+                "'write.format.default' = 'avro'",
+            )
+        ),
     ],
 )
 def test_no_added_row_is_lost(spark: SparkSession, lake: Lake, properties: str) -> None:

@@ -180,6 +180,7 @@ def test_no_setting_of_a_session_is_a_process_argument(session: SparkSession) ->
     assert not [line for line in command_lines() if CANARY in line]
 
 
+@pytest.mark.slow
 def test_a_session_without_iceberg_is_refused_with_the_name_of_the_setting(lake: Lake) -> None:
     """Its first statement would fail with a syntax error that points at the view."""
     code = (

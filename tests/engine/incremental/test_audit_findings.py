@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.engine.incremental.checking import check
 from tests.engine.incremental.test_edges import mode_after, table, view
 from tests.engine.support import Lake
@@ -34,6 +36,7 @@ def test_a_condition_on_a_union_uses_the_type_of_the_union(lake: Lake) -> None:
     assert [str(row[0]) for row in lake.rows("v")] == ["1.00", "2.00", "3.00"]
 
 
+@pytest.mark.slow
 def test_zeros_of_two_signs_and_maps_of_two_orders_are_different_values(lake: Lake) -> None:
     """They are equal, but a query can distinguish them by their text."""
     table(lake, "r", "id int, x double, m map<string, int>", "(1, 0.0D, map('a', 1, 'b', 2)), (2, double('NaN'), NULL)")
@@ -46,6 +49,7 @@ def test_zeros_of_two_signs_and_maps_of_two_orders_are_different_values(lake: La
     assert mode_after(lake, sql, "UPDATE {ns}.r SET x = double('NaN') WHERE id = 2") in ("merge", "replace-keys")
 
 
+@pytest.mark.slow
 def test_a_base_table_whose_partitioning_changes_can_be_refreshed(lake: Lake) -> None:
     """It is partitioned by a column that the target snapshot does not have yet, and then by others."""
     table(lake, "r", "k int, n int", "(1, 1), (2, 2), (3, 3)")
@@ -62,6 +66,7 @@ def test_a_base_table_whose_partitioning_changes_can_be_refreshed(lake: Lake) ->
     )
 
 
+@pytest.mark.slow
 def test_a_view_is_refreshed_after_equality_deletes(lake: Lake) -> None:
     """Flink writes them; Spark never does."""
     table(lake, "r", "k int, n int", "(1, 1), (1, 2), (2, 3)")
@@ -72,6 +77,7 @@ def test_a_view_is_refreshed_after_equality_deletes(lake: Lake) -> None:
     assert lake.rows("v") == [(1, 1, 9, 1), (2, 1, 3, 1)]
 
 
+@pytest.mark.slow
 def test_a_snapshot_that_expires_between_plan_and_job_makes_the_refresh_full(lake: Lake) -> None:
     """The views of the old rows were created first, and failed the job at every try."""
     table(lake, "r", "k int, n int", "(1, 1)")
@@ -94,6 +100,7 @@ def test_a_snapshot_that_expires_between_plan_and_job_makes_the_refresh_full(lak
     check(lake, "v", sql, in_duckdb=False)
 
 
+@pytest.mark.slow
 def test_a_changed_constant_does_not_fail_a_refresh(lake: Lake) -> None:
     """All rows are affected, which is expensive and correct: without a fallback it is the only possibility."""
     table(lake, "r", "k int, n int", "(1, 10), (2, 20), (3, 30)")
@@ -104,6 +111,7 @@ def test_a_changed_constant_does_not_fail_a_refresh(lake: Lake) -> None:
     assert lake.rows("v") == [(1, 110)]
 
 
+@pytest.mark.slow
 def test_a_renamed_column_is_read_with_the_names_of_its_snapshot(lake: Lake) -> None:
     """A scan of appends has the table's current columns, so the refresh is full, with the snapshot's columns."""
     table(lake, "r", "k int, n int", "(1, 1)")

@@ -27,6 +27,7 @@ from tests.engine.support import Lake
 SUMS = "SELECT k, count(*) AS c, sum(n) AS t, count(n) AS cn FROM r GROUP BY k"
 
 
+@pytest.mark.slow
 def test_a_storage_table_that_another_writer_changed_is_refused_and_recomputed_on_request(lake: Lake) -> None:
     """The change of the base tables does not include rows that are not the view's."""
     table(lake, "r", "k int, n int", "(1, 1), (2, 2)")
@@ -42,6 +43,7 @@ def test_a_storage_table_that_another_writer_changed_is_refused_and_recomputed_o
     assert mode_after(lake, SUMS, "INSERT INTO {ns}.r VALUES (1, 1)") == "merge"
 
 
+@pytest.mark.slow
 def test_the_sums_of_removed_and_added_rows_may_exceed_the_type(lake: Lake) -> None:
     """Two of the largest numbers are replaced: each side of the change overflows, and the new sum does not."""
     huge = 2**63 - 1
@@ -77,7 +79,13 @@ def test_one_table_at_two_snapshots_through_a_view_that_lags_behind(lake: Lake) 
     assert lake.rows("v") == [(1, 1, 6), (1, 5, 6), (2, 2, 2)]
 
 
-@pytest.mark.parametrize("sql", [SUMS, "SELECT k, max(n) AS m FROM r GROUP BY k"], ids=["merge", "replace-keys"])
+@pytest.mark.parametrize(
+    "sql",
+    [
+        pytest.param(SUMS, id="merge"),
+        pytest.param("SELECT k, max(n) AS m FROM r GROUP BY k", id="replace-keys", marks=pytest.mark.slow),
+    ],
+)
 def test_a_change_that_the_driver_cannot_hold_stays_on_the_executors(lake: Lake, sql: str) -> None:
     """Rows that do not fit on the driver are kept on the executors, on disk if needed, and the result is exact."""
     rows = 2 * AT_HAND

@@ -63,6 +63,7 @@ def test_after_an_expired_snapshot_only_a_full_refresh_is_possible_and_reported(
     assert mode_after(counted, COUNTS, "DELETE FROM {ns}.r WHERE k = 3") == "merge"
 
 
+@pytest.mark.slow
 def test_appends_with_an_expired_snapshot_are_found_by_their_files(lake: Lake) -> None:
     """Between plan and job: a tag retains the recorded snapshot, but Iceberg's scan of appends needs all between."""
     table(lake, "r", "k int, n int", "(1, 1)")
@@ -72,6 +73,7 @@ def test_appends_with_an_expired_snapshot_are_found_by_their_files(lake: Lake) -
     assert lake.rows("v") == [(1, 1), (2, 2), (3, 3)]
 
 
+@pytest.mark.slow
 def test_an_equality_delete_by_a_column_that_was_dropped_since_still_deletes(lake: Lake) -> None:
     """Readers find the column in the table's metadata file."""
     table(lake, "r", "id int, k int, n int", "(1, 1, 1), (2, 1, 2), (3, 2, 3), (4, 2, 4)")
@@ -82,6 +84,7 @@ def test_an_equality_delete_by_a_column_that_was_dropped_since_still_deletes(lak
     assert lake.rows("v") == [(2, 3, 14, 3)]
 
 
+@pytest.mark.slow
 def test_a_table_that_was_dropped_and_recreated_is_read_in_full(counted: Lake) -> None:
     """Its snapshots are unrelated to the recorded ones."""
     counted.run("DROP TABLE {ns}.r")
@@ -93,6 +96,7 @@ def test_a_table_that_was_dropped_and_recreated_is_read_in_full(counted: Lake) -
     check(counted, "v", COUNTS, in_duckdb=True)
 
 
+@pytest.mark.slow
 def test_a_replaced_table_is_the_same_table_with_other_rows(counted: Lake) -> None:
     """CREATE OR REPLACE keeps the table's uuid: in any mode the rows are correct."""
     counted.run("CREATE OR REPLACE TABLE {ns}.r USING iceberg AS SELECT 1 AS k, 9 AS n")
@@ -130,6 +134,7 @@ def test_a_new_column_that_the_view_does_not_read_allows_an_incremental_refresh(
     assert mode_after(counted, COUNTS, "UPDATE {ns}.r SET more = 7") == "merge"
 
 
+@pytest.mark.slow
 def test_a_rollback_is_applied_to_the_view(counted: Lake) -> None:
     """The difference of the two snapshots is read in reverse."""
     first = counted.snapshot("r")
@@ -169,6 +174,7 @@ def test_a_run_that_resumes_a_branch_records_the_mode_that_ran(counted: Lake) ->
     assert [FALLBACK_KEY in snapshot.summary for snapshot in snapshots[-2:]] == [True, False], "the session forgets it"
 
 
+@pytest.mark.slow
 def test_more_affected_keys_than_the_driver_accepts_lead_to_a_full_refresh(counted: Lake) -> None:
     """The job detects it: the recorded mode is the one that ran, and the policy applies to the job, too."""
     view(counted, MOST, "most")

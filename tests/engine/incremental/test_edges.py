@@ -64,6 +64,7 @@ def test_a_null_is_a_key_like_any_other(lake: Lake) -> None:
     assert lake.rows("most") == [("a", 1), (None, 2)]
 
 
+@pytest.mark.slow
 def test_a_group_that_loses_its_last_row_disappears(lake: Lake) -> None:
     """By the visible count if the stored row is updated, and also if it is recomputed."""
     table(lake, "r", "k string, n int", "('a', 1), ('b', NULL), ('b', 2)")
@@ -78,6 +79,7 @@ def test_a_group_that_loses_its_last_row_disappears(lake: Lake) -> None:
     assert lake.rows("anew") == [("b", None)]
 
 
+@pytest.mark.slow
 def test_a_sum_of_a_not_null_column_needs_no_count_of_it(lake: Lake) -> None:
     """Every row has a value, so ``count(*)`` shows when none is left; the optional side of a join may have none."""
     lake.run("CREATE TABLE {ns}.r (k string, n int NOT NULL) USING iceberg")
@@ -92,7 +94,7 @@ def test_a_sum_of_a_not_null_column_needs_no_count_of_it(lake: Lake) -> None:
     assert [row[0] for row in lake.rows("v")] == ["b"]
 
 
-@pytest.mark.parametrize("kind", ["bigint", "decimal(38, 0)"])
+@pytest.mark.parametrize("kind", ["bigint", pytest.param("decimal(38, 0)", marks=pytest.mark.slow)])
 def test_a_sum_that_overflows_temporarily_equals_a_recompute(lake: Lake, kind: str) -> None:
     """The sum of stored and changed rows is too large for the type, but the result is not."""
     huge = "9223372036854775807" if kind == "bigint" else "99999999999999999999999999999999999999"
@@ -120,6 +122,7 @@ def test_a_sum_that_overflows_permanently_fails_as_a_recompute_does(lake: Lake) 
     assert mode_after(lake, sql, "DELETE FROM {ns}.r WHERE n = 1") in ("merge", "replace-keys", "fast-forward")
 
 
+@pytest.mark.slow
 def test_nan_and_negative_zero_do_not_remain_in_sums(lake: Lake) -> None:
     """NaN - NaN is NaN: a floating sum is never updated, its group is recomputed."""
     table(lake, "r", "k int, f double", "(1, double('NaN')), (1, 0.1), (1, 0.2), (2, -0.0), (3, 0.5)")
@@ -137,6 +140,7 @@ def test_nan_and_negative_zero_do_not_remain_in_sums(lake: Lake) -> None:
     assert next(row for row in lake.rows("v") if row[0] == 1)[1] == pytest.approx(0.3)
 
 
+@pytest.mark.slow
 def test_a_self_join_includes_changes_on_both_sides(lake: Lake) -> None:
     """Rows that were added together are joined with each other once; rows that were removed together, too."""
     table(lake, "r", "k int, n int", "(1, 1), (1, 2), (2, 1), (NULL, 1)")
@@ -152,6 +156,7 @@ def test_a_self_join_includes_changes_on_both_sides(lake: Lake) -> None:
     assert mode_after(lake, outer, name="o") == "replace-keys"
 
 
+@pytest.mark.slow
 def test_an_aggregate_over_an_empty_table_keeps_its_single_row(lake: Lake) -> None:
     """From empty to non-empty and back: the row always exists."""
     table(lake, "r", "n int")
@@ -168,10 +173,8 @@ def test_an_aggregate_over_an_empty_table_keeps_its_single_row(lake: Lake) -> No
     assert "full" not in modes
 
 
-@pytest.mark.parametrize(
-    "variant",
-    ["v3-merge-on-read", *(pytest.param(f"v2-{how}", marks=pytest.mark.slow) for how in MODES)],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("variant", ["v3-merge-on-read", *(f"v2-{how}" for how in MODES)])
 def test_deleting_all_rows_of_a_table_deletes_those_of_the_view(lake: Lake, variant: str) -> None:
     """New rows after that are added."""
     version, how = VARIANTS[variant]
@@ -214,6 +217,7 @@ def test_a_second_refresh_does_nothing(lake: Lake) -> None:
     assert lake.rows("v") == [(1, 3)]
 
 
+@pytest.mark.slow
 def test_columns_that_cannot_be_compared_are_copied(lake: Lake) -> None:
     """Maps are never keys: rows with maps can be appended; otherwise another column must be the key."""
     table(lake, "r", "k int, m map<string, int>", "(1, map('a', 1)), (2, NULL)")

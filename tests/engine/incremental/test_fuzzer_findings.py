@@ -10,6 +10,7 @@ from tests.engine.incremental.test_edges import mode_after, table, view
 from tests.engine.support import Lake
 
 
+@pytest.mark.slow
 def test_copies_of_a_row_that_are_removed_and_added_are_merged_with_their_weight(lake: Lake) -> None:
     """The change of a linear query has one more column than the view: the job did not support it, and fell back."""
     table(lake, "r", "k int, n int", "(1, 1), (1, 1), (1, 1), (2, 3)")
@@ -21,6 +22,7 @@ def test_copies_of_a_row_that_are_removed_and_added_are_merged_with_their_weight
     assert lake.rows("v") == [(1, 1)] * 4 + [(5, 5)] * 2
 
 
+@pytest.mark.slow
 def test_an_expired_recorded_snapshot_is_detected_before_spark_starts(lake: Lake) -> None:
     """It is still named as a parent, so its history looks complete; the difference needs the snapshot itself."""
     table(lake, "r", "k int, n int", "(1, 1)")
@@ -34,6 +36,7 @@ def test_an_expired_recorded_snapshot_is_detected_before_spark_starts(lake: Lake
     assert (result.mode, str(result.reasons[-1].code)) == ("full", "SNAPSHOT_EXPIRED")
 
 
+@pytest.mark.slow
 def test_a_column_that_was_dropped_and_added_again_is_detected_despite_a_compaction(lake: Lake) -> None:
     """No row was added or removed, but existing rows are read differently: the refresh took it for compaction only."""
     table(lake, "r", "k int, n int", "(1, 1), (1, 2)")
@@ -53,6 +56,7 @@ def test_a_column_that_was_dropped_and_added_again_is_detected_despite_a_compact
     check(lake, "counts", counts, in_duckdb=False)
 
 
+@pytest.mark.slow
 def test_an_added_row_with_weight_two_is_appended_twice(lake: Lake) -> None:
     """Added, compacted, then the schema changed: the files are compared, so that equal rows have one weighted entry."""
     table(lake, "r", "k int, n int", "(1, 1), (1, 1)")
@@ -84,6 +88,7 @@ def test_combinations_of_rows_that_never_existed_cannot_fail_a_refresh(lake: Lak
     assert lake.rows("v") == [(2, 2)]
 
 
+@pytest.mark.slow
 def test_a_decimal_is_compared_with_an_integer_by_statistics(lake: Lake) -> None:
     """The literal has another scale than the column: planning failed with an error of the library."""
     table(lake, "r", "k int, n decimal(15, 2)", "(1, 1.50), (1, 2)")

@@ -12,12 +12,10 @@ from tests.engine.incremental.test_edges import mode_after, table, view
 from tests.engine.support import Lake
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "change",
-    [
-        "INSERT INTO {ns}.s VALUES (1, 30, 2.5), (3, 40, 1)",
-        pytest.param("DELETE FROM {ns}.s WHERE k = 1", marks=pytest.mark.slow),
-    ],
+    ["INSERT INTO {ns}.s VALUES (1, 30, 2.5), (3, 40, 1)", "DELETE FROM {ns}.s WHERE k = 1"],
     ids=["inserted", "deleted"],
 )
 def test_a_changed_subquery_in_the_select_list_changes_the_rows(lake: Lake, change: str) -> None:
@@ -67,6 +65,7 @@ def test_text_that_is_not_valid_utf_8_is_preserved(lake: Lake) -> None:
     assert lake.rows("joined") == [(1, "FF"), (4, "FF")]
 
 
+@pytest.mark.slow
 def test_nested_text_that_is_not_valid_utf_8_is_preserved(lake: Lake) -> None:
     """In an array or a struct: as keys the values differed, and their rows were not found."""
     bad = "array(CAST(X'{0}' AS STRING)), named_struct('t', CAST(X'{0}' AS STRING))"
@@ -78,6 +77,7 @@ def test_nested_text_that_is_not_valid_utf_8_is_preserved(lake: Lake) -> None:
     assert lake.rows("v") == [("61", "61", 1, 2), ("FE", "FE", 1, 3), ("FF", "FF", 2, 4)]
 
 
+@pytest.mark.slow
 def test_the_session_s_setting_for_backslashes_has_no_effect(lake: Lake) -> None:
     """With ``escapedStringLiterals`` a string would have another meaning than in the refresh before."""
     table(lake, "r", "t string", "('1'), ('a')")
@@ -97,6 +97,7 @@ def test_the_session_s_setting_for_backslashes_has_no_effect(lake: Lake) -> None
         lake.spark.conf.unset(setting)
 
 
+@pytest.mark.slow
 def test_each_side_of_a_set_operator_keeps_its_type(lake: Lake) -> None:
     """A string beside a date is a date, beside a timestamp a timestamp: the order of the operators matters."""
     table(lake, "r", "t string", "('2024-01-01 10:00:00')")
@@ -113,6 +114,7 @@ def test_each_side_of_a_set_operator_keeps_its_type(lake: Lake) -> None:
     assert mode_after(lake, keys, name="keys") == "replace-keys"
 
 
+@pytest.mark.slow
 def test_a_variable_of_a_lambda_is_not_a_column(lake: Lake) -> None:
     """Spark ignores its case; sqlglot took it for the column of that name."""
     table(lake, "r", "xs array<int>, x int", "(array(1), 10)")
@@ -123,6 +125,7 @@ def test_a_variable_of_a_lambda_is_not_a_column(lake: Lake) -> None:
     assert lake.rows("v") == [([2],), ([6],)]
 
 
+@pytest.mark.slow
 def test_an_unused_time_window_still_excludes_rows(lake: Lake) -> None:
     """A NULL time is in no window, and any other time may be in several."""
     table(lake, "r", "k int, at timestamp", "(1, TIMESTAMP '2024-01-01 10:03:00'), (2, NULL)")
@@ -133,6 +136,7 @@ def test_an_unused_time_window_still_excludes_rows(lake: Lake) -> None:
     assert lake.rows("v") == [(1,), (1,), (3,), (3,)]
 
 
+@pytest.mark.slow
 def test_now_differs_at_each_refresh_also_as_text(lake: Lake) -> None:
     """Spark replaces it when it plans a query: times that were in the future then may be in the past now."""
     table(lake, "r", "k int, at timestamp")
@@ -162,6 +166,7 @@ def test_a_running_sum_without_an_order_cannot_find_rows(lake: Lake) -> None:
     assert sorted(row[0] for row in lake.rows("v")) == [1, 2, 3, 7]
 
 
+@pytest.mark.slow
 def test_bounds_of_text_that_is_not_valid_utf_8_are_ignored(lake: Lake) -> None:
     """The statistics have a text before or after it in the order; one of many files is enough, or its end."""
     bad, cut = "CAST(X'{}' AS STRING)", f"CAST(X'{'61' * 15}FF7A7A' AS STRING)"
@@ -176,6 +181,7 @@ def test_bounds_of_text_that_is_not_valid_utf_8_are_ignored(lake: Lake) -> None:
     assert [row[0] for row in lake.rows("v")] == [4, 5, 9]
 
 
+@pytest.mark.slow
 def test_a_double_beside_a_decimal_is_compared_as_double(lake: Lake) -> None:
     """``1e-1`` is a double: a value that differs from it by less than the precision of doubles is equal."""
     table(lake, "r", "k int, n decimal(38,18)", "(1, 0.1)")
@@ -185,6 +191,7 @@ def test_a_double_beside_a_decimal_is_compared_as_double(lake: Lake) -> None:
     assert lake.rows("v") == [(1,), (2,)]
 
 
+@pytest.mark.slow
 def test_combinations_of_values_that_never_existed_may_fail(lake: Lake) -> None:
     """A new start and an old end: the recompute succeeds, so it is the fallback, whatever class Spark's error has."""
     table(lake, "r", "k int, a int", "(1, 1)")

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from airflow_mv.refresh.verify import verify
 from tests.engine.incremental.checking import check
 from tests.engine.incremental.playing import ALWAYS
@@ -28,6 +30,7 @@ def test_a_view_of_all_columns_is_not_affected_by_a_new_column(lake: Lake) -> No
     check(lake, "v", "SELECT * FROM r WHERE n > 0", in_duckdb=True, columns={"r": ("k", "n")})
 
 
+@pytest.mark.slow
 def test_a_star_below_a_distinct_stands_for_the_old_columns_too(lake: Lake) -> None:
     """Rows that differ only in the new column are one row of the view, as before."""
     table(lake, "r", "k int, n int", "(1, 1), (2, 2)")
@@ -41,6 +44,7 @@ def test_a_star_below_a_distinct_stands_for_the_old_columns_too(lake: Lake) -> N
     assert lake.rows("v") == [(1, 1), (2, 2)]
 
 
+@pytest.mark.slow
 def test_nested_views_of_all_columns_are_not_affected_either(lake: Lake) -> None:
     """A plain view, a materialized one, and views of all of their columns."""
     table(lake, "r", "k int, n int", "(1, 1), (2, 2)")
