@@ -48,6 +48,12 @@ def behind_rest(request: pytest.FixtureRequest, lake: Lake, tmp_path: Path) -> I
         reload_configuration()
 
 
+#: For tests whose subject is the job: one of them shows that it reaches the catalog behind a server, too.
+ANYWHERE = pytest.mark.parametrize(
+    "home", ["sqlite", pytest.param("rest", marks=[pytest.mark.rest, pytest.mark.slow])], indirect=True
+)
+
+
 @pytest.fixture(params=["sqlite", pytest.param("rest", marks=pytest.mark.rest)])
 def home(request: pytest.FixtureRequest, lake: Lake) -> Lake:
     """A lake with a base table of two commits."""
@@ -133,6 +139,7 @@ def test_an_empty_base_table_gives_an_empty_view(served: Lake) -> None:
     assert rows(served, f"SELECT * FROM {table}") == []
 
 
+@ANYWHERE
 def test_a_view_on_a_view_is_computed_from_the_published_rows(home: Lake) -> None:
     create(home)
     top = create(home, "top", "SELECT max(amount) AS most FROM {ns}.daily")
@@ -143,6 +150,7 @@ def test_a_view_on_a_view_is_computed_from_the_published_rows(home: Lake) -> Non
     assert rows(home, f"SELECT * FROM {top}") == [(130,)]
 
 
+@ANYWHERE
 def test_a_job_that_fails_leaves_no_branch_and_publishes_nothing(home: Lake) -> None:
     table = create(home, sql="SELECT day, 10 / (amount - 20) AS ratio FROM {ns}.orders")
     with pytest.raises(JobError, match="DIVIDE_BY_ZERO"):

@@ -45,7 +45,7 @@ def prepare(lake: Lake, *, partitioned: bool = True) -> None:
 
 
 #: The long run has those that take the same path as another case.
-LONG = ("rotated", "renamed")
+LONG = ("rotated", "renamed", "dropped and added")
 
 
 @pytest.mark.parametrize(

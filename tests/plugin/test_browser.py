@@ -124,8 +124,11 @@ def names(page: Page) -> list[str]:
     return frame(page).locator("td.name a").all_inner_texts()
 
 
-def test_a_reader_finds_every_view_from_the_navigation(server: Served, reader: Page) -> None:
-    """Problems come first; the broken view, the missing connection and the odd name hide nothing."""
+def test_a_reader_finds_every_view_from_the_navigation_and_each_has_a_link(server: Served, reader: Page) -> None:
+    """Problems come first; the broken view, the missing connection and the odd name hide nothing.
+
+    A view's link in Airflow's own URL can be shared.
+    """
     reader.goto(server.url)
     reader.get_by_text("Mat. views").click()
     assert names(reader)[:2] == ["abandoned", "coupon_use"]
@@ -133,6 +136,13 @@ def test_a_reader_finds_every_view_from_the_navigation(server: Served, reader: P
     assert "plain" not in names(reader)
     expect(frame(reader).get_by_role("alert")).to_contain_text("there is no connection 'nowhere'")
     expect(frame(reader).locator("img")).to_have_count(0)
+    frame(reader).get_by_role("link", name="daily_revenue", exact=True).click()
+    expect(frame(reader).get_by_role("heading", level=1)).to_have_text(REVENUE)
+    expect(reader).to_have_url(f"{server.url}{PAGE}/airflow-mv/?view={REVENUE}")
+    reader.reload()
+    expect(frame(reader).get_by_role("heading", level=1)).to_have_text(REVENUE)
+    frame(reader).get_by_role("link", name="All views").click()
+    assert "daily_revenue" in names(reader)
 
 
 def test_filter_sort_and_keys(server: Served, reader: Page) -> None:
@@ -153,19 +163,6 @@ def test_filter_sort_and_keys(server: Served, reader: Page) -> None:
     frame(reader).get_by_role("button", name="Show all").click()
     frame(reader).get_by_role("button", name=re.compile("stale$")).click()
     expect(frame(reader).locator("td .pill")).to_have_text(["stale"] * 3)
-
-
-def test_a_view_has_a_link_in_airflow_s_own_url(server: Served, reader: Page) -> None:
-    """The link can be shared, and the Back button works."""
-    reader.goto(f"{server.url}{PAGE}")
-    names(reader)
-    frame(reader).get_by_role("link", name="daily_revenue", exact=True).click()
-    expect(frame(reader).get_by_role("heading", level=1)).to_have_text(REVENUE)
-    expect(reader).to_have_url(f"{server.url}{PAGE}/airflow-mv/?view={REVENUE}")
-    reader.reload()
-    expect(frame(reader).get_by_role("heading", level=1)).to_have_text(REVENUE)
-    frame(reader).get_by_role("link", name="All views").click()
-    assert "daily_revenue" in names(reader)
 
 
 def test_a_view_shows_why_it_is_stale_and_what_a_refresh_would_do(server: Served, reader: Page) -> None:
@@ -248,6 +245,7 @@ def test_an_interval_is_requested_for_a_dag_that_refreshes_intervals(server: Ser
     assert (run["conf"], run["triggering_user_name"]) == (interval, "user")
 
 
+@pytest.mark.slow
 def test_a_dag_that_only_its_own_form_can_run_is_linked(server: Served, user: Page) -> None:
     """A template decides what it refreshes, so the button cannot know the parameters."""
     user.goto(f"{server.url}{PAGE}/airflow-mv/?view={FORECAST}")
@@ -276,6 +274,7 @@ def test_each_refresh_shows_its_rows_and_reasons(server: Served, reader: Page) -
     expect(frame(reader).locator("tr", has_text=UNEXPECTED).locator(".mark")).to_have_text("unexpected")
 
 
+@pytest.mark.slow
 def test_the_colours_follow_airflow_s_theme(server: Served, reader: Page) -> None:
     """The system's setting, until the reader has chosen one in Airflow; changes apply at once."""
     reader.emulate_media(color_scheme="dark")
@@ -316,8 +315,8 @@ def test_the_graph_shows_views_and_tables(server: Served, reader: Page) -> None:
     expect(frame(reader).get_by_role("heading", level=1)).to_have_text("lake.sales.returns_by_region")
 
 
-def test_a_task_links_to_its_view_and_shows_its_plan(server: Served, reader: Page) -> None:
-    """The extra link opens the page; the rendered templates contain the plan."""
+def test_a_task_links_to_its_view_and_shows_its_plan(server: Served) -> None:
+    """The extra link is the view's own; the rendered templates contain the plan."""
     run = server.call("GET", "/api/v2/dags/already_fresh/dagRuns", user="viewer")["dag_runs"][0]["dag_run_id"]
     task = f"/api/v2/dags/already_fresh/dagRuns/{run}/taskInstances/daily_revenue".replace("+", "%2B")
     links = server.call("GET", f"{task}/links", user="viewer")["extra_links"]
@@ -327,5 +326,3 @@ def test_a_task_links_to_its_view_and_shows_its_plan(server: Served, reader: Pag
     }
     planned = server.call("GET", task, user="viewer")["rendered_fields"]["planned"]
     assert planned.startswith(f"noop of {REVENUE} (the view is fresh)")
-    reader.goto(links["Materialized view"])
-    expect(frame(reader).get_by_role("heading", level=1)).to_have_text(REVENUE)
