@@ -321,8 +321,8 @@ def test_a_staged_file_of_another_table_is_not_published(shop: Shop) -> None:
     assert metadata_files(shop.document["location"])
 
 
-@pytest.mark.parametrize("size", [1, 10_000])
-def test_a_history_of_ten_thousand_refreshes_is_read(shop: Shop, size: int) -> None:
+@pytest.mark.parametrize("size", [500, pytest.param(10_000, marks=pytest.mark.slow)])
+def test_a_long_history_is_read(shop: Shop, size: int) -> None:
     """With time travel the history grows with each refresh."""
     document = shop.storage_document
     state = json.loads(document["properties"][PROPERTY])

@@ -114,6 +114,7 @@ def test_every_listed_secret_is_distinguished_from_a_plain_setting(canaries: lis
     assert (tmp_path / "spark.properties").stat().st_mode & 0o777 == 0o600
 
 
+@pytest.mark.slow
 def test_i20_no_secret_is_left_by_the_command_line_with_real_spark(
     secret_uri: str, canaries: list[Canary], tmp_path: Path
 ) -> None:
