@@ -77,7 +77,13 @@ def starting(home: Path, secret: str) -> Iterator[subprocess.Popen[bytes]]:
             return
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP], ids=lambda item: item.name)
+@pytest.mark.parametrize(
+    "number",
+    [
+        pytest.param(number, marks=[] if number == signal.SIGTERM else pytest.mark.slow, id=number.name)
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+    ],
+)
 def test_i20_a_command_that_is_terminated_while_spark_starts_leaves_no_secret(
     home: Path, number: signal.Signals
 ) -> None:
