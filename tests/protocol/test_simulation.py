@@ -24,10 +24,11 @@ from tests.protocol.simulation.actors import (
     comment,
     compact,
     rolling_back,
+    start_converting,
     start_creating,
     turn_time_travel,
 )
-from tests.protocol.simulation.change_mutants import CHANGE_MUTANTS
+from tests.protocol.simulation.change_mutants import CHANGE_MUTANTS, CONVERSION_MUTANTS
 from tests.protocol.simulation.mutants import MUTANTS, Patch, metadata_named_by_version_number
 from tests.protocol.simulation.product import simulating
 from tests.protocol.simulation.registered_mutants import REGISTERED_MUTANTS, TABLE_MUTANTS, rollback_is_repeated
@@ -165,6 +166,31 @@ def test_no_schedule_loses_or_duplicates_a_creation(layout: Layout) -> None:
 
     ends = [f"view change: {end}" for end in ("done", "CommitStateUnknownError", "AlreadyExistsError")]
     _require_events(range(20), (*ends, "create failed: CommitStateUnknownError"), events)
+
+
+def simulate_conversions(seed: int, layout: Layout, prepare: Callable[[World], object] | None = None) -> World:
+    """A schedule in which the view often moves between layouts."""
+    conditions = Conditions.of(Random(seed))
+    actors = (*conditions.actors, (start_converting, 25))
+    return simulate(seed, layout=layout, prepare=prepare, conditions=replace(conditions, actors=actors))
+
+
+@pytest.mark.parametrize("layout", SCHEDULES)
+def test_no_schedule_loses_or_mixes_refreshes_while_the_view_is_converted(layout: Layout) -> None:
+    """What was staged for one layout is never published in another, and a refresh that landed first stays."""
+    wanted = ("view converted", "ended: refreshed", "planned again", "storage table expired")
+    _require_events(range(15), wanted, lambda seed: simulate_conversions(seed, layout).events)
+
+
+@pytest.mark.parametrize("mutant", CONVERSION_MUTANTS, ids=lambda mutant: str(mutant.__name__))
+def test_a_planted_fault_of_a_conversion_is_detected(mutant: Callable[[World, Patch], None]) -> None:
+    for seed in range(SEARCH):
+        with pytest.MonkeyPatch.context() as patch:
+            try:
+                simulate_conversions(seed, "registered", lambda world: mutant(world, patch))
+            except Violation:
+                return
+    pytest.fail(f"not found within {SEARCH} schedules")
 
 
 def create_twice(seed: int, prepare: Callable[[World], object] = lambda _: None) -> World:

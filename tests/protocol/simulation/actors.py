@@ -7,6 +7,7 @@ import json
 from collections.abc import Callable
 from datetime import timedelta
 
+from airflow_mv.catalog import STORED_LAYOUTS
 from airflow_mv.catalog.catalog import next_number
 from airflow_mv.catalog.pointed import PointedStorage
 from airflow_mv.errors import MaterializedViewError
@@ -198,6 +199,21 @@ def rolling_back(process: Process) -> None:
     older = [record for record in state.refreshes if record != state.current] if state else []
     if older:
         rollback(process.world.catalog, VIEW, older[-1].refresh_id, effects=process.effects)
+
+
+def converting(process: Process) -> None:
+    """Move the view to another layout."""
+    from airflow_mv.maintenance.convert import convert
+
+    world = process.world
+    wanted = world.pick([name for name in STORED_LAYOUTS if name != world.layout])
+    convert(world.catalog, VIEW, wanted, effects=process.effects)
+    world.events["view converted"] += 1
+
+
+def start_converting(world: World) -> None:
+    """Start to move the view to another layout."""
+    world.processes.append(Process(world, "convert", converting, world.some_skew()))
 
 
 def start_collecting(world: World) -> None:

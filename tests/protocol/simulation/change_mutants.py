@@ -3,9 +3,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
+from airflow_mv.catalog.sql import RowSwap
 from airflow_mv.errors import CommitError, CommitStateUnknownError
 from airflow_mv.maintenance.repair import _RowRepair as RowRepair
 from airflow_mv.publish import protocol
@@ -62,6 +64,36 @@ def repair_is_published_on_any_base(world: World, patch: Patch) -> None:
     patch.setattr(RowRepair, "send", send)
 
 
+def conversion_is_published_on_any_base(world: World, patch: Patch) -> None:
+    """The rows of a view that was read earlier are swapped, whatever they are by then."""
+    original = world.catalog.swap_rows
+
+    def swap_rows(swaps: Sequence[RowSwap]) -> bool:
+        rows = {item.name: world.rows.get(item.name) for item in swaps}
+        now = {name: (row.kind, row.location) if row else None for name, row in rows.items()}
+        return original([replace(item, before=now[item.name]) for item in swaps])
+
+    patch.setattr(world.catalog, "swap_rows", swap_rows)
+
+
+def unknown_conversion_is_a_conflict(world: World, patch: Patch) -> None:
+    """After a lost answer to a conversion its files are deleted."""
+    original = world.catalog.swap_rows
+
+    def swap_rows(swaps: Sequence[RowSwap]) -> bool:
+        try:
+            return original(swaps)
+        except CommitStateUnknownError:
+            for item in swaps:
+                if item.after is not None:
+                    world.catalog.files.delete(item.after[1])
+            raise
+
+    patch.setattr(world.catalog, "swap_rows", swap_rows)
+
+
+#: Those of a conversion.
+CONVERSION_MUTANTS = (conversion_is_published_on_any_base, unknown_conversion_is_a_conflict)
 #: Each with the actions of others that happen more often than usual.
 CHANGE_MUTANTS: dict[Callable[[World, Patch], None], tuple[Actor, ...]] = {
     giving_up_deletes_files_that_may_land: (start_expiring, start_rolling_back),

@@ -10,10 +10,11 @@ from typing import Any, cast
 
 import greenlet
 
-from airflow_mv.catalog import MaterializedViewCatalog
+from airflow_mv.catalog import MaterializedViewCatalog, stored_layout
 from airflow_mv.catalog.listing import StoredFile
 from airflow_mv.catalog.sql import VIEW as VIEW_KIND
 from airflow_mv.catalog.sql import Row as CatalogRow
+from airflow_mv.catalog.sql import RowSwap
 from airflow_mv.errors import (
     AlreadyExistsError,
     CatalogUnavailableError,
@@ -132,6 +133,31 @@ class SimulatedPointers:
             return True
 
         return bool(self.world.call("swap", apply, CommitStateUnknownError, "late", "late", "re-sent"))
+
+    def swap_rows(self, swaps: Sequence[RowSwap]) -> bool:
+        role = self.world.roles.get(greenlet.getcurrent(), "other")
+
+        def apply() -> bool:
+            now = {item.name: self.world.rows.get(item.name) for item in swaps}
+            if any(item.before is None and now[item.name] for item in swaps):
+                raise AlreadyExistsError("one of the names is taken")
+            for item in swaps:
+                row = now[item.name]
+                if not self.blind and item.before != ((row.kind, row.location) if row else None):
+                    return False
+            before = self.world.ledger.view(), self.world.ledger.state()
+            for item in swaps:
+                earlier = self.world.rows.pop(item.name, None)
+                if item.after is not None:
+                    self.world.rows[item.name] = Row(
+                        item.after[1], item.after[0], earlier.location if earlier else None
+                    )
+            with self.world.at_once():
+                self.world.layout = stored_layout(self.world.catalog.load(VIEW)).name
+            self.world.ledger.after_swap(before, role)
+            return True
+
+        return bool(self.world.call("swap", apply, CommitStateUnknownError, "late", "late"))
 
 
 @dataclass

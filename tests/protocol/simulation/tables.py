@@ -25,7 +25,7 @@ from airflow_mv.spec.materialized_view import (
 from airflow_mv.spec.new_columns import NewColumns
 from airflow_mv.spec.view import ViewMetadata
 from tests.protocol.simulation.queries import columns
-from tests.protocol.simulation.world import VIEW, Row, World
+from tests.protocol.simulation.world import STORAGE, VIEW, Row, World
 
 Document = dict[str, Any]
 _KEPT_FILES = 100
@@ -80,9 +80,9 @@ class SimulatedTables:
 
         def apply() -> str | None:
             row = self.world.rows.get(name)
-            if row is None:
+            if row is None or row.kind != "TABLE":
                 raise NotFoundError(f"there is no table {name}")
-            changed = make(json.loads(self.world.files[row.location].data))
+            changed = make(with_main(json.loads(self.world.files[row.location].data)))
             if changed is None:
                 return None
             before = self.world.ledger.view(), self.world.ledger.state()
@@ -165,6 +165,14 @@ class SimulatedTables:
             return cast("Document", json.loads(self.world.files[row.location].data))
 
         return cast("Document", self.world.call("get", load, CatalogUnavailableError))
+
+
+def with_main(document: Document) -> Document:
+    """Return a table whose branch ``main`` is named: a file without it means the current snapshot."""
+    head = document["current-snapshot-id"]
+    if head is None or "main" in document["refs"]:
+        return document
+    return {**document, "refs": {**document["refs"], "main": {"snapshot-id": head, "type": "branch"}}}
 
 
 def with_columns(document: Document, columns: NewColumns) -> Document:
@@ -291,10 +299,11 @@ def stage_on_branch(
             "refs": {**document["refs"], **ref},
         }
 
-    if tables.change(world.storage_name, create) is None:
+    name = next(item for item in (VIEW, STORAGE) if item.sql() == script.table)
+    if tables.change(name, create) is None:
         return Outcome(script.refresh_id, None, error="Cannot find snapshot")
     listing = write(opened["location"])
-    location = tables.change(world.storage_name, insert)
+    location = tables.change(name, insert)
     if location is None:
         return Outcome(script.refresh_id, None, error="Table UUID does not match")
     return Outcome(script.refresh_id, location, rows_written=1, branch=branch)

@@ -138,6 +138,7 @@ class Spark:
                 *document["snapshot-log"], {"timestamp-ms": now, "snapshot-id": snapshot["snapshot-id"]},
             ],
             "current-snapshot-id": snapshot["snapshot-id"],
+            "refs": {name: ref for name, ref in document["refs"].items() if name != "main"},
             "metadata-log": [*document["metadata-log"], logged],
         }  # fmt: skip
 
