@@ -14,6 +14,9 @@ from pyiceberg.table import Table
 from pyiceberg.table.refs import SnapshotRefType
 from pyiceberg.table.update import AssertTableUUID, RemoveSnapshotRefUpdate, SetSnapshotRefUpdate, TableUpdate
 
+#: How long a writer tries to commit beside others.
+_LONGEST_SECONDS = 180.0
+
 
 def create_branch(table: Table, branch: str, start: int | None) -> None:
     """Create a branch as Spark does: in an empty table it starts with an empty snapshot."""
@@ -46,7 +49,8 @@ def drop_branch(table: Table, branch: str) -> None:
 
 def _commit(table: Table, change: Callable[[Table], Iterable[TableUpdate]]) -> None:
     """Commit a change of a branch, and retry whenever another writer has committed."""
-    for _ in range(100):
+    end = time.monotonic() + _LONGEST_SECONDS  # many contenders on a busy machine need hundreds of tries
+    while time.monotonic() < end:
         now = table.catalog.load_table(table.name())
         with suppress(CommitFailedException, RESTError, ValueError):
             table.catalog.commit_table(now, (AssertTableUUID(uuid=now.metadata.table_uuid),), tuple(change(now)))
