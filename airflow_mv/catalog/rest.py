@@ -42,6 +42,11 @@ log = logging.getLogger(__name__)
 
 #: Placeholder for a location that the server chooses.
 CHOSEN_BY_THE_CATALOG = "chosen-by-the-catalog"
+#: Why a server has no views, and what to do if that is wrong.
+NAMES_NO_VIEWS = (
+    "(its configuration names no view endpoints; if it has them, set the catalog's property 'view-endpoints-supported' "
+    "to 'true')"
+)
 _NEEDED = (Capability.V1_LOAD_VIEW, Capability.V1_LIST_VIEWS)
 _NEEDED_FOR_TABLES = (
     Capability.V1_LOAD_TABLE,
@@ -282,8 +287,8 @@ class RestViews:
     def _require_views(self) -> None:
         if not self.supported:
             raise UnsupportedError(
-                f"the server of the REST catalog {self._catalog.name!r} has no views (its configuration names no view "
-                "endpoints): materialized views need them. Base tables may be there"
+                f"the server of the REST catalog {self._catalog.name!r} has no views {NAMES_NO_VIEWS}: materialized "
+                "views need them. Base tables may be there"
             )
 
     def _request(

@@ -14,6 +14,7 @@ from typing import Any, Literal
 from airflow_mv.catalog import STORED_LAYOUTS, Layout, LoadedView, MaterializedViewCatalog, StoredLayout, stored_layout
 from airflow_mv.catalog.catalog import LAYOUT_PROPERTY
 from airflow_mv.catalog.files import join
+from airflow_mv.catalog.rest import NAMES_NO_VIEWS
 from airflow_mv.catalog.untrusted_input import check_confined
 from airflow_mv.checks import CHECKS_PROPERTY, Check, property_of, stored_checks
 from airflow_mv.errors import (
@@ -197,7 +198,7 @@ def _lacking(catalog: MaterializedViewCatalog, layout: StoredLayout) -> str:
     """Return what a catalog lacks that does not support a layout."""
     if layout.swaps_pointers:
         return "cannot compare and swap the pointer of a view"
-    return "has no views" if catalog.tells_locations else "has no views (its server names no view endpoints)"
+    return "has no views" if catalog.tells_locations else f"has no views {NAMES_NO_VIEWS}"
 
 
 def create(
