@@ -280,6 +280,25 @@ def hive_uri(_hive: str) -> Iterator[str]:
 
 
 @pytest.fixture(scope="session")
+def _nessie(s3_server: str) -> Iterator[dict[str, str]]:
+    from tests.protocol.foreign import BucketStore
+    from tests.rest.nessie import nessie_server
+
+    bucket = BucketStore(s3_server, "nessie")
+    with or_skip(nessie_server(bucket)) as address:
+        yield {"type": "rest", "uri": address, **bucket.access}
+
+
+@pytest.fixture
+def nessie(_nessie: dict[str, str]) -> Iterator[dict[str, str]]:
+    """The properties of an empty REST catalog of Nessie, with keys of its store."""
+    from tests.rest.nessie import empty_nessie
+
+    yield _nessie
+    empty_nessie(_nessie)
+
+
+@pytest.fixture(scope="session")
 def connect(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The URL of a Spark Connect server with Iceberg; each test's client configures its own catalog."""
     from airflow_mv.catalog.spark import spark_settings

