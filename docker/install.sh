@@ -9,15 +9,20 @@ SOURCE=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 readonly SOURCE
 
 if ! command -v java >/dev/null; then
+    mkdir -p /usr/share/man/man1 # slim images may lack it, and Java's package needs it
     apt-get update -q
     DEBIAN_FRONTEND=noninteractive apt-get install -y -q --no-install-recommends openjdk-17-jre-headless
+    apt-get clean
     rm -rf /var/lib/apt/lists/*
 fi
 
 python3 -m venv "$PREFIX/venv"
 readonly PYTHON=$PREFIX/venv/bin/python
 "$PYTHON" -m pip install --no-cache-dir --disable-pip-version-check \
-    -c "$SOURCE/constraints.txt" "$SOURCE[spark,postgres,demo]"
+    -c "$SOURCE/constraints.txt" "$SOURCE[spark,postgres]"
+
+# 70 MB that no program uses.
+find "$PREFIX"/venv/lib/python3*/site-packages/{numpy,pandas,pyarrow} -type d -name tests -prune -exec rm -rf {} +
 
 # One place for the jars, whoever runs Spark; read through SPARK_CONF_DIR.
 mkdir -p "$PREFIX/spark-conf"
@@ -35,4 +40,8 @@ print(*spark_settings("lake", properties).packages, sep=",")
 # A container that is being built may have no entry for its own name in /etc/hosts.
 SPARK_LOCAL_IP=127.0.0.1 "$SPARK_HOME/bin/spark-submit" --master 'local[1]' --packages "$packages" "$nothing"
 rm -f "$nothing"
+# Ivy has each jar twice: one file with two names takes half of the space.
+find "$PREFIX/ivy/jars" -name '*.jar' | while read -r jar; do
+    find "$PREFIX/ivy/cache" -name '*.jar' -size "$(stat -c %s "$jar")c" -exec cmp -s {} "$jar" \; -exec ln -f {} "$jar" \;
+done
 chmod -R a+rwX "$PREFIX/ivy"
