@@ -14,8 +14,8 @@ from sqlalchemy import event
 from airflow_mv.errors import BaseTableNotFoundError, ConfigurationError
 from airflow_mv.freshness.pending import Announcements, PendingCriteria
 from airflow_mv.freshness.pending_changes import PendingChanges, find_pending_changes
+from airflow_mv.freshness.state import Pins
 from airflow_mv.refresh.create import Definition, create
-from airflow_mv.spec.identifiers import Identifier
 from tests.builders import Lake, lake
 
 JOINED = (
@@ -142,7 +142,7 @@ def test_a_missing_base_table_is_an_error(home: Lake) -> None:
 
 def test_a_base_table_is_read_once_for_all_views(home: Lake) -> None:
     """A commit during a poll does not give views different states of it."""
-    pins: dict[Identifier, Any] = {}
+    pins = Pins()
     first = home.append()
     assert find_pending_changes(home.catalog, "sales.daily", pins=pins) is not None
     home.append()
@@ -159,7 +159,7 @@ def test_a_poll_reads_the_pointer_of_a_base_table_once(home: Lake) -> None:
         statements.append(f"{statement} {parameters}")
 
     event.listen(home.iceberg.engine, "before_cursor_execute", note)  # type: ignore[attr-defined]
-    pins: dict[Identifier, Any] = {}
+    pins = Pins()
     for view in ("sales.daily", "sales.joined"):
         assert find_pending_changes(home.catalog, view, pins=pins) is None
     event.remove(home.iceberg.engine, "before_cursor_execute", note)  # type: ignore[attr-defined]

@@ -14,7 +14,7 @@ import pytest
 from airflow_mv.catalog import Layout
 from airflow_mv.errors import InvalidMetadataError, InvalidQueryError, PinError
 from airflow_mv.freshness.status import status
-from airflow_mv.refresh import RefreshOptions
+from airflow_mv.refresh import Pins, RefreshOptions
 from airflow_mv.refresh.pins import RunPins, pin_base_tables, restore
 from airflow_mv.refresh.plan import RefreshResult
 from airflow_mv.spec.identifiers import Identifier
@@ -268,7 +268,8 @@ def test_an_interval_is_recomputed_from_the_snapshots_of_its_run(sqlite_uri: str
         found.sell((1, 100), (2, 200))
         found.refresh_days(2, 3)
         results = [
-            found.refresh(DAYS, pins=dict(pins), options=RefreshOptions(interval=days(n, n + 1))) for n in (1, 2)
+            found.refresh(DAYS, pins=Pins({**pins.tables}), options=RefreshOptions(interval=days(n, n + 1)))
+            for n in (1, 2)
         ]
         assert [(item.outcome, item.reasons[0].code) for item in results] == [
             ("refreshed", Code.BASE_CHANGED),

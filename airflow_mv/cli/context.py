@@ -429,6 +429,7 @@ def pins_of(catalog: MaterializedViewCatalog, views: Sequence[Identifier], file:
         InvalidMetadataError: The file holds no pins.
         PinError: They do not fit (any more).
     """
+    from airflow_mv.freshness.state import Pins
     from airflow_mv.refresh.pins import RunPins, restore
 
     if file is None:
@@ -438,4 +439,9 @@ def pins_of(catalog: MaterializedViewCatalog, views: Sequence[Identifier], file:
     except ValueError as error:
         raise InvalidMetadataError(f"pins in {file}: no JSON: {error}") from None
     run = RunPins.read(document, source=f"pins in {file}")
-    return {name: table for view in views for name, table in restore(catalog, view, run).items()}
+    found = Pins()
+    for view in views:
+        given = restore(catalog, view, run)
+        found.tables.update(given.tables)
+        found.queries.update(given.queries)
+    return found

@@ -22,7 +22,7 @@ from airflow_mv.errors import (
 )
 from airflow_mv.freshness.changes import may_have_same_rows
 from airflow_mv.freshness.drift import changed_columns, drift, on_schema_change
-from airflow_mv.freshness.state import Freshness, ObservedTable, State, assess
+from airflow_mv.freshness.state import Freshness, ObservedTable, Pins, State, assess
 from airflow_mv.spec.base_tables import DELTA_BY_PATH
 from airflow_mv.spec.identifiers import Identifier, StoragePlace
 from airflow_mv.spec.interval import Interval, Span
@@ -104,9 +104,8 @@ def observe(
     view: str | Identifier | LoadedView,
     *,
     as_of: datetime | None = None,
-    pins: dict[Identifier, ObservedTable] | None = None,
+    pins: Pins | None = None,
     span: Span | None = None,
-    query: ParsedQuery | None = None,
 ) -> Observation:
     """Observe a view.
 
@@ -114,10 +113,9 @@ def observe(
         catalog: Where it is.
         view: Its name, or the view as it was loaded.
         as_of: Compare with the base tables as of this time, instead of their current state.
-        pins: Base tables that the same run observed before. They are taken from here, and new ones are added,
-            so that all views of the run are computed from one consistent snapshot set.
+        pins: What the same run has read before. Base tables are taken from here, and new ones are added, so that all
+            views of the run are computed from one consistent snapshot set.
         span: Consider only the rows of this interval.
-        query: The view's query, if it was parsed before; see :func:`query_of`.
 
     Raises:
         ConfigurationError: The span is not an interval of the view.
@@ -126,11 +124,12 @@ def observe(
     """
     loaded = view if isinstance(view, LoadedView) else catalog.load(view)
     storage = catalog.load_storage(loaded)
-    query = query_of(loaded, query)
+    query = query_of(loaded, pins)
     located: dict[Identifier, Located] = {}
     dependencies = load_dependencies(catalog, query, pins=pins, located=located)
+    pinned = None if pins is None else pins.tables
     tables, nested = observe_tables(
-        catalog, dependencies.tables, storage.record, as_of=as_of, pins=pins, located=located
+        catalog, dependencies.tables, storage.record, as_of=as_of, pins=pinned, located=located
     )
     tables = tuple(_with_proof(catalog, table, storage.record) for table in tables)
     unjudged = Freshness(State.UNKNOWN, (), ())
@@ -208,7 +207,7 @@ def observe_each(
         plain: Takes a plain view, if the views were listed and not named. Without it a plain view is an error.
         span: Consider only the rows of this interval.
     """
-    pins: dict[Identifier, ObservedTable] = {}
+    pins = Pins()
 
     def observed(view: Identifier) -> T:
         loaded = catalog.load(view)
@@ -297,28 +296,36 @@ def _without_rows_of_its_own(freshness: Freshness, storage: LoadedStorage) -> Fr
     return replace(freshness, state=State.STALE, reasons=(why, *freshness.reasons))
 
 
-def query_of(view: LoadedView, parsed: ParsedQuery | None = None) -> ParsedQuery:
+def query_of(view: LoadedView, pins: Pins | None = None) -> ParsedQuery:
     """Return the parsed query of a view's current version.
 
     Args:
         view: The view.
-        parsed: A query of this view that was parsed before. It is returned if it is still the current one.
+        pins: What the run has read before. Its query of this view is returned if it is still the current one.
 
     Raises:
         InvalidQueryError: It cannot be parsed.
     """
-    name, catalog, namespace = str(view.identifier), view.default_catalog, view.default_namespace
-    text = spark_sql(view.metadata, view=name)
-    if parsed is not None and parsed.is_of(text, catalog, namespace):
-        return parsed
-    return parse_query(text, view=name, default_catalog=catalog, default_namespace=namespace)
+    return _parsed(view, str(view.identifier), pins)
+
+
+def _parsed(view: LoadedView, name: str, pins: Pins | None) -> ParsedQuery:
+    """Parse a view's query, unless the run has parsed it before, for the same name in messages."""
+    catalog, namespace = view.default_catalog, view.default_namespace
+    text = spark_sql(view.metadata, view=str(view.identifier))
+    found = None if pins is None else pins.queries.get(view.identifier)
+    if found is None or found.view != name or not found.is_of(text, catalog, namespace):
+        found = parse_query(text, view=name, default_catalog=catalog, default_namespace=namespace)
+    if pins is not None:
+        pins.queries[view.identifier] = found
+    return found
 
 
 def load_dependencies(
     catalog: MaterializedViewCatalog,
     query: ParsedQuery,
     *,
-    pins: Mapping[Identifier, ObservedTable] | None = None,
+    pins: Pins | None = None,
     located: dict[Identifier, Located] | None = None,
 ) -> Dependencies:
     """Return the base tables and nested plain views of a query.
@@ -326,16 +333,16 @@ def load_dependencies(
     Args:
         catalog: Where the lookup begins.
         query: The query of a view.
-        pins: Names that are known to be base tables.
+        pins: What the run has read before: names of base tables, and queries of nested views.
         located: Receives the locations of base tables, so that no name is located twice.
 
     Raises:
         InvalidMetadataError: The query names a table by a path that is not allowed.
         InvalidQueryError: A nested view is not readable, or views are nested in a cycle or too deeply.
     """
-    known: dict[Identifier, NestedView | None] = dict.fromkeys(pins or ())
+    known: dict[Identifier, NestedView | None] = dict.fromkeys(pins.tables if pins is not None else ())
     while names := names_to_load(query, known):
-        known |= {name: _load_plain_view(catalog, name, query.view, located) for name in names}
+        known |= {name: _load_plain_view(catalog, name, query.view, pins, located) for name in names}
     found = base_tables(query, known)
     for name in found.tables:
         if name.path is not None:
@@ -344,7 +351,11 @@ def load_dependencies(
 
 
 def _load_plain_view(
-    catalog: MaterializedViewCatalog, identifier: Identifier, reader: str, located: dict[Identifier, Located] | None
+    catalog: MaterializedViewCatalog,
+    identifier: Identifier,
+    reader: str,
+    pins: Pins | None,
+    located: dict[Identifier, Located] | None,
 ) -> NestedView | None:
     """Return a nested plain view, or ``None`` if the name is a table, a materialized view or unknown."""
     if identifier.path is not None:
@@ -361,15 +372,9 @@ def _load_plain_view(
             located[identifier] = place
         return None
     version = loaded.metadata.current_version
-    query = parse_query(
-        spark_sql(loaded.metadata, view=str(identifier)),
-        view=f"{reader}, nested view {identifier}",
-        default_catalog=loaded.default_catalog,
-        default_namespace=version.default_namespace,
-    )
     return NestedView(
         identifier=identifier,
-        query=query,
+        query=_parsed(loaded, f"{reader}, nested view {identifier}", pins),
         columns=loaded.metadata.schema_.names,
         version_id=version.version_id,
         uuid=loaded.metadata.view_uuid,

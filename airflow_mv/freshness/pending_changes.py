@@ -19,7 +19,7 @@ from airflow_mv.errors import ConfigurationError
 from airflow_mv.freshness.lag import Lag, lag, last_change
 from airflow_mv.freshness.observe import Observation, observe, require_readable
 from airflow_mv.freshness.pending import PendingCriteria
-from airflow_mv.freshness.state import BaseTableChange, ObservedTable, State
+from airflow_mv.freshness.state import BaseTableChange, Pins, State
 from airflow_mv.spec.identifiers import Identifier
 
 #: States that a refresh would change.
@@ -78,7 +78,7 @@ def find_pending_changes(
     view: str | Identifier,
     wanted: PendingCriteria | None = None,
     *,
-    pins: dict[Identifier, ObservedTable] | None = None,
+    pins: Pins | None = None,
     now: datetime | None = None,
 ) -> PendingChanges | None:
     """Return the pending changes of a view, or ``None`` if none of them is wanted now.
@@ -89,7 +89,7 @@ def find_pending_changes(
         catalog: Where it is.
         view: Its name.
         wanted: Which pending changes count.
-        pins: Base tables that were observed for other views; see :func:`airflow_mv.freshness.observe.observe`.
+        pins: What was read for other views; see :func:`airflow_mv.freshness.observe.observe`.
         now: The current time, for ``quiet``.
 
     Raises:

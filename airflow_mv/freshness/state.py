@@ -4,9 +4,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from airflow_mv.documents import check_fields
 from airflow_mv.freshness.changes import UNCHANGED, UNKNOWN, UNKNOWN_SIZE, Kind, Range, Size, between
@@ -24,6 +24,9 @@ from airflow_mv.spec.materialized_view import (
 )
 from airflow_mv.spec.reasons import Code, Reason
 from airflow_mv.spec.table import TableMetadata, is_ancestor
+
+if TYPE_CHECKING:
+    from airflow_mv.sql.query import ParsedQuery  # a DAG file imports this module, and needs no parser of SQL
 
 #: Maximum of stale intervals that are named individually.
 _MOST_REASONS = 3
@@ -81,8 +84,17 @@ class ObservedTable:
         return BaseTable.read(document, source=f"base table {self.identifier}")
 
 
-#: Base tables that a run has pinned, by name.
-Pins = dict[Identifier, ObservedTable]
+@dataclass(frozen=True, slots=True)
+class Pins:
+    """What one run has read so far, for its next view. Each view that is observed with it adds to it.
+
+    Args:
+        tables: Base tables, by name. All views of the run are computed from them.
+        queries: Queries that were parsed, by the name of their view.
+    """
+
+    tables: dict[Identifier, ObservedTable] = field(default_factory=dict)
+    queries: dict[Identifier, ParsedQuery] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,7 @@ from airflow_mv.spec.interval import Span
 from airflow_mv.spec.interval_parts import parts_in, parts_of
 from airflow_mv.spec.materialized_view import METADATA_LOCATION, NO_SNAPSHOT, BaseTable
 from airflow_mv.spec.table import TableMetadata, same_columns
-from airflow_mv.sql.query import Dependencies, ParsedQuery, PinnedTable
+from airflow_mv.sql.query import Dependencies, PinnedTable
 from airflow_mv.sql.star_expansion import Schemas, expand_stars
 from airflow_mv.sql.types import rebound_columns
 
@@ -133,7 +133,6 @@ def load_inputs(
     options: RefreshOptions,
     *,
     pins: Pins | None = None,
-    query: ParsedQuery | None = None,
 ) -> RefreshInputs:
     """Read the inputs of a refresh. Reads metadata only.
 
@@ -142,12 +141,11 @@ def load_inputs(
         view: The view.
         options: How to refresh.
         pins: See :func:`airflow_mv.freshness.observe.observe`.
-        query: Likewise.
 
     Raises:
         BaseTableNotFoundError: A base table cannot be read.
     """
-    observation = observe(catalog, view, as_of=options.as_of, pins=pins, span=options.interval, query=query)
+    observation = observe(catalog, view, as_of=options.as_of, pins=pins, span=options.interval)
     require_readable(observation.view.identifier, observation.tables)
     tables: Mapping[Identifier, TableMetadata] = {}
     newest: Mapping[Identifier, TableMetadata] = {}

@@ -199,13 +199,13 @@ def restore(catalog: MaterializedViewCatalog, view: str | Identifier, run: RunPi
     name = loaded.identifier
     if (fault := run.faults.get(str(name))) is not None:
         raise PinError(f"view {name} was left out when the run pinned its base tables: {fault}. {_AGAIN}")
-    tables = load_dependencies(catalog, query_of(loaded)).tables
+    pins = Pins()
+    tables = load_dependencies(catalog, query_of(loaded, pins), pins=pins).tables
     given = {table: _given(run, name, table) for table in tables if str(table) not in run.views}
     places = _places(catalog, given)
-    pins = {}
     for table, pin in given.items():
         try:
-            pins[table] = _restored(catalog, table, pin, places.get(table))
+            pins.tables[table] = _restored(catalog, table, pin, places.get(table))
         except (NotFoundError, NotMaterializedError) as error:
             raise PinError(f"view {name}: {error}. {_AGAIN}") from None
     for table in tables:

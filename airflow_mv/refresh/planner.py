@@ -30,7 +30,6 @@ from airflow_mv.spec.refresh_state import (
     write,
 )
 from airflow_mv.spec.storage_settings import storage_properties
-from airflow_mv.sql.query import ParsedQuery
 from airflow_mv.sql.types import columns_of
 
 
@@ -41,7 +40,6 @@ def plan_refresh(
     *,
     pins: Pins | None = None,
     kept: Kept | None = None,
-    query: ParsedQuery | None = None,
 ) -> RefreshPlan:
     """Return what a refresh would do, and why. Reads metadata only.
 
@@ -52,14 +50,13 @@ def plan_refresh(
         pins: See :func:`airflow_mv.freshness.observe.observe`.
         kept: Rows that an earlier round of the same refresh staged. They are reused if only the storage table has
             changed since.
-        query: See :func:`airflow_mv.freshness.observe.observe`.
 
     Raises:
         BaseTableNotFoundError: A base table cannot be read.
         RefreshRefusedError: The fallback policy forbids what would be needed.
         ConfigurationError, InvalidQueryError: A check is invalid.
     """
-    return compile_plan(load_inputs(catalog, view, options or RefreshOptions(), pins=pins, query=query), kept)
+    return compile_plan(load_inputs(catalog, view, options or RefreshOptions(), pins=pins), kept)
 
 
 def compile_plan(inputs: RefreshInputs, kept: Kept | None = None) -> RefreshPlan:

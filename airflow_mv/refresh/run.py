@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import re
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -45,7 +45,6 @@ from airflow_mv.spec.identifiers import Identifier
 from airflow_mv.spec.reasons import FOUND_OUT, Code, Mode, Reason
 from airflow_mv.spec.times import from_ms
 from airflow_mv.sql.order import in_order
-from airflow_mv.sql.query import ParsedQuery
 
 log = logging.getLogger(__name__)
 
@@ -310,25 +309,20 @@ def refresh(
         CommitConflictError: A view kept changing while it was refreshed.
     """
     identifiers = [catalog.identify(view) for view in views]
-    queries: dict[Identifier, ParsedQuery] = {}
     if len(identifiers) > 1:
-        queries = {view: query_of(catalog.load(view)) for view in identifiers}
-        identifiers = _in_dependency_order(catalog, queries)
-        pins = {} if pins is None else pins
+        pins = Pins() if pins is None else pins
+        identifiers = _in_dependency_order(catalog, identifiers, pins)
     noting = partial(note, catalog, asked_by=asked_by or AskedBy())
     return [
-        _refresh_one(
-            catalog, view, stager, options or RefreshOptions(), pins, queries.get(view), on_plan, effects, noting
-        )
+        _refresh_one(catalog, view, stager, options or RefreshOptions(), pins, on_plan, effects, noting)
         for view in identifiers
     ]
 
 
-def _in_dependency_order(
-    catalog: MaterializedViewCatalog, queries: Mapping[Identifier, ParsedQuery]
-) -> list[Identifier]:
+def _in_dependency_order(catalog: MaterializedViewCatalog, views: Sequence[Identifier], pins: Pins) -> list[Identifier]:
     """Sort views so that each comes after the views that it reads. Otherwise the given order is kept."""
-    reads = {view: set(load_dependencies(catalog, query).tables) for view, query in queries.items()}
+    queries = {view: query_of(catalog.load(view), pins) for view in views}
+    reads = {view: set(load_dependencies(catalog, query, pins=pins).tables) for view, query in queries.items()}
     return in_order({view: tables & queries.keys() - {view} for view, tables in reads.items()})
 
 
@@ -338,7 +332,6 @@ def _refresh_one(
     stager: Stager,
     options: RefreshOptions,
     pins: Pins | None,
-    query: ParsedQuery | None,
     on_plan: Callable[[RefreshPlan], None] | None,
     effects: Effects | None,
     noting: Callable[[RefreshPlan, Outcome | None, RefreshResult], None],
@@ -347,7 +340,7 @@ def _refresh_one(
     _analyse_again(catalog, view, stager, pins)
     most = MAX_PLANS if options.interval is None else MAX_INTERVAL_PLANS
     for number in range(1, most + 1):
-        plan = plan_refresh(catalog, view, options, pins=pins, kept=kept, query=query)
+        plan = plan_refresh(catalog, view, options, pins=pins, kept=kept)
         if on_plan:
             on_plan(plan)
         outcome = stage(catalog, plan, stager)

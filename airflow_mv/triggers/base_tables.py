@@ -21,8 +21,6 @@ from airflow_mv.triggers.connected import PUBLIC_MODULE, Connected, PollLog, con
 
 if TYPE_CHECKING:
     from airflow_mv.freshness.pending_changes import PendingChanges
-    from airflow_mv.freshness.state import ObservedTable
-    from airflow_mv.spec.identifiers import Identifier
 
 Time = timedelta | float | str
 #: Key in the asset's state store.
@@ -93,12 +91,13 @@ def find_pending(connected: Connected, views: Sequence[str], wanted: PendingCrit
     """
     from airflow_mv.freshness.observe import for_each
     from airflow_mv.freshness.pending_changes import find_pending_changes
+    from airflow_mv.freshness.state import Pins
 
     found: dict[str, PendingChanges] = {}
     failed: dict[str, tuple[str, str]] = {}
     met: list[MaterializedViewError] = []
     fatal: tuple[str, str] | None = None
-    pins: dict[Identifier, ObservedTable] = {}
+    pins = Pins()
 
     def pending(view: str) -> PendingChanges | None:
         hook = connected.hook

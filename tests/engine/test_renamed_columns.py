@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 import pytest
 
 from airflow_mv.freshness.state import State
-from airflow_mv.refresh import plan_refresh
+from airflow_mv.refresh import Pins, plan_refresh
 from airflow_mv.refresh.plan import RefreshPlan
 from airflow_mv.refresh.run import publish, stage
 from airflow_mv.refresh.verify import verify
@@ -110,7 +110,7 @@ def test_a_swap_of_names_between_the_plan_and_the_job_is_detected(lake: Lake, wa
         if len(plans) == 1:
             lake.run(*(f"ALTER TABLE {{ns}}.t {change}" for change in SWAP))
 
-    lake.refresh("rows", on_plan=swap, pins={} if way == "pinned" else None)
+    lake.refresh("rows", on_plan=swap, pins=Pins() if way == "pinned" else None)
     assert len({plan.refresh_id for plan in plans}) == 2
     assert multiset(lake.stored("rows")) == recomputed(lake, "rows", ROWS.replace("{ns}.", ""))
     assert len(lake.rows("rows")) == 2

@@ -14,6 +14,7 @@ from sqlglot.parser import Parser
 
 from airflow_mv import checks
 from airflow_mv.refresh.create import Definition, create
+from airflow_mv.refresh.pins import pin_base_tables, restore
 from airflow_mv.refresh.plan import RefreshPlan
 from airflow_mv.refresh.planner import RefreshOptions, plan_refresh
 from airflow_mv.refresh.run import refresh
@@ -56,11 +57,15 @@ def parsed(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     return found
 
 
+@pytest.mark.parametrize("pinned", [False, True])
 @pytest.mark.parametrize("full", [False, True])
-def test_a_plan_parses_each_text_once(home: Lake, parsed: Counter[str], full: bool) -> None:
+def test_a_plan_parses_each_text_once(home: Lake, parsed: Counter[str], *, full: bool, pinned: bool) -> None:
     """Dependencies, star expansion, pins, the incremental analysis and the checks share one syntax tree."""
+    run = pin_base_tables(home.catalog, ["sales.daily"])
     parsed.clear()
-    plan = plan_refresh(home.catalog, "sales.daily", RefreshOptions(full=full, checks=CHECKS, on_fallback="fail"))
+    pins = restore(home.catalog, "sales.daily", run) if pinned else None
+    options = RefreshOptions(full=full, checks=CHECKS, on_fallback="fail")
+    plan = plan_refresh(home.catalog, "sales.daily", options, pins=pins)
     assert plan.mode == ("full" if full else "append")
     assert plan.script is not None
     assert plan.script.checks is not None
