@@ -19,7 +19,7 @@ from airflow_mv.catalog import MaterializedViewCatalog
 from airflow_mv.registry.filters import of_view
 from airflow_mv.registry.model import RefreshRow, ViewRow, month_of
 from airflow_mv.registry.query import QUESTIONS, ask, query
-from airflow_mv.registry.registry import Registry, bring_in, require_registry
+from airflow_mv.registry.registry import Registry, bring_in, compact_finished_months, require_registry
 from airflow_mv.registry.settings import EXPIRE_AFTER, PLACE
 from airflow_mv.spec.identifiers import Identifier
 from benchmarks import report
@@ -130,12 +130,19 @@ def simulate(folder: Path, *, hours: int, each: int) -> Measured:
     for start in range(0, hours, each):
         for number in range(start, min(start + each, hours)):
             leaves.append(_seconds(lambda number=number: registry.leave(refresh_row(number, hours, view))))  # type: ignore[misc]
-        syncs.append(_seconds(lambda: bring_in(registry)))
+        moment = now - timedelta(hours=hours - start)
+        syncs.append(_seconds(lambda moment=moment: _sync(registry, moment)))  # type: ignore[misc]
         if len(sizes) < 8 * min(start + each, hours) // hours:
             sizes.append(_size(registry, leaves, syncs))
             leaves.clear()
             syncs.clear()
     return Measured(sizes, _questions(registry, view))
+
+
+def _sync(registry: Registry, now: datetime) -> None:
+    """Do what a sync does, but for the look at the views."""
+    bring_in(registry)
+    compact_finished_months(registry, now)
 
 
 def _seconds(act: Callable[[], object]) -> float:

@@ -16,7 +16,7 @@ from airflow_mv.freshness.state import State
 from airflow_mv.redaction import shortened
 from airflow_mv.registry.filters import both, equal, one_of
 from airflow_mv.registry.model import MEASURED, REFRESHES, RefreshRow, ViewRow
-from airflow_mv.registry.registry import Registry, bring_in, require_registry
+from airflow_mv.registry.registry import Registry, bring_in, compact_finished_months, require_registry
 from airflow_mv.registry.rows import LONGEST, refresh_row
 from airflow_mv.spec.identifiers import Identifier
 from airflow_mv.spec.materialized_view import TIME_TRAVEL_PROPERTY, StorageState
@@ -68,6 +68,7 @@ def sync(catalog: MaterializedViewCatalog) -> Synced:
     """
     registry = require_registry(catalog)
     written, faults = bring_in(registry)
+    compact_finished_months(registry, datetime.now(UTC))
     looked = _look(catalog)
     removed = _register(registry, looked.views)
     return Synced(registry.place, written, len(looked.views), removed, {**faults, **looked.faults})

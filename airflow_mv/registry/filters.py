@@ -14,6 +14,7 @@ from pyiceberg.expressions import (
     EqualTo,
     GreaterThanOrEqual,
     In,
+    LessThan,
     LessThanOrEqual,
     Not,
 )
@@ -27,6 +28,7 @@ _Make = Callable[..., BooleanExpression]
 _EQUAL: _Make = EqualTo
 _AT_LEAST: _Make = GreaterThanOrEqual
 _AT_MOST: _Make = LessThanOrEqual
+_BEFORE: _Make = LessThan
 _ONE_OF: _Make = In
 
 
@@ -53,6 +55,11 @@ def between(column: str, first: datetime, last: datetime) -> Filter:
 def refreshed_since(moment: datetime) -> Filter:
     """Return a filter for the refreshes that were published since a time."""
     return both(_AT_LEAST("month", month_of(moment)), _AT_LEAST("refreshed_at", moment.isoformat()))
+
+
+def before_month(month: str) -> Filter:
+    """Return a filter for the refreshes that were published before a month, like ``2026-11``."""
+    return _BEFORE("month", month)
 
 
 def of_view(view: Identifier) -> Filter:

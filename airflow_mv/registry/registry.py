@@ -11,6 +11,7 @@ import logging
 import uuid
 from collections.abc import Iterable
 from dataclasses import dataclass
+from datetime import datetime
 
 from airflow_mv.catalog import MaterializedViewCatalog
 from airflow_mv.catalog.files import discard, join
@@ -21,8 +22,9 @@ from airflow_mv.errors import (
     MaterializedViewError,
     MetadataFileNotFoundError,
 )
+from airflow_mv.registry.filters import before_month
 from airflow_mv.registry.homes import home_of
-from airflow_mv.registry.model import REFRESHES, VIEWS, RefreshRow, ViewRow
+from airflow_mv.registry.model import REFRESHES, VIEWS, RefreshRow, ViewRow, month_of
 from airflow_mv.registry.settings import PLACE, RegistrySettings, registry_settings
 from airflow_mv.registry.tables import Component
 
@@ -143,6 +145,11 @@ def bring_in(registry: Registry) -> tuple[int, dict[str, str]]:
     for location, why in found.faults.items():
         log.warning("The registry leaves %s as it is: %s", location, why)
     return written, found.faults
+
+
+def compact_finished_months(registry: Registry, now: datetime) -> int:
+    """Rewrite the refreshes of each earlier month as one file. Return how many partitions were rewritten."""
+    return registry.refreshes.compact(before_month(month_of(now)))
 
 
 def leave(registry: Registry, row: RefreshRow) -> None:

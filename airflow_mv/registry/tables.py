@@ -8,10 +8,10 @@ import random
 import time
 import types
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from enum import Enum, auto
 from itertools import pairwise
 from typing import Any, Generic, Protocol, Union, get_args, get_origin
 
@@ -41,7 +41,14 @@ from airflow_mv.catalog.files import discard
 from airflow_mv.catalog.places import lies_in
 from airflow_mv.catalog.pyiceberg_compat import replace_files, write_data_files
 from airflow_mv.catalog.reach import files_of_lists
-from airflow_mv.errors import CommitConflictError, CommitStateUnknownError, ConfigurationError, MaterializedViewError
+from airflow_mv.errors import (
+    CatalogUnavailableError,
+    CommitConflictError,
+    CommitStateUnknownError,
+    ConfigurationError,
+    MaterializedViewError,
+    MetadataFileNotFoundError,
+)
 from airflow_mv.registry.filters import Filter, all_rows, between, both, equal, no, one_of
 from airflow_mv.registry.model import Kind, R
 from airflow_mv.registry.settings import ComponentSettings
@@ -50,8 +57,10 @@ log = logging.getLogger(__name__)
 
 #: How often a commit is tried while other writers come first.
 TRIES = 40
-#: The most commits without an answer.
-_UNANSWERED = 3
+#: The most partitions that one commit compacts.
+_MOST_COMPACTED = 24
+#: The most tries without an answer.
+_UNANSWERED = 10
 #: The number of the first partition field, as the Iceberg specification has it.
 _FIRST_PARTITION_FIELD = 1000
 _TYPES: dict[Any, IcebergType] = {
@@ -118,12 +127,8 @@ class Home(Protocol):
         """Return the table of a component, and create it if it does not exist."""
 
 
-class _Ended(Enum):
-    """How a commit ended."""
-
-    DONE = auto()
-    CONFLICT = auto()
-    UNKNOWN = auto()
+class _MovedOnError(Exception):
+    """The table was changed since it was loaded."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -275,6 +280,33 @@ class Component(Generic[R]):
         """
         return self.delete(all_rows())
 
+    def compact(self, where: Filter) -> int:
+        """Rewrite each partition that has several files as one file, in one commit.
+
+        Args:
+            where: A filter on partition columns.
+
+        Returns:
+            How many partitions were rewritten.
+
+        Raises:
+            CommitConflictError: Others changed the table each time.
+        """
+        count = 0
+
+        def edit(table: Table) -> _Edit:
+            nonlocal count
+            files: dict[Partition, list[DataFile]] = defaultdict(list)
+            for task in table.scan(row_filter=where).plan_files():
+                files[_partition(task.file)].append(task.file)
+            places = sorted(place for place, found in files.items() if len(found) > 1)[:_MOST_COMPACTED]
+            count = len(places)
+            rows = [self._partition_rows(table, place) for place in places]
+            return _Edit(pa.concat_tables([_empty(table), *rows]), [file for place in places for file in files[place]])
+
+        self._commit(edit, only_existing=True)
+        return count
+
     # -- one commit ----------------------------------------------------------------------------
 
     def _commit(self, edit: Callable[[Table], _Edit], *, only_existing: bool = False) -> None:
@@ -283,20 +315,21 @@ class Component(Generic[R]):
         An edit is made by keys from the state that it is committed to. So it may be sent again after an unknown
         outcome: if the first one was applied, the keys are there.
         """
-        unanswered = 0
+        reasons: list[str] = []
         for number in range(1, TRIES + 1):
-            table = self._home.open(self.kind) if only_existing else self._home.create(self.kind)
-            if table is None:
-                return
-            ended = self._committed(table, edit)
-            unanswered += ended is _Ended.UNKNOWN
-            if ended is _Ended.DONE:
+            try:
+                table = self._home.open(self.kind) if only_existing else self._home.create(self.kind)
+                done = table is None or self._committed(table, edit)
+            except CatalogUnavailableError as error:
+                done = False
+                reasons.append(str(error))
+            if done:
                 self._expire_if_due()
                 return
-            if unanswered == _UNANSWERED:
+            if len(reasons) == _UNANSWERED:
                 raise CommitStateUnknownError(
-                    f"the registry's table {self.kind.name} in {self._home.name}: {unanswered} commits got no answer. "
-                    "One of them may have been applied; run it again, it adds no row twice"
+                    f"the registry's table {self.kind.name} in {self._home.name}: {len(reasons)} changes got no answer "
+                    f"({reasons[-1]}). One of them may still be applied; run it again, it adds no row twice"
                 )
             time.sleep(min(0.05 * 2**number, 0.8) * (0.5 + random.random()))  # noqa: S311 (jitter)
         raise CommitConflictError(
@@ -304,28 +337,48 @@ class Component(Generic[R]):
             "and nothing was written. Run it again"
         )
 
-    def _committed(self, table: Table, edit: Callable[[Table], _Edit]) -> _Ended:
-        with answered(self._home.name, f"changing the registry's table {self.kind.name}"):
-            wanted = edit(table)
-            if not len(wanted.rows) and not wanted.replaced:
-                return _Ended.DONE
-            written = write_data_files(table, wanted.rows)
+    def _committed(self, table: Table, edit: Callable[[Table], _Edit]) -> bool:
+        """Commit an edit; ``False`` if another writer came first.
+
+        Raises:
+            CatalogUnavailableError: No answer. The commit may be applied, even later.
+            MetadataFileNotFoundError: A file of the table's present state is missing.
+        """
+        what = f"changing the registry's table {self.kind.name}"
         try:
-            with table.transaction() as transaction:
-                if wanted.replaced:
-                    replace_files(transaction, table.io, written, wanted.replaced)
-                else:
-                    with transaction.update_snapshot().merge_append() as snapshot:
-                        for file in written:
-                            snapshot.append_data_file(file)
-        except CommitFailedException:
-            for file in written:
-                discard(self._home.catalog.files, file.file_path)
-            return _Ended.CONFLICT
-        except NO_ANSWER as error:
-            log.info("The registry's table %s: no answer to a commit (%s)", self.kind.name, type(error).__name__)
-            return _Ended.UNKNOWN
-        return _Ended.DONE
+            with answered(self._home.name, what), self._own_files(table):
+                wanted = edit(table)
+                if not len(wanted.rows) and not wanted.replaced:
+                    return True
+                written = write_data_files(table, wanted.rows)
+                try:
+                    _send(table, written, wanted.replaced)
+                except CommitFailedException:
+                    for file in written:
+                        discard(self._home.catalog.files, file.file_path)
+                    return False
+        except _MovedOnError:
+            return False
+        return True
+
+    @contextmanager
+    def _own_files(self, table: Table) -> Iterator[None]:
+        """Tell a file that has expired since the table was loaded from a file that is lost.
+
+        Raises:
+            _MovedOnError: The table has another state now.
+            MetadataFileNotFoundError: A file of its present state is missing.
+        """
+        try:
+            yield
+        except FileNotFoundError as error:
+            now = self._home.open(self.kind)
+            if now is None or now.metadata_location != table.metadata_location:
+                raise _MovedOnError from None
+            raise MetadataFileNotFoundError(
+                f"the registry's table {self.kind.name} in {self._home.name} has lost a file ({error}). Drop the "
+                f"table, and make it again: airflow-mv registry rebuild --catalog {self._home.catalog.name}"
+            ) from None
 
     def _edit(self, table: Table, rows: list[R], replaced: Collection[tuple[Any, ...]]) -> _Edit:
         """Return the commit that adds rows. A partition is rewritten if it has a row to replace, or too many files."""
@@ -420,6 +473,16 @@ class Component(Generic[R]):
                 discard(self._home.catalog.files, location)
         log.info("The registry's table %s: %d snapshots and %d files expired", self.kind.name, len(old), len(gone))
         return len(old)
+
+
+def _send(table: Table, added: Sequence[DataFile], removed: Sequence[DataFile]) -> None:
+    with table.transaction() as transaction:
+        if removed:
+            replace_files(transaction, table.io, added, removed)
+            return
+        with transaction.update_snapshot().merge_append() as snapshot:
+            for file in added:
+                snapshot.append_data_file(file)
 
 
 def _superseded_before(table: Table, moment_ms: int) -> set[int]:

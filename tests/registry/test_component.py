@@ -14,7 +14,7 @@ from pyiceberg.expressions import EqualTo
 from pyiceberg.table import Table
 
 from airflow_mv.errors import ConfigurationError, InvalidMetadataError
-from airflow_mv.registry.filters import equal, of_view, one_of, refreshed_since
+from airflow_mv.registry.filters import before_month, equal, of_view, one_of, refreshed_since
 from airflow_mv.registry.model import REFRESHES, RefreshRow
 from airflow_mv.registry.registry import Registry, require_registry
 from airflow_mv.registry.settings import EXPIRE_AFTER, MAX_FILES
@@ -72,6 +72,10 @@ def test_it_keeps_the_rows_that_a_dictionary_would_keep(home: Lake, steps: int) 
         assert len(table_of(registry).metadata.snapshots) <= before + 1
     partitions = {(row.namespace, row.month) for row in kept.values()}
     assert len(data_files(registry)) <= 2 * len(partitions)
+    registry.refreshes.compact(before_month("2025-02"))
+    january = [location for location in data_files(registry) if "month=2025-01" in location]
+    assert len(january) == len({place for place in partitions if place[1] == "2025-01"})
+    assert sorted(registry.refreshes.rows(), key=str) == sorted(kept.values(), key=str)
     snapshots = len(table_of(registry).metadata.snapshots)
     assert registry.refreshes.purge() == len(kept)
     assert registry.refreshes.rows() == []
