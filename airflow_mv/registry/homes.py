@@ -21,6 +21,7 @@ from pyiceberg.table import CommitTableResponse, Table
 from pyiceberg.table.metadata import TableMetadata, TableMetadataUtil, new_table_metadata
 from pyiceberg.table.sorting import UNSORTED_SORT_ORDER
 from pyiceberg.table.update import TableRequirement, TableUpdate, update_table_metadata
+from sqlalchemy.exc import IntegrityError
 
 from airflow_mv.catalog import MaterializedViewCatalog
 from airflow_mv.catalog.answers import answered
@@ -129,7 +130,8 @@ class NamespaceHome:
             return _with_new_columns(kind, found)
         namespace, schema = self._settings.namespace, schema_of(kind)
         with answered(self.catalog.name, f"creating the registry's table {kind.name}"):
-            with suppress(NamespaceAlreadyExistsError):
+            # Another process may create it at the same time, which pyiceberg's SQL catalog does not expect.
+            with suppress(NamespaceAlreadyExistsError, IntegrityError):
                 self.catalog.iceberg.create_namespace_if_not_exists(namespace)
             with suppress(TableAlreadyExistsError):
                 return self.catalog.iceberg.create_table(
